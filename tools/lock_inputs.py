@@ -1,0 +1,28 @@
+"""Prints a digest of all that the lock files are made from, for their headers.
+
+A lock whose header says another digest was made from other requirements, also where a requirement was only
+removed, which its pins alone would not show.
+"""
+
+import hashlib
+import json
+import tomllib
+from pathlib import Path
+
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+
+
+def digest(pyproject: str) -> str:
+    """The digest of the requirements in the text of a `pyproject.toml`, blind to its other settings and order."""
+    content = tomllib.loads(pyproject)
+    inputs = {
+        "python": content["project"]["requires-python"],
+        "runtime": sorted(content["project"]["dependencies"]),
+        "groups": {name: sorted(group) for name, group in content["dependency-groups"].items()},
+        "overrides": sorted(content["tool"]["uv"]["override-dependencies"]),
+    }
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+if __name__ == "__main__":
+    print(digest(PYPROJECT.read_text(encoding="utf-8")))
