@@ -1,0 +1,88 @@
+# shellcheck shell=sh
+# Sourced by ./run, ./test and ./bench, which set `root` first.
+#
+#   prepare ENV LOCK    makes $root/ENV hold exactly what LOCK pins, and the project itself, editable
+#
+# When nothing changed since the last time, that is one comparison. What must stay true: `made-from` is
+# written last, so an environment without it may be half made, and is made anew.
+
+say() { printf 'foveate: %s\n' "$*" >&2; }
+
+give_up() {
+    say "$@"
+    exit 1
+}
+
+# What an environment is made from; it keeps a copy. The root is part of it, since environments cannot be moved.
+origin() {
+    printf '%s\n' "$root"
+    cat "$root/pyproject.toml" "$root/tools/setup.sh" "$root/tools/uv.txt" "$lock"
+}
+
+is_current() { [ -x "$env/bin/python" ] && origin | cmp -s - "$env/made-from"; }
+
+prepare() {
+    env=$root/$1 lock=$root/$2
+    if ! is_current; then
+        (make_current "$1" "$2") || exit 1
+    fi
+}
+
+make_current() {
+    python=$(find_python) ||
+        give_up 'needs Python 3.11 or newer with pip, and found none (tried python3.11 to python3.14, python3, python)'
+    mkdir -p "$root/.tools"
+    # One at a time. flock(2) belongs to the open file: it outlives the Python that takes it, and the kernel
+    # gives it back when this subshell and what it started are gone, however they went.
+    exec 9>"$root/.tools/lock"
+    "$python" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)' 9>&9
+    if is_current; then return; fi
+    tell_uv_what_pip_knows
+    fetch_uv
+    say "installing $2 into $1/"
+    if ! [ -f "$env/made-from" ] || ! [ -x "$env/bin/python" ]; then
+        rm -rf "$env"
+        "$uv" venv --quiet --no-project --python "$python" "$env" || give_up "could not make $1/"
+    fi
+    rm -f "$env/made-from"
+    "$uv" pip sync --quiet --require-hashes --python "$env/bin/python" "$lock" ||
+        give_up "could not install $2: is a package index within reach? (uv's message is above)"
+    "$uv" pip install --quiet --no-deps --no-build-isolation --python "$env/bin/python" --editable "$root" ||
+        give_up "could not install the project itself into $1/ (uv's message is above)"
+    origin >"$env/made-from.new"
+    mv "$env/made-from.new" "$env/made-from"
+}
+
+# The first Python here that is new enough and has pip.
+find_python() {
+    for candidate in python3.11 python3.12 python3.13 python3.14 python3 python; do
+        # A name can exist and still not run (a version manager's shim), so it is tried, not looked up.
+        if "$candidate" -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+# Sets `uv` to the pinned uv in .tools/, fetched where it is not there yet.
+fetch_uv() {
+    version=$(sed -n 's/^uv==\([0-9.]*\).*/\1/p' "$root/tools/uv.txt")
+    uv=$root/.tools/uv-$version/bin/uv
+    if [ -x "$uv" ]; then return; fi
+    say "fetching uv $version into .tools/"
+    rm -rf "$root"/.tools/uv-*
+    # pip's --target goes neither with --user nor with a demand for a virtual environment.
+    PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --quiet \
+        --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
+        --target "$root/.tools/uv-new" -r "$root/tools/uv.txt" >&2 ||
+        give_up "pip could not fetch uv $version: is a package index within reach? (pip's message is above)"
+    mv "$root/.tools/uv-new" "$root/.tools/uv-$version"
+}
+
+# uv does not read pip's settings, so what the environment tells pip is told to uv, unless it was told already.
+tell_uv_what_pip_knows() {
+    if [ -n "${PIP_INDEX_URL:-}" ]; then export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}"; fi
+    if [ -n "${PIP_EXTRA_INDEX_URL:-}" ]; then export UV_INDEX="${UV_INDEX:-$PIP_EXTRA_INDEX_URL}"; fi
+    if [ -n "${PIP_CERT:-}" ]; then export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"; fi
+}
