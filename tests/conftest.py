@@ -1,0 +1,53 @@
+"""What all tests share: loopback only, Hypothesis, recorded data, a real llama.cpp server."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests import loopback
+from tests.llama import CannotServe, LlamaServer, running_llama_server
+
+ROOT = Path(__file__).parents[1]
+
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+loopback.guard()
+
+
+@pytest.fixture(autouse=True)
+def loopback_only() -> Iterator[None]:
+    """Fails a test that reached for another machine, also where the error was swallowed."""
+    loopback.ATTEMPTS.clear()
+    yield
+    if loopback.ATTEMPTS:
+        pytest.fail("; ".join(loopback.ATTEMPTS))
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The project's own folder."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The recorded data beside the project."""
+    path = Path(os.environ.get("FOVEATE_SHARED_DATA") or ROOT.parent / "shared" / "data")
+    if not path.is_dir():
+        pytest.skip(f"no recorded data at {path} (FOVEATE_SHARED_DATA can say where it is)")
+    return path
+
+
+@pytest.fixture(scope="session")
+def llama_server() -> Iterator[LlamaServer]:
+    """A real llama.cpp server with a small model, one for all tests."""
+    try:
+        with running_llama_server() as server:
+            yield server
+    except CannotServe as reason:
+        pytest.skip(f"no llama.cpp server: {reason}")

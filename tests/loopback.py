@@ -1,0 +1,46 @@
+"""Keeps the tests on this machine: whatever reaches for another one raises, and fails its test."""
+
+import ipaddress
+import socket
+import sys
+from collections.abc import Sequence
+
+ATTEMPTS: list[str] = []
+"""What was reached for and refused, so that code which swallows the error is found out too."""
+
+
+class NotLoopback(AssertionError):
+    """A test reached for another machine."""
+
+
+def is_loopback(host: object) -> bool:
+    if isinstance(host, bytes | bytearray):
+        host = host.decode("ascii", "replace")
+    if host in (None, "", "localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(str(host)).is_loopback
+    except ValueError:
+        return False
+
+
+def _refuse_others(event: str, arguments: Sequence[object]) -> None:
+    match event, arguments:
+        case "socket.getaddrinfo", (host, *_):
+            pass
+        case (
+            "socket.connect" | "socket.sendto" | "socket.sendmsg",
+            (socket.socket(family=socket.AF_INET | socket.AF_INET6), (host, *_)),
+        ):
+            pass
+        case _:
+            return
+    if not is_loopback(host):
+        attempt = f"{event} to {host!r}: tests may reach loopback only"
+        ATTEMPTS.append(attempt)
+        raise NotLoopback(attempt)
+
+
+def guard() -> None:
+    """Refuse other machines from now on, in this process (an audit hook cannot be taken back)."""
+    sys.addaudithook(_refuse_others)
