@@ -1,0 +1,40 @@
+"""Lists the benchmarks, or runs one."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.harness import BadData, as_json, as_text, discover, table
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    benchmarks = discover()
+    parser = argparse.ArgumentParser(prog="./bench", description=__doc__)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="which to run; none lists them")
+    parser.add_argument("--data", type=Path, metavar="PATH", help="other data of the same format")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    options = parser.parse_args(arguments)
+
+    if options.name is None:
+        if options.data or options.json:
+            parser.error("--data and --json need the NAME of a benchmark")
+        print(table([{"benchmark": b.name, "measures": b.measures} for b in benchmarks.values()]))
+        return 0
+    if options.name not in benchmarks:
+        parser.error(f"no benchmark {options.name!r}; there are: {', '.join(benchmarks)}")
+    if options.data and not options.data.exists():
+        parser.error(f"--data: there is nothing at {options.data}")
+
+    try:
+        report = benchmarks[options.name].run(options.data)
+    except BadData as error:
+        print(f"./bench {options.name}: {error}", file=sys.stderr)
+        return 1
+    print((as_json if options.json else as_text)(options.name, report))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""What benchmarks share: the report they give, finding them, and timing side by side."""
+
+import ast
+import importlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Cell = str | int | float | bool | None
+
+
+class BadData(Exception):
+    """A benchmark was pointed at data that it cannot read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a benchmark found: our figures, the peers' of the same run, and the rows behind them."""
+
+    figures: Mapping[str, float]
+    peers: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    rows: Sequence[Mapping[str, Cell]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """One that can be run by name."""
+
+    name: str
+    module: str
+    measures: str
+
+    def run(self, data: Path | None) -> Report:
+        """The report of one run; what the benchmark or its peers print goes to standard error."""
+        with stdout_on_stderr():
+            report = importlib.import_module(self.module).run(data)
+        assert isinstance(report, Report)
+        return report
+
+
+def discover() -> dict[str, Benchmark]:
+    """Every benchmark by its name, found without importing any."""
+    found = {}
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if any(isinstance(node, ast.FunctionDef) and node.name == "run" for node in tree.body):
+            name = path.stem.replace("_", "-")
+            first_line, *_ = (ast.get_docstring(tree) or "").splitlines() or [""]
+            module = f"{__package__}.{path.stem}"
+            found[name] = Benchmark(name=name, module=module, measures=first_line)
+    return found
+
+
+@contextmanager
+def stdout_on_stderr() -> Iterator[None]:
+    """Sends standard output to standard error, also what other languages and processes write."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def as_json(name: str, report: Report) -> str:
+    """One object on one line."""
+    content = {
+        "bench": name,
+        "figures": dict(report.figures),
+        "peers": {peer: dict(figures) for peer, figures in report.peers.items()},
+        "rows": [dict(row) for row in report.rows],
+    }
+    return json.dumps(content, allow_nan=False, ensure_ascii=False)
+
+
+def as_text(name: str, report: Report) -> str:
+    """The same, to be read."""
+    blocks = [name, table([{"figure": key, "": value} for key, value in report.figures.items()])]
+    for peer, figures in report.peers.items():
+        blocks.append(table([{f"peer: {peer}": k, "": _cell(v)} for k, v in figures.items()]))
+    blocks.append(table(report.rows))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def table(rows: Sequence[Mapping[str, Cell]]) -> str:
+    """Rows under their keys, numbers to the right; nothing where there are no rows."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [columns] + [[_cell(row.get(column)) for column in columns] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    numeric = [
+        all(isinstance(row.get(column), int | float | None) for row in rows) for column in columns
+    ]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in (cells if rows else [])
+    )
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case float():
+            return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+        case bool() | str():
+            return str(value)
+        case int():
+            return f"{value:,}"
+        case _:
+            return json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds of one call, by contender and round; rounds of the same number ran side by side."""
+
+    seconds: Mapping[str, Sequence[float]]
+
+    def median_seconds(self, name: str) -> float:
+        return statistics.median(self.seconds[name])
+
+    def speedup(self, name: str, *, over: str) -> float:
+        """How many times as fast `name` is; the median over rounds, as a busy moment hits both."""
+        pairs = zip(self.seconds[over], self.seconds[name], strict=True)
+        return statistics.median(theirs / ours for theirs, ours in pairs)
+
+    def difference_seconds(self, name: str, *, over: str) -> float:
+        """How much longer `name` takes; the median over rounds."""
+        pairs = zip(self.seconds[name], self.seconds[over], strict=True)
+        return statistics.median(ours - theirs for ours, theirs in pairs)
+
+
+def time_side_by_side(
+    contenders: Mapping[str, Callable[[], object]], *, rounds: int = 7, calls: int = 1
+) -> Timings:
+    """The time of one call of each contender, measured in turns.
+
+    A first round warms up and is not counted. Who begins changes from round to round.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    order = list(contenders)
+    for turn in range(rounds + 1):
+        for name in order:
+            call = contenders[name]
+            began = time.perf_counter()
+            for _ in range(calls):
+                call()
+            if turn:
+                seconds[name].append((time.perf_counter() - began) / calls)
+        order.append(order.pop(0))
+    return Timings(seconds)
