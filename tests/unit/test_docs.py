@@ -1,0 +1,65 @@
+"""What the documentation promises: every command and option is in it, and no link in it is dead."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from foveate.cli import app
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "cli.md"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command that is not hidden, with how it is called: "foveate count"."""
+    waiting: list[tuple[str, Any]] = [("foveate", typer.main.get_command(app))]
+    while waiting:
+        name, command = waiting.pop()
+        if not command.hidden:
+            yield name, command
+            below = getattr(command, "commands", {})
+            waiting += [(f"{name} {word}", subcommand) for word, subcommand in below.items()]
+
+
+COMMANDS = dict(commands())
+OPTIONS = [
+    (name, max(parameter.opts, key=len))
+    for name, command in COMMANDS.items()
+    for parameter in command.params
+    if parameter.param_type_name == "option" and not getattr(parameter, "hidden", False)
+]
+
+
+def section(command: str) -> str:
+    """The part of the reference under the heading that names `command`; of the first, the whole."""
+    text = REFERENCE.read_text(encoding="utf-8")
+    if command == "foveate":
+        return text
+    heading = re.search(rf"^(#+) .*\b{re.escape(command)}\b(?! [a-z])", text, re.MULTILINE)
+    assert heading, f"docs/cli.md has no heading that names `{command}`"
+    rest = text[heading.end() :]
+    following = re.search(rf"^#{{1,{len(heading[1])}}} ", rest, re.MULTILINE)
+    return rest[: following.start()] if following else rest
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_has_a_section_in_the_reference(command: str) -> None:
+    assert section(command).strip()
+
+
+@pytest.mark.parametrize(("command", "option"), OPTIONS)
+def test_an_option_is_in_the_section_of_its_command(command: str, option: str) -> None:
+    assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", section(command)), (
+        f"docs/cli.md does not mention {option} under `{command}`"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_link_to_a_file_of_the_project_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{target} in {page.relative_to(ROOT)}"
