@@ -97,8 +97,8 @@ def serve(weights: str) -> None:
     params.fit_params = False
     params.warmup = False
     params.verbosity = 1
-    # The same answer each time, unless a request asks otherwise. (Where the first token is part of an
-    # emoji, this server leaves `message_start` out of a stream.)
+    # The same answer each time, unless a request asks otherwise. (Where the first token is part of
+    # an emoji, this server leaves `message_start` out of a stream.)
     params.sampling.temp = 0.0
     server = xllamacpp.Server(params)
     sys.stdout.write(server.listening_address + "\n")
