@@ -1,6 +1,7 @@
 """Lists the benchmarks, or runs one."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.data and not options.data.exists():
         parser.error(f"--data: there is nothing at {options.data}")
 
+    # Else litellm waits for a list of prices from the network, which is not what is measured.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
         report = benchmarks[options.name].run(options.data)
     except BadData as error:

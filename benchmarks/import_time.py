@@ -32,7 +32,7 @@ def run(data: Path | None) -> Report:
         }
         peers = {peer: [*python, f"import {peer}"] for peer in PEERS}
         timings = time_side_by_side(
-            {name: partial(_run, line) for name, line in (ours | peers).items()}
+            {name: partial(_run, line) for name, line in (ours | peers).items()}, rounds=5
         )
 
     def above_bare_ms(name: str) -> float:

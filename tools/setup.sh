@@ -6,6 +6,9 @@
 # When nothing changed since the last time, that is one comparison. What must stay true: `made-from` is
 # written last, so an environment without it may be half made, and is made anew.
 
+# The environments are the project's own. Without bytecode in them every start compiles them anew.
+unset PYTHONDONTWRITEBYTECODE
+
 say() { printf 'foveate: %s\n' "$*" >&2; }
 
 give_up() {
