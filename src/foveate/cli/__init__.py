@@ -1,0 +1,52 @@
+"""The command line: one file a command, and the one place where errors become exit codes."""
+
+import sys
+
+import typer
+
+from foveate.cli import count
+from foveate.cli.exits import exit_code
+from foveate.errors import FoveateError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="foveate",
+    help="Decides what goes into a language model's context window, and what that costs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"foveate {version('foveate')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", help="Show the version and exit.", callback=_version, is_eager=True
+    ),
+) -> None:
+    """Decides what goes into a language model's context window, and what that costs."""
+
+
+app.command("count")(count.command)
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one line on standard error and an exit code."""
+    try:
+        app(prog_name="foveate")
+    except FoveateError as error:
+        sys.stderr.write(f"foveate: {error}\n")
+        sys.exit(exit_code(error))
+    except BrokenPipeError:  # whoever read our output has gone: nothing is wrong
+        sys.stdout = None
+        sys.exit(0)

@@ -1,0 +1,105 @@
+"""Every error that Foveate raises, in one tree.
+
+    FoveateError
+    ├── InputError             what was handed in cannot be used as it is
+    │   ├── UnreadableInput    a file that is not there, not text, or not UTF-8
+    │   ├── MalformedRequest   a request body that is not JSON or has none of the known shapes
+    │   ├── BadVocabulary      a tokenizer file that cannot be read or used
+    │   └── BadOption          an option or setting with an impossible value
+    └── UpstreamError          somebody else's server did not give an answer that can be used
+        ├── UpstreamUnreachable  no connection
+        ├── UpstreamTimeout      no answer in time
+        ├── UpstreamStatus       an HTTP status that is not a success; carries it
+        └── UpstreamGarbled      a success whose body is not what the route promises
+
+Each class has a stable `code`, for logs and `--json`; the numbers that explain an error are its attributes.
+"""
+
+
+class FoveateError(Exception):
+    """Anything that Foveate itself raises; its text is one line that says what to do."""
+
+    code = "error"
+
+
+class InputError(FoveateError):
+    """What was handed in cannot be used as it is."""
+
+    code = "bad_input"
+
+
+class UnreadableInput(InputError):
+    """A file that is not there, not text, or not UTF-8."""
+
+    code = "unreadable_input"
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(f"{source}: {reason}")
+        self.source = source
+        self.reason = reason
+
+
+class MalformedRequest(InputError):
+    """A request body that is not JSON or has none of the known shapes."""
+
+    code = "malformed_request"
+
+
+class BadVocabulary(InputError):
+    """A tokenizer file that cannot be read or used."""
+
+    code = "bad_vocabulary"
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(f"{source}: {reason}")
+        self.source = source
+        self.reason = reason
+
+
+class BadOption(InputError):
+    """An option or setting with an impossible value."""
+
+    code = "bad_option"
+
+
+class UpstreamError(FoveateError):
+    """Somebody else's server did not give an answer that can be used."""
+
+    code = "upstream"
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"{url}: {reason}")
+        self.url = url
+        self.reason = reason
+
+
+class UpstreamUnreachable(UpstreamError):
+    """No connection."""
+
+    code = "upstream_unreachable"
+
+
+class UpstreamTimeout(UpstreamError):
+    """No answer in time."""
+
+    code = "upstream_timeout"
+
+    def __init__(self, url: str, timeout_seconds: float) -> None:
+        super().__init__(url, f"no answer within {timeout_seconds:g} s")
+        self.timeout_seconds = timeout_seconds
+
+
+class UpstreamStatus(UpstreamError):
+    """An HTTP status that is not a success."""
+
+    code = "upstream_status"
+
+    def __init__(self, url: str, status: int, detail: str = "") -> None:
+        super().__init__(url, f"answered {status}" + (f": {detail}" if detail else ""))
+        self.status = status
+
+
+class UpstreamGarbled(UpstreamError):
+    """A success whose body is not what the route promises."""
+
+    code = "upstream_garbled"

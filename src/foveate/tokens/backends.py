@@ -1,0 +1,143 @@
+"""Who counts: which backend stands first for a model, and what stands behind it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from foveate.errors import BadOption
+from foveate.tokens.anthropic import ANTHROPIC_URL, AnthropicCounter
+from foveate.tokens.cascade import Cascade
+from foveate.tokens.counter import RequestCounter
+from foveate.tokens.endpoints import EndpointCounter
+from foveate.tokens.families import (
+    counter_for,
+    counter_from_file,
+    estimating_counter_for,
+    is_claude,
+)
+from foveate.tokens.gemini import GEMINI_URL, GeminiCounter
+from foveate.tokens.memo import DEFAULT_CAPACITY
+from foveate.tokens.openai import OPENAI_URL, OpenAICounter
+from foveate.tokens.tokenize import TokenizeCounter
+from foveate.upstream import Client
+
+
+class Backend(StrEnum):
+    """The names that a user can choose by. `tiktoken` is accepted for `offline`."""
+
+    AUTO = "auto"
+    OFFLINE = "offline"
+    ESTIMATE = "estimate"
+    ENDPOINT = "endpoint"
+    ANTHROPIC_API = "anthropic_api"
+    OPENAI_API = "openai_api"
+    GEMINI_API = "gemini_api"
+
+    @classmethod
+    def named(cls, name: str) -> "Backend":
+        """The backend called `name`.
+
+        Raises:
+            BadOption: there is none of that name.
+        """
+        if name == "tiktoken":
+            return cls.OFFLINE
+        try:
+            return cls(name)
+        except ValueError:
+            known = ", ".join(cls)
+            raise BadOption(f"there is no backend {name!r}; choose one of {known}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterOptions:
+    """How to count. `use_endpoint` allows `auto` to ask the server at `endpoint_url`."""
+
+    backend: Backend = Backend.AUTO
+    use_endpoint: bool = False
+    endpoint_url: str = ""
+    api_key: str = ""
+    vocabulary: Path | None = None
+    timeout_ms: int = 2000
+    cache_capacity: int = DEFAULT_CAPACITY
+
+
+class Counting:
+    """A cascade with its connections: `async with Counting(options) as cascade`."""
+
+    def __init__(self, options: CounterOptions) -> None:
+        self._options = options
+        self._client = Client(timeout_seconds=options.timeout_ms / 1000)
+
+    async def __aenter__(self) -> Cascade:
+        """The cascade that the options ask for.
+
+        Raises:
+            BadOption: the chosen backend lacks an address or a key.
+        """
+        options = self._options
+        return Cascade(
+            offline_counters(options),
+            endpoint_for=_endpoint_for(options, self._client),
+            capacity=options.cache_capacity,
+        )
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+
+def offline_counters(options: CounterOptions) -> Callable[[str], RequestCounter]:
+    """What counts without a network, by model.
+
+    Raises:
+        BadVocabulary: at the first count, where the user's vocabulary cannot be used.
+    """
+    if options.vocabulary is not None:
+        return partial(counter_from_file, vocabulary=options.vocabulary, capacity=options.cache_capacity)
+    if options.backend is Backend.ESTIMATE:
+        return partial(estimating_counter_for, capacity=options.cache_capacity)
+    return partial(counter_for, capacity=options.cache_capacity)
+
+
+def _endpoint_for(options: CounterOptions, client: Client) -> Callable[[str], EndpointCounter | None]:
+    endpoint = _endpoint(options, client)
+    if options.backend is Backend.AUTO and isinstance(endpoint, AnthropicCounter):
+        return lambda model: endpoint if is_claude(model) else None
+    return lambda _: endpoint
+
+
+def _endpoint(options: CounterOptions, client: Client) -> EndpointCounter | None:
+    key, url = options.api_key, options.endpoint_url
+    match options.backend:
+        case Backend.OFFLINE | Backend.ESTIMATE:
+            return None
+        case Backend.AUTO if url and options.use_endpoint:
+            return TokenizeCounter(client, url, _bearer(key))
+        case Backend.AUTO:
+            return AnthropicCounter(client, key) if key and options.vocabulary is None else None
+        case Backend.ENDPOINT:
+            if not url:
+                raise BadOption("the backend `endpoint` needs the address of a server")
+            return TokenizeCounter(client, url, _bearer(key))
+    if not key:
+        raise BadOption(f"the backend `{options.backend}` needs an API key")
+    match options.backend:
+        case Backend.OPENAI_API:
+            return OpenAICounter(client, key, url or OPENAI_URL)
+        case Backend.GEMINI_API:
+            return GeminiCounter(client, key, url or GEMINI_URL)
+        case _:
+            return AnthropicCounter(client, key, url or ANTHROPIC_URL)
+
+
+def _bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"} if key else {}

@@ -1,0 +1,45 @@
+"""A circuit breaker: three failures open it, and each failed trial doubles the wait.
+
+A value: what happens to it gives the next one, and the time is an argument.
+"""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breaker:
+    """Whether it is worth asking a server that has been failing."""
+
+    failures_to_open: int = 3
+    first_wait_seconds: float = 30.0
+    longest_wait_seconds: float = 300.0
+    failures: int = 0
+    wait_seconds: float = 0.0
+    open_until: float = 0.0
+
+    @property
+    def is_closed(self) -> bool:
+        """No wait is running and no trial is due."""
+        return self.wait_seconds == 0.0
+
+    def allows(self, now: float) -> bool:
+        """Whether a call may be tried at `now`: always while closed, once the wait is over while open."""
+        return self.is_closed or now >= self.open_until
+
+    def tried(self, now: float) -> "Breaker":
+        """The breaker while a trial is under way: others wait on, so that one call tries at a time."""
+        if self.is_closed:
+            return self
+        return replace(self, open_until=now + self.wait_seconds)
+
+    def failed(self, now: float) -> "Breaker":
+        """One more failure: opens at the third, and doubles the wait if this was the trial."""
+        failures = self.failures + 1
+        if self.is_closed and failures < self.failures_to_open:
+            return replace(self, failures=failures)
+        wait = min(self.wait_seconds * 2 or self.first_wait_seconds, self.longest_wait_seconds)
+        return replace(self, failures=failures, wait_seconds=wait, open_until=now + wait)
+
+    def succeeded(self) -> "Breaker":
+        """Closed, with nothing held against the server."""
+        return replace(self, failures=0, wait_seconds=0.0, open_until=0.0)

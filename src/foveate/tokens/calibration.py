@@ -1,0 +1,95 @@
+"""Corrects an estimate by what providers billed: a value that is fed pairs and can be stored.
+
+The bill is taken to be a straight line over the estimate, `billed ≈ rate · estimated + extra`: a tokenizer that
+cuts finer moves the rate, an unknown preamble is the extra. The line is fitted on relative errors by least
+squares, held near `billed = estimated` by a prior that weighs about as much as one response, with old responses
+forgotten slowly. Everything needed is eight running sums, so a response costs nothing and nothing else is kept.
+"""
+
+import math
+from dataclasses import asdict, dataclass, replace
+
+from foveate.values import TokenCount
+
+# How sure we are beforehand that the rate is 1 and the extra 0, as standard deviations.
+_RATE_SPREAD = 0.25
+_EXTRA_SPREAD_TOKENS = 40.0
+# What one response tells is taken to be uncertain by this much, relative.
+_NOISE = 0.04
+# The weight of a response halves after about 35 more.
+_MEMORY = 0.98
+# A bill this far off is believed to come from something the estimate could not see (a server-side tool).
+_FARTHEST_RATIO = 4.0
+# `upper` covers this many standard deviations of what was observed.
+_UPPER_DEVIATIONS = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What is known of one provider and model: feed it with `observed`, use it with `applied`."""
+
+    responses: int = 0
+    weight: float = 0.0
+    sum_inverse: float = 0.0
+    sum_inverse_squared: float = 0.0
+    sum_ratio: float = 0.0
+    sum_ratio_inverse: float = 0.0
+    sum_error_squared: float = 0.0
+    drift_percent: float = 0.0
+
+    def observed(self, estimated_tokens: int, billed_tokens: int) -> "Calibration":
+        """The calibration after one more response; a pair that cannot be compared changes nothing."""
+        if estimated_tokens <= 0 or billed_tokens <= 0:
+            return self
+        ratio = billed_tokens / estimated_tokens
+        if not 1 / _FARTHEST_RATIO <= ratio <= _FARTHEST_RATIO:
+            return self
+        inverse = 1 / estimated_tokens
+        error = ratio - self._predicted_ratio(inverse) if self.responses else 0.0
+        return replace(
+            self,
+            responses=self.responses + 1,
+            weight=self.weight * _MEMORY + 1,
+            sum_inverse=self.sum_inverse * _MEMORY + inverse,
+            sum_inverse_squared=self.sum_inverse_squared * _MEMORY + inverse**2,
+            sum_ratio=self.sum_ratio * _MEMORY + ratio,
+            sum_ratio_inverse=self.sum_ratio_inverse * _MEMORY + ratio * inverse,
+            sum_error_squared=self.sum_error_squared * _MEMORY + error**2,
+            drift_percent=100 * (ratio - 1),
+        )
+
+    def applied(self, count: TokenCount) -> TokenCount:
+        """`count` corrected; an exact one stays as it is."""
+        if count.exact or count.tokens <= 0 or not self.responses:
+            return count
+        predicted = self._predicted_ratio(1 / count.tokens)
+        tokens = max(1, round(count.tokens * predicted))
+        # The estimate's own margin counts as much as one response against what was observed.
+        own = max(0.0, count.upper / count.tokens - 1)
+        seen = max(0.0, self.weight - 1)
+        variance = ((own / _UPPER_DEVIATIONS) ** 2 + self.sum_error_squared) / (1 + seen)
+        margin = tokens * _UPPER_DEVIATIONS * math.sqrt(variance)
+        return TokenCount(tokens, False, tokens + math.ceil(margin))
+
+    def _predicted_ratio(self, inverse: float) -> float:
+        """Bill over estimate for an estimate of `1 / inverse` tokens, never beyond what is believable."""
+        precision = 1 / _NOISE**2
+        a = self.weight * precision + 1 / _RATE_SPREAD**2
+        b = self.sum_inverse * precision
+        d = self.sum_inverse_squared * precision + 1 / _EXTRA_SPREAD_TOKENS**2
+        x = self.sum_ratio * precision + 1 / _RATE_SPREAD**2
+        y = self.sum_ratio_inverse * precision
+        determinant = a * d - b * b
+        rate = (x * d - y * b) / determinant
+        extra = (a * y - b * x) / determinant
+        return min(_FARTHEST_RATIO, max(1 / _FARTHEST_RATIO, rate + extra * inverse))
+
+    def to_dict(self) -> dict[str, float]:
+        """What a store keeps."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, kept: dict[str, float]) -> "Calibration":
+        """What a store kept."""
+        rest = {name: value for name, value in kept.items() if name != "responses"}
+        return cls(responses=int(kept["responses"]), **rest)

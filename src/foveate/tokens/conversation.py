@@ -1,0 +1,57 @@
+"""A session that grows: each turn is counted once for each model that asks."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from foveate import wire
+from foveate.tokens.counter import Opening, RequestCounter
+from foveate.tokens.families import counter_for
+from foveate.tokens.tally import EMPTY, Tally
+from foveate.values import Message, Request, TokenCount
+from foveate.wire.body import compact
+
+
+class Conversation:
+    """A request whose messages are added one by one.
+
+    Counting after each new turn costs what the new turn costs, however long the session is. Counts are kept per
+    model, raw, so that switching to another model and back never reads a stale one.
+    """
+
+    def __init__(self, body: Mapping[str, Any] | str | bytes) -> None:
+        """`body` is a whole request, with the messages there are so far."""
+        self._request = wire.read(body)
+        self._messages = [wire.message(self._request.format, raw) for raw in self._request.messages]
+        self._counted: dict[str, _Counted] = {}
+
+    def append(self, *messages: Mapping[str, Any] | bytes) -> None:
+        """Add messages in the format of the body."""
+        for message in messages:
+            raw = message if isinstance(message, bytes) else compact(message)
+            self._messages.append(wire.message(self._request.format, raw))
+
+    def count(self, model: str | None = None) -> TokenCount:
+        """The whole conversation as it would be sent now to `model`, or to the body's own."""
+        name = model or self._request.model
+        if name not in self._counted:
+            self._counted[name] = _Counted(counter_for(name), replace(self._request, model=name))
+        return self._counted[name].count(self._messages)
+
+
+class _Counted:
+    """One model's count of a conversation, and how far it has come."""
+
+    def __init__(self, counter: RequestCounter, request: Request) -> None:
+        self._counter = counter
+        self._request = request
+        self._tally: Tally = EMPTY
+        self._opening: Opening | None = None
+
+    def count(self, messages: list[Message]) -> TokenCount:
+        if self._opening is None or self._tally.messages < len(messages):
+            self._tally = self._counter.extend(self._tally, *messages[self._tally.messages :])
+            self._opening = self._counter.opening(
+                self._request, messages[0] if messages else None, messages[-1] if messages else None
+            )
+        return self._counter.total(self._opening, self._tally)

@@ -1,0 +1,203 @@
+"""Counts texts, messages and whole requests offline, and remembers what it counted.
+
+What cost most in other tools was counting again what had been counted before. A request is recognised here by
+the chain of its messages' digests: the longest beginning that was seen before is taken from memory, and only
+what follows is read, rendered and tokenised.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from foveate import wire
+from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest
+from foveate.tokens.rendering import Measured, Ruler, Rules, measure
+from foveate.tokens.tally import EMPTY, Tally
+from foveate.values import Message, Request, TokenCount
+
+# A text shorter than this is tokenised sooner than its digest is looked up.
+_MEMO_CHARS = 2048
+# How many of a request's last positions are remembered: marks that move along the tail change a few of them.
+_REMEMBERED_TAIL = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PartCount:
+    """One row of a request's breakdown."""
+
+    name: str
+    tokens: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCount:
+    """A counted request: what it comes to, what each part takes, and what could not be seen.
+
+    `unexplained` names what the provider will add that the request does not show, such as the results of a
+    server-side tool; with anything there, the bill can be higher than `total.upper`.
+    """
+
+    model: str
+    backend: str
+    total: TokenCount
+    parts: tuple[PartCount, ...] = ()
+    unexplained: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """Everything of a request but its messages."""
+
+    system: Measured
+    tools: Measured
+    frame: Measured
+
+
+class RequestCounter:
+    """Counts for one model, by one family's rules and ruler."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        backend: str,
+        ruler: Ruler,
+        rules: Rules,
+        capacity: int = DEFAULT_CAPACITY,
+    ) -> None:
+        self.model = model
+        self.backend = backend
+        self._ruler = ruler
+        self._rules = rules
+        self._texts: Memo[TokenCount] = Memo(capacity)
+        self._tallies: Memo[Tally] = Memo(capacity)
+        self._parts: Memo[Measured] = Memo(capacity)
+
+    def text(self, text: str) -> TokenCount:
+        """The count of a text alone. Never raises; an empty text is 0."""
+        if len(text) < _MEMO_CHARS:
+            return self._text(text)
+        key = digest(text.encode("utf-8", "surrogatepass"))
+        found = self._texts.get(key)
+        if found is None:
+            found = self._text(text)
+            self._texts.put(key, found)
+        return found
+
+    def request(self, request: Request) -> RequestCount:
+        """The count of a whole request, part by part."""
+        tally = self._messages(request)
+        ends = [wire.message(request.format, raw) for raw in _ends(request.messages)]
+        opening = self.opening(request, *(ends or (None, None)))
+        return RequestCount(
+            model=self.model,
+            backend=self.backend,
+            total=self.total(opening, tally),
+            parts=self._breakdown(opening, tally),
+            unexplained=_joined(opening, tally),
+        )
+
+    def opening(self, request: Request, first: Message | None, last: Message | None) -> Opening:
+        """The count of everything but the messages, of which the ends can matter to what goes around them."""
+        frame = self._rules.frame(request, first, last)
+        around = [
+            self._rules.system(request),
+            self._rules.toolbox(request, first),
+            replace(frame, unexplained=request.unexplained + frame.unexplained),
+        ]
+        system, toolbox, framed = measure(around, self._ruler)
+        return Opening(system=system, tools=self._tools(request, toolbox), frame=framed)
+
+    def extend(self, tally: Tally, *messages: Message) -> Tally:
+        """`tally` with more messages; costs what they cost, however long the session is."""
+        for measured in measure([self._rules.message(m) for m in messages], self._ruler):
+            tally = tally.plus(measured, keeps_thoughts=self._rules.keeps_thoughts)
+        return tally
+
+    def total(self, opening: Opening, tally: Tally) -> TokenCount:
+        """Opening and messages together."""
+        parts = (opening.system, opening.tools, opening.frame)
+        tokens = tally.tokens + tally.image_tokens + tally.thought_tokens
+        upper = tally.upper + tally.image_upper + tally.thought_upper
+        tokens += sum(part.tokens + part.image_tokens for part in parts)
+        upper += sum(part.upper + part.image_upper for part in parts)
+        certain = tally.certain and all(part.certain for part in parts)
+        certain = certain and tally.thought_upper == tally.thought_tokens
+        hidden = tally.unexplained or any(part.unexplained for part in parts)
+        return TokenCount(tokens, self._ruler.exact and certain and not hidden, max(tokens, upper))
+
+    def _text(self, text: str) -> TokenCount:
+        length = self._ruler.lengths([text])[0]
+        tokens = max(round(length.tokens), 1) if text else 0
+        upper = tokens + -int(-length.margin_tokens // 1)
+        return TokenCount(tokens, self._ruler.exact or not text, upper)
+
+    def _tools(self, request: Request, toolbox: Measured) -> Measured:
+        keys = [digest(i.to_bytes(8, "little"), raw) for i, raw in enumerate(request.tools)]
+        known = [self._parts.get(key) for key in keys]
+        new = [i for i, found in enumerate(known) if found is None]
+        fresh = measure(
+            [self._rules.tool(wire.tool(request.format, request.tools[i]), i) for i in new],
+            self._ruler,
+        )
+        for i, measured in zip(new, fresh, strict=True):
+            known[i] = measured
+            self._parts.put(keys[i], measured)
+        found = [toolbox, *(measured for measured in known if measured is not None)]
+        return Measured(
+            tokens=sum(part.tokens for part in found),
+            upper=sum(part.upper for part in found),
+            certain=all(part.certain for part in found),
+            unexplained=tuple(dict.fromkeys(name for part in found for name in part.unexplained)),
+        )
+
+    def _messages(self, request: Request) -> Tally:
+        chain = _chain(request)
+        seen = len(chain)
+        tally: Tally | None = None
+        while seen and tally is None:
+            tally = self._tallies.get(chain[seen - 1])
+            seen -= tally is None
+        return self._count_from(tally or EMPTY, request, chain, seen)
+
+    def _count_from(self, tally: Tally, request: Request, chain: Sequence[bytes], seen: int) -> Tally:
+        new = [wire.message(request.format, raw) for raw in request.messages[seen:]]
+        measured = measure([self._rules.message(message) for message in new], self._ruler)
+        for position, message in enumerate(measured, start=seen):
+            tally = tally.plus(message, keeps_thoughts=self._rules.keeps_thoughts)
+            if position >= len(chain) - _REMEMBERED_TAIL:
+                self._tallies.put(chain[position], tally)
+        return tally
+
+    def _breakdown(self, opening: Opening, tally: Tally) -> tuple[PartCount, ...]:
+        exact = self._ruler.exact
+        messages = tally.each(keeps_thoughts=self._rules.keeps_thoughts)
+        images = tally.image_tokens + opening.system.image_tokens
+        rows = [
+            ("system", opening.system.tokens, opening.system.certain),
+            ("tools", opening.tools.tokens, opening.tools.certain),
+            *((f"messages[{i}]", *message) for i, message in enumerate(messages)),
+            ("images", images, tally.image_upper == tally.image_tokens),
+            ("overhead", opening.frame.tokens, opening.frame.certain),
+        ]
+        return tuple(PartCount(name, tokens, exact and certain) for name, tokens, certain in rows)
+
+
+def _ends(messages: Sequence[bytes]) -> Sequence[bytes]:
+    return (messages[0], messages[-1]) if messages else ()
+
+
+def _chain(request: Request) -> list[bytes]:
+    """The digest of each beginning of the conversation. Cache marks are no part of what is counted."""
+    chain: list[bytes] = []
+    link = request.format.encode()
+    for raw in request.messages:
+        link = digest(link, wire.unmarked(raw))
+        chain.append(link)
+    return chain
+
+
+def _joined(opening: Opening, tally: Tally) -> tuple[str, ...]:
+    parts = (opening.system, opening.tools, opening.frame)
+    found = (*(name for part in parts for name in part.unexplained), *tally.unexplained)
+    return tuple(dict.fromkeys(found))

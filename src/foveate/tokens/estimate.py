@@ -1,0 +1,120 @@
+"""An estimate that needs no tokenizer: characters counted by class, each class worth what it was fitted to be.
+
+A byte's class is looked up in a table (one `bytes.translate`), and the features are counts of classes and of
+neighbours (a blank before a letter begins a word, a lower-case letter before a capital is a hump). So prose,
+code, JSON and CJK weigh what they do because of what they are made of, text by text, in linear time.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from foveate.tokens.rendering import Length
+
+_CONSTANTS = Path(__file__).parent / "data" / "estimate.json"
+
+_LOWER, _UPPER, _DIGIT, _PUNCT, _BLANK, _LINE, _CJK, _OTHER, _TAIL = b"lUdpsnkxc"
+
+
+def _class_of(byte: int) -> int:
+    if byte >= 0xC0:  # the first byte of a character: kana, han and hangul begin with these
+        return _CJK if 0xE3 <= byte <= 0xED else _OTHER
+    if byte >= 0x80:
+        return _TAIL
+    char = chr(byte)
+    if char.isalpha():
+        return _LOWER if char.islower() else _UPPER
+    if char.isdigit():
+        return _DIGIT
+    if char in "\r\n":
+        return _LINE
+    return _BLANK if char in " \t" else _PUNCT
+
+
+_CLASSES = bytes(map(_class_of, range(256)))
+
+FEATURES = (
+    "words", "lower", "humps", "upper", "digits", "marks", "mark_runs", "lines", "blanks", "cjk", "other", "glued",
+)  # fmt: skip
+
+
+def features(text: str) -> tuple[int, ...]:
+    """How often each of `FEATURES` occurs in `text`."""
+    shape = text.encode("utf-8", "replace").translate(_CLASSES)
+    marks, lines = shape.count(b"pp"), shape.count(b"nn")
+    return (
+        shape.count(b"sl") + shape.count(b"sU"),
+        shape.count(b"l"),
+        shape.count(b"lU"),
+        shape.count(b"U"),
+        shape.count(b"d"),
+        shape.count(b"p") - marks,
+        marks,
+        shape.count(b"n") - lines,
+        shape.count(b"ss"),
+        shape.count(b"k"),
+        shape.count(b"x"),
+        shape.count(b"pl") + shape.count(b"pU") + shape.count(b"nl") + shape.count(b"nU"),
+    )
+
+
+class Estimate:
+    """A ruler that weighs the classes of characters."""
+
+    exact = False
+
+    def __init__(self, name: str, weights: Sequence[float], spread: float) -> None:
+        """`spread`: how much longer, relative, a text has been found to be."""
+        self.name = name
+        self._weights = tuple(weights)
+        self._spread = spread
+
+    def lengths(self, texts: Sequence[str]) -> list[Length]:
+        """The estimated length of each text, at least 1 where there is any text."""
+        return [self._length(text) for text in texts]
+
+    def _length(self, text: str) -> Length:
+        if not text:
+            return Length(0.0, 0.0)
+        weighed = sum(n * w for n, w in zip(features(text), self._weights, strict=True))
+        tokens = max(1.0, weighed)
+        return Length(tokens, tokens * self._spread + 2)
+
+
+class Quarter:
+    """The last resort: a quarter of the characters, at least 1."""
+
+    name = "characters"
+    exact = False
+
+    def lengths(self, texts: Sequence[str]) -> list[Length]:
+        """The length of each text; a text of rare characters can be four tokens a character."""
+        return [self._length(text) for text in texts]
+
+    def _length(self, text: str) -> Length:
+        if not text:
+            return Length(0.0, 0.0)
+        tokens = max(1.0, len(text) / 4)
+        return Length(tokens, 4.0 * len(text) - tokens)
+
+
+class _Constants(msgspec.Struct):
+    fitted: str
+    features: list[str]
+    weights: dict[str, list[float]]
+    spread: dict[str, float]
+
+
+@cache
+def _constants() -> _Constants:
+    return msgspec.json.decode(_CONSTANTS.read_bytes(), type=_Constants)
+
+
+def estimate_for(vocabulary: str) -> Estimate | Quarter:
+    """The estimate that was fitted for a vocabulary; where there is none, the last resort."""
+    constants = _constants()
+    if vocabulary not in constants.weights:
+        return Quarter()
+    return Estimate(vocabulary, constants.weights[vocabulary], constants.spread[vocabulary])

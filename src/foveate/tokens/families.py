@@ -1,0 +1,91 @@
+"""Which rules and which ruler count for a model, found by its name and, where known, its host."""
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from foveate.tokens.counter import RequestCounter
+from foveate.tokens.estimate import estimate_for
+from foveate.tokens.memo import DEFAULT_CAPACITY
+from foveate.tokens.rendering import Ruler, Rules
+from foveate.tokens.rulers import BpeRuler, bundled_ruler
+from foveate.tokens.vocabulary import from_file
+
+_CLAUDE = re.compile(r"claude|\b(opus|sonnet|haiku|fable|mythos)-\d")
+_GEMINI = re.compile(r"gemini")
+# OpenAI's own names, whatever route they come by: `openai/gpt-5`, `us.openai.gpt-5`, an Azure deployment.
+_OPENAI = re.compile(
+    r"(^|[/.])(openai-)?(gpt-(?!oss)|chatgpt|o\d(-|$)|codex|davinci|babbage|computer-use|text-embedding)"
+)
+
+# Models that come and go in a long-lived process are forgotten again.
+_KEPT_COUNTERS = 64
+
+
+@lru_cache(_KEPT_COUNTERS)
+def counter_for(model: str, host: str = "", capacity: int = DEFAULT_CAPACITY) -> RequestCounter:
+    """The offline counter of a model; an unknown one is counted as its likeliest kin, and not called exact."""
+    ruler, rules = _family(model, host)
+    backend = "offline" if ruler.exact else "estimate"
+    return RequestCounter(model=model, backend=backend, ruler=ruler, rules=rules, capacity=capacity)
+
+
+@lru_cache(_KEPT_COUNTERS)
+def estimating_counter_for(model: str, capacity: int = DEFAULT_CAPACITY) -> RequestCounter:
+    """A counter that loads no vocabulary: the model's rules over an estimate of its texts."""
+    ruler, rules = _family(model, "")
+    return RequestCounter(
+        model=model,
+        backend="estimate",
+        ruler=estimate_for(ruler.name),
+        rules=rules,
+        capacity=capacity,
+    )
+
+
+@lru_cache(_KEPT_COUNTERS)
+def counter_from_file(model: str, vocabulary: Path, capacity: int = DEFAULT_CAPACITY) -> RequestCounter:
+    """A counter with the user's own vocabulary: texts are exact, a request follows the model's rules.
+
+    Raises:
+        BadVocabulary: the file cannot be used.
+    """
+    _, rules = _family(model, "")
+    return RequestCounter(
+        model=model,
+        backend="offline",
+        ruler=BpeRuler(from_file(vocabulary)),
+        rules=rules,
+        capacity=capacity,
+    )
+
+
+def is_claude(model: str) -> bool:
+    """Whether Anthropic's counter counts for `model`."""
+    return _CLAUDE.search(model.lower()) is not None
+
+
+def _family(model: str, host: str) -> tuple[Ruler, Rules]:
+    name = model.lower()
+    if is_claude(name):
+        from foveate.tokens.claude import claude_ruler
+        from foveate.tokens.rules.claude import claude_rules
+
+        return claude_ruler(name), claude_rules(name)
+    if _GEMINI.search(name):
+        from foveate.tokens.rules.gemini import gemini_rules
+
+        gemini = gemini_rules(name, host)
+        return bundled_ruler(gemini.vocabulary), gemini
+    if _OPENAI.search(name):
+        from foveate.tokens.rules.openai import openai_rules
+
+        openai = openai_rules(name)
+        return bundled_ruler(openai.vocabulary, exact=openai.known, spread=openai.spread), openai
+    from foveate.tokens.rules.template import TemplateRules, template_for
+
+    template = template_for(name, host)
+    return (
+        bundled_ruler(template.vocabulary, exact=template.exact, spread=template.spread),
+        TemplateRules(template),
+    )

@@ -1,0 +1,54 @@
+"""Counts that were made before, the least recently used forgotten first."""
+
+from collections import OrderedDict
+from threading import Lock
+from typing import Generic, TypeVar
+
+from blake3 import blake3
+
+Value = TypeVar("Value")
+
+DEFAULT_CAPACITY = 1024
+
+
+class Memo(Generic[Value]):
+    """A bounded memory from digest to value, safe to share between threads."""
+
+    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+        self.capacity = capacity
+        self._kept: OrderedDict[bytes, Value] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        """How many values are kept now."""
+        return len(self._kept)
+
+    def get(self, key: bytes) -> Value | None:
+        """What was kept under `key`, which is now the most recently used."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+            return found
+
+    def put(self, key: bytes, value: Value) -> None:
+        """Keep `value`, and forget the oldest where there is no more room."""
+        with self._lock:
+            self._kept[key] = value
+            self._kept.move_to_end(key)
+            while len(self._kept) > self.capacity:
+                self._kept.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._kept.clear()
+
+
+def digest(*payload: bytes) -> bytes:
+    """The key of a payload. Lengths are part of it, so that two payloads never share one by their seams."""
+    hasher = blake3()
+    for piece in payload:
+        hasher.update(len(piece).to_bytes(8, "little"))
+        hasher.update(piece)
+    return hasher.digest()

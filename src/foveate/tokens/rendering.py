@@ -1,0 +1,122 @@
+"""What a provider makes of a part of a request before it is tokenised: which texts, and what goes around them.
+
+Rules (`tokens.rules`) decide a `Rendering`; a ruler (`Ruler`) then says how long its texts are.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from foveate.values import Message, Request, Tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendering:
+    """A part as its provider renders it.
+
+    `thoughts` are texts that count only until the next turn opens, `opens_turn` says that this part opens one.
+    `certain` says that the rule is known and not fitted. `unexplained` names what will be billed but cannot be
+    seen from here.
+    """
+
+    texts: tuple[str, ...] = ()
+    fixed_tokens: float = 0.0
+    margin_tokens: float = 0.0
+    image_tokens: int = 0
+    image_margin_tokens: int = 0
+    thoughts: tuple[str, ...] = ()
+    thought_tokens: float = 0.0
+    thought_margin_tokens: float = 0.0
+    opens_turn: bool = False
+    certain: bool = True
+    unexplained: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long a text is in tokens, and how much longer it might be."""
+
+    tokens: float
+    margin_tokens: float
+
+
+class Ruler(Protocol):
+    """Says how many tokens texts are for one family of models."""
+
+    name: str
+    exact: bool
+
+    def lengths(self, texts: Sequence[str]) -> list[Length]:
+        """The length of each text; an empty one is 0."""
+
+
+class Rules(Protocol):
+    """How one family of models renders a request. Pure: decides, and counts nothing."""
+
+    keeps_thoughts: bool
+    """Reasoning of earlier turns is billed again, not only that of the turn under way."""
+
+    def frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
+        """What goes around it all: the reply's opening, the answer's schema."""
+
+    def system(self, request: Request) -> Rendering:
+        """The system prompt that stands outside the messages."""
+
+    def toolbox(self, request: Request, first: Message | None) -> Rendering:
+        """What goes around the tools, where there are any: a preamble, a namespace."""
+
+    def tool(self, tool: Tool, position: int) -> Rendering:
+        """One tool."""
+
+    def message(self, message: Message) -> Rendering:
+        """One message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A rendering whose texts have been measured, in whole tokens so that parts add up to the total."""
+
+    tokens: int = 0
+    upper: int = 0
+    image_tokens: int = 0
+    image_upper: int = 0
+    thought_tokens: int = 0
+    thought_upper: int = 0
+    opens_turn: bool = False
+    certain: bool = True
+    unexplained: tuple[str, ...] = ()
+
+
+def measure(renderings: Sequence[Rendering], ruler: Ruler) -> list[Measured]:
+    """Each rendering measured, with all their texts handed to the ruler at once."""
+    texts: list[str] = []
+    for rendering in renderings:
+        texts += rendering.texts
+        texts += rendering.thoughts
+    lengths = iter(ruler.lengths(texts))
+    return [_measured(rendering, lengths) for rendering in renderings]
+
+
+def _measured(rendering: Rendering, lengths: Iterator[Length]) -> Measured:
+    tokens, margin = rendering.fixed_tokens, rendering.margin_tokens
+    for length in islice(lengths, len(rendering.texts)):
+        tokens += length.tokens
+        margin += length.margin_tokens
+    thought_tokens, thought_margin = rendering.thought_tokens, rendering.thought_margin_tokens
+    for length in islice(lengths, len(rendering.thoughts)):
+        thought_tokens += length.tokens
+        thought_margin += length.margin_tokens
+    whole, whole_thought = round(tokens), round(thought_tokens)
+    return Measured(
+        tokens=whole,
+        upper=whole + math.ceil(margin),
+        image_tokens=rendering.image_tokens,
+        image_upper=rendering.image_tokens + rendering.image_margin_tokens,
+        thought_tokens=whole_thought,
+        thought_upper=whole_thought + math.ceil(thought_margin),
+        opens_turn=rendering.opens_turn,
+        certain=rendering.certain,
+        unexplained=rendering.unexplained,
+    )

@@ -1,0 +1,31 @@
+"""Rulers over offline vocabularies: the model's own, or another's that stands in for it."""
+
+from collections.abc import Sequence
+
+from foveate.tokens.bpe import Bpe
+from foveate.tokens.estimate import estimate_for
+from foveate.tokens.rendering import Length, Ruler
+from foveate.tokens.vocabulary import bundled
+
+
+class BpeRuler:
+    """Counts with a vocabulary; exact where it is the model's own."""
+
+    def __init__(self, vocabulary: Bpe, *, exact: bool = True, spread: float = 0.0) -> None:
+        """`spread`: how much longer, relative, texts can be for the model that this stands in for."""
+        self.name = vocabulary.name
+        self.exact = exact
+        self._vocabulary = vocabulary
+        self._spread = spread
+
+    def lengths(self, texts: Sequence[str]) -> list[Length]:
+        """The length of each text."""
+        return [Length(n, n * self._spread) for n in self._vocabulary.count_many(texts)]
+
+
+def bundled_ruler(vocabulary: str, *, exact: bool = True, spread: float = 0.0) -> Ruler:
+    """A ruler over a bundled vocabulary; where its engine does not run here, the estimate fitted for it."""
+    try:
+        return BpeRuler(bundled(vocabulary), exact=exact, spread=spread)
+    except ImportError:
+        return estimate_for(vocabulary)

@@ -1,0 +1,104 @@
+"""What a picture costs, by the providers' documentation (November 2026)."""
+
+import math
+from dataclasses import dataclass
+
+# What is assumed of a picture whose size cannot be seen.
+_ASSUMED_PIXELS = (1024, 1024)
+_PATCH_PIXELS = 32
+_LOW_DETAIL_PATCHES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """GPT-4o and its kin: a base, and so much a tile of 512 pixels, within 2,048 and a short side of 768."""
+
+    base_tokens: int
+    tile_tokens: int
+
+    def tokens(self, size: tuple[int, int] | None, detail: str) -> int:
+        """The cost of a picture of `size`."""
+        if detail == "low":
+            return self.base_tokens
+        width, height = _within(size or _ASSUMED_PIXELS, longest=2048, shortest=768)
+        return self.base_tokens + self.tile_tokens * _steps(width, 512) * _steps(height, 512)
+
+    @property
+    def most_tokens(self) -> int:
+        """The cost of the largest picture: two tiles by four."""
+        return self.base_tokens + 8 * self.tile_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Patches:
+    """The smaller models, and all from GPT-5.4 on: squares of 32 pixels up to a cap, times a factor."""
+
+    cap: int
+    factor: float
+
+    def tokens(self, size: tuple[int, int] | None, detail: str) -> int:
+        """The cost of a picture of `size`."""
+        cap = min(self.cap, _LOW_DETAIL_PATCHES) if detail == "low" else self.cap
+        width, height = size or _ASSUMED_PIXELS
+        patches = _steps(width, _PATCH_PIXELS) * _steps(height, _PATCH_PIXELS)
+        if patches > cap:
+            patches = _shrunk(width, height, cap)
+        return math.ceil(patches * self.factor)
+
+    @property
+    def most_tokens(self) -> int:
+        """The cost of the largest picture."""
+        return math.ceil(self.cap * self.factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Claude: squares of 28 pixels after shrinking to a longest side and a most of them, and a few around."""
+
+    longest_pixels: int
+    most_squares: int
+    around_tokens: int = 3
+
+    def tokens(self, size: tuple[int, int] | None, detail: str) -> int:
+        """The cost of a picture of `size`; the most where it cannot be seen."""
+        del detail
+        if size is None or min(size) <= 0:
+            return self.most_tokens
+        width, height = size
+        scale = min(1.0, self.longest_pixels / max(width, height))
+        squares = _squares(width * scale, height * scale)
+        if squares > self.most_squares:
+            scale *= math.sqrt(self.most_squares / squares)
+            squares = min(self.most_squares, _squares(width * scale, height * scale))
+        return squares + self.around_tokens
+
+    @property
+    def most_tokens(self) -> int:
+        """The cost of the largest picture."""
+        return self.most_squares + self.around_tokens
+
+
+Pricing = Tiles | Patches | Grid
+
+
+def _squares(width: float, height: float) -> int:
+    return _steps(width, 28) * _steps(height, 28)
+
+
+def _steps(length: float, step: int) -> int:
+    return max(1, math.ceil(length / step - 1e-9))
+
+
+def _within(size: tuple[float, float], *, longest: int, shortest: int) -> tuple[float, float]:
+    width, height = size
+    scale = min(1.0, longest / max(width, height))
+    scale *= min(1.0, shortest / max(1e-9, min(width, height) * scale))
+    return width * scale, height * scale
+
+
+def _shrunk(width: float, height: float, cap: int) -> int:
+    """How many patches are left after shrinking to `cap`, both sides a whole number of them."""
+    scale = math.sqrt(_PATCH_PIXELS**2 * cap / (width * height))
+    across, down = width * scale / _PATCH_PIXELS, height * scale / _PATCH_PIXELS
+    scale *= min(math.floor(across) / across, math.floor(down) / down) or 1.0
+    return min(cap, _steps(width * scale, _PATCH_PIXELS) * _steps(height * scale, _PATCH_PIXELS))

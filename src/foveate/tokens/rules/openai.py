@@ -1,0 +1,291 @@
+"""How OpenAI renders chat completions and Responses requests."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from foveate.tokens.rendering import Rendering
+from foveate.tokens.rules.openai_models import (
+    BEDROCK_TOOLS_TOKENS,
+    HARMONY_CHAT_PREAMBLE_TOKENS,
+    Generation,
+    generation_of,
+)
+from foveate.tokens.rules.typescript import function_type
+from foveate.values import (
+    Document,
+    Format,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Request,
+    Schema,
+    Source,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+
+_SYSTEM_ROLES = ("system", "developer")
+# Sealed reasoning, by the length of what is sent back: 9 recorded items, median error 3%, p90 17%.
+_SEALED_BASE_CHARS, _SEALED_TOKENS_PER_CHAR, _SEALED_LEAST_TOKENS = 960, 0.183, 12
+# The recorded tool sets were at most this far off.
+_TOOLS_MARGIN, _TOOLS_MARGIN_TOKENS = 0.02, 2
+# What a model of the next generation may add around messages, tools and texts.
+_UNKNOWN_SPREAD, _UNKNOWN_TOKENS, _UNKNOWN_TOOLS_TOKENS = 0.05, 10, 100
+_PAGE_TOKENS = 1_500
+
+
+def openai_rules(model: str) -> "OpenAIRules":
+    """The rules of one of OpenAI's models."""
+    return OpenAIRules(generation_of(model), on_bedrock="openai." in model)
+
+
+class OpenAIRules:
+    """One generation's rendering, for both of OpenAI's formats."""
+
+    def __init__(self, generation: Generation, *, on_bedrock: bool = False) -> None:
+        self._generation = generation
+        self._on_bedrock = on_bedrock
+        self.keeps_thoughts = generation.keeps_reasoning
+        self.vocabulary = generation.vocabulary
+        self.known = generation.known
+        self.spread = 0.0 if generation.known else _UNKNOWN_SPREAD
+
+    def frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
+        """The reply's opening, and the answer's schema."""
+        del last
+        margin = 0 if self.known else _UNKNOWN_TOKENS
+        frame = Rendering(fixed_tokens=self._generation.reply, margin_tokens=margin)
+        if request.schema is None:
+            return frame
+        around, certain = self._around_schema(request, first)
+        return replace(
+            frame,
+            texts=(_schema_text(request.schema),),
+            fixed_tokens=frame.fixed_tokens + around,
+            margin_tokens=margin + (0 if certain else 8),
+            certain=certain,
+        )
+
+    def system(self, request: Request) -> Rendering:
+        """The instructions of a Responses request: one more message."""
+        return self._said(request.system, self._generation.message) if request.system else Rendering()
+
+    def toolbox(self, request: Request, first: Message | None) -> Rendering:
+        """What goes around the function types."""
+        if not request.tools:
+            return Rendering()
+        generation, layout = self._generation, self._generation.layout
+        texts: tuple[str, ...] = (layout.opening, layout.closing)
+        if request.format is Format.RESPONSES:
+            fixed = generation.responses_tools + (BEDROCK_TOOLS_TOKENS if self._on_bedrock else 0)
+            forced = self._forced(request)
+            if forced and generation.forced is not None:
+                texts, fixed = (*texts, forced), fixed + generation.forced
+        elif generation.channels:
+            fixed = generation.chat_tools + HARMONY_CHAT_PREAMBLE_TOKENS
+        else:
+            fixed = generation.chat_tools
+            if _is_system(first):  # tools are appended to the system message instead of being one
+                fixed += _blank_line_tokens(first) - generation.message
+        margin = _TOOLS_MARGIN_TOKENS + (0 if self.known else _UNKNOWN_TOOLS_TOKENS)
+        return Rendering(texts=texts, fixed_tokens=fixed, margin_tokens=margin, certain=False)
+
+    def tool(self, tool: Tool, position: int) -> Rendering:
+        """One function type, with what stands before it. Tools that run on OpenAI's side cannot be seen."""
+        if tool.kind not in ("function", "custom"):
+            return Rendering(certain=False, unexplained=(f"server tool {tool.kind}",))
+        layout = self._generation.layout
+        before = layout.between if position else layout.before_first
+        text = before + function_type(tool)
+        return Rendering(texts=(text,), margin_tokens=_TOOLS_MARGIN * len(text) / 4, certain=False)
+
+    def message(self, message: Message) -> Rendering:
+        """One message, or one item of a Responses input."""
+        generation = self._generation
+        calls = [part for part in message.parts if isinstance(part, ToolCall)]
+        said = tuple(part for part in message.parts if not isinstance(part, ToolCall))
+        if not calls:
+            around = generation.message + (generation.assistant if message.role == "assistant" else 0)
+            return self._said(said, around, role=message.role, name=message.name)
+        rendering = Rendering(certain=False)
+        if any(isinstance(part, Text) and part.text for part in said):
+            rendering = self._said(said, generation.message + generation.assistant)
+        return _side_by_side(rendering, self._called(calls))
+
+    def _said(self, parts: tuple[Part, ...], around: int, *, role: str = "", name: str = "") -> Rendering:
+        inner, certain = _unwrapped(parts)
+        if inner and all(isinstance(part, Thinking) for part in inner):
+            return _thought(inner)
+        images = [part for part in inner if isinstance(part, Image)]
+        tokens = sum(self._image_tokens(image) for image in images)
+        most = self._generation.images.most_tokens * len(images)
+        documents, hidden = _documents(inner)
+        texts = ("".join(part.text for part in inner if isinstance(part, Text)), *documents)
+        return Rendering(
+            texts=(*texts, name) if name else texts,
+            fixed_tokens=around + (1 if name else 0),
+            image_tokens=tokens,
+            image_margin_tokens=max(0, most - tokens),
+            opens_turn=role == "user",
+            certain=certain and not images and not documents and not name,
+            unexplained=hidden,
+        )
+
+    def _image_tokens(self, image: Image) -> int:
+        size = (image.width, image.height) if image.width and image.height else None
+        return self._generation.images.tokens(size, image.detail)
+
+    def _called(self, calls: list[ToolCall]) -> Rendering:
+        """Calls: each a message of its own, or, several in one older chat message, one call of them all."""
+        generation = self._generation
+        if len(calls) > 1 and not generation.channels:
+            uses = ",".join(
+                f'{{"recipient_name":"functions.{call.name}","parameters":{_compact(call.arguments)}}}'
+                for call in calls
+            )
+            fixed = generation.message + 6 + 3 * len(calls)
+            return Rendering(
+                texts=(f'{{"tool_uses":[{uses}]}}',),
+                fixed_tokens=fixed,
+                margin_tokens=3 * len(calls),
+            )
+        texts: list[str] = []
+        fixed = 0
+        for call in calls:
+            texts += (call.name, f"functions.{call.name}", _compact(call.arguments))
+            fixed += generation.message - 1 + self._call_tokens(call)
+        return Rendering(texts=tuple(texts), fixed_tokens=fixed, margin_tokens=3 * len(calls))
+
+    def _call_tokens(self, call: ToolCall) -> int:
+        generation = self._generation
+        if call.format is not Format.RESPONSES:
+            return generation.chat_call
+        return generation.responses_call + (generation.stored_call if call.item_id else 0)
+
+    def _around_schema(self, request: Request, first: Message | None) -> tuple[int, bool]:
+        generation = self._generation
+        if request.format is Format.RESPONSES:
+            return generation.schema_responses, True
+        if request.tools:
+            return 1, False
+        if _is_system(first):
+            return 4 + _blank_line_tokens(first), not generation.channels
+        return generation.schema_alone, not generation.channels
+
+    def _forced(self, request: Request) -> str:
+        """The name of the one function that can be called, if there is only one."""
+        if request.tool_choice in ("", "auto", "none"):
+            return ""
+        if request.tool_choice != "required":
+            return request.tool_choice
+        if len(request.tools) > 1:
+            return ""
+        return str(_record(msgspec.json.decode(request.tools[0])).get("name", ""))
+
+
+def _unwrapped(parts: tuple[Part, ...]) -> tuple[tuple[Part, ...], bool]:
+    """The parts with tool results opened, and whether there were none."""
+    opened: list[Part] = []
+    for part in parts:
+        opened += part.parts if isinstance(part, ToolResult) else (part,)
+    return tuple(opened), not any(isinstance(part, ToolResult) for part in parts)
+
+
+def _thought(parts: tuple[Part, ...]) -> Rendering:
+    sealed = sum(part.sealed for part in parts if isinstance(part, Thinking))
+    tokens = 0.0
+    if sealed:
+        beyond = max(0.0, _SEALED_TOKENS_PER_CHAR * (sealed - _SEALED_BASE_CHARS))
+        tokens = _SEALED_LEAST_TOKENS + beyond
+    return Rendering(
+        thought_tokens=tokens,
+        margin_tokens=20 + 0.08 * sealed if sealed else 0,
+        certain=not sealed,
+        unexplained=("sealed reasoning",) if sealed else (),
+    )
+
+
+def _documents(parts: tuple[Part, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The texts of documents, and the names of what cannot be read."""
+    texts: list[str] = []
+    hidden: list[str] = []
+    for part in parts:
+        match part:
+            case Document(source=Source.INLINE, media_type=kind, text=text) if kind.startswith("text/"):
+                texts.append(text)
+            case Document(source=where, media_type=kind):
+                hidden.append(f"{kind or 'file'} ({where})")
+            case Image(source=where) if where is not Source.INLINE:
+                hidden.append(f"image ({where})")
+            case Opaque(kind=kind):
+                hidden.append(kind)
+            case _:
+                pass
+    return tuple(texts), tuple(hidden)
+
+
+def _side_by_side(one: Rendering, other: Rendering) -> Rendering:
+    return replace(
+        one,
+        texts=one.texts + other.texts,
+        fixed_tokens=one.fixed_tokens + other.fixed_tokens,
+        margin_tokens=one.margin_tokens + other.margin_tokens,
+        certain=False,
+    )
+
+
+def _is_system(message: Message | None) -> bool:
+    return message is not None and message.role in _SYSTEM_ROLES
+
+
+def _blank_line_tokens(message: Message | None) -> int:
+    """What the blank line after a system text adds: it melts into closing punctuation."""
+    texts = [part.text for part in message.parts if isinstance(part, Text)] if message else []
+    return 1 if texts and texts[-1][-1:].isalnum() else 0
+
+
+def _schema_text(schema: Schema) -> str:
+    found = _record(msgspec.json.decode(schema.schema))
+    described = schema.description or str(found.get("description") or "")
+    if described and not schema.description:
+        found = {name: inner for name, inner in found.items() if name != "description"}
+    head = f"# Response Formats\n\n## {schema.name}\n\n"
+    return head + (f"// {described}\n" if described else "") + _json(_shown(found))
+
+
+def _shown(schema: Any) -> Any:
+    """A schema as the model sees it: what only the sampler needs is left out."""
+    if isinstance(schema, list):
+        return [_shown(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    named = ("properties", "$defs", "definitions")
+    return {
+        name: {key: _shown(one) for key, one in inner.items()}
+        if name in named and isinstance(inner, dict)
+        else _shown(inner)
+        for name, inner in schema.items()
+        if name not in ("additionalProperties", "required")
+    }
+
+
+def _compact(arguments: str) -> str:
+    try:
+        return _json(json.loads(arguments))
+    except ValueError:
+        return arguments
+
+
+def _json(found: object) -> str:
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def _record(found: object) -> dict[str, Any]:
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,140 @@
+"""OpenAI's generations of models as data: what goes around messages, tools, calls and schemas.
+
+Reconstructed from recorded chat completions and Responses and their bills, November 2026. Two renderings are at
+work: the older one up to GPT-4.5, and `harmony` with channels from the o-series and GPT-5 on.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+from foveate.tokens.rules.images import Patches, Pricing, Tiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The text around function types. Each type is counted with what stands before it.
+
+    The seams stand before a semicolon: o200k takes `;`, the newlines and the `//` of a comment as one piece.
+    """
+
+    opening: str
+    before_first: str
+    between: str
+    closing: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What one generation adds, in tokens."""
+
+    name: str
+    vocabulary: str
+    images: Pricing
+    layout: Layout
+    reply: int
+    message: int = 4
+    assistant: int = 0  # `<|channel|>final` before an assistant's text
+    channels: bool = False  # harmony: every call is a message of its own, tools are never merged
+    chat_tools: int
+    responses_tools: int
+    chat_call: int
+    responses_call: int
+    stored_call: int  # a call that carries the id of a stored item
+    forced: int | None  # Responses, when only one function can be called
+    schema_alone: int  # chat: the answer's schema with neither system message nor tools
+    schema_responses: int
+    keeps_reasoning: bool = False
+    known: bool = True
+
+
+_BRACES = Layout(
+    opening="# Tools\n\n## functions\n\nnamespace functions",
+    before_first=" {\n\n",
+    between=";\n\n",
+    closing=";\n\n} // namespace functions",
+)
+_NAMESPACE = Layout(
+    opening="## Namespace: functions\n\n### Target channel: commentary\n\n### Tool definitions",
+    before_first="\n",
+    between=";\n\n",
+    closing=";",
+)
+# Chat requests to harmony models are billed a preamble about tools as well.
+HARMONY_CHAT_PREAMBLE_TOKENS = 78
+BEDROCK_TOOLS_TOKENS = 6
+
+_GPT_4O = Generation(
+    name="gpt-4o",
+    vocabulary="o200k_base",
+    images=Tiles(85, 170),
+    layout=_BRACES,
+    reply=3,
+    chat_tools=3,
+    responses_tools=-3,
+    chat_call=5,
+    responses_call=3,
+    stored_call=3,
+    forced=7,
+    schema_alone=8,
+    schema_responses=1,
+)
+_GPT_5 = Generation(
+    name="gpt-5",
+    vocabulary="o200k_base",
+    images=Tiles(70, 140),
+    layout=_NAMESPACE,
+    reply=2,
+    assistant=2,
+    channels=True,
+    chat_tools=4,
+    responses_tools=0,
+    chat_call=11,
+    responses_call=9,
+    stored_call=3,
+    forced=None,
+    schema_alone=4,
+    schema_responses=0,
+)
+_GPT_5_4 = replace(
+    _GPT_5,
+    name="gpt-5.4",
+    images=Patches(2500, 1.0),
+    keeps_reasoning=True,
+    responses_call=12,
+    stored_call=0,
+)
+_CL100K = "cl100k_base"
+
+# The first whose pattern matches the bare name.
+_GENERATIONS: tuple[tuple[str, Generation], ...] = (
+    (
+        r"gpt-3\.?5|davinci|babbage|text-embedding",
+        replace(_GPT_4O, name="gpt-3.5", vocabulary=_CL100K),
+    ),
+    (r"gpt-4(-|$)(?!o)", replace(_GPT_4O, name="gpt-4", vocabulary=_CL100K)),
+    (r"gpt-4o-mini", replace(_GPT_4O, name="gpt-4o-mini", images=Tiles(2833, 5667))),
+    (r"(chatgpt|gpt)-4o", _GPT_4O),
+    (r"gpt-4\.1-mini", replace(_GPT_4O, name="gpt-4.1-mini", images=Patches(1536, 1.62))),
+    (r"gpt-4\.1-nano", replace(_GPT_4O, name="gpt-4.1-nano", images=Patches(1536, 2.46))),
+    (r"gpt-4\.1", replace(_GPT_4O, name="gpt-4.1")),
+    (r"gpt-4\.5", replace(_GPT_4O, name="gpt-4.5", images=Tiles(75, 150))),
+    (r"o1-(mini|preview)", replace(_GPT_5, name="o1-mini", message=8, assistant=0, known=False)),
+    (r"o4-mini", replace(_GPT_5, name="o4-mini", assistant=0, images=Patches(1536, 1.72))),
+    (r"o\d|computer-use", replace(_GPT_5, name="o-series", assistant=0, images=Tiles(75, 150))),
+    (r"gpt-5-mini", replace(_GPT_5, name="gpt-5-mini", images=Patches(1536, 1.62))),
+    (r"gpt-5-nano", replace(_GPT_5, name="gpt-5-nano", images=Patches(1536, 2.46))),
+    (r"(gpt-5|chatgpt-5)(-|$|\.[0-3])", _GPT_5),
+    (r"gpt-5\.[4-6]", _GPT_5_4),
+    (r"codex|gpt-([5-9]|\d\d)", replace(_GPT_5_4, name="newer", known=False)),
+)
+_UNKNOWN = replace(_GPT_4O, name="unknown", known=False)
+
+
+def generation_of(model: str) -> Generation:
+    """The generation that `model` belongs to; one that is not known yet inherits and is not called exact."""
+    bare = model.lower().rpartition("/")[2]
+    bare = re.sub(r"^(us\.|eu\.)?openai[.-]", "", bare)
+    for pattern, generation in _GENERATIONS:
+        if re.match(pattern, bare):
+            return generation
+    return _UNKNOWN

@@ -1,0 +1,122 @@
+"""Vocabularies: the ones that come with the engine's wheel, and a user's own files.
+
+Loading takes 30 to 150 ms and the first word that is not in the vocabulary another 200, so each is loaded once
+and only when a count needs it.
+"""
+
+import base64
+import binascii
+from functools import cache
+from pathlib import Path
+
+from foveate.errors import BadVocabulary
+from foveate.tokens.bpe import Bpe
+
+BUNDLED = (
+    "o200k_base",
+    "cl100k_base",
+    "llama3",
+    "qwen3",
+    "deepseek_v3",
+    "mistral_v3",
+    "gemma3",
+    "glm4",
+    "gpt_oss",
+)
+
+# How the text is split before the merges, by a word in the name of a rank file. The file itself does not say.
+_PATTERNS = {
+    "o200k": "O200K_BASE_PATTERN",
+    "cl100k": "CL100K_BASE_PATTERN",
+    "llama3": "LLAMA3_PATTERN",
+    "llama-3": "LLAMA3_PATTERN",
+    "qwen": "QWEN2_PATTERN",
+    "kimi": "KIMI_PATTERN",
+    "tekken": "MISTRAL_V3_PATTERN",
+}
+# … or by how many ranks there are, for the two that everybody renames.
+_PATTERN_BY_RANKS = {199_998: "O200K_BASE_PATTERN", 100_256: "CL100K_BASE_PATTERN"}
+
+# A word in no vocabulary, to have the merge table built while the interpreter's lock is free.
+_WARM_UP = ["xqzjvkpwq"]
+
+
+@cache
+def bundled(name: str) -> Bpe:
+    """The tokenizer of a vocabulary in `BUNDLED`."""
+    import splintr
+
+    engine = splintr.Tokenizer.from_pretrained(name)
+    engine.encode_batch_flat(_WARM_UP)
+    return Bpe(
+        name,
+        engine,
+        special_tokens=tuple(engine.special_tokens()),
+        has_seams=engine.family == "BPE",
+    )
+
+
+def from_file(path: Path) -> Bpe:
+    """The tokenizer in a `tokenizer.json` or `.tiktoken` file.
+
+    Raises:
+        BadVocabulary: the file cannot be read, or is neither.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadVocabulary(str(path), error.strerror or "cannot be read") from None
+    if path.suffix == ".tiktoken":
+        return _from_ranks(path, data)
+    return _from_json(path, data)
+
+
+def _from_json(path: Path, data: bytes) -> Bpe:
+    import splintr
+
+    if not data.lstrip().startswith(b"{"):
+        raise BadVocabulary(str(path), "not a tokenizer.json (no JSON object) and not named *.tiktoken")
+    try:
+        engine = splintr.from_json_bytes(data)
+        engine.encode_batch_flat(_WARM_UP)
+    except ValueError as error:
+        raise BadVocabulary(str(path), f"not a usable tokenizer.json: {error}") from None
+    if not engine.encode_ordinary(_WARM_UP[0]):
+        raise BadVocabulary(str(path), "its vocabulary has no token for a plain word")
+    return Bpe(path.name, engine, special_tokens=tuple(engine.special_tokens()), has_seams=False)
+
+
+def _from_ranks(path: Path, data: bytes) -> Bpe:
+    import splintr
+
+    ranks = _checked_ranks(path, data)
+    named = (pattern for word, pattern in _PATTERNS.items() if word in path.stem.lower())
+    pattern = next(named, _PATTERN_BY_RANKS.get(ranks))
+    if pattern is None:
+        known = ", ".join(sorted(_PATTERNS))
+        raise BadVocabulary(
+            str(path), f"ranks do not say how text is split: name the file after one of {known}"
+        )
+    try:
+        engine = splintr.Tokenizer.from_bytes(data, getattr(splintr, pattern), {})
+        engine.encode_batch_flat(_WARM_UP)
+    except ValueError as error:
+        raise BadVocabulary(str(path), f"not a usable rank file: {error}") from None
+    return Bpe(path.name, engine)
+
+
+def _checked_ranks(path: Path, data: bytes) -> int:
+    """How many ranks the file has; every line must be a token in base64 and its rank."""
+    singles = set()
+    number = 0
+    for number, line in enumerate(data.splitlines(), start=1):
+        try:
+            token, rank = line.split()
+            int(rank)
+            if len(token) == 4 and len(byte := base64.b64decode(token, validate=True)) == 1:
+                singles.add(byte)
+        except (ValueError, binascii.Error):
+            raise BadVocabulary(str(path), f"line {number} is not a token in base64 and its rank") from None
+    if len(singles) < 256:
+        raise BadVocabulary(str(path), f"only {len(singles)} of the 256 single bytes have a rank")
+    return number

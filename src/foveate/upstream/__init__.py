@@ -1,0 +1,5 @@
+"""The one HTTP client: everything that Foveate says to another server goes through here."""
+
+from foveate.upstream.client import Client
+
+__all__ = ["Client"]

@@ -1,0 +1,95 @@
+"""JSON over HTTP with one time-out, and every failure translated into the tree of `errors`."""
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from foveate.errors import UpstreamGarbled, UpstreamStatus, UpstreamTimeout, UpstreamUnreachable
+
+if TYPE_CHECKING:
+    import aiohttp
+
+DEFAULT_TIMEOUT_SECONDS = 2.0
+
+# A reply is read no further than this: the token ids of a megabyte of text are two.
+_LONGEST_REPLY_BYTES = 64 * 1024 * 1024
+_DETAIL_CHARS = 200
+
+
+class Client:
+    """A pool of connections, opened at the first call and closed with `async with` or `close`."""
+
+    def __init__(self, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        self.timeout_seconds = timeout_seconds
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "Client":
+        """The client itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close all connections."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; the next call opens new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Any:
+        """What `url` answers to `body`, both JSON.
+
+        Raises:
+            UpstreamUnreachable: no connection.
+            UpstreamTimeout: no whole answer within `timeout_seconds`.
+            UpstreamStatus: any status but 200 to 299; redirects are not followed.
+            UpstreamGarbled: the answer is not JSON, or longer than anything that could be meant.
+        """
+        import aiohttp
+
+        sent = {"content-type": "application/json", **(headers or {})}
+        try:
+            async with (
+                asyncio.timeout(self.timeout_seconds),
+                self._opened().post(url, data=body, headers=sent, allow_redirects=False) as response,
+            ):
+                reply = await _read(response, url)
+        except TimeoutError:
+            raise UpstreamTimeout(url, self.timeout_seconds) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise UpstreamUnreachable(url, _one_line(str(error) or type(error).__name__)) from None
+        if not 200 <= response.status < 300:
+            raise UpstreamStatus(url, response.status, _one_line(reply.decode("utf-8", "replace")))
+        try:
+            return msgspec.json.decode(reply)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise UpstreamGarbled(url, "the answer is not JSON") from None
+
+    def _opened(self) -> "aiohttp.ClientSession":
+        import aiohttp
+
+        if self._session is None or self._session.closed:
+            self._session = aiohttp.ClientSession()
+        return self._session
+
+
+async def _read(response: "aiohttp.ClientResponse", url: str) -> bytes:
+    reply = bytearray()
+    async for chunk in response.content.iter_chunked(256 * 1024):
+        reply += chunk
+        if len(reply) > _LONGEST_REPLY_BYTES:
+            raise UpstreamGarbled(url, f"the answer is longer than {_LONGEST_REPLY_BYTES} bytes")
+    return bytes(reply)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:_DETAIL_CHARS]

@@ -1,0 +1,137 @@
+"""Request bodies in, values out: one file a wire format.
+
+`read` recognises the format and reads what every request needs; `message` and `tool` read one of its parts
+when somebody looks at it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from foveate.errors import MalformedRequest
+from foveate.values import Format, Message, Request, Tool
+from foveate.wire import anthropic, bedrock, chat, gemini, responses
+from foveate.wire.body import (
+    Fields,
+    as_list,
+    as_record,
+    compact,
+    fields,
+    items,
+    record,
+    to_bytes,
+    value,
+)
+
+__all__ = ["message", "read", "recognise", "tool", "unmarked"]
+
+
+class Wire(Protocol):
+    """What a format's file offers."""
+
+    def read(self, body: bytes, fields: Fields) -> Request:
+        """The whole body."""
+
+    def message(self, raw: bytes) -> Message:
+        """One message."""
+
+    def tool(self, raw: bytes) -> Tool:
+        """One tool."""
+
+
+FORMATS: dict[Format, Wire] = {
+    Format.ANTHROPIC: anthropic,
+    Format.CHAT: chat,
+    Format.RESPONSES: responses,
+    Format.GEMINI: gemini,
+    Format.BEDROCK: bedrock,
+}
+
+_CHAT_FIELDS = frozenset(
+    ("response_format", "max_completion_tokens", "functions", "logit_bias", "n", "reasoning_effort",
+     "parallel_tool_calls", "stream_options", "frequency_penalty", "presence_penalty", "logprobs")
+)  # fmt: skip
+_ANTHROPIC_FIELDS = frozenset(
+    ("system", "anthropic_version", "anthropic_beta", "mcp_servers", "output_config", "output_format",
+     "context_management", "container")
+)  # fmt: skip
+_ANTHROPIC_BLOCKS = frozenset(("tool_use", "tool_result", "redacted_thinking", "image", "document"))
+_CHAT_ROLES = frozenset(("system", "developer", "tool", "function"))
+
+
+def read(body: Mapping[str, Any] | str | bytes, spoken: Format | None = None) -> Request:
+    """A request body as a `Request`; its format is recognised unless it is said.
+
+    Raises:
+        MalformedRequest: not JSON, not an object, or none of the known shapes.
+    """
+    data = to_bytes(body)
+    found = fields(data)
+    return FORMATS[spoken or recognise(found)].read(data, found)
+
+
+def message(spoken: Format, raw: bytes) -> Message:
+    """One message of a request, read."""
+    return FORMATS[spoken].message(raw)
+
+
+def tool(spoken: Format, raw: bytes) -> Tool:
+    """One tool of a request, read."""
+    return FORMATS[spoken].tool(raw)
+
+
+def recognise(found: Fields) -> Format:
+    """The format whose marks a body bears.
+
+    Raises:
+        MalformedRequest: it has no messages under any of the known names.
+    """
+    names = found.keys()
+    if "contents" in names or "generateContentRequest" in names:
+        return Format.GEMINI
+    if "input" in names and "messages" not in names:
+        return Format.RESPONSES
+    if "messages" not in names:
+        raise MalformedRequest(
+            "no messages in the request: expected `messages` (Anthropic, OpenAI chat, Bedrock), "
+            "`input` (OpenAI Responses) or `contents` (Gemini)"
+        )
+    if names & {"inferenceConfig", "toolConfig", "modelId", "additionalModelRequestFields"}:
+        return Format.BEDROCK
+    return _by_content(found)
+
+
+def _by_content(found: Fields) -> Format:
+    """Anthropic, chat and Bedrock all say `messages`: the surest sign that is there decides."""
+    if found.keys() & _ANTHROPIC_FIELDS:
+        return Format.ANTHROPIC
+    if found.keys() & _CHAT_FIELDS:
+        return Format.CHAT
+    for entry in map(record, items(found.get("tools"))):
+        if "function" in entry:
+            return Format.CHAT
+        if "input_schema" in entry:
+            return Format.ANTHROPIC
+    for entry in map(record, items(found["messages"])):
+        if entry.get("role") in _CHAT_ROLES or "tool_calls" in entry:
+            return Format.CHAT
+        for block in map(as_record, as_list(entry.get("content"))):
+            if block.get("type") in _ANTHROPIC_BLOCKS:
+                return Format.ANTHROPIC
+            if block and "type" not in block:
+                return Format.BEDROCK
+    return Format.ANTHROPIC if str(value(found.get("model"))).startswith("claude") else Format.CHAT
+
+
+def unmarked(raw: bytes) -> bytes:
+    """A message without its cache marks, which move from turn to turn and are never counted."""
+    return raw if b'"cache_control"' not in raw else compact(_without_marks(value(raw)))
+
+
+def _without_marks(entry: Any) -> Any:
+    """Marks stand on messages and blocks; the same word inside a tool's arguments is a word like any other."""
+    if not isinstance(entry, dict):
+        return entry
+    kept = {name: inner for name, inner in entry.items() if name != "cache_control"}
+    if isinstance(kept.get("content"), list):
+        kept["content"] = [_without_marks(block) for block in kept["content"]]
+    return kept

@@ -1,0 +1,117 @@
+"""Amazon Bedrock Converse (read November 2026). The model stands in the route, not in the body."""
+
+from typing import Any
+
+from foveate.values import (
+    Document,
+    Format,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Request,
+    Source,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+from foveate.wire import media
+from foveate.wire.body import Fields, as_list, as_record, as_text, compact, items, record, value
+from foveate.wire.body import fields as read_fields
+
+
+def read(body: bytes, fields: Fields) -> Request:
+    """A Converse body as a `Request`."""
+    config = read_fields(bytes(fields["toolConfig"])) if record(fields.get("toolConfig")) else {}
+    thinking = as_record(record(fields.get("additionalModelRequestFields")).get("thinking"))
+    choice = next(iter(record(config.get("toolChoice"))), "")
+    return Request(
+        format=Format.BEDROCK,
+        model=as_text(value(fields.get("modelId"))),
+        body=body,
+        system=parts(value(fields.get("system"))),
+        tools=tuple(raw for raw in items(config.get("tools")) if b'"cachePoint"' not in raw[:40]),
+        messages=items(fields.get("messages")),
+        tool_choice=choice,
+        thinking=as_text(thinking.get("type")),
+        unexplained=tuple(name for name in ("guardrailConfig",) if value(fields.get(name))),
+    )
+
+
+def message(raw: bytes) -> Message:
+    """One entry of `messages`."""
+    found = record(raw)
+    return Message(role=as_text(found.get("role")), parts=parts(found.get("content")))
+
+
+def tool(raw: bytes) -> Tool:
+    """One entry of `toolConfig.tools`."""
+    found = record(raw)
+    spec = as_record(found.get("toolSpec"))
+    if not spec:
+        kind = next(iter(found), "tool")
+        return Tool(kind=kind, name=kind, description="", parameters=b"{}", raw=raw)
+    return Tool(
+        kind="function",
+        name=as_text(spec.get("name")),
+        description=as_text(spec.get("description")),
+        parameters=compact(as_record(spec.get("inputSchema")).get("json") or {}),
+        raw=raw,
+    )
+
+
+def parts(content: object) -> tuple[Part, ...]:
+    """The blocks of a content or system field, without cache points."""
+    blocks = [as_record(block) for block in as_list(content)]
+    return tuple(_part(block) for block in blocks if "cachePoint" not in block)
+
+
+def _part(block: dict[str, Any]) -> Part:
+    kind, inner = next(iter(block.items()), ("empty", None))
+    found = as_record(inner)
+    match kind:
+        case "text":
+            return Text(as_text(inner))
+        case "json":
+            return Text(compact(inner).decode())
+        case "reasoningContent":
+            said = as_record(found.get("reasoningText"))
+            return Thinking(as_text(said.get("text")), len(as_text(said.get("signature"))))
+        case "toolUse":
+            return ToolCall(
+                format=Format.BEDROCK,
+                name=as_text(found.get("name")),
+                arguments=compact(found.get("input")).decode(),
+                id=as_text(found.get("toolUseId")),
+            )
+        case "toolResult":
+            return ToolResult(
+                parts=parts(found.get("content")),
+                id=as_text(found.get("toolUseId")),
+                is_error=found.get("status") == "error",
+            )
+        case "image":
+            data = as_text(as_record(found.get("source")).get("bytes"))
+            size = media.pixels(data) or (None, None)
+            where = Source.INLINE if data else Source.URL
+            return Image(source=where, width=size[0], height=size[1])
+        case "document":
+            return _document(found)
+        case _:
+            return Opaque(kind, compact(block))
+
+
+def _document(found: dict[str, Any]) -> Document:
+    source = as_record(found.get("source"))
+    kind = as_text(found.get("format")) or "pdf"
+    data = as_text(source.get("bytes"))
+    plain = kind in ("txt", "md", "csv", "html")
+    return Document(
+        source=Source.INLINE if data or source.get("text") else Source.URL,
+        media_type="application/pdf" if kind == "pdf" else f"text/{kind}" if plain else kind,
+        text=as_text(source.get("text")) or (media.decoded(data).decode("utf-8", "replace") if plain else ""),
+        pages=media.pdf_pages(data) if kind == "pdf" and data else None,
+        size_bytes=len(data) * 3 // 4,
+    )

@@ -1,0 +1,137 @@
+"""JSON in and out of a request body, keeping the bytes of every part that is only passed on."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from foveate.errors import MalformedRequest
+
+Fields = dict[str, msgspec.Raw]
+
+_FIELDS = msgspec.json.Decoder(Fields)
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_VALUE = msgspec.json.Decoder()
+
+# One JSON escape at a time, so that `\\ud83d` (a backslash, then letters) is never taken for a surrogate.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+def to_bytes(body: Mapping[str, Any] | str | bytes | bytearray) -> bytes:
+    """The JSON of `body`, whatever it was handed in as.
+
+    Raises:
+        MalformedRequest: `body` holds something that JSON cannot say.
+    """
+    if isinstance(body, (bytes, bytearray)):
+        return bytes(body)
+    if isinstance(body, str):
+        return body.encode("utf-8", "surrogatepass")
+    try:
+        return _encode(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MalformedRequest(f"the request cannot be written as JSON: {error}") from None
+
+
+def _encode(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value, enc_hook=_plain)
+    except UnicodeEncodeError:  # a lone surrogate: the escapes of the standard library can say it
+        return json.dumps(value, default=_plain).encode("ascii")
+
+
+def _plain(value: object) -> object:
+    """An SDK's own message objects as the JSON that they are sent as."""
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json", exclude_none=True)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def repaired(data: bytes) -> bytes:
+    r"""`data` with each lone surrogate escape as `\ufffd`: same length, same offsets."""
+    return _ESCAPE.sub(lambda m: rb"\ufffd" if m[1] else m[0], data)
+
+
+def fields(data: bytes) -> Fields:
+    """The top-level fields of a request body, each with its own bytes.
+
+    Raises:
+        MalformedRequest: not a JSON object in UTF-8.
+    """
+    try:
+        found: Fields = _decoded(_FIELDS, data)
+    except msgspec.ValidationError:
+        raise MalformedRequest("the request is JSON, but not an object") from None
+    except msgspec.DecodeError as error:
+        raise MalformedRequest(f"the request is not JSON: {error}") from None
+    except UnicodeDecodeError:
+        raise MalformedRequest("the request is not UTF-8") from None
+    except RecursionError:
+        raise MalformedRequest("the request is nested too deeply") from None
+    return found
+
+
+def items(raw: msgspec.Raw | bytes | None) -> tuple[bytes, ...]:
+    """The bytes of each item of a JSON list; nothing where there is no list."""
+    if raw is None or not is_list(raw):
+        return ()
+    return tuple(map(bytes, _decoded(_ITEMS, raw)))
+
+
+def value(raw: msgspec.Raw | bytes | None) -> Any:
+    """What a piece of JSON says, as plain Python; None where there is none."""
+    return None if raw is None else _decoded(_VALUE, raw)
+
+
+def record(raw: msgspec.Raw | bytes | None) -> dict[str, Any]:
+    """A JSON object as a dict; an empty one where it is something else."""
+    return as_record(value(raw))
+
+
+def as_record(found: object) -> dict[str, Any]:
+    """`found` if it is a dict, otherwise an empty one."""
+    return found if isinstance(found, dict) else {}
+
+
+def as_list(found: object) -> list[Any]:
+    """`found` if it is a list, otherwise an empty one."""
+    return found if isinstance(found, list) else []
+
+
+def as_text(found: object) -> str:
+    """`found` if it is a string, otherwise an empty one."""
+    return found if isinstance(found, str) else ""
+
+
+def is_list(raw: msgspec.Raw | bytes) -> bool:
+    """Whether a piece of JSON is a list."""
+    return bytes(raw).lstrip(b" \t\r\n").startswith(b"[")
+
+
+def compact(found: object) -> bytes:
+    """`found` as JSON without spaces."""
+    return _encode(found)
+
+
+def _decoded(decoder: "msgspec.json.Decoder[Any]", data: msgspec.Raw | bytes) -> Any:
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        clean = repaired(bytes(data))
+        if clean == bytes(data):
+            raise
+        return decoder.decode(clean)
+
+
+def selected(body: bytes, names: frozenset[str], **added: object) -> bytes:
+    """A body with only the top-level fields in `names`, each as it came, and with `added` in front."""
+    kept = {name: raw for name, raw in fields(body).items() if name in names and name not in added}
+    return _encode({**added, **kept})

@@ -1,0 +1,163 @@
+"""Gemini generateContent: https://ai.google.dev/api/generate-content (read November 2026).
+
+Names come in camelCase and in snake_case; both are accepted by the service, so both are read.
+"""
+
+from typing import Any
+
+from foveate.values import (
+    Document,
+    Format,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Request,
+    Schema,
+    Source,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+from foveate.wire import media
+from foveate.wire.body import Fields, as_list, as_record, as_text, compact, items, record, value
+from foveate.wire.body import fields as read_fields
+
+
+def read(body: bytes, fields: Fields) -> Request:
+    """A generateContent or countTokens body as a `Request`."""
+    wrapped = fields.get("generateContentRequest")
+    if wrapped is not None:
+        fields = read_fields(bytes(wrapped))
+    system = value(fields.get("systemInstruction") or fields.get("system_instruction"))
+    config = record(fields.get("generationConfig") or fields.get("generation_config"))
+    calling = as_record(record(fields.get("toolConfig") or fields.get("tool_config")))
+    mode = as_record(calling.get("functionCallingConfig") or calling.get("function_calling_config"))
+    stored = fields.get("cachedContent") or fields.get("cached_content")
+    return Request(
+        format=Format.GEMINI,
+        model=as_text(value(fields.get("model"))).removeprefix("models/"),
+        body=body,
+        system=_content(system) if system is not None else (),
+        tools=_tools(fields),
+        messages=items(fields.get("contents")),
+        tool_choice=as_text(mode.get("mode")).lower(),
+        schema=_schema(config),
+        unexplained=("cachedContent",) if stored and value(stored) else (),
+    )
+
+
+def message(raw: bytes) -> Message:
+    """One entry of `contents`."""
+    found = record(raw)
+    return Message(role=as_text(found.get("role")) or "user", parts=_content(found))
+
+
+def tool(raw: bytes) -> Tool:
+    """One function declaration, or one of Google's own tools under its name."""
+    found = record(raw)
+    if "name" not in found:
+        kind = next(iter(found), "tool")
+        return Tool(kind=kind, name=kind, description="", parameters=b"{}", raw=raw)
+    return Tool(
+        kind="function",
+        name=as_text(found.get("name")),
+        description=as_text(found.get("description")),
+        parameters=compact(_first(found, "parameters", "parametersJsonSchema", "parameters_json_schema") or {}),
+        raw=raw,
+    )
+
+
+def _tools(fields: Fields) -> tuple[bytes, ...]:
+    found: list[bytes] = []
+    given = fields.get("tools")
+    for entry in items(given) or ([bytes(given)] if given and record(given) else []):
+        for name, raw in read_fields(entry).items():
+            if name in ("functionDeclarations", "function_declarations"):
+                found.extend(items(raw))
+            else:
+                found.append(b"{" + compact(name) + b":" + bytes(raw) + b"}")
+    return tuple(found)
+
+
+def _content(found: object) -> tuple[Part, ...]:
+    if isinstance(found, str):
+        return (Text(found),)
+    given = as_record(found).get("parts")
+    if isinstance(given, dict):
+        given = [given]
+    return tuple(part for entry in as_list(given) for part in _parts(as_record(entry)))
+
+
+def _parts(found: dict[str, Any]) -> tuple[Part, ...]:
+    """One entry of `parts`, and the thoughts that are sealed in its signature."""
+    signature = as_text(_first(found, "thoughtSignature", "thought_signature"))
+    if not signature:
+        return (_part(found),)
+    sealed = Thinking("", len(signature))
+    if not found.keys() - {"thoughtSignature", "thought_signature", "thought"}:
+        return (sealed,)
+    return (_part(found), sealed)
+
+
+def _part(found: dict[str, Any]) -> Part:
+    if "text" in found:
+        text = as_text(found["text"])
+        return Thinking(text) if found.get("thought") is True else Text(text)
+    if call := as_record(_first(found, "functionCall", "function_call")):
+        return ToolCall(
+            format=Format.GEMINI,
+            name=as_text(call.get("name")),
+            arguments=compact(call.get("args") or {}).decode(),
+            id=as_text(call.get("id")),
+        )
+    if answer := as_record(_first(found, "functionResponse", "function_response")):
+        said = Text(compact(answer.get("response") or {}).decode())
+        media_parts = tuple(_part(as_record(entry)) for entry in as_list(answer.get("parts")))
+        return ToolResult(
+            parts=(said, *media_parts),
+            id=as_text(answer.get("id")),
+            name=as_text(answer.get("name")),
+        )
+    if data := as_record(_first(found, "inlineData", "inline_data")):
+        return _inline(data, found)
+    if data := as_record(_first(found, "fileData", "file_data")):
+        media_type = as_text(_first(data, "mimeType", "mime_type"))
+        if media_type.startswith("image/"):
+            return Image(source=Source.URL)
+        return Document(source=Source.URL, media_type=media_type)
+    return Opaque(next(iter(found), "empty"), compact(found))
+
+
+def _inline(data: dict[str, Any], part: dict[str, Any]) -> Part:
+    media_type = as_text(_first(data, "mimeType", "mime_type"))
+    payload = as_text(data.get("data"))
+    if media_type.startswith("image/"):
+        size = media.pixels(payload) or (None, None)
+        resolution = as_record(_first(part, "mediaResolution", "media_resolution"))
+        level = as_text(resolution.get("level")).removeprefix("MEDIA_RESOLUTION_").lower()
+        return Image(source=Source.INLINE, width=size[0], height=size[1], detail=level or "auto")
+    if media_type.startswith("text/"):
+        text = media.decoded(payload).decode("utf-8", "replace")
+        return Document(source=Source.INLINE, media_type=media_type, text=text)
+    return Document(
+        source=Source.INLINE,
+        media_type=media_type,
+        pages=media.pdf_pages(payload) if media_type == "application/pdf" else None,
+        size_bytes=len(payload) * 3 // 4,
+    )
+
+
+def _schema(config: dict[str, Any]) -> Schema | None:
+    """The answer's schema, named after its field: the service counts one kind and not the other."""
+    plain = _first(config, "responseSchema", "response_schema")
+    if plain:
+        return Schema(name="responseSchema", description="", schema=compact(plain))
+    found = _first(config, "responseJsonSchema", "response_json_schema")
+    return Schema(name="responseJsonSchema", description="", schema=compact(found)) if found else None
+
+
+def _first(found: dict[str, Any], *names: str) -> Any:
+    return next((found[name] for name in names if found.get(name) is not None), None)

@@ -1,0 +1,76 @@
+"""What the first bytes of an inline image or document tell: its size in pixels, its pages."""
+
+import base64
+import binascii
+import re
+import struct
+
+# A JPEG's size stands behind its metadata, which is rarely longer than this.
+_HEADER_BYTES = 256 * 1024
+_PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
+_PAGE_COUNT = re.compile(
+    rb"/Type\s*/Pages\b.{0,200}?/Count\s+(\d+)|/Count\s+(\d+).{0,200}?/Type\s*/Pages\b", re.DOTALL
+)
+
+
+def decoded(data: str, limit_bytes: int | None = None) -> bytes:
+    """The bytes behind base64 text, up to `limit_bytes`; none where it is not base64."""
+    if limit_bytes is not None:
+        data = data[: (limit_bytes + 2) // 3 * 4]
+    try:
+        return base64.b64decode(data + "=" * (-len(data) % 4), validate=False)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def pixels(data: str) -> tuple[int, int] | None:
+    """Width and height of a base64 PNG, JPEG, GIF or WebP; None where they cannot be seen."""
+    head = decoded(data, 64)
+    if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:
+        return struct.unpack(">II", head[16:24])
+    if head[:6] in (b"GIF87a", b"GIF89a") and len(head) >= 10:
+        return struct.unpack("<HH", head[6:10])
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return _webp(head)
+    if head.startswith(b"\xff\xd8"):
+        return _jpeg(decoded(data, _HEADER_BYTES))
+    return None
+
+
+def _webp(head: bytes) -> tuple[int, int] | None:
+    kind = head[12:16]
+    if kind == b"VP8 " and len(head) >= 30:
+        width, height = struct.unpack("<HH", head[26:30])
+        return width & 0x3FFF, height & 0x3FFF
+    if kind == b"VP8L" and len(head) >= 25:
+        bits = int.from_bytes(head[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8X" and len(head) >= 30:
+        return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
+    return None
+
+
+def _jpeg(data: bytes) -> tuple[int, int] | None:
+    at = 2
+    while at + 9 <= len(data):
+        if data[at] != 0xFF:
+            return None
+        marker = data[at + 1]
+        if marker == 0xFF:  # padding between segments
+            at += 1
+            continue
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+            return width, height
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None
+
+
+def pdf_pages(data: str) -> int | None:
+    """How many pages a base64 PDF has; None where its index is compressed out of sight."""
+    found = decoded(data)
+    pages = len(_PAGE.findall(found))
+    if pages:
+        return pages
+    counts = [int(a or b) for a, b in _PAGE_COUNT.findall(found)]
+    return max(counts, default=None)

@@ -1,0 +1,88 @@
+"""OpenAI Responses: https://platform.openai.com/docs/api-reference/responses (read November 2026)."""
+
+from foveate.values import (
+    Format,
+    Message,
+    Opaque,
+    Part,
+    Request,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+from foveate.wire import chat
+from foveate.wire.body import (
+    Fields,
+    as_list,
+    as_record,
+    as_text,
+    compact,
+    is_list,
+    items,
+    record,
+    value,
+)
+
+# Fields through which the provider adds what it has stored.
+_STORED_FIELDS = ("previous_response_id", "conversation", "prompt", "context_management")
+
+
+def read(body: bytes, fields: Fields) -> Request:
+    """A Responses body as a `Request`; a plain string for `input` is one user message."""
+    given = fields.get("input")
+    if given is None or is_list(given):
+        messages = items(given)
+    else:
+        messages = (b'{"role":"user","content":' + bytes(given) + b"}",)
+    instructions = as_text(value(fields.get("instructions")))
+    return Request(
+        format=Format.RESPONSES,
+        model=as_text(value(fields.get("model"))),
+        body=body,
+        system=(Text(instructions),) if instructions else (),
+        tools=items(fields.get("tools")),
+        messages=messages,
+        tool_choice=chat.choice(value(fields.get("tool_choice"))),
+        thinking=as_text(record(fields.get("reasoning")).get("effort")),
+        schema=chat.schema(as_record(record(fields.get("text")).get("format"))),
+        unexplained=tuple(name for name in _STORED_FIELDS if value(fields.get(name))),
+    )
+
+
+def message(raw: bytes) -> Message:
+    """One entry of `input`: a message, or an item that stands beside the messages."""
+    found = record(raw)
+    kind = as_text(found.get("type")) or "message"
+    match kind:
+        case "message":
+            return Message(role=as_text(found.get("role")), parts=chat.content(found.get("content")))
+        case "function_call" | "custom_tool_call":
+            given = found.get("arguments", found.get("input"))
+            call = ToolCall(
+                format=Format.RESPONSES,
+                name=as_text(found.get("name")),
+                arguments=given if isinstance(given, str) else compact(given).decode(),
+                id=as_text(found.get("call_id")),
+                item_id=as_text(found.get("id")),
+            )
+            return Message(role="assistant", parts=(call,))
+        case "function_call_output" | "custom_tool_call_output":
+            result = ToolResult(parts=chat.content(found.get("output")), id=as_text(found.get("call_id")))
+            return Message(role="tool", parts=(result,))
+        case "reasoning":
+            return Message(role="assistant", parts=(_reasoning(found),))
+        case _:
+            return Message(role="assistant", parts=(Opaque(kind, raw),))
+
+
+def tool(raw: bytes) -> Tool:
+    """One entry of `tools`: flat, where chat nests."""
+    return chat.tool(raw)
+
+
+def _reasoning(found: dict[str, object]) -> Part:
+    said = chat.content(found.get("content")) or tuple(map(chat.part, as_list(found.get("summary"))))
+    text = "\n".join(p.text for p in said if isinstance(p, Text))
+    return Thinking(text, len(as_text(found.get("encrypted_content"))))
