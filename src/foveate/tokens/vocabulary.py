@@ -18,10 +18,13 @@ BUNDLED = (
     "llama3",
     "qwen3",
     "deepseek_v3",
+    "mistral_v1",
     "mistral_v3",
+    "gemma2",
     "gemma3",
     "glm4",
     "gpt_oss",
+    "kimi",
 )
 
 # How the text is split before the merges, by a word in the name of a rank file. The file itself does not say.

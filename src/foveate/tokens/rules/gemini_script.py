@@ -1,0 +1,108 @@
+"""What Gemini's three ways to write down functions, calls and answers have in common."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from foveate.tokens.rendering import Rendering
+from foveate.tokens.rules.joined import roughly
+from foveate.values import Tool
+from foveate.wire.body import as_record, record
+
+Json = dict[str, Any]
+
+# Keys of a schema whose rendering the recordings confirm. Everything else is rendered as well as it is known.
+_CONFIRMED = frozenset(
+    ("type", "description", "properties", "required", "items", "title", "additionalProperties",
+     "$defs", "$ref", "default", "enum")
+)  # fmt: skip
+# A schema that refers to itself has no end.
+_MAX_REFERENCES = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """A function as it was declared. `is_json_schema`: in `parametersJsonSchema`, not in `parameters`."""
+
+    name: str
+    description: str
+    parameters: Json
+    response: Json
+    is_json_schema: bool
+
+
+class Script(Protocol):
+    """One way to write down what is not plain text."""
+
+    def declaration(self, declaration: Declaration) -> Rendering:
+        """A function that the model may call."""
+
+    def call(self, name: str, arguments: Json) -> Rendering:
+        """A call of it."""
+
+    def answer(self, name: str, response: Json) -> Rendering:
+        """What it answered."""
+
+    def form(self, schema: Json) -> Rendering:
+        """The `responseSchema` that the model's answer is held to."""
+
+
+def declared(tool: Tool) -> Declaration:
+    """A tool as a declaration, whichever format it came in."""
+    found = record(tool.raw)
+    response = found.get("response") or found.get("responseJsonSchema")
+    return Declaration(
+        name=tool.name,
+        description=tool.description,
+        parameters=record(tool.parameters),
+        response=as_record(response),
+        is_json_schema="parametersJsonSchema" in found or "parameters_json_schema" in found,
+    )
+
+
+class References:
+    """Follows the `$ref`s of one schema, as often as is reasonable."""
+
+    def __init__(self, schema: Json) -> None:
+        self._definitions = {
+            **as_record(schema.get("definitions")),
+            **as_record(schema.get("$defs")),
+        }
+        self._left = _MAX_REFERENCES
+
+    def resolved(self, schema: object) -> Json:
+        """`schema` with what it refers to in its place."""
+        found = as_record(schema)
+        target = found.get("$ref")
+        if not isinstance(target, str):
+            return found
+        self._left -= 1
+        rest = {key: inner for key, inner in found.items() if key != "$ref"}
+        if self._left < 0:
+            return rest
+        return {**as_record(self._definitions.get(target.rpartition("/")[2])), **rest}
+
+
+def alternatives(schema: Json) -> list[Any]:
+    """What a schema may be one of."""
+    for key in ("anyOf", "any_of", "oneOf"):
+        if isinstance(schema.get(key), list):
+            return list(schema[key])
+    return []
+
+
+def is_confirmed(schema: object, *, enums: bool) -> bool:
+    """Whether recordings show how each part of `schema` is rendered; `enums`: those too."""
+    if not isinstance(schema, dict):
+        return True
+    if schema.keys() - _CONFIRMED or isinstance(schema.get("type"), list):
+        return False
+    if schema.get("default") is not None or ("enum" in schema and not enums):
+        return False
+    inner = [schema.get("items"), *as_record(schema.get("properties")).values()]
+    inner += as_record(schema.get("$defs")).values()
+    return all(is_confirmed(entry, enums=enums) for entry in inner)
+
+
+def unconfirmed(written: str) -> Rendering:
+    """Room for what may be rendered in a way that no recording shows."""
+    return Rendering(margin_tokens=2 + roughly(written), certain=False)
