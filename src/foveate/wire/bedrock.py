@@ -10,6 +10,7 @@ from foveate.values import (
     Opaque,
     Part,
     Request,
+    Schema,
     Source,
     Text,
     Thinking,
@@ -25,7 +26,8 @@ from foveate.wire.body import fields as read_fields
 def read(body: bytes, fields: Fields) -> Request:
     """A Converse body as a `Request`."""
     config = read_fields(bytes(fields["toolConfig"])) if record(fields.get("toolConfig")) else {}
-    thinking = as_record(record(fields.get("additionalModelRequestFields")).get("thinking"))
+    added = record(fields.get("additionalModelRequestFields"))
+    thinking = as_text(as_record(added.get("thinking")).get("type"))
     choice = next(iter(record(config.get("toolChoice"))), "")
     return Request(
         format=Format.BEDROCK,
@@ -35,7 +37,8 @@ def read(body: bytes, fields: Fields) -> Request:
         tools=tuple(raw for raw in items(config.get("tools")) if b'"cachePoint"' not in raw[:40]),
         messages=items(fields.get("messages")),
         tool_choice=choice,
-        thinking=as_text(thinking.get("type")),
+        thinking=thinking or as_text(added.get("reasoning_config")),
+        schema=_schema(record(fields.get("outputConfig"))),
         unexplained=tuple(name for name in ("guardrailConfig",) if value(fields.get(name))),
     )
 
@@ -101,6 +104,19 @@ def _part(block: dict[str, Any]) -> Part:
             return _document(found)
         case _:
             return Opaque(kind, compact(block))
+
+
+def _schema(output: dict[str, Any]) -> Schema | None:
+    structure = as_record(as_record(output.get("textFormat")).get("structure"))
+    given = as_record(structure.get("jsonSchema"))
+    if "schema" not in given:
+        return None
+    schema = given["schema"]
+    return Schema(
+        name=as_text(given.get("name")),
+        description=as_text(given.get("description")),
+        schema=schema.encode() if isinstance(schema, str) else compact(schema),
+    )
 
 
 def _document(found: dict[str, Any]) -> Document:

@@ -34,7 +34,7 @@ def read(body: bytes, fields: Fields) -> Request:
         tools=items(fields.get("tools")) + items(fields.get("functions")),
         messages=items(fields.get("messages")),
         tool_choice=choice(value(fields.get("tool_choice"))),
-        thinking=as_text(value(fields.get("reasoning_effort"))),
+        thinking=_thinking(fields),
         schema=schema(record(fields.get("response_format"))),
         unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if value(fields.get(name))),
     )
@@ -68,6 +68,15 @@ def tool(raw: bytes) -> Tool:
         description=as_text(inner.get("description")),
         parameters=compact(inner.get("parameters") or {}),
         raw=raw,
+    )
+
+
+def _thinking(fields: Fields) -> str:
+    """How much to reason: OpenAI's field, OpenRouter's, or the one of Z.ai and DeepSeek."""
+    return (
+        as_text(value(fields.get("reasoning_effort")))
+        or as_text(record(fields.get("reasoning")).get("effort"))
+        or as_text(record(fields.get("thinking")).get("type"))
     )
 
 
