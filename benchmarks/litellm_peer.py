@@ -1,0 +1,124 @@
+"""litellm's `token_counter` on request bodies of every format, with the best chance that can be given to it.
+
+It takes messages and tools in the shape of OpenAI chat, and Anthropic's content blocks too; everything else is
+put into the shape of chat first. Where it would download a tokenizer it is told at once that there is no
+network, and falls back to the one it ships.
+"""
+
+import base64
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.recorded import Call
+from foveate import wire
+from foveate.values import (
+    Document,
+    Format,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Request,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+
+Chat = dict[str, Any]
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when litellm loads its parts, else it tries for half a minute a call
+
+import litellm  # noqa: E402
+
+litellm.suppress_debug_info = True
+
+# litellm prices a picture whose detail is not said without looking at it; what stands here does not matter.
+_PICTURE = "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+
+
+def count(call: Call, request: Request) -> int | None:
+    """What litellm counts for a recorded call, None where it raises."""
+    messages, tools = _chat(call, request)
+    choice = call.body.get("tool_choice")
+    named = isinstance(choice, dict) and isinstance(choice.get("function"), dict)
+    try:
+        found: int = litellm.token_counter(
+            model=_name(call.model),
+            messages=messages,
+            tools=tools or None,
+            tool_choice=choice if named or choice == "none" else None,
+        )
+    except Exception:  # noqa: BLE001  # whatever it raises is what is counted: it gave no number
+        return None
+    return found
+
+
+def _name(model: str) -> str:
+    """The name under which litellm knows `model`, so that it picks the tokenizer meant for it."""
+    bare = model.rpartition("/")[2]
+    known = bare in litellm.open_ai_chat_completion_models or bare in litellm.anthropic_models
+    return bare if known else model
+
+
+def _chat(call: Call, request: Request) -> tuple[list[Chat], list[Any]]:
+    """Messages and tools, with the system prompt among the messages."""
+    body = call.body
+    if request.format is Format.CHAT:
+        functions = [{"type": "function", "function": entry} for entry in body.get("functions") or ()]
+        return list(body.get("messages") or ()), [*(body.get("tools") or ()), *functions]
+    system: list[Chat] = []
+    if request.system:
+        system = list(_messages(Message(role="system", parts=request.system)))
+    if request.format is Format.ANTHROPIC:
+        return [*system, *(body.get("messages") or ())], list(body.get("tools") or ())
+    messages = [wire.message(request.format, raw) for raw in request.messages]
+    tools = [_function(wire.tool(request.format, raw)) for raw in request.tools]
+    return [*system, *(made for message in messages for made in _messages(message))], tools
+
+
+def _function(tool: Tool) -> Chat:
+    parameters = wire.body.value(tool.parameters)
+    inner = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return {"type": "function", "function": inner}
+
+
+def _messages(message: Message) -> Iterable[Chat]:
+    """A message in the shape of chat: its results each stand alone, its calls beside what it says."""
+    for part in message.parts:
+        if isinstance(part, ToolResult):
+            yield {"role": "tool", "tool_call_id": part.id, "content": _content(part.parts)}
+    said = [part for part in message.parts if not isinstance(part, ToolResult | ToolCall)]
+    calls = [part for part in message.parts if isinstance(part, ToolCall)]
+    if not said and not calls:
+        return
+    role = "assistant" if message.role == "model" else message.role
+    found: Chat = {"role": role, "content": _content(said)}
+    if calls:
+        found["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    yield found
+
+
+def _content(parts: Sequence[Part]) -> list[Chat]:
+    return [block for part in parts if (block := _block(part)) is not None]
+
+
+def _block(part: Part) -> Chat | None:
+    match part:
+        case Text(text=text):
+            return {"type": "text", "text": text}
+        case Thinking(text=text):
+            return {"type": "thinking", "thinking": text}
+        case Document(text=text, pages=None) if text:
+            return {"type": "text", "text": text}
+        case Image() | Document():
+            return {"type": "image_url", "image_url": {"url": _PICTURE}}
+        case Opaque(raw=raw):
+            return {"type": "text", "text": raw.decode("utf-8", "replace")}
+        case _:
+            return None

@@ -1,0 +1,154 @@
+"""Recorded calls of providers' APIs: what was asked, by which route, and what was billed for it."""
+
+import base64
+import binascii
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from benchmarks.harness import BadData
+from foveate.values import Format
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+PAIRS = "usage_pairs.jsonl.gz"
+COUNTED = "count_tokens.jsonl.gz"
+
+Body = Mapping[str, Any]
+
+# The first that fits the path says the format; None stands for routes that carry more than one.
+_ROUTES: tuple[tuple[str, Format | None], ...] = (
+    (r"/messages(/count_tokens)?$|:(stream)?rawPredict$", Format.ANTHROPIC),
+    (r"/chat/completions$|/v[12]/chat$", Format.CHAT),
+    (r"/responses(/input_tokens)?$", Format.RESPONSES),
+    (r":(generateContent|streamGenerateContent|countTokens)$", Format.GEMINI),
+    (r"/converse(-stream)?$", Format.BEDROCK),
+    (r"/invoke(-with-response-stream)?$|/count-tokens$", None),
+)
+_MODEL_IN_PATH = re.compile(r"/(?:model|models|deployments)/([^/]+?)(?::[a-z]+[A-Za-z]*)?(?:/|$)")
+_MESSAGES = {"messages", "input", "contents", "generateContentRequest"}
+# What a provider calls the input it counted; the parts of one tuple add up, the first that is there counts.
+_BILLED = (
+    ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
+    ("prompt_tokens",),
+    ("promptTokenCount",),
+    ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens"),
+    ("totalTokens",),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One recorded call.
+
+    `asks_to_read`: it hands a model messages to read, and not, say, texts to embed. `format` is None where the
+    route leaves it open, `billed` where the provider did not say.
+    """
+
+    provider: str
+    host: str
+    route: str
+    model: str
+    format: Format | None
+    asks_to_read: bool
+    body: Body
+    billed: int | None
+
+
+def pairs(data: Path | None) -> list[Call]:
+    """The calls and their bills in `data`, a folder or a file; by default those beside the project.
+
+    Raises:
+        BadData: there is no such file, or it does not hold recorded calls.
+    """
+    where = data or DATA
+    return [
+        _call(row, provider=str(row["provider"]), usage=row["usage"])
+        for row in _rows(where / PAIRS if where.is_dir() else where, needs=("uri", "provider", "usage"))
+    ]
+
+
+def counted(data: Path | None) -> list[Call]:
+    """The calls of the providers' own counting endpoints; none where `data` has no such file.
+
+    Raises:
+        BadData: the file does not hold recorded calls.
+    """
+    where = (data or DATA) / COUNTED
+    if not where.is_file():
+        return []
+    return [
+        _call(row, provider="counting endpoints", usage=row["response"])
+        for row in _rows(where, needs=("uri", "response"))
+    ]
+
+
+def _rows(path: Path, *, needs: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    try:
+        lines = gzip.decompress(path.read_bytes()).splitlines()
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadData(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            raise BadData(f"{path}, line {number}: not JSON") from None
+        if not isinstance(row, dict) or not isinstance(row.get("request"), dict):
+            raise BadData(f"{path}, line {number}: no `request` in it")
+        if missing := [name for name in needs if name not in row]:
+            raise BadData(f"{path}, line {number}: no `{missing[0]}` in it")
+        yield row
+
+
+def _call(row: Mapping[str, Any], *, provider: str, usage: object) -> Call:
+    uri = urlsplit(str(row["uri"]))
+    route = next(((pattern, spoken) for pattern, spoken in _ROUTES if re.search(pattern, uri.path)), None)
+    named = _MODEL_IN_PATH.search(uri.path)
+    body, spoken = _unwrapped(row["request"], route[1] if route else None)
+    model = row.get("model") or (unquote(named[1]) if named else "") or body.get("model") or ""
+    return Call(
+        provider=provider,
+        host=uri.hostname or "",
+        route=_kind(uri.path),
+        model=str(model).removeprefix("models/"),
+        format=spoken,
+        asks_to_read=route is not None and body.keys() & _MESSAGES != set(),
+        body=body,
+        billed=_billed(usage),
+    )
+
+
+def _kind(path: str) -> str:
+    """The last word of a route, which says what was asked for."""
+    return re.split(r"[/:]", path.rstrip("/"))[-1]
+
+
+def _unwrapped(body: Body, spoken: Format | None) -> tuple[Body, Format | None]:
+    """The request that Bedrock's counting endpoint was asked to count, or `body` as it is."""
+    wrapped = body.get("input")
+    if spoken is not None or not isinstance(wrapped, dict):
+        return body, spoken
+    if isinstance(wrapped.get("converse"), dict):
+        return wrapped["converse"], Format.BEDROCK
+    invoked = wrapped.get("invokeModel")
+    if not isinstance(invoked, dict):
+        return body, spoken
+    try:
+        inner = json.loads(base64.b64decode(str(invoked.get("body")), validate=True))
+    except (ValueError, binascii.Error):
+        return body, spoken
+    return (inner, None) if isinstance(inner, dict) else (body, spoken)
+
+
+def _billed(usage: object) -> int | None:
+    given: dict[str, Any] = usage if isinstance(usage, dict) else {}
+    found = given.get("billed_units") or given  # Cohere: what is paid for, beside what the model reads
+    for first, *more in _BILLED:
+        if isinstance(found.get(first), int | float):
+            return int(found[first] + sum(found.get(name) or 0 for name in more)) or None
+    return None
