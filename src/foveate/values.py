@@ -149,8 +149,9 @@ class Schema:
 class Request:
     """A request body, read as far as every request needs.
 
-    `body` is the whole of it, `messages` and `tools` the JSON of each, byte for byte. `unexplained` names what the provider will add
-    that the body does not show (a stored conversation, a server-side tool's results, …).
+    `body` is the whole of it, `messages` and `tools` the JSON of each, byte for byte. `extras` names parameters
+    that add a text of the provider's, `unexplained` what it will add that the body does not show (a stored
+    conversation, a server-side tool's results, …).
     """
 
     format: Format
@@ -162,4 +163,5 @@ class Request:
     tool_choice: str = ""
     thinking: str = ""
     schema: Schema | None = None
+    extras: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()

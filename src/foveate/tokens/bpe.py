@@ -1,7 +1,7 @@
 """Offline tokenizers: byte-pair encodings whose vocabularies are on this machine."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from foveate.tokens.pieces import PIECE_CHARS, cut
@@ -68,6 +68,19 @@ class Bpe:
         except UnicodeEncodeError:
             return [self.count(text) for text in texts]
         return [count if text else 0 for text, count in zip(texts, counts, strict=True)]
+
+    def ids(self, text: str) -> Iterator[Sequence[int]]:
+        """The token ids of `text`, a piece at a time."""
+        try:
+            if self._spells_special(text):
+                yield from map(self._engine.encode_ordinary, self._pieces(text))
+            elif len(text) <= _SHORT_CHARS:
+                yield memoryview(self._engine.encode_flat(text)).cast("I")
+            else:
+                for piece in self._pieces(text):
+                    yield memoryview(self._engine.encode_batch_flat([piece])[0]).cast("I")
+        except UnicodeEncodeError:
+            yield from self.ids(without_surrogates(text))
 
     def _spells_special(self, text: str) -> bool:
         return any(mark in text for mark in self._special_marks)

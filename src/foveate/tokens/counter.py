@@ -5,8 +5,10 @@ the chain of its messages' digests: the longest beginning that was seen before i
 what follows is read, rendered and tokenised.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 from foveate import wire
 from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest
@@ -89,11 +91,12 @@ class RequestCounter:
         tally = self._messages(request)
         ends = [wire.message(request.format, raw) for raw in _ends(request.messages)]
         opening = self.opening(request, *(ends or (None, None)))
+        total = self.total(opening, tally)
         return RequestCount(
             model=self.model,
             backend=self.backend,
-            total=self.total(opening, tally),
-            parts=self._breakdown(opening, tally),
+            total=total,
+            parts=self._breakdown(opening, tally, total.tokens),
             unexplained=_joined(opening, tally),
         )
 
@@ -117,20 +120,20 @@ class RequestCounter:
     def total(self, opening: Opening, tally: Tally) -> TokenCount:
         """Opening and messages together."""
         parts = (opening.system, opening.tools, opening.frame)
-        tokens = tally.tokens + tally.image_tokens + tally.thought_tokens
+        total = tally.tokens + tally.image_tokens + tally.thought_tokens
         upper = tally.upper + tally.image_upper + tally.thought_upper
-        tokens += sum(part.tokens + part.image_tokens for part in parts)
+        total += sum(part.tokens + part.image_tokens for part in parts)
         upper += sum(part.upper + part.image_upper for part in parts)
+        tokens = max(0, round(total))
         certain = tally.certain and all(part.certain for part in parts)
         certain = certain and tally.thought_upper == tally.thought_tokens
         hidden = tally.unexplained or any(part.unexplained for part in parts)
-        return TokenCount(tokens, self._ruler.exact and certain and not hidden, max(tokens, upper))
+        return TokenCount(tokens, self._ruler.exact and certain and not hidden, max(tokens, math.ceil(upper)))
 
     def _text(self, text: str) -> TokenCount:
         length = self._ruler.lengths([text])[0]
         tokens = max(round(length.tokens), 1) if text else 0
-        upper = tokens + -int(-length.margin_tokens // 1)
-        return TokenCount(tokens, self._ruler.exact or not text, upper)
+        return TokenCount(tokens, self._ruler.exact or not text, tokens + math.ceil(length.margin_tokens))
 
     def _tools(self, request: Request, toolbox: Measured) -> Measured:
         keys = [digest(i.to_bytes(8, "little"), raw) for i, raw in enumerate(request.tools)]
@@ -169,18 +172,29 @@ class RequestCounter:
                 self._tallies.put(chain[position], tally)
         return tally
 
-    def _breakdown(self, opening: Opening, tally: Tally) -> tuple[PartCount, ...]:
+    def _breakdown(self, opening: Opening, tally: Tally, total_tokens: int) -> tuple[PartCount, ...]:
         exact = self._ruler.exact
         messages = tally.each(keeps_thoughts=self._rules.keeps_thoughts)
         images = tally.image_tokens + opening.system.image_tokens
-        rows = [
+        rows: list[tuple[str, float, bool]] = [
             ("system", opening.system.tokens, opening.system.certain),
             ("tools", opening.tools.tokens, opening.tools.certain),
             *((f"messages[{i}]", *message) for i, message in enumerate(messages)),
             ("images", images, tally.image_upper == tally.image_tokens),
             ("overhead", opening.frame.tokens, opening.frame.certain),
         ]
-        return tuple(PartCount(name, tokens, exact and certain) for name, tokens, certain in rows)
+        whole = _whole([tokens for _, tokens, _ in rows], total_tokens)
+        return tuple(
+            PartCount(name, tokens, exact and certain)
+            for (name, _, certain), tokens in zip(rows, whole, strict=True)
+        )
+
+
+def _whole(parts: Sequence[float], total: int) -> list[int]:
+    """`parts` in whole numbers that add up to `total`, each less than one away from its own."""
+    ends = [round(end) for end in accumulate(parts)]
+    ends[-1] = total
+    return [end - start for start, end in pairwise((0, *ends))]
 
 
 def _ends(messages: Sequence[bytes]) -> Sequence[bytes]:

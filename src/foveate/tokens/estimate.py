@@ -36,7 +36,8 @@ def _class_of(byte: int) -> int:
 _CLASSES = bytes(map(_class_of, range(256)))
 
 FEATURES = (
-    "words", "lower", "humps", "upper", "digits", "marks", "mark_runs", "lines", "blanks", "cjk", "other", "glued",
+    "words", "lower", "humps", "upper", "digits", "marks", "mark_runs", "lines", "blanks", "cjk", "other",
+    "glued",
 )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 Rules (`tokens.rules`) decide a `Rendering`; a ruler (`Ruler`) then says how long its texts are.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -76,14 +75,14 @@ class Rules(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A rendering whose texts have been measured, in whole tokens so that parts add up to the total."""
+    """A rendering whose texts have been measured. Only totals are rounded, so that nothing is rounded twice."""
 
-    tokens: int = 0
-    upper: int = 0
+    tokens: float = 0.0
+    upper: float = 0.0
     image_tokens: int = 0
     image_upper: int = 0
-    thought_tokens: int = 0
-    thought_upper: int = 0
+    thought_tokens: float = 0.0
+    thought_upper: float = 0.0
     opens_turn: bool = False
     certain: bool = True
     unexplained: tuple[str, ...] = ()
@@ -108,14 +107,13 @@ def _measured(rendering: Rendering, lengths: Iterator[Length]) -> Measured:
     for length in islice(lengths, len(rendering.thoughts)):
         thought_tokens += length.tokens
         thought_margin += length.margin_tokens
-    whole, whole_thought = round(tokens), round(thought_tokens)
     return Measured(
-        tokens=whole,
-        upper=whole + math.ceil(margin),
+        tokens=tokens,
+        upper=tokens + margin,
         image_tokens=rendering.image_tokens,
         image_upper=rendering.image_tokens + rendering.image_margin_tokens,
-        thought_tokens=whole_thought,
-        thought_upper=whole_thought + math.ceil(thought_margin),
+        thought_tokens=thought_tokens,
+        thought_upper=thought_tokens + thought_margin,
         opens_turn=rendering.opens_turn,
         certain=rendering.certain,
         unexplained=rendering.unexplained,

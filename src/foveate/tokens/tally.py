@@ -16,12 +16,12 @@ class Tally:
     """The messages so far: their tokens, their images, and the reasoning of the turn under way."""
 
     messages: int = 0
-    tokens: int = 0
-    upper: int = 0
+    tokens: float = 0.0
+    upper: float = 0.0
     image_tokens: int = 0
     image_upper: int = 0
-    thought_tokens: int = 0
-    thought_upper: int = 0
+    thought_tokens: float = 0.0
+    thought_upper: float = 0.0
     certain: bool = True
     unexplained: tuple[str, ...] = ()
     last: Measured | None = None
@@ -45,9 +45,9 @@ class Tally:
             before=self,
         )
 
-    def each(self, *, keeps_thoughts: bool) -> list[tuple[int, bool]]:
-        """Of each message, first to last: the tokens it adds to the whole as it stands, and if they are certain."""
-        found: list[tuple[int, bool]] = []
+    def each(self, *, keeps_thoughts: bool) -> list[tuple[float, bool]]:
+        """Of each message, first to last: the tokens it adds to the whole as it stands, and their certainty."""
+        found: list[tuple[float, bool]] = []
         alive = True
         for message in self._backwards():
             thought = message.thought_tokens if alive else 0

@@ -26,7 +26,8 @@ _SERVER_SIDE_FIELDS = ("container", "mcp_servers", "context_management")
 
 def read(body: bytes, fields: Fields) -> Request:
     """A Messages body as a `Request`."""
-    output = record(fields.get("output_config")).get("format") or value(fields.get("output_format"))
+    config = record(fields.get("output_config"))
+    output = config.get("format") or value(fields.get("output_format"))
     return Request(
         format=Format.ANTHROPIC,
         model=as_text(value(fields.get("model"))),
@@ -37,6 +38,7 @@ def read(body: bytes, fields: Fields) -> Request:
         tool_choice=as_text(record(fields.get("tool_choice")).get("type")),
         thinking=as_text(record(fields.get("thinking")).get("type")),
         schema=_schema(as_record(output)),
+        extras=("task_budget",) if config.get("task_budget") else (),
         unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if value(fields.get(name))),
     )
 

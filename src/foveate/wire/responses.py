@@ -36,6 +36,10 @@ def read(body: bytes, fields: Fields) -> Request:
         messages = items(given)
     else:
         messages = (b'{"role":"user","content":' + bytes(given) + b"}",)
+    reasoning = record(fields.get("reasoning"))
+    hidden = [name for name in _STORED_FIELDS if value(fields.get(name))]
+    if reasoning.get("mode") == "pro":
+        hidden.append("reasoning mode pro")
     instructions = as_text(value(fields.get("instructions")))
     return Request(
         format=Format.RESPONSES,
@@ -45,9 +49,9 @@ def read(body: bytes, fields: Fields) -> Request:
         tools=items(fields.get("tools")),
         messages=messages,
         tool_choice=chat.choice(value(fields.get("tool_choice"))),
-        thinking=as_text(record(fields.get("reasoning")).get("effort")),
+        thinking=as_text(reasoning.get("effort")),
         schema=chat.schema(as_record(record(fields.get("text")).get("format"))),
-        unexplained=tuple(name for name in _STORED_FIELDS if value(fields.get(name))),
+        unexplained=tuple(hidden),
     )
 
 

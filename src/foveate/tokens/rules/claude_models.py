@@ -1,0 +1,115 @@
+"""What Anthropic's models add to a request, as data: documented figures, and those measured on recorded bills.
+
+As of November 2026. Documented: the tool system prompts from 4.5 on, images. Measured: bases, thinking, the
+tool prompts of 3.5 to 4, the memory tool. The other client tools are documented figures, not seen in a bill.
+"""
+
+from dataclasses import dataclass
+
+from foveate.tokens.claude import family_of, spelled
+from foveate.tokens.rules.images import Grid
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPrompt:
+    """The system prompt that comes with tools: with a free choice, and with a forced one."""
+
+    free_tokens: int
+    forced_tokens: int
+
+
+# By a word in the model's name, the first that fits; the last two are what newer and older names inherit.
+_TOOL_PROMPTS = (
+    ("opus-5", ToolPrompt(286, 406)),
+    ("haiku-5", ToolPrompt(286, 406)),
+    ("fable", ToolPrompt(290, 410)),
+    ("mythos", ToolPrompt(290, 410)),
+    ("sonnet-5", ToolPrompt(354, 474)),
+    ("opus-4-8", ToolPrompt(290, 410)),
+    ("opus-4-7", ToolPrompt(675, 804)),
+    ("opus-4-6", ToolPrompt(497, 589)),
+    ("sonnet-4-6", ToolPrompt(497, 589)),
+    ("opus-4-5", ToolPrompt(496, 588)),
+    ("sonnet-4-5", ToolPrompt(496, 588)),
+    ("haiku-4-5", ToolPrompt(496, 588)),
+    ("opus-4", ToolPrompt(313, 313)),
+    ("sonnet-4", ToolPrompt(313, 313)),
+    ("3-7-sonnet", ToolPrompt(313, 313)),
+    ("3-5-haiku", ToolPrompt(264, 340)),
+    ("3-5-sonnet", ToolPrompt(294, 261)),
+    ("3-opus", ToolPrompt(530, 281)),
+    ("3-sonnet", ToolPrompt(159, 235)),
+    ("3-haiku", ToolPrompt(264, 340)),
+)
+_TOOL_PROMPT_BY_FAMILY = {
+    "claude-2": ToolPrompt(264, 340),
+    "claude-3": ToolPrompt(497, 589),
+    "claude-4.7": ToolPrompt(290, 410),
+}
+
+# What thinking adds, by its type; nothing where a tool is forced.
+_THINKING = (
+    ("opus-4-7", {"adaptive": 5, "enabled": 5}),
+    ("sonnet-4-6", {"enabled": 28}),
+    ("opus-4-6", {"enabled": 28, "adaptive": 17}),
+)
+_THINKING_BY_FAMILY = {"claude-2": {}, "claude-3": {"enabled": 29, "adaptive": 17}, "claude-4.7": {}}
+
+_BASE_TOKENS = {"claude-2": 9, "claude-3": 7, "claude-4.7": 6}
+
+# Tools whose definition is Anthropic's own: the longest name that fits. Those that run on its servers are
+# billed for their results as well, which no request shows.
+CLIENT_TOOL_TOKENS = {"memory": 1068, "bash": 245, "text_editor": 700, "computer": 735}
+SERVER_TOOL_TOKENS = {
+    "tool_search_tool_regex": 213,
+    "tool_search": 194,
+    "web_search": 1710,
+    "web_fetch": 525,
+    "code_execution": 4130,
+    "advisor": 500,
+    "mcp_toolset": 0,
+}
+# The definitions as a later tokenizer cuts them.
+_LATER_TOOL_FACTOR = 1.45
+
+TASK_BUDGET_TOKENS = 40
+
+# A page of a PDF is billed as a picture and as its text, which is not read here: public measurements of dense
+# pages (November 2026), so with a wide margin.
+_PDF_PAGE_TOKENS = {"claude-2": 2110, "claude-3": 2110, "claude-4.7": 2330}
+PDF_MARGIN = 0.6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaudeModel:
+    """The figures of one model."""
+
+    family: str
+    base_tokens: int
+    tool_prompt: ToolPrompt
+    thinking_tokens: dict[str, int]
+    images: Grid
+    pdf_page_tokens: int
+    keeps_thoughts: bool
+    defers_tools: bool
+
+    def tool_factor(self) -> float:
+        """How finely Anthropic's own definitions are cut."""
+        return _LATER_TOOL_FACTOR if self.family == "claude-4.7" else 1.0
+
+
+def claude_model(model: str) -> ClaudeModel:
+    """The figures of `model`; what is not known of it is inherited from its family."""
+    name, family = spelled(model), family_of(model)
+    later = family == "claude-4.7"
+    return ClaudeModel(
+        family=family,
+        base_tokens=_BASE_TOKENS[family],
+        tool_prompt=next((p for word, p in _TOOL_PROMPTS if word in name), _TOOL_PROMPT_BY_FAMILY[family]),
+        thinking_tokens=next((t for word, t in _THINKING if word in name), _THINKING_BY_FAMILY[family]),
+        images=Grid(2576, 4784) if later else Grid(1568, 1568),
+        pdf_page_tokens=_PDF_PAGE_TOKENS[family],
+        # Thinking of finished turns is dropped, except from Opus 4.5 and all of 4.6 on (documentation).
+        keeps_thoughts=later or any(word in name for word in ("opus-4-5", "opus-4-6", "sonnet-4-6")),
+        defers_tools=later,
+    )
