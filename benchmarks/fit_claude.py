@@ -11,9 +11,10 @@ robust against recordings that were altered, and held near physical priors where
 import argparse
 import gzip
 import json
+import math
 import sys
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -155,10 +156,10 @@ class Probe:
         return [Length(0.0, 0.0)] * len(texts)
 
 
-def text_times(texts: Sequence[str]) -> Counter[str]:
+def text_times(texts: Sequence[str]) -> dict[str, float]:
     """The tokens of each class in `texts`."""
     vocabulary = bundled("o200k_base")
-    found: Counter[str] = Counter()
+    found = dict.fromkeys(token_classes.CLASSES, 0.0)
     for text in texts:
         for name, number in zip(token_classes.CLASSES, class_counts(vocabulary, text), strict=True):
             found[name] += number
@@ -175,7 +176,7 @@ def _silent(structure: Mapping[str, float]) -> Constants:
     )
 
 
-def request_times(model: str, request: Request) -> tuple[Counter[str], float]:
+def request_times(model: str, request: Request) -> tuple[dict[str, float], float]:
     """How often each constant counts in a request, and what of it is documented."""
     probe = Probe()
     documented = _fixed(model, request, {}, probe)
@@ -193,15 +194,21 @@ def _fixed(model: str, request: Request, structure: Mapping[str, float], probe: 
     return counter.request(request).total.tokens
 
 
-def message_times(model: str, messages: Sequence[Message]) -> Counter[str]:
+def message_times(model: str, messages: Sequence[Message]) -> dict[str, float]:
     """How often each constant counts in some messages of a session."""
     rules = ClaudeRules(claude_model(model), _silent({}))
     renderings: list[Rendering] = [rules.message(message) for message in messages]
     times = text_times([text for rendering in renderings for text in rendering.texts])
     for name in STRUCTURE:
         probing = ClaudeRules(claude_model(model), _silent({name: 1.0}))
-        times[name] += sum(probing.message(message).fixed_tokens for message in messages)
+        times[name] = sum(probing.message(message).fixed_tokens for message in messages)
     return times
+
+
+_BILLED = (
+    "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "prompt_tokens",
+    "inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens",
+)  # fmt: skip
 
 
 def billed_rows(data: Path) -> Iterator[tuple[str, Request, float, float]]:
@@ -213,9 +220,7 @@ def billed_rows(data: Path) -> Iterator[tuple[str, Request, float, float]]:
             continue
         spoken, model = _route(row)
         usage = row["usage"]
-        names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "prompt_tokens")
-        names += ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
-        billed = sum(usage.get(name) or 0 for name in names)
+        billed = sum(usage.get(name) or 0 for name in _BILLED)
         request = replace(wire.read(row["request"], spoken), model=model)
         yield model, request, billed, 1.0 if spoken is Format.ANTHROPIC else _OTHER_HOST_WEIGHT
     with gzip.open(data / "count_tokens.jsonl.gz") as lines:
@@ -295,7 +300,7 @@ def solve(some: Sequence[Example], priors: Mapping[str, Prior]) -> dict[str, flo
 
 def _stiffness(name: str, prior: Prior, number: int) -> float:
     if name in TEXT:
-        return _TEXT_STIFFNESS * number**0.5 / 10
+        return _TEXT_STIFFNESS * math.sqrt(number) / 10
     return _STRUCTURE_STIFFNESS / max(abs(prior.value), 1)
 
 
@@ -306,7 +311,7 @@ def fit_later(
     group_of = {name: group for group, (_, names) in LATER_FACTORS.items() for name in names}
     grouped: list[Example] = []
     for e in (*some, *_anchors(first, steps)):
-        times: Counter[str] = Counter()
+        times: defaultdict[str, float] = defaultdict(float)
         tokens = e.tokens
         for name, number in e.times.items():
             if name in group_of:

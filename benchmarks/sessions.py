@@ -105,7 +105,7 @@ def _add_pi_reply(request: _Request, message: Mapping[str, Any]) -> None:
 
 def _claude_code(entries: list[dict[str, Any]], *, is_agent: bool) -> Iterator[Increment]:
     requests: dict[str, _Request] = {}
-    seen: set[str] = set()
+    seen: set[object] = set()
     last: _Request | None = None
     for entry in entries:
         wanted = entry.get("type") in ("user", "assistant") and (is_agent or not entry.get("isSidechain"))

@@ -1,19 +1,25 @@
-"""How many tokens: tokenizers, whole requests, calibration, and the endpoints that count."""
+"""How many tokens: tokenizers, whole requests, calibration, and the endpoints that count.
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+What other rooms and users need is here by name, and is loaded when it is first used.
+"""
 
-from foveate import wire
-from foveate.tokens.calibration import Calibration
-from foveate.tokens.conversation import Conversation
-from foveate.tokens.counter import PartCount, RequestCount, RequestCounter
-from foveate.tokens.families import counter_for
-from foveate.values import NOTHING, Format, Request
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foveate.tokens.backends import Backend, CounterOptions, Counting
+    from foveate.tokens.bodies import count_body, summed, with_model
+    from foveate.tokens.calibration import Calibration
+    from foveate.tokens.conversation import Conversation
+    from foveate.tokens.counter import PartCount, RequestCount, RequestCounter
+    from foveate.tokens.families import counter_for
 
 __all__ = [
+    "Backend",
     "Calibration",
     "Conversation",
+    "CounterOptions",
+    "Counting",
     "PartCount",
     "RequestCount",
     "RequestCounter",
@@ -23,37 +29,25 @@ __all__ = [
     "with_model",
 ]
 
-# Whose rules hold where neither the body nor the caller names a model. Never called exact.
-_USUAL_MODELS = {
-    Format.ANTHROPIC: "claude",
-    Format.CHAT: "gpt",
-    Format.RESPONSES: "gpt",
-    Format.GEMINI: "gemini",
-    Format.BEDROCK: "bedrock",
+_HOMES = {
+    "Backend": "backends",
+    "Calibration": "calibration",
+    "Conversation": "conversation",
+    "CounterOptions": "backends",
+    "Counting": "backends",
+    "PartCount": "counter",
+    "RequestCount": "counter",
+    "RequestCounter": "counter",
+    "count_body": "bodies",
+    "counter_for": "families",
+    "summed": "bodies",
+    "with_model": "bodies",
 }
 
 
-def count_body(body: Mapping[str, Any] | str | bytes, model: str | None = None) -> RequestCount:
-    """The offline count of a request body.
-
-    Raises:
-        MalformedRequest: not JSON, or none of the known formats.
-    """
-    request = with_model(wire.read(body), model)
-    return counter_for(request.model).request(request)
-
-
-def with_model(request: Request, model: str | None) -> Request:
-    """`request` for `model`, or for its own, or, where nobody says, for the usual one of its format."""
-    return replace(request, model=model or request.model or _USUAL_MODELS[request.format])
-
-
-def summed(model: str, counts: Mapping[str, RequestCount]) -> RequestCount:
-    """Several counts as one, with a part for each."""
-    backends = dict.fromkeys(count.backend for count in counts.values())
-    return RequestCount(
-        model=model,
-        backend=", ".join(backends),
-        total=sum((count.total for count in counts.values()), NOTHING),
-        parts=tuple(PartCount(name, count.total.tokens, count.total.exact) for name, count in counts.items()),
-    )
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found

@@ -6,8 +6,8 @@ and only when a count needs it.
 
 import base64
 import binascii
-from functools import cache
 from pathlib import Path
+from threading import Lock
 
 from foveate.errors import BadVocabulary
 from foveate.tokens.bpe import Bpe
@@ -44,18 +44,26 @@ _PATTERN_BY_RANKS = {199_998: "O200K_BASE_PATTERN", 100_256: "CL100K_BASE_PATTER
 _WARM_UP = ["xqzjvkpwq"]
 
 
-@cache
+_loaded: dict[str, Bpe] = {}
+_loading = Lock()
+
+
 def bundled(name: str) -> Bpe:
-    """The tokenizer of a vocabulary in `BUNDLED`."""
+    """The tokenizer of a vocabulary in `BUNDLED`; whoever asks while it is being read waits for it."""
+    found = _loaded.get(name)
+    if found is None:
+        with _loading:
+            found = _loaded[name] = _loaded.get(name) or _read_bundled(name)
+    return found
+
+
+def _read_bundled(name: str) -> Bpe:
     import splintr
 
     engine = splintr.Tokenizer.from_pretrained(name)
     engine.encode_batch_flat(_WARM_UP)
     return Bpe(
-        name,
-        engine,
-        special_tokens=tuple(engine.special_tokens()),
-        has_seams=engine.family == "BPE",
+        name, engine, special_tokens=tuple(engine.special_tokens()), has_seams=engine.family == "BPE"
     )
 
 

@@ -1,0 +1,45 @@
+"""Request bodies counted offline, in whichever of the formats they come."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from foveate import wire
+from foveate.tokens.counter import PartCount, RequestCount
+from foveate.tokens.families import counter_for
+from foveate.values import NOTHING, Format, Request
+
+# Whose rules hold where neither the body nor the caller names a model. Never called exact.
+_USUAL_MODELS = {
+    Format.ANTHROPIC: "claude",
+    Format.CHAT: "gpt",
+    Format.RESPONSES: "gpt",
+    Format.GEMINI: "gemini",
+    Format.BEDROCK: "bedrock",
+}
+
+
+def count_body(body: Mapping[str, Any] | str | bytes, model: str | None = None) -> RequestCount:
+    """The offline count of a request body.
+
+    Raises:
+        MalformedRequest: not JSON, or none of the known formats.
+    """
+    request = with_model(wire.read(body), model)
+    return counter_for(request.model).request(request)
+
+
+def with_model(request: Request, model: str | None) -> Request:
+    """`request` for `model`, or for its own, or, where nobody says, for the usual one of its format."""
+    return replace(request, model=model or request.model or _USUAL_MODELS[request.format])
+
+
+def summed(model: str, counts: Mapping[str, RequestCount]) -> RequestCount:
+    """Several counts as one, with a part for each."""
+    backends = dict.fromkeys(count.backend for count in counts.values())
+    return RequestCount(
+        model=model,
+        backend=", ".join(backends),
+        total=sum((count.total for count in counts.values()), NOTHING),
+        parts=tuple(PartCount(name, count.total.tokens, count.total.exact) for name, count in counts.items()),
+    )
