@@ -39,7 +39,6 @@ class Dialect:
 
     `content_tokens` goes around each content and the system instruction. `counts_thoughts`: a signature is
     billed with the thoughts it stands for, until a text of the user; `knows_turns`: and that is certain.
-    `hides_server_tools`: what Google's own tools find is part of the prompt, and not told apart from it.
     """
 
     vocabulary: str
@@ -47,7 +46,6 @@ class Dialect:
     script: Script
     counts_thoughts: bool = False
     knows_turns: bool = True
-    hides_server_tools: bool = False
 
 
 # Which vocabulary is which shows in words that only one of them has (" haiku", " meow"): 2.0 (3 of 3)
@@ -59,7 +57,6 @@ _TEMPLATE = Dialect(
     content_tokens=1,
     script=GemmaTemplate(),
     counts_thoughts=True,
-    hides_server_tools=True,
 )
 # From 3.6 on a text right behind an answer did not end the turn (2 recordings of 2026).
 _TEMPLATE_3_6 = replace(_TEMPLATE, knows_turns=False)
@@ -73,7 +70,8 @@ _BYTES_PER_SEALED_CHAR = 0.75
 # Up to this length a signature is a stand-in ("skip_thought_signature_validator") and holds no thought.
 _EMPTY_SEAL_CHARS = 48
 
-# Up to 2.5 these add nothing to the prompt: what they find is billed apart, as `toolUsePromptTokenCount`.
+# Up to 2.5 these add nothing to the prompt (13 of 13 recordings): what they find is billed apart, as
+# `toolUsePromptTokenCount`. From 3 on, on both hosts, it is part of the prompt and not told apart from it.
 _SERVER_TOOLS = frozenset(
     ("googleSearch", "googleSearchRetrieval", "codeExecution", "urlContext", "fileSearch", "googleMaps",
      "computerUse", "enterpriseWebSearch", "retrieval")
@@ -140,8 +138,8 @@ class GeminiRules:
         if tool.kind == "function":
             return _unless_too_deep(lambda: self._script.declaration(declared(tool)), tool.raw)
         known = re.sub(r"_(\w)", lambda m: m[1].upper(), tool.kind) in _SERVER_TOOLS
-        hidden = self._dialect.hides_server_tools or not known
-        return Rendering(unexplained=(tool.kind,) if hidden else ())
+        billed_apart = known and self._generation < 3
+        return Rendering(unexplained=() if billed_apart else (tool.kind,))
 
     def message(self, message: Message) -> Rendering:
         """One content."""

@@ -188,7 +188,10 @@ class TemplateRules:
 
     def _schema(self, schema: Schema) -> Rendering:
         """A schema for the answer; most servers only hold the answer to it, and show the model nothing."""
-        text = schema_text(schema)
+        try:
+            text = schema_text(schema)
+        except RecursionError:
+            text = schema.schema.decode("utf-8", "replace")
         if self.template.schema_tokens is None:
             return Rendering(margin_tokens=roughly(text) + _MARGIN_TOKENS, certain=False)
         return self._fitted(Rendering(texts=(text,), fixed_tokens=self.template.schema_tokens))

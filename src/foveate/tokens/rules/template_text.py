@@ -82,5 +82,5 @@ def _invocation(call: ToolCall) -> Iterator[str]:
 def _arguments(call: ToolCall) -> dict[str, Any]:
     try:
         return record(call.arguments.encode("utf-8", "surrogatepass"))
-    except ValueError:
+    except (ValueError, RecursionError):  # a model can write anything
         return {}
