@@ -97,6 +97,7 @@ class UpstreamStatus(UpstreamError):
     def __init__(self, url: str, status: int, detail: str = "") -> None:
         super().__init__(url, f"answered {status}" + (f": {detail}" if detail else ""))
         self.status = status
+        self.detail = detail
 
 
 class UpstreamGarbled(UpstreamError):

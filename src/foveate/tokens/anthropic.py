@@ -1,10 +1,9 @@
 """Anthropic's own counter: `POST /v1/messages/count_tokens`, free and rate-limited (November 2026)."""
 
-from foveate.errors import UpstreamGarbled
-from foveate.tokens.endpoints import Unsupported
+from foveate.tokens.endpoints import Unsupported, number_in
 from foveate.upstream import Client
 from foveate.values import Format, Request, TokenCount
-from foveate.wire.body import as_record, compact, selected
+from foveate.wire.body import compact, selected
 
 ANTHROPIC_URL = "https://api.anthropic.com"
 _VERSION = "2023-06-01"
@@ -32,7 +31,7 @@ class AnthropicCounter:
             raise Unsupported  # the route refuses a text of spaces
         if model not in self._frames:
             self._frames[model] = await self._ask(_single_message("a", model)) - 1
-        return _counted(await self._ask(_single_message(text, model)) - self._frames[model])
+        return _counted(max(1, await self._ask(_single_message(text, model)) - self._frames[model]))
 
     async def request(self, request: Request) -> TokenCount:
         """The count of a Messages request."""
@@ -42,11 +41,7 @@ class AnthropicCounter:
 
     async def _ask(self, body: bytes) -> int:
         route = f"{self.url}/v1/messages/count_tokens"
-        reply = as_record(await self._client.post_json(route, body, self._headers))
-        tokens = reply.get("input_tokens")
-        if not isinstance(tokens, int) or tokens < 0:
-            raise UpstreamGarbled(route, "no `input_tokens` in the answer")
-        return tokens
+        return number_in(await self._client.post_json(route, body, self._headers), "input_tokens", route)
 
 
 def _single_message(text: str, model: str) -> bytes:

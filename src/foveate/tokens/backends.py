@@ -11,7 +11,7 @@ from foveate.errors import BadOption
 from foveate.tokens.anthropic import ANTHROPIC_URL, AnthropicCounter
 from foveate.tokens.cascade import Cascade
 from foveate.tokens.counter import RequestCounter
-from foveate.tokens.endpoints import EndpointCounter
+from foveate.tokens.endpoints import EndpointCounter, Endpoints
 from foveate.tokens.families import (
     counter_for,
     counter_from_file,
@@ -68,20 +68,23 @@ class CounterOptions:
 class Counting:
     """A cascade with its connections: `async with Counting(options) as cascade`."""
 
-    def __init__(self, options: CounterOptions) -> None:
+    def __init__(self, options: CounterOptions, endpoints: Endpoints | None = None) -> None:
+        """`endpoints`: what this process knows already, where several countings share it."""
         self._options = options
+        self._endpoints = endpoints or Endpoints()
         self._client = Client(timeout_seconds=options.timeout_ms / 1000)
 
     async def __aenter__(self) -> Cascade:
         """The cascade that the options ask for.
 
         Raises:
-            BadOption: the chosen backend lacks an address or a key.
+            BadOption: the chosen backend lacks an address or a key, or the address is not one.
         """
         options = self._options
         return Cascade(
             offline_counters(options),
             endpoint_for=_endpoint_for(options, self._client),
+            endpoints=self._endpoints,
             capacity=options.cache_capacity,
         )
 
@@ -117,6 +120,8 @@ def _endpoint_for(options: CounterOptions, client: Client) -> Callable[[str], En
 
 def _endpoint(options: CounterOptions, client: Client) -> EndpointCounter | None:
     key, url = options.api_key, options.endpoint_url
+    if url and not url.startswith(("http://", "https://")):
+        raise BadOption(f"the address of a server begins with http:// or https://, and {url!r} does not")
     match options.backend:
         case Backend.OFFLINE | Backend.ESTIMATE:
             return None

@@ -16,6 +16,7 @@ class Breaker:
     failures: int = 0
     wait_seconds: float = 0.0
     open_until: float = 0.0
+    on_trial: bool = False
 
     @property
     def is_closed(self) -> bool:
@@ -30,16 +31,21 @@ class Breaker:
         """The breaker while a trial is under way: others wait on, so that one call tries at a time."""
         if self.is_closed:
             return self
-        return replace(self, open_until=now + self.wait_seconds)
+        return replace(self, open_until=now + self.wait_seconds, on_trial=True)
 
     def failed(self, now: float) -> "Breaker":
-        """One more failure: opens at the third, and doubles the wait if this was the trial."""
+        """One more failure: opens at the third, and doubles the wait if this was the trial.
+
+        Calls that were under way when it opened change nothing, or a burst of them would open it for longest.
+        """
         failures = self.failures + 1
         if self.is_closed and failures < self.failures_to_open:
             return replace(self, failures=failures)
+        if not self.is_closed and not self.on_trial:
+            return self
         wait = min(self.wait_seconds * 2 or self.first_wait_seconds, self.longest_wait_seconds)
-        return replace(self, failures=failures, wait_seconds=wait, open_until=now + wait)
+        return replace(self, failures=failures, wait_seconds=wait, open_until=now + wait, on_trial=False)
 
     def succeeded(self) -> "Breaker":
         """Closed, with nothing held against the server."""
-        return replace(self, failures=0, wait_seconds=0.0, open_until=0.0)
+        return replace(self, failures=0, wait_seconds=0.0, open_until=0.0, on_trial=False)

@@ -2,11 +2,10 @@
 
 from urllib.parse import quote
 
-from foveate.errors import UpstreamGarbled
-from foveate.tokens.endpoints import Unsupported
+from foveate.tokens.endpoints import Unsupported, number_in
 from foveate.upstream import Client
 from foveate.values import Format, Request, TokenCount
-from foveate.wire.body import as_record, compact, selected
+from foveate.wire.body import compact, fields, selected
 
 GEMINI_URL = "https://generativelanguage.googleapis.com"
 _FIELDS = frozenset(
@@ -34,13 +33,12 @@ class GeminiCounter:
         """The count of a generateContent request."""
         if request.format is not Format.GEMINI:
             raise Unsupported
-        inner = selected(request.body, _FIELDS, model=f"models/{request.model}")
-        return await self._ask(request.model, b'{"generateContentRequest":' + inner + b"}")
+        model = request.model.removeprefix("models/")
+        wrapped = fields(request.body).get("generateContentRequest", request.body)
+        inner = selected(bytes(wrapped), _FIELDS, model=f"models/{model}")
+        return await self._ask(model, b'{"generateContentRequest":' + inner + b"}")
 
     async def _ask(self, model: str, body: bytes) -> TokenCount:
         route = f"{self.url}/v1beta/models/{quote(model, safe='')}:countTokens"
-        reply = as_record(await self._client.post_json(route, body, self._headers))
-        tokens = reply.get("totalTokens")
-        if not isinstance(tokens, int) or tokens < 0:
-            raise UpstreamGarbled(route, "no `totalTokens` in the answer")
+        tokens = number_in(await self._client.post_json(route, body, self._headers), "totalTokens", route)
         return TokenCount(tokens, True, tokens + max(1, tokens // 200))

@@ -1,10 +1,9 @@
 """OpenAI's own counter: `POST /v1/responses/input_tokens` (November 2026). Asked only where opted in."""
 
-from foveate.errors import UpstreamGarbled
-from foveate.tokens.endpoints import Unsupported
+from foveate.tokens.endpoints import Unsupported, number_in
 from foveate.upstream import Client
 from foveate.values import Format, Request, TokenCount
-from foveate.wire.body import as_record, selected
+from foveate.wire.body import selected
 
 OPENAI_URL = "https://api.openai.com"
 _FIELDS = frozenset(
@@ -33,8 +32,5 @@ class OpenAICounter:
             raise Unsupported
         route = f"{self.url}/v1/responses/input_tokens"
         body = selected(request.body, _FIELDS, model=request.model)
-        reply = as_record(await self._client.post_json(route, body, self._headers))
-        tokens = reply.get("input_tokens")
-        if not isinstance(tokens, int) or tokens < 0:
-            raise UpstreamGarbled(route, "no `input_tokens` in the answer")
+        tokens = number_in(await self._client.post_json(route, body, self._headers), "input_tokens", route)
         return TokenCount(tokens, True, tokens + max(1, tokens // 200))

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,6 +17,9 @@ DEFAULT_TIMEOUT_SECONDS = 2.0
 # A reply is read no further than this: the token ids of a megabyte of text are two.
 _LONGEST_REPLY_BYTES = 64 * 1024 * 1024
 _DETAIL_CHARS = 200
+
+Reply = dict[str, msgspec.Raw]
+_REPLY = msgspec.json.Decoder(Reply)
 
 
 class Client:
@@ -45,14 +48,16 @@ class Client:
         if session is not None:
             await session.close()
 
-    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Any:
-        """What `url` answers to `body`, both JSON.
+    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
+        """What `url` answers to `body`, both JSON: the fields of an object, each still in its bytes.
+
+        A list of a million token ids is read faster than it is made into a million numbers.
 
         Raises:
             UpstreamUnreachable: no connection.
             UpstreamTimeout: no whole answer within `timeout_seconds`.
             UpstreamStatus: any status but 200 to 299; redirects are not followed.
-            UpstreamGarbled: the answer is not JSON, or longer than anything that could be meant.
+            UpstreamGarbled: the answer is no JSON object, or longer than anything that could be meant.
         """
         import aiohttp
 
@@ -70,9 +75,9 @@ class Client:
         if not 200 <= response.status < 300:
             raise UpstreamStatus(url, response.status, _one_line(reply.decode("utf-8", "replace")))
         try:
-            return msgspec.json.decode(reply)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise UpstreamGarbled(url, "the answer is not JSON") from None
+            return _REPLY.decode(reply)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise UpstreamGarbled(url, "the answer is not a JSON object") from None
 
     def _opened(self) -> "aiohttp.ClientSession":
         import aiohttp
@@ -84,11 +89,17 @@ class Client:
 
 async def _read(response: "aiohttp.ClientResponse", url: str) -> bytes:
     reply = bytearray()
+    if (response.content_length or 0) > _LONGEST_REPLY_BYTES:
+        raise _too_long(url)
     async for chunk in response.content.iter_chunked(256 * 1024):
         reply += chunk
         if len(reply) > _LONGEST_REPLY_BYTES:
-            raise UpstreamGarbled(url, f"the answer is longer than {_LONGEST_REPLY_BYTES} bytes")
+            raise _too_long(url)
     return bytes(reply)
+
+
+def _too_long(url: str) -> UpstreamGarbled:
+    return UpstreamGarbled(url, f"the answer is longer than {_LONGEST_REPLY_BYTES} bytes")
 
 
 def _one_line(text: str) -> str:

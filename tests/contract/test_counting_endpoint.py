@@ -1,0 +1,202 @@
+"""Counts through a real llama.cpp server, held against what that server then bills."""
+
+import asyncio
+import json
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from anthropic import Anthropic
+
+from foveate import wire
+from foveate.tokens.anthropic import AnthropicCounter
+from foveate.tokens.backends import Backend, CounterOptions, Counting
+from foveate.tokens.counter import RequestCount
+from foveate.tokens.tokenize import Dialect, TokenizeCounter
+from foveate.upstream import Client
+from foveate.values import Format
+from tests.llama import LlamaServer
+
+PATIENT_MS = 20_000
+
+TEXTS = {
+    "prose": "The fovea is the small pit in the retina where vision is sharpest.",
+    "code": "def f(x: int) -> int:\n    return x ** 2  # square\n",
+    "JSON": '{"name": "f", "values": [1, 2.5, null, true]}',
+    "CJK": "視野の中心だけがはっきり見える。",
+    "emoji and combining marks": "👩‍👩‍👧‍👦 naïve café ☕",
+    "special tokens spelled out": "<|im_start|>user<|im_end|>",
+    "blanks": " \n\t  \n",
+    "one letter": "a",
+}
+
+TOOL = {
+    "name": "weather",
+    "description": "The weather of a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+CHATS: dict[str, dict[str, Any]] = {
+    "one message": {"messages": [{"role": "user", "content": "Say hello."}]},
+    "a system prompt and turns": {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Who are you?"},
+            {"role": "assistant", "content": "A small model."},
+            {"role": "user", "content": [{"type": "text", "text": "How small?"}]},
+        ]
+    },
+    "tools": {
+        "messages": [{"role": "user", "content": "The weather in Paris?"}],
+        "tools": [{"type": "function", "function": TOOL}],
+    },
+}
+MESSAGES: dict[str, dict[str, Any]] = {
+    "one message": {"messages": [{"role": "user", "content": "Say hello."}]},
+    "a system prompt and turns": {
+        "system": "Be brief.",
+        "messages": [
+            {"role": "user", "content": "Who are you?"},
+            {"role": "assistant", "content": [{"type": "text", "text": "A small model."}]},
+            {"role": "user", "content": "How small?"},
+        ],
+    },
+    "tools": {
+        "system": [{"type": "text", "text": "Use tools."}],
+        "messages": [{"role": "user", "content": "The weather in Paris?"}],
+        "tools": [
+            {
+                "name": TOOL["name"],
+                "description": TOOL["description"],
+                "input_schema": TOOL["parameters"],
+            }
+        ],
+    },
+}
+RESPONSES: dict[str, dict[str, Any]] = {
+    "a text": {"input": "Say hello."},
+    "instructions and turns": {
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": "Who are you?"},
+            {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "A small model."}],
+            },
+            {"role": "user", "content": [{"type": "input_text", "text": "How small?"}]},
+        ],
+    },
+}
+
+
+def post(server: LlamaServer, path: str, body: object) -> dict[str, Any]:
+    request = Request(
+        server.base_url + path,
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urlopen(request, timeout=60) as answer:
+        decoded = json.loads(answer.read())
+    assert isinstance(decoded, dict)
+    return decoded
+
+
+def options(server: LlamaServer) -> CounterOptions:
+    return CounterOptions(endpoint_url=server.base_url, use_endpoint=True, timeout_ms=PATIENT_MS)
+
+
+async def counted(server: LlamaServer, body: dict[str, Any]) -> RequestCount:
+    async with Counting(options(server)) as cascade:
+        return await cascade.request(wire.read(body))
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+async def test_a_text_is_as_long_as_the_server_says(llama_server: LlamaServer, text: str) -> None:
+    async with Counting(options(llama_server)) as cascade:
+        count = await cascade.text(text, llama_server.model)
+
+    tokens = post(llama_server, "/tokenize", {"content": text})["tokens"]
+    assert (count.total.tokens, count.total.exact) == (len(tokens), True)
+    assert count.backend == "endpoint"
+
+
+@pytest.mark.parametrize("chat", CHATS.values(), ids=CHATS)
+async def test_a_chat_is_counted_as_it_is_billed(llama_server: LlamaServer, chat: dict[str, Any]) -> None:
+    body = {"model": llama_server.model, "max_tokens": 1, "n": 1, **chat}
+    count = await counted(llama_server, body)
+
+    billed = (await asyncio.to_thread(post, llama_server, "/v1/chat/completions", body))["usage"]
+    assert count.total.tokens == billed["prompt_tokens"]
+    assert count.total.exact
+    assert count.backend == "endpoint"
+
+
+@pytest.mark.parametrize("messages", MESSAGES.values(), ids=MESSAGES)
+async def test_an_anthropic_request_is_counted_as_it_is_billed(
+    llama_server: LlamaServer, messages: dict[str, Any]
+) -> None:
+    body = {"model": llama_server.model, "max_tokens": 1, "system": "Be kind.", **messages}
+    count = await counted(llama_server, body)
+
+    billed = (await asyncio.to_thread(post, llama_server, "/v1/messages", body))["usage"]
+    assert count.total.tokens == billed["input_tokens"] + billed["cache_read_input_tokens"]
+    assert count.total.exact
+
+
+@pytest.mark.parametrize("responses", RESPONSES.values(), ids=RESPONSES)
+async def test_a_responses_request_is_counted_as_it_is_billed(
+    llama_server: LlamaServer, responses: dict[str, Any]
+) -> None:
+    body = {"model": llama_server.model, "max_output_tokens": 1, **responses}
+    count = await counted(llama_server, body)
+
+    billed = (await asyncio.to_thread(post, llama_server, "/v1/responses", body))["usage"]
+    assert count.total.tokens == billed["input_tokens"]
+    assert count.total.exact
+
+
+@pytest.mark.parametrize("messages", MESSAGES.values(), ids=MESSAGES)
+async def test_anthropics_own_client_gets_the_number_that_our_counter_gets(
+    llama_server: LlamaServer, messages: dict[str, Any]
+) -> None:
+    body = {"model": llama_server.model, **messages}
+    with Anthropic(base_url=llama_server.base_url, api_key="none", max_retries=0) as official:
+        theirs = await asyncio.to_thread(lambda: official.messages.count_tokens(**body))
+    async with Client(timeout_seconds=20) as client:
+        counter = AnthropicCounter(client, "none", llama_server.base_url)
+        ours = await counter.request(wire.read({**body, "max_tokens": 5}, Format.ANTHROPIC))
+
+    assert ours.tokens == theirs.input_tokens
+
+
+async def test_anthropics_counter_counts_a_text_as_the_tokenizer_does(llama_server: LlamaServer) -> None:
+    text = TEXTS["prose"]
+    async with Client(timeout_seconds=20) as client:
+        count = await AnthropicCounter(client, "none", llama_server.base_url).text(text, llama_server.model)
+
+    assert count.tokens == len(post(llama_server, "/tokenize", {"content": text})["tokens"])
+
+
+async def test_the_server_says_that_it_can_tokenise_and_what_it_is(llama_server: LlamaServer) -> None:
+    async with Client(timeout_seconds=20) as client:
+        for url in (llama_server.base_url, f"{llama_server.base_url}/", f"{llama_server.base_url}/v1"):
+            assert await TokenizeCounter(client, url).dialect() is Dialect.LLAMA_CPP
+
+
+async def test_a_format_that_the_server_does_not_speak_is_counted_offline(llama_server: LlamaServer) -> None:
+    body = {"model": "gpt-4o", "contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
+    asked = CounterOptions(backend=Backend.ENDPOINT, endpoint_url=llama_server.base_url, timeout_ms=PATIENT_MS)
+    async with Counting(asked) as cascade:
+        count = await cascade.request(wire.read(body))
+
+    assert count.backend != "endpoint"
+    assert count.total.tokens > 0
+
+
+async def test_a_text_longer_than_the_window_is_counted_all_the_same(llama_server: LlamaServer) -> None:
+    text = "one two three four five " * 10_000
+    async with Counting(options(llama_server)) as cascade:
+        count = await cascade.text(text, llama_server.model)
+
+    assert count.total.exact
+    assert count.total.tokens > 4096
