@@ -27,12 +27,24 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
+from benchmarks.claude_priors import (
+    ACCENTED_LATER,
+    ANCHORS,
+    AROUND_TOKENS,
+    LATER_FACTORS,
+    LATER_STRUCTURE,
+    STRUCTURE,
+    STRUCTURE_SPREAD,
+    TEXT,
+    TEXT_SPREAD,
+    USUAL_TEXT_SPREAD,
+    Prior,
+)
 from benchmarks.sessions import Increment, increments
 from foveate import wire
 from foveate.tokens import claude, token_classes
-from foveate.tokens.claude import Constants, Fitted, class_counts, family_of
-from foveate.tokens.counter import RequestCounter
-from foveate.tokens.rendering import Length, Rendering
+from foveate.tokens.claude import ClaudeRuler, Constants, Fitted, class_counts, family_of
+from foveate.tokens.counter import RequestCount, RequestCounter
 from foveate.tokens.rules.claude import ClaudeRules
 from foveate.tokens.rules.claude_models import claude_model
 from foveate.tokens.vocabulary import bundled
@@ -41,89 +53,6 @@ from foveate.values import Format, Message, Request
 ROOT = Path(__file__).parent.parent
 DEFAULT_DATA = ROOT.parent / "shared" / "data"
 
-
-@dataclass(frozen=True, slots=True)
-class Prior:
-    """What a constant is believed to be, and between which bounds it must lie."""
-
-    value: float
-    least: float
-    most: float
-
-
-# Tokens of Claude for one token of o200k of the class. Claude's vocabulary is smaller: rare words cost more.
-TEXT = {
-    "word_common": Prior(1.0, 0.95, 1.05),
-    "word_usual": Prior(1.05, 0.97, 1.4),
-    "word_less": Prior(1.2, 0.9, 1.8),
-    "word_rare": Prior(1.5, 1.0, 2.2),
-    "glued_usual": Prior(1.0, 0.8, 1.5),
-    "glued_rare": Prior(1.35, 0.9, 2.0),
-    "hump_usual": Prior(1.1, 0.9, 1.6),
-    "hump_rare": Prior(1.5, 1.0, 2.4),
-    "capitals": Prior(1.2, 0.9, 2.0),
-    "mark": Prior(1.0, 0.8, 1.3),
-    "marks": Prior(1.0, 0.6, 1.8),
-    "mark_line": Prior(2.0, 1.0, 3.0),
-    "blanks": Prior(0.7, 0.3, 1.2),
-    "lines": Prior(1.4, 0.7, 2.2),
-    "digit": Prior(1.2, 0.9, 2.0),
-    "digits_2": Prior(1.6, 0.9, 2.2),
-    "digits_3": Prior(2.0, 1.0, 3.0),
-    "mixed": Prior(1.6, 1.0, 2.2),
-    "accented": Prior(1.7, 1.0, 2.2),
-    "cjk": Prior(1.45, 1.2, 2.0),
-    "other_script": Prior(2.4, 1.8, 3.5),
-    "symbols": Prior(1.4, 0.8, 2.2),
-}
-STRUCTURE = {
-    "tool": Prior(13, 0, 40),
-    "format": Prior(120, 0, 200),
-    "format_ref": Prior(30, 0, 60),
-    "m_user": Prior(4, 2, 6),
-    "m_assistant": Prior(3, 2, 6),
-    "m_system": Prior(4, 0, 12),
-    "tool_use": Prior(33, 15, 50),
-    "param": Prior(14, 5, 20),
-    "tool_result": Prior(10, 2, 20),
-    "tool_err": Prior(9, 0, 20),
-    "tr_extra": Prior(25, 0, 45),
-    "tool_ref": Prior(10, 0, 60),
-    "thinking": Prior(5, 0, 30),
-    "starts_assistant": Prior(9, 0, 12),
-}
-LATER_STRUCTURE = {
-    "tool_addition": Prior(20, 0, 60),
-    "deferred": Prior(20, 0, 80),
-    "deferred_any": Prior(40, 0, 120),
-}
-# The later tokenizer cuts letters finer and leaves digits, marks, blanks and other scripts as they were: a
-# factor for each group of classes. So few of its bills are recorded that three published comparisons of
-# Anthropic's own counter, 4.7 against 4.6, are fitted in (prose, code, identifiers).
-LATER_FACTORS = {
-    "common": (Prior(1.1, 1.0, 1.4), ("word_common",)),
-    "usual": (Prior(1.5, 1.0, 2.2), ("word_usual",)),
-    "rare": (Prior(1.6, 1.0, 2.2), ("word_less", "word_rare")),
-    "glued": (Prior(1.2, 1.0, 1.8), ("glued_usual", "hump_usual")),
-    "other": (Prior(1.3, 1.0, 1.8), ("glued_rare", "hump_rare", "capitals", "mixed")),
-}
-ANCHORS = {"prose": 1.42, "code": 1.24, "identifiers": 1.065}
-_ACCENTED_LATER = 1.3
-
-# How much longer, relative, what each class and piece contributes may be: chosen by hand, wide enough that the
-# bound held in 99% of the recorded requests.
-TEXT_SPREAD = {
-    "word_less": 0.22, "word_rare": 0.35, "hump_rare": 0.35, "accented": 0.4, "cjk": 0.4, "other_script": 1.0,
-    "symbols": 0.6, "digit": 0.15, "digits_2": 0.2, "digits_3": 0.5, "mixed": 0.25, "blanks": 0.2,
-    "mark_line": 0.2, "lines": 0.2, "marks": 0.25,
-}  # fmt: skip
-USUAL_TEXT_SPREAD = {"claude-2": 0.2, "claude-3": 0.17, "claude-4.7": 0.2}
-STRUCTURE_SPREAD = {
-    "tool": 0.1, "format": 0.1, "format_ref": 0.2, "m_user": 1.0, "m_assistant": 1.0, "m_system": 1.0,
-    "tool_use": 0.06, "param": 0.1, "tool_result": 0.2, "tool_err": 0.2, "tr_extra": 0.3, "tool_ref": 0.5,
-    "thinking": 2.0, "starts_assistant": 0.0, "tool_addition": 0.4, "deferred": 0.4, "deferred_any": 0.4,
-}  # fmt: skip
-AROUND_TOKENS = {"claude-2": 4.0, "claude-3": 2.0, "claude-4.7": 3.0}
 
 _TEXT_STIFFNESS, _STRUCTURE_STIFFNESS = 0.035, 0.15
 _ROBUST_AT, _ROUNDS = 0.04, 12
@@ -140,20 +69,8 @@ class Example:
     tokens: float
     billed: float
     weight: float
-
-
-class Probe:
-    """A ruler that measures nothing and hears every text."""
-
-    name = "probe"
-    exact = False
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def lengths(self, texts: Sequence[str]) -> list[Length]:
-        self.texts += texts
-        return [Length(0.0, 0.0)] * len(texts)
+    family: str = "claude-3"
+    recording: str = ""
 
 
 def text_times(texts: Sequence[str]) -> dict[str, float]:
@@ -166,41 +83,43 @@ def text_times(texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def _silent(structure: Mapping[str, float]) -> Constants:
+def _only(**given: float) -> Constants:
+    """Constants that are all zero but for those `given`."""
+    text = dict.fromkeys(token_classes.CLASSES, 0.0)
+    structure = dict.fromkeys((*STRUCTURE, *LATER_STRUCTURE), 0.0)
     return Constants(
-        text=dict.fromkeys(token_classes.CLASSES, 0.0),
-        text_spread=dict.fromkeys(token_classes.CLASSES, 0.0),
-        structure={**dict.fromkeys((*STRUCTURE, *LATER_STRUCTURE), 0.0), **structure},
+        text={name: given.get(name, 0.0) for name in text},
+        text_spread=text,
+        structure={name: given.get(name, 0.0) for name in structure},
         structure_spread={},
         around_tokens=0.0,
     )
 
 
-def request_times(model: str, request: Request) -> tuple[dict[str, float], float]:
-    """How often each constant counts in a request, and what of it is documented."""
-    probe = Probe()
-    documented = _fixed(model, request, {}, probe)
-    times = text_times(probe.texts)
-    for name in (*STRUCTURE, *LATER_STRUCTURE):
-        # A thousand instead of one, since parts are rounded to whole tokens.
-        times[name] = round((_fixed(model, request, {name: 1000.0}, Probe()) - documented) / 1000)
-    return times, documented
+def counted(model: str, request: Request, constants: Constants) -> RequestCount:
+    """What the product counts with other constants than those it ships."""
+    ruler = ClaudeRuler(family_of(model), bundled("o200k_base"), constants)
+    rules = ClaudeRules(claude_model(model), constants)
+    return RequestCounter(model=model, backend="probe", ruler=ruler, rules=rules).request(request)
 
 
-def _fixed(model: str, request: Request, structure: Mapping[str, float], probe: Probe) -> float:
-    counter = RequestCounter(
-        model=model, backend="probe", ruler=probe, rules=ClaudeRules(claude_model(model), _silent(structure))
-    )
-    return counter.request(request).total.tokens
+def request_times(model: str, request: Request, documented: int) -> dict[str, float]:
+    """How often each constant counts in a request."""
+    times = {}
+    for name in (*TEXT, *STRUCTURE, *LATER_STRUCTURE):
+        # A thousand instead of one, since totals are whole tokens.
+        with_it = counted(model, request, _only(**{name: 1000.0})).total.tokens
+        times[name] = round((with_it - documented) / 1000, 2)
+    return times
 
 
 def message_times(model: str, messages: Sequence[Message]) -> dict[str, float]:
     """How often each constant counts in some messages of a session."""
-    rules = ClaudeRules(claude_model(model), _silent({}))
-    renderings: list[Rendering] = [rules.message(message) for message in messages]
+    rules = ClaudeRules(claude_model(model), _only())
+    renderings = [rules.message(message) for message in messages]
     times = text_times([text for rendering in renderings for text in rendering.texts])
     for name in STRUCTURE:
-        probing = ClaudeRules(claude_model(model), _silent({name: 1.0}))
+        probing = ClaudeRules(claude_model(model), _only(**{name: 1.0}))
         times[name] = sum(probing.message(message).fixed_tokens for message in messages)
     return times
 
@@ -211,8 +130,8 @@ _BILLED = (
 )  # fmt: skip
 
 
-def billed_rows(data: Path) -> Iterator[tuple[str, Request, float, float]]:
-    """Model, request, bill and weight of every recorded request to a Claude model."""
+def billed_rows(data: Path) -> Iterator[tuple[str, Request, float, float, str]]:
+    """Model, request, bill, weight and origin of every recorded request to a Claude model."""
     with gzip.open(data / "usage_pairs.jsonl.gz") as lines:
         rows = [json.loads(line) for line in lines]
     for row in rows:
@@ -222,13 +141,14 @@ def billed_rows(data: Path) -> Iterator[tuple[str, Request, float, float]]:
         usage = row["usage"]
         billed = sum(usage.get(name) or 0 for name in _BILLED)
         request = replace(wire.read(row["request"], spoken), model=model)
-        yield model, request, billed, 1.0 if spoken is Format.ANTHROPIC else _OTHER_HOST_WEIGHT
+        weight = 1.0 if spoken is Format.ANTHROPIC else _OTHER_HOST_WEIGHT
+        yield model, request, billed, weight, f"{row['provider']}:{row['file']}"
     with gzip.open(data / "count_tokens.jsonl.gz") as lines:
         counted = [json.loads(line) for line in lines]
     for row in counted:
         if "anthropic.com" in urlsplit(row["uri"]).netloc:
             request = wire.read(row["request"], Format.ANTHROPIC)
-            yield request.model, request, row["response"]["input_tokens"], 1.0
+            yield request.model, request, row["response"]["input_tokens"], 1.0, f"counted:{row['file']}"
 
 
 def _route(row: Mapping[str, Any]) -> tuple[Format, str]:
@@ -237,28 +157,33 @@ def _route(row: Mapping[str, Any]) -> tuple[Format, str]:
     return (Format.ANTHROPIC if row["provider"] == "anthropic" else Format.CHAT), row["model"]
 
 
-def examples(data: Path) -> dict[str, list[Example]]:
-    """Examples by family, those that the request alone explains."""
-    found: dict[str, list[Example]] = {"claude-2": [], "claude-3": [], "claude-4.7": []}
-    for model, request, billed, weight in billed_rows(data):
-        counter = RequestCounter(
-            model=model, backend="probe", ruler=Probe(), rules=ClaudeRules(claude_model(model), _silent({}))
-        )
-        if not billed or counter.request(request).unexplained:
+def examples(data: Path) -> list[Example]:
+    """The recorded requests that explain their bill alone."""
+    found: list[Example] = []
+    for model, request, billed, weight, recording in billed_rows(data):
+        count = counted(model, request, _only())
+        if not billed or count.unexplained:
             continue
-        times, documented = request_times(model, request)
-        found[family_of(model)].append(
-            Example(times=times, tokens=billed - documented, billed=billed, weight=weight)
+        documented = count.total.tokens
+        times = request_times(model, request, documented)
+        found.append(
+            Example(
+                times=times,
+                tokens=billed - documented,
+                billed=billed,
+                weight=weight,
+                family=family_of(model),
+                recording=recording,
+            )
         )
-    return {family: _unrepeated(some) for family, some in found.items()}
+    return found
 
 
-def _unrepeated(some: list[Example]) -> list[Example]:
+def _unrepeated(some: Sequence[Example]) -> list[Example]:
     """Copies of one request count little more than one of it."""
-    copies = Counter((e.tokens, tuple(sorted(e.times.items()))) for e in some)
-    return [
-        replace(e, weight=e.weight * copies[e.tokens, tuple(sorted(e.times.items()))] ** -0.25) for e in some
-    ]
+    keys = [(e.tokens, tuple(sorted(e.times.items()))) for e in some]
+    copies = Counter(keys)
+    return [replace(e, weight=e.weight * copies[key] ** -0.25) for e, key in zip(some, keys, strict=True)]
 
 
 def session_examples(some: Sequence[Increment]) -> list[Example]:
@@ -325,7 +250,7 @@ def fit_later(
     priors |= {name: replace(prior, value=first[name]) for name, prior in STRUCTURE.items()}
     solved = solve(grouped, priors | LATER_STRUCTURE)
     text = {name: first[name] * solved[group_of[name]] if name in group_of else first[name] for name in TEXT}
-    text["accented"] *= _ACCENTED_LATER
+    text["accented"] *= ACCENTED_LATER
     structure = {name: solved[name] for name in (*STRUCTURE, *LATER_STRUCTURE)}
     return {name: round(value, 4) for name, value in (text | structure).items()}
 
@@ -356,18 +281,14 @@ def constants_of(family: str, solved: Mapping[str, float]) -> Constants:
     )
 
 
-def fit(data: Path) -> Fitted:
-    """All families, from all the data."""
-    found = examples(data)
-    steps = increments(data / "sessions")
-    first = solve(found["claude-3"] + session_examples(steps), TEXT | STRUCTURE)
-    later = fit_later(found["claude-4.7"], first, steps)
+def fit(bills: Sequence[Example], steps: Sequence[Increment], grown: Sequence[Example]) -> dict[str, Constants]:
+    """All families, from recorded bills and from the steps of sessions (`grown`: the steps as examples)."""
+    by_family = {f: _unrepeated([e for e in bills if e.family == f]) for f in AROUND_TOKENS}
+    first = solve([*by_family["claude-3"], *grown], TEXT | STRUCTURE)
+    later = fit_later(by_family["claude-4.7"], first, steps)
     oldest = {**first, "m_user": 4.0, "m_assistant": 4.0}
     solved = {"claude-2": oldest, "claude-3": first, "claude-4.7": later}
-    return Fitted(
-        fitted=date.today().isoformat(),
-        families={family: constants_of(family, some) for family, some in solved.items()},
-    )
+    return {family: constants_of(family, some) for family, some in solved.items()}
 
 
 def class_table() -> bytes:
@@ -389,7 +310,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path(claude.__file__).parent / "data")
     options = parser.parse_args()
     (options.out / "o200k_classes.z").write_bytes(zlib.compress(class_table(), 9))
-    shipped = msgspec.json.format(msgspec.json.encode(fit(options.data)), indent=1)
+    steps = increments(options.data / "sessions")
+    families = fit(examples(options.data), steps, session_examples(steps))
+    fitted = Fitted(fitted=date.today().isoformat(), families=families)
+    shipped = msgspec.json.format(msgspec.json.encode(fitted), indent=1)
     (options.out / "claude.json").write_bytes(shipped + b"\n")
     print(f"wrote {options.out / 'claude.json'}")
     return 0

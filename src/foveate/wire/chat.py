@@ -73,10 +73,13 @@ def tool(raw: bytes) -> Tool:
 
 def _thinking(fields: Fields) -> str:
     """How much to reason: OpenAI's field, OpenRouter's, or the one of Z.ai and DeepSeek."""
+    asked = record(fields.get("reasoning"))
+    wanted = asked.get("enabled") is True or asked.get("max_tokens")
     return (
         as_text(value(fields.get("reasoning_effort")))
-        or as_text(record(fields.get("reasoning")).get("effort"))
+        or as_text(asked.get("effort"))
         or as_text(record(fields.get("thinking")).get("type"))
+        or ("enabled" if wanted or as_text(value(fields.get("model"))).endswith(":thinking") else "")
     )
 
 
