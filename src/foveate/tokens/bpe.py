@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from foveate.tokens.pieces import PIECE_CHARS, cut
+from foveate.tokens.pieces import PIECE_CHARS, broken, cut
 
 # Below this, one call that holds the interpreter's lock is over sooner than another thread would notice.
 _SHORT_CHARS = 8 * 1024
@@ -42,6 +42,7 @@ class Bpe:
         self.name = name
         self._engine = engine
         self._has_seams = has_seams
+        self._special_tokens = tuple(special_tokens)
         self._special_marks = tuple(sorted({token[:2] for token in special_tokens}))
         self._frame = len(engine.encode_ordinary(""))
         _watch_forks()
@@ -52,7 +53,7 @@ class Bpe:
             return 0
         try:
             if self._spells_special(text):
-                return self._count_ordinary(text)
+                return self._count_spelled(text)
             if len(text) <= _SHORT_CHARS:
                 return len(self._engine.encode_flat(text)) // 4 - self._frame
             return sum(self._count_batch(self._pieces(text)))
@@ -83,13 +84,24 @@ class Bpe:
             yield from self.ids(without_surrogates(text))
 
     def _spells_special(self, text: str) -> bool:
-        return any(mark in text for mark in self._special_marks)
+        return any(mark in text for mark in self._special_marks) and any(
+            token in text for token in self._special_tokens
+        )
 
     def _pieces(self, text: str) -> list[str]:
         return cut(text) if self._has_seams else [text]
 
+    def _count_spelled(self, text: str) -> int:
+        """A special token that is cut at a seam of its own is text like any other."""
+        if len(text) <= _SHORT_CHARS or not self._has_seams:
+            return self._count_ordinary(text)
+        pieces = broken(text, self._special_tokens)
+        spelled = [piece for piece in pieces if self._spells_special(piece)]
+        plain = [piece for piece in pieces if not self._spells_special(piece)]
+        return sum(self._count_batch(plain)) + sum(map(self._count_ordinary, spelled))
+
     def _count_ordinary(self, text: str) -> int:
-        return sum(len(self._engine.encode_ordinary(piece)) - self._frame for piece in self._pieces(text))
+        return len(self._engine.encode_ordinary(text)) - self._frame
 
     def _count_batch(self, pieces: list[str]) -> list[int]:
         if _forked:  # the engine's thread pool did not come along into this process

@@ -7,8 +7,13 @@ back. So the tokens of the whole are the tokens of the pieces, one after the oth
 """
 
 import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 PIECE_CHARS = 32 * 1024
+# Where words are, a seam is found in much less; where none are, looking on would cost more than it brings, and
+# another thread would wait for the end of it.
+_LOOK_AHEAD_CHARS = 1024
 
 _AFTER_WORD = ' \t\r\n,.;:!?()[]{}"<>=+-*/\\|&%$#@^~`。、，！？；：（）「」『』《》…—“”'
 _SEAM = re.compile(rf"[^\W_](?=[{re.escape(_AFTER_WORD)}])")
@@ -17,12 +22,27 @@ _SEAM = re.compile(rf"[^\W_](?=[{re.escape(_AFTER_WORD)}])")
 def cut(text: str, piece_chars: int = PIECE_CHARS) -> list[str]:
     """`text` in pieces of about `piece_chars`; a stretch without a seam stays whole."""
     pieces: list[str] = []
-    start = 0
-    while len(text) - start > piece_chars:
-        seam = _SEAM.search(text, start + piece_chars - 1)
-        if seam is None:
-            break
-        pieces.append(text[start : seam.end()])
-        start = seam.end()
+    start, at = 0, piece_chars
+    while at < len(text):
+        seam = _SEAM.search(text, at - 1, at + _LOOK_AHEAD_CHARS)
+        if seam is not None:
+            pieces.append(text[start : seam.end()])
+            start = at = seam.end()
+        at += piece_chars
     pieces.append(text[start:] if start else text)
     return pieces
+
+
+def broken(text: str, words: Sequence[str]) -> list[str]:
+    """`text` in pieces, cut inside every one of `words` that has a seam, so that no piece spells it."""
+    inside = {word: seam.end() for word in words if (seam := _SEAM.search(word)) is not None}
+    seams = {at + inner for word, inner in inside.items() for at in _occurrences(text, word)}
+    stretches = [text[start:end] for start, end in pairwise((0, *sorted(seams), len(text)))]
+    return [piece for stretch in stretches for piece in cut(stretch)]
+
+
+def _occurrences(text: str, word: str) -> Iterator[int]:
+    at = text.find(word)
+    while at >= 0:
+        yield at
+        at = text.find(word, at + 1)
