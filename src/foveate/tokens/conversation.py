@@ -50,8 +50,13 @@ class _Counted:
 
     def count(self, messages: list[Message]) -> TokenCount:
         if self._opening is None or self._tally.messages < len(messages):
+            self._opening = self._opened(messages)
             self._tally = self._counter.extend(self._tally, *messages[self._tally.messages :])
-            self._opening = self._counter.opening(
-                self._request, messages[0] if messages else None, messages[-1] if messages else None
-            )
         return self._counter.total(self._opening, self._tally)
+
+    def _opened(self, messages: list[Message]) -> Opening:
+        """Once there is a first message, only the frame can still change."""
+        first, last = (messages[0], messages[-1]) if messages else (None, None)
+        if self._opening is None or not self._tally.messages:
+            return self._counter.opening(self._request, first, last)
+        return replace(self._opening, frame=self._counter.frame(self._request, first, last))

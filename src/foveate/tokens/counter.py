@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from foveate import wire
-from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest
+from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest, digests
 from foveate.tokens.rendering import Measured, Ruler, Rules, measure
 from foveate.tokens.tally import EMPTY, Tally
 from foveate.values import Message, Request, TokenCount
@@ -102,14 +102,17 @@ class RequestCounter:
 
     def opening(self, request: Request, first: Message | None, last: Message | None) -> Opening:
         """The count of everything but the messages, of which the ends can matter to what goes around them."""
-        frame = self._rules.frame(request, first, last)
-        around = [
-            self._rules.system(request),
-            self._rules.toolbox(request, first),
-            replace(frame, unexplained=request.unexplained + frame.unexplained),
-        ]
-        system, toolbox, framed = measure(around, self._ruler)
-        return Opening(system=system, tools=self._tools(request, toolbox), frame=framed)
+        around = [self._rules.system(request), self._rules.toolbox(request, first)]
+        system, toolbox = measure(around, self._ruler)
+        frame = self.frame(request, first, last)
+        return Opening(system=system, tools=self._tools(request, toolbox), frame=frame)
+
+    def frame(self, request: Request, first: Message | None, last: Message | None) -> Measured:
+        """The part of the opening that the last message can change."""
+        rendering = self._rules.frame(request, first, last)
+        if request.unexplained:
+            rendering = replace(rendering, unexplained=request.unexplained + rendering.unexplained)
+        return measure([rendering], self._ruler)[0]
 
     def extend(self, tally: Tally, *messages: Message) -> Tally:
         """`tally` with more messages; costs what they cost, however long the session is."""
@@ -203,12 +206,7 @@ def _ends(messages: Sequence[bytes]) -> Sequence[bytes]:
 
 def _chain(request: Request) -> list[bytes]:
     """The digest of each beginning of the conversation. Cache marks are no part of what is counted."""
-    chain: list[bytes] = []
-    link = request.format.encode()
-    for raw in request.messages:
-        link = digest(link, wire.unmarked(raw))
-        chain.append(link)
-    return chain
+    return list(digests(request.format.encode(), map(wire.unmarked, request.messages)))
 
 
 def _joined(opening: Opening, tally: Tally) -> tuple[str, ...]:
