@@ -1,10 +1,11 @@
 """The command line: one file a command, and the one place where errors become exit codes."""
 
 import sys
+from collections.abc import Sequence
 
 import typer
 
-from foveate.cli import count
+from foveate.cli import count, screen
 from foveate.cli.exits import exit_code
 from foveate.errors import FoveateError
 
@@ -40,13 +41,10 @@ def _options(
 app.command("count")(count.command)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error of ours is one line on standard error and an exit code."""
     try:
-        app(prog_name="foveate")
+        app(arguments, prog_name="foveate")
     except FoveateError as error:
-        sys.stderr.write(f"foveate: {error}\n")
+        screen.print_note(str(error))
         sys.exit(exit_code(error))
-    except BrokenPipeError:  # whoever read our output has gone: nothing is wrong
-        sys.stdout = None
-        sys.exit(0)

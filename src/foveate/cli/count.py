@@ -1,9 +1,11 @@
 """`foveate count`: how many tokens texts or a whole request are."""
 
 import asyncio
+import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,9 +18,12 @@ from foveate.errors import BadOption, UnreadableInput
 if TYPE_CHECKING:
     from foveate.tokens import RequestCount
     from foveate.tokens.backends import CounterOptions
+    from foveate.tokens.cascade import Cascade
 
 STANDARD_INPUT = "-"
 DEFAULT_MODEL = "gpt-4o"
+# After so long, a person is told that something is going on.
+LONG_SECONDS = 1.0
 
 # Where a provider's key is looked for; a server of one's own needs none.
 _KEYS = {
@@ -68,16 +73,14 @@ def command(
     if request is not None:
         if files:
             raise BadOption("--request counts one request body: leave out the other files")
-        counted = asyncio.run(_count_request(options, _read(request), model))
-        _show(counted, heading="part", as_json=json)
+        asyncio.run(_count_request(options, _read(request), model, as_json=json))
         return
     failures: list[UnreadableInput] = []
-    texts = dict(_readable(files or [STANDARD_INPUT], failures))
+    texts = list(_readable(files or [STANDARD_INPUT], failures))
     for failure in failures:
-        screen.print_error(failure)
+        screen.print_note(str(failure))
     if texts:
-        counted = asyncio.run(_count_texts(options, texts, model or DEFAULT_MODEL))
-        _show(counted, heading="file", as_json=json)
+        asyncio.run(_count_texts(options, texts, model or DEFAULT_MODEL, as_json=json))
     if failures:
         raise typer.Exit(SOME_FAILED if texts else BAD_INPUT)
 
@@ -87,6 +90,8 @@ def _options(
 ) -> "CounterOptions":
     from foveate.tokens.backends import Backend, CounterOptions
 
+    if not math.isfinite(timeout_seconds):
+        raise BadOption("--timeout takes a number of seconds")
     chosen = Backend.named(backend)
     variable = _KEYS.get(chosen, "")
     if variable and not os.environ.get(variable):
@@ -101,54 +106,84 @@ def _options(
     )
 
 
-async def _count_request(options: "CounterOptions", body: bytes, model: str | None) -> "RequestCount":
+async def _count_request(options: "CounterOptions", body: bytes, model: str | None, *, as_json: bool) -> None:
     from foveate import wire
     from foveate.tokens import with_model
-    from foveate.tokens.backends import Counting
 
     request = with_model(wire.read(body), model)
-    async with Counting(options) as cascade:
-        return await cascade.request(request)
-
-
-async def _count_texts(options: "CounterOptions", texts: dict[str, str], model: str) -> "RequestCount":
-    from foveate.tokens import summed
-    from foveate.tokens.backends import Counting
-
-    async with Counting(options) as cascade:
-        return summed(model, {name: await cascade.text(text, model) for name, text in texts.items()})
-
-
-def _show(counted: "RequestCount", *, heading: str, as_json: bool) -> None:
+    counted = await _counted(options, lambda cascade: cascade.request(request))
     if as_json:
         screen.print_json(counted)
     else:
-        screen.print_count(counted, heading=heading)
+        roles = [wire.message(request.format, raw).role for raw in request.messages]
+        screen.print_count(counted, heading="part", roles=roles)
+
+
+async def _count_texts(
+    options: "CounterOptions", texts: list[tuple[str, str]], model: str, *, as_json: bool
+) -> None:
+    from foveate.tokens import summed
+
+    async def count_all(cascade: "Cascade") -> "RequestCount":
+        return summed(model, [(name, await cascade.text(text, model)) for name, text in texts])
+
+    counted = await _counted(options, count_all)
+    if as_json:
+        screen.print_json(counted)
+    else:
+        screen.print_count(counted, heading="file")
+
+
+async def _counted(
+    options: "CounterOptions", count: Callable[["Cascade"], Coroutine[None, None, "RequestCount"]]
+) -> "RequestCount":
+    """What `count` gives; says where that takes long, and where a server that was to count did not."""
+    from foveate.tokens.backends import Counting
+    from foveate.tokens.endpoints import Endpoints
+
+    endpoints = Endpoints()
+    async with Counting(options, endpoints) as cascade:
+        counting = asyncio.create_task(count(cascade))
+        done, _ = await asyncio.wait((counting,), timeout=LONG_SECONDS)
+        with nullcontext() if done else screen.waiting("counting"):
+            counted = await counting
+    for trouble in endpoints.troubles.values():
+        screen.print_note(f"{trouble}; counted here instead")
+    return counted
 
 
 def _readable(names: list[str], failures: list[UnreadableInput]) -> Iterator[tuple[str, str]]:
     for name in names:
         try:
-            yield name, _text(name, _read(name))
+            yield printable(name), _text(name, _read(name))
         except UnreadableInput as failure:
             failures.append(failure)
 
 
 def _read(name: str) -> bytes:
-    if name == STANDARD_INPUT:
-        if sys.stdin.isatty():
-            screen.print_hint("reading from standard input; end with Ctrl-D")
-        return sys.stdin.buffer.read()
     try:
-        return Path(name).read_bytes()
+        if name != STANDARD_INPUT:
+            return Path(name).read_bytes()
+        if sys.stdin is None:
+            raise UnreadableInput("standard input", "is closed")
+        if sys.stdin.isatty():
+            screen.print_note("reading from standard input; end with Ctrl-D")
+        return sys.stdin.buffer.read()
     except OSError as error:
-        raise UnreadableInput(name, error.strerror or "cannot be read") from None
+        raise UnreadableInput(printable(name), error.strerror or "cannot be read") from None
+    except ValueError as error:  # a name with a zero byte in it
+        raise UnreadableInput(printable(name), str(error)) from None
 
 
 def _text(name: str, data: bytes) -> str:
     if b"\0" in data[:8192]:
-        raise UnreadableInput(name, "is binary, not text")
+        raise UnreadableInput(printable(name), "is binary, not text")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UnreadableInput(name, f"is not UTF-8 (byte {error.start})") from None
+        raise UnreadableInput(printable(name), f"is not UTF-8 (byte {error.start})") from None
+
+
+def printable(name: str) -> str:
+    """A file's name as it can be shown: bytes that are no UTF-8 become the replacement character."""
+    return os.fsencode(name).decode("utf-8", "replace")

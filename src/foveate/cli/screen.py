@@ -1,15 +1,20 @@
-"""What commands print: tables for people, JSON for programs, errors on standard error."""
+"""What commands print: tables for people, JSON for programs, notes on standard error."""
 
 import json
 import os
+import re
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from foveate.errors import FoveateError
-
 if TYPE_CHECKING:
-    from foveate.tokens.counter import RequestCount
+    from foveate.tokens.counter import PartCount, RequestCount
+
+# Parts that every request has room for, and that are only worth a row where there is something in them.
+_OFTEN_EMPTY = frozenset(("system", "tools", "images", "overhead"))
+_MESSAGE = re.compile(r"messages\[(\d+)\]")
 
 
 def print_json(counted: "RequestCount") -> None:
@@ -17,30 +22,58 @@ def print_json(counted: "RequestCount") -> None:
     shown = asdict(counted)
     if not shown["unexplained"]:
         del shown["unexplained"]
-    sys.stdout.write(json.dumps(shown, ensure_ascii=False) + "\n")
+    _print(json.dumps(shown))
 
 
-def print_count(counted: "RequestCount", *, heading: str) -> None:
+def print_count(counted: "RequestCount", *, heading: str, roles: Sequence[str] = ()) -> None:
     """A count as a table: a row a part, the total, and how far it can be trusted."""
-    rows = [(part.name, _number(part.tokens, part.exact)) for part in counted.parts]
+    rows = [
+        (_label(part, roles), _number(part.tokens, part.exact))
+        for part in counted.parts
+        if part.tokens or part.name not in _OFTEN_EMPTY or not roles
+    ]
     total = ("total", _number(counted.total.tokens, counted.total.exact))
-    width = max((len(name) for name, _ in (*rows, total, (heading, ""))), default=0)
+    width = max(len(name) for name, _ in (*rows, total, (heading, "")))
     digits = max(len(number) for _, number in (*rows, total, ("", "tokens")))
     lines = [_dim(f"{heading:<{width}}  {'tokens':>{digits}}")]
     lines += [f"{name:<{width}}  {number:>{digits}}" for name, number in rows]
     lines.append(_bold(f"{total[0]:<{width}}  {total[1]:>{digits}}"))
     lines.append(_dim(_trust(counted)))
-    sys.stdout.write("\n".join(lines) + "\n")
+    _print("\n".join(lines))
 
 
-def print_error(error: FoveateError) -> None:
-    """One line on standard error."""
-    sys.stderr.write(f"foveate: {error}\n")
+def print_note(text: str) -> None:
+    """One line on standard error: what is wrong, or what is going on."""
+    sys.stderr.write(f"foveate: {' '.join(text.split())}\n")
 
 
-def print_hint(text: str) -> None:
-    """A quiet line on standard error."""
-    sys.stderr.write(f"foveate: {text}\n")
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A line on a terminal's standard error that goes away again."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    sys.stderr.write(f"foveate: {what} …")
+    sys.stderr.flush()
+    try:
+        yield
+    finally:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+def _print(text: str) -> None:
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has gone: nothing is wrong, and nothing more to be said
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _label(part: "PartCount", roles: Sequence[str]) -> str:
+    found = _MESSAGE.fullmatch(part.name) if roles else None
+    return f"{part.name} {roles[int(found[1])]}".rstrip() if found else part.name
 
 
 def _number(tokens: int, exact: bool) -> str:

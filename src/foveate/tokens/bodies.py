@@ -1,6 +1,6 @@
 """Request bodies counted offline, in whichever of the formats they come."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,12 +34,12 @@ def with_model(request: Request, model: str | None) -> Request:
     return replace(request, model=model or request.model or _USUAL_MODELS[request.format])
 
 
-def summed(model: str, counts: Mapping[str, RequestCount]) -> RequestCount:
-    """Several counts as one, with a part for each."""
-    backends = dict.fromkeys(count.backend for count in counts.values())
+def summed(model: str, counts: Sequence[tuple[str, RequestCount]]) -> RequestCount:
+    """Several counts as one, with a part for each name."""
+    asked = [count for _, count in counts if count.total.tokens] or [count for _, count in counts]
     return RequestCount(
         model=model,
-        backend=", ".join(backends),
-        total=sum((count.total for count in counts.values()), NOTHING),
-        parts=tuple(PartCount(name, count.total.tokens, count.total.exact) for name, count in counts.items()),
+        backend=", ".join(dict.fromkeys(count.backend for count in asked)),
+        total=sum((count.total for _, count in counts), NOTHING),
+        parts=tuple(PartCount(name, count.total.tokens, count.total.exact) for name, count in counts),
     )

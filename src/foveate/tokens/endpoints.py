@@ -58,9 +58,10 @@ class Endpoints:
         """The state of the breaker of `url`."""
         return self._breakers.get(url, Breaker())
 
-    def trouble(self, url: str) -> str | None:
-        """Why the last call to `url` gave no count; None where it gave one, or there was none."""
-        return self._troubles.get(url)
+    @property
+    def troubles(self) -> dict[str, str]:
+        """Why the last call to an endpoint gave no count, by its address; nothing of one that gave a count."""
+        return dict(self._troubles)
 
     async def ask(
         self, url: str, subject: str, model: str, call: Callable[[], Awaitable[TokenCount]]

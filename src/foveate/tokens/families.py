@@ -1,7 +1,9 @@
 """Which rules and which ruler count for a model, found by its name and, where known, its host."""
 
 import re
-from functools import lru_cache
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 
 from foveate.tokens.counter import RequestCounter
@@ -25,20 +27,21 @@ _KEPT_COUNTERS = 64
 @lru_cache(_KEPT_COUNTERS)
 def counter_for(model: str, host: str = "", capacity: int = DEFAULT_CAPACITY) -> RequestCounter:
     """The offline counter of a model; an unknown one is counted as its likeliest kin, and not called exact."""
-    ruler, rules = _family(model, host)
+    family = _family(model, host)
+    ruler = family.ruler()
     backend = "offline" if ruler.exact else "estimate"
-    return RequestCounter(model=model, backend=backend, ruler=ruler, rules=rules, capacity=capacity)
+    return RequestCounter(model=model, backend=backend, ruler=ruler, rules=family.rules, capacity=capacity)
 
 
 @lru_cache(_KEPT_COUNTERS)
 def estimating_counter_for(model: str, capacity: int = DEFAULT_CAPACITY) -> RequestCounter:
     """A counter that loads no vocabulary: the model's rules over an estimate of its texts."""
-    ruler, rules = _family(model, "")
+    family = _family(model, "")
     return RequestCounter(
         model=model,
         backend="estimate",
-        ruler=estimate_for(ruler.name),
-        rules=rules,
+        ruler=estimate_for(family.vocabulary),
+        rules=family.rules,
         capacity=capacity,
     )
 
@@ -50,12 +53,11 @@ def counter_from_file(model: str, vocabulary: Path, capacity: int = DEFAULT_CAPA
     Raises:
         BadVocabulary: the file cannot be used.
     """
-    _, rules = _family(model, "")
     return RequestCounter(
         model=model,
         backend="offline",
         ruler=BpeRuler(from_file(vocabulary)),
-        rules=rules,
+        rules=_family(model, "").rules,
         capacity=capacity,
     )
 
@@ -65,27 +67,37 @@ def is_claude(model: str) -> bool:
     return _CLAUDE.search(model.lower()) is not None
 
 
-def _family(model: str, host: str) -> tuple[Ruler, Rules]:
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """How a model's requests are rendered, what vocabulary its texts are cut by, and the ruler for them."""
+
+    rules: Rules
+    vocabulary: str
+    ruler: Callable[[], Ruler]
+
+
+def _family(model: str, host: str) -> _Family:
     name = model.lower()
     if is_claude(name):
-        from foveate.tokens.claude import claude_ruler
+        from foveate.tokens.claude import claude_ruler, family_of
         from foveate.tokens.rules.claude import claude_rules
 
-        return claude_ruler(name), claude_rules(name)
+        return _Family(claude_rules(name), family_of(name), partial(claude_ruler, name))
     if _GEMINI.search(name):
         from foveate.tokens.rules.gemini import gemini_rules
 
         gemini = gemini_rules(name, host)
-        return bundled_ruler(gemini.vocabulary), gemini
+        return _bundled(gemini, gemini.vocabulary)
     if _OPENAI.search(name):
         from foveate.tokens.rules.openai import openai_rules
 
         openai = openai_rules(name)
-        return bundled_ruler(openai.vocabulary, exact=openai.known, spread=openai.spread), openai
+        return _bundled(openai, openai.vocabulary, exact=openai.known, spread=openai.spread)
     from foveate.tokens.rules.template import TemplateRules, template_for
 
     template = template_for(name, host)
-    return (
-        bundled_ruler(template.vocabulary, exact=template.exact, spread=template.spread),
-        TemplateRules(template),
-    )
+    return _bundled(TemplateRules(template), template.vocabulary, exact=template.exact, spread=template.spread)
+
+
+def _bundled(rules: Rules, vocabulary: str, *, exact: bool = True, spread: float = 0.0) -> _Family:
+    return _Family(rules, vocabulary, partial(bundled_ruler, vocabulary, exact=exact, spread=spread))

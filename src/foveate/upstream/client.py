@@ -1,7 +1,9 @@
 """JSON over HTTP with one time-out, and every failure translated into the tree of `errors`."""
 
 import asyncio
+import os
 from collections.abc import Mapping
+from io import BytesIO
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -61,17 +63,18 @@ class Client:
         """
         import aiohttp
 
+        # A stream is sent piece by piece; bytes would be sent at once, and hold up the event loop.
         sent = {"content-type": "application/json", **(headers or {})}
         try:
             async with (
                 asyncio.timeout(self.timeout_seconds),
-                self._opened().post(url, data=body, headers=sent, allow_redirects=False) as response,
+                self._opened().post(url, data=BytesIO(body), headers=sent, allow_redirects=False) as response,
             ):
                 reply = await _read(response, url)
         except TimeoutError:
             raise UpstreamTimeout(url, self.timeout_seconds) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise UpstreamUnreachable(url, _one_line(str(error) or type(error).__name__)) from None
+            raise UpstreamUnreachable(url, _reason(error)) from None
         if not 200 <= response.status < 300:
             raise UpstreamStatus(url, response.status, _one_line(reply.decode("utf-8", "replace")))
         try:
@@ -100,6 +103,17 @@ async def _read(response: "aiohttp.ClientResponse", url: str) -> bytes:
 
 def _too_long(url: str) -> UpstreamGarbled:
     return UpstreamGarbled(url, f"the answer is longer than {_LONGEST_REPLY_BYTES} bytes")
+
+
+def _reason(error: Exception) -> str:
+    """Why there was no connection, in the system's words where they are to be had."""
+    import aiohttp
+
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, OSError) and cause.errno is not None:
+        said = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror
+        return f"no connection ({said})"
+    return _one_line(str(error) or type(error).__name__)
 
 
 def _one_line(text: str) -> str:

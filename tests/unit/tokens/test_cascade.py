@@ -125,7 +125,7 @@ async def test_a_closed_port_is_a_failure_and_not_a_no() -> None:
     assert {count.total for count in counts} == {replace(OFFLINE, exact=False)}
     assert endpoints.why_not(url, "text") is None
     assert not endpoints.breaker(url).is_closed
-    assert url in (endpoints.trouble(url) or "")
+    assert url in endpoints.troubles[url]
 
 
 async def test_without_use_endpoint_no_probe_is_ever_sent() -> None:
@@ -173,7 +173,7 @@ async def test_after_the_wait_one_trial_closes_the_breaker_again() -> None:
     assert healed.total == TokenCount(6, True, 6)
     assert healed.backend == "endpoint"
     assert endpoints.breaker(server.url).is_closed
-    assert endpoints.trouble(server.url) is None
+    assert not endpoints.troubles
 
 
 async def test_two_counts_at_once_while_half_open_send_one_trial() -> None:
