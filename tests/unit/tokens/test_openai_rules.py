@@ -171,14 +171,13 @@ def bills(shared_data: Path) -> list[tuple[str, bool, int, RequestCount]]:
     for row in rows:
         route = row["uri"].partition("?")[0].rpartition("/")[2]
         spoken = {"completions": Format.CHAT, "responses": Format.RESPONSES}.get(route)
+        billed = row["usage"].get("prompt_tokens") or row["usage"].get("input_tokens")
         if (
             not row["provider"].startswith("openai-")
             or spoken is None
-            or "input" not in str(row["usage"]) + "input"
+            or "prompt" in row["request"]
+            or not billed
         ):
-            continue
-        billed = row["usage"].get("prompt_tokens") or row["usage"].get("input_tokens")
-        if ("messages" not in row["request"] and spoken is Format.CHAT) or not billed:
             continue
         count = counted(row["request"], spoken, row["model"])
         if not count.unexplained:
