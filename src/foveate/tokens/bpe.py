@@ -84,9 +84,12 @@ class Bpe:
             yield from self.ids(without_surrogates(text))
 
     def _spells_special(self, text: str) -> bool:
-        return any(mark in text for mark in self._special_marks) and any(
-            token in text for token in self._special_tokens
-        )
+        for (
+            mark
+        ) in self._special_marks:  # a loop, as most texts are short and a generator costs more than these
+            if mark in text:
+                return any(token in text for token in self._special_tokens)
+        return False
 
     def _pieces(self, text: str) -> list[str]:
         return cut(text) if self._has_seams else [text]

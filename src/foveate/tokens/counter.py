@@ -20,6 +20,9 @@ from foveate.values import Message, Request, TokenCount
 _MEMO_CHARS = 2048
 # How many of a request's last positions are remembered: marks that move along the tail change a few of them.
 _REMEMBERED_TAIL = 16
+# Messages are read and rendered under the interpreter's lock and tokenised without it: so many in turn, and no
+# other thread has to wait until all of a long session are read.
+_MESSAGES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +119,23 @@ class RequestCounter:
 
     def extend(self, tally: Tally, *messages: Message) -> Tally:
         """`tally` with more messages; costs what they cost, however long the session is."""
-        for measured in measure([self._rules.message(m) for m in messages], self._ruler):
-            tally = tally.plus(measured, keeps_thoughts=self._rules.keeps_thoughts)
+        for start in range(0, len(messages), _MESSAGES_AT_ONCE):
+            renderings = [self._rules.message(m) for m in messages[start : start + _MESSAGES_AT_ONCE]]
+            for measured in measure(renderings, self._ruler):
+                tally = tally.plus(measured, keeps_thoughts=self._rules.keeps_thoughts)
         return tally
 
     def total(self, opening: Opening, tally: Tally) -> TokenCount:
         """Opening and messages together."""
-        parts = (opening.system, opening.tools, opening.frame)
         total = tally.tokens + tally.image_tokens + tally.thought_tokens
         upper = tally.upper + tally.image_upper + tally.thought_upper
-        total += sum(part.tokens + part.image_tokens for part in parts)
-        upper += sum(part.upper + part.image_upper for part in parts)
+        certain = tally.certain and not tally.unexplained and tally.thought_upper == tally.thought_tokens
+        for part in (opening.system, opening.tools, opening.frame):
+            total += part.tokens + part.image_tokens
+            upper += part.upper + part.image_upper
+            certain = certain and part.certain and not part.unexplained
         tokens = max(0, round(total))
-        certain = tally.certain and all(part.certain for part in parts)
-        certain = certain and tally.thought_upper == tally.thought_tokens
-        hidden = tally.unexplained or any(part.unexplained for part in parts)
-        return TokenCount(tokens, self._ruler.exact and certain and not hidden, max(tokens, math.ceil(upper)))
+        return TokenCount(tokens, self._ruler.exact and certain, max(tokens, math.ceil(upper)))
 
     def _text(self, text: str) -> TokenCount:
         length = self._ruler.lengths([text])[0]
@@ -167,12 +171,13 @@ class RequestCounter:
         return self._count_from(tally or EMPTY, request, chain, seen)
 
     def _count_from(self, tally: Tally, request: Request, chain: Sequence[bytes], seen: int) -> Tally:
-        new = [wire.message(request.format, raw) for raw in request.messages[seen:]]
-        measured = measure([self._rules.message(message) for message in new], self._ruler)
-        for position, message in enumerate(measured, start=seen):
-            tally = tally.plus(message, keeps_thoughts=self._rules.keeps_thoughts)
-            if position >= len(chain) - _REMEMBERED_TAIL:
-                self._tallies.put(chain[position], tally)
+        for start in range(seen, len(chain), _MESSAGES_AT_ONCE):
+            raws = request.messages[start : start + _MESSAGES_AT_ONCE]
+            renderings = [self._rules.message(wire.message(request.format, raw)) for raw in raws]
+            for position, measured in enumerate(measure(renderings, self._ruler), start=start):
+                tally = tally.plus(measured, keeps_thoughts=self._rules.keeps_thoughts)
+                if position >= len(chain) - _REMEMBERED_TAIL:
+                    self._tallies.put(chain[position], tally)
         return tally
 
     def _breakdown(self, opening: Opening, tally: Tally, total_tokens: int) -> tuple[PartCount, ...]:
