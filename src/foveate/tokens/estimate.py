@@ -15,12 +15,16 @@ from foveate.tokens.rendering import Length
 
 _CONSTANTS = Path(__file__).parent / "data" / "estimate.json"
 
-_LOWER, _UPPER, _DIGIT, _PUNCT, _BLANK, _LINE, _CJK, _OTHER, _TAIL = b"lUdpsnkxc"
+_LOWER, _UPPER, _DIGIT, _PUNCT, _BLANK, _LINE, _CJK, _NEAR, _FAR, _FARTHEST, _TAIL = b"lUdpsnkxyzc"
 
 
 def _class_of(byte: int) -> int:
-    if byte >= 0xC0:  # the first byte of a character: kana, han and hangul begin with these
-        return _CJK if 0xE3 <= byte <= 0xED else _OTHER
+    if byte >= 0xF0:  # the first byte of a character: emoji and rare han begin with these
+        return _FARTHEST
+    if byte >= 0xE0:  # kana, han and hangul, or the scripts of India and South-East Asia and most symbols
+        return _CJK if 0xE3 <= byte <= 0xED else _FAR
+    if byte >= 0xC0:  # accents, Greek, Cyrillic, Hebrew, Arabic
+        return _NEAR
     if byte >= 0x80:
         return _TAIL
     char = chr(byte)
@@ -36,27 +40,30 @@ def _class_of(byte: int) -> int:
 _CLASSES = bytes(map(_class_of, range(256)))
 
 FEATURES = (
-    "words", "lower", "humps", "upper", "digits", "marks", "mark_runs", "lines", "blanks", "cjk", "other",
-    "glued",
+    "words", "lower", "humps", "upper", "digits", "digit_runs", "marks", "mark_runs", "lines", "blanks", "cjk",
+    "near", "far", "farthest", "glued",
 )  # fmt: skip
 
 
 def features(text: str) -> tuple[int, ...]:
     """How often each of `FEATURES` occurs in `text`."""
     shape = text.encode("utf-8", "replace").translate(_CLASSES)
-    marks, lines = shape.count(b"pp"), shape.count(b"nn")
+    digits, marks, lines = shape.count(b"dd"), shape.count(b"pp"), shape.count(b"nn")
     return (
         shape.count(b"sl") + shape.count(b"sU"),
         shape.count(b"l"),
         shape.count(b"lU"),
         shape.count(b"U"),
-        shape.count(b"d"),
+        shape.count(b"d") - digits,
+        digits,
         shape.count(b"p") - marks,
         marks,
         shape.count(b"n") - lines,
         shape.count(b"ss"),
         shape.count(b"k"),
         shape.count(b"x"),
+        shape.count(b"y"),
+        shape.count(b"z"),
         shape.count(b"pl") + shape.count(b"pU") + shape.count(b"nl") + shape.count(b"nU"),
     )
 
