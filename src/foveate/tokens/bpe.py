@@ -1,10 +1,12 @@
 """Offline tokenizers: byte-pair encodings whose vocabularies are on this machine."""
 
 import os
+import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from foveate.tokens.pieces import PIECE_CHARS, broken, cut
+from foveate.tokens.pieces import AFTER_WORDS, PIECE_CHARS, Seam, broken, cut
 
 # Below this, one call that holds the interpreter's lock is over sooner than another thread would notice.
 _SHORT_CHARS = 8 * 1024
@@ -36,12 +38,18 @@ class Bpe:
         engine: Engine,
         *,
         special_tokens: Sequence[str] = (),
-        has_seams: bool = True,
+        seam: Seam | None = AFTER_WORDS,
+        composes: bool = False,
+        slow_on: re.Pattern[str] | None = None,
     ) -> None:
-        """`has_seams`: the vocabulary's pattern is one of those that `pieces` knows how to cut."""
+        """`seam`: where texts can be cut, if anywhere; `composes`: the model reads an accent and its letter as
+        one (NFC), which the engine leaves to us; `slow_on`: what takes the quick calls more than linear time.
+        """
         self.name = name
         self._engine = engine
-        self._has_seams = has_seams
+        self._seam = seam
+        self._composes = composes
+        self._slow_on = slow_on
         self._special_tokens = tuple(special_tokens)
         self._special_marks = tuple(sorted({token[:2] for token in special_tokens}))
         self._frame = len(engine.encode_ordinary(""))
@@ -51,9 +59,10 @@ class Bpe:
         """How many tokens `text` is."""
         if not text:
             return 0
+        text = self._composed(text)
         try:
-            if self._spells_special(text):
-                return self._count_spelled(text)
+            if self._wants_care(text):
+                return self._count_carefully(text)
             if len(text) <= _SHORT_CHARS:
                 return len(self._engine.encode_flat(text)) // 4 - self._frame
             return sum(self._count_batch(self._pieces(text)))
@@ -62,7 +71,8 @@ class Bpe:
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each of `texts` is, counted side by side."""
-        if len(texts) < 8 or any(len(text) > PIECE_CHARS or self._spells_special(text) for text in texts):
+        texts = [self._composed(text) for text in texts] if self._composes else texts
+        if len(texts) < 8 or any(len(text) > PIECE_CHARS or self._wants_care(text) for text in texts):
             return [self.count(text) for text in texts]
         try:
             counts = self._count_batch(list(texts))
@@ -72,8 +82,9 @@ class Bpe:
 
     def ids(self, text: str) -> Iterator[Sequence[int]]:
         """The token ids of `text`, a piece at a time."""
+        text = self._composed(text)
         try:
-            if self._spells_special(text):
+            if self._wants_care(text):
                 yield from map(self._engine.encode_ordinary, self._pieces(text))
             elif len(text) <= _SHORT_CHARS:
                 yield memoryview(self._engine.encode_flat(text)).cast("I")
@@ -83,25 +94,28 @@ class Bpe:
         except UnicodeEncodeError:
             yield from self.ids(without_surrogates(text))
 
-    def _spells_special(self, text: str) -> bool:
-        for (
-            mark
-        ) in self._special_marks:  # a loop, as most texts are short and a generator costs more than these
-            if mark in text:
-                return any(token in text for token in self._special_tokens)
-        return False
+    def _composed(self, text: str) -> str:
+        return unicodedata.normalize("NFC", text) if self._composes and not text.isascii() else text
+
+    def _wants_care(self, text: str) -> bool:
+        """Whether the engine's quick calls would find a special token in `text`, or be slow on it."""
+        # A loop, as most texts are short and a generator costs more than these.
+        for mark in self._special_marks:
+            if mark in text and any(token in text for token in self._special_tokens):
+                return True
+        return self._slow_on is not None and self._slow_on.search(text) is not None
 
     def _pieces(self, text: str) -> list[str]:
-        return cut(text) if self._has_seams else [text]
+        return cut(text, seam=self._seam) if self._seam else [text]
 
-    def _count_spelled(self, text: str) -> int:
+    def _count_carefully(self, text: str) -> int:
         """A special token that is cut at a seam of its own is text like any other."""
-        if len(text) <= _SHORT_CHARS or not self._has_seams:
+        if len(text) <= _SHORT_CHARS or self._seam is None:
             return self._count_ordinary(text)
-        pieces = broken(text, self._special_tokens)
-        spelled = [piece for piece in pieces if self._spells_special(piece)]
-        plain = [piece for piece in pieces if not self._spells_special(piece)]
-        return sum(self._count_batch(plain)) + sum(map(self._count_ordinary, spelled))
+        pieces = broken(text, self._special_tokens, self._seam)
+        careful = [piece for piece in pieces if self._wants_care(piece)]
+        plain = [piece for piece in pieces if not self._wants_care(piece)]
+        return sum(self._count_batch(plain)) + sum(map(self._count_ordinary, careful))
 
     def _count_ordinary(self, text: str) -> int:
         return len(self._engine.encode_ordinary(text)) - self._frame

@@ -4,6 +4,9 @@ The split patterns of GPT-2's descendants (cl100k, o200k, Llama 3, Qwen, DeepSee
 from a letter or digit over one of the characters below: a run of letters goes on only with letters, marks or an
 apostrophe, a run of digits only with digits, and what follows starts a match of its own. None of them looks
 back. So the tokens of the whole are the tokens of the pieces, one after the other.
+
+Gemma's vocabularies know no pattern, but hold no token in which a blank follows a letter or digit, so that no
+merge runs over that seam either.
 """
 
 import re
@@ -16,29 +19,31 @@ PIECE_CHARS = 32 * 1024
 _LOOK_AHEAD_CHARS = 1024
 
 _AFTER_WORD = ' \t\r\n,.;:!?()[]{}"<>=+-*/\\|&%$#@^~`。、，！？；：（）「」『』《》…—“”'
-_SEAM = re.compile(rf"[^\W_](?=[{re.escape(_AFTER_WORD)}])")
+Seam = re.Pattern[str]
+AFTER_WORDS: Seam = re.compile(rf"[^\W_](?=[{re.escape(_AFTER_WORD)}])")
+BEFORE_BLANKS: Seam = re.compile(r"[^\W_](?= )")
 
 
-def cut(text: str, piece_chars: int = PIECE_CHARS) -> list[str]:
+def cut(text: str, piece_chars: int = PIECE_CHARS, seam: Seam = AFTER_WORDS) -> list[str]:
     """`text` in pieces of about `piece_chars`; a stretch without a seam stays whole."""
     pieces: list[str] = []
     start, at = 0, piece_chars
     while at < len(text):
-        seam = _SEAM.search(text, at - 1, at + _LOOK_AHEAD_CHARS)
-        if seam is not None:
-            pieces.append(text[start : seam.end()])
-            start = at = seam.end()
+        found = seam.search(text, at - 1, at + _LOOK_AHEAD_CHARS)
+        if found is not None:
+            pieces.append(text[start : found.end()])
+            start = at = found.end()
         at += piece_chars
     pieces.append(text[start:] if start else text)
     return pieces
 
 
-def broken(text: str, words: Sequence[str]) -> list[str]:
+def broken(text: str, words: Sequence[str], seam: Seam = AFTER_WORDS) -> list[str]:
     """`text` in pieces, cut inside every one of `words` that has a seam, so that no piece spells it."""
-    inside = {word: seam.end() for word in words if (seam := _SEAM.search(word)) is not None}
+    inside = {word: found.end() for word in words if (found := seam.search(word)) is not None}
     seams = {at + inner for word, inner in inside.items() for at in _occurrences(text, word)}
     stretches = [text[start:end] for start, end in pairwise((0, *sorted(seams), len(text)))]
-    return [piece for stretch in stretches for piece in cut(stretch)]
+    return [piece for stretch in stretches for piece in cut(stretch, seam=seam)]
 
 
 def _occurrences(text: str, word: str) -> Iterator[int]:

@@ -6,11 +6,13 @@ and only when a count needs it.
 
 import base64
 import binascii
+import re
 from pathlib import Path
 from threading import Lock
 
 from foveate.errors import BadVocabulary
 from foveate.tokens.bpe import Bpe
+from foveate.tokens.pieces import AFTER_WORDS, BEFORE_BLANKS, Seam
 
 BUNDLED = (
     "o200k_base",
@@ -26,6 +28,12 @@ BUNDLED = (
     "gpt_oss",
     "kimi",
 )
+
+_SEAMS: dict[str, Seam] = {"gemma2": BEFORE_BLANKS, "gemma3": BEFORE_BLANKS}
+# The normalizer in Qwen's tokenizer.json is NFC; those of the others are empty.
+_COMPOSING = ("qwen3",)
+# Where the engine looks for Gemma's tokens of blanks, the time grows with the square of a run of mixed blanks.
+_LONG_BLANK = re.compile(r"(?<!\s)\s{256}")
 
 # How the text is split before the merges, by a word in the name of a rank file. The file itself does not say.
 _PATTERNS = {
@@ -62,8 +70,14 @@ def _read_bundled(name: str) -> Bpe:
 
     engine = splintr.Tokenizer.from_pretrained(name)
     engine.encode_batch_flat(_WARM_UP)
+    is_bpe = engine.family == "BPE"
     return Bpe(
-        name, engine, special_tokens=tuple(engine.special_tokens()), has_seams=engine.family == "BPE"
+        name,
+        engine,
+        special_tokens=tuple(engine.special_tokens()),
+        seam=_SEAMS.get(name, AFTER_WORDS if is_bpe else None),
+        composes=name in _COMPOSING,
+        slow_on=None if is_bpe else _LONG_BLANK,
     )
 
 
@@ -94,7 +108,7 @@ def _from_json(path: Path, data: bytes) -> Bpe:
         raise BadVocabulary(str(path), f"not a usable tokenizer.json: {error}") from None
     if not engine.encode_ordinary(_WARM_UP[0]):
         raise BadVocabulary(str(path), "its vocabulary has no token for a plain word")
-    return Bpe(path.name, engine, special_tokens=tuple(engine.special_tokens()), has_seams=False)
+    return Bpe(path.name, engine, special_tokens=tuple(engine.special_tokens()), seam=None)
 
 
 def _from_ranks(path: Path, data: bytes) -> Bpe:

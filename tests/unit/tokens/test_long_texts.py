@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from foveate.tokens.pieces import broken, cut
 from foveate.tokens.vocabulary import bundled
 
-VOCABULARIES = ("o200k_base", "cl100k_base", "qwen3", "mistral_v3")
+VOCABULARIES = ("o200k_base", "cl100k_base", "llama3", "mistral_v3")
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "</think>", "[INST]", "<｜end▁of▁sentence｜>", "<s>")
 
 stretches = st.one_of(
