@@ -1,0 +1,216 @@
+"""A session that grows by a message a turn and is counted after each: ours, and how others do it.
+
+The first two count every turn of it. The others read the whole session again at each turn, so they are measured
+at a few lengths and the total is the area under the line through these.
+"""
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import foveate
+from benchmarks.corpus import Source
+from benchmarks.harness import Cell
+from foveate.tokens import Conversation
+
+TURNS = 2000
+WINDOWS = (10, 100, 1000, 2000)
+_LENGTHS = (1, 10, 100, 500, 1000, 2000)
+_ROUNDS = 3
+_MODEL = "gpt-4o"
+# What each turn adds, over and over: who speaks, how many bytes, and of what.
+_CYCLE = (
+    ("user", 400, "prose"),
+    ("call", 250, "json"),
+    ("tool", 3000, "code"),
+    ("call", 600, "json"),
+    ("tool", 1500, "json"),
+    ("call", 2000, "code"),
+    ("tool", 200, "prose"),
+    ("assistant", 1800, "prose"),
+    ("user", 200, "prose"),
+    ("assistant", 900, "prose"),
+)
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Total seconds of each way to count it, by name, and our seconds per turn at each of `WINDOWS`."""
+
+    total_seconds: Mapping[str, float]
+    turn_seconds: Mapping[int, float]
+    rows: Sequence[Mapping[str, Cell]]
+
+
+def grow(sources: Mapping[str, Source], encode: Callable[[str], Sequence[int]]) -> Session:
+    """Counts one session in every way; `encode` is tiktoken's."""
+    body = _opening()
+    messages = [_message(role, sources[kind].take(size), n) for n, (role, size, kind) in enumerate(_plan())]
+    ours: list[list[float]] = []
+    memoed: list[list[float]] = []
+    for _ in range(_ROUNDS):
+        ours.append(_conversation(body, messages))
+        memoed.append(_with_memo(messages, encode))
+    whole = {
+        "litellm": _litellm(messages, body["tools"]),
+        "langchain": _langchain(messages),
+        "foveate.count_request": _request(body, messages),
+    }
+    totals = {
+        "foveate": statistics.median(map(sum, ours)),
+        "tiktoken_memo": statistics.median(map(sum, memoed)),
+    } | {name: _area(_seconds_at(call)) for name, call in whole.items()}
+    best = [min(turn) for turn in zip(*ours, strict=True)]
+    best_memoed = [min(turn) for turn in zip(*memoed, strict=True)]
+    windows = {turn: _around(best, turn) for turn in WINDOWS}
+    rows: list[dict[str, Cell]] = [
+        {
+            "measure": f"session of {TURNS} turns",
+            "who": name,
+            "seconds": round(seconds, 4),
+            "how": "all turns" if name in ("foveate", "tiktoken_memo") else f"from {len(_LENGTHS)} lengths",
+        }
+        for name, seconds in totals.items()
+    ]
+    for name, turns in (("foveate", best), ("tiktoken_memo", best_memoed)):
+        rows += [
+            {"measure": "one turn", "who": name, "turn": turn, "us": round(_around(turns, turn) * 1e6, 1)}
+            for turn in WINDOWS
+        ]
+    return Session(total_seconds=totals, turn_seconds=windows, rows=rows)
+
+
+def _plan() -> list[tuple[str, int, str]]:
+    return list(itertools.islice(itertools.cycle(_CYCLE), TURNS))
+
+
+def _opening() -> dict[str, Any]:
+    properties = {
+        "path": {"type": "string", "description": "The file, from the project's root"},
+        "pattern": {"type": "string", "description": "What to look for"},
+        "limit": {"type": "integer", "description": "How many lines at most"},
+    }
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": f"{name.title()} in the project, and say what was found there.",
+                "parameters": {"type": "object", "properties": properties, "required": ["path"]},
+            },
+        }
+        for name in ("read", "write", "search", "list", "run", "test", "edit", "diff")
+    ]
+    return {"model": _MODEL, "tools": tools, "messages": []}
+
+
+def _message(role: str, text: str, turn: int) -> Message:
+    if role == "tool":
+        return {"role": "tool", "tool_call_id": f"call_{turn - 1}", "content": text}
+    if role == "call":
+        function = {"name": "edit", "arguments": text}
+        call = {"id": f"call_{turn}", "type": "function", "function": function}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+    return {"role": role, "content": text}
+
+
+def _text(message: Message) -> str:
+    calls = message.get("tool_calls")
+    return str(calls[0]["function"]["arguments"] if calls else message["content"])
+
+
+def _conversation(body: dict[str, Any], messages: Sequence[Message]) -> list[float]:
+    """Seconds of each turn: the message added, and the whole counted."""
+    conversation = Conversation(body)
+    conversation.count()
+    seconds = []
+    for message in messages:
+        began = time.perf_counter()
+        conversation.append(message)
+        conversation.count()
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def _with_memo(messages: Sequence[Message], encode: Callable[[str], Sequence[int]]) -> list[float]:
+    """Seconds of each turn: every text tokenised once, and all of them added up again."""
+    memo: dict[str, int] = {}
+    texts: list[str] = []
+    seconds = []
+    for message in messages:
+        began = time.perf_counter()
+        texts.append(_text(message))
+        total = 3
+        for text in texts:
+            tokens = memo.get(text)
+            if tokens is None:
+                tokens = memo[text] = len(encode(text))
+            total += tokens + 4
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def _litellm(messages: Sequence[Message], tools: object) -> Callable[[int], None]:
+    import litellm
+
+    def count(turns: int) -> None:
+        litellm.token_counter(model=_MODEL, messages=list(messages[:turns]), tools=tools)
+
+    return count
+
+
+def _langchain(messages: Sequence[Message]) -> Callable[[int], None]:
+    from langchain_core.messages import convert_to_messages
+    from langchain_core.messages.utils import count_tokens_approximately
+
+    readable = [
+        {**message, "content": _text(message), "tool_calls": []} if message.get("tool_calls") else message
+        for message in messages
+    ]  # arguments that are no JSON would be refused
+    converted = convert_to_messages(readable)
+
+    def count(turns: int) -> None:
+        count_tokens_approximately(converted[:turns])
+
+    return count
+
+
+def _request(body: dict[str, Any], messages: Sequence[Message]) -> Callable[[int], None]:
+    """The body of the turn before is counted when this one comes, as it is in a session."""
+
+    def count(turns: int) -> None:
+        foveate.count_request({**body, "messages": messages[:turns]})
+
+    return count
+
+
+def _seconds_at(count: Callable[[int], None]) -> list[tuple[int, float]]:
+    """Seconds of one count at each of `_LENGTHS`; the turn before it comes first, and is not timed."""
+    found = []
+    for length in _LENGTHS:
+        taken = []
+        for turn in range(max(length - _ROUNDS, 0), length + 1):
+            began = time.perf_counter()
+            count(turn)
+            taken.append(time.perf_counter() - began)
+        found.append((length, statistics.median(taken[1:])))
+    return found
+
+
+def _area(points: Sequence[tuple[int, float]]) -> float:
+    """The sum over all turns, in straight lines between those that were measured."""
+    pairs = itertools.pairwise(points)
+    between = sum((right - left) * (low + high) / 2 for (left, low), (right, high) in pairs)
+    return points[0][1] + between
+
+
+def _around(seconds: Sequence[float], turn: int) -> float:
+    """The mean of the cycles around `turn`, so that every window holds the same kinds of messages."""
+    cycle = len(_CYCLE)
+    last = min(max(turn + cycle, 2 * cycle), len(seconds))
+    return statistics.mean(seconds[last - 2 * cycle : last])

@@ -1,0 +1,101 @@
+"""How long another thread, or the event loop, is kept waiting while something is counted.
+
+A heartbeat that wants to run every millisecond notes its longest gap in a trial. What is told is how much
+longer it is than with nothing else going on, in the quietest trial of each, since whatever else runs on the
+machine can only add to it. A tight Python loop is measured too: that is what a turn of the interpreter takes.
+"""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+
+_BEAT_SECONDS = 0.001
+_TRIALS = 7
+_TRIAL_SECONDS = 0.25
+
+
+def longest_stalls_ms(works: Mapping[str, Callable[[int], object]]) -> dict[str, float]:
+    """The longest stall under each of `works`, which are called with a new number each time."""
+    gaps: dict[str, list[float]] = {name: [] for name in ("idle", *works)}
+    number = iter(range(10**9))
+    for _ in range(_TRIALS):
+        for name, work in {"idle": _rest, **works}.items():
+            gaps[name].append(_longest_gap(work, number))
+    return _above_idle(gaps)
+
+
+def longest_loop_stalls_ms(
+    works: Mapping[str, Callable[[int], Coroutine[object, object, object]]],
+) -> dict[str, float]:
+    """The same for tasks of the event loop."""
+    gaps: dict[str, list[float]] = {name: [] for name in ("idle", *works)}
+    number = iter(range(10**9))
+    for _ in range(_TRIALS):
+        for name, work in {"idle": _rest_on_loop, **works}.items():
+            gaps[name].append(asyncio.run(_longest_loop_gap(work, number)))
+    return _above_idle(gaps)
+
+
+def python_loop(_: int) -> None:
+    """Nothing but interpreter, for a tenth of a second."""
+    ends = time.perf_counter() + 0.1
+    while time.perf_counter() < ends:
+        pass
+
+
+def _above_idle(gaps: Mapping[str, list[float]]) -> dict[str, float]:
+    idle = min(gaps["idle"])
+    return {
+        name: max(0.0, round((min(found) - idle) * 1000, 2)) for name, found in gaps.items() if name != "idle"
+    }
+
+
+def _longest_gap(work: Callable[[int], object], number: Iterator[int]) -> float:
+    beats: list[float] = []
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.is_set():
+            beats.append(time.perf_counter())
+            time.sleep(_BEAT_SECONDS)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    ends = time.perf_counter() + _TRIAL_SECONDS
+    while time.perf_counter() < ends:
+        work(next(number))
+    over.set()
+    thread.join()
+    return _longest(beats)
+
+
+async def _longest_loop_gap(
+    work: Callable[[int], Coroutine[object, object, object]], number: Iterator[int]
+) -> float:
+    beats: list[float] = []
+
+    async def beat() -> None:
+        while True:
+            beats.append(time.perf_counter())
+            await asyncio.sleep(_BEAT_SECONDS)
+
+    task = asyncio.create_task(beat())
+    ends = time.perf_counter() + _TRIAL_SECONDS
+    while time.perf_counter() < ends:
+        await work(next(number))
+    task.cancel()
+    return _longest(beats)
+
+
+def _longest(beats: list[float]) -> float:
+    return max((after - before for before, after in itertools.pairwise(beats)), default=0.0)
+
+
+def _rest(_: int) -> None:
+    time.sleep(0.05)
+
+
+async def _rest_on_loop(_: int) -> None:
+    await asyncio.sleep(0.05)
