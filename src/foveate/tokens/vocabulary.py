@@ -131,17 +131,18 @@ def _from_ranks(path: Path, data: bytes) -> Bpe:
 
 
 def _checked_ranks(path: Path, data: bytes) -> int:
-    """How many ranks the file has; every line must be a token in base64 and its rank."""
-    singles = set()
-    number = 0
+    """How many ranks the file has; every line must be a token in base64 and a rank of its own."""
+    singles, ranks = set(), set()
     for number, line in enumerate(data.splitlines(), start=1):
         try:
             token, rank = line.split()
-            int(rank)
+            ranks.add(int(rank))
             if len(token) == 4 and len(byte := base64.b64decode(token, validate=True)) == 1:
                 singles.add(byte)
         except (ValueError, binascii.Error):
             raise BadVocabulary(str(path), f"line {number} is not a token in base64 and its rank") from None
+        if len(ranks) < number:
+            raise BadVocabulary(str(path), f"line {number} repeats the rank of another token")
     if len(singles) < 256:
         raise BadVocabulary(str(path), f"only {len(singles)} of the 256 single bytes have a rank")
-    return number
+    return len(ranks)
