@@ -6,7 +6,14 @@ from threading import Thread
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; Ctrl-C ends it with the code that shells expect."""
+    try:
+        _main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _main() -> None:
     if sys.argv[1:2] == ["count"]:
         Thread(target=_read_ahead, daemon=True).start()
     from foveate.cli import main as run

@@ -9,8 +9,8 @@ import pytest
 from anthropic import Anthropic
 
 from foveate import wire
+from foveate.tokens import Backend, CounterOptions, Counting
 from foveate.tokens.anthropic import AnthropicCounter
-from foveate.tokens.backends import Backend, CounterOptions, Counting
 from foveate.tokens.counter import RequestCount
 from foveate.tokens.tokenize import Dialect, TokenizeCounter
 from foveate.upstream import Client

@@ -1,11 +1,9 @@
 """`foveate count`: how many tokens texts or a whole request are."""
 
-import asyncio
 import math
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,14 +14,11 @@ from foveate.cli.exits import BAD_INPUT, SOME_FAILED
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
-    from foveate.tokens import RequestCount
-    from foveate.tokens.backends import CounterOptions
+    from foveate.tokens import CounterOptions, RequestCount, RequestCounter
     from foveate.tokens.cascade import Cascade
 
 STANDARD_INPUT = "-"
 DEFAULT_MODEL = "gpt-4o"
-# After so long, a person is told that something is going on.
-LONG_SECONDS = 1.0
 
 # Where a provider's key is looked for; a server of one's own needs none.
 _KEYS = {
@@ -73,14 +68,14 @@ def command(
     if request is not None:
         if files:
             raise BadOption("--request counts one request body: leave out the other files")
-        asyncio.run(_count_request(options, _read(request), model, as_json=json))
+        _count_request(options, _read(request), model, as_json=json)
         return
     failures: list[UnreadableInput] = []
     texts = list(_readable(files or [STANDARD_INPUT], failures))
     for failure in failures:
         screen.print_note(str(failure))
     if texts:
-        asyncio.run(_count_texts(options, texts, model or DEFAULT_MODEL, as_json=json))
+        _count_texts(options, texts, model or DEFAULT_MODEL, as_json=json)
     if failures:
         raise typer.Exit(SOME_FAILED if texts else BAD_INPUT)
 
@@ -88,7 +83,7 @@ def command(
 def _options(
     backend: str, endpoint: str | None, tokenizer: Path | None, timeout_seconds: float
 ) -> "CounterOptions":
-    from foveate.tokens.backends import Backend, CounterOptions
+    from foveate.tokens import Backend, CounterOptions
 
     if not math.isfinite(timeout_seconds):
         raise BadOption("--timeout takes a number of seconds")
@@ -106,12 +101,16 @@ def _options(
     )
 
 
-async def _count_request(options: "CounterOptions", body: bytes, model: str | None, *, as_json: bool) -> None:
+def _count_request(options: "CounterOptions", body: bytes, model: str | None, *, as_json: bool) -> None:
     from foveate import wire
     from foveate.tokens import with_model
 
     request = with_model(wire.read(body), model)
-    counted = await _counted(options, lambda cascade: cascade.request(request))
+    if options.ask_a_server:
+        counted = _asked(options, lambda cascade: cascade.request(request))
+    else:
+        with screen.patience("counting"):
+            counted = _offline(options, request.model).request(request)
     if as_json:
         screen.print_json(counted)
     else:
@@ -119,34 +118,49 @@ async def _count_request(options: "CounterOptions", body: bytes, model: str | No
         screen.print_count(counted, heading="part", roles=roles)
 
 
-async def _count_texts(
-    options: "CounterOptions", texts: list[tuple[str, str]], model: str, *, as_json: bool
-) -> None:
-    from foveate.tokens import summed
+def _count_texts(options: "CounterOptions", texts: list[tuple[str, str]], model: str, *, as_json: bool) -> None:
+    from foveate.tokens import RequestCount, summed
 
-    async def count_all(cascade: "Cascade") -> "RequestCount":
+    async def ask(cascade: "Cascade") -> "RequestCount":
         return summed(model, [(name, await cascade.text(text, model)) for name, text in texts])
 
-    counted = await _counted(options, count_all)
+    if options.ask_a_server:
+        counted = _asked(options, ask)
+    else:
+        with screen.patience("counting"):
+            counter = _offline(options, model)
+            totals = [(name, counter.text(text)) for name, text in texts]
+        counts = [(name, RequestCount(model=model, backend=counter.backend, total=n)) for name, n in totals]
+        counted = summed(model, counts)
     if as_json:
         screen.print_json(counted)
     else:
         screen.print_count(counted, heading="file")
 
 
-async def _counted(
-    options: "CounterOptions", count: Callable[["Cascade"], Coroutine[None, None, "RequestCount"]]
+def _offline(options: "CounterOptions", model: str) -> "RequestCounter":
+    from foveate.tokens.options import offline_counters
+
+    return offline_counters(options)(model)
+
+
+def _asked(
+    options: "CounterOptions", ask: Callable[["Cascade"], Coroutine[None, None, "RequestCount"]]
 ) -> "RequestCount":
-    """What `count` gives; says where that takes long, and where a server that was to count did not."""
+    """What a server counts; where it did not, what was counted here, and why."""
+    import asyncio
+
     from foveate.tokens.backends import Counting
     from foveate.tokens.endpoints import Endpoints
 
     endpoints = Endpoints()
-    async with Counting(options, endpoints) as cascade:
-        counting = asyncio.create_task(count(cascade))
-        done, _ = await asyncio.wait((counting,), timeout=LONG_SECONDS)
-        with nullcontext() if done else screen.waiting("counting"):
-            counted = await counting
+
+    async def counting() -> "RequestCount":
+        async with Counting(options, endpoints) as cascade:
+            return await ask(cascade)
+
+    with screen.patience("counting"):
+        counted = asyncio.run(counting())
     for trouble in endpoints.troubles.values():
         screen.print_note(f"{trouble}; counted here instead")
     return counted

@@ -7,10 +7,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from threading import Timer
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from foveate.tokens.counter import PartCount, RequestCount
+
+# After so long, a person is told that something is going on.
+LONG_SECONDS = 1.0
 
 # Parts that every request has room for, and that are only worth a row where there is something in them.
 _OFTEN_EMPTY = frozenset(("system", "tools", "images", "overhead"))
@@ -48,18 +52,26 @@ def print_note(text: str) -> None:
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """A line on a terminal's standard error that goes away again."""
+def patience(what: str) -> Iterator[None]:
+    """After a second, a line on a terminal's standard error; it goes away again."""
     if not sys.stderr.isatty():
         yield
         return
-    sys.stderr.write(f"foveate: {what} …")
-    sys.stderr.flush()
+    shown = Timer(LONG_SECONDS, _write_now, (f"foveate: {what} …",))
+    shown.daemon = True
+    shown.start()
     try:
         yield
     finally:
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+        was_shown = not shown.is_alive()
+        shown.cancel()
+        if was_shown:
+            _write_now("\r\x1b[K")
+
+
+def _write_now(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
 
 
 def _print(text: str) -> None:

@@ -7,12 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foveate.tokens.backends import Backend, CounterOptions, Counting
+    from foveate.tokens.backends import Counting
     from foveate.tokens.bodies import count_body, summed, with_model
     from foveate.tokens.calibration import Calibration
     from foveate.tokens.conversation import Conversation
     from foveate.tokens.counter import PartCount, RequestCount, RequestCounter
     from foveate.tokens.families import counter_for
+    from foveate.tokens.options import Backend, CounterOptions
 
 __all__ = [
     "Backend",
@@ -30,10 +31,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Backend": "backends",
+    "Backend": "options",
     "Calibration": "calibration",
     "Conversation": "conversation",
-    "CounterOptions": "backends",
+    "CounterOptions": "options",
     "Counting": "backends",
     "PartCount": "counter",
     "RequestCount": "counter",

@@ -1,68 +1,18 @@
-"""Who counts: which backend stands first for a model, and what stands behind it."""
+"""Counting as the options ask for it: an endpoint where there is one, and what stands behind it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
-from functools import partial
-from pathlib import Path
 from types import TracebackType
 
 from foveate.errors import BadOption
 from foveate.tokens.anthropic import ANTHROPIC_URL, AnthropicCounter
 from foveate.tokens.cascade import Cascade
-from foveate.tokens.counter import RequestCounter
 from foveate.tokens.endpoints import EndpointCounter, Endpoints
-from foveate.tokens.families import (
-    counter_for,
-    counter_from_file,
-    estimating_counter_for,
-    is_claude,
-)
+from foveate.tokens.families import is_claude
 from foveate.tokens.gemini import GEMINI_URL, GeminiCounter
-from foveate.tokens.memo import DEFAULT_CAPACITY
 from foveate.tokens.openai import OPENAI_URL, OpenAICounter
+from foveate.tokens.options import Backend, CounterOptions, offline_counters
 from foveate.tokens.tokenize import TokenizeCounter
 from foveate.upstream import Client
-
-
-class Backend(StrEnum):
-    """The names that a user can choose by. `tiktoken` is accepted for `offline`."""
-
-    AUTO = "auto"
-    OFFLINE = "offline"
-    ESTIMATE = "estimate"
-    ENDPOINT = "endpoint"
-    ANTHROPIC_API = "anthropic_api"
-    OPENAI_API = "openai_api"
-    GEMINI_API = "gemini_api"
-
-    @classmethod
-    def named(cls, name: str) -> "Backend":
-        """The backend called `name`.
-
-        Raises:
-            BadOption: there is none of that name.
-        """
-        if name == "tiktoken":
-            return cls.OFFLINE
-        try:
-            return cls(name)
-        except ValueError:
-            known = ", ".join(cls)
-            raise BadOption(f"there is no backend {name!r}; choose one of {known}") from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterOptions:
-    """How to count. `use_endpoint` allows `auto` to ask the server at `endpoint_url`."""
-
-    backend: Backend = Backend.AUTO
-    use_endpoint: bool = False
-    endpoint_url: str = ""
-    api_key: str = ""
-    vocabulary: Path | None = None
-    timeout_ms: int = 2000
-    cache_capacity: int = DEFAULT_CAPACITY
 
 
 class Counting:
@@ -96,19 +46,6 @@ class Counting:
     ) -> None:
         """Close the connections."""
         await self._client.close()
-
-
-def offline_counters(options: CounterOptions) -> Callable[[str], RequestCounter]:
-    """What counts without a network, by model.
-
-    Raises:
-        BadVocabulary: at the first count, where the user's vocabulary cannot be used.
-    """
-    if options.vocabulary is not None:
-        return partial(counter_from_file, vocabulary=options.vocabulary, capacity=options.cache_capacity)
-    if options.backend is Backend.ESTIMATE:
-        return partial(estimating_counter_for, capacity=options.cache_capacity)
-    return partial(counter_for, capacity=options.cache_capacity)
 
 
 def _endpoint_for(options: CounterOptions, client: Client) -> Callable[[str], EndpointCounter | None]:

@@ -9,7 +9,7 @@ import pytest
 
 import foveate
 from foveate import wire
-from foveate.tokens.backends import Backend, CounterOptions, Counting
+from foveate.tokens import Backend, CounterOptions, Counting
 from foveate.tokens.cascade import Cascade
 from foveate.tokens.endpoints import Endpoints, Unsupported
 from foveate.tokens.families import counter_for

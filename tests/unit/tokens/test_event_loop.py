@@ -6,7 +6,7 @@ from time import perf_counter
 import pytest
 
 import foveate
-from foveate.tokens.backends import CounterOptions, Counting
+from foveate.tokens import CounterOptions, Counting
 from tests.fakes import llama_like, raw_server
 
 TICK_SECONDS = 0.001

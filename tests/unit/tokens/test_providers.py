@@ -8,8 +8,8 @@ import pytest
 import foveate
 from foveate import wire
 from foveate.errors import BadOption, UpstreamStatus
+from foveate.tokens import Backend, CounterOptions, Counting
 from foveate.tokens.anthropic import AnthropicCounter
-from foveate.tokens.backends import Backend, CounterOptions, Counting
 from foveate.tokens.endpoints import Endpoints
 from foveate.upstream import Client
 from foveate.values import TokenCount

@@ -1,0 +1,76 @@
+"""How to count: the backends by name, and the offline counters that the options ask for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+
+from foveate.errors import BadOption
+from foveate.tokens.counter import RequestCounter
+from foveate.tokens.families import counter_for, counter_from_file, estimating_counter_for
+from foveate.tokens.memo import DEFAULT_CAPACITY
+
+
+class Backend(StrEnum):
+    """The names that a user can choose by. `tiktoken` is accepted for `offline`."""
+
+    AUTO = "auto"
+    OFFLINE = "offline"
+    ESTIMATE = "estimate"
+    ENDPOINT = "endpoint"
+    ANTHROPIC_API = "anthropic_api"
+    OPENAI_API = "openai_api"
+    GEMINI_API = "gemini_api"
+
+    @classmethod
+    def named(cls, name: str) -> "Backend":
+        """The backend called `name`.
+
+        Raises:
+            BadOption: there is none of that name.
+        """
+        if name == "tiktoken":
+            return cls.OFFLINE
+        try:
+            return cls(name)
+        except ValueError:
+            known = ", ".join(cls)
+            raise BadOption(f"there is no backend {name!r}; choose one of {known}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterOptions:
+    """How to count. `use_endpoint` allows `auto` to ask the server at `endpoint_url`."""
+
+    backend: Backend = Backend.AUTO
+    use_endpoint: bool = False
+    endpoint_url: str = ""
+    api_key: str = ""
+    vocabulary: Path | None = None
+    timeout_ms: int = 2000
+    cache_capacity: int = DEFAULT_CAPACITY
+
+    @property
+    def ask_a_server(self) -> bool:
+        """Whether a count may go over the network."""
+        match self.backend:
+            case Backend.OFFLINE | Backend.ESTIMATE:
+                return False
+            case Backend.AUTO:
+                return bool(self.api_key or (self.endpoint_url and self.use_endpoint))
+            case _:
+                return True
+
+
+def offline_counters(options: CounterOptions) -> Callable[[str], RequestCounter]:
+    """What counts without a network, by model.
+
+    Raises:
+        BadVocabulary: at the first count, where the user's vocabulary cannot be used.
+    """
+    if options.vocabulary is not None:
+        return partial(counter_from_file, vocabulary=options.vocabulary, capacity=options.cache_capacity)
+    if options.backend is Backend.ESTIMATE:
+        return partial(estimating_counter_for, capacity=options.cache_capacity)
+    return partial(counter_for, capacity=options.cache_capacity)
