@@ -59,4 +59,5 @@ class _Counted:
         first, last = (messages[0], messages[-1]) if messages else (None, None)
         if self._opening is None or not self._tally.messages:
             return self._counter.opening(self._request, first, last)
-        return replace(self._opening, frame=self._counter.frame(self._request, first, last))
+        frame = self._counter.frame(self._request, first, last)
+        return self._opening if frame is self._opening.frame else replace(self._opening, frame=frame)

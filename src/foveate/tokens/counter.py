@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 
 from foveate import wire
 from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest, digests
-from foveate.tokens.rendering import Measured, Ruler, Rules, measure
+from foveate.tokens.rendering import Measured, Rendering, Ruler, Rules, measure
 from foveate.tokens.tally import EMPTY, Tally
 from foveate.values import Message, Request, TokenCount
 
@@ -77,6 +77,7 @@ class RequestCounter:
         self._texts: Memo[TokenCount] = Memo(capacity)
         self._tallies: Memo[Tally] = Memo(capacity)
         self._parts: Memo[Measured] = Memo(capacity)
+        self._last_frame = Rendering(), Measured()
 
     def text(self, text: str) -> TokenCount:
         """The count of a text alone. Never raises; an empty text is 0."""
@@ -115,7 +116,11 @@ class RequestCounter:
         rendering = self._rules.frame(request, first, last)
         if request.unexplained:
             rendering = replace(rendering, unexplained=request.unexplained + rendering.unexplained)
-        return measure([rendering], self._ruler)[0]
+        known, measured = self._last_frame
+        if rendering != known:
+            measured = measure([rendering], self._ruler)[0]
+            self._last_frame = rendering, measured
+        return measured
 
     def extend(self, tally: Tally, *messages: Message) -> Tally:
         """`tally` with more messages; costs what they cost, however long the session is."""

@@ -114,13 +114,16 @@ class OpenAIRules:
         if not calls:
             around = generation.message + (generation.assistant if message.role == "assistant" else 0)
             return self._said(said, around, role=message.role, name=message.name)
-        rendering = Rendering(certain=False)
-        if any(isinstance(part, Text) and part.text for part in said):
-            rendering = self._said(said, generation.message + generation.assistant)
-        return _side_by_side(rendering, self._called(calls))
+        called = self._called(calls)
+        if not any(isinstance(part, Text) and part.text for part in said):
+            return called
+        return _side_by_side(self._said(said, generation.message + generation.assistant), called)
 
     def _said(self, parts: tuple[Part, ...], around: int, *, role: str = "", name: str = "") -> Rendering:
         inner, certain = _unwrapped(parts)
+        if len(inner) == 1 and isinstance(inner[0], Text) and not name:  # most messages, and the quickest way
+            texts: tuple[str, ...] = (inner[0].text,)
+            return Rendering(texts=texts, fixed_tokens=around, opens_turn=role == "user", certain=certain)
         if inner and all(isinstance(part, Thinking) for part in inner):
             return _thought(inner)
         images = [part for part in inner if isinstance(part, Image)]
@@ -155,13 +158,15 @@ class OpenAIRules:
                 texts=(f'{{"tool_uses":[{uses}]}}',),
                 fixed_tokens=fixed,
                 margin_tokens=3 * len(calls),
+                certain=False,
             )
         texts: list[str] = []
         fixed = 0
         for call in calls:
             texts += (call.name, f"functions.{call.name}", _compact(call.arguments))
             fixed += generation.message - 1 + self._call_tokens(call)
-        return Rendering(texts=tuple(texts), fixed_tokens=fixed, margin_tokens=3 * len(calls))
+        margin = 3 * len(calls)
+        return Rendering(texts=tuple(texts), fixed_tokens=fixed, margin_tokens=margin, certain=False)
 
     def _call_tokens(self, call: ToolCall) -> int:
         generation = self._generation
