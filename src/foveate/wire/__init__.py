@@ -11,6 +11,7 @@ from foveate.errors import MalformedRequest
 from foveate.values import Format, Message, Request, Tool
 from foveate.wire import anthropic, bedrock, chat, gemini, responses
 from foveate.wire.body import (
+    TOO_DEEP,
     Fields,
     as_list,
     as_record,
@@ -66,17 +67,34 @@ def read(body: Mapping[str, Any] | str | bytes, spoken: Format | None = None) ->
     """
     data = to_bytes(body)
     found = fields(data)
-    return FORMATS[spoken or recognise(found)].read(data, found)
+    try:
+        return FORMATS[spoken or recognise(found)].read(data, found)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP) from None
 
 
 def message(spoken: Format, raw: bytes) -> Message:
-    """One message of a request, read."""
-    return FORMATS[spoken].message(raw)
+    """One message of a request, read.
+
+    Raises:
+        MalformedRequest: not UTF-8, or nested too deeply.
+    """
+    try:
+        return FORMATS[spoken].message(raw)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP) from None
 
 
 def tool(spoken: Format, raw: bytes) -> Tool:
-    """One tool of a request, read."""
-    return FORMATS[spoken].tool(raw)
+    """One tool of a request, read.
+
+    Raises:
+        MalformedRequest: not UTF-8, or nested too deeply.
+    """
+    try:
+        return FORMATS[spoken].tool(raw)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP) from None
 
 
 def recognise(found: Fields) -> Format:
@@ -124,7 +142,12 @@ def _by_content(found: Fields) -> Format:
 
 def unmarked(raw: bytes) -> bytes:
     """A message without its cache marks, which move from turn to turn and are never counted."""
-    return raw if b'"cache_control"' not in raw else compact(_without_marks(value(raw)))
+    if b'"cache_control"' not in raw:
+        return raw
+    try:
+        return compact(_without_marks(value(raw)))
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP) from None
 
 
 def _without_marks(entry: Any) -> Any:

@@ -19,13 +19,12 @@ from foveate.values import (
     ToolResult,
 )
 from foveate.wire import media
-from foveate.wire.body import Fields, as_list, as_record, as_text, compact, items, record, value
-from foveate.wire.body import fields as read_fields
+from foveate.wire.body import Fields, as_list, as_record, as_text, compact, inner_fields, items, record, value
 
 
 def read(body: bytes, fields: Fields) -> Request:
     """A Converse body as a `Request`."""
-    config = read_fields(bytes(fields["toolConfig"])) if record(fields.get("toolConfig")) else {}
+    config = inner_fields(fields.get("toolConfig"))
     added = record(fields.get("additionalModelRequestFields"))
     thinking = as_text(as_record(added.get("thinking")).get("type"))
     choice = next(iter(record(config.get("toolChoice"))), "")

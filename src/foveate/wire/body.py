@@ -11,6 +11,8 @@ from foveate.errors import MalformedRequest
 
 Fields = dict[str, msgspec.Raw]
 
+TOO_DEEP = "the request is nested too deeply"
+
 _FIELDS = msgspec.json.Decoder(Fields)
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _VALUE = msgspec.json.Decoder()
@@ -30,10 +32,10 @@ def to_bytes(body: Mapping[str, Any] | str | bytes | bytearray) -> bytes:
     """
     if isinstance(body, (bytes, bytearray)):
         return bytes(body)
-    if isinstance(body, str):
-        return body.encode("utf-8", "surrogatepass")
     try:
-        return _encode(body)
+        return body.encode() if isinstance(body, str) else _encode(body)
+    except UnicodeEncodeError:  # a string with a lone surrogate, which no bytes can carry
+        return str(body).encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise MalformedRequest(f"the request cannot be written as JSON: {error}") from None
 
@@ -64,17 +66,14 @@ def fields(data: bytes) -> Fields:
     Raises:
         MalformedRequest: not a JSON object in UTF-8.
     """
-    try:
-        found: Fields = _decoded(_FIELDS, data)
-    except msgspec.ValidationError:
-        raise MalformedRequest("the request is JSON, but not an object") from None
-    except msgspec.DecodeError as error:
-        raise MalformedRequest(f"the request is not JSON: {error}") from None
-    except UnicodeDecodeError:
-        raise MalformedRequest("the request is not UTF-8") from None
-    except RecursionError:
-        raise MalformedRequest("the request is nested too deeply") from None
+    found: Fields = _decoded(_FIELDS, data)
     return found
+
+
+def inner_fields(raw: msgspec.Raw | bytes | None) -> Fields:
+    """The fields of an object inside a body, each with its own bytes; none where it is something else."""
+    is_object = raw is not None and bytes(raw).lstrip(b" \t\r\n").startswith(b"{")
+    return fields(bytes(raw)) if raw is not None and is_object else {}
 
 
 def items(raw: msgspec.Raw | bytes | None) -> tuple[bytes, ...]:
@@ -121,14 +120,24 @@ def compact(found: object) -> bytes:
 
 def _decoded(decoder: "msgspec.json.Decoder[Any]", data: msgspec.Raw | bytes) -> Any:
     try:
+        return _lenient(decoder, data)
+    except msgspec.ValidationError:
+        raise MalformedRequest("the request is JSON, but not an object") from None
+    except msgspec.DecodeError as error:
+        raise MalformedRequest(f"the request is not JSON: {error}") from None
+    except UnicodeDecodeError:
+        raise MalformedRequest("the request is not UTF-8") from None
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP) from None
+
+
+def _lenient(decoder: "msgspec.json.Decoder[Any]", data: msgspec.Raw | bytes) -> Any:
+    try:
         return decoder.decode(data)
     except msgspec.ValidationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError):
-        clean = repaired(bytes(data))
-        if clean == bytes(data):
-            raise
-        return decoder.decode(clean)
+        return decoder.decode(repaired(bytes(data)))
 
 
 def selected(body: bytes, names: frozenset[str], **added: object) -> bytes:

@@ -22,15 +22,14 @@ from foveate.values import (
     ToolResult,
 )
 from foveate.wire import media
-from foveate.wire.body import Fields, as_list, as_record, as_text, compact, items, record, value
-from foveate.wire.body import fields as read_fields
+from foveate.wire.body import Fields, as_list, as_record, as_text, compact, inner_fields, items, record, value
 
 
 def read(body: bytes, fields: Fields) -> Request:
     """A generateContent or countTokens body as a `Request`."""
     wrapped = fields.get("generateContentRequest")
     if wrapped is not None:
-        fields = read_fields(bytes(wrapped))
+        fields = inner_fields(wrapped)
     system = value(fields.get("systemInstruction") or fields.get("system_instruction"))
     config = record(fields.get("generationConfig") or fields.get("generation_config"))
     calling = as_record(record(fields.get("toolConfig") or fields.get("tool_config")))
@@ -73,8 +72,8 @@ def tool(raw: bytes) -> Tool:
 def _tools(fields: Fields) -> tuple[bytes, ...]:
     found: list[bytes] = []
     given = fields.get("tools")
-    for entry in items(given) or ([bytes(given)] if given and record(given) else []):
-        for name, raw in read_fields(entry).items():
+    for entry in items(given) or ([bytes(given)] if given else []):
+        for name, raw in inner_fields(entry).items():
             if name in ("functionDeclarations", "function_declarations"):
                 found.extend(items(raw))
             else:
