@@ -11,7 +11,7 @@ from benchmarks.harness import BadData
 from benchmarks.recorded import DATA, PAIRS
 
 _SEED = 20261115
-_ENOUGH_BYTES = 8_000_000
+_ENOUGH_BYTES = 12_000_000
 _PROSE = Path("knowledge") / "worg.tar.gz"
 
 # Common words, so that pieces are as long as in real text; drawn the more often the earlier they stand.

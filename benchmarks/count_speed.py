@@ -21,9 +21,9 @@ from foveate.tokens import Conversation, counter_for
 from foveate.tokens.cascade import Cascade
 
 _MODEL = "gpt-4o"
-_ROUNDS = 4
+_ROUNDS = 3
 # Size in bytes, and how many texts of it are counted in a round.
-_SIZES = {"20b": (20, 1500), "500b": (500, 300), "5kb": (5_000, 20), "50kb": (50_000, 3), "1mb": (1_000_000, 1)}
+_SIZES = {"20b": (20, 1500), "500b": (500, 300), "5kb": (5_000, 20), "50kb": (50_000, 2), "1mb": (1_000_000, 1)}
 _MEGABYTE = 1_000_000
 
 Count = Callable[[str], object]

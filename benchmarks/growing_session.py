@@ -5,6 +5,8 @@ at a few lengths and the total is the area under the line through these.
 """
 
 import itertools
+import json
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,19 +23,16 @@ WINDOWS = (10, 100, 1000, 2000)
 _LENGTHS = (1, 10, 100, 500, 1000, 2000)
 _ROUNDS = 3
 _MODEL = "gpt-4o"
-# What each turn adds, over and over: who speaks, how many bytes, and of what.
-_CYCLE = (
-    ("user", 400, "prose"),
-    ("call", 250, "json"),
-    ("tool", 3000, "code"),
-    ("call", 600, "json"),
-    ("tool", 1500, "json"),
-    ("call", 2000, "code"),
-    ("tool", 200, "prose"),
-    ("assistant", 1800, "prose"),
-    ("user", 200, "prose"),
-    ("assistant", 900, "prose"),
+# What each turn adds, over and over: who speaks, and of what. A question, calls of tools, an answer.
+_ROUND = (
+    ("user", "prose"),
+    *((role, kind) for kind in ("json", "code", "json", "code") for role in ("call", "tool")),
+    ("assistant", "prose"),
 )
+# How long: all the same chance, and the same sizes in every cycle, so that one can be compared with another.
+_CYCLE_TURNS = 2 * len(_ROUND)
+_LEAST_BYTES, _MOST_BYTES = 200, 3000
+_SEED = 2000
 
 Message = dict[str, Any]
 
@@ -50,10 +49,10 @@ class Session:
 def grow(sources: Mapping[str, Source], encode: Callable[[str], Sequence[int]]) -> Session:
     """Counts one session in every way; `encode` is tiktoken's."""
     body = _opening()
-    messages = [_message(role, sources[kind].take(size), n) for n, (role, size, kind) in enumerate(_plan())]
     ours: list[list[float]] = []
     memoed: list[list[float]] = []
     for _ in range(_ROUNDS):
+        messages = [_message(role, sources[kind].take(size), n) for n, (role, size, kind) in enumerate(_plan())]
         ours.append(_conversation(body, messages))
         memoed.append(_with_memo(messages, encode))
     whole = {
@@ -65,9 +64,8 @@ def grow(sources: Mapping[str, Source], encode: Callable[[str], Sequence[int]]) 
         "foveate": statistics.median(map(sum, ours)),
         "tiktoken_memo": statistics.median(map(sum, memoed)),
     } | {name: _area(_seconds_at(call)) for name, call in whole.items()}
-    best = [min(turn) for turn in zip(*ours, strict=True)]
-    best_memoed = [min(turn) for turn in zip(*memoed, strict=True)]
-    windows = {turn: _around(best, turn) for turn in WINDOWS}
+    usual = {name: _usual(rounds) for name, rounds in (("foveate", ours), ("tiktoken_memo", memoed))}
+    windows = {turn: _around(usual["foveate"], turn) for turn in WINDOWS}
     rows: list[dict[str, Cell]] = [
         {
             "measure": f"session of {TURNS} turns",
@@ -77,7 +75,7 @@ def grow(sources: Mapping[str, Source], encode: Callable[[str], Sequence[int]]) 
         }
         for name, seconds in totals.items()
     ]
-    for name, turns in (("foveate", best), ("tiktoken_memo", best_memoed)):
+    for name, turns in usual.items():
         rows += [
             {"measure": "one turn", "who": name, "turn": turn, "us": round(_around(turns, turn) * 1e6, 1)}
             for turn in WINDOWS
@@ -86,7 +84,10 @@ def grow(sources: Mapping[str, Source], encode: Callable[[str], Sequence[int]]) 
 
 
 def _plan() -> list[tuple[str, int, str]]:
-    return list(itertools.islice(itertools.cycle(_CYCLE), TURNS))
+    chance = random.Random(_SEED)
+    sizes = [chance.randint(_LEAST_BYTES, _MOST_BYTES) for _ in range(_CYCLE_TURNS)]
+    turns = zip(itertools.cycle(_ROUND), itertools.cycle(sizes), strict=False)
+    return [(role, size, kind) for (role, kind), size in itertools.islice(turns, TURNS)]
 
 
 def _opening() -> dict[str, Any]:
@@ -113,7 +114,7 @@ def _message(role: str, text: str, turn: int) -> Message:
     if role == "tool":
         return {"role": "tool", "tool_call_id": f"call_{turn - 1}", "content": text}
     if role == "call":
-        function = {"name": "edit", "arguments": text}
+        function = {"name": "edit", "arguments": json.dumps({"path": f"src/part_{turn}.py", "text": text})}
         call = {"id": f"call_{turn}", "type": "function", "function": function}
         return {"role": "assistant", "content": None, "tool_calls": [call]}
     return {"role": role, "content": text}
@@ -168,11 +169,7 @@ def _langchain(messages: Sequence[Message]) -> Callable[[int], None]:
     from langchain_core.messages import convert_to_messages
     from langchain_core.messages.utils import count_tokens_approximately
 
-    readable = [
-        {**message, "content": _text(message), "tool_calls": []} if message.get("tool_calls") else message
-        for message in messages
-    ]  # arguments that are no JSON would be refused
-    converted = convert_to_messages(readable)
+    converted = convert_to_messages(messages)
 
     def count(turns: int) -> None:
         count_tokens_approximately(converted[:turns])
@@ -209,8 +206,12 @@ def _area(points: Sequence[tuple[int, float]]) -> float:
     return points[0][1] + between
 
 
+def _usual(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """Of each turn, the middle one of its rounds."""
+    return [statistics.median(turn) for turn in zip(*rounds, strict=True)]
+
+
 def _around(seconds: Sequence[float], turn: int) -> float:
-    """The mean of the cycles around `turn`, so that every window holds the same kinds of messages."""
-    cycle = len(_CYCLE)
-    last = min(max(turn + cycle, 2 * cycle), len(seconds))
-    return statistics.mean(seconds[last - 2 * cycle : last])
+    """The mean of the cycle around `turn`, so that every window holds the same kinds of messages."""
+    last = min(max(turn + _CYCLE_TURNS // 2, _CYCLE_TURNS), len(seconds))
+    return statistics.mean(seconds[last - _CYCLE_TURNS : last])
