@@ -5,11 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from foveate import wire
+from foveate.errors import MalformedRequest
+from foveate.tokens.bodies import with_model
 from foveate.tokens.counter import Opening, RequestCounter
 from foveate.tokens.families import counter_for
 from foveate.tokens.tally import EMPTY, Tally
 from foveate.values import Message, Request, TokenCount
-from foveate.wire.body import compact
+from foveate.wire.body import TOO_DEEP, to_bytes
 
 
 class Conversation:
@@ -26,17 +28,27 @@ class Conversation:
         self._counted: dict[str, _Counted] = {}
 
     def append(self, *messages: Mapping[str, Any] | bytes) -> None:
-        """Add messages in the format of the body."""
-        for message in messages:
-            raw = message if isinstance(message, bytes) else compact(message)
-            self._messages.append(wire.message(self._request.format, raw))
+        """Add messages in the format of the body.
+
+        Raises:
+            MalformedRequest: one of them cannot be read; then none is added.
+        """
+        self._messages += [wire.message(self._request.format, to_bytes(message)) for message in messages]
 
     def count(self, model: str | None = None) -> TokenCount:
-        """The whole conversation as it would be sent now to `model`, or to the body's own."""
-        name = model or self._request.model
+        """The whole conversation as it would be sent now to `model`, or to the body's own.
+
+        Raises:
+            MalformedRequest: a part is nested too deeply to be rendered.
+        """
+        request = with_model(self._request, model)
+        name = request.model
         if name not in self._counted:
-            self._counted[name] = _Counted(counter_for(name), replace(self._request, model=name))
-        return self._counted[name].count(self._messages)
+            self._counted[name] = _Counted(counter_for(name), request)
+        try:
+            return self._counted[name].count(self._messages)
+        except RecursionError:
+            raise MalformedRequest(TOO_DEEP) from None
 
 
 class _Counted:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from foveate import wire
+from foveate.errors import MalformedRequest
 from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest, digests
 from foveate.tokens.rendering import Measured, Rendering, Ruler, Rules, measure
 from foveate.tokens.tally import EMPTY, Tally
 from foveate.values import Message, Request, TokenCount
+from foveate.wire.body import TOO_DEEP
 
 # A text shorter than this is tokenised sooner than its digest is looked up.
 _MEMO_CHARS = 2048
@@ -91,10 +93,17 @@ class RequestCounter:
         return found
 
     def request(self, request: Request) -> RequestCount:
-        """The count of a whole request, part by part."""
-        tally = self._messages(request)
-        ends = [wire.message(request.format, raw) for raw in _ends(request.messages)]
-        opening = self.opening(request, *(ends or (None, None)))
+        """The count of a whole request, part by part.
+
+        Raises:
+            MalformedRequest: a part cannot be read, or is nested too deeply to be rendered.
+        """
+        try:
+            tally = self._messages(request)
+            ends = [wire.message(request.format, raw) for raw in _ends(request.messages)]
+            opening = self.opening(request, *(ends or (None, None)))
+        except RecursionError:
+            raise MalformedRequest(TOO_DEEP) from None
         total = self.total(opening, tally)
         return RequestCount(
             model=self.model,

@@ -15,6 +15,7 @@ from foveate.wire.body import (
     Fields,
     as_list,
     as_record,
+    as_text,
     compact,
     fields,
     items,
@@ -130,10 +131,10 @@ def _by_content(found: Fields) -> Format:
         if "input_schema" in entry:
             return Format.ANTHROPIC
     for entry in map(record, items(found["messages"])):
-        if entry.get("role") in _CHAT_ROLES or "tool_calls" in entry:
+        if as_text(entry.get("role")) in _CHAT_ROLES or "tool_calls" in entry:
             return Format.CHAT
         for block in map(as_record, as_list(entry.get("content"))):
-            if block.get("type") in _ANTHROPIC_BLOCKS:
+            if as_text(block.get("type")) in _ANTHROPIC_BLOCKS:
                 return Format.ANTHROPIC
             if block and "type" not in block:
                 return Format.BEDROCK

@@ -71,13 +71,14 @@ def read_all(body: Any, spoken: Format | None = None) -> None:
 
 
 @settings(max_examples=400)
-@given(body=bodies, listed=st.sampled_from(LISTS), inner=messages, spoken=st.sampled_from((None, *Format)))
+@given(body=bodies, listed=st.sampled_from(LISTS), inner=messages, spoken=st.sampled_from(list(Format)))
 def test_any_json_in_any_field_is_read_or_refused(
-    body: dict[str, Any], listed: str, inner: list[Any], spoken: Format | None
+    body: dict[str, Any], listed: str, inner: list[Any], spoken: Format
 ) -> None:
     for whole in (body, {**body, listed: inner}):
-        with suppress(MalformedRequest):
-            read_all(whole, spoken)
+        for known in (None, spoken):
+            with suppress(MalformedRequest):
+                read_all(whole, known)
 
 
 @settings(max_examples=200)

@@ -154,7 +154,7 @@ class ClaudeRules:
         """Name, and each parameter with its value: a string as it is, anything else as JSON."""
         try:
             given = json.loads(call.arguments) if call.arguments else {}
-        except ValueError:
+        except (ValueError, RecursionError):  # a model can write anything
             given = call.arguments
         if not isinstance(given, dict):
             return _together(self._built("tool_use"), Rendering(texts=(call.name, _said(given))))

@@ -284,7 +284,7 @@ def _shown(schema: Any) -> Any:
 def _compact(arguments: str) -> str:
     try:
         return _json(json.loads(arguments))
-    except ValueError:
+    except (ValueError, RecursionError):  # a model can write anything
         return arguments
 
 
