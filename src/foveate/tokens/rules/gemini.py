@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from foveate.errors import MalformedRequest
 from foveate.tokens.rendering import Rendering
 from foveate.tokens.rules import gemini_media
 from foveate.tokens.rules.gemini_leaves import Leaves
@@ -205,7 +206,7 @@ def _object(raw: bytes) -> Json:
     """The JSON object that a text is; an empty one where it is something else."""
     try:
         return record(raw)
-    except ValueError:
+    except MalformedRequest:
         return {}
 
 
