@@ -6,10 +6,12 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from foveate.tokens.pieces import AFTER_WORDS, PIECE_CHARS, Seam, broken, cut
+from foveate.tokens.pieces import AFTER_WORDS, Seam, broken, cut
 
 # Below this, one call that holds the interpreter's lock is over sooner than another thread would notice.
 _SHORT_CHARS = 8 * 1024
+# Several texts are counted side by side, each on one core, unless one is so long that the others wait for it.
+_LONG_CHARS = 32 * 1024
 
 
 class Engine(Protocol):
@@ -72,7 +74,7 @@ class Bpe:
     def count_many(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each of `texts` is, counted side by side."""
         texts = [self._composed(text) for text in texts] if self._composes else texts
-        if len(texts) < 8 or any(len(text) > PIECE_CHARS or self._wants_care(text) for text in texts):
+        if len(texts) < 8 or any(len(text) > _LONG_CHARS or self._wants_care(text) for text in texts):
             return [self.count(text) for text in texts]
         try:
             counts = self._count_batch(list(texts))
