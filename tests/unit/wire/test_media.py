@@ -1,0 +1,123 @@
+"""Sizes and pages are read from the first bytes, and never guessed from broken ones."""
+
+import base64
+import struct
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate import wire
+from foveate.values import Document, Format, Image, Source
+from foveate.wire import media
+
+
+def png(width: int, height: int) -> bytes:
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height) + b"\x08\x02\x00\x00\x00"
+
+
+def gif(width: int, height: int) -> bytes:
+    return b"GIF89a" + struct.pack("<HH", width, height) + b"\x00\x00\x00"
+
+
+def jpeg(width: int, height: int) -> bytes:
+    metadata = b"\xff\xe1" + struct.pack(">H", 5002) + b"x" * 5000
+    return (
+        b"\xff\xd8" + metadata + b"\xff\xff\xc0" + struct.pack(">HBHHB", 11, 8, height, width, 1) + b"\x01" * 9
+    )
+
+
+def webp_lossy(width: int, height: int) -> bytes:
+    frame = b"\x10\x00\x00\x9d\x01\x2a" + struct.pack("<HH", width, height)
+    return b"RIFF\x00\x00\x00\x00WEBPVP8 " + struct.pack("<I", len(frame)) + frame
+
+
+def webp_lossless(width: int, height: int) -> bytes:
+    bits = (width - 1) | (height - 1) << 14
+    return b"RIFF\x00\x00\x00\x00WEBPVP8L\x05\x00\x00\x00\x2f" + struct.pack("<I", bits) + b"\x00" * 8
+
+
+def webp_extended(width: int, height: int) -> bytes:
+    size = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    return b"RIFF\x00\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00\x00\x00\x00\x00" + size
+
+
+KINDS = [png, gif, jpeg, webp_lossy, webp_lossless, webp_extended]
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(width=st.integers(1, 16_383), height=st.integers(1, 16_383))
+@settings(max_examples=20)
+def test_a_picture_tells_its_size(kind: Callable[[int, int], bytes], width: int, height: int) -> None:
+    assert media.pixels(encoded(kind(width, height))) == (width, height)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_that_breaks_off_has_no_size_or_its_own(kind: Callable[[int, int], bytes]) -> None:
+    whole = kind(800, 600)
+
+    for end in range(len(whole)):
+        assert media.pixels(encoded(whole[:end])) in (None, (800, 600))
+
+
+@settings(max_examples=300)
+@given(st.one_of(st.text(), st.binary().map(encoded)))
+def test_anything_else_has_no_size_and_does_no_harm(data: str) -> None:
+    media.pixels(data)
+    media.pdf_pages(data)
+
+
+def test_pages_are_counted_and_the_tree_is_not_a_page() -> None:
+    pages = b"1 0 obj <</Type /Pages /Kids [2 0 R 3 0 R] /Count 2>> endobj\n"
+    leaves = b"2 0 obj <</Type /Page>> endobj\n3 0 obj <</Type/Page/Parent 1 0 R>> endobj\n"
+
+    assert media.pdf_pages(encoded(b"%PDF-1.4\n" + pages + leaves)) == 2
+    assert media.pdf_pages(encoded(b"%PDF-1.4\n" + pages)) == 2
+    assert media.pdf_pages(encoded(b"%PDF-1.7\nall in a compressed stream")) is None
+
+
+@pytest.mark.parametrize(
+    ("spoken", "raw"),
+    [
+        (
+            Format.ANTHROPIC,
+            '{"content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"%s"}}]}',
+        ),
+        (
+            Format.CHAT,
+            '{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}]}',
+        ),
+        (Format.RESPONSES, '{"content":[{"type":"input_image","image_url":"data:image/png;base64,%s"}]}'),
+        (Format.GEMINI, '{"parts":[{"inlineData":{"mimeType":"image/png","data":"%s"}}]}'),
+        (Format.BEDROCK, '{"content":[{"image":{"format":"png","source":{"bytes":"%s"}}}]}'),
+    ],
+)
+def test_every_format_shows_the_size_of_an_inline_picture(spoken: Format, raw: str) -> None:
+    message = wire.message(spoken, (raw % encoded(png(640, 480))).encode())
+
+    assert message.parts == (Image(source=Source.INLINE, width=640, height=480),)
+
+
+@pytest.mark.parametrize(
+    ("spoken", "raw"),
+    [
+        (Format.ANTHROPIC, '{"content":[{"type":"document","source":{"type":"base64","data":"%s"}}]}'),
+        (
+            Format.CHAT,
+            '{"content":[{"type":"file","file":{"file_data":"data:application/pdf;base64,%s"}}]}',
+        ),
+        (Format.GEMINI, '{"parts":[{"inlineData":{"mimeType":"application/pdf","data":"%s"}}]}'),
+        (Format.BEDROCK, '{"content":[{"document":{"format":"pdf","source":{"bytes":"%s"}}}]}'),
+    ],
+)
+def test_every_format_shows_the_pages_of_an_inline_document(spoken: Format, raw: str) -> None:
+    data = encoded(b"%PDF-1.4\n<</Type /Page>> <</Type /Page>> <</Type /Page>>")
+    (document,) = wire.message(spoken, (raw % data).encode()).parts
+
+    assert isinstance(document, Document)
+    assert (document.source, document.media_type, document.pages) == (Source.INLINE, "application/pdf", 3)
