@@ -32,8 +32,7 @@ def pyproject() -> dict[str, Any]:
 def required(group: str) -> list[Requirement]:
     content = pyproject()
     return [
-        Requirement(line)
-        for line in content["project"]["dependencies"] + content["dependency-groups"][group]
+        Requirement(line) for line in content["project"]["dependencies"] + content["dependency-groups"][group]
     ]
 
 
@@ -47,9 +46,7 @@ def pins(lock: str) -> dict[str, list[Version]]:
 
 
 def tracked_files() -> list[Path]:
-    listing = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listing.returncode:
         pytest.skip("not a git checkout, so there are no tracked files to look through")
     paths = (ROOT / name for name in listing.stdout.split("\0") if name)

@@ -3,7 +3,7 @@
 The bill is taken to be a straight line over the estimate, `billed ≈ rate · estimated + extra`: a tokenizer that
 cuts finer moves the rate, an unknown preamble is the extra. The line is fitted on relative errors by least
 squares, held near `billed = estimated` by a prior that weighs about as much as one response, with old responses
-forgotten slowly. Everything needed is eight running sums, so a response costs nothing and nothing else is kept.
+forgotten slowly. Everything needed is a few running sums, so a response costs nothing and nothing else is kept.
 """
 
 import math
@@ -13,13 +13,19 @@ from foveate.values import TokenCount
 
 # How sure we are beforehand that the rate is 1 and the extra 0, as standard deviations.
 _RATE_SPREAD = 0.25
-_EXTRA_SPREAD_TOKENS = 40.0
+_EXTRA_SPREAD_TOKENS = 200.0
 # What one response tells is taken to be uncertain by this much, relative.
 _NOISE = 0.04
-# The weight of a response halves after about 35 more.
+# The weight of a response halves after about 35 more, that of how far off it was after 7: the first ones are
+# off because the line was not known yet.
 _MEMORY = 0.98
+_SPREAD_MEMORY = 0.9
 # A bill this far off is believed to come from something the estimate could not see (a server-side tool).
 _FARTHEST_RATIO = 4.0
+# Once this many responses are known, one that is off by more than this, and by more than `upper` covers, moves
+# the line only as far as one that is off by just so much.
+_SETTLED_RESPONSES = 4
+_LARGEST_STEP = 0.15
 # `upper` covers this many standard deviations of what was observed.
 _UPPER_DEVIATIONS = 3.0
 
@@ -34,6 +40,7 @@ class Calibration:
     sum_inverse_squared: float = 0.0
     sum_ratio: float = 0.0
     sum_ratio_inverse: float = 0.0
+    spread_weight: float = 0.0
     sum_error_squared: float = 0.0
     drift_percent: float = 0.0
 
@@ -45,7 +52,12 @@ class Calibration:
         if not 1 / _FARTHEST_RATIO <= ratio <= _FARTHEST_RATIO:
             return self
         inverse = 1 / estimated_tokens
-        error = ratio - self._predicted_ratio(inverse) if self.responses else 0.0
+        drift_percent = 100 * (ratio - 1)
+        error = 0.0
+        if self.responses:
+            predicted = self._predicted_ratio(inverse)
+            error = self._believable(ratio - predicted)
+            ratio = predicted + error
         return replace(
             self,
             responses=self.responses + 1,
@@ -54,8 +66,9 @@ class Calibration:
             sum_inverse_squared=self.sum_inverse_squared * _MEMORY + inverse**2,
             sum_ratio=self.sum_ratio * _MEMORY + ratio,
             sum_ratio_inverse=self.sum_ratio_inverse * _MEMORY + ratio * inverse,
-            sum_error_squared=self.sum_error_squared * _MEMORY + error**2,
-            drift_percent=100 * (ratio - 1),
+            spread_weight=self.spread_weight * _SPREAD_MEMORY + (1 if self.responses else 0),
+            sum_error_squared=self.sum_error_squared * _SPREAD_MEMORY + error**2,
+            drift_percent=drift_percent,
         )
 
     def applied(self, count: TokenCount) -> TokenCount:
@@ -66,10 +79,17 @@ class Calibration:
         tokens = max(1, round(count.tokens * predicted))
         # The estimate's own margin counts as much as one response against what was observed.
         own = max(0.0, count.upper / count.tokens - 1)
-        seen = max(0.0, self.weight - 1)
-        variance = ((own / _UPPER_DEVIATIONS) ** 2 + self.sum_error_squared) / (1 + seen)
+        variance = ((own / _UPPER_DEVIATIONS) ** 2 + self.sum_error_squared) / (1 + self.spread_weight)
         margin = tokens * _UPPER_DEVIATIONS * math.sqrt(variance)
         return TokenCount(tokens, False, tokens + math.ceil(margin))
+
+    def _believable(self, error: float) -> float:
+        """An error as far as it is believed: a single bill must not turn a line that many others drew."""
+        if self.responses < _SETTLED_RESPONSES:
+            return error
+        deviation = math.sqrt(self.sum_error_squared / self.spread_weight)
+        most = max(_LARGEST_STEP, _UPPER_DEVIATIONS * deviation)
+        return min(most, max(-most, error))
 
     def _predicted_ratio(self, inverse: float) -> float:
         """Bill over estimate for an estimate of `1 / inverse` tokens, never beyond what is believable."""

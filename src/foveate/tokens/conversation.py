@@ -25,7 +25,7 @@ class Conversation:
         """`body` is a whole request, with the messages there are so far."""
         self._request = wire.read(body)
         self._messages = [wire.message(self._request.format, raw) for raw in self._request.messages]
-        self._counted: dict[str, _Counted] = {}
+        self._counted: dict[str | None, _Counted] = {}
 
     def append(self, *messages: Mapping[str, Any] | bytes) -> None:
         """Add messages in the format of the body.
@@ -41,12 +41,12 @@ class Conversation:
         Raises:
             MalformedRequest: a part is nested too deeply to be rendered.
         """
-        request = with_model(self._request, model)
-        name = request.model
-        if name not in self._counted:
-            self._counted[name] = _Counted(counter_for(name), request)
+        counted = self._counted.get(model)
+        if counted is None:
+            request = with_model(self._request, model)
+            counted = self._counted[model] = _Counted(counter_for(request.model), request)
         try:
-            return self._counted[name].count(self._messages)
+            return counted.count(self._messages)
         except RecursionError:
             raise MalformedRequest(TOO_DEEP) from None
 

@@ -7,8 +7,10 @@ what follows is read, rendered and tokenised.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
+
+from msgspec.structs import replace
 
 from foveate import wire
 from foveate.errors import MalformedRequest

@@ -1,18 +1,19 @@
 """What a provider makes of a part of a request before it is tokenised: which texts, and what goes around them.
 
-Rules (`tokens.rules`) decide a `Rendering`; a ruler (`Ruler`) then says how long its texts are.
+Rules (`tokens.rules`) decide a `Rendering`; a ruler (`Ruler`) then says how long its texts are. Every message
+makes a few of these values, so they are msgspec's structs, which are made ten times as fast as dataclasses.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
+
+import msgspec
 
 from foveate.values import Message, Request, Tool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendering:
+class Rendering(msgspec.Struct, frozen=True, kw_only=True):
     """A part as its provider renders it.
 
     `thoughts` are texts that count only until the next turn opens, `opens_turn` says that this part opens one.
@@ -33,8 +34,7 @@ class Rendering:
     unexplained: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Length:
+class Length(msgspec.Struct, frozen=True):
     """How long a text is in tokens, and how much longer it might be."""
 
     tokens: float
@@ -73,8 +73,7 @@ class Rules(Protocol):
         """One message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """A rendering whose texts have been measured. Only totals are rounded, so that nothing is rounded twice."""
 
     tokens: float = 0.0

@@ -6,13 +6,13 @@ whoever reads it.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from foveate.tokens.rendering import Measured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The messages so far: their tokens, their images, and the reasoning of the turn under way."""
 
     messages: int = 0
@@ -25,7 +25,7 @@ class Tally:
     certain: bool = True
     unexplained: tuple[str, ...] = ()
     last: Measured | None = None
-    before: "Tally | None" = field(default=None, compare=False, repr=False)
+    before: "Tally | None" = None
 
     def plus(self, message: Measured, *, keeps_thoughts: bool) -> "Tally":
         """The tally with one more message."""

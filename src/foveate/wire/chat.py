@@ -21,6 +21,7 @@ from foveate.values import (
 from foveate.wire import media
 from foveate.wire.body import Fields, as_list, as_record, as_text, compact, items, record, value
 
+_PLAIN_FIELDS = frozenset(("role", "content"))
 _SERVER_SIDE_FIELDS = ("web_search_options", "audio")
 
 
@@ -48,6 +49,8 @@ def message(raw: bytes) -> Message:
     if role in ("tool", "function"):
         result = ToolResult(parts=inner, id=as_text(found.get("tool_call_id")), name=as_text(found.get("name")))
         return Message(role=role, parts=(result,))
+    if found.keys() <= _PLAIN_FIELDS:  # most messages, and the quickest way
+        return Message(role=role, parts=inner)
     said = as_text(found.get("reasoning_content")) or as_text(found.get("reasoning"))
     thought = (Thinking(said),) if said else ()
     refused = (Text(found["refusal"]),) if as_text(found.get("refusal")) else ()

@@ -6,9 +6,9 @@ documented stands in `claude_models`.
 
 import json
 import re
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from foveate.tokens.claude import Constants, extra_margin, fitted
 from foveate.tokens.rendering import Rendering

@@ -5,11 +5,14 @@ of the others being Gemini 3 requests that send thoughts back, whose size only t
 effect on the count: `toolConfig`, `thinkingConfig`, `responseJsonSchema`, `responseMimeType`, ids, labels.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from foveate.errors import MalformedRequest
+import msgspec
+from msgspec.structs import replace
+
 from foveate.tokens.rendering import Rendering
 from foveate.tokens.rules import gemini_media
 from foveate.tokens.rules.gemini_leaves import Leaves
@@ -31,7 +34,7 @@ from foveate.values import (
     ToolCall,
     ToolResult,
 )
-from foveate.wire.body import record
+from foveate.wire.body import as_record, record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,7 @@ _TEMPLATE = Dialect(
     counts_thoughts=True,
 )
 # From 3.6 on a text right behind an answer did not end the turn (2 recordings of 2026).
-_TEMPLATE_3_6 = replace(_TEMPLATE, knows_turns=False)
+_TEMPLATE_3_6 = dataclasses.replace(_TEMPLATE, knows_turns=False)
 
 # A signature is billed with the thoughts of the answer that it came from. Fitted to 60 recorded pairs of a
 # signature's bytes and its thoughts: half are within 3.7%, nine in ten within 18%.
@@ -205,8 +208,8 @@ class GeminiRules:
 def _object(raw: bytes) -> Json:
     """The JSON object that a text is; an empty one where it is something else."""
     try:
-        return record(raw)
-    except MalformedRequest:
+        return as_record(msgspec.json.decode(raw))
+    except msgspec.DecodeError:
         return {}
 
 

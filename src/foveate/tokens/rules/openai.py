@@ -1,10 +1,10 @@
 """How OpenAI renders chat completions and Responses requests."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from foveate.tokens.rendering import Rendering
 from foveate.tokens.rules.openai_models import (
@@ -283,8 +283,8 @@ def _shown(schema: Any) -> Any:
 
 def _compact(arguments: str) -> str:
     try:
-        return _json(json.loads(arguments))
-    except (ValueError, RecursionError):  # a model can write anything
+        return msgspec.json.encode(msgspec.json.decode(arguments)).decode()
+    except (msgspec.DecodeError, UnicodeError, RecursionError):  # a model can write anything
         return arguments
 
 

@@ -5,10 +5,12 @@ The templates are data (`tokens/data/templates.toml`), each entry with what it r
 
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from foveate.tokens.rendering import Rendering
 from foveate.tokens.rules.joined import joined, roughly

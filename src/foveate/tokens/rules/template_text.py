@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from foveate.errors import MalformedRequest
 from foveate.tokens.rendering import Rendering
 from foveate.tokens.rules.typescript import function_type
 from foveate.values import Schema, Tool, ToolCall
@@ -82,5 +83,5 @@ def _invocation(call: ToolCall) -> Iterator[str]:
 def _arguments(call: ToolCall) -> dict[str, Any]:
     try:
         return record(call.arguments.encode("utf-8", "surrogatepass"))
-    except (ValueError, RecursionError):  # a model can write anything
+    except MalformedRequest:  # a model can write anything
         return {}
