@@ -34,6 +34,7 @@ def count_request(body: Mapping[str, Any] | str | bytes, model: str | None = Non
     `body` is the JSON of an Anthropic Messages, OpenAI chat, OpenAI Responses, Gemini or Bedrock request, or a
     dict of the same; `model` stands for the one in the body.
 
+        >>> import foveate
         >>> body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello!"}]}
         >>> foveate.count_request(body).total
         TokenCount(tokens=9, exact=True, upper=9)

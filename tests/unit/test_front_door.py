@@ -1,0 +1,97 @@
+"""What a user of the library meets first."""
+
+import doctest
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import foveate
+from foveate.errors import MalformedRequest
+from tests.unit.tokens.bodies import chat_bodies
+from tests.unit.tokens.texts import any_texts
+
+MODELS = ("gpt-4o", "gpt-4", "claude-sonnet-4-5", "gemini-2.5-flash", "llama-3.3-70b", "nobody/knows-this", "")
+
+
+def test_the_examples_in_the_front_doors_documentation_hold() -> None:
+    results = doctest.testmod(foveate)
+
+    assert results.attempted >= 4
+    assert results.failed == 0
+
+
+def test_everything_that_is_promised_is_there() -> None:
+    assert all(getattr(foveate, name) is not None for name in foveate.__all__)
+    with pytest.raises(AttributeError, match="nothing_like_this"):
+        _ = foveate.nothing_like_this
+
+
+@settings(max_examples=100)
+@given(text=any_texts, model=st.sampled_from(MODELS))
+def test_asking_for_a_count_never_raises_for_a_text(text: str, model: str) -> None:
+    count = foveate.count(text, model=model)
+
+    assert count.upper >= count.tokens
+    assert (count.tokens == 0) == (text == "")
+
+
+def test_a_known_model_is_counted_exactly() -> None:
+    assert foveate.count("How many tokens is this?") == foveate.TokenCount(6, True, 6)
+    assert foveate.count("", model="nobody/knows-this").tokens == 0
+
+
+def test_a_model_that_nobody_knows_is_estimated_and_says_so() -> None:
+    count = foveate.count("How many tokens is this?", model="nobody/knows-this")
+    request = foveate.count_request(
+        {"model": "nobody/knows-this", "messages": [{"role": "user", "content": "How many tokens is this?"}]}
+    )
+
+    assert not count.exact
+    assert count.upper > count.tokens
+    assert not request.total.exact
+    assert request.total.upper > request.total.tokens > count.tokens
+
+
+@settings(max_examples=50)
+@given(body=chat_bodies, model=st.sampled_from(MODELS))
+def test_a_request_is_counted_for_every_model(body: dict[str, Any], model: str) -> None:
+    count = foveate.count_request(body, model=model or None)
+
+    assert count.total.upper >= count.total.tokens
+    assert sum(part.tokens for part in count.parts) == count.total.tokens
+
+
+@pytest.mark.parametrize("body", ["", "[]", "{}", b"\xff", {"messages": object()}])
+def test_what_is_no_request_is_said_to_be_none(body: Any) -> None:
+    with pytest.raises(MalformedRequest):
+        foveate.count_request(body)
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "gpt-5", "claude-sonnet-4-5", "gemini-2.5-flash", "llama-3.3-70b"])
+@pytest.mark.parametrize("depth", [300, 700, 900, 960, 100_000])
+def test_arguments_and_schemas_nested_without_end_are_counted_or_refused(model: str, depth: int) -> None:
+    """What a model wrote into its arguments is counted as text; the request's own JSON may be refused."""
+    lists = "[" * depth + "]" * depth
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": lists}}
+    written = foveate.count_request({"messages": [{"role": "assistant", "tool_calls": [call]}]}, model=model)
+    assert written.total.tokens > 4
+
+    schema = '{"type":"object","properties":{"a":' * depth + "{}" + "}}" * depth
+    body = f'{{"messages":[],"tools":[{{"type":"function","function":{{"name":"f","parameters":{schema}}}}}]}}'
+    try:
+        counted = foveate.count_request(body, model=model).total.tokens
+    except MalformedRequest:
+        counted = None
+    assert counted is None or counted > 4
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    heavy = "splintr", "aiohttp", "rich", "msgspec", "yaml", "numpy", "pydantic", "foveate.tokens"
+    script = f"import foveate, sys; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,79 @@
+"""Random requests, as agents send them."""
+
+import json
+
+from hypothesis import strategies as st
+
+MODELS = ("gpt-4o", "gpt-4", "gpt-5")
+
+_PNG = "iVBORw0KGgoAAAANSUhEUgAAAoAAAAHgCAIAAAC6s0uz"
+words = st.text(max_size=30) | st.sampled_from(
+    ("Hello!", "What is the weather in Bonn?", "It's 21 °C.", "东京")
+)
+arguments = st.dictionaries(st.sampled_from(("city", "days")), words | st.integers(), max_size=2)
+
+_said = st.builds(lambda text: {"type": "text", "text": text}, words)
+_seen = st.just({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_PNG}"}})
+_call = st.builds(
+    lambda given: {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "weather", "arguments": json.dumps(given)},
+    },
+    arguments,
+)
+chat_messages = st.one_of(
+    st.builds(lambda text: {"role": "user", "content": text}, words),
+    st.builds(lambda text: {"role": "user", "name": "ada", "content": text}, words),
+    st.builds(lambda parts: {"role": "user", "content": parts}, st.lists(_said | _seen, max_size=3)),
+    st.builds(lambda text: {"role": "assistant", "content": text}, words),
+    st.builds(
+        lambda text, calls: {"role": "assistant", "content": text, "tool_calls": calls},
+        st.none() | words,
+        st.lists(_call, min_size=1, max_size=3),
+    ),
+    st.builds(lambda text: {"role": "tool", "tool_call_id": "c1", "content": text}, words),
+    st.builds(lambda text: {"role": "system", "content": text}, words),
+)
+_properties = st.dictionaries(
+    st.sampled_from(("city", "days", "unit")),
+    st.builds(lambda text: {"type": "string", "description": text}, words),
+    max_size=3,
+)
+_tool = st.builds(
+    lambda name, said, properties: {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": said,
+            "parameters": {"type": "object", "properties": properties},
+        },
+    },
+    st.sampled_from(("weather", "search", "final_result")),
+    words,
+    _properties,
+)
+chat_bodies = st.builds(
+    lambda messages, tools: {"n": 1, "messages": messages, **({"tools": tools} if tools else {})},
+    st.lists(chat_messages, max_size=8),
+    st.lists(_tool, max_size=3),
+)
+
+_block = st.one_of(
+    _said,
+    st.builds(lambda given: {"type": "tool_use", "id": "t", "name": "weather", "input": given}, arguments),
+    st.builds(lambda text: {"type": "tool_result", "tool_use_id": "t", "content": text}, words),
+    st.just({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PNG}}),
+)
+anthropic_bodies = st.builds(
+    lambda system, messages: {"system": system, "max_tokens": 1, "messages": messages},
+    words,
+    st.lists(
+        st.builds(
+            lambda role, content: {"role": role, "content": content},
+            st.sampled_from(("user", "assistant")),
+            words | st.lists(_block, min_size=1, max_size=3),
+        ),
+        max_size=8,
+    ),
+)

@@ -1,0 +1,174 @@
+"""Bills correct the estimate of a model that nobody has seen before."""
+
+import json
+import random
+import statistics
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.tokens.calibration import Calibration
+from foveate.values import TokenCount
+
+RATE, EXTRA_TOKENS = 1.3, 200
+
+
+def estimate(tokens: int) -> TokenCount:
+    return TokenCount(tokens, False, round(tokens * 1.2))
+
+
+def stream(
+    seed: int, *, rate: float = RATE, extra: int = EXTRA_TOKENS, noise: float = 0.0
+) -> Iterator[tuple[int, int]]:
+    """Estimates from 200 to 100,000 tokens, and what is billed for them."""
+    chance = random.Random(seed)
+    while True:
+        estimated = round(200 * 500 ** chance.random())
+        yield estimated, max(1, round(estimated * rate * (1 + chance.gauss(0, noise)) + extra))
+
+
+def fed(pairs: Iterator[tuple[int, int]], responses: int) -> Calibration:
+    calibration = Calibration()
+    for _ in range(responses):
+        calibration = calibration.observed(*next(pairs))
+    return calibration
+
+
+def error(calibration: Calibration, estimated: int, billed: int) -> float:
+    return abs(calibration.applied(estimate(estimated)).tokens - billed) / billed
+
+
+def test_nothing_is_corrected_before_the_first_bill() -> None:
+    assert Calibration().applied(estimate(1000)) == estimate(1000)
+
+
+@pytest.mark.parametrize(
+    ("rate", "extra", "noise"),
+    [(1.3, 200, 0.0), (1.3, 200, 0.02), (1.6, 100, 0.02), (0.8, 0, 0.02), (1.0, 500, 0.02)],
+)
+def test_the_error_falls_below_five_percent_within_five_responses(
+    rate: float, extra: int, noise: float
+) -> None:
+    errors = []
+    for seed in range(100):
+        pairs = stream(seed, rate=rate, extra=extra, noise=noise)
+        calibration = fed(pairs, 5)
+        errors += [error(calibration, *next(pairs)) for _ in range(5)]
+
+    assert statistics.median(errors) < 0.025
+    assert sum(off < 0.05 for off in errors) / len(errors) > 0.85
+
+
+def test_without_noise_nearly_every_error_is_below_five_percent_after_five_responses() -> None:
+    errors = []
+    for seed in range(100):
+        pairs = stream(seed)
+        calibration = fed(pairs, 5)
+        errors += [error(calibration, *next(pairs)) for _ in range(5)]
+
+    assert sum(off < 0.05 for off in errors) / len(errors) > 0.95
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.05, 0.1])
+def test_upper_covers_the_bill_after_ten_responses_and_is_not_idly_wide(noise: float) -> None:
+    covered, width = [], []
+    for seed in range(50):
+        pairs = stream(seed, noise=noise)
+        calibration = fed(pairs, 10)
+        for _ in range(20):
+            estimated, billed = next(pairs)
+            count = calibration.applied(estimate(estimated))
+            covered.append(count.upper >= billed)
+            width.append(count.upper / billed)
+            calibration = calibration.observed(estimated, billed)
+
+    assert statistics.mean(covered) >= 0.95
+    assert statistics.median(width) < 1.15 + 4 * noise
+
+
+def test_a_bill_that_nothing_here_explains_changes_nothing() -> None:
+    calibration = fed(stream(1), 10)
+
+    assert calibration.observed(1000, 40_000) == calibration
+    assert calibration.observed(1000, 20) == calibration
+
+
+def test_bills_that_are_far_off_now_and_then_move_little() -> None:
+    """A server-side tool that doubles some bills must not spoil the others."""
+    errors = []
+    for seed in range(50):
+        pairs, chance = stream(seed, noise=0.02), random.Random(seed)
+        calibration = fed(pairs, 10)
+        for _ in range(30):
+            estimated, billed = next(pairs)
+            if chance.random() < 0.1:
+                calibration = calibration.observed(estimated, round(billed * 2.5))
+            else:
+                errors.append(error(calibration, estimated, billed))
+                calibration = calibration.observed(estimated, billed)
+
+    assert statistics.median(errors) < 0.03
+    assert sum(off < 0.1 for off in errors) / len(errors) > 0.9
+
+
+def test_a_model_that_changes_is_followed() -> None:
+    pairs = stream(3, rate=1.5, extra=0)
+    calibration = fed(stream(2, rate=1.0, extra=0), 20)
+    for _ in range(60):
+        calibration = calibration.observed(*next(pairs))
+
+    assert statistics.median(error(calibration, *next(pairs)) for _ in range(20)) < 0.1
+
+
+@given(responses=st.integers(0, 8), tokens=st.integers(0, 10**6))
+def test_an_exact_count_stays_as_it_is(responses: int, tokens: int) -> None:
+    exact = TokenCount(tokens, True, tokens)
+
+    assert fed(stream(1), responses).applied(exact) == exact
+
+
+@given(
+    estimated=st.integers(-10, 0) | st.just(1000),
+    billed=st.integers(-10, 0) | st.sampled_from((10**9, 1)),
+    responses=st.integers(0, 8),
+)
+def test_nonsense_changes_nothing(estimated: int, billed: int, responses: int) -> None:
+    calibration = fed(stream(1), responses)
+
+    assert calibration.observed(estimated, billed) is calibration
+
+
+pairs_of_tokens = st.tuples(st.integers(-5, 10**7), st.integers(-5, 10**7))
+
+
+@given(pairs=st.lists(pairs_of_tokens, max_size=30), tokens=st.integers(0, 10**7), margin=st.integers(0, 10**6))
+def test_whatever_was_billed_a_correction_is_a_count(
+    pairs: list[tuple[int, int]], tokens: int, margin: int
+) -> None:
+    calibration = Calibration()
+    for pair in pairs:
+        calibration = calibration.observed(*pair)
+    count = calibration.applied(TokenCount(tokens, False, tokens + margin))
+
+    assert not count.exact
+    assert count.upper >= count.tokens >= min(1, tokens)
+    assert count.tokens <= 4 * tokens + 1
+
+
+@given(pairs=st.lists(pairs_of_tokens, max_size=30), tokens=st.integers(0, 10**7))
+def test_what_is_stored_and_read_back_is_the_same(pairs: list[tuple[int, int]], tokens: int) -> None:
+    calibration = Calibration()
+    for pair in pairs:
+        calibration = calibration.observed(*pair)
+    kept = Calibration.from_dict(json.loads(json.dumps(calibration.to_dict())))
+
+    assert kept == calibration
+    assert kept.applied(estimate(tokens)) == calibration.applied(estimate(tokens))
+    assert kept.observed(500, 700) == calibration.observed(500, 700)
+
+
+def test_the_drift_is_that_of_the_last_bill() -> None:
+    assert Calibration().observed(1000, 1100).drift_percent == pytest.approx(10)
+    assert Calibration().observed(1000, 1100).observed(1000, 900).drift_percent == pytest.approx(-10)

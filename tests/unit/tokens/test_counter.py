@@ -1,0 +1,229 @@
+"""Counts of whole requests: parts add up, nothing is counted twice, and memory never changes a number."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import foveate
+from foveate import wire
+from foveate.tokens.counter import RequestCounter
+from foveate.tokens.memo import Memo, digest
+from foveate.tokens.rendering import Length
+from foveate.tokens.rules.openai import openai_rules
+from tests.unit.tokens.bodies import MODELS, anthropic_bodies, chat_bodies, chat_messages
+
+
+class CountingRuler:
+    """A token a character; knows which texts it was asked for."""
+
+    name = "characters"
+    exact = True
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def lengths(self, texts: Sequence[str]) -> list[Length]:
+        self.texts += [text for text in texts if text]
+        return [Length(len(text), 0) for text in texts]
+
+
+def counter(model: str = "gpt-4o", capacity: int = 1024) -> tuple[RequestCounter, CountingRuler]:
+    ruler = CountingRuler()
+    rules = openai_rules(model)
+    return RequestCounter(model=model, backend="offline", ruler=ruler, rules=rules, capacity=capacity), ruler
+
+
+@settings(max_examples=60)
+@given(body=chat_bodies | anthropic_bodies, model=st.sampled_from(MODELS))
+def test_parts_add_up_to_the_total(body: dict[str, Any], model: str) -> None:
+    count = foveate.count_request(body, model=model)
+
+    assert sum(part.tokens for part in count.parts) == count.total.tokens
+    assert [part.name for part in count.parts] == [
+        "system",
+        "tools",
+        *(f"messages[{i}]" for i in range(len(body["messages"]))),
+        "images",
+        "overhead",
+    ]
+
+
+@settings(max_examples=60)
+@given(body=chat_bodies | anthropic_bodies, model=st.sampled_from(MODELS))
+def test_upper_is_never_below_the_count(body: dict[str, Any], model: str) -> None:
+    total = foveate.count_request(body, model=model).total
+
+    assert total.upper >= total.tokens >= 0
+    assert not total.exact or total.upper == total.tokens
+
+
+@settings(max_examples=60)
+@given(body=chat_bodies, more=chat_messages, model=st.sampled_from(MODELS))
+def test_one_more_message_never_lowers_the_count(
+    body: dict[str, Any], more: dict[str, Any], model: str
+) -> None:
+    longer = {**body, "messages": [*body["messages"], more]}
+
+    before = foveate.count_request(body, model=model).total
+    after = foveate.count_request(longer, model=model).total
+    assert after.tokens >= before.tokens
+    assert after.upper >= before.upper
+
+
+@settings(max_examples=60)
+@given(
+    body=chat_bodies,
+    model=st.sampled_from(MODELS),
+    order=st.lists(st.integers(0, 12), max_size=6),
+    capacity=st.integers(1, 40),
+)
+def test_a_counter_that_has_seen_other_beginnings_counts_like_a_fresh_one(
+    body: dict[str, Any], model: str, order: list[int], capacity: int
+) -> None:
+    seen, _ = counter(model, capacity)
+    for end in order:
+        other = {**body, "messages": body["messages"][:end], "tools": body.get("tools", [])[: end % 3]}
+        seen.request(wire.read(other))
+        seen.request(wire.read({**body, "messages": body["messages"][end:]}))
+
+    fresh, _ = counter(model)
+    request = wire.read(body)
+    assert seen.request(request) == fresh.request(request)
+    assert seen.request(request) == fresh.request(request)
+
+
+@settings(max_examples=60)
+@given(
+    body=anthropic_bodies,
+    before=st.sets(st.integers(0, 12)),
+    after=st.sets(st.integers(0, 12)),
+)
+def test_moving_cache_marks_changes_no_count(body: dict[str, Any], before: set[int], after: set[int]) -> None:
+    first, _ = counter()
+    plain = first.request(wire.read(body))
+    counts = [first.request(wire.read(marked(body, where))) for where in (before, after, before)]
+
+    assert counts == [plain] * 3
+
+
+def marked(body: dict[str, Any], where: set[int]) -> dict[str, Any]:
+    messages = [json.loads(json.dumps(message)) for message in body["messages"]]
+    for i, message in enumerate(messages):
+        if i in where and isinstance(message["content"], list) and message["content"]:
+            message["content"][-1]["cache_control"] = {"type": "ephemeral"}
+    return {**body, "messages": messages}
+
+
+def test_marks_that_move_cost_no_new_counting() -> None:
+    body = {
+        "system": "Be brief",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": f"turn {i}"}]} for i in range(10)],
+    }
+    count, ruler = counter()
+    count.request(wire.read(marked(body, {9})))
+    before = len(ruler.texts)
+    count.request(wire.read(marked(body, {7})))
+
+    assert not [text for text in ruler.texts[before:] if text.startswith("turn")]
+
+
+def test_a_session_of_two_thousand_messages_is_not_recounted_as_it_grows() -> None:
+    count, ruler = counter()
+    messages: list[dict[str, str]] = []
+    for i in range(1000):
+        messages += (
+            {"role": "user", "content": f"question {i}"},
+            {"role": "assistant", "content": f"answer {i}"},
+        )
+        if i % 10 == 9:
+            count.request(wire.read({"messages": messages, "tools": [{"function": {"name": "lookup"}}]}))
+
+    texts = [text for text in ruler.texts if text.startswith(("question", "answer"))]
+    assert len(texts) == len(set(texts)) == 2000
+    assert sum("lookup" in text for text in ruler.texts) == 1
+
+
+def test_two_sessions_side_by_side_are_not_recounted_either() -> None:
+    count, ruler = counter()
+    for end in range(2, 40, 2):
+        for name in ("one", "two"):
+            messages = [{"role": "user", "content": f"{name} {i}"} for i in range(end)]
+            count.request(wire.read({"messages": messages}))
+
+    texts = [text for text in ruler.texts if text.startswith(("one", "two"))]
+    assert len(texts) == len(set(texts))
+
+
+def test_a_changed_message_in_the_past_is_counted_anew() -> None:
+    count, _ = counter()
+    messages = [{"role": "user", "content": f"turn {i}"} for i in range(30)]
+    before = count.request(wire.read({"messages": messages})).total.tokens
+    messages[3] = {"role": "user", "content": "turn 3 and more"}
+
+    assert count.request(wire.read({"messages": messages})).total.tokens == before + len(" and more")
+
+
+def test_the_same_tool_in_another_place_is_its_own_count() -> None:
+    """The first tool is rendered with other text around it than those that follow."""
+    tools = [{"type": "function", "function": {"name": f"tool {i}", "description": "d " * i}} for i in range(4)]
+    count, _ = counter()
+    for order in (tools, tools[::-1], tools[2:], tools[:1]):
+        body = {"messages": [{"role": "user", "content": "Hi"}], "tools": order}
+        fresh, _ = counter()
+        assert count.request(wire.read(body)) == fresh.request(wire.read(body))
+
+
+def test_a_long_text_is_counted_once() -> None:
+    count, ruler = counter()
+    text = "some words " * 1000
+
+    assert count.text(text) == count.text(text)
+    assert ruler.texts == [text]
+
+
+def test_an_empty_request_is_counted() -> None:
+    count = foveate.count_request({"messages": []}, model="gpt-4o")
+
+    assert count.total.tokens == 3
+    assert [part.name for part in count.parts] == ["system", "tools", "images", "overhead"]
+
+
+@given(
+    capacity=st.integers(1, 20),
+    keys=st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=200),
+)
+def test_a_memo_never_holds_more_than_its_capacity_and_forgets_the_oldest(
+    capacity: int, keys: list[tuple[bool, int]]
+) -> None:
+    memo: Memo[int] = Memo(capacity)
+    used: list[int] = []
+    for puts, key in keys:
+        name = digest(bytes([key]))
+        if puts:
+            memo.put(name, key)
+        elif (found := memo.get(name)) is not None:
+            assert found == key
+        if puts or key in used[-capacity:]:
+            used = [other for other in used if other != key] + [key]
+        assert len(memo) <= capacity
+    assert all(memo.get(digest(bytes([key]))) == key for key in used[-capacity:])
+
+
+@given(one=st.lists(st.binary(), max_size=4), other=st.lists(st.binary(), max_size=4))
+def test_two_payloads_never_share_a_key_by_their_seams(one: list[bytes], other: list[bytes]) -> None:
+    assert (digest(*one) == digest(*other)) == (one == other)
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "gpt-5"])
+def test_the_counters_memory_is_bounded(model: str) -> None:
+    count, _ = counter(model, capacity=8)
+    for i in range(50):
+        tools = [{"function": {"name": f"f{i}-{j}"}} for j in range(3)]
+        count.request(wire.read({"messages": [{"role": "user", "content": str(i)}], "tools": tools}))
+        count.text(f"long {i} " * 1000)
+
+    assert max(len(count._texts), len(count._tallies), len(count._parts)) <= 8
