@@ -93,9 +93,10 @@ class ClaudeRuler:
 
     def lengths(self, texts: Sequence[str]) -> list[Length]:
         """The length of each text."""
-        return [self._length(text) for text in texts]
+        return [self.length(text) for text in texts]
 
-    def _length(self, text: str) -> Length:
+    def length(self, text: str) -> Length:
+        """The length of a text."""
         if not text:
             return Length(0.0, 0.0)
         counts = class_counts(self._vocabulary, text)

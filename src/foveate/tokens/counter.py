@@ -154,7 +154,7 @@ class RequestCounter:
         return TokenCount(tokens, self._ruler.exact and certain, max(tokens, math.ceil(upper)))
 
     def _text(self, text: str) -> TokenCount:
-        length = self._ruler.lengths([text])[0]
+        length = self._ruler.length(text)
         tokens = max(round(length.tokens), 1) if text else 0
         return TokenCount(tokens, self._ruler.exact or not text, tokens + math.ceil(length.margin_tokens))
 

@@ -81,9 +81,10 @@ class Estimate:
 
     def lengths(self, texts: Sequence[str]) -> list[Length]:
         """The estimated length of each text, at least 1 where there is any text."""
-        return [self._length(text) for text in texts]
+        return [self.length(text) for text in texts]
 
-    def _length(self, text: str) -> Length:
+    def length(self, text: str) -> Length:
+        """The length of a text."""
         if not text:
             return Length(0.0, 0.0)
         weighed = sum(n * w for n, w in zip(features(text), self._weights, strict=True))
@@ -99,9 +100,10 @@ class Quarter:
 
     def lengths(self, texts: Sequence[str]) -> list[Length]:
         """The length of each text; a text of rare characters can be four tokens a character."""
-        return [self._length(text) for text in texts]
+        return [self.length(text) for text in texts]
 
-    def _length(self, text: str) -> Length:
+    def length(self, text: str) -> Length:
+        """The length of a text."""
         if not text:
             return Length(0.0, 0.0)
         tokens = max(1.0, len(text) / 4)

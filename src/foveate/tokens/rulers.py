@@ -18,6 +18,11 @@ class BpeRuler:
         self._vocabulary = vocabulary
         self._spread = spread
 
+    def length(self, text: str) -> Length:
+        """The length of a text."""
+        tokens = self._vocabulary.count(text)
+        return Length(tokens, tokens * self._spread)
+
     def lengths(self, texts: Sequence[str]) -> list[Length]:
         """The length of each text."""
         return [Length(n, n * self._spread) for n in self._vocabulary.count_many(texts)]

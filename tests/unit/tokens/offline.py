@@ -25,6 +25,9 @@ class VocabularyRuler:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    def length(self, text: str) -> Length:
+        return self.lengths([text])[0]
+
     def lengths(self, texts: Sequence[str]) -> list[Length]:
         return [Length(tokens, 0) for tokens in bundled(self.name).count_many(texts)]
 

@@ -26,6 +26,9 @@ class CountingRuler:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
+    def length(self, text: str) -> Length:
+        return self.lengths([text])[0]
+
     def lengths(self, texts: Sequence[str]) -> list[Length]:
         self.texts += [text for text in texts if text]
         return [Length(len(text), 0) for text in texts]
