@@ -7,6 +7,7 @@ makes the constants. See `docs/counting.md` for what they rest on.
 import re
 from collections.abc import Sequence
 from functools import cache
+from operator import mul
 from pathlib import Path
 
 import msgspec
@@ -100,7 +101,7 @@ class ClaudeRuler:
         if not text:
             return Length(0.0, 0.0)
         counts = class_counts(self._vocabulary, text)
-        return Length(sum(map(_product, counts, self._weights)), sum(map(_product, counts, self._margins)))
+        return Length(sum(map(mul, counts, self._weights)), sum(map(mul, counts, self._margins)))
 
 
 def class_counts(vocabulary: Bpe, text: str) -> list[int]:
@@ -112,7 +113,3 @@ def class_counts(vocabulary: Bpe, text: str) -> list[int]:
         for number in set(classes):
             counts[number] += classes.count(number)
     return counts
-
-
-def _product(count: int, weight: float) -> float:
-    return count * weight
