@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from foveate.values import Message, Request, Tool
+from foveate.values import Format, Message, Request, Tool
 
 
 class Rendering(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +56,9 @@ class Ruler(Protocol):
 
 class Rules(Protocol):
     """How one family of models renders a request. Pure: decides, and counts nothing."""
+
+    speaks: frozenset[Format]
+    """The formats that these models take as they are. Any other is translated by somebody on the way."""
 
     keeps_thoughts: bool
     """Reasoning of earlier turns is billed again, not only that of the turn under way."""

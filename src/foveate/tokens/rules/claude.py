@@ -23,6 +23,7 @@ from foveate.tokens.rules.claude_models import (
 from foveate.tokens.rules.joined import joined
 from foveate.values import (
     Document,
+    Format,
     Image,
     Message,
     Opaque,
@@ -53,6 +54,9 @@ def claude_rules(model: str) -> "ClaudeRules":
 
 class ClaudeRules:
     """One model's figures over its family's fitted constants."""
+
+    # Chats through routers that translate were billed like these too.
+    speaks = frozenset((Format.ANTHROPIC, Format.BEDROCK, Format.CHAT))
 
     def __init__(self, model: ClaudeModel, constants: Constants, extra: float = 0.0) -> None:
         self._model = model

@@ -81,11 +81,6 @@ _SERVER_TOOLS = frozenset(
      "computerUse", "enterpriseWebSearch", "retrieval")
 )  # fmt: skip
 
-# Other formats are translated into Gemini's by somebody else, who also picks the host.
-_TRANSLATED_SHARE = 0.05
-_TRANSLATED_TOKENS = 10
-_TRANSLATED_MESSAGE_BYTES = 64 * 1024  # a longer message is mostly media, which is not translated
-
 # Other formats name the function only in the call; the translator looks it up there.
 _UNNAMED_TOKENS = 4
 
@@ -108,6 +103,8 @@ def gemini_rules(model: str, host: str) -> "GeminiRules":
 class GeminiRules:
     """Renders requests to Gemini, in its own format or in one that is translated on the way."""
 
+    speaks = frozenset((Format.GEMINI,))
+
     keeps_thoughts = False
 
     def __init__(self, dialect: Dialect, *, generation: int) -> None:
@@ -122,10 +119,7 @@ class GeminiRules:
 
     def frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
         """The schema of the answer; the system instruction and the reply have no frame of their own."""
-        parts = [self._form(request.schema)] if request.schema else []
-        if request.format is not Format.GEMINI:
-            parts.append(_translated(request))
-        return joined(parts)
+        return self._form(request.schema) if request.schema else Rendering()
 
     def system(self, request: Request) -> Rendering:
         """The system instruction."""
@@ -220,10 +214,3 @@ def _unless_too_deep(written: Callable[[], Rendering], raw: bytes) -> Rendering:
     except RecursionError:
         text = raw.decode("utf-8", "replace")
         return Rendering(texts=(text,), margin_tokens=roughly(raw), certain=False)
-
-
-def _translated(request: Request) -> Rendering:
-    """Room for what a translation may change: OpenRouter's 8 recordings speak each host's dialect by halves."""
-    sizes = [min(len(raw), _TRANSLATED_MESSAGE_BYTES) for raw in (*request.tools, *request.messages)]
-    margin = _TRANSLATED_SHARE * sum(sizes) / 3 + _TRANSLATED_TOKENS
-    return Rendering(margin_tokens=margin, certain=False)

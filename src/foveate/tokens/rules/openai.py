@@ -49,6 +49,8 @@ def openai_rules(model: str) -> "OpenAIRules":
 class OpenAIRules:
     """One generation's rendering, for both of OpenAI's formats."""
 
+    speaks = frozenset((Format.CHAT, Format.RESPONSES))
+
     def __init__(self, generation: Generation, *, on_bedrock: bool = False) -> None:
         self._generation = generation
         self._on_bedrock = on_bedrock

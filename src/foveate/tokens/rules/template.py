@@ -115,6 +115,8 @@ def _entry(*, match: str, hosts: str = "", **constants: Any) -> _Entry:
 class TemplateRules:
     """Renders a request as a chat template does."""
 
+    speaks = frozenset((Format.CHAT, Format.RESPONSES, Format.BEDROCK))
+
     def __init__(self, template: Template) -> None:
         self.template = template
         self.keeps_thoughts = template.keeps_thoughts
