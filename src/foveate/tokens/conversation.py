@@ -13,6 +13,9 @@ from foveate.tokens.tally import EMPTY, Tally
 from foveate.values import Message, Request, TokenCount
 from foveate.wire.body import TOO_DEEP, to_bytes
 
+# A session that went from model to model forgets what the first ones counted.
+_KEPT_MODELS = 4
+
 
 class Conversation:
     """A request whose messages are added one by one.
@@ -41,10 +44,13 @@ class Conversation:
         Raises:
             MalformedRequest: a part is nested too deeply to be rendered.
         """
-        counted = self._counted.get(model)
+        counted = self._counted.pop(model, None)
         if counted is None:
             request = with_model(self._request, model)
-            counted = self._counted[model] = _Counted(counter_for(request.model), request)
+            counted = _Counted(counter_for(request.model), request)
+        self._counted[model] = counted  # now the latest of them
+        while len(self._counted) > _KEPT_MODELS:
+            del self._counted[next(iter(self._counted))]
         try:
             return counted.count(self._messages)
         except RecursionError:
@@ -62,14 +68,16 @@ class _Counted:
 
     def count(self, messages: list[Message]) -> TokenCount:
         if self._opening is None or self._tally.messages < len(messages):
-            self._opening = self._opened(messages)
-            self._tally = self._counter.extend(self._tally, *messages[self._tally.messages :])
-        return self._counter.total(self._opening, self._tally)
+            tally = self._counter.extend(self._tally, *messages[self._tally.messages :])
+            self._opening = self._opened(messages, tally)
+            self._tally = tally
+        return self._counter.total(self._request, self._opening, self._tally)
 
-    def _opened(self, messages: list[Message]) -> Opening:
-        """Once there is a first message, only the frame can still change."""
+    def _opened(self, messages: list[Message], tally: Tally) -> Opening:
+        """Once there is a first message, only the frame and the loaded tools can still change."""
         first, last = (messages[0], messages[-1]) if messages else (None, None)
-        if self._opening is None or not self._tally.messages:
-            return self._counter.opening(self._request, first, last)
+        loaded = len(tally.loads) > len(self._tally.loads)
+        if self._opening is None or not self._tally.messages or loaded:
+            return self._counter.opening(self._request, first, last, tally.loads)
         frame = self._counter.frame(self._request, first, last)
         return self._opening if frame is self._opening.frame else replace(self._opening, frame=frame)

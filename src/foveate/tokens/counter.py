@@ -15,18 +15,19 @@ from msgspec.structs import replace
 from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest, digests
+from foveate.tokens.remembering import Remembering
 from foveate.tokens.rendering import Measured, Rendering, Ruler, Rules, measure
 from foveate.tokens.tally import EMPTY, Tally
 from foveate.values import Message, Request, TokenCount
 from foveate.wire.body import TOO_DEEP
 
-# A text shorter than this is tokenised sooner than its digest is looked up.
-_MEMO_CHARS = 2048
 # How many of a request's last positions are remembered: marks that move along the tail change a few of them.
 _REMEMBERED_TAIL = 16
 # Messages are read and rendered under the interpreter's lock and tokenised without it: so many in turn, and no
 # other thread has to wait until all of a long session are read.
 _MESSAGES_AT_ONCE = 64
+# What a translation on the way may add: 8 recordings of chats that a router turned into Gemini's format.
+_TRANSLATED_SPREAD, _TRANSLATED_TOKENS = 0.05, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +77,25 @@ class RequestCounter:
     ) -> None:
         self.model = model
         self.backend = backend
-        self._ruler = ruler
+        self._ruler = Remembering(ruler, capacity)
         self._rules = rules
-        self._texts: Memo[TokenCount] = Memo(capacity)
         self._tallies: Memo[Tally] = Memo(capacity)
         self._parts: Memo[Measured] = Memo(capacity)
         self._last_frame = Rendering(), Measured()
 
     def text(self, text: str) -> TokenCount:
         """The count of a text alone. Never raises; an empty text is 0."""
-        if len(text) < _MEMO_CHARS:
-            return self._text(text)
-        key = digest(text.encode("utf-8", "surrogatepass"))
-        found = self._texts.get(key)
-        if found is None:
-            found = self._text(text)
-            self._texts.put(key, found)
-        return found
+        length = self._ruler.length(text)
+        tokens = max(round(length.tokens), 1) if text else 0
+        return TokenCount(tokens, self._ruler.exact or not text, tokens + math.ceil(length.margin_tokens))
+
+    def message(self, message: Message) -> TokenCount:
+        """The count of one message, with what goes around it but nothing that a request adds."""
+        measured = measure([self._rules.message(message)], self._ruler)[0]
+        total = measured.tokens + measured.image_tokens + measured.thought_tokens
+        upper = measured.upper + measured.image_upper + measured.thought_upper
+        certain = measured.certain and not measured.unexplained and not measured.thought_tokens
+        return _rounded(total, upper, exact=self._ruler.exact and certain)
 
     def request(self, request: Request) -> RequestCount:
         """The count of a whole request, part by part.
@@ -102,11 +105,11 @@ class RequestCounter:
         """
         try:
             tally = self._messages(request)
-            ends = [wire.message(request.format, raw) for raw in _ends(request.messages)]
-            opening = self.opening(request, *(ends or (None, None)))
+            first, last = self._ends(request)
+            opening = self.opening(request, first, last, tally.loads)
         except RecursionError:
             raise MalformedRequest(TOO_DEEP) from None
-        total = self.total(opening, tally)
+        total = self.total(request, opening, tally)
         return RequestCount(
             model=self.model,
             backend=self.backend,
@@ -115,9 +118,14 @@ class RequestCounter:
             unexplained=_joined(opening, tally),
         )
 
-    def opening(self, request: Request, first: Message | None, last: Message | None) -> Opening:
-        """The count of everything but the messages, of which the ends can matter to what goes around them."""
-        around = [self._rules.system(request), self._rules.toolbox(request, first)]
+    def opening(
+        self, request: Request, first: Message | None, last: Message | None, loads: Sequence[str] = ()
+    ) -> Opening:
+        """The count of everything but the messages.
+
+        Of those the ends can matter to what goes around them, and the deferred tools that they `loads`.
+        """
+        around = [self._rules.system(request), self._rules.toolbox(request, first, loads)]
         system, toolbox = measure(around, self._ruler)
         frame = self.frame(request, first, last)
         return Opening(system=system, tools=self._tools(request, toolbox), frame=frame)
@@ -125,6 +133,9 @@ class RequestCounter:
     def frame(self, request: Request, first: Message | None, last: Message | None) -> Measured:
         """The part of the opening that the last message can change."""
         rendering = self._rules.frame(request, first, last)
+        if request.format not in self._rules.speaks:
+            margin = rendering.margin_tokens + _TRANSLATED_TOKENS
+            rendering = replace(rendering, margin_tokens=margin, certain=False)
         if request.unexplained:
             rendering = replace(rendering, unexplained=request.unexplained + rendering.unexplained)
         known, measured = self._last_frame
@@ -141,7 +152,7 @@ class RequestCounter:
                 tally = tally.plus(measured, keeps_thoughts=self._rules.keeps_thoughts)
         return tally
 
-    def total(self, opening: Opening, tally: Tally) -> TokenCount:
+    def total(self, request: Request, opening: Opening, tally: Tally) -> TokenCount:
         """Opening and messages together."""
         total = tally.tokens + tally.image_tokens + tally.thought_tokens
         upper = tally.upper + tally.image_upper + tally.thought_upper
@@ -150,16 +161,19 @@ class RequestCounter:
             total += part.tokens + part.image_tokens
             upper += part.upper + part.image_upper
             certain = certain and part.certain and not part.unexplained
-        tokens = max(0, round(total))
-        return TokenCount(tokens, self._ruler.exact and certain, max(tokens, math.ceil(upper)))
+        if request.format not in self._rules.speaks:
+            upper += _TRANSLATED_SPREAD * total
+        return _rounded(total, upper, exact=self._ruler.exact and certain)
 
-    def _text(self, text: str) -> TokenCount:
-        length = self._ruler.length(text)
-        tokens = max(round(length.tokens), 1) if text else 0
-        return TokenCount(tokens, self._ruler.exact or not text, tokens + math.ceil(length.margin_tokens))
+    def _ends(self, request: Request) -> tuple[Message | None, Message | None]:
+        if not request.messages:
+            return None, None
+        first, last = (wire.message(request.format, request.messages[end]) for end in (0, -1))
+        return first, last
 
     def _tools(self, request: Request, toolbox: Measured) -> Measured:
-        keys = [digest(i.to_bytes(8, "little"), raw) for i, raw in enumerate(request.tools)]
+        spoken = request.format.encode()
+        keys = [digest(spoken, i.to_bytes(8, "little"), raw) for i, raw in enumerate(request.tools)]
         known = [self._parts.get(key) for key in keys]
         new = [i for i, found in enumerate(known) if found is None]
         fresh = measure(
@@ -178,17 +192,17 @@ class RequestCounter:
         )
 
     def _messages(self, request: Request) -> Tally:
-        chain = _chain(request)
+        # Cache marks are no part of what is counted, so what is counted is what was hashed: without them.
+        messages = [wire.unmarked(raw) for raw in request.messages]
+        chain = list(digests(request.format.encode(), messages))
         seen = len(chain)
         tally: Tally | None = None
         while seen and tally is None:
             tally = self._tallies.get(chain[seen - 1])
             seen -= tally is None
-        return self._count_from(tally or EMPTY, request, chain, seen)
-
-    def _count_from(self, tally: Tally, request: Request, chain: Sequence[bytes], seen: int) -> Tally:
+        tally = tally or EMPTY
         for start in range(seen, len(chain), _MESSAGES_AT_ONCE):
-            raws = request.messages[start : start + _MESSAGES_AT_ONCE]
+            raws = messages[start : start + _MESSAGES_AT_ONCE]
             renderings = [self._rules.message(wire.message(request.format, raw)) for raw in raws]
             for position, measured in enumerate(measure(renderings, self._ruler), start=start):
                 tally = tally.plus(measured, keeps_thoughts=self._rules.keeps_thoughts)
@@ -201,11 +215,11 @@ class RequestCounter:
         messages = tally.each(keeps_thoughts=self._rules.keeps_thoughts)
         images = tally.image_tokens + opening.system.image_tokens
         rows: list[tuple[str, float, bool]] = [
-            ("system", opening.system.tokens, opening.system.certain),
-            ("tools", opening.tools.tokens, opening.tools.certain),
+            ("system", opening.system.tokens, _is_certain(opening.system)),
+            ("tools", opening.tools.tokens, _is_certain(opening.tools)),
             *((f"messages[{i}]", *message) for i, message in enumerate(messages)),
             ("images", images, tally.image_upper == tally.image_tokens),
-            ("overhead", opening.frame.tokens, opening.frame.certain),
+            ("overhead", opening.frame.tokens, _is_certain(opening.frame)),
         ]
         whole = _whole([tokens for _, tokens, _ in rows], total_tokens)
         return tuple(
@@ -214,20 +228,20 @@ class RequestCounter:
         )
 
 
+def _is_certain(part: Measured) -> bool:
+    return part.certain and not part.unexplained
+
+
+def _rounded(tokens: float, upper: float, *, exact: bool) -> TokenCount:
+    whole = max(0, round(tokens))
+    return TokenCount(whole, exact, max(whole, math.ceil(upper)))
+
+
 def _whole(parts: Sequence[float], total: int) -> list[int]:
     """`parts` in whole numbers that add up to `total`, each less than one away from its own."""
     ends = [round(end) for end in accumulate(parts)]
     ends[-1] = total
     return [end - start for start, end in pairwise((0, *ends))]
-
-
-def _ends(messages: Sequence[bytes]) -> Sequence[bytes]:
-    return (messages[0], messages[-1]) if messages else ()
-
-
-def _chain(request: Request) -> list[bytes]:
-    """The digest of each beginning of the conversation. Cache marks are no part of what is counted."""
-    return list(digests(request.format.encode(), map(wire.unmarked, request.messages)))
 
 
 def _joined(opening: Opening, tally: Tally) -> tuple[str, ...]:

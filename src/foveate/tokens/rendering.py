@@ -17,8 +17,8 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
     """A part as its provider renders it.
 
     `thoughts` are texts that count only until the next turn opens, `opens_turn` says that this part opens one.
-    `certain` says that the rule is known and not fitted. `unexplained` names what will be billed but cannot be
-    seen from here.
+    `certain` says that the rule is known and not fitted. `loads` names deferred tools whose definition is
+    written out here. `unexplained` names what will be billed but cannot be seen from here.
     """
 
     texts: tuple[str, ...] = ()
@@ -31,6 +31,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
     thought_margin_tokens: float = 0.0
     opens_turn: bool = False
     certain: bool = True
+    loads: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
 
 
@@ -69,8 +70,11 @@ class Rules(Protocol):
     def system(self, request: Request) -> Rendering:
         """The system prompt that stands outside the messages."""
 
-    def toolbox(self, request: Request, first: Message | None) -> Rendering:
-        """What goes around the tools, where there are any: a preamble, a namespace."""
+    def toolbox(self, request: Request, first: Message | None, loads: Sequence[str]) -> Rendering:
+        """What goes around the tools, where there are any: a preamble, a namespace.
+
+        `loads` are the deferred tools that the conversation has loaded, each as often as it did.
+        """
 
     def tool(self, tool: Tool, position: int) -> Rendering:
         """One tool."""
@@ -90,6 +94,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     thought_upper: float = 0.0
     opens_turn: bool = False
     certain: bool = True
+    loads: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
 
 
@@ -121,5 +126,6 @@ def _measured(rendering: Rendering, lengths: Iterator[Length]) -> Measured:
         thought_upper=thought_tokens + thought_margin,
         opens_turn=rendering.opens_turn,
         certain=rendering.certain,
+        loads=rendering.loads,
         unexplained=rendering.unexplained,
     )

@@ -2,10 +2,8 @@
 
 Tallies are values that point at the one before, so a session that grows by a turn makes one new tally, a fork
 shares its past, and nothing is ever counted again. What is kept is the raw count; calibration is applied by
-whoever reads it.
+whoever reads it. A message is about 250 bytes of tally.
 """
-
-from collections.abc import Iterator
 
 import msgspec
 
@@ -23,14 +21,20 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     thought_tokens: float = 0.0
     thought_upper: float = 0.0
     certain: bool = True
+    loads: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
-    last: Measured | None = None
+    # Of the last message, what the sums do not tell.
+    last_thought_tokens: float = 0.0
+    last_opens_turn: bool = False
+    last_is_certain: bool = True
     before: "Tally | None" = None
 
     def plus(self, message: Measured, *, keeps_thoughts: bool) -> "Tally":
         """The tally with one more message."""
         forgets = message.opens_turn and not keeps_thoughts
-        new = tuple(name for name in message.unexplained if name not in self.unexplained)
+        unexplained = self.unexplained
+        if message.unexplained:
+            unexplained = tuple(dict.fromkeys(unexplained + message.unexplained))
         return Tally(
             messages=self.messages + 1,
             tokens=self.tokens + message.tokens,
@@ -40,8 +44,11 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             thought_tokens=message.thought_tokens + (0 if forgets else self.thought_tokens),
             thought_upper=message.thought_upper + (0 if forgets else self.thought_upper),
             certain=self.certain and message.certain,
-            unexplained=self.unexplained + new,
-            last=message,
+            loads=self.loads + message.loads if message.loads else self.loads,
+            unexplained=unexplained,
+            last_thought_tokens=message.thought_tokens,
+            last_opens_turn=message.opens_turn,
+            last_is_certain=message.certain and not message.unexplained,
             before=self,
         )
 
@@ -49,17 +56,13 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """Of each message, first to last: the tokens it adds to the whole as it stands, and their certainty."""
         found: list[tuple[float, bool]] = []
         alive = True
-        for message in self._backwards():
-            thought = message.thought_tokens if alive else 0
-            found.append((message.tokens + thought, message.certain))
-            alive = alive and (keeps_thoughts or not message.opens_turn)
-        return found[::-1]
-
-    def _backwards(self) -> Iterator[Measured]:
-        at: Tally | None = self
-        while at is not None and at.last is not None:
-            yield at.last
+        at = self
+        while at.before is not None:
+            thought = at.last_thought_tokens if alive else 0
+            found.append((at.tokens - at.before.tokens + thought, at.last_is_certain))
+            alive = alive and (keeps_thoughts or not at.last_opens_turn)
             at = at.before
+        return found[::-1]
 
 
 EMPTY = Tally()

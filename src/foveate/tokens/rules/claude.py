@@ -6,8 +6,9 @@ documented stands in `claude_models`.
 
 import json
 import re
+from collections import Counter
+from collections.abc import Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from foveate.tokens.claude import Constants, extra_margin, fitted
@@ -36,13 +37,12 @@ from foveate.values import (
     ToolCall,
     ToolResult,
 )
+from foveate.wire import anthropic
+from foveate.wire.body import as_record, record
 
 _SYSTEM_ROLES = ("system", "developer")
-_FORCED = ("any", "tool", "required")
 # A sealed thought is about this many characters a token.
 _SEALED_CHARS_PER_TOKEN = 8
-# Blocks that bring a deferred tool into the conversation: its definition is written out where they stand.
-_LOADING_BLOCKS = ("tool_reference", "tool_addition")
 _FACT_SPREAD = 0.05
 
 
@@ -88,19 +88,19 @@ class ClaudeRules:
         """The system texts; that there is a system prompt costs nothing by itself."""
         return _together(Rendering(), *(self._part(part) for part in request.system))
 
-    def toolbox(self, request: Request, first: Message | None) -> Rendering:
+    def toolbox(self, request: Request, first: Message | None, loads: Sequence[str]) -> Rendering:
         """The tool system prompt, and the deferred tools that the conversation has loaded."""
         del first
         if not request.tools:
             return Rendering()
         prompt = self._model.tool_prompt
-        rendering = _fact(prompt.forced_tokens if _is_forced(request) else prompt.free_tokens)
+        parts = [_fact(prompt.forced_tokens if _is_forced(request) else prompt.free_tokens)]
         deferred = [raw for raw in request.tools if _is_deferred(raw)]
-        if not deferred:
-            return rendering
-        if self._model.defers_tools:
-            rendering = _together(rendering, self._built("deferred_any"))
-        return _together(rendering, *self._loaded(request, deferred))
+        if deferred and self._model.defers_tools:
+            parts.append(self._built("deferred_any"))
+        if loads:
+            parts += self._loaded(deferred, loads)
+        return _together(*parts)
 
     def tool(self, tool: Tool, position: int) -> Rendering:
         """One tool's definition; a deferred one costs little or nothing until it is loaded."""
@@ -182,17 +182,14 @@ class ClaudeRules:
         tokens = next((n for known, n in SERVER_TOOL_TOKENS.items() if bare.startswith(known)), 0)
         return replace(_fact(tokens * self._model.tool_factor()), unexplained=(f"server tool {bare}",))
 
-    def _loaded(self, request: Request, deferred: list[bytes]) -> list[Rendering]:
-        loading = [raw for raw in request.messages if any(kind.encode() in raw for kind in _LOADING_BLOCKS)]
-        found: list[Rendering] = []
-        for raw in deferred:
-            tool = msgspec.json.decode(raw)
-            name = str(tool.get("name", ""))
-            mention = re.compile(rb'"(?:tool_name|name)"\s*:\s*' + re.escape(json.dumps(name).encode()))
-            times = sum(bool(mention.search(message)) for message in loading)
-            schema = msgspec.json.encode(tool.get("input_schema") or {})
-            found += [self._definition(name, str(tool.get("description") or ""), schema)] * times
-        return found
+    def _loaded(self, deferred: Sequence[bytes], loads: Sequence[str]) -> list[Rendering]:
+        times = Counter(loads)
+        tools = [tool for tool in map(anthropic.tool, deferred) if times[tool.name]]
+        return [
+            self._definition(tool.name, tool.description, tool.parameters)
+            for tool in tools
+            for _ in range(times[tool.name])
+        ]
 
     def _image(self, image: Image) -> Rendering:
         size = (image.width, image.height) if image.width and image.height else None
@@ -212,9 +209,9 @@ class ClaudeRules:
     def _opaque(self, block: Opaque) -> Rendering:
         match block.kind:
             case "tool_reference":
-                return self._built("tool_ref")
+                return replace(self._built("tool_ref"), loads=_named(block.raw))
             case "tool_addition":
-                return self._built("tool_addition")
+                return replace(self._built("tool_addition"), loads=_named(block.raw))
             case "search_result" | "guardContent":
                 return _together(Rendering(texts=(_readable(block.raw),)), _fact(15, spread=1.0))
             case kind:
@@ -237,11 +234,18 @@ def _fact(tokens: float, spread: float = _FACT_SPREAD) -> Rendering:
 
 def _is_forced(request: Request) -> bool:
     """A choice that leaves the model no way but a tool; chat names the tool itself."""
-    return request.tool_choice in _FORCED or request.tool_choice not in ("", "auto", "none")
+    return request.tool_choice not in ("", "auto", "none")
 
 
 def _is_deferred(raw: bytes) -> bool:
-    return b"defer_loading" in raw and msgspec.json.decode(raw).get("defer_loading") is True
+    return b"defer_loading" in raw and record(raw).get("defer_loading") is True
+
+
+def _named(raw: bytes) -> tuple[str, ...]:
+    """The tool that a block brings in."""
+    block = record(raw)
+    name = block.get("tool_name") or as_record(block.get("tool")).get("name") or block.get("name")
+    return (name,) if isinstance(name, str) else ()
 
 
 def _readable(raw: bytes) -> str:

@@ -7,7 +7,7 @@ effect on the count: `toolConfig`, `thinkingConfig`, `responseJsonSchema`, `resp
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -127,7 +127,7 @@ class GeminiRules:
             return Rendering()
         return self._content(Message(role="system", parts=request.system))
 
-    def toolbox(self, request: Request, first: Message | None) -> Rendering:
+    def toolbox(self, request: Request, first: Message | None, loads: Sequence[str]) -> Rendering:
         """Nothing: functions stand on their own."""
         return Rendering()
 

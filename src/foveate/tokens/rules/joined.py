@@ -19,6 +19,7 @@ def joined(renderings: Iterable[Rendering]) -> Rendering:
         thought_margin_tokens=sum(part.thought_margin_tokens for part in parts),
         opens_turn=any(part.opens_turn for part in parts),
         certain=all(part.certain for part in parts),
+        loads=tuple(name for part in parts for name in part.loads),
         unexplained=tuple(dict.fromkeys(name for part in parts for name in part.unexplained)),
     )
 

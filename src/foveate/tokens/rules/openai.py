@@ -1,6 +1,7 @@
 """How OpenAI renders chat completions and Responses requests."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -79,7 +80,7 @@ class OpenAIRules:
         """The instructions of a Responses request: one more message."""
         return self._said(request.system, self._generation.message) if request.system else Rendering()
 
-    def toolbox(self, request: Request, first: Message | None) -> Rendering:
+    def toolbox(self, request: Request, first: Message | None, loads: Sequence[str]) -> Rendering:
         """What goes around the function types."""
         if not request.tools:
             return Rendering()

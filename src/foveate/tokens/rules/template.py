@@ -5,6 +5,7 @@ The templates are data (`tokens/data/templates.toml`), each entry with what it r
 
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -146,7 +147,7 @@ class TemplateRules:
             return Rendering()
         return self.message(Message(role="system", parts=request.system))
 
-    def toolbox(self, request: Request, first: Message | None) -> Rendering:
+    def toolbox(self, request: Request, first: Message | None, loads: Sequence[str]) -> Rendering:
         """The instructions in front of the tools."""
         template = self.template
         if not request.tools or template.tool_layout == "none":

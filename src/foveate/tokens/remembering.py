@@ -1,0 +1,39 @@
+"""A ruler that remembers the long texts it has measured: a system prompt comes with every request."""
+
+from collections.abc import Sequence
+
+from foveate.tokens.memo import Memo, digest
+from foveate.tokens.rendering import Length, Ruler
+
+# A text shorter than this is tokenised sooner than its digest is looked up.
+_LONG_CHARS = 2048
+
+
+class Remembering:
+    """Another ruler, asked once about each long text."""
+
+    def __init__(self, ruler: Ruler, capacity: int) -> None:
+        self.name = ruler.name
+        self.exact = ruler.exact
+        self._ruler = ruler
+        self._lengths: Memo[Length] = Memo(capacity)
+
+    def length(self, text: str) -> Length:
+        """The length of a text."""
+        return self._ruler.length(text) if len(text) < _LONG_CHARS else self._remembered(text)
+
+    def lengths(self, texts: Sequence[str]) -> list[Length]:
+        """The length of each text; the short ones side by side."""
+        long = {i: self._remembered(text) for i, text in enumerate(texts) if len(text) >= _LONG_CHARS}
+        if not long:
+            return self._ruler.lengths(texts)
+        short = iter(self._ruler.lengths([text for i, text in enumerate(texts) if i not in long]))
+        return [long[i] if i in long else next(short) for i in range(len(texts))]
+
+    def _remembered(self, text: str) -> Length:
+        key = digest(text.encode("utf-8", "surrogatepass"))
+        found = self._lengths.get(key)
+        if found is None:
+            found = self._ruler.length(text)
+            self._lengths.put(key, found)
+        return found
