@@ -6,6 +6,7 @@ makes the constants. See `docs/counting.md` for what they rest on.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from operator import mul
 from pathlib import Path
@@ -20,13 +21,22 @@ from foveate.tokens.vocabulary import bundled
 
 _CONSTANTS = Path(__file__).parent / "data" / "claude.json"
 
-# A name that is not in here yet inherits its family's constants with a wider margin.
-_KNOWN = re.compile(
-    r"claude-(2|v2|instant)|claude-3|(opus|sonnet|haiku)-4(-\d)?(?!\d)|(opus|sonnet|fable|mythos|haiku)-5(-[15])?(?!\d)"
-)
 _OLDEST = re.compile(r"claude-(2|v2|instant)")
-_FIRST_TOKENIZER = re.compile(r"claude-3|(opus|sonnet|haiku)-4(?!-?[789])(?!\d)")
+_LATER = re.compile(r"(opus|sonnet|haiku|fable|mythos)-(\d)(?:-(\d)(?!\d))?(?!\d)")
+_EARLIER = re.compile(r"claude-(3)(?:-(\d)(?!\d))?-(opus|sonnet|haiku)")
+
+# What bills or documentation were seen of. Any other inherits its family's constants with a wider margin.
+_KNOWN_VERSIONS = frozenset(((4, 0), (4, 1), (4, 5), (4, 6), (4, 7), (4, 8), (5, 0), (5, 1), (5, 5)))
+_SECOND_TOKENIZER = (4, 7)
 _UNKNOWN_MARGIN = 0.2
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """Which Claude: `claude-3-5-haiku` is haiku 3.5, `claude-opus-4-20250514` is opus 4.0."""
+
+    series: str
+    number: tuple[int, int]
 
 
 class Constants(msgspec.Struct, frozen=True):
@@ -52,17 +62,29 @@ def spelled(model: str) -> str:
     return re.sub(r"claude-([4-9](?:-\d)?)-(opus|sonnet|haiku|fable|mythos)\b", r"claude-\2-\1", name)
 
 
+def version_of(model: str) -> Version | None:
+    """The version that a name says, or None where it says none that is known."""
+    name = spelled(model)
+    if found := _EARLIER.search(name):
+        return Version(found[3], (3, int(found[2] or 0)))
+    if found := _LATER.search(name):
+        return Version(found[1], (int(found[2]), int(found[3] or 0)))
+    return None
+
+
 def family_of(model: str) -> str:
     """Which of the tokenizers a model has: `claude-2`, `claude-3` (3 to 4.6) or `claude-4.7` (and later)."""
-    name = spelled(model)
-    if _OLDEST.search(name):
+    if _OLDEST.search(spelled(model)):
         return "claude-2"
-    return "claude-3" if _FIRST_TOKENIZER.search(name) else "claude-4.7"
+    version = version_of(model)
+    return "claude-3" if version and version.number < _SECOND_TOKENIZER else "claude-4.7"
 
 
 def extra_margin(model: str) -> float:
     """How much wider the margin of a model is that nothing is known of yet."""
-    return 0.0 if _KNOWN.search(spelled(model)) else _UNKNOWN_MARGIN
+    version = version_of(model)
+    known = version and (version.number[0] == 3 or version.number in _KNOWN_VERSIONS)
+    return 0.0 if known or family_of(model) == "claude-2" else _UNKNOWN_MARGIN
 
 
 @cache

@@ -27,7 +27,7 @@ class Conversation:
     def __init__(self, body: Mapping[str, Any] | str | bytes) -> None:
         """`body` is a whole request, with the messages there are so far."""
         self._request = wire.read(body)
-        self._messages = [wire.message(self._request.format, raw) for raw in self._request.messages]
+        self._messages = [self._read(raw) for raw in self._request.messages]
         self._counted: dict[str | None, _Counted] = {}
 
     def append(self, *messages: Mapping[str, Any] | bytes) -> None:
@@ -36,7 +36,10 @@ class Conversation:
         Raises:
             MalformedRequest: one of them cannot be read; then none is added.
         """
-        self._messages += [wire.message(self._request.format, to_bytes(message)) for message in messages]
+        self._messages += [self._read(to_bytes(message)) for message in messages]
+
+    def _read(self, raw: bytes) -> Message:
+        return wire.message(self._request.format, wire.unmarked(raw))
 
     def count(self, model: str | None = None) -> TokenCount:
         """The whole conversation as it would be sent now to `model`, or to the body's own.

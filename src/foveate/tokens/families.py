@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
+from foveate.tokens.bpe import Bpe
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.estimate import estimate_for
 from foveate.tokens.memo import DEFAULT_CAPACITY
@@ -17,11 +18,15 @@ _CLAUDE = re.compile(r"claude|\b(opus|sonnet|haiku|fable|mythos)-\d")
 _GEMINI = re.compile(r"gemini")
 # OpenAI's own names, whatever route they come by: `openai/gpt-5`, `us.openai.gpt-5`, an Azure deployment.
 _OPENAI = re.compile(
-    r"(^|[/.])(openai-)?(gpt-(?!oss)|chatgpt|o\d(-|$)|codex|davinci|babbage|computer-use|text-embedding)"
+    r"(^|[/.:])(openai-)?(gpt-(?!oss)|chatgpt|o\d(-|$)|codex|davinci|babbage|computer-use|text-embedding)"
 )
+
+# What a version that nothing is known of yet may add to the count by its kin.
+_INHERITED_SPREAD = 0.1
 
 # Models that come and go in a long-lived process are forgotten again.
 _KEPT_COUNTERS = 64
+_KEPT_VOCABULARIES = 4
 
 
 @lru_cache(_KEPT_COUNTERS)
@@ -46,20 +51,32 @@ def estimating_counter_for(model: str, capacity: int = DEFAULT_CAPACITY) -> Requ
     )
 
 
-@lru_cache(_KEPT_COUNTERS)
 def counter_from_file(model: str, vocabulary: Path, capacity: int = DEFAULT_CAPACITY) -> RequestCounter:
     """A counter with the user's own vocabulary: texts are exact, a request follows the model's rules.
+
+    The file is read once for all models, and again when it has changed.
 
     Raises:
         BadVocabulary: the file cannot be used.
     """
-    return RequestCounter(
-        model=model,
-        backend="offline",
-        ruler=BpeRuler(from_file(vocabulary)),
-        rules=_family(model, "").rules,
-        capacity=capacity,
-    )
+    try:
+        stat = vocabulary.stat()
+    except (OSError, ValueError):
+        return _counter_with(from_file(vocabulary), model, capacity)  # which says what is wrong with it
+    return _counter_with(_read(vocabulary, stat.st_mtime_ns, stat.st_size), model, capacity)
+
+
+@lru_cache(_KEPT_COUNTERS)
+def _counter_with(vocabulary: Bpe, model: str, capacity: int) -> RequestCounter:
+    rules = _family(model, "").rules
+    ruler = BpeRuler(vocabulary)
+    return RequestCounter(model=model, backend="offline", ruler=ruler, rules=rules, capacity=capacity)
+
+
+@lru_cache(_KEPT_VOCABULARIES)
+def _read(path: Path, changed_ns: int, size_bytes: int) -> Bpe:
+    del changed_ns, size_bytes  # a file that has changed is another one
+    return from_file(path)
 
 
 def is_claude(model: str) -> bool:
@@ -77,7 +94,7 @@ class _Family:
 
 
 def _family(model: str, host: str) -> _Family:
-    name = model.lower()
+    name = model.lower().strip()
     if is_claude(name):
         from foveate.tokens.claude import claude_ruler, family_of
         from foveate.tokens.rules.claude import claude_rules
@@ -87,7 +104,8 @@ def _family(model: str, host: str) -> _Family:
         from foveate.tokens.rules.gemini import gemini_rules
 
         gemini = gemini_rules(name, host)
-        return _bundled(gemini, gemini.vocabulary)
+        spread = 0.0 if gemini.known else _INHERITED_SPREAD
+        return _bundled(gemini, gemini.vocabulary, exact=gemini.known, spread=spread)
     if _OPENAI.search(name):
         from foveate.tokens.rules.openai import openai_rules
 

@@ -4,7 +4,16 @@ import json
 
 from hypothesis import strategies as st
 
-MODELS = ("gpt-4o", "gpt-4", "gpt-5")
+MODELS = (
+    "gpt-4o",
+    "gpt-4",
+    "gpt-5",
+    "claude-sonnet-4-5",
+    "claude-opus-5",
+    "gemini-2.5-flash",
+    "gemini-3-flash",
+    "qwen3-32b",
+)
 
 _PNG = "iVBORw0KGgoAAAANSUhEUgAAAoAAAAHgCAIAAAC6s0uz"
 words = st.text(max_size=30) | st.sampled_from(
@@ -64,10 +73,33 @@ _block = st.one_of(
     st.builds(lambda given: {"type": "tool_use", "id": "t", "name": "weather", "input": given}, arguments),
     st.builds(lambda text: {"type": "tool_result", "tool_use_id": "t", "content": text}, words),
     st.just({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PNG}}),
+    st.builds(lambda text: {"type": "thinking", "thinking": text, "signature": "s" * 60}, words),
+    st.builds(
+        lambda text: {
+            "type": "search_result",
+            "title": "t",
+            "content": [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}],
+        },
+        words,
+    ),
+    st.just(
+        {
+            "type": "tool_result",
+            "tool_use_id": "t",
+            "content": [{"type": "tool_reference", "tool_name": "weather"}],
+        }
+    ),
 )
+_deferred = {
+    "name": "weather",
+    "description": "Tells the weather of a city, and how it will be.",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
+    "defer_loading": True,
+}
 anthropic_bodies = st.builds(
-    lambda system, messages: {"system": system, "max_tokens": 1, "messages": messages},
+    lambda system, tools, messages: {"system": system, "max_tokens": 1, "tools": tools, "messages": messages},
     words,
+    st.sampled_from(([], [_deferred], [_deferred, {**_deferred, "name": "now", "defer_loading": False}])),
     st.lists(
         st.builds(
             lambda role, content: {"role": role, "content": content},

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 import foveate
 from foveate import wire
 from foveate.tokens.counter import RequestCounter
+from foveate.tokens.families import counter_for
 from foveate.tokens.memo import Memo, digest
 from foveate.tokens.rendering import Length
 from foveate.tokens.rules.openai import openai_rules
+from foveate.values import Format, TokenCount
 from tests.unit.tokens.bodies import MODELS, anthropic_bodies, chat_bodies, chat_messages
 
 
@@ -230,3 +232,69 @@ def test_the_counters_memory_is_bounded(model: str) -> None:
         count.text(f"long {i} " * 1000)
 
     assert max(len(count._ruler._lengths), len(count._tallies), len(count._parts)) <= 8
+
+
+def test_a_tool_is_remembered_by_the_format_that_it_came_in() -> None:
+    """Was: a function of a chat, and then the same bytes as an Anthropic tool, were one to the memory."""
+    function = {"name": "weather", "description": "Tells the weather.", "parameters": {"type": "object"}}
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "functions": [function]}
+    other = {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "tools": [function],
+        "max_tokens": 1,
+        "system": "S",
+    }
+    seen, _ = counter("gpt-4o")
+    fresh, _ = counter("gpt-4o")
+    seen.request(wire.read(chat))
+
+    assert seen.request(wire.read(other)) == fresh.request(wire.read(other))
+
+
+def test_a_request_that_somebody_translates_is_not_called_exact() -> None:
+    body = {"model": "gpt-4o", "system": "Be brief.", "messages": [{"role": "user", "content": "Hi"}]}
+
+    translated = foveate.count_request(body).total
+
+    assert not translated.exact
+    assert translated.upper > translated.tokens
+
+
+def test_a_part_that_cannot_be_seen_whole_is_not_called_exact() -> None:
+    heard = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    body = {"model": "gpt-4o", "messages": [{"role": "user", "content": [heard]}]}
+
+    counted = foveate.count_request(body)
+
+    assert counted.unexplained
+    assert not next(part.exact for part in counted.parts if part.name == "messages[0]")
+
+
+def test_one_message_is_counted_with_what_goes_around_it() -> None:
+    message = wire.message(Format.CHAT, b'{"role": "user", "content": "Hello!"}')
+
+    assert counter_for("gpt-4o").message(message) == TokenCount(6, True, 6)
+
+
+@pytest.mark.parametrize(
+    ("model", "kin"),
+    [
+        ("ft:gpt-4o-mini:acme::abc", "gpt-4o-mini"),
+        ("openai:gpt-4o", "gpt-4o"),
+        ("azure/gpt-4o", "gpt-4o"),
+        (" GPT-4o ", "gpt-4o"),
+        ("us.openai.gpt-5", "gpt-5"),
+    ],
+)
+def test_a_name_with_a_route_before_it_is_the_same_model(model: str, kin: str) -> None:
+    body = {"messages": [{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hello."}]}
+
+    assert foveate.count_request(body, model).total == foveate.count_request(body, kin).total
+
+
+@pytest.mark.parametrize("model", ["gemini-9-pro", "gemini-exp-1206", "gemini-embedding-001", "gemini"])
+def test_a_gemini_that_nothing_is_known_of_is_not_called_exact(model: str) -> None:
+    count = foveate.count("Hello there", model)
+
+    assert not count.exact
+    assert count.upper > count.tokens

@@ -6,7 +6,7 @@ tool prompts of 3.5 to 4, the memory tool. The other client tools are documented
 
 from dataclasses import dataclass
 
-from foveate.tokens.claude import family_of, spelled
+from foveate.tokens.claude import Version, family_of, version_of
 from foveate.tokens.rules.images import Grid
 
 
@@ -18,29 +18,29 @@ class ToolPrompt:
     forced_tokens: int
 
 
-# By a word in the model's name, the first that fits; the last two are what newer and older names inherit.
-_TOOL_PROMPTS = (
-    ("opus-5", ToolPrompt(286, 406)),
-    ("haiku-5", ToolPrompt(286, 406)),
-    ("fable", ToolPrompt(290, 410)),
-    ("mythos", ToolPrompt(290, 410)),
-    ("sonnet-5", ToolPrompt(354, 474)),
-    ("opus-4-8", ToolPrompt(290, 410)),
-    ("opus-4-7", ToolPrompt(675, 804)),
-    ("opus-4-6", ToolPrompt(497, 589)),
-    ("sonnet-4-6", ToolPrompt(497, 589)),
-    ("opus-4-5", ToolPrompt(496, 588)),
-    ("sonnet-4-5", ToolPrompt(496, 588)),
-    ("haiku-4-5", ToolPrompt(496, 588)),
-    ("opus-4", ToolPrompt(313, 313)),
-    ("sonnet-4", ToolPrompt(313, 313)),
-    ("3-7-sonnet", ToolPrompt(313, 313)),
-    ("3-5-haiku", ToolPrompt(264, 340)),
-    ("3-5-sonnet", ToolPrompt(294, 261)),
-    ("3-opus", ToolPrompt(530, 281)),
-    ("3-sonnet", ToolPrompt(159, 235)),
-    ("3-haiku", ToolPrompt(264, 340)),
-)
+# A version that is not here takes the one before it of its series and tokenizer.
+_TOOL_PROMPTS = {
+    Version("opus", (5, 0)): ToolPrompt(286, 406),
+    Version("haiku", (5, 5)): ToolPrompt(286, 406),
+    Version("fable", (5, 0)): ToolPrompt(290, 410),
+    Version("mythos", (5, 0)): ToolPrompt(290, 410),
+    Version("sonnet", (5, 0)): ToolPrompt(354, 474),
+    Version("opus", (4, 8)): ToolPrompt(290, 410),
+    Version("opus", (4, 7)): ToolPrompt(675, 804),
+    Version("opus", (4, 6)): ToolPrompt(497, 589),
+    Version("sonnet", (4, 6)): ToolPrompt(497, 589),
+    Version("opus", (4, 5)): ToolPrompt(496, 588),
+    Version("sonnet", (4, 5)): ToolPrompt(496, 588),
+    Version("haiku", (4, 5)): ToolPrompt(496, 588),
+    Version("opus", (4, 0)): ToolPrompt(313, 313),
+    Version("sonnet", (4, 0)): ToolPrompt(313, 313),
+    Version("sonnet", (3, 7)): ToolPrompt(313, 313),
+    Version("haiku", (3, 5)): ToolPrompt(264, 340),
+    Version("sonnet", (3, 5)): ToolPrompt(294, 261),
+    Version("opus", (3, 0)): ToolPrompt(530, 281),
+    Version("sonnet", (3, 0)): ToolPrompt(159, 235),
+    Version("haiku", (3, 0)): ToolPrompt(264, 340),
+}
 _TOOL_PROMPT_BY_FAMILY = {
     "claude-2": ToolPrompt(264, 340),
     "claude-3": ToolPrompt(497, 589),
@@ -48,11 +48,11 @@ _TOOL_PROMPT_BY_FAMILY = {
 }
 
 # What thinking adds, by its type; nothing where a tool is forced.
-_THINKING = (
-    ("opus-4-7", {"adaptive": 5, "enabled": 5}),
-    ("sonnet-4-6", {"enabled": 28}),
-    ("opus-4-6", {"enabled": 28, "adaptive": 17}),
-)
+_THINKING = {
+    Version("opus", (4, 7)): {"adaptive": 5, "enabled": 5},
+    Version("sonnet", (4, 6)): {"enabled": 28},
+    Version("opus", (4, 6)): {"enabled": 28, "adaptive": 17},
+}
 _THINKING_BY_FAMILY = {"claude-2": {}, "claude-3": {"enabled": 29, "adaptive": 17}, "claude-4.7": {}}
 
 _BASE_TOKENS = {"claude-2": 9, "claude-3": 7, "claude-4.7": 6}
@@ -99,17 +99,35 @@ class ClaudeModel:
 
 
 def claude_model(model: str) -> ClaudeModel:
-    """The figures of `model`; what is not known of it is inherited from its family."""
-    name, family = spelled(model), family_of(model)
+    """The figures of `model`; what is not known of it is inherited from its series or its family."""
+    version, family = version_of(model), family_of(model)
     later = family == "claude-4.7"
+    thinking = _THINKING_BY_FAMILY[family]
     return ClaudeModel(
         family=family,
         base_tokens=_BASE_TOKENS[family],
-        tool_prompt=next((p for word, p in _TOOL_PROMPTS if word in name), _TOOL_PROMPT_BY_FAMILY[family]),
-        thinking_tokens=next((t for word, t in _THINKING if word in name), _THINKING_BY_FAMILY[family]),
+        tool_prompt=_tool_prompt(version, family),
+        thinking_tokens=_THINKING.get(version, thinking) if version else thinking,
         images=Grid(2576, 4784) if later else Grid(1568, 1568),
         pdf_page_tokens=_PDF_PAGE_TOKENS[family],
         # Thinking of finished turns is dropped, except from Opus 4.5 and all of 4.6 on (documentation).
-        keeps_thoughts=later or any(word in name for word in ("opus-4-5", "opus-4-6", "sonnet-4-6")),
+        keeps_thoughts=later or version == Version("opus", (4, 5)) or _is_4_6(version),
         defers_tools=later,
     )
+
+
+def _is_4_6(version: Version | None) -> bool:
+    return version is not None and version.number == (4, 6)
+
+
+def _tool_prompt(version: Version | None, family: str) -> ToolPrompt:
+    if version is None:
+        return _TOOL_PROMPT_BY_FAMILY[family]
+    kin = [
+        known
+        for known in _TOOL_PROMPTS
+        if known.series == version.series
+        and known.number <= version.number
+        and family_of(f"claude-{known.series}-{known.number[0]}-{known.number[1]}") == family
+    ]
+    return _TOOL_PROMPTS[max(kin)] if kin else _TOOL_PROMPT_BY_FAMILY[family]

@@ -85,6 +85,7 @@ _SERVER_TOOLS = frozenset(
 _UNNAMED_TOKENS = 4
 
 _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
+_KNOWN_VERSIONS = frozenset(((1, 5), (2, 0), (2, 5), (3, 0), (3, 1), (3, 5), (3, 6)))
 
 
 def gemini_rules(model: str, host: str) -> "GeminiRules":
@@ -97,7 +98,8 @@ def gemini_rules(model: str, host: str) -> "GeminiRules":
         dialect = _PYTHON
     else:
         dialect = _TEMPLATE if (major, minor) < (3, 6) else _TEMPLATE_3_6
-    return GeminiRules(dialect, generation=major)
+    known = found is not None and (major, minor) in _KNOWN_VERSIONS and "embedding" not in model.lower()
+    return GeminiRules(dialect, generation=major, known=known)
 
 
 class GeminiRules:
@@ -107,10 +109,12 @@ class GeminiRules:
 
     keeps_thoughts = False
 
-    def __init__(self, dialect: Dialect, *, generation: int) -> None:
+    def __init__(self, dialect: Dialect, *, generation: int, known: bool = True) -> None:
+        """`known`: bills of this version were seen; another inherits, and is not called exact."""
         self._dialect = dialect
         self._script = dialect.script
         self._generation = generation
+        self.known = known
 
     @property
     def vocabulary(self) -> str:

@@ -132,8 +132,8 @@ _UNKNOWN = replace(_GPT_4O, name="unknown", known=False)
 
 def generation_of(model: str) -> Generation:
     """The generation that `model` belongs to; one that is not known yet inherits and is not called exact."""
-    bare = model.lower().rpartition("/")[2]
-    bare = re.sub(r"^(us\.|eu\.)?openai[.-]", "", bare)
+    bare = model.lower().strip().rpartition("/")[2]
+    bare = re.sub(r"^(us\.|eu\.|ft:)?(openai[.:-])?", "", bare)
     for pattern, generation in _GENERATIONS:
         if re.match(pattern, bare):
             return generation
