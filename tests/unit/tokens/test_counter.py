@@ -236,7 +236,8 @@ def test_the_counters_memory_is_bounded(model: str) -> None:
 
 def test_a_tool_is_remembered_by_the_format_that_it_came_in() -> None:
     """Was: a function of a chat, and then the same bytes as an Anthropic tool, were one to the memory."""
-    function = {"name": "weather", "description": "Tells the weather.", "parameters": {"type": "object"}}
+    city = {"type": "object", "properties": {"city": {"type": "string"}}}
+    function = {"name": "weather", "description": "Tells the weather.", "parameters": city}
     chat = {"messages": [{"role": "user", "content": "Hi"}], "functions": [function]}
     other = {
         "messages": [{"role": "user", "content": "Hi"}],
