@@ -78,6 +78,7 @@ class RequestCounter:
         self.model = model
         self.backend = backend
         self._ruler = Remembering(ruler, capacity)
+        self._plain_ruler = ruler
         self._rules = rules
         self._tallies: Memo[Tally] = Memo(capacity)
         self._parts: Memo[Measured] = Memo(capacity)
@@ -148,7 +149,8 @@ class RequestCounter:
         """`tally` with more messages; costs what they cost, however long the session is."""
         for start in range(0, len(messages), _MESSAGES_AT_ONCE):
             renderings = [self._rules.message(m) for m in messages[start : start + _MESSAGES_AT_ONCE]]
-            for measured in measure(renderings, self._ruler):
+            # A turn is new, so there is nothing to be remembered of it.
+            for measured in measure(renderings, self._plain_ruler):
                 tally = tally.plus(measured, keeps_thoughts=self._rules.keeps_thoughts)
         return tally
 
