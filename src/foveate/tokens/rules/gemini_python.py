@@ -30,12 +30,12 @@ from foveate.tokens.rendering import Rendering
 from foveate.tokens.rules.gemini_script import (
     Declaration,
     Json,
-    References,
     alternatives,
     is_confirmed,
     unconfirmed,
 )
 from foveate.tokens.rules.joined import joined
+from foveate.tokens.rules.references import References
 from foveate.wire.body import as_list, as_record, as_text
 
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
@@ -107,7 +107,7 @@ class _Writer:
 
     def fields(self, schema: Json, owner: str, depth: int) -> list[_Field]:
         """The properties of an object; a class for one of them is named after `owner`."""
-        required = as_list(schema.get("required"))
+        required = {name for name in as_list(schema.get("required")) if isinstance(name, str)}
         return [
             self._field(name, self._references.resolved(inner), owner, depth, name in required)
             for name, inner in as_record(schema.get("properties")).items()

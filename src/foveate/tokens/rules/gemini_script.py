@@ -15,8 +15,6 @@ _CONFIRMED = frozenset(
     ("type", "description", "properties", "required", "items", "title", "additionalProperties",
      "$defs", "$ref", "default", "enum")
 )  # fmt: skip
-# A schema that refers to itself has no end.
-_MAX_REFERENCES = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,29 +55,6 @@ def declared(tool: Tool) -> Declaration:
         response=as_record(response),
         is_json_schema="parametersJsonSchema" in found or "parameters_json_schema" in found,
     )
-
-
-class References:
-    """Follows the `$ref`s of one schema, as often as is reasonable."""
-
-    def __init__(self, schema: Json) -> None:
-        self._definitions = {
-            **as_record(schema.get("definitions")),
-            **as_record(schema.get("$defs")),
-        }
-        self._left = _MAX_REFERENCES
-
-    def resolved(self, schema: object) -> Json:
-        """`schema` with what it refers to in its place."""
-        found = as_record(schema)
-        target = found.get("$ref")
-        if not isinstance(target, str):
-            return found
-        self._left -= 1
-        rest = {key: inner for key, inner in found.items() if key != "$ref"}
-        if self._left < 0:
-            return rest
-        return {**as_record(self._definitions.get(target.rpartition("/")[2])), **rest}
 
 
 def alternatives(schema: Json) -> list[Any]:

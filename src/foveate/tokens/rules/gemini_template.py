@@ -15,13 +15,12 @@ from foveate.tokens.rendering import Rendering
 from foveate.tokens.rules.gemini_script import (
     Declaration,
     Json,
-    References,
-    alternatives,
     is_confirmed,
     unconfirmed,
 )
 from foveate.tokens.rules.joined import joined
-from foveate.wire.body import as_record
+from foveate.tokens.rules.references import References
+from foveate.wire.body import as_list, as_record
 
 # Stands for one control token while a text is put together; no JSON holds it unescaped.
 _MARK = "\0"
@@ -104,7 +103,7 @@ def _field(key: str, schema: Json, references: References, depth: int) -> str:
     if key == "items" and isinstance(value, dict):
         return "items:" + _schema(value, references, depth)
     if key in _ALTERNATIVES:
-        choices = (_schema(choice, references, depth) for choice in alternatives(schema))
+        choices = (_schema(choice, references, depth) for choice in as_list(value))
         return "anyOf:[" + ",".join(choices) + "]"
     if key == "type" and isinstance(value, str):
         return "type:" + _value(value.upper())

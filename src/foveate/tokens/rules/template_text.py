@@ -12,6 +12,8 @@ from foveate.wire.body import as_record, record
 
 # Stands for one control token while a text is put together.
 _MARK = "\0"
+# Indenting makes a schema three or four times as long; so much longer only one that is nested beyond reason.
+_MOST_INDENTED = 32
 
 
 def tool_text(tool: Tool, layout: str) -> str:
@@ -40,6 +42,19 @@ def _wrapped(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": _function(tool)}
 
 
+def _indented(tool: Tool) -> str:
+    whole = _wrapped(tool)
+    plain = json.dumps(whole, ensure_ascii=False)
+    pieces: list[str] = []
+    left_chars = _MOST_INDENTED * len(plain)
+    for piece in json.JSONEncoder(ensure_ascii=False, indent=4).iterencode(whole):
+        pieces.append(piece)
+        left_chars -= len(piece)
+        if left_chars < 0:
+            return plain
+    return "".join(pieces)
+
+
 def _half(tool: Tool) -> str:
     """Cohere bills about half of a tool's JSON; which half could not be found out."""
     whole = json.dumps(_wrapped(tool), ensure_ascii=False)
@@ -55,7 +70,7 @@ LAYOUTS: dict[str, Callable[[Tool], str]] = {
     "function": lambda tool: json.dumps(_function(tool), ensure_ascii=False),
     "function compact": lambda tool: json.dumps(_function(tool), ensure_ascii=False, separators=(",", ":")),
     "wrapped": lambda tool: json.dumps(_wrapped(tool), ensure_ascii=False),
-    "wrapped indented": lambda tool: json.dumps(_wrapped(tool), ensure_ascii=False, indent=4),
+    "wrapped indented": _indented,
     "half": _half,
     "typescript": _typescript,
 }

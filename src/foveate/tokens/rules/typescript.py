@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-import msgspec
-
+from foveate.tokens.rules.references import References
 from foveate.values import Tool
+from foveate.wire.body import as_list, as_record, record
 
 _DEEPEST = 20
 _PLAIN = {
@@ -19,52 +19,59 @@ _PLAIN = {
 
 def function_type(tool: Tool) -> str:
     """A tool as `type name = (_: {…}) => any`, with its description as comment and no semicolon."""
-    schema = _record(msgspec.json.decode(tool.parameters))
+    schema = record(tool.parameters)
     head = _comment(tool.description)
     if not schema.get("properties"):
         return f"{head}type {tool.name} = () => any"
-    return f"{head}type {tool.name} = (_: {_comments(schema)}{_object(schema, schema, 0)}) => any"
+    return f"{head}type {tool.name} = (_: {_comments(schema)}{_object(schema, References(schema), 0)}) => any"
 
 
-def _type(schema: Any, root: dict[str, Any], depth: int) -> str:
-    found = _resolved(schema, root)
+def _type(schema: Any, references: References, depth: int) -> str:
+    found = references.resolved(schema)
     if not found or depth > _DEEPEST:
         return "any"
     for name in ("anyOf", "oneOf", "allOf"):
         if isinstance(found.get(name), list):
-            return " | ".join(_type(choice, root, depth + 1) for choice in found[name])
+            return " | ".join(_type(choice, references, depth + 1) for choice in found[name])
     if isinstance(found.get("enum"), list):
         return " | ".join(map(_json, found["enum"]))
     if "const" in found:
         return _json(found["const"])
     kind = found.get("type")
     if isinstance(kind, list):
-        return " | ".join(_type({**found, "type": one}, root, depth + 1) for one in kind)
+        kinds = dict.fromkeys(map(str, kind))  # a kind that stands there twice would double what is in it
+        return " | ".join(_named(one, found, references, depth + 1) for one in kinds)
+    if kind not in ("array", "object") and "properties" in found:
+        kind = "object"
+    return _named(str(kind), found, references, depth)
+
+
+def _named(kind: str, schema: dict[str, Any], references: References, depth: int) -> str:
     if kind == "array":
-        return _array(found, root, depth)
-    if kind == "object" or "properties" in found:
-        return _object(found, root, depth + 1)
-    return _PLAIN.get(str(kind), "any")
+        return _array(schema, references, depth)
+    if kind == "object":
+        return _object(schema, references, depth + 1)
+    return _PLAIN.get(kind, "any")
 
 
-def _array(schema: dict[str, Any], root: dict[str, Any], depth: int) -> str:
-    if not _record(schema.get("items")):
+def _array(schema: dict[str, Any], references: References, depth: int) -> str:
+    if not as_record(schema.get("items")):
         return "any[]"
-    inner = _type(schema["items"], root, depth + 1)
+    inner = _type(schema["items"], references, depth + 1)
     return f"({inner})[]" if " | " in inner and not inner.startswith("{") else f"{inner}[]"
 
 
-def _object(schema: dict[str, Any], root: dict[str, Any], depth: int) -> str:
+def _object(schema: dict[str, Any], references: References, depth: int) -> str:
     """On one line where no property has anything to say about itself, otherwise a line each."""
-    properties = _record(schema.get("properties"))
+    properties = as_record(schema.get("properties"))
     if not properties:
         return "object"
-    required = schema.get("required") or ()
+    required = {name for name in as_list(schema.get("required")) if isinstance(name, str)}
     rows: list[tuple[str, str, str]] = []
     for name, given in properties.items():
-        found = _resolved(given, root)
+        found = references.resolved(given)
         optional = "" if name in required else "?"
-        rows.append((_comments(found), f"{name}{optional}: {_type(given, root, depth)}", _default(found)))
+        rows.append((_comments(found), f"{name}{optional}: {_type(found, references, depth)}", _default(found)))
     if any(comments or default or "\n" in row for comments, row, default in rows):
         return "{\n" + "".join(f"{comments}{row},{default}\n" for comments, row, default in rows) + "}"
     return "{ " + ", ".join(row for _, row, _ in rows) + " }"
@@ -86,24 +93,6 @@ def _comment(text: object) -> str:
     if not isinstance(text, str) or not text.strip():
         return ""
     return "// " + "\n".join(line.strip() for line in text.strip().split("\n")) + "\n"
-
-
-def _resolved(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
-    """`schema` with its reference followed, up to eight in a row."""
-    found = _record(schema)
-    for _ in range(8):
-        reference = found.get("$ref")
-        if not isinstance(reference, str):
-            break
-        target: Any = root
-        for step in reference.lstrip("#/").split("/"):
-            target = _record(target).get(step)
-        found = {**_record(target), **{k: v for k, v in found.items() if k != "$ref"}}
-    return found
-
-
-def _record(found: object) -> dict[str, Any]:
-    return found if isinstance(found, dict) else {}
 
 
 def _json(found: object) -> str:
