@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from foveate.errors import MalformedRequest
 from foveate.values import (
     Document,
     Format,
@@ -114,8 +115,17 @@ def _schema(output: dict[str, Any]) -> Schema | None:
     return Schema(
         name=as_text(given.get("name")),
         description=as_text(given.get("description")),
-        schema=schema.encode() if isinstance(schema, str) else compact(schema),
+        schema=_written(schema) if isinstance(schema, str) else compact(schema),
     )
+
+
+def _written(schema: str) -> bytes:
+    """The JSON that a string holds; the string itself, as JSON, where it holds something else."""
+    raw = schema.encode("utf-8", "surrogatepass")
+    try:
+        return compact(value(raw))
+    except (MalformedRequest, RecursionError):
+        return compact(schema)
 
 
 def _document(found: dict[str, Any]) -> Document:

@@ -34,7 +34,6 @@ from foveate.values import (
     ToolCall,
     ToolResult,
 )
-from foveate.wire.body import as_record, record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +172,13 @@ class GeminiRules:
 
     def _call(self, call: ToolCall) -> Rendering:
         raw = call.arguments.encode("utf-8", "surrogatepass")
-        return _unless_too_deep(lambda: self._script.call(call.name, _object(raw)), raw)
+        return _unless_too_deep(lambda: self._called(call.name, raw), raw)
+
+    def _called(self, name: str, arguments: bytes) -> Rendering:
+        given = _object(arguments or b"{}")
+        if given is None:  # an answer that was cut off ends in the middle of a call
+            return joined((self._script.call(name, {}), _as_it_is(arguments)))
+        return self._script.call(name, given)
 
     def _answer(self, result: ToolResult) -> Rendering:
         said = "".join(part.text for part in result.parts if isinstance(part, Text))
@@ -200,15 +205,20 @@ class GeminiRules:
     def _form(self, schema: Schema) -> Rendering:
         if schema.name == "responseJsonSchema":  # about 20 recordings of 2.0 and 2.5: not counted
             return Rendering()
-        return _unless_too_deep(lambda: self._script.form(record(schema.schema)), schema.schema)
+        return _unless_too_deep(lambda: self._formed(schema.schema), schema.schema)
+
+    def _formed(self, schema: bytes) -> Rendering:
+        found = _object(schema)
+        return _as_it_is(schema) if found is None else self._script.form(found)
 
 
-def _object(raw: bytes) -> Json:
-    """The JSON object that a text is; an empty one where it is something else."""
+def _object(raw: bytes) -> Json | None:
+    """The JSON object that a text is, null being an empty one; None where it is something else."""
     try:
-        return as_record(msgspec.json.decode(raw))
-    except msgspec.DecodeError:
-        return {}
+        found = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return {} if found is None else found if isinstance(found, dict) else None
 
 
 def _unless_too_deep(written: Callable[[], Rendering], raw: bytes) -> Rendering:
@@ -216,5 +226,8 @@ def _unless_too_deep(written: Callable[[], Rendering], raw: bytes) -> Rendering:
     try:
         return written()
     except RecursionError:
-        text = raw.decode("utf-8", "replace")
-        return Rendering(texts=(text,), margin_tokens=roughly(raw), certain=False)
+        return _as_it_is(raw)
+
+
+def _as_it_is(raw: bytes) -> Rendering:
+    return Rendering(texts=(raw.decode("utf-8", "replace"),), margin_tokens=roughly(raw), certain=False)

@@ -1,6 +1,5 @@
 """How OpenAI renders chat completions and Responses requests."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +30,7 @@ from foveate.values import (
     ToolCall,
     ToolResult,
 )
+from foveate.wire.body import compact, record, value
 
 _SYSTEM_ROLES = ("system", "developer")
 # Sealed reasoning, by the length of what is sent back: 9 recorded items, median error 3%, p90 17%.
@@ -195,7 +195,7 @@ class OpenAIRules:
             return request.tool_choice
         if len(request.tools) > 1:
             return ""
-        return str(_record(msgspec.json.decode(request.tools[0])).get("name", ""))
+        return str(record(request.tools[0]).get("name", ""))
 
 
 def _unwrapped(parts: tuple[Part, ...]) -> tuple[tuple[Part, ...], bool]:
@@ -260,11 +260,13 @@ def _blank_line_tokens(message: Message | None) -> int:
 
 
 def _schema_text(schema: Schema) -> str:
-    found = _record(msgspec.json.decode(schema.schema))
+    head = f"# Response Formats\n\n## {schema.name}\n\n"
+    found = value(schema.schema)
+    if not isinstance(found, dict):  # Bedrock takes the schema as a string, which can hold anything
+        return head + (found if isinstance(found, str) else _json(found))
     described = schema.description or str(found.get("description") or "")
     if described and not schema.description:
         found = {name: inner for name, inner in found.items() if name != "description"}
-    head = f"# Response Formats\n\n## {schema.name}\n\n"
     return head + (f"// {described}\n" if described else "") + _json(_shown(found))
 
 
@@ -292,8 +294,4 @@ def _compact(arguments: str) -> str:
 
 
 def _json(found: object) -> str:
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
-
-
-def _record(found: object) -> dict[str, Any]:
-    return found if isinstance(found, dict) else {}
+    return compact(found).decode()

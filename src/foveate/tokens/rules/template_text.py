@@ -6,9 +6,10 @@ from typing import Any
 
 from foveate.errors import MalformedRequest
 from foveate.tokens.rendering import Rendering
+from foveate.tokens.rules.joined import roughly
 from foveate.tokens.rules.typescript import function_type
 from foveate.values import Schema, Tool, ToolCall
-from foveate.wire.body import as_record, record
+from foveate.wire.body import as_record, record, value
 
 # Stands for one control token while a text is put together.
 _MARK = "\0"
@@ -23,7 +24,7 @@ def tool_text(tool: Tool, layout: str) -> str:
 
 def schema_text(schema: Schema) -> str:
     """The answer's schema as JSON, with its name."""
-    named = {"name": schema.name, "description": schema.description, "schema": record(schema.schema)}
+    named = {"name": schema.name, "description": schema.description, "schema": value(schema.schema)}
     return json.dumps({key: value for key, value in named.items() if value}, ensure_ascii=False)
 
 
@@ -83,20 +84,27 @@ def dsml(calls: Sequence[ToolCall]) -> Rendering:
     """
     lines = "".join(line for call in calls for line in _invocation(call))
     pieces = f"\n\n<{_MARK}tool_calls>\n{lines}</{_MARK}tool_calls>".split(_MARK)
-    return Rendering(texts=tuple(filter(None, pieces)), fixed_tokens=len(pieces) - 1)
+    unread = sum(roughly(call.arguments) for call in calls if _arguments(call) is None)
+    return Rendering(texts=tuple(filter(None, pieces)), fixed_tokens=len(pieces) - 1, margin_tokens=unread)
 
 
 def _invocation(call: ToolCall) -> Iterator[str]:
     yield f'<{_MARK}invoke name="{call.name}">\n'
-    for name, value in _arguments(call).items():
-        written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        kind = "true" if isinstance(value, str) else "false"
+    given = _arguments(call)
+    if given is None:
+        yield f"{call.arguments}\n"
+        given = {}
+    for name, inner in given.items():
+        written = inner if isinstance(inner, str) else json.dumps(inner, ensure_ascii=False)
+        kind = "true" if isinstance(inner, str) else "false"
         yield f'<{_MARK}parameter name="{name}" string="{kind}">{written}</{_MARK}parameter>\n'
     yield f"</{_MARK}invoke>\n"
 
 
-def _arguments(call: ToolCall) -> dict[str, Any]:
+def _arguments(call: ToolCall) -> dict[str, Any] | None:
+    """A call's arguments; None where they are no object, as when an answer was cut off in them."""
     try:
-        return record(call.arguments.encode("utf-8", "surrogatepass"))
-    except MalformedRequest:  # a model can write anything
-        return {}
+        found = value((call.arguments or "{}").encode("utf-8", "surrogatepass"))
+    except MalformedRequest:
+        return None
+    return {} if found is None else found if isinstance(found, dict) else None
