@@ -1,5 +1,6 @@
 """JSON in and out of a request body, keeping the bytes of every part that is only passed on."""
 
+import codecs
 import json
 import re
 from collections.abc import Mapping
@@ -31,9 +32,9 @@ def to_bytes(body: Mapping[str, Any] | str | bytes | bytearray) -> bytes:
         MalformedRequest: `body` holds something that JSON cannot say.
     """
     if isinstance(body, (bytes, bytearray)):
-        return bytes(body)
+        return bytes(body).removeprefix(codecs.BOM_UTF8)
     try:
-        return body.encode() if isinstance(body, str) else _encode(body)
+        return body.removeprefix("\ufeff").encode() if isinstance(body, str) else _encode(body)
     except UnicodeEncodeError:  # a string with a lone surrogate, which no bytes can carry
         return str(body).encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -121,8 +122,10 @@ def compact(found: object) -> bytes:
 def _decoded(decoder: "msgspec.json.Decoder[Any]", data: msgspec.Raw | bytes) -> Any:
     try:
         return _lenient(decoder, data)
-    except msgspec.ValidationError:
-        raise MalformedRequest("the request is JSON, but not an object") from None
+    except msgspec.ValidationError as error:
+        is_number = "out of range" in str(error)
+        reason = f"it cannot be read: {error}" if is_number else "not an object"
+        raise MalformedRequest(f"the request is JSON, but {reason}") from None
     except msgspec.DecodeError as error:
         raise MalformedRequest(f"the request is not JSON: {error}") from None
     except UnicodeDecodeError:

@@ -4,19 +4,39 @@ import base64
 import binascii
 import re
 import struct
+from collections.abc import Iterator
+from itertools import islice
 
 # A JPEG's size stands behind its metadata, which is rarely longer than this.
 _HEADER_BYTES = 256 * 1024
-_PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
-_PAGE_COUNT = re.compile(
-    rb"/Type\s*/Pages\b.{0,200}?/Count\s+(\d+)|/Count\s+(\d+).{0,200}?/Type\s*/Pages\b", re.DOTALL
-)
+_PAGE = re.compile(rb"/Type\s{0,32}/Page(?![a-zA-Z])")
+_PAGE_TREE = re.compile(rb"/Type\s{0,32}/Pages\b")
+_PAGE_COUNT = re.compile(rb"/Count\s{1,32}(\d{1,6})(?!\d)")
+# How far the count of a page tree stands from its type, and how long a match of any of these can be.
+_TREE_BYTES, _MATCH_BYTES = 250, 64
+_MOST_PAGES = 10_000
+# A call into C holds the interpreter's lock for as long as it takes: so much at once, and nobody waits for long.
+_SLICE_BYTES = 256 * 1024
 
 
 def decoded(data: str, limit_bytes: int | None = None) -> bytes:
     """The bytes behind base64 text, up to `limit_bytes`; none where it is not base64."""
     if limit_bytes is not None:
         data = data[: (limit_bytes + 2) // 3 * 4]
+    step = _SLICE_BYTES // 3 * 4
+    if len(data) <= step:
+        return _from_base64(data)
+    found: list[bytes] = []
+    rest = ""
+    for start in range(0, len(data), step):
+        given = rest + "".join(data[start : start + step].split())
+        whole = len(given) // 4 * 4
+        found.append(_from_base64(given[:whole]))
+        rest = given[whole:]
+    return b"".join((*found, _from_base64(rest)))
+
+
+def _from_base64(data: str) -> bytes:
     try:
         return base64.b64decode(data + "=" * (-len(data) % 4), validate=False)
     except (binascii.Error, ValueError):
@@ -67,10 +87,26 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
 
 
 def pdf_pages(data: str) -> int | None:
-    """How many pages a base64 PDF has; None where its index is compressed out of sight."""
+    """How many pages a base64 PDF has, up to 10,000; None where its index is compressed out of sight."""
     found = decoded(data)
-    pages = len(_PAGE.findall(found))
+    pages = sum(1 for _ in islice(_matches(_PAGE, found), _MOST_PAGES))
     if pages:
         return pages
-    counts = [int(a or b) for a, b in _PAGE_COUNT.findall(found)]
-    return max(counts, default=None)
+    counts = islice(_matches(_PAGE_COUNT, found), _MOST_PAGES)
+    totals = [int(count[1]) for count in counts if _is_of_tree(count, found)]
+    return min(max(totals), _MOST_PAGES) if totals else None
+
+
+def _matches(pattern: re.Pattern[bytes], found: bytes) -> Iterator[re.Match[bytes]]:
+    """Every match, in slices; one that begins in a slice may end behind it."""
+    for start in range(0, len(found), _SLICE_BYTES):
+        end = start + _SLICE_BYTES
+        for match in pattern.finditer(found, start, end + _MATCH_BYTES):
+            if match.start() >= end:
+                break
+            yield match
+
+
+def _is_of_tree(count: re.Match[bytes], found: bytes) -> bool:
+    around = found[max(0, count.start() - _TREE_BYTES) : count.end() + _TREE_BYTES]
+    return _PAGE_TREE.search(around) is not None

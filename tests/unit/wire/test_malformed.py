@@ -126,6 +126,8 @@ def test_a_body_that_breaks_off_is_refused(body: dict[str, Any], at: int) -> Non
         ('{"prompt": "Hi"}', "no messages"),
         ('{"messages": [}', "not JSON"),
         ('{"messages": []} trailing', "not JSON"),
+        ('{"messages": [], "model": 1e999}', "Number out of range"),
+        ('{"messages": [], "model": 1' + "0" * 5000 + "}", "out of range"),
         (b"\x89PNG\r\n\x1a\n", "not JSON"),
         ({"messages": [object()]}, "object is not JSON"),
     ],
@@ -200,3 +202,10 @@ def test_a_lone_surrogate_is_read_as_the_replacement_character(spell: Callable[[
     (message,) = (wire.message(request.format, raw) for raw in request.messages)
 
     assert message.parts[0].text == "a\ufffdb \\ud83d \U0001f600 \ufffd"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("spell", [lambda text: "\ufeff" + text, lambda text: b"\xef\xbb\xbf" + text.encode()])
+def test_a_byte_order_mark_before_the_body_is_no_part_of_it(spell: Callable[[str], Any]) -> None:
+    text = '{"messages":[{"role":"user","content":"Hi"}]}'
+
+    assert wire.read(spell(text)) == wire.read(text)

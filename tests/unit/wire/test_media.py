@@ -1,6 +1,7 @@
 """Sizes and pages are read from the first bytes, and never guessed from broken ones."""
 
 import base64
+import re
 import struct
 from collections.abc import Callable
 
@@ -79,6 +80,50 @@ def test_pages_are_counted_and_the_tree_is_not_a_page() -> None:
     assert media.pdf_pages(encoded(b"%PDF-1.4\n" + pages + leaves)) == 2
     assert media.pdf_pages(encoded(b"%PDF-1.4\n" + pages)) == 2
     assert media.pdf_pages(encoded(b"%PDF-1.7\nall in a compressed stream")) is None
+
+
+@pytest.mark.parametrize("digits", [7, 4_000, 5_000, 1_000_000])
+def test_a_page_count_of_endless_digits_is_no_count(digits: int) -> None:
+    endless = b"/Type /Pages /Count " + b"1" * digits
+
+    assert media.pdf_pages(encoded(endless)) is None
+    assert media.pdf_pages(encoded(b"/Count " + b"1" * digits + b" /Type /Pages")) is None
+
+
+def test_a_pdf_has_at_most_ten_thousand_pages() -> None:
+    assert media.pdf_pages(encoded(b"<</Type /Pages /Count 999999>>")) == 10_000
+    assert media.pdf_pages(encoded(b"<</Type /Page>>" * 10_001)) == 10_000
+
+
+@pytest.mark.parametrize("split", range(24))
+@pytest.mark.parametrize("tree", [b"/Type /Page\n", b"/Type /Pages /Count 17 ", b"/Count 17 /Type /Pages "])
+def test_what_stands_across_the_seam_of_two_slices_is_found_once(tree: bytes, split: int) -> None:
+    data = b"%" * (256 * 1024 - split) + tree + b"%" * 1000
+
+    assert media.pdf_pages(encoded(data)) == (1 if b"Pages" not in tree else 17)
+
+
+def test_no_pattern_is_tried_on_more_than_a_slice_at_once() -> None:
+    asked: list[int] = []
+
+    class Watching:
+        def finditer(self, found: bytes, start: int, end: int) -> list[re.Match[bytes]]:
+            asked.append(end - start)
+            return []
+
+    list(media._matches(Watching(), b" " * 10_000_000))  # type: ignore[arg-type]
+
+    assert max(asked) < 300_000
+
+
+@pytest.mark.parametrize("line", [76, 64, 1000])
+def test_long_base64_in_lines_is_decoded_whole(line: int) -> None:
+    data = bytes(range(256)) * 4096
+    lines = encoded(data)
+    broken = "\r\n".join(lines[at : at + line] for at in range(0, len(lines), line))
+
+    assert media.decoded(lines) == data
+    assert media.decoded(broken) == data
 
 
 @pytest.mark.parametrize(
