@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from io import BytesIO
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -61,6 +62,8 @@ class Client:
             UpstreamStatus: any status but 200 to 299; redirects are not followed.
             UpstreamGarbled: the answer is no JSON object, or longer than anything that could be meant.
         """
+        if self._session is None:  # importing it takes half a second, which the event loop has not got
+            await asyncio.to_thread(import_module, "aiohttp")
         import aiohttp
 
         # A stream is sent piece by piece; bytes would be sent at once, and hold up the event loop.
