@@ -12,7 +12,8 @@ from foveate import wire
 from foveate.tokens import Backend, CounterOptions, Counting
 from foveate.tokens.anthropic import AnthropicCounter
 from foveate.tokens.counter import RequestCount
-from foveate.tokens.tokenize import Dialect, TokenizeCounter
+from foveate.tokens.endpoints import Dialect
+from foveate.tokens.tokenize import TokenizeCounter
 from foveate.upstream import Client
 from foveate.values import Format
 from tests.llama import LlamaServer
@@ -164,7 +165,8 @@ async def test_anthropics_own_client_gets_the_number_that_our_counter_gets(
         theirs = await asyncio.to_thread(lambda: official.messages.count_tokens(**body))
     async with Client(timeout_seconds=20) as client:
         counter = AnthropicCounter(client, "none", llama_server.base_url)
-        ours = await counter.request(wire.read({**body, "max_tokens": 5}, Format.ANTHROPIC))
+        question = counter.request(wire.read({**body, "max_tokens": 5}, Format.ANTHROPIC))
+        ours = await counter.answer(question)
 
     assert ours.tokens == theirs.input_tokens
 
@@ -172,7 +174,8 @@ async def test_anthropics_own_client_gets_the_number_that_our_counter_gets(
 async def test_anthropics_counter_counts_a_text_as_the_tokenizer_does(llama_server: LlamaServer) -> None:
     text = TEXTS["prose"]
     async with Client(timeout_seconds=20) as client:
-        count = await AnthropicCounter(client, "none", llama_server.base_url).text(text, llama_server.model)
+        counter = AnthropicCounter(client, "none", llama_server.base_url)
+        count = await counter.answer(counter.text(text, llama_server.model))
 
     assert count.tokens == len(post(llama_server, "/tokenize", {"content": text})["tokens"])
 

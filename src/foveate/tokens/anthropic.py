@@ -1,9 +1,11 @@
 """Anthropic's own counter: `POST /v1/messages/count_tokens`, free and rate-limited (November 2026)."""
 
-from foveate.tokens.endpoints import Unsupported, number_in
+from foveate.tokens.bpe import without_surrogates
+from foveate.tokens.endpoints import TEXT, Question, Unsupported, number_in, selected
+from foveate.tokens.memo import Memo, digest
 from foveate.upstream import Client
 from foveate.values import Format, Request, TokenCount
-from foveate.wire.body import compact, selected
+from foveate.wire.body import compact
 
 ANTHROPIC_URL = "https://api.anthropic.com"
 _VERSION = "2023-06-01"
@@ -23,21 +25,35 @@ class AnthropicCounter:
         self.url = url.rstrip("/")
         self._client = client
         self._headers = {"x-api-key": api_key, "anthropic-version": _VERSION}
-        self._frames: dict[str, int] = {}
+        self._frames: Memo[int] = Memo()
 
-    async def text(self, text: str, model: str) -> TokenCount:
-        """The count of a text: what a message of it costs, less what a message costs (asked once a model)."""
+    def text(self, text: str, model: str) -> Question:
+        """A message of nothing but the text."""
         if not text.strip():
-            raise Unsupported  # the route refuses a text of spaces
-        if model not in self._frames:
-            self._frames[model] = await self._ask(_single_message("a", model)) - 1
-        return _counted(max(1, await self._ask(_single_message(text, model)) - self._frames[model]))
+            raise Unsupported("it refuses a text of blanks")
+        return Question(subject=TEXT, model=model, body=_single_message(text, model))
 
-    async def request(self, request: Request) -> TokenCount:
-        """The count of a Messages request."""
+    def request(self, request: Request) -> Question:
+        """A Messages request."""
         if request.format is not Format.ANTHROPIC:
-            raise Unsupported
-        return _counted(await self._ask(selected(request.body, _FIELDS, model=request.model)))
+            raise Unsupported("it counts texts and Messages requests")
+        body = selected(request.body, _FIELDS, request.model)
+        return Question(subject=request.format, model=request.model, body=body)
+
+    async def answer(self, question: Question) -> TokenCount:
+        """The count; of a text, what a message of it costs, less what a message costs (asked once a model)."""
+        if question.subject != TEXT:
+            return _counted(await self._ask(question.body))
+        frame_tokens = await self._frame_tokens(question.model)
+        return _counted(max(1, await self._ask(question.body) - frame_tokens))
+
+    async def _frame_tokens(self, model: str) -> int:
+        key = digest(model.encode("utf-8", "surrogatepass"))
+        known = self._frames.get(key)
+        if known is None:
+            known = await self._ask(_single_message("a", model)) - 1
+            self._frames.put(key, known)
+        return known
 
     async def _ask(self, body: bytes) -> int:
         route = f"{self.url}/v1/messages/count_tokens"
@@ -45,7 +61,8 @@ class AnthropicCounter:
 
 
 def _single_message(text: str, model: str) -> bytes:
-    return compact({"model": model, "messages": [{"role": "user", "content": text}]})
+    message = {"role": "user", "content": text}
+    return compact({"messages": [message], "model": without_surrogates(model)})
 
 
 def _counted(tokens: int) -> TokenCount:

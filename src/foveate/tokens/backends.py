@@ -6,7 +6,7 @@ from types import TracebackType
 from foveate.errors import BadOption
 from foveate.tokens.anthropic import ANTHROPIC_URL, AnthropicCounter
 from foveate.tokens.cascade import Cascade
-from foveate.tokens.endpoints import EndpointCounter, Endpoints
+from foveate.tokens.endpoints import EndpointCounter, Endpoints, shared_endpoints
 from foveate.tokens.families import is_claude
 from foveate.tokens.gemini import GEMINI_URL, GeminiCounter
 from foveate.tokens.openai import OPENAI_URL, OpenAICounter
@@ -19,9 +19,9 @@ class Counting:
     """A cascade with its connections: `async with Counting(options) as cascade`."""
 
     def __init__(self, options: CounterOptions, endpoints: Endpoints | None = None) -> None:
-        """`endpoints`: what this process knows already, where several countings share it."""
+        """`endpoints`: what is known of servers already; if not given, what the whole process knows."""
         self._options = options
-        self._endpoints = endpoints or Endpoints()
+        self._endpoints = endpoints or shared_endpoints()
         self._client = Client(timeout_seconds=options.timeout_ms / 1000)
 
     async def __aenter__(self) -> Cascade:
@@ -33,7 +33,7 @@ class Counting:
         options = self._options
         return Cascade(
             offline_counters(options),
-            endpoint_for=_endpoint_for(options, self._client),
+            endpoint_for=_endpoint_for(options, self._client, self._endpoints),
             endpoints=self._endpoints,
             capacity=options.cache_capacity,
         )
@@ -48,14 +48,16 @@ class Counting:
         await self._client.close()
 
 
-def _endpoint_for(options: CounterOptions, client: Client) -> Callable[[str], EndpointCounter | None]:
-    endpoint = _endpoint(options, client)
+def _endpoint_for(
+    options: CounterOptions, client: Client, endpoints: Endpoints
+) -> Callable[[str], EndpointCounter | None]:
+    endpoint = _endpoint(options, client, endpoints)
     if options.backend is Backend.AUTO and isinstance(endpoint, AnthropicCounter):
         return lambda model: endpoint if is_claude(model) else None
     return lambda _: endpoint
 
 
-def _endpoint(options: CounterOptions, client: Client) -> EndpointCounter | None:
+def _endpoint(options: CounterOptions, client: Client, endpoints: Endpoints) -> EndpointCounter | None:
     key, url = options.api_key, options.endpoint_url
     if url and not url.startswith(("http://", "https://")):
         raise BadOption(f"the address of a server begins with http:// or https://, and {url!r} does not")
@@ -63,13 +65,15 @@ def _endpoint(options: CounterOptions, client: Client) -> EndpointCounter | None
         case Backend.OFFLINE | Backend.ESTIMATE:
             return None
         case Backend.AUTO if url and options.use_endpoint:
-            return TokenizeCounter(client, url, _bearer(key))
+            return TokenizeCounter(client, url, _bearer(key), endpoints)
         case Backend.AUTO:
-            return AnthropicCounter(client, key) if key and options.vocabulary is None else None
+            # With an address of its own, the key is that server's and must not go to anybody else.
+            asks_anthropic = key and not url and options.vocabulary is None
+            return AnthropicCounter(client, key) if asks_anthropic else None
         case Backend.ENDPOINT:
             if not url:
                 raise BadOption("the backend `endpoint` needs the address of a server")
-            return TokenizeCounter(client, url, _bearer(key))
+            return TokenizeCounter(client, url, _bearer(key), endpoints)
     if not key:
         raise BadOption(f"the backend `{options.backend}` needs an API key")
     match options.backend:

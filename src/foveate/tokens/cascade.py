@@ -1,15 +1,18 @@
 """Asks the best counter first and always has an answer: an endpoint behind a breaker, then the offline one."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from foveate.tokens.counter import RequestCount, RequestCounter
-from foveate.tokens.endpoints import EndpointCounter, Endpoints, Unsupported
+from foveate.tokens.endpoints import EndpointCounter, Endpoints, Question, Unsupported
 from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest
 from foveate.values import Request, TokenCount
 
-# What takes longer than a millisecond or so is counted off the event loop.
+Result = TypeVar("Result")
+
+# What takes longer than a millisecond or so is read and counted off the event loop.
 _LONG_CHARS = 16 * 1024
 # Of so many models it is known that their vocabulary is loaded; loading one is done off the event loop too.
 _LOADED_MODELS = 64
@@ -50,14 +53,13 @@ class Cascade:
 
         if not text:
             return RequestCount(model=model, backend="offline", total=TokenCount(0, True, 0))
-        return await self._count(model, "text", text, lambda endpoint: endpoint.text(text, model), offline)
+        return await self._count(model, len(text), lambda endpoint: endpoint.text(text, model), offline)
 
     async def request(self, request: Request) -> RequestCount:
         """The count of a whole request, with its parts where it was counted here."""
         return await self._count(
             request.model,
-            request.format,
-            request.body,
+            len(request.body),
             lambda endpoint: endpoint.request(request),
             lambda: self._offline(request.model).request(request),
         )
@@ -65,26 +67,28 @@ class Cascade:
     async def _count(
         self,
         model: str,
-        subject: str,
-        payload: str | bytes,
-        ask: Callable[[EndpointCounter], Awaitable[TokenCount]],
+        size: int,
+        question_for: Callable[[EndpointCounter], Question],
         offline: Callable[[], RequestCount],
     ) -> RequestCount:
         endpoint = self._endpoint_for(model)
         if endpoint is None:
-            return await self._here(model, len(payload), offline)
-        key = _key(endpoint.url, subject, model, payload)
-        total = self._answers.get(key)
-        if total is None:
-            try:
-                total = await self._endpoints.ask(endpoint.url, subject, model, lambda: ask(endpoint))
-            except Unsupported:
-                return await self._here(model, len(payload), offline)
+            return await self._here(model, size, offline)
+        try:
+            question, key = await _off_loop(size, lambda: _keyed(endpoint.url, question_for(endpoint)))
+            total = self._answers.get(key)
+            if total is None:
+                total = await self._endpoints.ask(
+                    endpoint.url, question.subject, model, lambda: endpoint.answer(question)
+                )
+        except Unsupported as reason:
+            self._endpoints.passed_over(endpoint.url, reason)
+            return await self._here(model, size, offline)
         if total is not None:
             self._answers.put(key, total)
             return RequestCount(model=model, backend=endpoint.name, total=total)
-        count = await self._here(model, len(payload), offline)
-        if self._endpoints.why_not(endpoint.url, subject, model):
+        count = await self._here(model, size, offline)
+        if self._endpoints.why_not(endpoint.url, question.subject, model):
             return count
         # It stands in for an endpoint that is failing, and the two kinds of counts must not be mixed.
         return replace(count, total=replace(count.total, exact=False))
@@ -98,8 +102,11 @@ class Cascade:
         return count
 
 
-def _key(url: str, subject: str, model: str, payload: str | bytes) -> bytes:
-    """A request's own body may name another model than the one it is counted for, so that is part of it."""
-    names = (name.encode("utf-8", "surrogatepass") for name in (url, subject, model))
-    data = payload.encode("utf-8", "surrogatepass") if isinstance(payload, str) else payload
-    return digest(*names, data)
+async def _off_loop(size: int, work: Callable[[], Result]) -> Result:
+    return await asyncio.to_thread(work) if size >= _LONG_CHARS else work()
+
+
+def _keyed(url: str, question: Question) -> tuple[Question, bytes]:
+    """A question and what its answer is kept under. The model is part of it, as not every body names it."""
+    names = (name.encode("utf-8", "surrogatepass") for name in (url, question.subject, question.model))
+    return question, digest(*names, question.body)

@@ -2,10 +2,10 @@
 
 from urllib.parse import quote
 
-from foveate.tokens.endpoints import Unsupported, number_in
+from foveate.tokens.endpoints import TEXT, Question, Unsupported, number_in, selected
 from foveate.upstream import Client
 from foveate.values import Format, Request, TokenCount
-from foveate.wire.body import compact, fields, selected
+from foveate.wire.body import compact, fields
 
 GEMINI_URL = "https://generativelanguage.googleapis.com"
 _FIELDS = frozenset(
@@ -24,21 +24,28 @@ class GeminiCounter:
         self._client = client
         self._headers = {"x-goog-api-key": api_key}
 
-    async def text(self, text: str, model: str) -> TokenCount:
-        """The count of a text: a content adds nothing of its own."""
+    def text(self, text: str, model: str) -> Question:
+        """A content of nothing but the text, which adds nothing of its own."""
         contents = [{"role": "user", "parts": [{"text": text}]}]
-        return await self._ask(model, compact({"contents": contents}))
+        return Question(subject=TEXT, model=model, body=compact({"contents": contents}))
 
-    async def request(self, request: Request) -> TokenCount:
-        """The count of a generateContent request."""
+    def request(self, request: Request) -> Question:
+        """A generateContent request."""
         if request.format is not Format.GEMINI:
-            raise Unsupported
-        model = request.model.removeprefix("models/")
+            raise Unsupported("it counts texts and generateContent requests")
         wrapped = fields(request.body).get("generateContentRequest", request.body)
-        inner = selected(bytes(wrapped), _FIELDS, model=f"models/{model}")
-        return await self._ask(model, b'{"generateContentRequest":' + inner + b"}")
+        inner = selected(bytes(wrapped), _FIELDS, f"models/{_bare(request.model)}")
+        body = b'{"generateContentRequest":' + inner + b"}"
+        return Question(subject=request.format, model=request.model, body=body)
 
-    async def _ask(self, model: str, body: bytes) -> TokenCount:
-        route = f"{self.url}/v1beta/models/{quote(model, safe='')}:countTokens"
-        tokens = number_in(await self._client.post_json(route, body, self._headers), "totalTokens", route)
+    async def answer(self, question: Question) -> TokenCount:
+        """The count of a text or a generateContent request."""
+        model = quote(_bare(question.model), safe="", errors="replace")
+        route = f"{self.url}/v1beta/models/{model}:countTokens"
+        reply = await self._client.post_json(route, question.body, self._headers)
+        tokens = number_in(reply, "totalTokens", route)
         return TokenCount(tokens, True, tokens + max(1, tokens // 200))
+
+
+def _bare(model: str) -> str:
+    return model.removeprefix("models/")

@@ -1,15 +1,15 @@
 """OpenAI's own counter: `POST /v1/responses/input_tokens` (November 2026). Asked only where opted in."""
 
-from foveate.tokens.endpoints import Unsupported, number_in
+from foveate.tokens.endpoints import Question, Unsupported, number_in, selected
 from foveate.upstream import Client
 from foveate.values import Format, Request, TokenCount
-from foveate.wire.body import selected
 
 OPENAI_URL = "https://api.openai.com"
 _FIELDS = frozenset(
     ("input", "instructions", "tools", "tool_choice", "text", "reasoning", "previous_response_id",
      "conversation", "parallel_tool_calls", "truncation")
 )  # fmt: skip
+_COUNTS = "it counts Responses requests only"
 
 
 class OpenAICounter:
@@ -22,15 +22,20 @@ class OpenAICounter:
         self._client = client
         self._headers = {"authorization": f"Bearer {api_key}"}
 
-    async def text(self, text: str, model: str) -> TokenCount:
+    def text(self, text: str, model: str) -> Question:
         """Not what this route counts."""
-        raise Unsupported
+        raise Unsupported(_COUNTS)
 
-    async def request(self, request: Request) -> TokenCount:
-        """The count of a Responses request."""
+    def request(self, request: Request) -> Question:
+        """A Responses request."""
         if request.format is not Format.RESPONSES:
-            raise Unsupported
+            raise Unsupported(_COUNTS)
+        body = selected(request.body, _FIELDS, request.model)
+        return Question(subject=request.format, model=request.model, body=body)
+
+    async def answer(self, question: Question) -> TokenCount:
+        """The count of a Responses request."""
         route = f"{self.url}/v1/responses/input_tokens"
-        body = selected(request.body, _FIELDS, model=request.model)
-        tokens = number_in(await self._client.post_json(route, body, self._headers), "input_tokens", route)
+        reply = await self._client.post_json(route, question.body, self._headers)
+        tokens = number_in(reply, "input_tokens", route)
         return TokenCount(tokens, True, tokens + max(1, tokens // 200))

@@ -58,7 +58,7 @@ class CounterOptions:
             case Backend.OFFLINE | Backend.ESTIMATE:
                 return False
             case Backend.AUTO:
-                return bool(self.api_key or (self.endpoint_url and self.use_endpoint))
+                return self.use_endpoint if self.endpoint_url else bool(self.api_key)
             case _:
                 return True
 

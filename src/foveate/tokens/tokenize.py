@@ -6,16 +6,31 @@ body but answers it with no tokens at all, so which of the two it is has to be l
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
+
+import msgspec
 
 from foveate.errors import UpstreamError, UpstreamGarbled, UpstreamStatus
-from foveate.tokens.endpoints import REFUSES_THIS, Unsupported, blames_model, is_definite_no, number_in
+from foveate.tokens.bpe import without_surrogates
+from foveate.tokens.endpoints import (
+    REFUSES_THIS,
+    TEXT,
+    Dialect,
+    Endpoints,
+    Question,
+    Unsupported,
+    blames_model,
+    in_order,
+    is_definite_no,
+    number_in,
+    selected,
+    value_in,
+)
 from foveate.upstream import Client, Reply
 from foveate.values import Format, Request, TokenCount
-from foveate.wire.body import as_text, compact, fields, selected, value
+from foveate.wire.body import compact, fields
 
 # Where llama.cpp counts a whole request, by its format. vLLM has the first as well.
-_COUNTING_ROUTES = {
+_COUNTING_ROUTES: dict[str, str] = {
     Format.ANTHROPIC: "/v1/messages/count_tokens",
     Format.CHAT: "/v1/chat/completions/input_tokens",
     Format.RESPONSES: "/v1/responses/input_tokens",
@@ -24,14 +39,14 @@ _CHAT_FIELDS = frozenset(
     ("messages", "tools", "chat_template", "chat_template_kwargs", "add_generation_prompt",
      "continue_final_message", "add_special_tokens")
 )  # fmt: skip
-_PROBE = "a"
-
-
-class Dialect(StrEnum):
-    """Who answers at `/tokenize`."""
-
-    LLAMA_CPP = "llama.cpp"
-    VLLM = "vLLM"
+# What says how to answer and not what is read: no prompt is longer for it.
+_ABOUT_THE_ANSWER = frozenset(
+    ("max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "min_p",
+     "stream", "stream_options", "stop", "stop_sequences", "seed", "n", "user", "metadata", "store",
+     "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs", "service_tier",
+     "prompt_cache_key", "safety_identifier")
+)  # fmt: skip
+_PROBE = compact("a")
 
 
 class TokenizeCounter:
@@ -39,14 +54,18 @@ class TokenizeCounter:
 
     name = "endpoint"
 
-    def __init__(self, client: Client, url: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        endpoints: Endpoints | None = None,
+    ) -> None:
+        """`endpoints`: where what is learnt of the server is kept, for the next counter of the same address."""
         self.url = url.rstrip("/").removesuffix("/v1")
         self._client = client
         self._headers = dict(headers or {})
-        self._dialect: Dialect | None = None
-        self._no: UpstreamError | None = None
-        self._missing: set[str] = set()
-        self._knows_our_names = True
+        self._learnt = (endpoints or Endpoints()).learnt(self.url)
 
     async def dialect(self, model: str = "") -> Dialect:
         """Which of the two servers this is, learnt once; a definite no is learnt once as well.
@@ -54,84 +73,99 @@ class TokenizeCounter:
         Raises:
             UpstreamError: it does not answer, or is neither.
         """
-        if self._no is not None:
-            raise self._no
-        if self._dialect is None:
+        learnt = self._learnt
+        if learnt.definite_no is not None:
+            raise learnt.definite_no.with_traceback(None)
+        if learnt.dialect is None:
             try:
-                self._dialect = await self._learnt(model)
+                learnt.dialect = await self._probed(model)
             except UpstreamError as error:
-                self._no = error if is_definite_no(error) else None
+                learnt.definite_no = error if is_definite_no(error) else None
                 raise
-        return self._dialect
+        return learnt.dialect
 
-    async def text(self, text: str, model: str) -> TokenCount:
-        """The count of a text, without the special tokens that a prompt begins with."""
-        if await self.dialect(model) is Dialect.LLAMA_CPP:
-            return _exact(await self._llama({"content": text}))
-        return _exact(await self._vllm({"prompt": text, "add_special_tokens": False}, model))
+    def text(self, text: str, model: str) -> Question:
+        """The text, which the two servers want under different names."""
+        return Question(subject=TEXT, model=model, body=compact(text))
 
-    async def request(self, request: Request) -> TokenCount:
-        """The count of a whole request, templates included."""
-        route = _COUNTING_ROUTES.get(request.format)
-        if route is None:
-            raise Unsupported
-        dialect = await self.dialect(request.model)
-        if dialect is Dialect.VLLM and request.format is Format.CHAT:
-            given = fields(request.body).items()
-            chat = {name: raw for name, raw in given if name in _CHAT_FIELDS}
-            return _exact(await self._vllm(chat, request.model))
-        if route not in self._missing:
+    def request(self, request: Request) -> Question:
+        """A whole request without what says how to answer it."""
+        if request.format not in _COUNTING_ROUTES:
+            raise Unsupported(f"it has no route to count a request of {request.format}")
+        read = {name: raw for name, raw in fields(request.body).items() if name not in _ABOUT_THE_ANSWER}
+        return Question(subject=request.format, model=request.model, body=in_order({**read}))
+
+    async def answer(self, question: Question) -> TokenCount:
+        """The count of a text without the special tokens that a prompt begins with, of a request with them."""
+        dialect = await self.dialect(question.model)
+        if question.subject == TEXT:
+            return _exact(await self._text_tokens(question, dialect))
+        if dialect is Dialect.VLLM and question.subject == Format.CHAT:
+            return _exact(await self._vllm(selected(question.body, _CHAT_FIELDS), question.model))
+        route = _COUNTING_ROUTES[question.subject]
+        if route not in self._learnt.missing_routes:
             try:
-                reply = await self._send(route, request.body)
+                reply = await self._send(route, question.body)
                 return _exact(number_in(reply, "input_tokens", self.url + route))
             except UpstreamStatus as error:
                 if not is_definite_no(error) or blames_model(error):
                     raise
-                self._missing.add(route)
-        if dialect is Dialect.LLAMA_CPP and request.format is Format.CHAT:
-            return await self._templated(request)
-        raise Unsupported
+                self._learnt.missing_routes.add(route)
+        if dialect is Dialect.LLAMA_CPP and question.subject == Format.CHAT:
+            return _exact(await self._templated(question.body))
+        raise Unsupported(f"it has no route to count a request of {question.subject}")
 
-    async def _learnt(self, model: str) -> Dialect:
+    async def _text_tokens(self, question: Question, dialect: Dialect) -> int:
+        if dialect is Dialect.LLAMA_CPP:
+            return await self._llama(question.body)
+        return await self._vllm(_object(add_special_tokens=b"false", prompt=question.body), question.model)
+
+    async def _probed(self, model: str) -> Dialect:
         try:
-            await self._llama({"content": _PROBE})
+            await self._llama(_PROBE)
             return Dialect.LLAMA_CPP
         except UpstreamStatus as error:
             if error.status not in REFUSES_THIS:
                 raise
         try:
-            await self._vllm({"prompt": _PROBE}, model)
+            await self._vllm(_object(prompt=_PROBE), model)
             return Dialect.VLLM
         except UpstreamStatus as error:
             if error.status not in REFUSES_THIS:
                 raise
             raise UpstreamGarbled(error.url, "takes neither llama.cpp's nor vLLM's body") from None
 
-    async def _llama(self, body: Mapping[str, object]) -> int:
-        reply = await self._send("/tokenize", compact(body))
+    async def _llama(self, content: bytes, **more: bytes) -> int:
+        reply = await self._send("/tokenize", _object(content=content, **more))
         return _listed(bytes(reply.get("tokens", b"")), f"{self.url}/tokenize")
 
-    async def _vllm(self, body: Mapping[str, object], model: str) -> int:
+    async def _vllm(self, body: bytes, model: str) -> int:
         """The count by vLLM, which refuses a name not its own, and without one counts for what it has."""
-        if model and self._knows_our_names:
+        if model and self._learnt.knows_our_names:
+            named = b'{"model":' + compact(without_surrogates(model)) + b"," + body.removeprefix(b"{")
             try:
-                return await self._vllm({"model": model, **body}, "")
+                return await self._vllm(named, "")
             except UpstreamStatus as error:
                 if not blames_model(error):
                     raise
-            self._knows_our_names = False
-        return number_in(await self._send("/tokenize", compact(body)), "count", f"{self.url}/tokenize")
+            self._learnt.knows_our_names = False
+        return number_in(await self._send("/tokenize", body), "count", f"{self.url}/tokenize")
 
-    async def _templated(self, request: Request) -> TokenCount:
+    async def _templated(self, body: bytes) -> int:
         """For a llama.cpp from before it could count a chat: its template, then its tokenizer."""
-        reply = await self._send("/apply-template", selected(request.body, _CHAT_FIELDS))
-        if "prompt" not in reply:
-            raise UpstreamGarbled(f"{self.url}/apply-template", "no `prompt` in the answer")
-        prompt = as_text(value(reply["prompt"]))
-        return _exact(await self._llama({"content": prompt, "add_special": True, "parse_special": True}))
+        route = f"{self.url}/apply-template"
+        reply = await self._send("/apply-template", selected(body, _CHAT_FIELDS))
+        if not isinstance(value_in(reply, "prompt", route), str):
+            raise UpstreamGarbled(route, "no `prompt` in the answer")
+        return await self._llama(bytes(reply["prompt"]), add_special=b"true", parse_special=b"true")
 
     async def _send(self, route: str, body: bytes) -> Reply:
         return await self._client.post_json(self.url + route, body, self._headers)
+
+
+def _object(**fields_in_json: bytes) -> bytes:
+    """A JSON object of values that are JSON already, however long."""
+    return compact({name: msgspec.Raw(value) for name, value in fields_in_json.items()})
 
 
 def _listed(tokens: bytes, url: str) -> int:

@@ -11,7 +11,7 @@ import foveate
 from foveate import wire
 from foveate.tokens import Backend, CounterOptions, Counting
 from foveate.tokens.cascade import Cascade
-from foveate.tokens.endpoints import Endpoints, Unsupported
+from foveate.tokens.endpoints import Endpoints, Question, Unsupported
 from foveate.tokens.families import counter_for
 from foveate.tokens.tokenize import TokenizeCounter
 from foveate.upstream import Client
@@ -68,7 +68,7 @@ FAILING = {
 
 @pytest.mark.parametrize("behave", DEFINITE_NO.values(), ids=DEFINITE_NO)
 async def test_a_definite_no_is_remembered_and_the_offline_count_stands_as_it_is(behave: Behaviour) -> None:
-    async with raw_server(behave) as server, Counting(options(server.url)) as cascade:
+    async with raw_server(behave) as server, Counting(options(server.url), Endpoints()) as cascade:
         first = await cascade.text(TEXT, "gpt-4o")
         probes = server.requests
         again = await cascade.text("other words", "gpt-4o")
@@ -85,7 +85,7 @@ async def test_a_definite_no_is_remembered_and_the_offline_count_stands_as_it_is
 
 @pytest.mark.parametrize("behave", FAILING.values(), ids=FAILING)
 async def test_a_failing_endpoint_is_asked_three_times_and_never_called_exact(behave: Behaviour) -> None:
-    async with raw_server(behave) as server, Counting(options(server.url)) as cascade:
+    async with raw_server(behave) as server, Counting(options(server.url), Endpoints()) as cascade:
         counts = [await cascade.text(TEXT, "gpt-4o") for _ in range(5)]
         whole = await cascade.request(wire.read(CHAT))
 
@@ -96,7 +96,10 @@ async def test_a_failing_endpoint_is_asked_three_times_and_never_called_exact(be
 
 
 async def test_an_endpoint_that_hangs_delays_three_counts_by_its_time_out() -> None:
-    async with raw_server(HANGS) as server, Counting(options(server.url, timeout_ms=50)) as cascade:
+    async with (
+        raw_server(HANGS) as server,
+        Counting(options(server.url, timeout_ms=50), Endpoints()) as cascade,
+    ):
         counts = [await cascade.text(TEXT, "gpt-4o") for _ in range(5)]
 
     assert {count.total for count in counts} == {replace(OFFLINE, exact=False)}
@@ -108,7 +111,7 @@ async def test_a_reply_of_100_mb_that_nobody_announced_is_not_read_to_its_end() 
     endless = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunk * 100 + b"0\r\n\r\n"
     async with (
         raw_server(always(endless)) as server,
-        Counting(options(server.url, timeout_ms=30_000)) as cascade,
+        Counting(options(server.url, timeout_ms=30_000), Endpoints()) as cascade,
     ):
         count = await cascade.text(TEXT, "gpt-4o")
 
@@ -134,11 +137,11 @@ async def test_without_use_endpoint_no_probe_is_ever_sent() -> None:
             if backend is Backend.ESTIMATE:
                 continue
             asked_nothing = CounterOptions(backend=backend, endpoint_url=server.url, use_endpoint=False)
-            async with Counting(asked_nothing) as cascade:
+            async with Counting(asked_nothing, Endpoints()) as cascade:
                 assert (await cascade.text(TEXT, "gpt-4o")).total == OFFLINE
                 await cascade.request(wire.read(CHAT))
         async with Counting(
-            CounterOptions(backend=Backend.OFFLINE, endpoint_url=server.url, use_endpoint=True)
+            CounterOptions(backend=Backend.OFFLINE, endpoint_url=server.url, use_endpoint=True), Endpoints()
         ):
             pass
 
@@ -219,7 +222,7 @@ async def test_a_trial_that_is_cancelled_leaves_the_next_one_free() -> None:
 
 
 async def test_an_answer_is_kept_and_not_asked_for_again() -> None:
-    async with raw_server(llama_like) as server, Counting(options(server.url)) as cascade:
+    async with raw_server(llama_like) as server, Counting(options(server.url), Endpoints()) as cascade:
         first = await cascade.text(TEXT, "gpt-4o")
         asked = server.requests
         again = await cascade.text(TEXT, "gpt-4o")
@@ -235,7 +238,7 @@ async def test_a_kept_answer_is_given_while_the_breaker_is_open() -> None:
     def behave(path: str, body: bytes) -> bytes:
         return response(500) if ill else llama_like(path, body)
 
-    async with raw_server(behave) as server, Counting(options(server.url)) as cascade:
+    async with raw_server(behave) as server, Counting(options(server.url), Endpoints()) as cascade:
         await cascade.text(TEXT, "gpt-4o")
         ill = True
         for i in range(4):
@@ -247,7 +250,10 @@ async def test_a_kept_answer_is_given_while_the_breaker_is_open() -> None:
 
 async def test_kept_answers_are_bounded() -> None:
     bounded = CounterOptions(backend=Backend.ENDPOINT, cache_capacity=2)
-    async with raw_server(llama_like) as server, Counting(replace(bounded, endpoint_url=server.url)) as cascade:
+    async with (
+        raw_server(llama_like) as server,
+        Counting(replace(bounded, endpoint_url=server.url), Endpoints()) as cascade,
+    ):
         for text in ("one", "two", "three", "one"):
             await cascade.text(text, "gpt-4o")
 
@@ -257,7 +263,7 @@ async def test_kept_answers_are_bounded() -> None:
 async def test_another_model_is_counted_anew_though_the_body_is_the_same() -> None:
     """The body's own model was once the only one in the key, so a switch of model read a stale count."""
     request = wire.read(CHAT)
-    async with vllm() as server, Counting(options(server.url)) as cascade:
+    async with vllm() as server, Counting(options(server.url), Endpoints()) as cascade:
         await cascade.request(request)
         asked = server.requests
         await cascade.request(replace(request, model="gpt-4"))
@@ -266,7 +272,7 @@ async def test_another_model_is_counted_anew_though_the_body_is_the_same() -> No
 
 
 async def test_a_switch_of_model_switches_the_offline_counter() -> None:
-    async with Counting(CounterOptions()) as cascade:
+    async with Counting(CounterOptions(), Endpoints()) as cascade:
         counts = [await cascade.text("Привет, мир", model) for model in ("gpt-4o", "gpt-4", "gpt-4o")]
 
     assert [count.model for count in counts] == ["gpt-4o", "gpt-4", "gpt-4o"]
@@ -295,11 +301,14 @@ class CountsNothing:
 
     name, url = "nothing", "http://127.0.0.1:9"
 
-    async def text(self, text: str, model: str) -> TokenCount:
+    def text(self, text: str, model: str) -> Question:
         raise Unsupported
 
-    async def request(self, request: Request) -> TokenCount:
+    def request(self, request: Request) -> Question:
         raise Unsupported
+
+    async def answer(self, question: Question) -> TokenCount:
+        raise AssertionError("nobody has a question")
 
 
 async def test_what_an_endpoint_does_not_count_is_as_exact_as_the_offline_counter_says() -> None:
@@ -311,7 +320,7 @@ async def test_what_an_endpoint_does_not_count_is_as_exact_as_the_offline_counte
 
 
 async def test_an_empty_text_is_nothing_and_nobody_is_asked() -> None:
-    async with raw_server(llama_like) as server, Counting(options(server.url)) as cascade:
+    async with raw_server(llama_like) as server, Counting(options(server.url), Endpoints()) as cascade:
         count = await cascade.text("", "gpt-4o")
 
     assert count.total == TokenCount(0, True, 0)
@@ -319,7 +328,7 @@ async def test_an_empty_text_is_nothing_and_nobody_is_asked() -> None:
 
 
 async def test_a_text_that_no_encoding_can_hold_is_counted_all_the_same() -> None:
-    async with raw_server(llama_like) as server, Counting(options(server.url)) as cascade:
+    async with raw_server(llama_like) as server, Counting(options(server.url), Endpoints()) as cascade:
         count = await cascade.text("half a pair \ud83d and on", "gpt-4o")
 
     assert count.backend == "endpoint"
@@ -333,7 +342,7 @@ async def test_a_llama_server_that_cannot_count_a_chat_counts_its_template() -> 
             return ok({"prompt": f"<start> {said} <end>"})
         return llama_like(path, body)
 
-    async with raw_server(behave) as server, Counting(options(server.url)) as cascade:
+    async with raw_server(behave) as server, Counting(options(server.url), Endpoints()) as cascade:
         first = await cascade.request(wire.read(CHAT))
         await cascade.request(wire.read({**CHAT, "user": "other"}))
 

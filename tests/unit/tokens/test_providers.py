@@ -41,7 +41,7 @@ def asking(backend: Backend, url: str, key: str) -> CounterOptions:
 async def test_anthropic_counts_a_request_without_what_its_counter_refuses() -> None:
     async with (
         anthropic_api() as api,
-        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good")) as cascade,
+        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), Endpoints()) as cascade,
     ):
         count = await cascade.request(wire.read(MESSAGES))
 
@@ -56,7 +56,7 @@ async def test_anthropic_counts_a_request_for_the_model_that_was_asked_for() -> 
     request = replace(wire.read(MESSAGES), model="claude-opus-5-5")
     async with (
         anthropic_api() as api,
-        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good")) as cascade,
+        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), Endpoints()) as cascade,
     ):
         await cascade.request(request)
 
@@ -66,7 +66,7 @@ async def test_anthropic_counts_a_request_for_the_model_that_was_asked_for() -> 
 async def test_a_text_costs_what_its_message_costs_less_what_any_message_costs() -> None:
     async with (
         anthropic_api() as api,
-        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good")) as cascade,
+        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), Endpoints()) as cascade,
     ):
         counts = [await cascade.text(text, "claude-sonnet-4-5") for text in (TEXT, "two words", TEXT)]
 
@@ -77,7 +77,7 @@ async def test_a_text_costs_what_its_message_costs_less_what_any_message_costs()
 async def test_a_text_of_spaces_is_not_sent_to_anthropic_which_refuses_it() -> None:
     async with (
         anthropic_api() as api,
-        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good")) as cascade,
+        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), Endpoints()) as cascade,
     ):
         count = await cascade.text("  \n ", "gpt-4o")
 
@@ -108,7 +108,7 @@ async def test_a_request_that_needs_a_beta_is_counted_offline_and_not_called_exa
     body = {**MESSAGES, "model": "gpt-4o", "mcp_servers": [{"type": "url", "url": "https://x", "name": "x"}]}
     async with (
         anthropic_api() as api,
-        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good")) as cascade,
+        Counting(asking(Backend.ANTHROPIC_API, api.url, "sk-ant-good"), Endpoints()) as cascade,
     ):
         count = await cascade.request(wire.read(body))
         well = await cascade.request(wire.read(MESSAGES))
@@ -134,8 +134,10 @@ async def test_a_wrong_key_is_told_and_counts_against_the_breaker() -> None:
 
 async def test_the_key_is_in_no_error() -> None:
     async with anthropic_api() as api, Client() as client:
+        counter = AnthropicCounter(client, "sk-ant-bad", api.url)
+        question = counter.text(TEXT, "claude-sonnet-4-5")
         with pytest.raises(UpstreamStatus) as refusal:
-            await AnthropicCounter(client, "sk-ant-bad", api.url).text(TEXT, "claude-sonnet-4-5")
+            await counter.answer(question)
 
     assert refusal.value.status == 401
     assert "sk-ant-bad" not in str(refusal.value)
@@ -143,7 +145,9 @@ async def test_the_key_is_in_no_error() -> None:
 
 async def test_with_a_key_auto_asks_anthropic_about_claude_and_about_nobody_else() -> None:
     gpt = CounterOptions(api_key="sk-ant-good")
-    async with Counting(gpt) as cascade:  # the address is Anthropic's own, which a test cannot reach
+    async with Counting(
+        gpt, Endpoints()
+    ) as cascade:  # the address is Anthropic's own, which a test cannot reach
         count = await cascade.text(TEXT, "gpt-4o")
 
     assert count.total == foveate.count(TEXT)
@@ -163,7 +167,10 @@ async def test_a_number_that_is_none_is_a_definite_no(reply: dict[str, object]) 
 
 
 async def test_openai_counts_a_responses_request_without_what_its_counter_refuses() -> None:
-    async with openai_api() as api, Counting(asking(Backend.OPENAI_API, api.url, "sk-good")) as cascade:
+    async with (
+        openai_api() as api,
+        Counting(asking(Backend.OPENAI_API, api.url, "sk-good"), Endpoints()) as cascade,
+    ):
         count = await cascade.request(wire.read(RESPONSES))
 
     assert count.backend == "openai_api"
@@ -174,7 +181,10 @@ async def test_openai_counts_a_responses_request_without_what_its_counter_refuse
 
 async def test_openai_is_not_asked_about_texts_and_chats_which_are_exact_offline() -> None:
     chat = {"model": "gpt-4o", "messages": [{"role": "user", "content": TEXT}]}
-    async with openai_api() as api, Counting(asking(Backend.OPENAI_API, api.url, "sk-good")) as cascade:
+    async with (
+        openai_api() as api,
+        Counting(asking(Backend.OPENAI_API, api.url, "sk-good"), Endpoints()) as cascade,
+    ):
         text, whole = await cascade.text(TEXT, "gpt-4o"), await cascade.request(wire.read(chat))
 
     assert api.requests == 0
@@ -191,7 +201,10 @@ async def test_openai_is_not_asked_about_texts_and_chats_which_are_exact_offline
     ids=["generateContent", "countTokens"],
 )
 async def test_gemini_counts_a_request_with_its_system_instruction(body: dict[str, Any]) -> None:
-    async with gemini_api() as api, Counting(asking(Backend.GEMINI_API, api.url, "good")) as cascade:
+    async with (
+        gemini_api() as api,
+        Counting(asking(Backend.GEMINI_API, api.url, "good"), Endpoints()) as cascade,
+    ):
         count = await cascade.request(wire.read(body))
 
     assert count.backend == "gemini_api"
@@ -200,7 +213,10 @@ async def test_gemini_counts_a_request_with_its_system_instruction(body: dict[st
 
 
 async def test_gemini_counts_a_text() -> None:
-    async with gemini_api() as api, Counting(asking(Backend.GEMINI_API, api.url, "good")) as cascade:
+    async with (
+        gemini_api() as api,
+        Counting(asking(Backend.GEMINI_API, api.url, "good"), Endpoints()) as cascade,
+    ):
         count = await cascade.text(TEXT, "gemini-2.5-pro")
 
     assert count.total.tokens == 6
@@ -216,7 +232,7 @@ async def test_vllm_counts_a_text_without_special_tokens_and_a_chat_with_its_tem
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     async with vllm() as server:
         options = CounterOptions(backend=Backend.ENDPOINT, endpoint_url=f"{server.url}/v1")
-        async with Counting(options) as cascade:
+        async with Counting(options, Endpoints()) as cascade:
             text = await cascade.text(TEXT, VLLM_MODEL)
             plain = await cascade.request(wire.read(chat))
             with_tools = await cascade.request(wire.read({**chat, "tools": tools}))
@@ -230,7 +246,7 @@ async def test_vllm_counts_for_the_model_it_has_whatever_we_call_it() -> None:
     """Its 404 for another name was once taken for a missing route."""
     async with vllm() as server:
         options = CounterOptions(endpoint_url=server.url, use_endpoint=True)
-        async with Counting(options) as cascade:
+        async with Counting(options, Endpoints()) as cascade:
             counts = [await cascade.text(text, "gpt-4o") for text in (TEXT, "two words")]
 
     assert [count.total for count in counts] == [TokenCount(6, True, 6), TokenCount(2, True, 2)]
@@ -246,7 +262,7 @@ async def test_vllm_is_asked_to_go_on_with_an_answer_as_the_chat_asks_it() -> No
     }
     async with (
         vllm() as server,
-        Counting(CounterOptions(endpoint_url=server.url, use_endpoint=True)) as cascade,
+        Counting(CounterOptions(endpoint_url=server.url, use_endpoint=True), Endpoints()) as cascade,
     ):
         count = await cascade.request(wire.read(chat))
 
@@ -256,7 +272,7 @@ async def test_vllm_is_asked_to_go_on_with_an_answer_as_the_chat_asks_it() -> No
 async def test_what_vllm_has_no_route_for_is_counted_offline_as_it_is() -> None:
     async with (
         vllm() as server,
-        Counting(CounterOptions(endpoint_url=server.url, use_endpoint=True)) as cascade,
+        Counting(CounterOptions(endpoint_url=server.url, use_endpoint=True), Endpoints()) as cascade,
     ):
         first = await cascade.request(wire.read(RESPONSES))
         asked = server.requests
@@ -289,5 +305,5 @@ def test_an_unknown_backend_is_refused_with_the_names_there_are() -> None:
 )
 async def test_a_backend_without_its_address_or_key_is_refused(options: CounterOptions) -> None:
     with pytest.raises(BadOption):
-        async with Counting(options):
+        async with Counting(options, Endpoints()):
             pass

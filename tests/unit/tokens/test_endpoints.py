@@ -1,0 +1,293 @@
+"""COUNT-4, 5: what a process learns of an endpoint, what it asks, and what it makes of odd answers."""
+
+import json
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import foveate
+from foveate import wire
+from foveate.errors import UpstreamStatus
+from foveate.tokens import Backend, CounterOptions, Counting
+from foveate.tokens.anthropic import ANTHROPIC_URL, AnthropicCounter
+from foveate.tokens.cascade import Cascade
+from foveate.tokens.endpoints import Endpoints, Question, shared_endpoints
+from foveate.tokens.families import counter_for
+from foveate.tokens.tokenize import TokenizeCounter
+from foveate.upstream import Client
+from foveate.values import Request, TokenCount
+from tests.fakes import always, anthropic_api, gemini_api, llama_like, ok, raw_server, response, vllm
+
+TEXT = "a text of six words here"
+CHAT: dict[str, Any] = {"model": "gpt-4o", "messages": [{"role": "user", "content": "four words of content"}]}
+MESSAGES: dict[str, Any] = {
+    "model": "claude-sonnet-4-5",
+    "max_tokens": 100,
+    "messages": [{"role": "user", "content": "three more words"}],
+}
+RESPONSES: dict[str, Any] = {"model": "gpt-4o", "input": "three more words"}
+GEMINI: dict[str, Any] = {
+    "model": "models/gemini-2.5-pro",
+    "contents": [{"role": "user", "parts": [{"text": "three more words"}]}],
+}
+ASKED = {
+    Backend.ANTHROPIC_API: (MESSAGES, b"input_tokens"),
+    Backend.OPENAI_API: (RESPONSES, b"input_tokens"),
+    Backend.GEMINI_API: (GEMINI, b"totalTokens"),
+    Backend.ENDPOINT: (CHAT, b"count"),
+}
+ODD_NUMBERS = {
+    "a string that is no UTF-8": b'"\xff"',
+    "five thousand digits": b"9" * 5000,
+    "more than anything holds": b"1000000001",
+    "too deep": b"[" * 5000 + b"]" * 5000,
+    "half a pair": b'"\\ud800"',
+}
+
+
+def asking(backend: Backend, url: str, key: str = "k") -> CounterOptions:
+    return CounterOptions(backend=backend, endpoint_url=url, api_key=key)
+
+
+@pytest.mark.parametrize("backend", ASKED)
+@pytest.mark.parametrize("number", ODD_NUMBERS.values(), ids=ODD_NUMBERS)
+async def test_an_odd_number_from_an_endpoint_is_garbled_and_no_error_of_the_request(
+    number: bytes, backend: Backend
+) -> None:
+    """It was once raised as `MalformedRequest`, as if the request had been at fault."""
+    body, name = ASKED[backend]
+
+    def behave(path: str, sent: bytes) -> bytes:
+        is_llamas = path == "/tokenize" and b'"content"' in sent
+        return response(400) if is_llamas else response(200, b'{"' + name + b'":' + number + b"}")
+
+    endpoints = Endpoints()
+    request = wire.read(body)
+    async with raw_server(behave) as api, Counting(asking(backend, api.url), endpoints) as cascade:
+        count = await cascade.request(request)
+
+    assert count == foveate.count_request(body)
+    assert endpoints.why_not(api.url, request.format)
+
+
+async def test_an_odd_template_from_llama_cpp_is_garbled_too() -> None:
+    def behave(path: str, body: bytes) -> bytes:
+        return response(200, b'{"prompt":"\xff"}') if path == "/apply-template" else llama_like(path, body)
+
+    async with (
+        raw_server(behave) as server,
+        Counting(asking(Backend.ENDPOINT, server.url), Endpoints()) as cascade,
+    ):
+        assert await cascade.request(wire.read(CHAT)) == foveate.count_request(CHAT)
+
+
+@pytest.mark.parametrize("backend", ASKED)
+async def test_half_a_pair_in_a_models_name_is_asked_about_all_the_same(backend: Backend) -> None:
+    """Gemini's route once could not be written with it."""
+    body, name = ASKED[backend]
+    reply = {name.decode(): 7, "tokens": [1]}
+    async with (
+        raw_server(always(ok(reply))) as api,
+        Counting(asking(backend, api.url), Endpoints()) as cascade,
+    ):
+        text = await cascade.text(TEXT, "gemini-\ud83d")
+        whole = await cascade.request(wire.read({**body, "model": "gemini-\ud83d"}))
+
+    assert text.total.tokens > 0
+    assert whole.total.tokens > 0
+
+
+def test_aiohttp_is_never_imported_on_the_event_loop() -> None:
+    """The first count through an endpoint once stopped everything for half a second."""
+    script = """
+import asyncio, sys, threading
+from foveate.tokens import CounterOptions, Counting
+
+where = set()
+class Noting:
+    def find_spec(self, name, path, target=None):
+        if name == "aiohttp":
+            where.add(threading.current_thread() is threading.main_thread())
+sys.meta_path.insert(0, Noting())
+
+async def count():
+    async with Counting(CounterOptions(endpoint_url="http://127.0.0.1:9", use_endpoint=True)) as cascade:
+        await cascade.text("some words", "gpt-4o")
+
+asyncio.run(count())
+assert where == {False}, where
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+async def test_the_key_of_a_server_of_ones_own_never_goes_to_anthropic() -> None:
+    """With `use_endpoint` off, `auto` once took it for Anthropic's."""
+    mine = CounterOptions(endpoint_url="http://127.0.0.1:9", api_key="my-secret")
+
+    assert not mine.ask_a_server
+    async with Counting(mine, Endpoints()) as cascade:  # reaching for Anthropic would fail this test
+        count = await cascade.text(TEXT, "claude-sonnet-4-5")
+    assert count.backend == "estimate"
+    assert ANTHROPIC_URL not in str(count)
+
+
+def test_with_a_key_and_no_address_auto_may_ask_anthropic() -> None:
+    assert CounterOptions(api_key="sk-ant").ask_a_server
+
+
+async def test_models_that_a_client_makes_up_do_not_fill_the_memory() -> None:
+    """Each was once kept for ever, whole."""
+    endpoints = Endpoints()
+    name = "m" * 10_000
+
+    async def not_found() -> TokenCount:
+        raise UpstreamStatus("http://x", 404, "model: none of ours")
+
+    tracemalloc.start()
+    try:
+        for i in range(3000):
+            await endpoints.ask("http://x", "text", f"{name}{i}", not_found)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert endpoints.why_not("http://x", "text", f"{name}2999")
+    assert endpoints.why_not("http://x", "text", f"{name}0") is None
+    assert kept_bytes < 3_000_000
+
+
+async def test_what_a_message_of_each_model_costs_is_not_kept_for_ever() -> None:
+    async with raw_server(always(ok({"input_tokens": 8}))) as api, Client() as client:
+        counter = AnthropicCounter(client, "k", api.url)
+        for i in range(3):
+            await counter.answer(counter.text(TEXT, f"model-{i}"))
+
+        assert counter._frames.capacity < 10_000
+        assert len(counter._frames) == 3
+
+
+async def test_a_new_counting_of_the_same_address_does_not_probe_again() -> None:
+    """What was learnt was once forgotten with each `Counting`, or with each counter."""
+    endpoints = Endpoints()
+    async with raw_server(llama_like) as server:
+        for i in range(3):
+            async with Counting(asking(Backend.ENDPOINT, server.url), endpoints) as cascade:
+                await cascade.text(f"{TEXT} {i}", "gpt-4o")
+                await cascade.request(wire.read({**RESPONSES, "input": f"words {i}"}))
+
+    asked = [path if path != "/tokenize" else body["content"] for path, body in server.sent]
+    assert asked.count("a") == 1
+    assert asked.count("/v1/responses/input_tokens") == 1
+    assert len(asked) == 2 + 3
+
+
+async def test_countings_share_what_the_process_knows_unless_they_are_given_their_own() -> None:
+    async with raw_server(always(response(404))) as server:
+        for endpoints in (None, None, Endpoints(), None):
+            async with Counting(asking(Backend.ENDPOINT, server.url), endpoints) as cascade:
+                await cascade.text(TEXT, "gpt-4o")
+
+    assert server.requests == 2
+    assert shared_endpoints().why_not(server.url, "text")
+
+
+async def test_whether_a_server_names_models_as_we_do_is_learnt_once() -> None:
+    endpoints = Endpoints()
+    async with vllm() as server:
+        for text in ("one", "two words"):
+            async with Counting(asking(Backend.ENDPOINT, server.url), endpoints) as cascade:
+                await cascade.text(text, "gpt-4o")
+
+    assert sum("model" in body for _, body in server.sent) == 1
+
+
+EQUAL_QUESTIONS: dict[Backend, Callable[[], Any]] = {
+    Backend.ANTHROPIC_API: anthropic_api,
+    Backend.GEMINI_API: gemini_api,
+    Backend.ENDPOINT: vllm,
+}
+
+
+@pytest.mark.parametrize("backend", EQUAL_QUESTIONS)
+async def test_equal_questions_share_an_answer_whatever_the_request_says_beside_them(backend: Backend) -> None:
+    """Answers were once kept by the whole body, so another `max_tokens` was asked for anew."""
+    body, _ = ASKED[backend]
+    key = {Backend.ANTHROPIC_API: "sk-ant-good", Backend.GEMINI_API: "good"}.get(backend, "")
+    turned = dict(reversed(body.items()))
+    async with (
+        EQUAL_QUESTIONS[backend]() as api,
+        Counting(asking(backend, api.url, key), Endpoints()) as cascade,
+    ):
+        first = await cascade.request(wire.read(body))
+        asked = api.requests
+        others = [
+            await cascade.request(wire.read({**other, "temperature": i, "max_tokens": i}))
+            for i, other in enumerate((body, turned))
+        ]
+
+    assert first.backend == backend
+    assert others == [first, first]
+    assert api.requests == asked
+
+
+async def test_another_order_inside_a_tool_is_another_question() -> None:
+    """A chat template may print a tool in the order in which its fields come."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    turned = dict(reversed(tool.items()))
+    async with vllm() as server, Counting(asking(Backend.ENDPOINT, server.url), Endpoints()) as cascade:
+        await cascade.request(wire.read({**CHAT, "tools": [tool]}))
+        asked = server.requests
+        await cascade.request(wire.read({**CHAT, "tools": [turned]}))
+
+    assert server.requests == asked + 1
+    assert json.dumps(server.body()["tools"]) == json.dumps([turned])
+
+
+class Threads:
+    """A counter that notes by which thread it is asked to write its question."""
+
+    name, url = "threads", "http://127.0.0.1:9"
+
+    def __init__(self) -> None:
+        self.on_loop: list[bool] = []
+
+    def text(self, text: str, model: str) -> Question:
+        self.on_loop.append(threading.current_thread() is threading.main_thread())
+        return Question(subject="text", model=model, body=text.encode())
+
+    def request(self, request: Request) -> Question:
+        raise AssertionError("not asked here")
+
+    async def answer(self, question: Question) -> TokenCount:
+        return TokenCount(1, True, 1)
+
+
+async def test_a_long_question_is_written_and_hashed_off_the_event_loop() -> None:
+    """Eleven megabytes once took the loop fifty milliseconds."""
+    counter = Threads()
+    cascade = Cascade(counter_for, endpoint_for=lambda _: counter)
+    await cascade.text("short", "gpt-4o")
+    await cascade.text("long " * 100_000, "gpt-4o")
+
+    assert counter.on_loop == [True, False]
+
+
+async def test_a_counter_that_stands_alone_learns_for_itself() -> None:
+    async with raw_server(llama_like) as server, Client() as client:
+        for _ in range(2):
+            await TokenizeCounter(client, server.url).dialect()
+
+    assert server.requests == 2
+
+
+async def test_what_an_endpoint_does_not_count_is_told() -> None:
+    endpoints = Endpoints()
+    async with Counting(asking(Backend.OPENAI_API, "http://127.0.0.1:9"), endpoints) as cascade:
+        await cascade.text(TEXT, "gpt-4o")
+
+    assert endpoints.troubles == {"http://127.0.0.1:9": "http://127.0.0.1:9: it counts Responses requests only"}
