@@ -14,6 +14,8 @@ Result = TypeVar("Result")
 
 # What takes longer than a millisecond or so is read and counted off the event loop.
 _LONG_CHARS = 16 * 1024
+# Whatever hashes holds the interpreter's lock for so much at a time.
+_HASHED_AT_ONCE_BYTES = 512 * 1024
 # Of so many models it is known that their vocabulary is loaded; loading one is done off the event loop too.
 _LOADED_MODELS = 64
 
@@ -109,4 +111,8 @@ async def _off_loop(size: int, work: Callable[[], Result]) -> Result:
 def _keyed(url: str, question: Question) -> tuple[Question, bytes]:
     """A question and what its answer is kept under. The model is part of it, as not every body names it."""
     names = (name.encode("utf-8", "surrogatepass") for name in (url, question.subject, question.model))
-    return question, digest(*names, question.body)
+    body = memoryview(question.body)
+    slices = (
+        body[start : start + _HASHED_AT_ONCE_BYTES] for start in range(0, len(body), _HASHED_AT_ONCE_BYTES)
+    )
+    return question, digest(*names, *map(bytes, slices))
