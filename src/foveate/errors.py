@@ -6,6 +6,7 @@
     │   ├── MalformedRequest   a request body that is not JSON or has none of the known shapes
     │   ├── BadVocabulary      a tokenizer file that cannot be read or used
     │   └── BadOption          an option or setting with an impossible value
+    ├── UnwritableOutput       standard output that is closed, or takes no more
     └── UpstreamError          somebody else's server did not give an answer that can be used
         ├── UpstreamUnreachable  no connection
         ├── UpstreamTimeout      no answer in time
@@ -60,6 +61,16 @@ class BadOption(InputError):
     """An option or setting with an impossible value."""
 
     code = "bad_option"
+
+
+class UnwritableOutput(FoveateError):
+    """Standard output that is closed, or takes no more."""
+
+    code = "unwritable_output"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"standard output: {reason}")
+        self.reason = reason
 
 
 class UpstreamError(FoveateError):

@@ -289,13 +289,21 @@ def test_a_backend_that_needs_a_key_says_where_it_is_looked_for(text_file: Path)
         ("--backend", "endpoint"),
         ("--endpoint", "localhost:8080"),
         ("--timeout", "nan"),
+        ("--timeout", "1e308"),
+        ("--timeout", "inf"),
+        ("--endpoint", ""),
+        ("--endpoint", " "),
+        ("--endpoint", "http://127.0.0.1:9", "--backend", "offline"),
+        ("--endpoint", "http://127.0.0.1:9", "--backend", "estimate"),
+        ("--tokenizer", "missing.json", "--backend", "estimate"),
+        ("--tokenizer", "mis\0sing.json"),
         ("--request", "other.json"),
         ("--tokenizer", "missing.json"),
     ],
-    ids=" ".join,
+    ids=lambda arguments: " ".join(arguments).replace("\0", "NUL"),
 )
 def test_options_that_cannot_be_are_one_line_and_exit_code_2(
-    run: Any, text_file: Path, arguments: tuple[str, str]
+    run: Any, text_file: Path, arguments: tuple[str, ...]
 ) -> None:
     outcome = run("count", text_file, *arguments)
 
@@ -433,3 +441,84 @@ def test_a_wrong_option_is_no_traceback(run: Any) -> None:
 
     assert outcome.code == 2
     assert "No such option" in outcome.err
+
+
+@pytest.mark.parametrize("arguments", ["count", "count --json", "--version", "--help"])
+def test_an_output_that_takes_no_more_is_one_line_and_exit_code_1(text_file: Path, arguments: str) -> None:
+    """A full disk was once a traceback, and its exit code 120."""
+    files = f'"{text_file}"' if "count" in arguments else ""
+    outcome = spawn(command=["sh", "-c", f'"$@" {arguments} {files} >/dev/full', "sh", *COMMAND])
+
+    assert outcome == Outcome(1, "", "foveate: standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize("arguments", ["count", "count --json"])
+def test_a_closed_output_is_one_line_and_exit_code_1(text_file: Path, arguments: str) -> None:
+    """It was once an AttributeError of the colours."""
+    outcome = spawn(command=["sh", "-c", f'"$@" {arguments} "{text_file}" >&-', "sh", *COMMAND])
+
+    assert outcome == Outcome(1, "", "foveate: standard output: is closed\n")
+
+
+@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
+def test_where_notes_cannot_be_written_the_rest_is_counted_all_the_same(text_file: Path, where: str) -> None:
+    outcome = spawn(command=["sh", "-c", f'"$@" count "{text_file}" missing {where}', "sh", *COMMAND])
+
+    assert outcome.code == 1
+    assert outcome.rows["total"] == "6"
+
+
+def test_what_a_request_says_cannot_reach_the_terminal(run: Any, tmp_path: Path) -> None:
+    """A line end in a role once broke the table, and an escape coloured the rest of the session."""
+    body = {
+        "model": "gpt\x1b]0;owned\x07\n-4o",
+        "messages": [{"role": "user\n\x1b[31m\x9b0m\u202e", "content": "Hello!"}],
+    }
+    outcome = run("count", "-r", write(tmp_path / "r", body))
+
+    assert outcome.code == 0
+    assert all(line.isprintable() for line in outcome.out.splitlines())
+    assert len(outcome.out.splitlines()) == 5
+    assert r"messages[0] user\n\x1b[31m\x9b0m\u202e" in outcome.out
+    assert r"gpt\x1b]0;owned\x07\n-4o" in outcome.out
+
+
+def test_a_name_in_a_note_cannot_reach_the_terminal_either(run: Any, tmp_path: Path) -> None:
+    outcome = run("count", tmp_path / "missing\x1b[31m")
+
+    assert outcome.err == f"foveate: {tmp_path}/missing\\x1b[31m: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("missing",), "unreadable_input"),
+        (("missing", "missing too"), "unreadable_input"),
+        (("--request", "/dev/null"), "malformed_request"),
+        (("--backend", "magic"), "bad_option"),
+        (("--tokenizer", "missing"), "bad_vocabulary"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_with_json_an_error_is_an_object_beside_its_line(
+    run: Any, text_file: Path, arguments: tuple[str, ...], code: str
+) -> None:
+    """`code` was promised to whoever reads JSON, who got nothing."""
+    files = (text_file,) if arguments[0] in ("--backend", "--tokenizer") else ()
+    outcome = run("count", "--json", *arguments, *files)
+    error = json.loads(outcome.out)["error"]
+
+    assert outcome.code == 2
+    assert error["code"] == code
+    assert outcome.err.splitlines()[-1] == f"foveate: {error['message']}"
+
+
+def test_a_backend_that_does_not_count_texts_says_so(text_file: Path) -> None:
+    """The count was once made here without a word."""
+    outcome = spawn("count", text_file, "--backend", "openai_api", env={"OPENAI_API_KEY": "sk-none"})
+
+    assert outcome.code == 0
+    assert outcome.rows["total"] == "6"
+    assert outcome.err == (
+        "foveate: https://api.openai.com: it counts Responses requests only; counted here instead\n"
+    )

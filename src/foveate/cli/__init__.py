@@ -1,4 +1,4 @@
-"""The command line: one file a command, and the one place where errors become exit codes."""
+"""The command line: one file a command."""
 
 import sys
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import typer
 
 from foveate.cli import count, screen
 from foveate.cli.exits import exit_code
-from foveate.errors import FoveateError
+from foveate.errors import UnwritableOutput
 
 __all__ = ["app", "main"]
 
@@ -42,9 +42,10 @@ app.command("count")(count.command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; an error of ours is one line on standard error and an exit code."""
+    """Run the command line; help and version that nobody can read are one line on standard error."""
     try:
-        app(arguments, prog_name="foveate")
-    except FoveateError as error:
+        with screen.writable():
+            app(arguments, prog_name="foveate")
+    except UnwritableOutput as error:
         screen.print_note(str(error))
         sys.exit(exit_code(error))

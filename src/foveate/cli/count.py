@@ -1,6 +1,5 @@
 """`foveate count`: how many tokens texts or a whole request are."""
 
-import math
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli import screen
-from foveate.cli.exits import BAD_INPUT, SOME_FAILED
+from foveate.cli.exits import SOME_FAILED, telling
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT = "-"
 DEFAULT_MODEL = "gpt-4o"
+LONGEST_TIMEOUT_SECONDS = 86_400
 
 # Where a provider's key is looked for; a server of one's own needs none.
 _KEYS = {
@@ -55,7 +55,7 @@ def command(
         typer.Option(metavar="URL", help="A llama.cpp or vLLM server that counts for its own model."),
     ] = None,
     tokenizer: Annotated[
-        Path | None,
+        str | None,
         typer.Option(metavar="FILE", help="A tokenizer.json or .tiktoken file to count with."),
     ] = None,
     timeout: Annotated[
@@ -64,30 +64,30 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Count the tokens of texts, or of a whole request with its system prompt, tools, messages and images."""
-    options = _options(backend, endpoint, tokenizer, timeout)
-    if request is not None:
-        if files:
+    with telling(as_json=json):
+        options = _options(backend, endpoint, tokenizer, timeout)
+        if request is None:
+            _count_files(options, files or [STANDARD_INPUT], model or DEFAULT_MODEL, as_json=json)
+        elif files:
             raise BadOption("--request counts one request body: leave out the other files")
-        _count_request(options, _read(request), model, as_json=json)
-        return
-    failures: list[UnreadableInput] = []
-    texts = list(_readable(files or [STANDARD_INPUT], failures))
-    for failure in failures:
-        screen.print_note(str(failure))
-    if texts:
-        _count_texts(options, texts, model or DEFAULT_MODEL, as_json=json)
-    if failures:
-        raise typer.Exit(SOME_FAILED if texts else BAD_INPUT)
+        else:
+            _count_request(options, _read(request), model, as_json=json)
 
 
 def _options(
-    backend: str, endpoint: str | None, tokenizer: Path | None, timeout_seconds: float
+    backend: str, endpoint: str | None, tokenizer: str | None, timeout_seconds: float
 ) -> "CounterOptions":
     from foveate.tokens import Backend, CounterOptions
 
-    if not math.isfinite(timeout_seconds):
-        raise BadOption("--timeout takes a number of seconds")
+    if not timeout_seconds <= LONGEST_TIMEOUT_SECONDS:
+        raise BadOption(f"--timeout takes a number of seconds, at most {LONGEST_TIMEOUT_SECONDS}")
     chosen = Backend.named(backend)
+    if endpoint is not None and not endpoint.strip():
+        raise BadOption("--endpoint needs the address of a server")
+    if endpoint is not None and chosen in (Backend.OFFLINE, Backend.ESTIMATE):
+        raise BadOption(f"--backend {chosen} asks no server: leave out --endpoint")
+    if tokenizer is not None and chosen is Backend.ESTIMATE:
+        raise BadOption("--backend estimate counts with no vocabulary: leave out --tokenizer")
     variable = _KEYS.get(chosen, "")
     if variable and not os.environ.get(variable):
         raise BadOption(f"--backend {chosen} needs an API key in {variable}")
@@ -96,9 +96,24 @@ def _options(
         use_endpoint=endpoint is not None,
         endpoint_url=endpoint or "",
         api_key=os.environ.get(variable, ""),
-        vocabulary=tokenizer,
+        vocabulary=None if tokenizer is None else Path(tokenizer),
         timeout_ms=round(timeout_seconds * 1000),
     )
+
+
+def _count_files(options: "CounterOptions", names: list[str], model: str, *, as_json: bool) -> None:
+    failures: list[UnreadableInput] = []
+    texts = list(_readable(names, failures))
+    if not texts:
+        *others, last = failures
+        for failure in others:
+            screen.print_note(str(failure))
+        raise last
+    for failure in failures:
+        screen.print_note(str(failure))
+    _count_texts(options, texts, model, as_json=as_json)
+    if failures:
+        raise typer.Exit(SOME_FAILED)
 
 
 def _count_request(options: "CounterOptions", body: bytes, model: str | None, *, as_json: bool) -> None:

@@ -1,6 +1,12 @@
 """Exit codes, mapped once. 2 is also what a wrong option gives, 130 what Ctrl-C does."""
 
-from foveate.errors import FoveateError, InputError, UpstreamError
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from foveate.cli import screen
+from foveate.errors import FoveateError, InputError, UnwritableOutput, UpstreamError
 
 OK = 0
 SOME_FAILED = 1
@@ -17,3 +23,18 @@ def exit_code(error: FoveateError) -> int:
             return UPSTREAM_FAILED
         case _:
             return SOME_FAILED
+
+
+@contextmanager
+def telling(*, as_json: bool) -> Iterator[None]:
+    """Tell an error of ours in one line on standard error, and end with its code.
+
+    Whoever reads JSON gets the error on standard output as well.
+    """
+    try:
+        yield
+    except FoveateError as error:
+        screen.print_note(str(error))
+        if as_json and not isinstance(error, UnwritableOutput):
+            screen.print_error(error)
+        raise typer.Exit(exit_code(error)) from None

@@ -5,10 +5,12 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from threading import Timer
 from typing import TYPE_CHECKING
+
+from foveate.errors import FoveateError, UnwritableOutput
 
 if TYPE_CHECKING:
     from foveate.tokens.counter import PartCount, RequestCount
@@ -27,6 +29,11 @@ def print_json(counted: "RequestCount") -> None:
     if not shown["unexplained"]:
         del shown["unexplained"]
     _print(json.dumps(shown))
+
+
+def print_error(error: FoveateError) -> None:
+    """An error as one JSON object."""
+    _print(json.dumps({"error": {"code": error.code, "message": str(error)}}))
 
 
 def print_count(counted: "RequestCount", *, heading: str, roles: Sequence[str] = ()) -> None:
@@ -48,13 +55,15 @@ def print_count(counted: "RequestCount", *, heading: str, roles: Sequence[str] =
 
 def print_note(text: str) -> None:
     """One line on standard error: what is wrong, or what is going on."""
-    sys.stderr.write(f"foveate: {' '.join(text.split())}\n")
+    if sys.stderr is not None:
+        with suppress(OSError):  # there is nowhere left to say it
+            sys.stderr.write(f"foveate: {plain(' '.join(text.split()))}\n")
 
 
 @contextmanager
 def patience(what: str) -> Iterator[None]:
     """After a second, a line on a terminal's standard error; it goes away again."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
     shown = Timer(LONG_SECONDS, _write_now, (f"foveate: {what} …",))
@@ -74,18 +83,50 @@ def _write_now(text: str) -> None:
     sys.stderr.flush()
 
 
-def _print(text: str) -> None:
-    encoding = sys.stdout.encoding or "utf-8"
+def plain(text: str) -> str:
+    """`text` with everything escaped that a terminal would obey instead of show."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+@contextmanager
+def writable() -> Iterator[None]:
+    """Whoever read our output having gone is no error; that it cannot be written is one.
+
+    Raises:
+        UnwritableOutput: standard output is closed or full.
+    """
     try:
+        yield
+    except BrokenPipeError:
+        _write_no_more()
+    except OSError as error:
+        _write_no_more()
+        raise UnwritableOutput(error.strerror or "cannot be written") from None
+
+
+def _write_no_more() -> None:
+    """Send what is still in the buffer nowhere, or Python complains about it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print(text: str) -> None:
+    if sys.stdout is None:
+        raise UnwritableOutput("is closed")
+    encoding = sys.stdout.encoding or "utf-8"
+    with writable():
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has gone: nothing is wrong, and nothing more to be said
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _label(part: "PartCount", roles: Sequence[str]) -> str:
     found = _MESSAGE.fullmatch(part.name) if roles else None
-    return f"{part.name} {roles[int(found[1])]}".rstrip() if found else part.name
+    return plain(f"{part.name} {roles[int(found[1])]}".rstrip() if found else part.name)
 
 
 def _number(tokens: int, exact: bool) -> str:
@@ -97,9 +138,9 @@ def _trust(counted: "RequestCount") -> str:
     trust = "exact" if total.exact else "estimated"
     if total.upper != total.tokens:
         trust += f", at most {total.upper:,}"
-    lines = [f"{counted.model}, {counted.backend}: {trust}"]
+    lines = [f"{plain(counted.model)}, {counted.backend}: {trust}"]
     if counted.unexplained:
-        lines.append("cannot be seen from here, and comes on top: " + ", ".join(counted.unexplained))
+        lines.append("cannot be seen from here, and comes on top: " + plain(", ".join(counted.unexplained)))
     return "\n".join(lines)
 
 
@@ -113,4 +154,9 @@ def _bold(text: str) -> str:
 
 def _colours() -> bool:
     """Colours for a terminal, unless NO_COLOR is set or the terminal cannot show them."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        sys.stdout is not None
+        and sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    )

@@ -91,6 +91,8 @@ def from_file(path: Path) -> Bpe:
         data = path.read_bytes()
     except OSError as error:
         raise BadVocabulary(str(path), error.strerror or "cannot be read") from None
+    except ValueError as error:  # a name with a zero byte in it
+        raise BadVocabulary(str(path), str(error)) from None
     if path.suffix == ".tiktoken":
         return _from_ranks(path, data)
     return _from_json(path, data)

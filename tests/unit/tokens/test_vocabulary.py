@@ -143,3 +143,9 @@ def test_what_may_not_be_read_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(BadVocabulary, match="Permission denied"):
         from_file(path)
+
+
+def test_a_name_with_a_zero_byte_in_it_is_a_vocabulary_that_cannot_be_read() -> None:
+    """It was once a ValueError, which nobody expects of a file."""
+    with pytest.raises(BadVocabulary, match="embedded null byte"):
+        from_file(Path("a\0b.json"))
