@@ -7,7 +7,6 @@ from foveate.values import (
     Format,
     Image,
     Message,
-    Opaque,
     Part,
     Request,
     Schema,
@@ -19,7 +18,18 @@ from foveate.values import (
     ToolResult,
 )
 from foveate.wire import media
-from foveate.wire.body import Fields, as_list, as_record, as_text, compact, items, record, value
+from foveate.wire.body import (
+    Fields,
+    as_record,
+    as_text,
+    compact,
+    entries,
+    items,
+    message_record,
+    opaque,
+    record,
+    value,
+)
 
 _SERVER_SIDE_FIELDS = ("container", "mcp_servers", "context_management")
 
@@ -34,7 +44,7 @@ def read(body: bytes, fields: Fields) -> Request:
         body=body,
         system=parts(value(fields.get("system"))),
         tools=items(fields.get("tools")),
-        messages=items(fields.get("messages")),
+        messages=entries(fields.get("messages"), "messages"),
         tool_choice=as_text(record(fields.get("tool_choice")).get("type")),
         thinking=as_text(record(fields.get("thinking")).get("type")),
         schema=_schema(as_record(output)),
@@ -45,7 +55,7 @@ def read(body: bytes, fields: Fields) -> Request:
 
 def message(raw: bytes) -> Message:
     """One entry of `messages`."""
-    found = record(raw)
+    found = message_record(raw)
     return Message(role=as_text(found.get("role")), parts=parts(found.get("content")))
 
 
@@ -66,14 +76,16 @@ def parts(content: object) -> tuple[Part, ...]:
     """The blocks of a content field, a string being one text block."""
     if isinstance(content, str):
         return (Text(content),)
-    return tuple(_part(block) for block in as_list(content))
+    if isinstance(content, list):
+        return tuple(map(_part, content))
+    return () if content is None else (opaque(content),)
 
 
 def _part(block: object) -> Part:
     found = as_record(block)
     kind = as_text(found.get("type"))
     match kind:
-        case "text":
+        case "text" if isinstance(found.get("text", ""), str):
             return Text(as_text(found.get("text")))
         case "thinking":
             return Thinking(as_text(found.get("thinking")), len(as_text(found.get("signature"))))
@@ -97,7 +109,7 @@ def _part(block: object) -> Part:
                 is_error=found.get("is_error") is True,
             )
         case _:
-            return Opaque(kind or type(block).__name__, compact(block))
+            return opaque(block)
 
 
 def image(source: dict[str, Any]) -> Image:

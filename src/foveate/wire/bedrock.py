@@ -20,7 +20,19 @@ from foveate.values import (
     ToolResult,
 )
 from foveate.wire import media
-from foveate.wire.body import Fields, as_list, as_record, as_text, compact, inner_fields, items, record, value
+from foveate.wire.body import (
+    Fields,
+    as_record,
+    as_text,
+    compact,
+    entries,
+    inner_fields,
+    items,
+    message_record,
+    opaque,
+    record,
+    value,
+)
 
 
 def read(body: bytes, fields: Fields) -> Request:
@@ -35,7 +47,7 @@ def read(body: bytes, fields: Fields) -> Request:
         body=body,
         system=parts(value(fields.get("system"))),
         tools=tuple(raw for raw in items(config.get("tools")) if b'"cachePoint"' not in raw[:40]),
-        messages=items(fields.get("messages")),
+        messages=entries(fields.get("messages"), "messages"),
         tool_choice=choice,
         thinking=thinking or as_text(added.get("reasoning_config")),
         schema=_schema(record(fields.get("outputConfig"))),
@@ -45,7 +57,7 @@ def read(body: bytes, fields: Fields) -> Request:
 
 def message(raw: bytes) -> Message:
     """One entry of `messages`."""
-    found = record(raw)
+    found = message_record(raw)
     return Message(role=as_text(found.get("role")), parts=parts(found.get("content")))
 
 
@@ -66,17 +78,22 @@ def tool(raw: bytes) -> Tool:
 
 
 def parts(content: object) -> tuple[Part, ...]:
-    """The blocks of a content or system field, without cache points."""
-    blocks = [as_record(block) for block in as_list(content)]
-    return tuple(_part(block) for block in blocks if "cachePoint" not in block)
+    """The blocks of a content or system field, without cache points; a string is one text."""
+    if isinstance(content, str):
+        return (Text(content),)
+    if isinstance(content, list):
+        return tuple(_part(block) for block in content if "cachePoint" not in as_record(block))
+    return () if content is None else (opaque(content),)
 
 
-def _part(block: dict[str, Any]) -> Part:
+def _part(block: object) -> Part:
+    if not isinstance(block, dict):
+        return opaque(block)
     kind, inner = next(iter(block.items()), ("empty", None))
     found = as_record(inner)
     match kind:
-        case "text":
-            return Text(as_text(inner))
+        case "text" if isinstance(inner, str):
+            return Text(inner)
         case "json":
             return Text(compact(inner).decode())
         case "reasoningContent":

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from foveate.errors import MalformedRequest
+from foveate.values import Opaque
 
 Fields = dict[str, msgspec.Raw]
 
@@ -17,6 +18,16 @@ TOO_DEEP = "the request is nested too deeply"
 _FIELDS = msgspec.json.Decoder(Fields)
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _VALUE = msgspec.json.Decoder()
+
+_KINDS: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
 
 # One JSON escape at a time, so that `\\ud83d` (a backslash, then letters) is never taken for a surrogate.
 _ESCAPE = re.compile(
@@ -84,6 +95,36 @@ def items(raw: msgspec.Raw | bytes | None) -> tuple[bytes, ...]:
     return tuple(map(bytes, _decoded(_ITEMS, raw)))
 
 
+def entries(raw: msgspec.Raw | bytes | None, name: str) -> tuple[bytes, ...]:
+    """The bytes of each message in the list that stands under `name`.
+
+    Raises:
+        MalformedRequest: it is no list, or holds something else than objects.
+    """
+    if raw is None:
+        return ()
+    if not is_list(raw):
+        raise MalformedRequest(f"`{name}` is {kind_of(value(raw))}, where a list is expected")
+    found = items(raw)
+    for position, entry in enumerate(found):
+        if not entry.startswith(b"{"):
+            kind = kind_of(value(entry))
+            raise MalformedRequest(f"`{name}[{position}]` is {kind}, where an object is expected")
+    return found
+
+
+def message_record(raw: bytes) -> dict[str, Any]:
+    """One message as a dict.
+
+    Raises:
+        MalformedRequest: it is no object.
+    """
+    found = value(raw)
+    if not isinstance(found, dict):
+        raise MalformedRequest(f"a message is {kind_of(found)}, where an object is expected")
+    return found
+
+
 def value(raw: msgspec.Raw | bytes | None) -> Any:
     """What a piece of JSON says, as plain Python; None where there is none."""
     return None if raw is None else _decoded(_VALUE, raw)
@@ -107,6 +148,16 @@ def as_list(found: object) -> list[Any]:
 def as_text(found: object) -> str:
     """`found` if it is a string, otherwise an empty one."""
     return found if isinstance(found, str) else ""
+
+
+def kind_of(found: object) -> str:
+    """What JSON calls a value, with its article."""
+    return next(name for kind, name in _KINDS.items() if isinstance(found, kind))
+
+
+def opaque(block: object) -> Opaque:
+    """A block that is not read, under the name it gives itself or, without one, what JSON calls it."""
+    return Opaque(as_text(as_record(block).get("type")) or kind_of(block), compact(block))
 
 
 def is_list(raw: msgspec.Raw | bytes) -> bool:

@@ -19,7 +19,18 @@ from foveate.values import (
     ToolResult,
 )
 from foveate.wire import media
-from foveate.wire.body import Fields, as_list, as_record, as_text, compact, items, record, value
+from foveate.wire.body import (
+    Fields,
+    as_record,
+    as_text,
+    compact,
+    entries,
+    items,
+    message_record,
+    opaque,
+    record,
+    value,
+)
 
 _PLAIN_FIELDS = frozenset(("role", "content"))
 _SERVER_SIDE_FIELDS = ("web_search_options", "audio")
@@ -33,7 +44,7 @@ def read(body: bytes, fields: Fields) -> Request:
         body=body,
         system=(),
         tools=items(fields.get("tools")) + items(fields.get("functions")),
-        messages=items(fields.get("messages")),
+        messages=entries(fields.get("messages"), "messages"),
         tool_choice=choice(value(fields.get("tool_choice"))),
         thinking=_thinking(fields),
         schema=schema(record(fields.get("response_format"))),
@@ -43,7 +54,7 @@ def read(body: bytes, fields: Fields) -> Request:
 
 def message(raw: bytes) -> Message:
     """One entry of `messages`."""
-    found = record(raw)
+    found = message_record(raw)
     role = as_text(found.get("role"))
     inner = content(found.get("content"))
     if role in ("tool", "function"):
@@ -54,7 +65,7 @@ def message(raw: bytes) -> Message:
     said = as_text(found.get("reasoning_content")) or as_text(found.get("reasoning"))
     thought = (Thinking(said),) if said else ()
     refused = (Text(found["refusal"]),) if as_text(found.get("refusal")) else ()
-    calls = [_call(call) for call in as_list(found.get("tool_calls"))]
+    calls = _calls(found.get("tool_calls"))
     if found.get("function_call"):
         calls.append(_call({"function": found["function_call"]}))
     return Message(role=role, parts=(*thought, *inner, *refused, *calls), name=as_text(found.get("name")))
@@ -111,7 +122,9 @@ def content(found: object) -> tuple[Part, ...]:
     """The parts of a content field, a string being one text part."""
     if isinstance(found, str):
         return (Text(found),) if found else ()
-    return tuple(part(entry) for entry in as_list(found))
+    if isinstance(found, list):
+        return tuple(map(part, found))
+    return () if found is None else (opaque(found),)
 
 
 def part(entry: object) -> Part:
@@ -121,7 +134,9 @@ def part(entry: object) -> Part:
     found = as_record(entry)
     kind = as_text(found.get("type"))
     match kind:
-        case "text" | "input_text" | "output_text" | "summary_text" | "reasoning_text":
+        case "text" | "input_text" | "output_text" | "summary_text" | "reasoning_text" if isinstance(
+            found.get("text", ""), str
+        ):
             return Text(as_text(found.get("text")))
         case "thinking":  # Mistral: a list of text parts
             return Thinking("".join(p.text for p in content(found.get("thinking")) if isinstance(p, Text)))
@@ -132,7 +147,13 @@ def part(entry: object) -> Part:
         case "file" | "input_file":
             return _file(as_record(found.get("file")) or found)
         case _:
-            return Opaque(kind or type(entry).__name__, compact(entry))
+            return opaque(entry)
+
+
+def _calls(found: object) -> list[ToolCall | Opaque]:
+    if isinstance(found, list):
+        return [_call(entry) for entry in found]
+    return [Opaque("tool_calls", compact(found))] if found else []
 
 
 def _call(entry: object) -> ToolCall | Opaque:

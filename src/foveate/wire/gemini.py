@@ -5,6 +5,9 @@ Names come in camelCase and in snake_case; both are accepted by the service, so 
 
 from typing import Any
 
+import msgspec
+
+from foveate.errors import MalformedRequest
 from foveate.values import (
     Document,
     Format,
@@ -22,7 +25,20 @@ from foveate.values import (
     ToolResult,
 )
 from foveate.wire import media
-from foveate.wire.body import Fields, as_list, as_record, as_text, compact, inner_fields, items, record, value
+from foveate.wire.body import (
+    Fields,
+    as_list,
+    as_record,
+    as_text,
+    compact,
+    entries,
+    inner_fields,
+    items,
+    message_record,
+    opaque,
+    record,
+    value,
+)
 
 
 def read(body: bytes, fields: Fields) -> Request:
@@ -30,6 +46,8 @@ def read(body: bytes, fields: Fields) -> Request:
     wrapped = fields.get("generateContentRequest")
     if wrapped is not None:
         fields = inner_fields(wrapped)
+        if not bytes(wrapped).startswith(b"{"):
+            raise MalformedRequest("`generateContentRequest` is not an object")
     system = value(fields.get("systemInstruction") or fields.get("system_instruction"))
     config = record(fields.get("generationConfig") or fields.get("generation_config"))
     calling = as_record(record(fields.get("toolConfig") or fields.get("tool_config")))
@@ -41,7 +59,7 @@ def read(body: bytes, fields: Fields) -> Request:
         body=body,
         system=_content(system) if system is not None else (),
         tools=_tools(fields),
-        messages=items(fields.get("contents")),
+        messages=_listed(fields.get("contents"), "contents"),
         tool_choice=as_text(mode.get("mode")).lower(),
         schema=_schema(config),
         unexplained=("cachedContent",) if stored and value(stored) else (),
@@ -50,7 +68,7 @@ def read(body: bytes, fields: Fields) -> Request:
 
 def message(raw: bytes) -> Message:
     """One entry of `contents`."""
-    found = record(raw)
+    found = message_record(raw)
     return Message(role=as_text(found.get("role")) or "user", parts=_content(found))
 
 
@@ -81,17 +99,31 @@ def _tools(fields: Fields) -> tuple[bytes, ...]:
     return tuple(found)
 
 
+def _listed(given: msgspec.Raw | None, name: str) -> tuple[bytes, ...]:
+    """The contents, of which a single one may stand there without a list."""
+    if given is not None and bytes(given).startswith(b"{"):
+        return (bytes(given),)
+    return entries(given, name)
+
+
 def _content(found: object) -> tuple[Part, ...]:
     if isinstance(found, str):
         return (Text(found),)
-    given = as_record(found).get("parts")
-    if isinstance(given, dict):
-        given = [given]
-    return tuple(part for entry in as_list(given) for part in _parts(as_record(entry)))
+    if not isinstance(found, dict):
+        return (opaque(found),)
+    given = found.get("parts")
+    if isinstance(given, list):
+        return tuple(part for entry in given for part in _parts(entry))
+    if given is None:
+        rest = {name: inner for name, inner in found.items() if name not in ("parts", "role")}
+        return (opaque(rest),) if rest else ()
+    return _parts(given)
 
 
-def _parts(found: dict[str, Any]) -> tuple[Part, ...]:
+def _parts(found: object) -> tuple[Part, ...]:
     """One entry of `parts`, and the thoughts that are sealed in its signature."""
+    if not isinstance(found, dict):
+        return (opaque(found),)
     signature = as_text(_first(found, "thoughtSignature", "thought_signature"))
     if not signature:
         return (_part(found),)
@@ -102,8 +134,7 @@ def _parts(found: dict[str, Any]) -> tuple[Part, ...]:
 
 
 def _part(found: dict[str, Any]) -> Part:
-    if "text" in found:
-        text = as_text(found["text"])
+    if isinstance(text := found.get("text"), str):
         return Thinking(text) if found.get("thought") is True else Text(text)
     if call := as_record(_first(found, "functionCall", "function_call")):
         return ToolCall(

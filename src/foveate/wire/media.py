@@ -15,7 +15,7 @@ _PAGE_COUNT = re.compile(rb"/Count\s{1,32}(\d{1,6})(?!\d)")
 # How far the count of a page tree stands from its type, and how long a match of any of these can be.
 _TREE_BYTES, _MATCH_BYTES = 250, 64
 _MOST_PAGES = 10_000
-# A call into C holds the interpreter's lock for as long as it takes: so much at once, and nobody waits for long.
+# A call into C holds the interpreter's lock for as long as it takes: so much at once, and nobody waits long.
 _SLICE_BYTES = 256 * 1024
 
 

@@ -19,8 +19,9 @@ from foveate.wire.body import (
     as_record,
     as_text,
     compact,
-    is_list,
+    entries,
     items,
+    message_record,
     record,
     value,
 )
@@ -32,20 +33,19 @@ _STORED_FIELDS = ("previous_response_id", "conversation", "prompt", "context_man
 def read(body: bytes, fields: Fields) -> Request:
     """A Responses body as a `Request`; a plain string for `input` is one user message."""
     given = fields.get("input")
-    if given is None or is_list(given):
-        messages = items(given)
+    if given is not None and bytes(given).startswith(b'"'):
+        messages: tuple[bytes, ...] = (b'{"role":"user","content":' + bytes(given) + b"}",)
     else:
-        messages = (b'{"role":"user","content":' + bytes(given) + b"}",)
+        messages = entries(given, "input")
     reasoning = record(fields.get("reasoning"))
     hidden = [name for name in _STORED_FIELDS if value(fields.get(name))]
     if reasoning.get("mode") == "pro":
         hidden.append("reasoning mode pro")
-    instructions = as_text(value(fields.get("instructions")))
     return Request(
         format=Format.RESPONSES,
         model=as_text(value(fields.get("model"))),
         body=body,
-        system=(Text(instructions),) if instructions else (),
+        system=chat.content(value(fields.get("instructions"))),
         tools=items(fields.get("tools")),
         messages=messages,
         tool_choice=chat.choice(value(fields.get("tool_choice"))),
@@ -57,7 +57,7 @@ def read(body: bytes, fields: Fields) -> Request:
 
 def message(raw: bytes) -> Message:
     """One entry of `input`: a message, or an item that stands beside the messages."""
-    found = record(raw)
+    found = message_record(raw)
     kind = as_text(found.get("type")) or "message"
     match kind:
         case "message":
