@@ -42,8 +42,7 @@ def run(data: Path | None) -> Report:
     left_out: dict[str, list[float | None]] = {}
     rows: list[Row] = []
     for call in calls:
-        request = _request(call)
-        count = counter_for(request.model, call.host).request(request) if request else None
+        request, count = _counted(call)
         if why := _left_out(call, count):
             left_out.setdefault(why, []).append(_left_out_error(call, count))
         elif request and count and call.billed:
@@ -62,13 +61,14 @@ def run(data: Path | None) -> Report:
     return _report({name: group for name, group in groups.items() if group}, rows, left_out)
 
 
-def _request(call: Call) -> Request | None:
+def _counted(call: Call) -> tuple[Request, RequestCount] | tuple[None, None]:
     if not call.asks_to_read:
-        return None
+        return None, None
     try:
-        return with_model(wire.read(call.body, call.format), call.model)
+        request = with_model(wire.read(call.body, call.format), call.model)
+        return request, counter_for(request.model, call.host).request(request)
     except MalformedRequest:
-        return None
+        return None, None
 
 
 def _left_out(call: Call, count: RequestCount | None) -> str:

@@ -5,6 +5,7 @@ import binascii
 import gzip
 import json
 import re
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def pairs(data: Path | None) -> list[Call]:
     where = data or DATA
     return [
         _call(row, provider=str(row["provider"]), usage=row["usage"])
-        for row in _rows(where / PAIRS if where.is_dir() else where, needs=("uri", "provider", "usage"))
+        for row in _rows(_pairs_in(where) if where.is_dir() else where, needs=("uri", "provider", "usage"))
     ]
 
 
@@ -89,20 +90,37 @@ def counted(data: Path | None) -> list[Call]:
 
 
 def _rows(path: Path, *, needs: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    try:
-        lines = gzip.decompress(path.read_bytes()).splitlines()
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadData(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    for number, line in enumerate(lines, start=1):
+    """Every recorded call in `path`; a line that is none is told of and passed over."""
+    passed_over = found = 0
+    for line in _lines(path):
         try:
             row = json.loads(line)
         except ValueError:
-            raise BadData(f"{path}, line {number}: not JSON") from None
-        if not isinstance(row, dict) or not isinstance(row.get("request"), dict):
-            raise BadData(f"{path}, line {number}: no `request` in it")
-        if missing := [name for name in needs if name not in row]:
-            raise BadData(f"{path}, line {number}: no `{missing[0]}` in it")
+            row = None
+        whole = isinstance(row, dict) and isinstance(row.get("request"), dict)
+        if not whole or any(name not in row for name in needs):
+            passed_over += 1
+            continue
+        found += 1
         yield row
+    if not found:
+        raise BadData(f"there is no recorded call in {path}")
+    if passed_over:
+        print(f"{path}: {passed_over} lines are no recorded calls", file=sys.stderr)
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data).splitlines()
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadData(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _pairs_in(folder: Path) -> Path:
+    """The file of pairs in a folder, which may have a name of its own."""
+    others = sorted(folder.glob("*pairs*.jsonl*"))
+    return folder / PAIRS if (folder / PAIRS).exists() or not others else others[0]
 
 
 def _call(row: Mapping[str, Any], *, provider: str, usage: object) -> Call:

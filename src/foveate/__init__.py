@@ -25,6 +25,8 @@ def count(text: str, model: str = "gpt-4o") -> TokenCount:
     """
     from foveate.tokens import counter_for
 
+    if not isinstance(text, str):
+        raise TypeError(f"a text to be counted is a str, not {type(text).__name__}")
     return counter_for(model).text(text)
 
 
@@ -48,6 +50,10 @@ def count_request(body: Mapping[str, Any] | str | bytes, model: str | None = Non
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("foveate")
     if name in ("PartCount", "RequestCount"):
         from foveate.tokens import counter
 

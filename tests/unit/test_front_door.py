@@ -95,3 +95,13 @@ def test_importing_it_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("wrong", [None, b"bytes", 5])
+def test_what_is_no_text_is_refused_by_name(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=f"a str, not {type(wrong).__name__}"):
+        foveate.count(wrong)
+
+
+def test_the_version_can_be_asked() -> None:
+    assert foveate.__version__.count(".") == 2

@@ -88,7 +88,9 @@ class RequestCounter:
         """The count of a text alone. Never raises; an empty text is 0."""
         length = self._ruler.length(text)
         tokens = max(round(length.tokens), 1) if text else 0
-        return TokenCount(tokens, self._ruler.exact or not text, tokens + math.ceil(length.margin_tokens))
+        if self._ruler.exact or not text:  # a spread is of what goes around texts
+            return TokenCount(tokens, True, tokens)
+        return TokenCount(tokens, False, tokens + math.ceil(length.margin_tokens))
 
     def message(self, message: Message) -> TokenCount:
         """The count of one message, with what goes around it but nothing that a request adds."""

@@ -7,6 +7,9 @@ from foveate.tokens.estimate import estimate_for
 from foveate.tokens.rendering import Length, Ruler
 from foveate.tokens.vocabulary import bundled
 
+# A smaller vocabulary spells other scripts almost byte by byte, so a stand-in's bound has room for that.
+_FOREIGN_TOKENS_PER_BYTE = 0.7
+
 
 class BpeRuler:
     """Counts with a vocabulary; exact where it is the model's own."""
@@ -20,12 +23,17 @@ class BpeRuler:
 
     def length(self, text: str) -> Length:
         """The length of a text."""
-        tokens = self._vocabulary.count(text)
-        return Length(tokens, tokens * self._spread)
+        return self._length(text, self._vocabulary.count(text))
 
     def lengths(self, texts: Sequence[str]) -> list[Length]:
         """The length of each text."""
-        return [Length(n, n * self._spread) for n in self._vocabulary.count_many(texts)]
+        return list(map(self._length, texts, self._vocabulary.count_many(texts)))
+
+    def _length(self, text: str, tokens: int) -> Length:
+        if self.exact or text.isascii():
+            return Length(tokens, tokens * self._spread)
+        beyond_ascii = len(text.encode("utf-8", "replace")) - len(text)
+        return Length(tokens, tokens * self._spread + _FOREIGN_TOKENS_PER_BYTE * beyond_ascii)
 
 
 def bundled_ruler(vocabulary: str, *, exact: bool = True, spread: float = 0.0) -> Ruler:

@@ -121,6 +121,8 @@ def recognise(found: Fields) -> Format:
 
 def _by_content(found: Fields) -> Format:
     """Anthropic, chat and Bedrock all say `messages`: the surest sign that is there decides."""
+    if _is_untyped(value(found.get("system"))):  # Converse names a block by its key, all others by a type
+        return Format.BEDROCK
     if found.keys() & _ANTHROPIC_FIELDS:
         return Format.ANTHROPIC
     if found.keys() & _CHAT_FIELDS:
@@ -133,12 +135,16 @@ def _by_content(found: Fields) -> Format:
     for entry in map(record, items(found["messages"])):
         if as_text(entry.get("role")) in _CHAT_ROLES or "tool_calls" in entry:
             return Format.CHAT
-        for block in map(as_record, as_list(entry.get("content"))):
-            if as_text(block.get("type")) in _ANTHROPIC_BLOCKS:
-                return Format.ANTHROPIC
-            if block and "type" not in block:
-                return Format.BEDROCK
+        blocks = as_list(entry.get("content"))
+        if _is_untyped(blocks):
+            return Format.BEDROCK
+        if any(as_text(block.get("type")) in _ANTHROPIC_BLOCKS for block in map(as_record, blocks)):
+            return Format.ANTHROPIC
     return Format.ANTHROPIC if str(value(found.get("model"))).startswith("claude") else Format.CHAT
+
+
+def _is_untyped(blocks: object) -> bool:
+    return any(block and "type" not in block for block in map(as_record, as_list(blocks)))
 
 
 def unmarked(raw: bytes) -> bytes:

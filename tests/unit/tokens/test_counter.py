@@ -299,3 +299,18 @@ def test_a_gemini_that_nothing_is_known_of_is_not_called_exact(model: str) -> No
 
     assert not count.exact
     assert count.upper > count.tokens
+
+
+@pytest.mark.parametrize("model", ["gpt-2", "gpt-j-6b", "gpt-neo", "some-unknown"])
+def test_the_bound_of_a_stand_in_has_room_for_scripts_that_it_spells_better(model: str) -> None:
+    """Was: upper 127 for a text that a vocabulary of 32,000 cuts into 371."""
+    hindi = "यह एक परीक्षण है, और हम टोकन गिन रहे हैं। " * 10
+
+    count = foveate.count(hindi, model)
+
+    assert not count.exact
+    assert count.upper >= foveate.count(hindi, "mixtral-8x7b").tokens
+
+
+def test_an_exact_text_has_no_margin() -> None:
+    assert foveate.count("Hello there", "llama-3.1-8b-instruct") == TokenCount(2, True, 2)
