@@ -1,5 +1,6 @@
 """OpenAI's rendering, on requests whose bill was recorded."""
 
+import base64
 import gzip
 import json
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from foveate import wire
 from foveate.tokens import RequestCount, counter_for, with_model
-from foveate.values import Format
+from foveate.values import Format, TokenCount
 
 WEATHER = {
     "type": "function",
@@ -130,6 +131,60 @@ def test_a_picture_behind_an_address_is_named_as_unseen() -> None:
 
     assert count.unexplained == ("image (url)",)
     assert not count.total.exact
+
+
+def pdf(pages: int, filling: int = 0) -> dict[str, Any]:
+    data = b"%PDF-1.4" + b"<</Type /Page>>" * pages + b" " * filling
+    return {"type": "file", "file": {"file_data": base64.b64encode(data).decode(), "filename": "a.pdf"}}
+
+
+def test_an_inline_pdf_is_estimated_by_its_pages_and_not_counted_as_nothing() -> None:
+    def total(part: dict[str, Any], model: str = "gpt-4o") -> TokenCount:
+        count = counted({"model": model, "messages": [said("user", [part])]})
+        assert count.unexplained == ()
+        return count.total
+
+    page = 500 + 85 + 6 * 170  # its text, and a picture of two tiles by three
+
+    assert total(pdf(3)).tokens - total(pdf(1)).tokens == 2 * page
+    assert total(pdf(3)).upper >= 2 * 3 * page
+    assert not total(pdf(3)).exact
+    assert total(pdf(0, filling=200_000)).tokens - total(pdf(0)).tokens == 3 * page
+    assert total(pdf(3), "gpt-5").tokens > 3 * 500
+
+
+def test_an_inline_file_of_another_kind_is_estimated_and_named() -> None:
+    file = {"type": "file", "file": {"file_data": "data:application/zip;base64,UEsDBA==", "filename": "a.zip"}}
+    count = counted({"model": "gpt-4o", "messages": [said("user", [file])]})
+
+    assert count.unexplained == ("application/zip",)
+    assert count.total.tokens > 500
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "gpt-5", "qwen3", "deepseek-chat", "unknown"])
+@pytest.mark.parametrize("content", [{"note": "hello " * 100}, [{"type": "note", "text": "hello " * 100}]])
+def test_a_block_that_nobody_knows_is_counted_by_its_text_and_named(model: str, content: Any) -> None:
+    count = counted({"messages": [said("user", content)]}, model=model)
+
+    assert 90 < count.total.tokens < 160
+    assert count.total.upper > count.total.tokens
+    assert count.unexplained == ("an object" if isinstance(content, dict) else "note",)
+    assert not count.total.exact
+
+
+def test_a_block_beside_a_call_is_counted_too() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    odd = said("assistant", {"note": "hello " * 100}, tool_calls=[call])
+
+    assert counted({"model": "gpt-4o", "messages": [odd]}).total.tokens > 100
+
+
+def test_the_sound_in_a_block_is_not_counted_as_text() -> None:
+    sound = {"type": "input_audio", "input_audio": {"data": "UklGR" * 100_000, "format": "wav"}}
+    count = counted({"model": "gpt-4o", "messages": [said("user", [sound])]})
+
+    assert count.total.tokens < 50
+    assert count.unexplained == ("input_audio",)
 
 
 def test_what_runs_on_their_side_is_named_as_unseen() -> None:

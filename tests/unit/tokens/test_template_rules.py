@@ -275,6 +275,21 @@ def test_a_picture_is_a_guess_by_its_size() -> None:
     assert not rendering.certain
 
 
+def test_a_picture_whose_size_is_unseen_leaves_room() -> None:
+    rules = TemplateRules(template_for("qwen3-vl", ""))
+    for unseen in (Image(source=Source.URL), Image(source=Source.INLINE)):
+        rendering = rules.message(Message(role="user", parts=(unseen,)))
+
+        assert rendering.image_margin_tokens >= rendering.image_tokens
+        assert not rendering.certain
+
+
+def test_a_file_with_a_name_is_still_named_as_unexplained() -> None:
+    file = {"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0=", "filename": "a.pdf"}}
+
+    assert counted(chat({"role": "user", "content": [file]}), "qwen3-32b").unexplained == ("application/pdf",)
+
+
 def test_a_message_of_thoughts_alone_has_no_frame() -> None:
     rules = TemplateRules(template_for("deepseek-v4", ""))
 

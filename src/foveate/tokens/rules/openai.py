@@ -7,6 +7,8 @@ import msgspec
 from msgspec.structs import replace
 
 from foveate.tokens.rendering import Rendering
+from foveate.tokens.rules.joined import joined
+from foveate.tokens.rules.opaque import unknown
 from foveate.tokens.rules.openai_models import (
     BEDROCK_TOOLS_TOKENS,
     HARMONY_CHAT_PREAMBLE_TOKENS,
@@ -39,7 +41,10 @@ _SEALED_BASE_CHARS, _SEALED_TOKENS_PER_CHAR, _SEALED_LEAST_TOKENS = 960, 0.183, 
 _TOOLS_MARGIN, _TOOLS_MARGIN_TOKENS = 0.02, 2
 # What a model of the next generation may add around messages, tools and texts.
 _UNKNOWN_SPREAD, _UNKNOWN_TOKENS, _UNKNOWN_TOOLS_TOKENS = 0.05, 10, 100
-_PAGE_TOKENS = 1_500
+# A PDF is shown as each page's text and a picture of it (developers.openai.com/docs/guides/pdf-files, November
+# 2026). Neither size is documented: a page of prose, and A4 at about 124 dots an inch. No recording had one.
+_PAGE_TEXT_TOKENS, _PAGE_PIXELS = 500, (1024, 1448)
+_BYTES_PER_PAGE = 50_000
 
 
 def openai_rules(model: str) -> "OpenAIRules":
@@ -118,9 +123,9 @@ class OpenAIRules:
             around = generation.message + (generation.assistant if message.role == "assistant" else 0)
             return self._said(said, around, role=message.role, name=message.name)
         called = self._called(calls)
-        if not any(isinstance(part, Text) and part.text for part in said):
+        if all(isinstance(part, Thinking) or part == Text("") for part in said):
             return called
-        return _side_by_side(self._said(said, generation.message + generation.assistant), called)
+        return joined((self._said(said, generation.message + generation.assistant), called))
 
     def _said(self, parts: tuple[Part, ...], around: int, *, role: str = "", name: str = "") -> Rendering:
         inner, certain = _unwrapped(parts)
@@ -129,24 +134,55 @@ class OpenAIRules:
             return Rendering(texts=texts, fixed_tokens=around, opens_turn=role == "user", certain=certain)
         if inner and all(isinstance(part, Thinking) for part in inner):
             return _thought(inner)
-        images = [part for part in inner if isinstance(part, Image)]
-        tokens = sum(self._image_tokens(image) for image in images)
-        most = self._generation.images.most_tokens * len(images)
-        documents, hidden = _documents(inner)
-        texts = ("".join(part.text for part in inner if isinstance(part, Text)), *documents)
-        return Rendering(
-            texts=(*texts, name) if name else texts,
+        text = "".join(part.text for part in inner if isinstance(part, Text))
+        words = Rendering(
+            texts=(text, name) if name else (text,),
             fixed_tokens=around + (1 if name else 0),
-            image_tokens=tokens,
-            image_margin_tokens=max(0, most - tokens),
             opens_turn=role == "user",
-            certain=certain and not images and not documents and not name,
-            unexplained=hidden,
+            certain=certain and not name,
+        )
+        beside = [self._beside(part) for part in inner if not isinstance(part, Text | Thinking)]
+        return joined((words, *beside)) if beside else words
+
+    def _beside(self, part: Part) -> Rendering:
+        """What stands beside the texts of a message."""
+        match part:
+            case Image():
+                return self._image(part)
+            case Document(source=Source.INLINE, media_type=kind, text=text) if kind.startswith("text/"):
+                return Rendering(texts=(text,), certain=False)
+            case Document(source=Source.INLINE):
+                return self._pages(part)
+            case Document(source=where, media_type=kind):
+                return Rendering(certain=False, unexplained=(f"{kind or 'file'} ({where})",))
+            case Opaque():
+                return unknown(part)
+            case _:
+                return Rendering()
+
+    def _image(self, image: Image) -> Rendering:
+        pricing = self._generation.images
+        size = (image.width, image.height) if image.width and image.height else None
+        tokens = pricing.tokens(size, image.detail)
+        return Rendering(
+            image_tokens=tokens,
+            image_margin_tokens=max(0, pricing.most_tokens - tokens),
+            certain=False,
+            unexplained=() if image.source is Source.INLINE else (f"image ({image.source})",),
         )
 
-    def _image_tokens(self, image: Image) -> int:
-        size = (image.width, image.height) if image.width and image.height else None
-        return self._generation.images.tokens(size, image.detail)
+    def _pages(self, document: Document) -> Rendering:
+        """A file by its pages; of other kinds than PDF it is not known what the model is shown."""
+        pages = document.pages or max(1, document.size_bytes // _BYTES_PER_PAGE)
+        tokens = pages * (_PAGE_TEXT_TOKENS + self._generation.images.tokens(_PAGE_PIXELS, "high"))
+        is_pdf = document.media_type == "application/pdf"
+        return Rendering(
+            texts=(document.text,) if document.text else (),
+            fixed_tokens=tokens,
+            margin_tokens=tokens,
+            certain=False,
+            unexplained=() if is_pdf else (document.media_type,),
+        )
 
     def _called(self, calls: list[ToolCall]) -> Rendering:
         """Calls: each a message of its own, or, several in one older chat message, one call of them all."""
@@ -217,35 +253,6 @@ def _thought(parts: tuple[Part, ...]) -> Rendering:
         margin_tokens=20 + 0.08 * sealed if sealed else 0,
         certain=not sealed,
         unexplained=("sealed reasoning",) if sealed else (),
-    )
-
-
-def _documents(parts: tuple[Part, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The texts of documents, and the names of what cannot be read."""
-    texts: list[str] = []
-    hidden: list[str] = []
-    for part in parts:
-        match part:
-            case Document(source=Source.INLINE, media_type=kind, text=text) if kind.startswith("text/"):
-                texts.append(text)
-            case Document(source=where, media_type=kind):
-                hidden.append(f"{kind or 'file'} ({where})")
-            case Image(source=where) if where is not Source.INLINE:
-                hidden.append(f"image ({where})")
-            case Opaque(kind=kind):
-                hidden.append(kind)
-            case _:
-                pass
-    return tuple(texts), tuple(hidden)
-
-
-def _side_by_side(one: Rendering, other: Rendering) -> Rendering:
-    return replace(
-        one,
-        texts=one.texts + other.texts,
-        fixed_tokens=one.fixed_tokens + other.fixed_tokens,
-        margin_tokens=one.margin_tokens + other.margin_tokens,
-        certain=False,
     )
 
 

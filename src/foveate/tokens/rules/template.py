@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from foveate.tokens.rendering import Rendering
 from foveate.tokens.rules.joined import joined, roughly
+from foveate.tokens.rules.opaque import unknown
 from foveate.tokens.rules.template_text import dsml, schema_text, tool_text
 from foveate.values import (
     Document,
@@ -44,7 +45,9 @@ _THOUGHT_TOKENS = 2
 _MARGIN_TOKENS = 25
 # Open vision models make one token of about 28 × 28 pixels (Qwen-VL) or less.
 _PATCH_PIXELS = 28
+# A picture whose size cannot be seen is taken for 900 × 900 pixels; twice as wide and high is common too.
 _UNSEEN_IMAGE_TOKENS = 1024
+_UNSEEN_IMAGE_MARGIN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,14 +237,15 @@ class TemplateRules:
             case Image():
                 return _image(part)
             case Document():
-                hidden = () if part.text else (part.media_type or "file",)
+                is_text = part.source is Source.INLINE and part.media_type.startswith("text/")
+                hidden = () if is_text else (part.media_type or "file",)
                 return Rendering(texts=(part.text,), unexplained=hidden)
             case Text(text):
                 return Rendering(texts=(text,))
             case ToolCall():
                 return self._calls((part,))
             case _:
-                return Rendering(unexplained=(part.kind,))
+                return unknown(part)
 
     def _fitted(self, rendering: Rendering) -> Rendering:
         """`rendering` with room for what its template was off by."""
@@ -268,6 +272,10 @@ def _thinking_is_off(request: Request, template: Template) -> bool:
 def _image(image: Image) -> Rendering:
     """A picture; each model cuts it up in its own way, so this is a rough guess."""
     if image.source is not Source.INLINE or not image.width or not image.height:
-        return Rendering(image_tokens=_UNSEEN_IMAGE_TOKENS, unexplained=("image",))
+        margin = _UNSEEN_IMAGE_MARGIN * _UNSEEN_IMAGE_TOKENS
+        hidden = () if image.source is Source.INLINE else ("image",)
+        return Rendering(
+            image_tokens=_UNSEEN_IMAGE_TOKENS, image_margin_tokens=margin, certain=False, unexplained=hidden
+        )
     tokens = -(-image.width // _PATCH_PIXELS) * -(-image.height // _PATCH_PIXELS)
     return Rendering(image_tokens=tokens, image_margin_tokens=2 * tokens)
