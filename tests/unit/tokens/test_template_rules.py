@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import foveate
 from foveate.tokens.rules.template import TemplateRules, template_for
 from foveate.tokens.vocabulary import BUNDLED
 from foveate.values import Format, Image, Message, Source, Text, Thinking, Tool, ToolCall
@@ -178,6 +179,86 @@ def test_a_model_that_nobody_knows_gets_the_last_template_and_is_not_called_exac
 
 @pytest.mark.parametrize(
     "model",
+    [
+        "deepseek-v9",
+        "deepseek-v3.9",
+        "deepseek-r1:8b",
+        "deepseek-r1-0528-qwen3-8b",
+        "qwen9-7b",
+        "qwen3.9-7b",
+        "qwen2.5-72b-instruct",
+        "llama-9",
+        "llama-3.9-8b",
+        "llama3-9",
+        "my-llama-3-finetune",
+        "acme/llama-3-8b-pirate",
+        "llama-guard-3-8b",
+        "glm-9",
+        "glm-4.9",
+        "glm-5.9",
+        "gemma-9",
+        "gemma-2-9b-it",
+        "mistral-large-2030",
+        "mistral-huge",
+        "magistral-small-2030",
+        "gpt-oss-9",
+    ],
+)
+@pytest.mark.parametrize("host", ["", GROQ, HUGGING_FACE, BEDROCK, "acme.snowflakecomputing.com"])
+def test_a_version_that_nothing_is_known_of_is_counted_as_its_kin_and_never_called_exact(
+    model: str, host: str
+) -> None:
+    template = template_for(model, host)
+
+    assert template.name.startswith("kin of ")
+    assert (template.exact, template.spread) == (False, 0.15)
+    assert not foveate.count("Hello there!", model).exact
+    assert not foveate.count_request(chat(user("Hello there!")), model).total.exact
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("llama3.1:8b", "Llama 3.1 to 3.3"),
+        ("llama3.1:8b-instruct-q4_K_M", "Llama 3.1 to 3.3"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "Llama 3.1 to 3.3"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct-Turbo", "Llama 3.1 to 3.3"),
+        ("us.meta.llama3-2-1b-instruct-v1:0", "Llama 3.1 to 3.3"),
+        ("accounts/fireworks/models/llama-v3p1-8b-instruct", "Llama 3.1 to 3.3"),
+        ("ollama/llama3:70b", "Llama 3"),
+        ("llama3-8b-8192", "Llama 3"),
+        ("Qwen/Qwen3-32B", "Qwen 3"),
+        ("qwen3:8b", "Qwen 3"),
+        ("ollama/qwen3:8b", "Qwen 3"),
+        ("hf.co/unsloth/Qwen3-8B-GGUF:Q4_K_M", "Qwen 3"),
+        ("qwen/qwen3-30b-a3b-instruct-2507", "Qwen 3"),
+        ("deepseek-chat", "DeepSeek V3"),
+        ("deepseek/deepseek-chat-v3-0324:free", "DeepSeek V3"),
+        ("deepseek-ai/DeepSeek-R1-0528", "DeepSeek R1"),
+        ("us.deepseek.r1-v1:0", "DeepSeek R1"),
+        ("deepseek-r1:671b", "DeepSeek R1"),
+        ("deepseek-r1-distill-llama-70b", "DeepSeek R1 distilled into Llama"),
+        ("mistral-large", "Mistral"),
+        ("mistral-large-latest", "Mistral"),
+        ("us.mistral.pixtral-large-2502-v1:0", "Mistral"),
+        ("magistral-small-latest", "Mistral with model settings"),
+        ("zai-org/GLM-4.6", "GLM 4.5 and 4.6"),
+        ("zai.glm-4.7-flash", "GLM 4.7"),
+        ("glm-5.2", "GLM 5"),
+        ("google/gemma-3-27b-it", "Gemma"),
+        ("gemma3:27b", "Gemma"),
+        ("openai.gpt-oss-120b-1:0", "gpt-oss"),
+        ("openai/gpt-oss-20b:free", "gpt-oss"),
+    ],
+)
+def test_a_known_model_is_known_by_whatever_name_it_is_served(model: str, name: str) -> None:
+    template = template_for(model, "")
+
+    assert (template.name, template.exact) == (name, True)
+
+
+@pytest.mark.parametrize(
+    "model",
     ["llama-3.1-8b", "qwen3", "mistral", "kimi-k2", "glm-5", "gemma-3", "nova-lite", "grok-4", "mixtral-8x7b"],
 )
 def test_every_template_names_a_vocabulary_that_is_there_and_what_it_rests_on(model: str) -> None:
@@ -187,6 +268,11 @@ def test_every_template_names_a_vocabulary_that_is_there_and_what_it_rests_on(mo
     assert template.vocabulary in BUNDLED
     assert template.as_of
     assert template.evidence
+
+
+def test_no_name_takes_long_to_look_up() -> None:
+    for name in ("deepseek" * 100_000 + "qwen", "qwen3" + "-q4_0_k" * 100_000 + "!", "." * 1_000_000):
+        assert not template_for(name, "").exact
 
 
 def test_what_an_earlier_answer_thought_aloud_is_cut_where_the_template_does_so() -> None:

@@ -3,9 +3,10 @@
 The templates are data (`tokens/data/templates.toml`), each entry with what it rests on.
 """
 
+import dataclasses
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -41,6 +42,15 @@ _UNFORCED = ("", "auto", "none")
 _THOUGHT_END = "</think>"
 # Around thoughts that are sent back: `<think>` and `</think>`.
 _THOUGHT_TOKENS = 2
+# What may stand behind the name of a model without making it another one.
+_BEHIND = (
+    r"(?:[-:@](?:[ae]?\d+(?:\.\d+)?[bkme]|8192|0324|0528|2507|v\d+(?:\.\d+)?(?::\d+)?|0|it|instruct|chat|hf|latest"
+    r"|preview|thinking|versatile|instant|turbo|fast|flash|air|free|exacto|nitro|tee|maas|cloud|gguf|mlx|awq|gptq"
+    r"|bnb|4bit|8bit|fp8|fp16|bf16|int4|int8|i?q\d(?:_[0-9a-z]+)*))*"
+)
+_LONGEST_NAME_CHARS = 256
+# How far the next version of a model, or what somebody has made of one, may be from it.
+_KIN_SPREAD = 0.15
 # Beside a template's spread, for every count that is not exact.
 _MARGIN_TOKENS = 25
 # Open vision models make one token of about 28 × 28 pixels (Qwen-VL) or less.
@@ -100,7 +110,7 @@ class _Entry:
 
 def template_for(model: str, host: str) -> Template:
     """The template for `model` at `host`: the first entry of the table that fits; the last always does."""
-    name, where = model.lower(), host.lower()
+    name, where = model.lower()[:_LONGEST_NAME_CHARS], host.lower()
     entries = _entries()
     fitting = (e.template for e in entries if e.match.search(name) and e.hosts.search(where))
     return next(fitting, entries[-1].template)
@@ -109,11 +119,29 @@ def template_for(model: str, host: str) -> Template:
 @cache
 def _entries() -> tuple[_Entry, ...]:
     table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-    return tuple(_entry(**found) for found in table["template"])
+    return tuple(entry for found in table["template"] for entry in _read(**found))
 
 
-def _entry(*, match: str, hosts: str = "", **constants: Any) -> _Entry:
-    return _Entry(re.compile(match), re.compile(hosts), Template(**constants))
+def _read(
+    *, names: str | None = None, match: str | None = None, hosts: str = "", **constants: Any
+) -> Iterator[_Entry]:
+    """One entry for the models that are known by name, and one for what else matches."""
+    template = Template(**constants)
+    where = re.compile(hosts)
+    if names is not None:
+        yield _Entry(re.compile(rf"^(?:.*[/.])?(?:{names}){_BEHIND}$"), where, template)
+    if match is not None:
+        yield _Entry(re.compile(match), where, template if names is None else _kin_of(template))
+
+
+def _kin_of(template: Template) -> Template:
+    return dataclasses.replace(
+        template,
+        name=f"kin of {template.name}",
+        exact=False,
+        spread=max(template.spread, _KIN_SPREAD),
+        evidence=f"none; taken for {template.name}",
+    )
 
 
 class TemplateRules:
