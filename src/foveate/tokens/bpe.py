@@ -2,16 +2,19 @@
 
 import os
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from foveate.tokens.composing import composed
 from foveate.tokens.pieces import AFTER_WORDS, Seam, broken, cut
+from foveate.tokens.steps import stepped
 
 # Below this, one call that holds the interpreter's lock is over sooner than another thread would notice.
 _SHORT_CHARS = 8 * 1024
 # Several texts are counted side by side, each on one core, unless one is so long that the others wait for it.
 _LONG_CHARS = 32 * 1024
+# Whoever goes through ids goes through so many at a time, so that no loop in C keeps others waiting.
+_IDS_AT_ONCE = 16 * 1024
 
 
 class Engine(Protocol):
@@ -25,6 +28,9 @@ class Engine(Protocol):
 
     def encode_batch_flat(self, texts: list[str]) -> tuple[bytes, bytes]:
         """Ids of all texts and where each begins; matches special tokens; releases the lock."""
+
+    def decode_token_bytes(self, token_id: int) -> bytes:
+        """The text of one token, which may be a part of a character."""
 
 
 class Bpe:
@@ -43,15 +49,18 @@ class Bpe:
         seam: Seam | None = AFTER_WORDS,
         composes: bool = False,
         slow_on: re.Pattern[str] | None = None,
+        lead: str | None = None,
     ) -> None:
         """`seam`: where texts can be cut, if anywhere; `composes`: the model reads an accent and its letter as
-        one (NFC), which the engine leaves to us; `slow_on`: what takes the quick calls more than linear time.
+        one (NFC), which the engine leaves to us; `slow_on`: what takes the quick calls more than linear time;
+        `lead`: that the engine knows no pattern, so that texts can be gone through in steps, and their lead.
         """
         self.name = name
         self._engine = engine
         self._seam = seam
         self._composes = composes
         self._slow_on = slow_on
+        self._lead = lead
         self._special_tokens = tuple(special_tokens)
         self._special_marks = tuple(sorted({token[:2] for token in special_tokens}))
         self._frame = len(engine.encode_ordinary(""))
@@ -83,21 +92,35 @@ class Bpe:
         return [count if text else 0 for text, count in zip(texts, counts, strict=True)]
 
     def ids(self, text: str) -> Iterator[Sequence[int]]:
-        """The token ids of `text`, a piece at a time."""
+        """The token ids of `text`, some thousands at a time."""
         text = self._composed(text)
         try:
-            if self._wants_care(text):
-                yield from map(self._engine.encode_ordinary, self._pieces(text))
-            elif len(text) <= _SHORT_CHARS:
-                yield memoryview(self._engine.encode_flat(text)).cast("I")
-            else:
-                for piece in self._pieces(text):
-                    yield memoryview(self._engine.encode_batch_flat([piece])[0]).cast("I")
+            text.encode()
         except UnicodeEncodeError:
-            yield from self.ids(without_surrogates(text))
+            text = without_surrogates(text)
+        pieces = self._careful_pieces(text) if self._wants_care(text) else self._pieces(text)
+        for piece in pieces:
+            for ids in self._piece_ids(piece):
+                for start in range(0, len(ids), _IDS_AT_ONCE):
+                    yield ids[start : start + _IDS_AT_ONCE]
 
     def _composed(self, text: str) -> str:
-        return unicodedata.normalize("NFC", text) if self._composes and not text.isascii() else text
+        return composed(text) if self._composes else text
+
+    def _piece_ids(self, piece: str) -> Iterator[Sequence[int]]:
+        if self._wants_care(piece):
+            yield from self._ordinary(piece)
+        elif len(piece) <= _SHORT_CHARS:
+            yield memoryview(self._engine.encode_flat(piece)).cast("I")
+        else:
+            yield memoryview(self._engine.encode_batch_flat([piece])[0]).cast("I")
+
+    def _ordinary(self, text: str) -> Iterator[Sequence[int]]:
+        """The ids of a text for which the quick calls will not do: a step at a time, where that is exact."""
+        if self._lead is None or len(text) <= _SHORT_CHARS:
+            yield self._engine.encode_ordinary(text)
+        else:
+            yield from stepped(self._engine, text, lead=self._lead)
 
     def _wants_care(self, text: str) -> bool:
         """Whether the engine's quick calls would find a special token in `text`, or be slow on it."""
@@ -110,17 +133,21 @@ class Bpe:
     def _pieces(self, text: str) -> list[str]:
         return cut(text, seam=self._seam) if self._seam else [text]
 
-    def _count_carefully(self, text: str) -> int:
-        """A special token that is cut at a seam of its own is text like any other."""
+    def _careful_pieces(self, text: str) -> list[str]:
+        """`text` cut inside its special tokens as well, where they have a seam: then no piece spells them."""
         if len(text) <= _SHORT_CHARS or self._seam is None:
-            return self._count_ordinary(text)
-        pieces = broken(text, self._special_tokens, self._seam)
-        careful = [piece for piece in pieces if self._wants_care(piece)]
-        plain = [piece for piece in pieces if not self._wants_care(piece)]
+            return [text]
+        return broken(text, self._special_tokens, self._seam)
+
+    def _count_carefully(self, text: str) -> int:
+        plain: list[str] = []
+        careful: list[str] = []
+        for piece in self._careful_pieces(text):
+            (careful if self._wants_care(piece) else plain).append(piece)
         return sum(self._count_batch(plain)) + sum(map(self._count_ordinary, careful))
 
     def _count_ordinary(self, text: str) -> int:
-        return len(self._engine.encode_ordinary(text)) - self._frame
+        return sum(map(len, self._ordinary(text))) - self._frame
 
     def _count_batch(self, pieces: list[str]) -> list[int]:
         if _forked:  # the engine's thread pool did not come along into this process

@@ -10,9 +10,12 @@ import re
 from pathlib import Path
 from threading import Lock
 
+import msgspec
+
 from foveate.errors import BadVocabulary
 from foveate.tokens.bpe import Bpe
 from foveate.tokens.pieces import AFTER_WORDS, BEFORE_BLANKS, Seam
+from foveate.wire.body import value
 
 BUNDLED = (
     "o200k_base",
@@ -32,6 +35,8 @@ BUNDLED = (
 _SEAMS: dict[str, Seam] = {"gemma2": BEFORE_BLANKS, "gemma3": BEFORE_BLANKS}
 # The normalizer in Qwen's tokenizer.json is NFC; those of the others are empty.
 _COMPOSING = ("qwen3",)
+# What merges with nothing in vocabularies without a pattern. Gemma's put no blank before a text and need none.
+_LEADS = {"gemma2": "", "gemma3": "", "mistral_v1": "\n"}
 # Where the engine looks for Gemma's tokens of blanks, the time grows with the square of a run of mixed blanks.
 _LONG_BLANK = re.compile(r"(?<!\s)\s{256}")
 
@@ -78,6 +83,7 @@ def _read_bundled(name: str) -> Bpe:
         seam=_SEAMS.get(name, AFTER_WORDS if is_bpe else None),
         composes=name in _COMPOSING,
         slow_on=None if is_bpe else _LONG_BLANK,
+        lead=_LEADS.get(name),
     )
 
 
@@ -110,7 +116,33 @@ def _from_json(path: Path, data: bytes) -> Bpe:
         raise BadVocabulary(str(path), f"not a usable tokenizer.json: {error}") from None
     if not engine.encode_ordinary(_WARM_UP[0]):
         raise BadVocabulary(str(path), "its vocabulary has no token for a plain word")
-    return Bpe(path.name, engine, special_tokens=tuple(engine.special_tokens()), seam=None)
+    return Bpe(path.name, engine, special_tokens=tuple(engine.special_tokens()), seam=_seam_in(data))
+
+
+def _seam_in(data: bytes) -> Seam | None:
+    """Where a tokenizer.json lets texts be cut: it splits by a pattern that is known, and by nothing else."""
+    import splintr
+
+    says = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    match value(says.get("normalizer")), value(says.get("pre_tokenizer")):
+        case (
+            None | {"type": "NFC"},
+            {
+                "type": "Sequence",
+                "pretokenizers": [
+                    {
+                        "type": "Split",
+                        "pattern": {"Regex": str(pattern)},
+                        "behavior": "Isolated",
+                        "invert": False,
+                    },
+                    {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+                ],
+            },
+        ) if pattern in {getattr(splintr, name) for name in _PATTERNS.values()}:
+            return AFTER_WORDS
+        case _:
+            return None
 
 
 def _from_ranks(path: Path, data: bytes) -> Bpe:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from foveate.tokens.bpe import Bpe
+from foveate.tokens.pieces import cut
 from foveate.tokens.vocabulary import BUNDLED, bundled, from_file
 from tests.unit.tokens.texts import any_texts, texts
 
@@ -135,6 +136,30 @@ def test_a_users_own_tokenizer_json_counts_as_the_library_that_wrote_it(
     def holds(text: str) -> None:
         assert tokenizer.count(text) == len(oracle.encode(text).ids)
         assert bundled("qwen3").count(text) == len(oracle.encode(text).ids)
+
+    holds()
+
+
+def test_a_long_text_that_spells_a_special_token_is_cut_for_a_users_tokenizer_too(
+    qwen_file: Path, tmp_path: Path
+) -> None:
+    """It was once encoded in one go, with the interpreter's lock held."""
+    with_special = Tokenizer.from_file(str(qwen_file))
+    with_special.add_special_tokens(["<|im_start|>"])
+    with_special.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = from_file(tmp_path / "tokenizer.json")
+    text = "Some words cafe\u0301, <|im_start|>more of 12345 them!\n" * 1000
+
+    assert tokenizer._seam is not None
+    assert max(map(len, tokenizer.ids(text))) < 10_000
+    assert tokenizer.count(text) == len(tokenizer._engine.encode_ordinary(text))
+
+    @settings(max_examples=100)
+    @given(texts)
+    def holds(text: str) -> None:
+        pieces = cut(text, 3)
+        whole = tokenizer._engine.encode_ordinary(text)
+        assert [token for piece in pieces for token in tokenizer._engine.encode_ordinary(piece)] == whole
 
     holds()
 

@@ -1,13 +1,18 @@
 """Long texts are counted in pieces; nobody can tell from the count."""
 
+import threading
+import time
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foveate.tokens.claude import class_counts
 from foveate.tokens.pieces import broken, cut
 from foveate.tokens.vocabulary import bundled
 
-VOCABULARIES = ("o200k_base", "cl100k_base", "llama3", "mistral_v3")
+VOCABULARIES = ("o200k_base", "cl100k_base", "llama3", "mistral_v3", "mistral_v1")
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "</think>", "[INST]", "<｜end▁of▁sentence｜>", "<s>")
 
 stretches = st.one_of(
@@ -49,3 +54,64 @@ def test_words_after_a_stretch_without_a_seam_are_cut_again() -> None:
     text = "a" * 100_000 + " word" * 100_000
 
     assert max(map(len, cut(text)[1:])) < 40_000
+
+
+def longest_hold_seconds(work: Callable[[], object]) -> float:
+    """For how long another thread did not get its turn while `work` was done; the best of three."""
+    return min(_longest_gap(work) for _ in range(3))
+
+
+def _longest_gap(work: Callable[[], object]) -> float:
+    done = threading.Event()
+    gaps = []
+
+    def beat() -> None:
+        last = time.perf_counter()
+        while not done.wait(0.001):
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    work()
+    done.set()
+    beating.join()
+    return max(gaps, default=0.0)
+
+
+LETTERS = "abcdefgh" * 125_000
+HOLDERS = {
+    "Gemma, a spelled token in a megabyte without blanks": ("gemma3", f"{LETTERS}<bos>{LETTERS}"),
+    "Gemma, nothing but spelled tokens": ("gemma3", "<bos>" * 200_000),
+    "Gemma, line ends": ("gemma3", "\n" * 1_000_000),
+    "Mistral, a spelled token": ("mistral_v1", f"{LETTERS}</s>{LETTERS}"),
+    "o200k, a spelled token": ("o200k_base", f"{LETTERS}<|endoftext|>{LETTERS}"),
+    "Qwen, marks": ("qwen3", "a" + "\u0301\u0327" * 100_000),
+}
+
+
+@pytest.mark.parametrize(("vocabulary", "text"), HOLDERS.values(), ids=HOLDERS)
+def test_no_text_keeps_other_threads_waiting(vocabulary: str, text: str) -> None:
+    """These once held the interpreter's lock for 0.3 to 1.5 s."""
+    tokenizer = bundled(vocabulary)
+
+    assert longest_hold_seconds(lambda: tokenizer.count(text)) < 0.1
+
+
+@pytest.mark.parametrize("text", ["a" * 1_000_000, "a" * 1_000_000 + "<|endoftext|>"], ids=["plain", "spelled"])
+def test_ids_come_some_thousands_at_a_time(text: str) -> None:
+    """One huge piece was once one huge list, which whoever went through it went through at one go."""
+    tokenizer = bundled("o200k_base")
+
+    assert max(map(len, tokenizer.ids(text))) <= 16 * 1024
+    assert sum(map(len, tokenizer.ids(text))) == tokenizer.count(text)
+    assert sum(class_counts(tokenizer, text)) == tokenizer.count(text)
+
+
+def test_ids_of_a_long_text_with_half_a_pair_come_once() -> None:
+    """What came before it was once given twice."""
+    tokenizer = bundled("o200k_base")
+    text = "some words and " * 5000 + "\ud83d and more"
+
+    assert sum(map(len, tokenizer.ids(text))) == tokenizer.count(text)

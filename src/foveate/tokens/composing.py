@@ -1,0 +1,50 @@
+"""Letters and their accents made one (NFC), in time that grows with the text.
+
+`unicodedata.normalize` sorts a run of marks in time that grows with its square, and holds the interpreter's
+lock until the whole text is done. So a text is composed a stretch at a time.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+_STRETCH_CHARS = 4 * 1024
+# No language puts so many on a letter; what does is there to be slow, and is left as it is.
+_MOST_MARKS = 64
+
+# Never a mark, and never made one with what stands before it, so a text can be cut before it.
+_BEGINNINGS = (
+    "\0-\u02ff\u0370-\u0482\u048a-\u0590\u05d0-\u05ea\u0620-\u064a\u0904-\u0939\u0e01-\u0e30\u2010-\u20cf"
+    "\u2100-\u2bff\u3001-\u3029\u3041-\u3096\u309d-\u30ff\u3400-\u9fff\uac00-\ud7a3\uff01-\uffef"
+    "\U0001f000-\U0001faff"
+)
+BEGINNING = re.compile(f"[{_BEGINNINGS}]")
+_LONG_RUN_OF_OTHERS = re.compile(f"[^{_BEGINNINGS}]{{{_MOST_MARKS + 1}}}")
+_LONG_RUN_OF_MARKS = re.compile(rb"[^\0]{%d,}" % (_MOST_MARKS + 1))
+
+
+def composed(text: str) -> str:
+    """`text` in NFC, but for runs of more than 64 marks."""
+    if text.isascii():
+        return text
+    return "".join(map(_composed, _stretches(text)))
+
+
+def _stretches(text: str) -> Iterator[str]:
+    start = 0
+    while start < len(text):
+        found = BEGINNING.search(text, start + _STRETCH_CHARS)
+        end = found.start() if found is not None else len(text)
+        yield text[start:end]
+        start = end
+
+
+def _composed(stretch: str) -> str:
+    if _LONG_RUN_OF_OTHERS.search(stretch) is None:
+        return unicodedata.normalize("NFC", stretch)
+    classes = bytes(map(unicodedata.combining, stretch))
+    kept, start = [], 0
+    for run in _LONG_RUN_OF_MARKS.finditer(classes):
+        kept += [unicodedata.normalize("NFC", stretch[start : run.start()]), stretch[run.start() : run.end()]]
+        start = run.end()
+    return "".join((*kept, unicodedata.normalize("NFC", stretch[start:])))

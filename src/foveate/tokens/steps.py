@@ -1,0 +1,69 @@
+"""The tokens of a long text that no pattern splits, found a step at a time.
+
+Byte-pair encoding without a pattern may merge anywhere, so no place is known beforehand where such a text can
+be cut. But tokens in a row are the encoding of their text if every two neighbours are the encoding of theirs:
+take the first merge that would run over a border between two. Until then each token has come about by itself,
+in the order in which it does beside that neighbour alone, so there the same merge would have been next, and the
+two would not be the encoding of theirs.
+
+So the last tokens of a step are given up, and the next step begins where they did. Where it begins with the
+same token, that one and the last that was kept are neighbours in an encoding, as are all others.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+STEP_CHARS = 8 * 1024
+# What follows may change so many tokens at the end of a step, or more, in which case it is noticed.
+_GIVEN_UP = 8
+_TRIED = 8
+
+
+class Encoder(Protocol):
+    """The part of an engine that is used here."""
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        """Token ids; holds the interpreter's lock."""
+
+    def decode_token_bytes(self, token_id: int) -> bytes:
+        """The text of one token, which may be a part of a character."""
+
+
+def stepped(
+    engine: Encoder, text: str, *, lead: str = "", step_chars: int = STEP_CHARS
+) -> Iterator[Sequence[int]]:
+    """The token ids of `text`, as `encode_ordinary` gives them for the whole.
+
+    `lead`: for an engine that puts a blank before a text, something that merges with nothing.
+    """
+    start, size = 0, step_chars
+    ids = engine.encode_ordinary(text[:size])
+    lead_tokens = len(engine.encode_ordinary(lead))
+    while start + size < len(text):
+        for kept, chars in _borders(engine, text[start : start + size], ids):
+            at = start + chars
+            following = engine.encode_ordinary(lead + text[at : at + step_chars])[lead_tokens:]
+            if following[:1] == ids[kept : kept + 1]:
+                yield ids[:kept]
+                start, size, ids = at, step_chars, following
+                break
+        else:  # nothing to rely on: a longer step is as right, and only takes longer
+            size *= 2
+            first = 0 if start == 0 else lead_tokens
+            ids = engine.encode_ordinary((lead if start else "") + text[start : start + size])[first:]
+    yield ids
+
+
+def _borders(engine: Encoder, step: str, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where to cut a step, last first: how many of its tokens come before, and how many characters."""
+    step = step.replace("▁", " ")  # as engines without a pattern write a blank
+    tail = b""
+    for kept in range(len(ids) - 1, max(0, len(ids) - _GIVEN_UP - _TRIED), -1):
+        tail = engine.decode_token_bytes(ids[kept]) + tail
+        if len(ids) - kept < _GIVEN_UP:
+            continue
+        with suppress(UnicodeDecodeError):  # in the middle of a character
+            after = tail.decode()
+            if step.endswith(after) and len(after) < len(step):
+                yield kept, len(step) - len(after)

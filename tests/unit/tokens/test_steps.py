@@ -1,0 +1,55 @@
+"""A text that no pattern splits is gone through in steps; nobody can tell from the tokens."""
+
+from functools import cache
+
+import pytest
+import splintr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.tokens.steps import stepped
+from foveate.tokens.vocabulary import _LEADS, BUNDLED, bundled
+from tests.unit.tokens.texts import texts
+
+SPECIAL = ("<bos>", "<s>", "</s>", "<start_of_turn>", "<|endoftext|>", "▁", "▁▁<bos>")
+stretches = st.one_of(
+    texts,
+    st.sampled_from(SPECIAL),
+    st.sampled_from(("a", "ab", " ", "\n", "\t", "\n ", "<bos>", "中", "é", "=", "0", "𓀀", "▁", " //")).flatmap(
+        lambda unit: st.integers(1, 200).map(lambda times: unit * times)
+    ),
+)
+long_texts = st.lists(stretches, min_size=1, max_size=12).map("".join)
+
+
+@cache
+def engine(name: str) -> splintr.AnyTokenizer:
+    return splintr.Tokenizer.from_pretrained(name)
+
+
+@pytest.mark.parametrize("name", _LEADS)
+def test_the_tokens_of_the_steps_are_the_tokens_of_the_whole(name: str) -> None:
+    tokenizer, lead = engine(name), _LEADS[name]
+
+    @settings(max_examples=200)
+    @given(text=long_texts, step_chars=st.sampled_from((16, 30, 60, 150, 400)))
+    def holds(text: str, step_chars: int) -> None:
+        steps = stepped(tokenizer, text, lead=lead, step_chars=step_chars)
+        assert [token for step in steps for token in step] == tokenizer.encode_ordinary(text)
+
+    holds()
+
+
+@pytest.mark.parametrize("name", _LEADS)
+@pytest.mark.parametrize("unit", ["<bos>", "a", "abcdefgh", "\n", " ", "漢", "▁", "𓀀", "<s>"])
+def test_a_long_text_is_cut_into_steps_indeed(name: str, unit: str) -> None:
+    text = unit * (100_000 // len(unit))
+    steps = list(stepped(engine(name), text, lead=_LEADS[name]))
+
+    assert len(steps) >= 12
+    assert [token for step in steps for token in step] == engine(name).encode_ordinary(text)
+
+
+def test_every_bundled_vocabulary_without_a_pattern_is_tested_here() -> None:
+    assert {name for name in BUNDLED if engine(name).family != "BPE"} == set(_LEADS)
+    assert all(bundled(name)._frame == 0 for name in _LEADS)
