@@ -16,11 +16,23 @@
 Each class has a stable `code`, for logs and `--json`; the numbers that explain an error are its attributes.
 """
 
+from typing import Any
+
 
 class FoveateError(Exception):
     """Anything that Foveate itself raises; its text is one line that says what to do."""
 
     code = "error"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it comes through to another process, which must not wait for it in vain."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[FoveateError], said: tuple[Any, ...], numbers: dict[str, Any]) -> FoveateError:
+    error = kind.__new__(kind, *said)
+    error.__dict__.update(numbers)
+    return error
 
 
 class InputError(FoveateError):

@@ -1,0 +1,43 @@
+"""The error tree: stable codes, and errors that survive the way to another process."""
+
+import pickle
+
+import pytest
+
+from foveate import errors
+
+RAISED = [
+    errors.UnreadableInput("notes.txt", "is binary"),
+    errors.MalformedRequest("not JSON"),
+    errors.BadVocabulary("a.tiktoken", "is empty"),
+    errors.BadOption("no such backend"),
+    errors.UnwritableOutput("is closed"),
+    errors.UpstreamUnreachable("http://localhost", "refused"),
+    errors.UpstreamTimeout("http://localhost", 2.0),
+    errors.UpstreamStatus("http://localhost", 503, "busy"),
+    errors.UpstreamGarbled("http://localhost", "not JSON"),
+]
+
+
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: error.code)
+def test_an_error_comes_through_to_another_process_whole(error: errors.FoveateError) -> None:
+    """Was: a pool waited for ever for the result of a worker that had raised one."""
+    again = pickle.loads(pickle.dumps(error))
+
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+
+    assert len({kind.code for kind in kinds}) == len(kinds)
+
+
+def test_the_drawn_tree_names_every_error() -> None:
+    drawn = errors.__doc__ or ""
+
+    for name, kind in vars(errors).items():
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            assert name in drawn
