@@ -22,7 +22,7 @@ from foveate.tokens.vocabulary import bundled
 _CONSTANTS = Path(__file__).parent / "data" / "claude.json"
 
 _OLDEST = re.compile(r"claude-(2|v2|instant)")
-_LATER = re.compile(r"(opus|sonnet|haiku|fable|mythos)-(\d)(?:-(\d)(?!\d))?(?!\d)")
+_LATER = re.compile(r"(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?:-(\d{1,2})(?!\d))?(?!\d)")
 _EARLIER = re.compile(r"claude-(3)(?:-(\d)(?!\d))?-(opus|sonnet|haiku)")
 
 # What bills or documentation were seen of. Any other inherits its family's constants with a wider margin.

@@ -18,7 +18,7 @@ _CLAUDE = re.compile(r"claude|\b(opus|sonnet|haiku|fable|mythos)-\d")
 _GEMINI = re.compile(r"gemini")
 # OpenAI's own names, whatever route they come by: `openai/gpt-5`, `us.openai.gpt-5`, an Azure deployment.
 _OPENAI = re.compile(
-    r"(^|[/.:])(openai-)?(gpt-(?!oss|2\b|2-|j-|j\b|neo)|chatgpt|o\d(-|$)|codex|davinci|babbage|computer-use|text-embedding)"
+    r"(^|[/.:])(openai-)?(gpt-(?!oss|2\b|2-|j-|j\b|neo)|chatgpt|o\d(-|$)|codex|davinci|babbage|computer-use|text-embedding-(3|ada))"
 )
 
 # What a version that nothing is known of yet may add to the count by its kin.

@@ -98,6 +98,7 @@ def test_an_unknown_claude_inherits_and_widens_its_bound() -> None:
         ("claude-sonnet-5", "claude-4.7"),
         ("claude-fable-5", "claude-4.7"),
         ("claude-haiku-5-5", "claude-4.7"),
+        ("claude-opus-4-10", "claude-4.7"),
         ("claude", "claude-4.7"),
     ],
 )

@@ -293,8 +293,15 @@ def test_a_name_with_a_route_before_it_is_the_same_model(model: str, kin: str) -
     assert foveate.count_request(body, model).total == foveate.count_request(body, kin).total
 
 
-@pytest.mark.parametrize("model", ["gemini-9-pro", "gemini-exp-1206", "gemini-embedding-001", "gemini"])
-def test_a_gemini_that_nothing_is_known_of_is_not_called_exact(model: str) -> None:
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("gemini-9-pro", "gemini-exp-1206", "gemini-embedding-001", "gemini"),
+        *("gpt-5.10", "gpt-9", "o9", "text-embedding-004", "claude-opus-4-10"),
+        *("ollama/phi3", "llama-2-70b", "qwen9-7b", "my-llama-3-finetune"),
+    ],
+)
+def test_a_model_that_nothing_is_known_of_is_not_called_exact(model: str) -> None:
     count = foveate.count("Hello there", model)
 
     assert not count.exact

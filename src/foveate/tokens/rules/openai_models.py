@@ -108,7 +108,7 @@ _CL100K = "cl100k_base"
 # The first whose pattern matches the bare name.
 _GENERATIONS: tuple[tuple[str, Generation], ...] = (
     (
-        r"gpt-3\.?5|davinci|babbage|text-embedding",
+        r"gpt-3\.?5|davinci|babbage|text-embedding-(3|ada)",
         replace(_GPT_4O, name="gpt-3.5", vocabulary=_CL100K),
     ),
     (r"gpt-4(-|$)(?!o)", replace(_GPT_4O, name="gpt-4", vocabulary=_CL100K)),
@@ -120,12 +120,12 @@ _GENERATIONS: tuple[tuple[str, Generation], ...] = (
     (r"gpt-4\.5", replace(_GPT_4O, name="gpt-4.5", images=Tiles(75, 150))),
     (r"o1-(mini|preview)", replace(_GPT_5, name="o1-mini", message=8, assistant=0, known=False)),
     (r"o4-mini", replace(_GPT_5, name="o4-mini", assistant=0, images=Patches(1536, 1.72))),
-    (r"o\d|computer-use", replace(_GPT_5, name="o-series", assistant=0, images=Tiles(75, 150))),
+    (r"o[134](-|$)|computer-use", replace(_GPT_5, name="o-series", assistant=0, images=Tiles(75, 150))),
     (r"gpt-5-mini", replace(_GPT_5, name="gpt-5-mini", images=Patches(1536, 1.62))),
     (r"gpt-5-nano", replace(_GPT_5, name="gpt-5-nano", images=Patches(1536, 2.46))),
-    (r"(gpt-5|chatgpt-5)(-|$|\.[0-3])", _GPT_5),
-    (r"gpt-5\.[4-6]", _GPT_5_4),
-    (r"codex|gpt-([5-9]|\d\d)", replace(_GPT_5_4, name="newer", known=False)),
+    (r"(gpt-5|chatgpt-5)(-|$|\.[0-3](?!\d))", _GPT_5),
+    (r"gpt-5\.[4-6](?!\d)", _GPT_5_4),
+    (r"codex|o\d|gpt-([5-9]|\d\d)", replace(_GPT_5_4, name="newer", known=False)),
 )
 _UNKNOWN = replace(_GPT_4O, name="unknown", known=False)
 
