@@ -1,7 +1,8 @@
-"""`foveate`, and `python -m foveate`: reads the usual vocabulary while the command line itself is loading."""
+"""`foveate`, and `python -m foveate`: reads the vocabulary while the command line itself is loading."""
 
 import sys
 from contextlib import suppress
+from itertools import pairwise
 from threading import Thread
 
 
@@ -14,18 +15,34 @@ def main() -> None:
 
 
 def _main() -> None:
-    if sys.argv[1:2] == ["count"]:
-        Thread(target=_read_ahead, daemon=True).start()
+    command, *options = sys.argv[1:] or [""]
+    if command == "count" and not {"-h", "--help"} & set(options):
+        Thread(target=_read_ahead, args=(_model(options),), daemon=True).start()
     from foveate.cli import main as run
 
     run()
 
 
-def _read_ahead() -> None:
-    with suppress(ImportError):  # whoever then counts falls back to an estimate
-        from foveate.tokens.vocabulary import bundled
+def _model(options: list[str]) -> str:
+    """The model that is asked for, as far as a glance can tell; a wrong guess costs nothing but itself."""
+    for option, value in pairwise((*options, "")):
+        if option in ("-m", "--model"):
+            return value
+        if option.startswith("--model="):
+            return option.removeprefix("--model=")
+    return ""
 
-        bundled("o200k_base")
+
+def _read_ahead(model: str) -> None:
+    with suppress(ImportError):  # whoever then counts falls back to an estimate
+        if model:
+            from foveate.tokens.families import counter_for
+
+            counter_for(model)
+        else:
+            from foveate.tokens.vocabulary import bundled
+
+            bundled("o200k_base")
 
 
 if __name__ == "__main__":
