@@ -1,9 +1,13 @@
 """`foveate`, and `python -m foveate`: reads the vocabulary while the command line itself is loading."""
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from threading import Thread
+
+# With one of these, no vocabulary that comes with Foveate is needed.
+_WITHOUT = frozenset(("-h", "--help", "--tokenizer", "estimate", "--backend=estimate"))
 
 
 def main() -> None:
@@ -16,8 +20,11 @@ def main() -> None:
 
 def _main() -> None:
     command, *options = sys.argv[1:] or [""]
-    if command == "count" and not {"-h", "--help"} & set(options):
-        Thread(target=_read_ahead, args=(_model(options),), daemon=True).start()
+    if command == "count" and _WITHOUT.isdisjoint(options):
+        # Imported here, since the thread would have to wait for its turns while the command line is loading.
+        from foveate.tokens import vocabulary
+
+        Thread(target=_read_ahead, args=(_model(options), vocabulary.bundled), daemon=True).start()
     from foveate.cli import main as run
 
     run()
@@ -33,15 +40,13 @@ def _model(options: list[str]) -> str:
     return ""
 
 
-def _read_ahead(model: str) -> None:
+def _read_ahead(model: str, bundled: Callable[[str], object]) -> None:
     with suppress(ImportError):  # whoever then counts falls back to an estimate
         if model:
             from foveate.tokens.families import counter_for
 
             counter_for(model)
         else:
-            from foveate.tokens.vocabulary import bundled
-
             bundled("o200k_base")
 
 

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from foveate.tokens.composing import composed
 from foveate.tokens.pieces import AFTER_WORDS, Seam, broken, cut
 from foveate.tokens.steps import stepped
 
@@ -105,7 +104,11 @@ class Bpe:
                     yield ids[start : start + _IDS_AT_ONCE]
 
     def _composed(self, text: str) -> str:
-        return composed(text) if self._composes else text
+        if not self._composes:
+            return text
+        from foveate.tokens.composing import composed
+
+        return composed(text)
 
     def _piece_ids(self, piece: str) -> Iterator[Sequence[int]]:
         if self._wants_care(piece):

@@ -10,12 +10,9 @@ import re
 from pathlib import Path
 from threading import Lock
 
-import msgspec
-
 from foveate.errors import BadVocabulary
 from foveate.tokens.bpe import Bpe
 from foveate.tokens.pieces import AFTER_WORDS, BEFORE_BLANKS, Seam
-from foveate.wire.body import value
 
 BUNDLED = (
     "o200k_base",
@@ -121,7 +118,10 @@ def _from_json(path: Path, data: bytes) -> Bpe:
 
 def _seam_in(data: bytes) -> Seam | None:
     """Where a tokenizer.json lets texts be cut: it splits by a pattern that is known, and by nothing else."""
+    import msgspec
     import splintr
+
+    from foveate.wire.body import value
 
     says = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     match value(says.get("normalizer")), value(says.get("pre_tokenizer")):
