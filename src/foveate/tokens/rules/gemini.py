@@ -177,7 +177,8 @@ class GeminiRules:
     def _called(self, name: str, arguments: bytes) -> Rendering:
         given = _object(arguments or b"{}")
         if given is None:  # an answer that was cut off ends in the middle of a call
-            return joined((self._script.call(name, {}), _as_it_is(arguments)))
+            text = replace(_as_it_is(arguments), margin_tokens=roughly(arguments) / 4)
+            return joined((self._script.call(name, {}), text))
         return self._script.call(name, given)
 
     def _answer(self, result: ToolResult) -> Rendering:

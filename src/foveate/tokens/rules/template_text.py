@@ -84,8 +84,8 @@ def dsml(calls: Sequence[ToolCall]) -> Rendering:
     """
     lines = "".join(line for call in calls for line in _invocation(call))
     pieces = f"\n\n<{_MARK}tool_calls>\n{lines}</{_MARK}tool_calls>".split(_MARK)
-    unread = sum(roughly(call.arguments) for call in calls if _arguments(call) is None)
-    return Rendering(texts=tuple(filter(None, pieces)), fixed_tokens=len(pieces) - 1, margin_tokens=unread)
+    margin = sum(roughly(call.arguments) / 4 for call in calls if _arguments(call) is None)
+    return Rendering(texts=tuple(filter(None, pieces)), fixed_tokens=len(pieces) - 1, margin_tokens=margin)
 
 
 def _invocation(call: ToolCall) -> Iterator[str]:
