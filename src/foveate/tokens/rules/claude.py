@@ -22,6 +22,7 @@ from foveate.tokens.rules.claude_models import (
     claude_model,
 )
 from foveate.tokens.rules.joined import joined
+from foveate.tokens.rules.opaque import unknown
 from foveate.values import (
     Document,
     Format,
@@ -213,9 +214,9 @@ class ClaudeRules:
             case "tool_addition":
                 return replace(self._built("tool_addition"), loads=_named(block.raw))
             case "search_result" | "guardContent":
-                return _together(Rendering(texts=(_readable(block.raw),)), _fact(15, spread=1.0))
-            case kind:
-                return Rendering(texts=(_readable(block.raw),), unexplained=(kind,))
+                return _together(replace(unknown(block), unexplained=()), _fact(15, spread=1.0))
+            case _:
+                return unknown(block)
 
     def _built(self, name: str, times: int = 1) -> Rendering:
         """So many pieces of one kind of structure."""
@@ -246,15 +247,6 @@ def _named(raw: bytes) -> tuple[str, ...]:
     block = record(raw)
     name = block.get("tool_name") or as_record(block.get("tool")).get("name") or block.get("name")
     return (name,) if isinstance(name, str) else ()
-
-
-def _readable(raw: bytes) -> str:
-    """What of an unknown block a model could be shown: everything but marks, seals and types."""
-    hidden = ("type", "cache_control", "signature", "encrypted_content", "id", "tool_use_id")
-    found = json.loads(raw)
-    if not isinstance(found, dict):
-        return str(found)
-    return _dumped({name: inner for name, inner in found.items() if name not in hidden})
 
 
 def _said(value: object) -> str:

@@ -20,11 +20,13 @@ from foveate.tokens.rules.gemini_python import PythonText
 from foveate.tokens.rules.gemini_script import Json, Script, declared
 from foveate.tokens.rules.gemini_template import GemmaTemplate
 from foveate.tokens.rules.joined import joined, roughly
+from foveate.tokens.rules.opaque import unknown
 from foveate.values import (
     Document,
     Format,
     Image,
     Message,
+    Opaque,
     Part,
     Request,
     Schema,
@@ -167,8 +169,8 @@ class GeminiRules:
                 return self._call(part)
             case ToolResult():
                 return self._answer(part)
-            case _:
-                return Rendering(unexplained=(part.kind,))
+            case Opaque():
+                return unknown(part)
 
     def _call(self, call: ToolCall) -> Rendering:
         raw = call.arguments.encode("utf-8", "surrogatepass")
