@@ -8,6 +8,8 @@ from typing import Protocol
 from foveate.tokens.pieces import AFTER_WORDS, Seam, broken, cut
 from foveate.tokens.steps import stepped
 
+# So many places are looked at one by one before the whole text is searched for each token.
+_FEW_MARKS = 64
 # Below this, one call that holds the interpreter's lock is over sooner than another thread would notice.
 _SHORT_CHARS = 8 * 1024
 # Several texts are counted side by side, each on one core, unless one is so long that the others wait for it.
@@ -129,9 +131,20 @@ class Bpe:
         """Whether the engine's quick calls would find a special token in `text`, or be slow on it."""
         # A loop, as most texts are short and a generator costs more than these.
         for mark in self._special_marks:
-            if mark in text and any(token in text for token in self._special_tokens):
+            if mark in text and self._spells_special(text, mark):
                 return True
         return self._slow_on is not None and self._slow_on.search(text) is not None
+
+    def _spells_special(self, text: str, mark: str) -> bool:
+        """Whether a special token stands in `text`: at its few marks, or, where they are many, anywhere."""
+        at = -1
+        for _ in range(_FEW_MARKS):
+            at = text.find(mark, at + 1)
+            if at < 0:
+                return False
+            if text.startswith(self._special_tokens, at):
+                return True
+        return any(token in text for token in self._special_tokens)
 
     def _pieces(self, text: str) -> list[str]:
         return cut(text, seam=self._seam) if self._seam else [text]
