@@ -131,7 +131,8 @@ class Bpe:
         """Whether the engine's quick calls would find a special token in `text`, or be slow on it."""
         # A loop, as most texts are short and a generator costs more than these.
         for mark in self._special_marks:
-            if mark in text and self._spells_special(text, mark):
+            # One character is found ten times as fast as two, and mostly is not there.
+            if mark[0] in text and mark[-1] in text and mark in text and self._spells_special(text, mark):
                 return True
         return self._slow_on is not None and self._slow_on.search(text) is not None
 

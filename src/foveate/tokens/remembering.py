@@ -23,11 +23,13 @@ class Remembering:
 
     def length(self, text: str) -> Length:
         """The length of a text."""
-        return self._remembered(text) if _is_kept(text) else self._ruler.length(text)
+        kept = _LONG_CHARS <= len(text) <= _LONGEST_CHARS
+        return self._remembered(text) if kept else self._ruler.length(text)
 
     def lengths(self, texts: Sequence[str]) -> list[Length]:
         """The length of each text; the short ones side by side."""
-        long = {i: self._remembered(text) for i, text in enumerate(texts) if _is_kept(text)}
+        kept = [i for i, text in enumerate(texts) if _LONG_CHARS <= len(text) <= _LONGEST_CHARS]
+        long = {i: self._remembered(texts[i]) for i in kept}
         if not long:
             return self._ruler.lengths(texts)
         short = iter(self._ruler.lengths([text for i, text in enumerate(texts) if i not in long]))
@@ -40,7 +42,3 @@ class Remembering:
             found = self._ruler.length(text)
             self._lengths.put(key, found)
         return found
-
-
-def _is_kept(text: str) -> bool:
-    return _LONG_CHARS <= len(text) <= _LONGEST_CHARS

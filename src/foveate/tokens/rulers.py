@@ -23,7 +23,8 @@ class BpeRuler:
 
     def length(self, text: str) -> Length:
         """The length of a text."""
-        return self._length(text, self._vocabulary.count(text))
+        tokens = self._vocabulary.count(text)
+        return Length(tokens, 0.0) if self.exact and not self._spread else self._length(text, tokens)
 
     def lengths(self, texts: Sequence[str]) -> list[Length]:
         """The length of each text."""
