@@ -3,15 +3,8 @@
 import base64
 import json
 import os
-import pty
 import re
-import select
-import signal
-import socket
 import subprocess
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,94 +12,16 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import foveate
-from foveate.cli import main
+from tests.e2e.command import (
+    CHAT,
+    COMMAND,
+    REQUESTS,
+    Outcome,
+    finished,
+    spawn,
+    write,
+)
 from tests.llama import LlamaServer
-
-COMMAND = [sys.executable, "-m", "foveate"]
-KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "NO_COLOR")
-WITHOUT_KEYS = {name: value for name, value in os.environ.items() if name not in KEYS}
-ESCAPE = "\x1b"
-
-CHAT = {
-    "model": "gpt-4o",
-    "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello!"}],
-}
-REQUESTS: dict[str, dict[str, Any]] = {
-    "openai-chat": CHAT,
-    "openai-responses": {"model": "gpt-4o", "instructions": "Be brief.", "input": "Hello!"},
-    "anthropic": {
-        "model": "claude-sonnet-4-5",
-        "max_tokens": 10,
-        "system": "Be brief.",
-        "messages": [{"role": "user", "content": "Hello!"}],
-    },
-    "gemini": {"model": "models/gemini-2.5-pro", "contents": [{"role": "user", "parts": [{"text": "Hello!"}]}]},
-    "bedrock": {
-        "modelId": "anthropic.claude-sonnet-4-5",
-        "messages": [{"role": "user", "content": [{"text": "Hello!"}]}],
-    },
-}
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def rows(self) -> dict[str, str]:
-        """The table's rows by their name."""
-        lines = [line.rsplit(maxsplit=1) for line in self.out.splitlines()]
-        return {line[0].strip(): line[1] for line in lines if len(line) == 2}
-
-
-def finished(process: "subprocess.CompletedProcess[bytes]") -> Outcome:
-    return Outcome(process.returncode, process.stdout.decode(), process.stderr.decode())
-
-
-def spawn(
-    *arguments: str | Path, stdin: bytes = b"", env: dict[str, str] | None = None, command: Sequence[str] = ()
-) -> Outcome:
-    """Run the command in a process of its own."""
-    return finished(
-        subprocess.run(
-            [*(command or COMMAND), *map(str, arguments)],
-            input=stdin,
-            capture_output=True,
-            timeout=60,
-            check=False,
-            env=WITHOUT_KEYS | (env or {}),
-        )
-    )
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs the command in this process."""
-
-    def call(*arguments: str | Path) -> Outcome:
-        with pytest.raises(SystemExit) as exit_:
-            main([str(argument) for argument in arguments])
-        shown = capsys.readouterr()
-        code = exit_.value.code
-        return Outcome(code if isinstance(code, int) else 0, shown.out, shown.err)
-
-    return call
-
-
-@pytest.fixture
-def text_file(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text("How many tokens is this?", encoding="utf-8")
-    return path
-
-
-def write(path: Path, content: object) -> Path:
-    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return path
 
 
 def test_help_shows_the_commands_and_version_the_version(run: Any) -> None:
@@ -358,167 +273,3 @@ def test_a_broken_vocabulary_is_one_line_and_exit_code_2(
 
     assert outcome.code == 2
     assert re.fullmatch(r"foveate: .*tokenizer\.json: .+\n", outcome.err)
-
-
-def on_terminal(*arguments: str, env: dict[str, str] | None = None) -> str:
-    """What the command shows on a terminal, standard error included."""
-    controller, terminal = pty.openpty()
-    with subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=terminal,
-        stderr=terminal,
-        env=WITHOUT_KEYS | {"TERM": "xterm"} | (env or {}),
-    ) as process:
-        os.close(terminal)
-        shown = b""
-        while select.select([controller], [], [], 60)[0]:
-            try:
-                shown += os.read(controller, 4096)
-            except OSError:  # the other side is closed
-                break
-        process.wait(60)
-    os.close(controller)
-    return shown.decode()
-
-
-def test_colours_are_for_terminals_that_want_them(text_file: Path) -> None:
-    assert ESCAPE in on_terminal("count", str(text_file))
-    assert ESCAPE not in on_terminal("count", str(text_file), env={"NO_COLOR": "1"})
-    assert ESCAPE not in spawn("count", text_file, env={"TERM": "xterm"}).out
-
-
-def test_a_person_is_told_when_counting_takes_long(text_file: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        shown = on_terminal("count", str(text_file), "--endpoint", url, "--timeout", "1.5")
-
-    assert "counting …\r\x1b[K" in shown
-    assert "no answer within 1.5 s" in shown
-
-
-def test_a_reader_that_has_gone_is_no_error(text_file: Path) -> None:
-    for command in ("count", "--json"), ("count",):
-        line = f'"$@" {" ".join(command)} "{text_file}" | head -0; exit ${{PIPESTATUS[0]}}'
-        outcome = spawn(command=["bash", "-c", line, "bash", *COMMAND])
-
-        assert outcome == Outcome(0, "", "")
-
-
-def test_control_c_ends_it_with_130_and_no_traceback() -> None:
-    controller, terminal = pty.openpty()
-    with subprocess.Popen(
-        [*COMMAND, "count"], stdin=terminal, stderr=subprocess.PIPE, env=WITHOUT_KEYS
-    ) as process:
-        assert process.stderr is not None
-        assert b"end with Ctrl-D" in process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        code = process.wait(60)
-        rest = process.stderr.read()
-    os.close(controller)
-    os.close(terminal)
-
-    assert code == 130
-    assert b"Traceback" not in rest
-
-
-def test_a_closed_standard_input_is_one_line() -> None:
-    outcome = spawn(command=["sh", "-c", '"$@" count <&-', "sh", *COMMAND])
-
-    assert outcome == Outcome(2, "", "foveate: standard input: is closed\n")
-
-
-def test_a_narrow_encoding_is_no_error(tmp_path: Path) -> None:
-    path = write(tmp_path / "naïve.txt", "one two")
-    outcome = spawn("count", path, env={"PYTHONIOENCODING": "ascii"})
-
-    assert outcome.code == 0
-    assert "na\\xefve.txt" in outcome.out
-
-
-def test_a_wrong_option_is_no_traceback(run: Any) -> None:
-    outcome = run("count", "--nonsense")
-
-    assert outcome.code == 2
-    assert "No such option" in outcome.err
-
-
-@pytest.mark.parametrize("arguments", ["count", "count --json", "--version", "--help"])
-def test_an_output_that_takes_no_more_is_one_line_and_exit_code_1(text_file: Path, arguments: str) -> None:
-    """A full disk was once a traceback, and its exit code 120."""
-    files = f'"{text_file}"' if "count" in arguments else ""
-    outcome = spawn(command=["sh", "-c", f'"$@" {arguments} {files} >/dev/full', "sh", *COMMAND])
-
-    assert outcome == Outcome(1, "", "foveate: standard output: No space left on device\n")
-
-
-@pytest.mark.parametrize("arguments", ["count", "count --json"])
-def test_a_closed_output_is_one_line_and_exit_code_1(text_file: Path, arguments: str) -> None:
-    """It was once an AttributeError of the colours."""
-    outcome = spawn(command=["sh", "-c", f'"$@" {arguments} "{text_file}" >&-', "sh", *COMMAND])
-
-    assert outcome == Outcome(1, "", "foveate: standard output: is closed\n")
-
-
-@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
-def test_where_notes_cannot_be_written_the_rest_is_counted_all_the_same(text_file: Path, where: str) -> None:
-    outcome = spawn(command=["sh", "-c", f'"$@" count "{text_file}" missing {where}', "sh", *COMMAND])
-
-    assert outcome.code == 1
-    assert outcome.rows["total"] == "6"
-
-
-def test_what_a_request_says_cannot_reach_the_terminal(run: Any, tmp_path: Path) -> None:
-    """A line end in a role once broke the table, and an escape coloured the rest of the session."""
-    body = {
-        "model": "gpt\x1b]0;owned\x07\n-4o",
-        "messages": [{"role": "user\n\x1b[31m\x9b0m\u202e", "content": "Hello!"}],
-    }
-    outcome = run("count", "-r", write(tmp_path / "r", body))
-
-    assert outcome.code == 0
-    assert all(line.isprintable() for line in outcome.out.splitlines())
-    assert len(outcome.out.splitlines()) == 5
-    assert r"messages[0] user\n\x1b[31m\x9b0m\u202e" in outcome.out
-    assert r"gpt\x1b]0;owned\x07\n-4o" in outcome.out
-
-
-def test_a_name_in_a_note_cannot_reach_the_terminal_either(run: Any, tmp_path: Path) -> None:
-    outcome = run("count", tmp_path / "missing\x1b[31m")
-
-    assert outcome.err == f"foveate: {tmp_path}/missing\\x1b[31m: No such file or directory\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("missing",), "unreadable_input"),
-        (("missing", "missing too"), "unreadable_input"),
-        (("--request", "/dev/null"), "malformed_request"),
-        (("--backend", "magic"), "bad_option"),
-        (("--tokenizer", "missing"), "bad_vocabulary"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else " ".join(value),
-)
-def test_with_json_an_error_is_an_object_beside_its_line(
-    run: Any, text_file: Path, arguments: tuple[str, ...], code: str
-) -> None:
-    """`code` was promised to whoever reads JSON, who got nothing."""
-    files = (text_file,) if arguments[0] in ("--backend", "--tokenizer") else ()
-    outcome = run("count", "--json", *arguments, *files)
-    error = json.loads(outcome.out)["error"]
-
-    assert outcome.code == 2
-    assert error["code"] == code
-    assert outcome.err.splitlines()[-1] == f"foveate: {error['message']}"
-
-
-def test_a_backend_that_does_not_count_texts_says_so(text_file: Path) -> None:
-    """The count was once made here without a word."""
-    outcome = spawn("count", text_file, "--backend", "openai_api", env={"OPENAI_API_KEY": "sk-none"})
-
-    assert outcome.code == 0
-    assert outcome.rows["total"] == "6"
-    assert outcome.err == (
-        "foveate: https://api.openai.com: it counts Responses requests only; counted here instead\n"
-    )

@@ -1,0 +1,75 @@
+"""`foveate` as a user calls it, in a process of its own, and what it left behind."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMMAND = [sys.executable, "-m", "foveate"]
+KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "NO_COLOR")
+WITHOUT_KEYS = {name: value for name, value in os.environ.items() if name not in KEYS}
+ESCAPE = "\x1b"
+
+CHAT = {
+    "model": "gpt-4o",
+    "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello!"}],
+}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "openai-chat": CHAT,
+    "openai-responses": {"model": "gpt-4o", "instructions": "Be brief.", "input": "Hello!"},
+    "anthropic": {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 10,
+        "system": "Be brief.",
+        "messages": [{"role": "user", "content": "Hello!"}],
+    },
+    "gemini": {"model": "models/gemini-2.5-pro", "contents": [{"role": "user", "parts": [{"text": "Hello!"}]}]},
+    "bedrock": {
+        "modelId": "anthropic.claude-sonnet-4-5",
+        "messages": [{"role": "user", "content": [{"text": "Hello!"}]}],
+    },
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> dict[str, str]:
+        """The table's rows by their name."""
+        lines = [line.rsplit(maxsplit=1) for line in self.out.splitlines()]
+        return {line[0].strip(): line[1] for line in lines if len(line) == 2}
+
+
+def finished(process: "subprocess.CompletedProcess[bytes]") -> Outcome:
+    return Outcome(process.returncode, process.stdout.decode(), process.stderr.decode())
+
+
+def spawn(
+    *arguments: str | Path, stdin: bytes = b"", env: dict[str, str] | None = None, command: Sequence[str] = ()
+) -> Outcome:
+    """Run the command in a process of its own."""
+    return finished(
+        subprocess.run(
+            [*(command or COMMAND), *map(str, arguments)],
+            input=stdin,
+            capture_output=True,
+            timeout=60,
+            check=False,
+            env=WITHOUT_KEYS | (env or {}),
+        )
+    )
+
+
+def write(path: Path, content: object) -> Path:
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path

@@ -1,0 +1,41 @@
+"""Cache marks are no part of what a message says."""
+
+import json
+from typing import Any
+
+import pytest
+
+from foveate import wire
+
+HI = {"role": "user", "content": "Hi"}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+def test_cache_marks_are_removed_where_they_are_marks() -> None:
+    mark = {"type": "ephemeral"}
+    inner = {"type": "tool_result", "content": [{"type": "text", "text": "a", "cache_control": mark}]}
+    marked = {"role": "user", "cache_control": mark, "content": [{**inner, "cache_control": mark}]}
+    plain = {
+        "role": "user",
+        "content": [{"type": "tool_result", "content": [{"type": "text", "text": "a"}]}],
+    }
+
+    assert json.loads(wire.unmarked(json.dumps(marked).encode())) == plain
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": [{"type": "tool_use", "input": {"cache_control": {"type": "x"}}}]},
+        {"role": "user", "content": 'The field "cache_control" is a mark'},
+        {"role": "user", "content": [{"type": "text", "text": '{"cache_control": 1}'}]},
+    ],
+)
+def test_the_same_word_elsewhere_is_no_mark(message: dict[str, Any]) -> None:
+    assert json.loads(wire.unmarked(json.dumps(message).encode())) == message
+
+
+def test_what_bears_no_mark_keeps_its_bytes() -> None:
+    raw = b'{ "role":"user" , "content":"Hi"}'
+
+    assert wire.unmarked(raw) is raw
