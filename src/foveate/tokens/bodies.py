@@ -1,13 +1,16 @@
 """Request bodies counted offline, in whichever of the formats they come."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from foveate import wire
 from foveate.tokens.counter import PartCount, RequestCount
+from foveate.tokens.courtesy import courtesy
 from foveate.tokens.families import counter_for
 from foveate.values import NOTHING, Format, Request
+from foveate.wire.body import to_bytes
 
 # Whose rules hold where neither the body nor the caller names a model. Never called exact.
 _USUAL_MODELS = {
@@ -19,14 +22,20 @@ _USUAL_MODELS = {
 }
 
 
+# What is longer than this takes long enough for another thread to notice.
+_LONG_BYTES = 64 * 1024
+
+
 def count_body(body: Mapping[str, Any] | str | bytes, model: str | None = None) -> RequestCount:
     """The offline count of a request body.
 
     Raises:
         MalformedRequest: not JSON, or none of the known formats.
     """
-    request = with_model(wire.read(body), model)
-    return counter_for(request.model).request(request)
+    data = to_bytes(body)
+    with courtesy() if len(data) > _LONG_BYTES else nullcontext():
+        request = with_model(wire.read(data), model)
+        return counter_for(request.model).request(request)
 
 
 def with_model(request: Request, model: str | None) -> Request:

@@ -7,6 +7,7 @@ what follows is read, rendered and tokenised.
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from foveate import wire
 from foveate.errors import MalformedRequest
+from foveate.tokens.courtesy import courtesy
 from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest, digests
 from foveate.tokens.remembering import Remembering
 from foveate.tokens.rendering import Measured, Rendering, Ruler, Rules, measure
@@ -21,6 +23,8 @@ from foveate.tokens.tally import EMPTY, Tally
 from foveate.values import Message, Request, TokenCount
 from foveate.wire.body import TOO_DEEP
 
+# What is longer than this takes long enough for another thread to notice.
+_LONG_CHARS = 64 * 1024
 # How many of a request's last positions are remembered: marks that move along the tail change a few of them.
 _REMEMBERED_TAIL = 16
 # Messages are read and rendered under the interpreter's lock and tokenised without it: so many in turn, and no
@@ -86,7 +90,11 @@ class RequestCounter:
 
     def text(self, text: str) -> TokenCount:
         """The count of a text alone. Never raises; an empty text is 0."""
-        length = self._ruler.length(text)
+        if len(text) > _LONG_CHARS:
+            with courtesy():
+                length = self._ruler.length(text)
+        else:
+            length = self._ruler.length(text)
         tokens = max(round(length.tokens), 1) if text else 0
         if self._ruler.exact or not text:  # a spread is of what goes around texts
             return TokenCount(tokens, True, tokens)
@@ -106,6 +114,10 @@ class RequestCounter:
         Raises:
             MalformedRequest: a part cannot be read, or is nested too deeply to be rendered.
         """
+        with courtesy() if len(request.body) > _LONG_CHARS else nullcontext():
+            return self._request(request)
+
+    def _request(self, request: Request) -> RequestCount:
         try:
             tally = self._messages(request)
             first, last = self._ends(request)

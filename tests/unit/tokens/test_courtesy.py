@@ -1,0 +1,44 @@
+"""Long counts let other threads in, and leave the interpreter as it was."""
+
+import sys
+from threading import Barrier, Thread
+
+import pytest
+
+import foveate
+from foveate.tokens.courtesy import courtesy
+
+
+def test_the_interval_is_short_inside_and_as_it_was_afterwards() -> None:
+    before = sys.getswitchinterval()
+
+    with courtesy(), courtesy():
+        assert sys.getswitchinterval() <= 0.001
+
+    assert sys.getswitchinterval() == before
+
+
+def test_an_error_leaves_the_interval_as_it_was() -> None:
+    before = sys.getswitchinterval()
+
+    with pytest.raises(ValueError, match="oh"), courtesy():
+        raise ValueError("oh")
+
+    assert sys.getswitchinterval() == before
+
+
+def test_several_threads_that_count_leave_the_interval_as_it_was() -> None:
+    before = sys.getswitchinterval()
+    start = Barrier(6)
+
+    def count(number: int) -> None:
+        start.wait()
+        foveate.count(f"{number} and some more words. " * 4000)
+
+    threads = [Thread(target=count, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sys.getswitchinterval() == before
