@@ -1,7 +1,6 @@
 """Request bodies counted offline, in whichever of the formats they come."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +21,6 @@ _USUAL_MODELS = {
 }
 
 
-# What is longer than this takes long enough for another thread to notice.
-_LONG_BYTES = 64 * 1024
-
-
 def count_body(body: Mapping[str, Any] | str | bytes, model: str | None = None) -> RequestCount:
     """The offline count of a request body.
 
@@ -33,7 +28,7 @@ def count_body(body: Mapping[str, Any] | str | bytes, model: str | None = None) 
         MalformedRequest: not JSON, or none of the known formats.
     """
     data = to_bytes(body)
-    with courtesy() if len(data) > _LONG_BYTES else nullcontext():
+    with courtesy(len(data)):
         request = with_model(wire.read(data), model)
         return counter_for(request.model).request(request)
 

@@ -7,7 +7,6 @@ what follows is read, rendered and tokenised.
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -23,8 +22,7 @@ from foveate.tokens.tally import EMPTY, Tally
 from foveate.values import Message, Request, TokenCount
 from foveate.wire.body import TOO_DEEP
 
-# What is longer than this takes long enough for another thread to notice.
-_LONG_CHARS = 64 * 1024
+_NOTICED_CHARS = 8 * 1024
 # How many of a request's last positions are remembered: marks that move along the tail change a few of them.
 _REMEMBERED_TAIL = 16
 # Messages are read and rendered under the interpreter's lock and tokenised without it: so many in turn, and no
@@ -90,11 +88,11 @@ class RequestCounter:
 
     def text(self, text: str) -> TokenCount:
         """The count of a text alone. Never raises; an empty text is 0."""
-        if len(text) > _LONG_CHARS:
-            with courtesy():
-                length = self._ruler.length(text)
-        else:
+        if len(text) < _NOTICED_CHARS:  # entering a context takes a short text a quarter longer
             length = self._ruler.length(text)
+        else:
+            with courtesy(len(text)):
+                length = self._ruler.length(text)
         tokens = max(round(length.tokens), 1) if text else 0
         if self._ruler.exact or not text:  # a spread is of what goes around texts
             return TokenCount(tokens, True, tokens)
@@ -114,7 +112,7 @@ class RequestCounter:
         Raises:
             MalformedRequest: a part cannot be read, or is nested too deeply to be rendered.
         """
-        with courtesy() if len(request.body) > _LONG_CHARS else nullcontext():
+        with courtesy(len(request.body)):
             return self._request(request)
 
     def _request(self, request: Request) -> RequestCount:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from threading import Lock
 
 _SHORT_SECONDS = 0.001
+# What has more characters or bytes than this takes long enough for another thread to notice.
+_LONG = 64 * 1024
 
 _lock = Lock()
 _counting = 0
@@ -18,9 +20,12 @@ _usual_seconds = 0.005
 
 
 @contextmanager
-def courtesy() -> Iterator[None]:
-    """The short interval for as long as anybody is inside; nothing where it is shorter already."""
+def courtesy(size: int) -> Iterator[None]:
+    """The short interval for as long as anybody is inside with something long."""
     global _counting, _usual_seconds
+    if size <= _LONG:
+        yield
+        return
     with _lock:
         if not _counting:
             _usual_seconds = sys.getswitchinterval()

@@ -40,11 +40,6 @@ class Memo(Generic[Value]):
             while len(self._kept) > self.capacity:
                 self._kept.popitem(last=False)
 
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._kept.clear()
-
 
 def digest(*payload: bytes) -> bytes:
     """The key of a payload. Lengths are part of it, so that two payloads never share one by their seams."""

@@ -8,20 +8,29 @@ import pytest
 import foveate
 from foveate.tokens.courtesy import courtesy
 
+LONG = 1_000_000
+
 
 def test_the_interval_is_short_inside_and_as_it_was_afterwards() -> None:
     before = sys.getswitchinterval()
 
-    with courtesy(), courtesy():
+    with courtesy(LONG), courtesy(LONG):
         assert sys.getswitchinterval() <= 0.001
 
     assert sys.getswitchinterval() == before
 
 
+def test_what_is_short_changes_nothing() -> None:
+    before = sys.getswitchinterval()
+
+    with courtesy(100):
+        assert sys.getswitchinterval() == before
+
+
 def test_an_error_leaves_the_interval_as_it_was() -> None:
     before = sys.getswitchinterval()
 
-    with pytest.raises(ValueError, match="oh"), courtesy():
+    with pytest.raises(ValueError, match="oh"), courtesy(LONG):
         raise ValueError("oh")
 
     assert sys.getswitchinterval() == before
