@@ -60,10 +60,14 @@ make_current() {
 find_python() {
     for candidate in python3.11 python3.12 python3.13 python3.14 python3 python; do
         # A name can exist and still not run (a version manager's shim), so it is tried, not looked up.
-        if "$candidate" -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
-            printf '%s\n' "$candidate"
-            return
-        fi
+        # An active environment can be without pip, and hides the Python that it was made from: that is tried too.
+        base=$("$candidate" -c 'import sys; print(sys._base_executable)' 2>/dev/null) || base=
+        for python in "$candidate" "$base"; do
+            if "$python" -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+                printf '%s\n' "$python"
+                return
+            fi
+        done
     done
     return 1
 }
