@@ -5,7 +5,9 @@
     │   ├── UnreadableInput    a file that is not there, not text, or not UTF-8
     │   ├── MalformedRequest   a request body that is not JSON or has none of the known shapes
     │   ├── BadVocabulary      a tokenizer file that cannot be read or used
-    │   └── BadOption          an option or setting with an impossible value
+    │   ├── BadOption          an option with an impossible value
+    │   └── BadSetting         a file of settings with something in it that cannot be; names file, line and key
+    ├── BudgetExceeded         what may not be cut does not fit; carries every section's size
     ├── UnwritableOutput       standard output that is closed, or takes no more
     └── UpstreamError          somebody else's server did not give an answer that can be used
         ├── UpstreamUnreachable  no connection
@@ -16,6 +18,7 @@
 Each class has a stable `code`, for logs and `--json`; the numbers that explain an error are its attributes.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -70,9 +73,51 @@ class BadVocabulary(InputError):
 
 
 class BadOption(InputError):
-    """An option or setting with an impossible value."""
+    """An option or setting with an impossible value; `path` leads to it where it stands inside another."""
 
     code = "bad_option"
+
+    def __init__(self, reason: str, *, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(reason)
+        self.path = path
+
+
+class BadSetting(InputError):
+    """A file of settings with something in it that cannot be: `line` counts from 1, `key` is `a.b.c`."""
+
+    code = "bad_setting"
+
+    def __init__(self, source: str, reason: str, *, line: int | None = None, key: str = "") -> None:
+        where = f"{source}:{line}" if line is not None else source
+        super().__init__(f"{where}: {reason}")
+        self.source = source
+        self.line = line
+        self.key = key
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class SectionSize:
+    """A section and its tokens: before any cut, and after all that was allowed."""
+
+    name: str
+    priority: str
+    before: int
+    after: int
+
+
+class BudgetExceeded(FoveateError):
+    """What may not be cut does not fit; carries the numbers of every section."""
+
+    code = "budget_exceeded"
+
+    def __init__(
+        self, reason: str, *, limit_tokens: int, tokens: int, sections: tuple[SectionSize, ...]
+    ) -> None:
+        super().__init__(reason)
+        self.limit_tokens = limit_tokens
+        self.tokens = tokens
+        self.sections = sections
 
 
 class UnwritableOutput(FoveateError):

@@ -1,0 +1,21 @@
+"""Sharing the window: sections, ladders, truncation, the assembled prompt and its report."""
+
+from foveate.budget.budgets import Budget, SectionRule
+from foveate.budget.ladders import Ladder
+from foveate.budget.prompt import Action, Cut, Prompt, SectionReport
+from foveate.budget.sections import Item, Keep, Priority, Section, Stability
+
+__all__ = [
+    "Action",
+    "Budget",
+    "Cut",
+    "Item",
+    "Keep",
+    "Ladder",
+    "Priority",
+    "Prompt",
+    "Section",
+    "SectionReport",
+    "SectionRule",
+    "Stability",
+]

@@ -1,0 +1,93 @@
+"""Budgets: how many tokens a prompt may have, who gets how many of them, and what is cut when they run out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
+
+from foveate.budget.ladders import TRUNCATE_LOW_PRIORITY, Ladder, Rung, ladder_from
+from foveate.budget.sections import Keep, Priority, Section, checked_cap
+from foveate.errors import BadOption
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionRule:
+    """What a budget says of a section by name; None says nothing, and the section's own value holds."""
+
+    priority: Priority | None = None
+    max_tokens: int | None = None
+    share: float | None = None
+    keep: Keep | None = None
+    enabled: bool | None = None
+
+    def applied(self, section: Section) -> Section:
+        """`section` as this rule has it: of two caps the smaller holds."""
+        return Section(
+            section.name,
+            section.text if section.items is None else None,
+            items=section.items,
+            priority=self.priority or section.priority,
+            max_tokens=_smaller(self.max_tokens, section.max_tokens),
+            share=_smaller(self.share, section.share),
+            keep=self.keep or section.keep,
+            stability=section.stability,
+            enabled=section.enabled if self.enabled is None else self.enabled,
+        )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Budget:
+    """How many tokens there are, how many of them are for the answer, and what is cut when they run out.
+
+    Without `total_tokens` the model's window holds. `sections` are rules for sections by name, and
+    `overflow_policy` is another word for `ladder`.
+
+        >>> Budget(total_tokens=4000, output_reserve=500).ladder.name
+        'truncate_low_priority'
+    """
+
+    total_tokens: int | None
+    output_reserve: int
+    ladder: Ladder
+    sections: Mapping[str, SectionRule]
+
+    def __init__(
+        self,
+        total_tokens: int | None = None,
+        output_reserve: int = 0,
+        ladder: str | Ladder | Sequence[Rung | Mapping[str, object]] | None = None,
+        *,
+        sections: Mapping[str, SectionRule] | None = None,
+        overflow_policy: str | None = None,
+    ) -> None:
+        """Check everything.
+
+        Raises:
+            BadOption: a value that cannot be; the message and its `path` name the field.
+        """
+        if ladder is not None and overflow_policy is not None:
+            raise BadOption(
+                "ladder and overflow_policy are the same: give one of them", path=("overflow_policy",)
+            )
+        reserve = checked_cap(output_reserve, ("output_reserve",))
+        if reserve is None:
+            raise BadOption(
+                "output_reserve is a number of tokens, 0 or more, not None", path=("output_reserve",)
+            )
+        chosen_ladder = next((given for given in (ladder, overflow_policy) if given is not None), None)
+        put = object.__setattr__
+        put(self, "total_tokens", checked_cap(total_tokens, ("total_tokens",)))
+        put(self, "output_reserve", reserve)
+        put(self, "ladder", TRUNCATE_LOW_PRIORITY if chosen_ladder is None else ladder_from(chosen_ladder))
+        put(self, "sections", MappingProxyType(dict(sections or {})))
+
+    def __hash__(self) -> int:
+        """As its values, the rules in any order."""
+        return hash((self.total_tokens, self.output_reserve, self.ladder, frozenset(self.sections.items())))
+
+
+def _smaller(one: Number | None, other: Number | None) -> Number | None:
+    given = [value for value in (one, other) if value is not None]
+    return min(given, default=None)

@@ -1,0 +1,27 @@
+"""The agent's own view of its budget: a section that says what fills the prompt."""
+
+from collections.abc import Iterable
+
+from foveate.budget.prompt import Action, Prompt, SectionReport
+
+_NEAR_LIMIT = 0.95
+
+
+def report(prompt: Prompt) -> str:
+    """What fills `prompt`."""
+    return context_budget(prompt.sections, tokens=prompt.tokens, limit_tokens=prompt.limit_tokens)
+
+
+def context_budget(sections: Iterable[SectionReport], *, tokens: int, limit_tokens: int) -> str:
+    """The section `## Context Budget`: the whole, then a line for each section that is not disabled."""
+    percent = round(100 * tokens / limit_tokens) if limit_tokens else 100
+    lines = ["## Context Budget", f"Using {tokens}/{limit_tokens} tokens ({percent}%)"]
+    lines += [_line(section) for section in sections if section.action is not Action.DISABLED]
+    return "\n".join(lines)
+
+
+def _line(section: SectionReport) -> str:
+    if section.cap_tokens is None:
+        return f"- {section.name}: {section.after}"
+    near = " (near limit!)" if section.after >= _NEAR_LIMIT * section.cap_tokens else ""
+    return f"- {section.name}: {section.after}/{section.cap_tokens}{near}"

@@ -1,0 +1,183 @@
+"""Sections: the parts that a prompt is put together from, as the caller hands them in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isfinite
+from typing import TypeGuard, TypeVar
+
+from foveate.errors import BadOption
+
+
+class Priority(StrEnum):
+    """Who is served first. What is required is never cut for want of room."""
+
+    REQUIRED = "required"
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Keep(StrEnum):
+    """What survives where a section is cut."""
+
+    NEWEST = "newest"
+    RELEVANT = "relevant"
+    HEAD = "head"
+    ENDS = "ends"
+    WHOLE = "whole"
+
+
+class Stability(StrEnum):
+    """How long a section stays the same; the provider's cache is laid out by it."""
+
+    STATIC = "static"
+    SESSION = "session"
+    TURN = "turn"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An entry of a section; `score` says how relevant it is, and without one its place in the list does."""
+
+    text: str
+    score: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be ranked."""
+        if not isinstance(self.text, str):
+            raise BadOption(f"the text of an item is a str, not {type(self.text).__name__}")
+        if self.score is not None and not (_is_number(self.score) and isfinite(self.score)):
+            raise BadOption(f"the score of an item is a finite number, not {self.score!r}")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Section:
+    r"""A part of a prompt: a text, or items that stand a line each, oldest first.
+
+    A text keeps its head and items keep the newest, unless `keep` says otherwise. `max_tokens` caps it, and so
+    does `share`, which is of the budget less its reserve; of both, the smaller holds.
+
+        >>> Section("logs", items=["started", "listening"], priority="low").text
+        'started\nlistening'
+    """
+
+    name: str
+    text: str
+    items: tuple[Item, ...] | None
+    priority: Priority
+    max_tokens: int | None
+    share: float | None
+    keep: Keep
+    stability: Stability
+    enabled: bool
+
+    def __init__(
+        self,
+        name: str,
+        text: str | None = None,
+        *,
+        items: Sequence[str | tuple[str, float] | Item] | None = None,
+        priority: str = Priority.MEDIUM,
+        max_tokens: int | None = None,
+        share: float | None = None,
+        keep: str | None = None,
+        stability: str = Stability.TURN,
+        enabled: bool = True,
+    ) -> None:
+        """Check everything.
+
+        Raises:
+            BadOption: a value that cannot be; the message names the section and the field.
+        """
+        if not _is_name(name):
+            raise BadOption(f"a section's name is a text that can be shown on one line, not {name!r}")
+        if (text is None) == (items is None):
+            raise BadOption(f"section {name!r}: give it either a text or items")
+        entries = None if items is None else _entries(name, items)
+        if entries is not None:
+            text = "\n".join(entry.text for entry in entries)
+        if not isinstance(text, str):
+            raise BadOption(f"section {name!r}: text is a str, not {type(text).__name__}")
+        if not isinstance(enabled, bool):
+            raise BadOption(f"section {name!r}: enabled is true or false, not {enabled!r}")
+        default = Keep.HEAD if items is None else Keep.NEWEST
+        put = object.__setattr__
+        put(self, "name", name)
+        put(self, "text", text)
+        put(self, "items", entries)
+        put(self, "priority", chosen(Priority, priority, (name, "priority")))
+        put(self, "max_tokens", checked_cap(max_tokens, (name, "max_tokens")))
+        put(self, "share", checked_share(share, (name, "share")))
+        put(self, "keep", default if keep is None else chosen(Keep, keep, (name, "keep")))
+        put(self, "stability", chosen(Stability, stability, (name, "stability")))
+        put(self, "enabled", enabled)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable() and bool(value.strip())
+
+
+def _entries(name: str, items: Sequence[str | tuple[str, float] | Item]) -> tuple[Item, ...]:
+    if isinstance(items, str):
+        raise BadOption(f"section {name!r}: items is a list; a single text goes into text")
+    try:
+        return tuple(map(_entry, items))
+    except (BadOption, TypeError) as error:
+        raise BadOption(f"section {name!r}: {error}") from None
+
+
+def _entry(item: str | tuple[str, float] | Item) -> Item:
+    match item:
+        case Item():
+            return item
+        case str():
+            return Item(item)
+        case (str() as text, score):
+            return Item(text, score)
+        case _:
+            raise BadOption(f"an item is a text, or a text with a score, not {type(item).__name__}")
+
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def chosen(choices: type[Choice], value: object, path: tuple[str, ...]) -> Choice:
+    """The one of `choices` that `value` names.
+
+    Raises:
+        BadOption: it names none; `path` says where.
+    """
+    try:
+        return choices(str(value))
+    except ValueError:
+        known = ", ".join(choices)
+        raise BadOption(f"{'.'.join(path)} is one of {known}, not {value!r}", path=path) from None
+
+
+def checked_cap(value: object, path: tuple[str, ...]) -> int | None:
+    """A number of tokens, 0 or more, or None.
+
+    Raises:
+        BadOption: anything else.
+    """
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise BadOption(f"{'.'.join(path)} is a number of tokens, 0 or more, not {value!r}", path=path)
+
+
+def checked_share(value: object, path: tuple[str, ...]) -> float | None:
+    """A share between 0 and 1, or None.
+
+    Raises:
+        BadOption: anything else.
+    """
+    if value is None:
+        return None
+    if _is_number(value) and 0 <= value <= 1:
+        return float(value)
+    raise BadOption(f"{'.'.join(path)} is a number from 0 to 1, not {value!r}", path=path)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
