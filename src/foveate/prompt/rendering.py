@@ -1,0 +1,92 @@
+"""The prefix and the context as sections for the budget, with a visible line where a part is missing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foveate.budget.sections import Keep, Priority, Section, Stability
+from foveate.prompt.inputs import ContextInputs, PrefixInputs, ToolText
+
+NO_IDENTITY = "[Identity not available]"
+NO_MANDATES = "No standing mandates."
+NO_TOOLS = "No tools available."
+NO_FEEDBACK = "No feedback yet."
+NO_AWARENESS = "[Awareness not available]"
+NO_PROJECTS = "No active projects found."
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A warning: why a section shows a placeholder instead of what belongs there."""
+
+    section: str
+    reason: str
+
+    def __str__(self) -> str:
+        """As a line for a log."""
+        return f"{self.section}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """Sections for the budget, what was missing in them, and whether this call built them (`fresh`)."""
+
+    sections: tuple[Section, ...]
+    warnings: tuple[Missing, ...]
+    fresh: bool
+
+
+def render_prefix(inputs: PrefixInputs) -> Built:
+    """The sections identity, mandates, tools and feedback.
+
+    Feedback comes last, because it alone changes within a session: what stands before it stays in the
+    provider's cache. Each entry says what it is, so that a cut leaves none that cannot be understood. A mandate
+    that is given twice stands and counts once.
+    """
+    mandates = [f"Mandate: {text}" for text in dict.fromkeys(inputs.mandates) if text.strip()]
+    feedback = [f"Feedback: {text}" for text in inputs.feedback if text.strip()]
+    tools = [_described(tool) for tool in inputs.tools]
+    identity = inputs.identity if inputs.identity.strip() else ""
+    sections = (
+        Section("identity", identity or NO_IDENTITY, priority=Priority.REQUIRED, stability=Stability.STATIC),
+        _listed("mandates", mandates or [NO_MANDATES], Priority.HIGH, Keep.HEAD, Stability.STATIC),
+        _listed("tools", tools or [NO_TOOLS], Priority.REQUIRED, Keep.HEAD, Stability.STATIC),
+        _listed("feedback", feedback or [NO_FEEDBACK], Priority.MEDIUM, Keep.NEWEST, Stability.SESSION),
+    )
+    given = (identity, mandates, tools, feedback)
+    warnings = tuple(
+        Missing(section.name, "none was given")
+        for section, entries in zip(sections, given, strict=True)
+        if not entries
+    )
+    return Built(sections=sections, warnings=warnings, fresh=True)
+
+
+def render_context(inputs: ContextInputs, text: str | Missing) -> Built:
+    """The section context: the text that shows the memory, or why there is none.
+
+    The limit in `inputs` caps the section, so that it holds whoever made the text.
+    """
+    missing: Missing | None = None
+    if isinstance(text, Missing):
+        shown, missing = NO_AWARENESS, text
+    elif text.strip():
+        shown = text
+    else:
+        shown, missing = NO_PROJECTS, Missing("context", "the memory has nothing to show")
+    section = Section(
+        "context",
+        shown,
+        priority=Priority.HIGH,
+        max_tokens=inputs.limit_tokens,
+        stability=Stability.TURN,
+    )
+    return Built(sections=(section,), warnings=(missing,) if missing else (), fresh=True)
+
+
+def _listed(name: str, entries: Sequence[str], priority: Priority, keep: Keep, stability: Stability) -> Section:
+    return Section(name, items=entries, priority=priority, keep=keep, stability=stability)
+
+
+def _described(tool: ToolText) -> str:
+    head = f"Tool {tool.name}: {tool.description}" if tool.description else f"Tool {tool.name}"
+    return f"{head}\n{tool.schema}" if tool.schema else head
