@@ -58,12 +58,13 @@ class Bpe:
         """
         self.name = name
         self._engine = engine
-        self._seam = seam
+        self.seam = seam
         self._composes = composes
         self._slow_on = slow_on
         self._lead = lead
         self._special_tokens = tuple(special_tokens)
         self._special_marks = tuple(sorted({token[:2] for token in special_tokens}))
+        self._bytes_in: dict[int, int] = {}
         self._frame = len(engine.encode_ordinary(""))
         _watch_forks()
 
@@ -104,6 +105,13 @@ class Bpe:
             for ids in self._piece_ids(piece):
                 for start in range(0, len(ids), _IDS_AT_ONCE):
                     yield ids[start : start + _IDS_AT_ONCE]
+
+    def bytes_in(self, token_id: int) -> int:
+        """How many bytes of a text a token stands for."""
+        found = self._bytes_in.get(token_id)
+        if found is None:
+            found = self._bytes_in[token_id] = len(self._engine.decode_token_bytes(token_id))
+        return found
 
     def _composed(self, text: str) -> str:
         if not self._composes:
@@ -148,13 +156,13 @@ class Bpe:
         return any(token in text for token in self._special_tokens)
 
     def _pieces(self, text: str) -> list[str]:
-        return cut(text, seam=self._seam) if self._seam else [text]
+        return cut(text, seam=self.seam) if self.seam else [text]
 
     def _careful_pieces(self, text: str) -> list[str]:
         """`text` cut inside its special tokens as well, where they have a seam: then no piece spells them."""
-        if len(text) <= _SHORT_CHARS or self._seam is None:
+        if len(text) <= _SHORT_CHARS or self.seam is None:
             return [text]
-        return broken(text, self._special_tokens, self._seam)
+        return broken(text, self._special_tokens, self.seam)
 
     def _count_carefully(self, text: str) -> int:
         plain: list[str] = []

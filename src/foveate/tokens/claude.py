@@ -5,7 +5,7 @@ makes the constants. See `docs/counting.md` for what they rest on.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import mul
@@ -15,9 +15,11 @@ import msgspec
 
 from foveate.tokens.bpe import Bpe
 from foveate.tokens.estimate import estimate_for
-from foveate.tokens.rendering import Length, Ruler
+from foveate.tokens.rendering import Counts, Length, Yardstick, text_count
+from foveate.tokens.steps import token_steps
 from foveate.tokens.token_classes import CLASSES, class_table
 from foveate.tokens.vocabulary import bundled
+from foveate.values import TokenCount
 
 _CONSTANTS = Path(__file__).parent / "data" / "claude.json"
 
@@ -93,7 +95,7 @@ def fitted() -> Fitted:
     return msgspec.json.decode(_CONSTANTS.read_bytes(), type=Fitted)
 
 
-def claude_ruler(model: str) -> Ruler:
+def claude_ruler(model: str) -> Yardstick:
     """The ruler of a Claude model; where o200k does not run here, the estimate by characters."""
     family = family_of(model)
     try:
@@ -110,6 +112,7 @@ class ClaudeRuler:
 
     def __init__(self, family: str, vocabulary: Bpe, constants: Constants, extra: float = 0.0) -> None:
         self.name = family
+        self.seam = vocabulary.seam
         self._vocabulary = vocabulary
         self._weights = [constants.text[name] for name in CLASSES]
         self._margins = [constants.text[name] * (constants.text_spread[name] + extra) for name in CLASSES]
@@ -120,18 +123,32 @@ class ClaudeRuler:
 
     def length(self, text: str) -> Length:
         """The length of a text."""
-        if not text:
-            return Length(0.0, 0.0)
-        counts = class_counts(self._vocabulary, text)
+        return self.weighed(class_counts(self._vocabulary.ids(text))) if text else Length(0.0, 0.0)
+
+    def counts(self, texts: Sequence[str]) -> list[Counts]:
+        """How many tokens of each class each text has."""
+        return [class_counts(self._vocabulary.ids(text)) for text in texts]
+
+    def weighed(self, counts: Counts) -> Length:
+        """The length of the text in which so much was counted."""
         return Length(sum(map(mul, counts, self._weights)), sum(map(mul, counts, self._margins)))
 
+    def total(self, counts: Counts) -> TokenCount:
+        """The count of a text in which so much was counted."""
+        return text_count(self.weighed(counts), exact=False)
 
-def class_counts(vocabulary: Bpe, text: str) -> list[int]:
-    """How many tokens of each class `text` has."""
+    def steps(self, text: str, step_chars: int) -> list[tuple[int, Counts]] | None:
+        """Steps that end where o200k's tokens do."""
+        steps = token_steps(self._vocabulary, text, step_chars)
+        return None if steps is None else [(end, class_counts([ids])) for _, end, ids in steps]
+
+
+def class_counts(tokens: Iterable[Sequence[int]]) -> Counts:
+    """How many tokens of each class there are among some thousands of ids at a time."""
     table = class_table()
     counts = [0] * len(CLASSES)
-    for ids in vocabulary.ids(text):
+    for ids in tokens:
         classes = bytes(map(table.__getitem__, ids))
         for number in set(classes):
             counts[number] += classes.count(number)
-    return counts
+    return tuple(counts)

@@ -15,11 +15,12 @@ from msgspec.structs import replace
 from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.tokens.courtesy import courtesy
+from foveate.tokens.gauge import Gauge
 from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest, digests
 from foveate.tokens.remembering import Remembering
-from foveate.tokens.rendering import Measured, Rendering, Ruler, Rules, measure
+from foveate.tokens.rendering import Measured, Rendering, Rules, Yardstick, measure, text_count
 from foveate.tokens.tally import EMPTY, Tally
-from foveate.values import Message, Request, TokenCount
+from foveate.values import NOTHING, Message, Request, TokenCount
 from foveate.wire.body import TOO_DEEP
 
 _NOTICED_CHARS = 8 * 1024
@@ -73,7 +74,7 @@ class RequestCounter:
         *,
         model: str,
         backend: str,
-        ruler: Ruler,
+        ruler: Yardstick,
         rules: Rules,
         capacity: int = DEFAULT_CAPACITY,
     ) -> None:
@@ -85,6 +86,7 @@ class RequestCounter:
         self._tallies: Memo[Tally] = Memo(capacity)
         self._parts: Memo[Measured] = Memo(capacity)
         self._last_frame = Rendering(), Measured()
+        self.gauge = Gauge(ruler)
 
     def text(self, text: str) -> TokenCount:
         """The count of a text alone. Never raises; an empty text is 0."""
@@ -93,10 +95,7 @@ class RequestCounter:
         else:
             with courtesy(len(text)):
                 length = self._ruler.length(text)
-        tokens = max(round(length.tokens), 1) if text else 0
-        if self._ruler.exact or not text:  # a spread is of what goes around texts
-            return TokenCount(tokens, True, tokens)
-        return TokenCount(tokens, False, tokens + math.ceil(length.margin_tokens))
+        return text_count(length, exact=self._ruler.exact) if text else NOTHING
 
     def message(self, message: Message) -> TokenCount:
         """The count of one message, with what goes around it but nothing that a request adds."""

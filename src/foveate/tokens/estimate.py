@@ -7,11 +7,14 @@ code, JSON and CJK weigh what they do because of what they are made of, text by 
 
 from collections.abc import Sequence
 from functools import cache
+from operator import mul
 from pathlib import Path
 
 import msgspec
 
-from foveate.tokens.rendering import Length
+from foveate.tokens.pieces import AFTER_WORDS
+from foveate.tokens.rendering import Counts, Length, text_count
+from foveate.values import TokenCount
 
 _CONSTANTS = Path(__file__).parent / "data" / "estimate.json"
 
@@ -72,11 +75,13 @@ class Estimate:
     """A ruler that weighs the classes of characters."""
 
     exact = False
+    # No two neighbours that are counted together stand on both sides of one.
+    seam = AFTER_WORDS
 
     def __init__(self, name: str, weights: Sequence[float], spread: float) -> None:
         """`spread`: how much longer, relative, a text has been found to be."""
         self.name = name
-        self._weights = tuple(weights)
+        self._weights = (*weights, 0.0)
         self._spread = spread
 
     def lengths(self, texts: Sequence[str]) -> list[Length]:
@@ -85,29 +90,64 @@ class Estimate:
 
     def length(self, text: str) -> Length:
         """The length of a text."""
-        if not text:
+        return self.weighed((*features(text), len(text)))
+
+    def counts(self, texts: Sequence[str]) -> list[Counts]:
+        """The features of each text, and how many characters it has."""
+        return [(*features(text), len(text)) for text in texts]
+
+    def weighed(self, counts: Counts) -> Length:
+        """The length of the text in which so much was counted."""
+        if not counts[-1]:
             return Length(0.0, 0.0)
-        weighed = sum(n * w for n, w in zip(features(text), self._weights, strict=True))
-        tokens = max(1.0, weighed)
+        tokens = max(1.0, sum(map(mul, counts, self._weights)))
         return Length(tokens, tokens * self._spread + 2)
+
+    def total(self, counts: Counts) -> TokenCount:
+        """The count of a text in which so much was counted."""
+        return text_count(self.weighed(counts), exact=False)
+
+    def steps(self, text: str, step_chars: int) -> list[tuple[int, Counts]] | None:
+        """None: every place is as good as another."""
+        del text, step_chars
+        return None
 
 
 class Quarter:
-    """The last resort: a quarter of the characters, at least 1."""
+    """The last resort: a quarter of the characters, at least 1; rare characters can be four tokens each."""
 
     name = "characters"
     exact = False
+    seam = AFTER_WORDS
 
     def lengths(self, texts: Sequence[str]) -> list[Length]:
-        """The length of each text; a text of rare characters can be four tokens a character."""
+        """The length of each text."""
         return [self.length(text) for text in texts]
 
     def length(self, text: str) -> Length:
         """The length of a text."""
-        if not text:
+        return self.weighed((len(text),))
+
+    def counts(self, texts: Sequence[str]) -> list[Counts]:
+        """How many characters each text has."""
+        return [(len(text),) for text in texts]
+
+    def weighed(self, counts: Counts) -> Length:
+        """The length of a text of so many characters."""
+        (chars,) = counts
+        if not chars:
             return Length(0.0, 0.0)
-        tokens = max(1.0, len(text) / 4)
-        return Length(tokens, 4.0 * len(text) - tokens)
+        tokens = max(1.0, chars / 4)
+        return Length(tokens, 4.0 * chars - tokens)
+
+    def total(self, counts: Counts) -> TokenCount:
+        """The count of a text in which so much was counted."""
+        return text_count(self.weighed(counts), exact=False)
+
+    def steps(self, text: str, step_chars: int) -> list[tuple[int, Counts]] | None:
+        """None: every place is as good as another."""
+        del text, step_chars
+        return None
 
 
 class _Constants(msgspec.Struct):

@@ -10,7 +10,7 @@ from foveate.tokens.bpe import Bpe
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.estimate import estimate_for
 from foveate.tokens.memo import DEFAULT_CAPACITY
-from foveate.tokens.rendering import Ruler, Rules
+from foveate.tokens.rendering import Rules, Yardstick
 from foveate.tokens.rulers import BpeRuler, bundled_ruler
 from foveate.tokens.vocabulary import from_file
 
@@ -90,7 +90,7 @@ class _Family:
 
     rules: Rules
     vocabulary: str
-    ruler: Callable[[], Ruler]
+    ruler: Callable[[], Yardstick]
 
 
 def _family(model: str, host: str) -> _Family:

@@ -4,13 +4,15 @@ Rules (`tokens.rules`) decide a `Rendering`; a ruler (`Ruler`) then says how lon
 makes a few of these values, so they are msgspec's structs, which are made ten times as fast as dataclasses.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
 import msgspec
 
-from foveate.values import Format, Message, Request, Tool
+from foveate.tokens.pieces import Seam
+from foveate.values import Format, Message, Request, TokenCount, Tool
 
 
 class Rendering(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,42 @@ class Ruler(Protocol):
 
     def lengths(self, texts: Sequence[str]) -> list[Length]:
         """The length of each text, measured side by side where that is quicker."""
+
+
+Counts = tuple[int, ...]
+"""What was counted in a text, before it is weighed: whole numbers, so that sums are exact."""
+
+
+class Scale(Protocol):
+    """Says how long parts of a text are, and texts that are joined."""
+
+    @property
+    def seam(self) -> Seam | None:
+        """Where a text can be cut so that what is counted in its pieces adds up to the whole; None: nowhere."""
+
+    def counts(self, texts: Sequence[str]) -> list[Counts]:
+        """What `total` makes the count of each text from."""
+
+    def total(self, counts: Counts) -> TokenCount:
+        """The count of a text that is not empty, in which so much was counted."""
+
+    def steps(self, text: str, step_chars: int) -> list[tuple[int, Counts]] | None:
+        """Where each step of about `step_chars` through a text without seams ends, and what is counted in it.
+
+        All steps add up to the whole, and the first ones nearly always to the beginning that they are. None
+        where such steps cannot be told.
+        """
+
+
+class Yardstick(Ruler, Scale, Protocol):
+    """Both in one, as every family of models has it."""
+
+
+def text_count(length: Length, *, exact: bool) -> TokenCount:
+    """The count of a text of that length, which is not empty."""
+    tokens = max(round(length.tokens), 1)
+    # A spread is of what goes around texts, so an exact one has none.
+    return TokenCount(tokens, exact, tokens if exact else tokens + math.ceil(length.margin_tokens))
 
 
 class Rules(Protocol):

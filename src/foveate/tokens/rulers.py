@@ -1,11 +1,14 @@
 """Rulers over offline vocabularies: the model's own, or another's that stands in for it."""
 
 from collections.abc import Sequence
+from itertools import repeat
 
 from foveate.tokens.bpe import Bpe
 from foveate.tokens.estimate import estimate_for
-from foveate.tokens.rendering import Length, Ruler
+from foveate.tokens.rendering import Counts, Length, Yardstick, text_count
+from foveate.tokens.steps import token_steps
 from foveate.tokens.vocabulary import bundled
+from foveate.values import TokenCount
 
 # A smaller vocabulary spells other scripts almost byte by byte, so a stand-in's bound has room for that.
 _FOREIGN_TOKENS_PER_BYTE = 0.7
@@ -18,6 +21,7 @@ class BpeRuler:
         """`spread`: how much longer, relative, texts can be for the model that this stands in for."""
         self.name = vocabulary.name
         self.exact = exact
+        self.seam = vocabulary.seam
         self._vocabulary = vocabulary
         self._spread = spread
 
@@ -30,14 +34,40 @@ class BpeRuler:
         """The length of each text."""
         return list(map(self._length, texts, self._vocabulary.count_many(texts)))
 
-    def _length(self, text: str, tokens: int) -> Length:
-        if self.exact or text.isascii():
-            return Length(tokens, tokens * self._spread)
-        beyond_ascii = len(text.encode("utf-8", "replace")) - len(text)
+    def counts(self, texts: Sequence[str]) -> list[Counts]:
+        """Tokens, and bytes that another vocabulary might spell one by one."""
+        tokens = self._vocabulary.count_many(texts)
+        if self.exact:
+            return list(zip(tokens, repeat(0)))
+        return list(zip(tokens, map(_beyond_ascii, texts), strict=True))
+
+    def weighed(self, counts: Counts) -> Length:
+        """The length of the text in which so much was counted."""
+        tokens, beyond_ascii = counts
         return Length(tokens, tokens * self._spread + _FOREIGN_TOKENS_PER_BYTE * beyond_ascii)
 
+    def total(self, counts: Counts) -> TokenCount:
+        """The count of a text in which so much was counted."""
+        return text_count(self.weighed(counts), exact=self.exact)
 
-def bundled_ruler(vocabulary: str, *, exact: bool = True, spread: float = 0.0) -> Ruler:
+    def steps(self, text: str, step_chars: int) -> list[tuple[int, Counts]] | None:
+        """Steps that end where tokens do."""
+        steps = token_steps(self._vocabulary, text, step_chars)
+        if steps is None:
+            return None
+        return [
+            (end, (len(ids), 0 if self.exact else _beyond_ascii(text[start:end]))) for start, end, ids in steps
+        ]
+
+    def _length(self, text: str, tokens: int) -> Length:
+        return self.weighed((tokens, 0 if self.exact else _beyond_ascii(text)))
+
+
+def _beyond_ascii(text: str) -> int:
+    return 0 if text.isascii() else len(text.encode("utf-8", "replace")) - len(text)
+
+
+def bundled_ruler(vocabulary: str, *, exact: bool = True, spread: float = 0.0) -> Yardstick:
     """A ruler over a bundled vocabulary; where its engine does not run here, the estimate fitted for it."""
     try:
         return BpeRuler(bundled(vocabulary), exact=exact, spread=spread)

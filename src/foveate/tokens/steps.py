@@ -8,6 +8,9 @@ two would not be the encoding of theirs.
 
 So the last tokens of a step are given up, and the next step begins where they did. Where it begins with the
 same token, that one and the last that was kept are neighbours in an encoding, as are all others.
+
+For the same reason a beginning of such a text that ends where one of its tokens does has just the tokens up to
+there: `token_steps` says where that is, and how many they are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,6 +21,16 @@ STEP_CHARS = 8 * 1024
 # What follows may change so many tokens at the end of a step, or more, in which case it is noticed.
 _GIVEN_UP = 8
 _TRIED = 8
+
+
+class Vocabulary(Protocol):
+    """The part of a vocabulary that is used here."""
+
+    def ids(self, text: str) -> Iterator[Sequence[int]]:
+        """The token ids of a text, some thousands at a time."""
+
+    def bytes_in(self, token_id: int) -> int:
+        """How many bytes of a text a token stands for."""
 
 
 class Encoder(Protocol):
@@ -67,3 +80,23 @@ def _borders(engine: Encoder, step: str, ids: Sequence[int]) -> Iterator[tuple[i
             after = tail.decode()
             if step.endswith(after) and len(after) < len(step):
                 yield kept, len(step) - len(after)
+
+
+def token_steps(vocabulary: Vocabulary, text: str, step_chars: int) -> list[tuple[int, int, list[int]]] | None:
+    """Where each step through `text` starts and ends, and its tokens; all of them are those of the whole.
+
+    None where tokens do not spell the text as it is, since it was composed or a blank put before it.
+    """
+    data = text.encode("utf-8", "replace")
+    steps: list[tuple[int, int, list[int]]] = []
+    start = start_byte = at = 0
+    taken: list[int] = []
+    for ids in vocabulary.ids(text):
+        for token_id in ids:
+            taken.append(token_id)
+            at += vocabulary.bytes_in(token_id)
+            if at - start_byte >= step_chars and at < len(data) and data[at] & 0xC0 != 0x80:
+                end = start + len(data[start_byte:at].decode("utf-8", "replace"))
+                steps.append((start, end, taken))
+                start, start_byte, taken = end, at, []
+    return [*steps, (start, len(text), taken)] if at == len(data) else None

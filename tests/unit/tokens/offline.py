@@ -1,11 +1,11 @@
 """A request's count by rules alone, with the vocabulary that they name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from foveate import wire
 from foveate.tokens.counter import RequestCount, RequestCounter
-from foveate.tokens.rendering import Length
+from foveate.tokens.rulers import BpeRuler
 from foveate.tokens.rules.gemini import GeminiRules, gemini_rules
 from foveate.tokens.rules.template import TemplateRules, template_for
 from foveate.tokens.vocabulary import bundled
@@ -17,21 +17,6 @@ STUDIO = "generativelanguage.googleapis.com"
 VERTEX = "aiplatform.googleapis.com"
 
 
-class VocabularyRuler:
-    """Takes a vocabulary for the model's own."""
-
-    exact = True
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def length(self, text: str) -> Length:
-        return self.lengths([text])[0]
-
-    def lengths(self, texts: Sequence[str]) -> list[Length]:
-        return [Length(tokens, 0) for tokens in bundled(self.name).count_many(texts)]
-
-
 def rules_for(model: str, host: str) -> GeminiRules | TemplateRules:
     if "gemini" in model:
         return gemini_rules(model, host)
@@ -40,6 +25,6 @@ def rules_for(model: str, host: str) -> GeminiRules | TemplateRules:
 
 def counted(body: Body, model: str, host: str = "", wire_format: Format | None = None) -> RequestCount:
     rules = rules_for(model, host)
-    ruler = VocabularyRuler(rules.vocabulary)
+    ruler = BpeRuler(bundled(rules.vocabulary))
     counter = RequestCounter(model=model, backend="offline", ruler=ruler, rules=rules)
     return counter.request(wire.read(body, wire_format))

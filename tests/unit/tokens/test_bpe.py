@@ -150,7 +150,7 @@ def test_a_long_text_that_spells_a_special_token_is_cut_for_a_users_tokenizer_to
     tokenizer = from_file(tmp_path / "tokenizer.json")
     text = "Some words cafe\u0301, <|im_start|>more of 12345 them!\n" * 1000
 
-    assert tokenizer._seam is not None
+    assert tokenizer.seam is not None
     assert max(map(len, tokenizer.ids(text))) < 10_000
     assert tokenizer.count(text) == len(tokenizer._engine.encode_ordinary(text))
 

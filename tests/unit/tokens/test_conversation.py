@@ -50,7 +50,7 @@ def test_a_session_grown_turn_by_turn_counts_as_a_recount_from_scratch(
 def _afresh(body: dict[str, Any], model: str) -> foveate.TokenCount:
     """By a counter that has never seen anything."""
     known = counter_for(model)
-    fresh = RequestCounter(model=model, backend=known.backend, ruler=known._ruler._ruler, rules=known._rules)
+    fresh = RequestCounter(model=model, backend=known.backend, ruler=known._plain_ruler, rules=known._rules)
     request = foveate.count_request(body, model=model)
     from_scratch = fresh.request(with_model(wire.read(body), model))
     assert request == from_scratch

@@ -13,7 +13,7 @@ from foveate import wire
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.families import counter_for
 from foveate.tokens.memo import Memo, digest
-from foveate.tokens.rendering import Length
+from foveate.tokens.rendering import Counts, Length
 from foveate.tokens.rules.openai import openai_rules
 from foveate.values import Format, TokenCount
 from tests.unit.tokens.bodies import MODELS, anthropic_bodies, chat_bodies, chat_messages
@@ -24,6 +24,7 @@ class CountingRuler:
 
     name = "characters"
     exact = True
+    seam = None
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -34,6 +35,15 @@ class CountingRuler:
     def lengths(self, texts: Sequence[str]) -> list[Length]:
         self.texts += [text for text in texts if text]
         return [Length(len(text), 0) for text in texts]
+
+    def counts(self, texts: Sequence[str]) -> list[Counts]:
+        return [(len(text),) for text in texts]
+
+    def total(self, counts: Counts) -> TokenCount:
+        return TokenCount(counts[0], True, counts[0])
+
+    def steps(self, text: str, step_chars: int) -> None:
+        del text, step_chars
 
 
 def counter(model: str = "gpt-4o", capacity: int = 1024) -> tuple[RequestCounter, CountingRuler]:

@@ -64,8 +64,8 @@ def test_tokens_of_pieces_add_up_to_the_tokens_of_the_whole(name: str) -> None:
 
 
 def test_every_bundled_vocabulary_that_is_cut_is_tested_here() -> None:
-    assert {name for name in BUNDLED if bundled(name)._seam is not None} == set(SEAMS)
-    assert all(bundled(name)._seam is seam for name, seam in SEAMS.items())
+    assert {name for name in BUNDLED if bundled(name).seam is not None} == set(SEAMS)
+    assert all(bundled(name).seam is seam for name, seam in SEAMS.items())
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -1,0 +1,130 @@
+"""What is joined from parts of measured texts is as long as it is when it is counted whole."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.tokens.counter import RequestCounter
+from foveate.tokens.families import counter_for, estimating_counter_for
+from foveate.tokens.gauge import Gauge, Span, gauge_for
+from foveate.tokens.tape import Tape
+from foveate.values import TokenCount
+from tests.unit.tokens.texts import any_texts, texts
+
+MODELS = (
+    "gpt-4o", "gpt-4", "claude-sonnet-4-5", "claude-opus-4-7", "gemini-2.5-flash", "llama-3.3-70b", "qwen3-32b",
+    "deepseek-chat", "mistral-7b", "nobody/knows-this",
+)  # fmt: skip
+
+
+@cache
+def counters() -> dict[str, RequestCounter]:
+    known = {model: counter_for(model) for model in MODELS}
+    return known | {f"estimated {model}": estimating_counter_for(model) for model in ("gpt-4o", "x")}
+
+
+# Long enough to have seams in the middle, repeated so that Hypothesis need not make all of it.
+long_texts = st.builds(lambda text, times: text * times, texts, st.integers(1, 60))
+stretches = st.sampled_from(
+    ("x" * 9000, "漢字" * 5000, "😀" * 9000, "e\u0301" * 5000, "12" * 5000, "- " * 5000)
+)
+pieces = st.one_of(any_texts, long_texts, stretches)
+
+
+@st.composite
+def joined(draw: st.DrawFn) -> list[str | tuple[str, int, int]]:
+    """Texts, and parts of texts."""
+    found: list[str | tuple[str, int, int]] = []
+    for text in draw(st.lists(pieces, min_size=1, max_size=4)):
+        start, end = sorted((draw(st.integers(0, len(text))), draw(st.integers(0, len(text)))))
+        found.append(draw(st.sampled_from((text, (text, 0, len(text)), (text, 0, end), (text, start, end)))))
+        found.append(draw(st.sampled_from(("\n\n", "\n", "", "\n[...truncated]"))))
+    return found
+
+
+@pytest.mark.parametrize("name", counters())
+def test_what_is_joined_counts_as_it_does_whole(name: str) -> None:
+    counter = counters()[name]
+
+    @settings(max_examples=60, deadline=None)
+    @given(parts=joined())
+    def holds(parts: list[str | tuple[str, int, int]]) -> None:
+        gauge = counter.gauge
+        whole = "".join(part if isinstance(part, str) else part[0][part[1] : part[2]] for part in parts)
+        measured = [
+            part if isinstance(part, str) else Span(gauge.tape(part[0]), part[1], part[2]) for part in parts
+        ]
+
+        assert gauge.count(measured) == counter.text(whole)
+        assert gauge.count([gauge.run(measured[:2]), gauge.run(measured[2:])]) == counter.text(whole)
+
+    holds()
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=pieces)
+def test_a_text_alone_counts_as_it_does(text: str) -> None:
+    counter = counter_for("gpt-4o")
+
+    assert counter.gauge.count([counter.gauge.tape(text)]) == counter.text(text)
+
+
+class Odd:
+    """A counter that nothing can be said of: no sum of parts is its count of the whole."""
+
+    def text(self, text: str) -> TokenCount:
+        return TokenCount(len(text) // 3 + 7, False, len(text) // 2 + 13)
+
+
+@settings(max_examples=50, deadline=None)
+@given(texts=st.lists(pieces, max_size=4))
+def test_a_counter_that_nothing_is_known_of_is_asked_about_the_whole(texts: list[str]) -> None:
+    gauge = gauge_for(Odd())
+    whole = "".join(texts)
+
+    count = gauge.count([gauge.tape(text) for text in texts])
+
+    assert count == (Odd().text(whole) if whole else TokenCount(0, True, 0))
+
+
+def test_a_counters_own_gauge_is_used_and_remembers() -> None:
+    counter = counter_for("gpt-4o")
+    gauge = gauge_for(counter)
+
+    assert gauge is counter.gauge
+    assert gauge.tape("some text " * 100) is gauge.tape("some text " * 100)
+
+
+def test_of_a_text_that_was_measured_only_what_meets_is_tokenised_again() -> None:
+    scale = counter_for("gpt-4o")._plain_ruler
+    asked: list[str] = []
+
+    class Spy:
+        seam, total, steps = scale.seam, scale.total, scale.steps
+
+        def counts(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+            asked.extend(texts)
+            return scale.counts(texts)
+
+    gauge = Gauge(Spy())
+    tapes = [gauge.tape(f"{i}. " + "The quick brown fox jumps. " * 400) for i in range(10)]
+    measured_chars = sum(map(len, asked))
+    asked.clear()
+
+    gauge.count([part for tape in tapes for part in (tape, "\n\n")])
+
+    assert measured_chars == sum(len(tape.text) for tape in tapes)
+    assert 0 < sum(map(len, asked)) < measured_chars / 200
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    gauge = Gauge(counter_for("gpt-4o")._plain_ruler)
+    for i in range(40):
+        gauge.tape(f"{i} " + "words " * 200_000)
+
+    assert 1 < len(gauge._tapes) < 40
+    assert gauge._kept_chars == sum(len(text) for text in gauge._tapes)
+    assert isinstance(gauge.tape("more"), Tape)
