@@ -9,6 +9,7 @@
     │   └── BadSetting         a file of settings with something in it that cannot be; names file, line and key
     ├── BudgetExceeded         what may not be cut does not fit; carries every section's size
     ├── UnwritableOutput       standard output that is closed, or takes no more
+    ├── UnwritableFile         a file that cannot be written; what it held before is untouched
     └── UpstreamError          somebody else's server did not give an answer that can be used
         ├── UpstreamUnreachable  no connection
         ├── UpstreamTimeout      no answer in time
@@ -127,6 +128,17 @@ class UnwritableOutput(FoveateError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"standard output: {reason}")
+        self.reason = reason
+
+
+class UnwritableFile(FoveateError):
+    """A file that cannot be written; what it held before is untouched."""
+
+    code = "unwritable_file"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
         self.reason = reason
 
 
