@@ -1,0 +1,121 @@
+"""How many tokens a prompt may have: whose number counts, and what is left of it beside the answer."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from foveate.budget.budgets import Budget
+from foveate.errors import BadOption
+
+VARIABLE = "CONTEXT_MAX_TOKENS"
+DEFAULT_TOKENS = 16_384
+
+
+class LimitSource(StrEnum):
+    """Who said how many tokens there are, the first of them that says something."""
+
+    CALL = "call"
+    ENVIRONMENT = "environment"
+    AGENT = "agent"
+    CONFIGURATION = "configuration"
+    WINDOW = "window"
+    DEFAULT = "default"
+
+
+_NAMED = {
+    LimitSource.CALL: "the call's total_tokens",
+    LimitSource.ENVIRONMENT: VARIABLE,
+    LimitSource.AGENT: "total_tokens in the agent's file",
+    LimitSource.CONFIGURATION: "total_tokens in the configuration",
+    LimitSource.WINDOW: "the model's window",
+    LimitSource.DEFAULT: "the default for a model whose window is not known",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """How many tokens there are, how many of them are for the answer, and who said so."""
+
+    total_tokens: int
+    output_reserve: int
+    source: LimitSource
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the prompt may have."""
+        return self.total_tokens - self.output_reserve
+
+
+def resolved_limit(
+    call: Budget,
+    *,
+    environment: str | None,
+    agent: Budget | None,
+    configuration: Budget | None,
+    window_tokens: int | None,
+    request_max_tokens: int | None = None,
+) -> Limit:
+    """The limit that holds among all that may set one; `environment` is what `CONTEXT_MAX_TOKENS` says.
+
+    An agent's own file can only take away: it has at most the configuration's total, and reserves at least what is
+    reserved without it.
+
+    Raises:
+        BadOption: `CONTEXT_MAX_TOKENS` is not a number of tokens, or nothing is left for the prompt.
+    """
+    source, total_tokens = _total(
+        {
+            LimitSource.CALL: call.total_tokens,
+            LimitSource.ENVIRONMENT: _from_environment(environment),
+            LimitSource.AGENT: _within(agent, configuration),
+            LimitSource.CONFIGURATION: configuration.total_tokens if configuration else None,
+            LimitSource.WINDOW: window_tokens,
+        }
+    )
+    limit = Limit(
+        total_tokens=total_tokens,
+        output_reserve=_reserve(call, agent, configuration, request_max_tokens),
+        source=source,
+    )
+    if limit.tokens < 1:
+        raise BadOption(
+            f"{_NAMED[source]} is {total_tokens} tokens, of which the answer reserves {limit.output_reserve}: "
+            "nothing is left for the prompt; raise the one, or lower output_reserve or the request's max_tokens",
+            path=("output_reserve",),
+        )
+    return limit
+
+
+def _total(given: dict[LimitSource, int | None]) -> tuple[LimitSource, int]:
+    for source, tokens in given.items():
+        if tokens is not None:
+            return source, tokens
+    return LimitSource.DEFAULT, DEFAULT_TOKENS
+
+
+def _within(agent: Budget | None, configuration: Budget | None) -> int | None:
+    """The agent's total, or None where the configuration's is smaller and holds instead."""
+    if agent is None or agent.total_tokens is None:
+        return None
+    allowed = configuration.total_tokens if configuration else None
+    return None if allowed is not None and allowed < agent.total_tokens else agent.total_tokens
+
+
+def _reserve(
+    call: Budget, agent: Budget | None, configuration: Budget | None, request_max_tokens: int | None
+) -> int:
+    if call.output_reserve:
+        return call.output_reserve
+    without_agent = (configuration.output_reserve if configuration else 0) or request_max_tokens or 0
+    return max(without_agent, agent.output_reserve if agent else 0)
+
+
+def _from_environment(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        tokens = int(text.strip().strip("\"'"))
+    except ValueError:  # also for one of thousands of digits
+        tokens = 0
+    if tokens < 1:
+        raise BadOption(f"{VARIABLE} is a whole number of tokens, 1 or more, not {text!r:.40}; or unset it")
+    return tokens
