@@ -56,8 +56,8 @@ def resolved_limit(
 ) -> Limit:
     """The limit that holds among all that may set one; `environment` is what `CONTEXT_MAX_TOKENS` says.
 
-    An agent's own file can only take away: it has at most the configuration's total, and reserves at least what is
-    reserved without it.
+    An agent's own file can only take away: it has at most the configuration's total, and reserves at least what
+    is reserved without it.
 
     Raises:
         BadOption: `CONTEXT_MAX_TOKENS` is not a number of tokens, or nothing is left for the prompt.
@@ -79,7 +79,7 @@ def resolved_limit(
     if limit.tokens < 1:
         raise BadOption(
             f"{_NAMED[source]} is {total_tokens} tokens, of which the answer reserves {limit.output_reserve}: "
-            "nothing is left for the prompt; raise the one, or lower output_reserve or the request's max_tokens",
+            "nothing is left for the prompt; raise it, or lower output_reserve or the request's max_tokens",
             path=("output_reserve",),
         )
     return limit
