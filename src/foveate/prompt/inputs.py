@@ -47,7 +47,7 @@ class PrefixInputs:
         for name in ("feedback", "mandates", "tools"):
             if not isinstance(getattr(self, name), tuple):
                 raise BadOption(
-                    f"{name} is a tuple, not {type(getattr(self, name)).__name__}", path=("prefix", name)
+                    f"prefix.{name} is a tuple, not {type(getattr(self, name)).__name__}", path=("prefix", name)
                 )
         object.__setattr__(self, "tools", tuple(sorted(set(self.tools))))
 

@@ -1,0 +1,56 @@
+"""What is kept of what was built, against the plainest model of it."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.prompt.kept import Kept
+
+KEYS = st.integers(0, 3)
+
+
+@settings(max_examples=300)
+@given(
+    capacity=st.integers(0, 3),
+    steps=st.lists(
+        st.tuples(st.sampled_from(["get", "keep", "get", "keep", "get", "keep", "drop"]), KEYS),
+        min_size=10,
+        max_size=40,
+    ),
+)
+def test_the_most_recently_used_are_kept_and_never_more_than_there_is_room_for(
+    capacity: int, steps: list[tuple[str, int]]
+) -> None:
+    kept: Kept[int, str] = Kept(capacity)
+    used: list[int] = []
+
+    for step, key in steps:
+        if step == "drop":
+            kept.drop()
+            used = []
+        elif step == "keep":
+            assert kept.keep(key, f"value {key}", kept.era) == f"value {key}"
+            used = [other for other in used if other != key] + [key]
+        else:
+            assert kept.get(key) == (f"value {key}" if key in used else None)
+            if key in used:
+                used = [other for other in used if other != key] + [key]
+        used = used[len(used) - capacity :] if len(used) > capacity else used
+        assert len(kept) == len(used)
+    assert [key for key in range(4) if kept.get(key) is not None] == sorted(used)
+
+
+def test_what_was_kept_first_holds() -> None:
+    kept: Kept[str, str] = Kept(2)
+
+    assert kept.keep("key", "first", kept.era) == "first"
+    assert kept.keep("key", "second", kept.era) == "first"
+    assert kept.get("key") == "first"
+
+
+def test_what_was_begun_before_a_drop_is_not_kept_after_it() -> None:
+    kept: Kept[str, str] = Kept(2)
+    era = kept.era
+    kept.drop()
+
+    assert kept.keep("key", "old", era) == "old"
+    assert kept.get("key") is None

@@ -1,0 +1,159 @@
+"""What the prefix and the context look like, and what stands where a part is missing."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.budget import Keep, Priority, Stability
+from foveate.errors import BadOption
+from foveate.prompt import (
+    Built,
+    ContextInputs,
+    Missing,
+    PrefixInputs,
+    ToolText,
+    render_context,
+    render_prefix,
+)
+from tests.unit.prompt.made import CONTEXT, PREFIX, READ, WRITE, any_inputs
+
+
+def texts(built: Built) -> dict[str, str]:
+    return {section.name: section.text for section in built.sections}
+
+
+def test_the_prefix_is_four_sections_whose_entries_say_what_they_are() -> None:
+    assert texts(render_prefix(PREFIX)) == {
+        "identity": "You are Ana.",
+        "mandates": "Mandate: Ask before you delete.\nMandate: Answer in English.",
+        "tools": 'Tool read_file: Reads a file.\n{"type": "object"}\nTool write_file: Writes a file.',
+        "feedback": "Feedback: Too long.\nFeedback: Better.",
+    }
+    assert render_prefix(PREFIX).warnings == ()
+
+
+def test_a_tool_without_description_and_schema_is_its_name() -> None:
+    assert texts(render_prefix(PrefixInputs(tools=(ToolText(name="ping"),))))["tools"] == "Tool ping"
+
+
+def test_who_it_is_and_what_it_can_do_is_required_and_feedback_goes_first() -> None:
+    sections = {section.name: section for section in render_prefix(PREFIX).sections}
+
+    assert {name: section.priority for name, section in sections.items()} == {
+        "identity": Priority.REQUIRED,
+        "mandates": Priority.HIGH,
+        "tools": Priority.REQUIRED,
+        "feedback": Priority.MEDIUM,
+    }
+    assert sections["feedback"].keep is Keep.NEWEST
+    assert sections["mandates"].keep is Keep.HEAD
+
+
+@given(inputs=any_inputs(PrefixInputs), feedback=st.tuples(st.text()))
+def test_new_feedback_leaves_all_that_stands_before_it_as_it_was(
+    inputs: PrefixInputs, feedback: tuple[str, ...]
+) -> None:
+    before = render_prefix(inputs).sections
+    after = render_prefix(replace(inputs, feedback=feedback)).sections
+
+    assert before[:-1] == after[:-1]
+    assert [section.stability for section in after] == [Stability.STATIC] * 3 + [Stability.SESSION]
+
+
+@given(data=st.data(), inputs=any_inputs(PrefixInputs))
+def test_the_order_in_which_tools_were_registered_changes_nothing(
+    data: st.DataObject, inputs: PrefixInputs
+) -> None:
+    reordered = replace(inputs, tools=tuple(data.draw(st.permutations(inputs.tools))))
+
+    assert reordered == inputs
+    assert render_prefix(reordered) == render_prefix(inputs)
+
+
+def test_tools_of_one_name_stand_once_each_and_in_one_order_too() -> None:
+    tools = tuple(replace(READ, description=letter) for letter in "abcdefghij")
+
+    assert PrefixInputs(tools=tools[::-1] + tools).tools == tools
+
+
+def test_a_mandate_that_is_given_twice_stands_once() -> None:
+    twice = render_prefix(PrefixInputs(mandates=("Ask.", "Answer.", "Ask.")))
+
+    assert texts(twice)["mandates"] == "Mandate: Ask.\nMandate: Answer."
+
+
+@pytest.mark.parametrize(
+    "nothing", [PrefixInputs(), PrefixInputs(identity=" \n", feedback=("",), mandates=("\t",))]
+)
+def test_a_missing_part_of_the_prefix_is_a_visible_line_and_a_warning(nothing: PrefixInputs) -> None:
+    built = render_prefix(nothing)
+
+    assert texts(built) == {
+        "identity": "[Identity not available]",
+        "mandates": "No standing mandates.",
+        "tools": "No tools available.",
+        "feedback": "No feedback yet.",
+    }
+    assert [str(warning) for warning in built.warnings] == [
+        "identity: none was given",
+        "mandates: none was given",
+        "tools: none was given",
+        "feedback: none was given",
+    ]
+
+
+@given(inputs=any_inputs(PrefixInputs))
+def test_no_section_of_the_prefix_is_ever_invisible(inputs: PrefixInputs) -> None:
+    assert all(section.text.strip() for section in render_prefix(inputs).sections)
+
+
+def test_the_context_is_one_section_that_its_limit_caps() -> None:
+    (section,) = render_context(CONTEXT, "* Garden\nRoses.").sections
+
+    assert (section.name, section.text, section.max_tokens) == ("context", "* Garden\nRoses.", 800)
+    assert section.stability is Stability.TURN
+
+
+@pytest.mark.parametrize("nothing", ["", " \n\t"])
+def test_a_memory_with_nothing_to_show_says_so(nothing: str) -> None:
+    built = render_context(CONTEXT, nothing)
+
+    assert texts(built) == {"context": "No active projects found."}
+    assert [warning.section for warning in built.warnings] == ["context"]
+
+
+def test_a_memory_that_is_not_there_is_a_visible_line_and_a_warning_that_says_why() -> None:
+    why = Missing("context", "notes.org: no such file")
+    built = render_context(CONTEXT, why)
+
+    assert texts(built) == {"context": "[Awareness not available]"}
+    assert built.warnings == (why,)
+
+
+@given(inputs=any_inputs(ContextInputs), text=st.text())
+def test_the_context_is_never_invisible(inputs: ContextInputs, text: str) -> None:
+    (section,) = render_context(inputs, text).sections
+
+    assert section.text == text if text.strip() else section.text.strip()
+
+
+@pytest.mark.parametrize("name", ["feedback", "mandates", "tools"])
+@pytest.mark.parametrize("wrong", ["a text", [WRITE]])
+def test_what_is_no_tuple_of_entries_is_refused_by_name(name: str, wrong: Any) -> None:
+    with pytest.raises(BadOption, match=f"^prefix.{name} is a tuple, not (str|list)$"):
+        PrefixInputs(**{name: wrong})
+
+
+def test_a_single_text_is_no_set_of_privacy_tags() -> None:
+    tag: Any = "private"
+
+    with pytest.raises(BadOption, match="privacy_tags is a frozenset of tags, not str"):
+        replace(CONTEXT, privacy_tags=tag)
+
+
+def test_a_limit_below_nothing_is_refused() -> None:
+    with pytest.raises(BadOption, match="limit_tokens is a number of tokens"):
+        replace(CONTEXT, limit_tokens=-1)
