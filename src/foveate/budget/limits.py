@@ -79,7 +79,7 @@ def resolved_limit(
     if limit.tokens < 1:
         raise BadOption(
             f"{_NAMED[source]} is {total_tokens} tokens, of which the answer reserves {limit.output_reserve}: "
-            "nothing is left for the prompt; raise it, or lower output_reserve or the request's max_tokens",
+            "nothing is left for the prompt; give more total_tokens, or lower output_reserve or max_tokens",
             path=("output_reserve",),
         )
     return limit
