@@ -1,11 +1,13 @@
 """Sharing the window: sections, ladders, truncation, the assembled prompt and its report."""
 
-from foveate.budget.budgets import Budget, SectionRule
+from foveate.budget.budgets import PRESET, Budget, SectionRule
+from foveate.budget.data import budget_as_data, budget_from_data
 from foveate.budget.ladders import Ladder
 from foveate.budget.prompt import Action, Cut, Prompt, SectionReport
 from foveate.budget.sections import Item, Keep, Priority, Section, Stability
 
 __all__ = [
+    "PRESET",
     "Action",
     "Budget",
     "Cut",
@@ -18,4 +20,6 @@ __all__ = [
     "SectionReport",
     "SectionRule",
     "Stability",
+    "budget_as_data",
+    "budget_from_data",
 ]

@@ -88,6 +88,20 @@ class Budget:
         return hash((self.total_tokens, self.output_reserve, self.ladder, frozenset(self.sections.items())))
 
 
+PRESET = Budget(
+    4000,
+    sections={
+        "system_prompt": SectionRule(max_tokens=500, priority=Priority.REQUIRED, keep=Keep.HEAD),
+        "working_memory": SectionRule(max_tokens=800, priority=Priority.HIGH, keep=Keep.HEAD),
+        "rag_memories": SectionRule(max_tokens=600, priority=Priority.MEDIUM, keep=Keep.RELEVANT),
+        "action_history": SectionRule(max_tokens=400, priority=Priority.MEDIUM, keep=Keep.NEWEST),
+        "subscribed_artifacts": SectionRule(max_tokens=400, priority=Priority.MEDIUM, keep=Keep.HEAD),
+        "recent_events": SectionRule(max_tokens=300, priority=Priority.LOW, keep=Keep.NEWEST),
+    },
+)
+"""A budget to begin with: the six sections of an agent that remembers, acts and listens."""
+
+
 def _smaller(one: Number | None, other: Number | None) -> Number | None:
     given = [value for value in (one, other) if value is not None]
     return min(given, default=None)

@@ -1,0 +1,141 @@
+"""Budgets as plain data: what a file or a checkpoint holds, there and back."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from foveate.budget.budgets import Budget, SectionRule
+from foveate.budget.ladders import BUILT_IN, OWN, Ladder, ladder_from, rung_as_data
+from foveate.budget.sections import Keep, Priority, Section, checked_cap, checked_share, chosen
+from foveate.errors import BadOption
+
+_LADDER_KEYS = ("ladder", "overflow_policy")
+_BUDGET_KEYS = ("total_tokens", "output_reserve", *_LADDER_KEYS, "sections")
+_RULE_KEYS = tuple(field.name for field in fields(SectionRule))
+
+
+def budget_from_data(data: object, *, defaults: Budget | None = None) -> Budget:
+    """The budget that `data` says, laid over `defaults`: what it does not name stays.
+
+    Sections come together by name, and their rules field by field.
+
+        >>> budget_from_data({"total_tokens": 4000, "sections": {"logs": {"share": 0.1}}}).total_tokens
+        4000
+
+    Raises:
+        BadOption: an unknown key, a wrong type or an impossible value; `path` leads to it.
+    """
+    given = checked_mapping(data, _BUDGET_KEYS, "a budget", ())
+    base = defaults or Budget()
+    ladders = [key for key in _LADDER_KEYS if key in given]
+    if len(ladders) > 1:
+        raise BadOption("ladder and overflow_policy are the same: give one of them", path=(ladders[-1],))
+    return Budget(
+        given.get("total_tokens", base.total_tokens),
+        given.get("output_reserve", base.output_reserve),
+        _ladder(given[ladders[0]], (ladders[0],)) if ladders else base.ladder,
+        sections=_sections(given["sections"], base.sections) if "sections" in given else base.sections,
+    )
+
+
+def budget_as_data(budget: Budget) -> dict[str, object]:
+    """The whole of a budget, None included, so that laid over any other it is the same again."""
+    return {
+        "total_tokens": budget.total_tokens,
+        "output_reserve": budget.output_reserve,
+        "ladder": _ladder_as_data(budget.ladder),
+        "sections": {name: _rule_as_data(rule) for name, rule in budget.sections.items()},
+    }
+
+
+def checked_mapping(
+    value: object, known: tuple[str, ...], what: str, path: tuple[str | int, ...]
+) -> Mapping[str, Any]:
+    """`value`, if it is a mapping with no other keys than `known`.
+
+    Raises:
+        BadOption: it is not; what an unknown key may have been meant for is in the message.
+    """
+    if not isinstance(value, Mapping):
+        raise BadOption(f"{what} is a mapping of {', '.join(known)}, not {value!r}", path=path)
+    for key in value:
+        if key not in known:
+            raise BadOption(f"{what} has no {key!r}; {_meant(str(key), known)}", path=(*path, str(key)))
+    return value
+
+
+def _meant(key: str, known: tuple[str, ...]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(key.casefold(), known, n=1)
+    return f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+
+
+def _sections(value: object, base: Mapping[str, SectionRule]) -> dict[str, SectionRule]:
+    if not isinstance(value, Mapping):
+        raise BadOption(f"sections is a mapping of names to rules, not {value!r}", path=("sections",))
+    rules = dict(base)
+    for name, rule in value.items():
+        rules[_name(name)] = _rule(rule, ("sections", name), rules.get(name, SectionRule()))
+    return rules
+
+
+def _name(name: Any) -> str:
+    try:
+        return Section(name, "").name  # which says what a name is
+    except BadOption as error:
+        raise BadOption(str(error), path=("sections", str(name))) from None
+
+
+def _rule(value: object, path: tuple[str, ...], base: SectionRule) -> SectionRule:
+    given = checked_mapping(value, _RULE_KEYS, f"the rule for {path[-1]!r}", path)
+    priority, keep = given.get("priority", base.priority), given.get("keep", base.keep)
+    enabled = given.get("enabled", base.enabled)
+    if not (enabled is None or isinstance(enabled, bool)):
+        raise BadOption(f"{'.'.join(path)}.enabled is true or false, not {enabled!r}", path=(*path, "enabled"))
+    return SectionRule(
+        priority=None if priority is None else chosen(Priority, priority, (*path, "priority")),
+        max_tokens=checked_cap(given.get("max_tokens", base.max_tokens), (*path, "max_tokens")),
+        share=checked_share(given.get("share", base.share), (*path, "share")),
+        keep=None if keep is None else chosen(Keep, keep, (*path, "keep")),
+        enabled=enabled,
+    )
+
+
+def _rule_as_data(rule: SectionRule) -> dict[str, object]:
+    return {
+        "priority": None if rule.priority is None else rule.priority.value,
+        "max_tokens": rule.max_tokens,
+        "share": rule.share,
+        "keep": None if rule.keep is None else rule.keep.value,
+        "enabled": rule.enabled,
+    }
+
+
+def _ladder(value: object, path: tuple[str, ...]) -> Ladder:
+    match value:
+        case {"name": str(name), "rungs": list(rungs), **rest} if name and not rest:
+            return Ladder(name, _ladder(rungs, (*path, "rungs")).rungs if rungs else ())
+    try:
+        return ladder_from(value)
+    except BadOption as error:
+        raise BadOption(str(error), path=(*path, *_wrong_rung(value))) from None
+
+
+def _wrong_rung(value: object) -> tuple[int, ...]:
+    """Where the first rung stands that is none."""
+    if not isinstance(value, list):
+        return ()
+    for index, rung in enumerate(value):
+        try:
+            ladder_from([rung])
+        except BadOption:
+            return (index,)
+    return ()
+
+
+def _ladder_as_data(ladder: Ladder) -> object:
+    if BUILT_IN.get(ladder.name) == ladder:
+        return ladder.name
+    rungs = [rung_as_data(rung) for rung in ladder.rungs]
+    return rungs if rungs and ladder.name == OWN else {"name": ladder.name, "rungs": rungs}
