@@ -131,6 +131,7 @@ UNKNOWN = (
     "my-deployment",
     "gpt-2",
     "text-davinci-003",
+    "phi-9",
     "text-embedding-3-large",
     "gpt-4o-transcribe",
     "llama-guard-3-8b",
