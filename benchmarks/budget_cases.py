@@ -1,0 +1,104 @@
+"""Prompts to put together: windows of real text that nobody has seen before, the same for all who take part."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from math import ceil
+
+from benchmarks.corpus import Source
+from foveate.budget import Priority, Section
+
+Count = Callable[[str], int]
+
+# Of every ten sections; a third of the whole is then all that is low and a part of what is medium.
+_PRIORITIES = (
+    *(Priority.MEDIUM, Priority.HIGH, Priority.LOW, Priority.MEDIUM, Priority.REQUIRED),
+    *(Priority.HIGH, Priority.MEDIUM, Priority.LOW, Priority.HIGH, Priority.MEDIUM),
+)
+_KINDS = ("prose", "code", "prose", "json")
+# As much as there is of the scarcest, and more than the largest case takes of any.
+_POOL_BYTES = 7_000_000
+_BLOCK_CHARS = 20_000
+_SEED = 20261115
+
+
+class Windows:
+    """Texts cut one after the other out of each kind; once around, the next ones start elsewhere."""
+
+    def __init__(self, sources: Mapping[str, Source], count: Count) -> None:
+        self._chance = random.Random(_SEED)
+        self._pools = {kind: sources[kind].take(_POOL_BYTES) for kind in dict.fromkeys(_KINDS)}
+        self._positions = dict.fromkeys(self._pools, 0)
+        # Tokens per character of each block, so that sizes come out as asked for.
+        self._density = {
+            kind: [
+                count(pool[at : at + _BLOCK_CHARS]) / _BLOCK_CHARS for at in range(0, len(pool), _BLOCK_CHARS)
+            ]
+            for kind, pool in self._pools.items()
+        }
+
+    def take(self, kind: str, tokens: float) -> str:
+        """About so many tokens of a kind."""
+        start = self._positions[kind]
+        end = self._end(kind, start, tokens)
+        if end is None:
+            start = self._chance.randrange(1, _BLOCK_CHARS)
+            end = self._end(kind, start, tokens)
+            assert end is not None, f"{tokens} tokens are more than there are of {kind}"
+        self._positions[kind] = end
+        return self._pools[kind][start:end]
+
+    def texts(self, number: int, tokens: int) -> list[str]:
+        """`number` texts of all kinds, together about so many tokens."""
+        return [self.take(kind, tokens / number) for kind in islice(cycle(_KINDS), number)]
+
+    def _end(self, kind: str, start: int, tokens: float) -> int | None:
+        """Where so many tokens end; None where the kind does first."""
+        end, left = start, tokens
+        while left > 0:
+            if end >= len(self._pools[kind]):
+                return None
+            density = self._density[kind][end // _BLOCK_CHARS]
+            step = min(ceil(left / density), _BLOCK_CHARS - end % _BLOCK_CHARS)
+            end += step
+            left -= step * density
+        return end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Texts that are to become one prompt, what they are in tokens when joined, and how many there may be."""
+
+    texts: tuple[str, ...]
+    tokens: int
+    limit_tokens: int
+
+    def sections(self) -> list[Section]:
+        """The texts as sections of all priorities; strings of their own, as if they had been read again."""
+        return [
+            Section(f"part {number}", _copied(text), priority=priority)
+            for number, (text, priority) in enumerate(zip(self.texts, cycle(_PRIORITIES), strict=False))
+        ]
+
+    def history(self) -> list[Section]:
+        """The texts as one section that grew by an entry at a time."""
+        return [Section("history", items=list(map(_copied, self.texts)), keep="newest")]
+
+
+def cases(windows: Windows, *, texts: int, tokens: int, share: float, count: Count) -> Iterator[Case]:
+    """New cases of one size without end; the limit is `share` of the whole."""
+    while True:
+        given = tuple(windows.texts(texts, tokens))
+        whole = count("\n\n".join(given))
+        yield Case(texts=given, tokens=whole, limit_tokens=ceil(whole * share))
+
+
+def service_order(sections: Sequence[Section]) -> list[int]:
+    """The sections' places, the one that is cut last first."""
+    ranks = {priority: rank for rank, priority in enumerate(Priority)}
+    return sorted(range(len(sections)), key=lambda place: ranks[sections[place].priority])
+
+
+def _copied(text: str) -> str:
+    return text.encode().decode()

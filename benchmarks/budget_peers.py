@@ -1,0 +1,125 @@
+"""How others make a prompt fit: a search for the cutoff, a loop that pops lines, LangChain's `trim_messages`.
+
+The search is what Priompt publishes (its README, `renderBinarySearch`): every line has a priority, the levels
+are searched by halves, and at each step the whole prompt is rendered and counted. It is written here because
+Priompt itself cannot be run: on 2026-11-15 npm had no `@anysphere/priompt` (404), and its tokenizer, which is
+still there, had no binary for 64-bit ARM. Rendering is slicing strings here, where Priompt walks a tree of
+scopes: priompt 0.1.2, a port of it to Python, took 4 to 28 times as long for the same search.
+"""
+
+import importlib.util
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.budget_cases import Count, service_order
+from foveate.budget import Section
+
+PRIOMPT_NOT_RUN = (
+    "npm has no @anysphere/priompt (404 on 2026-11-15); cutoff_search is its published approach, written here"
+)
+# Whoever takes longer is stopped, and left out at larger sizes.
+PATIENCE_SECONDS = 4.0
+
+Given = TypeVar("Given")
+Peer = Callable[[Given, int, Count], list[str]]
+"""From what is given, a limit and a way to count, to what is kept: texts that are each counted by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How long a peer took, and what it kept; None where it was stopped."""
+
+    seconds: float
+    kept: list[str] | None
+
+
+class _OutOfPatience(Exception):
+    """It takes too long."""
+
+
+def o200k() -> Callable[[str], list[int]]:
+    """The encoding of gpt-4o as tiktoken has it, from the ranks that litellm brings along."""
+    found = importlib.util.find_spec("litellm")
+    assert found is not None
+    assert found.origin is not None
+    ranks = Path(found.origin).parent / "litellm_core_utils" / "tokenizers"
+    os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(ranks))
+    import tiktoken
+
+    return tiktoken.get_encoding("o200k_base").encode_ordinary
+
+
+def timed(peer: Peer[Given], given: Given, limit_tokens: int, count: Count) -> Finish:
+    """Lets a peer work until it is done, or wants one more count when patience has ended."""
+    began = time.perf_counter()
+
+    def impatient(text: str) -> int:
+        if time.perf_counter() - began > PATIENCE_SECONDS:
+            raise _OutOfPatience
+        return count(text)
+
+    kept: list[str] | None
+    try:
+        kept = peer(given, limit_tokens, impatient)
+    except _OutOfPatience:
+        kept = None
+    return Finish(time.perf_counter() - began, kept)
+
+
+def cutoff_search(sections: Sequence[Section], limit_tokens: int, count: Count) -> list[str]:
+    """The largest prompt that fits and that a cutoff gives; every line is a level."""
+    order = service_order(sections)
+    ends = [list(accumulate(map(len, section.text.splitlines(keepends=True)))) for section in sections]
+    levels = [(place, end) for place in order for end in ends[place]]
+
+    def rendered(level: int) -> str:
+        place, end = levels[level]
+        kept = {p: sections[p].text for p in order[: order.index(place)]} | {place: sections[place].text[:end]}
+        return "\n\n".join(kept[p] for p in sorted(kept))
+
+    fits, too_much = -1, len(levels)
+    found = ""
+    while too_much - fits > 1:
+        level = (fits + too_much) // 2
+        prompt = rendered(level)
+        if count(prompt) <= limit_tokens:
+            fits, found = level, prompt
+        else:
+            too_much = level
+    return [found]
+
+
+def popping_lines(sections: Sequence[Section], limit_tokens: int, count: Count) -> list[str]:
+    """The prompt that is left when lines are popped, lowest priority first, until a recount fits."""
+    lines = [section.text.splitlines(keepends=True) for section in sections]
+    order = service_order(sections)
+    while count(prompt := "\n\n".join("".join(kept) for kept in lines if kept)) > limit_tokens:
+        while not lines[order[-1]]:
+            order.pop()
+        lines[order[-1]].pop()
+    return [prompt]
+
+
+def messages(texts: Sequence[str]) -> list[Any]:
+    """The texts as messages of LangChain's, a user's and a model's in turns."""
+    from langchain_core.messages import AIMessage, HumanMessage
+
+    makers: Sequence[Callable[[str], Any]] = (HumanMessage, AIMessage)
+    return [makers[turn % 2](text) for turn, text in enumerate(texts)]
+
+
+def trim_messages(history: Sequence[Any], limit_tokens: int, count: Count) -> list[str]:
+    """The newest messages that LangChain keeps; it asks for the tokens of a message at a time."""
+    from langchain_core.messages import BaseMessage
+    from langchain_core.messages import trim_messages as trim
+
+    def counter(message: BaseMessage) -> int:
+        return count(message.content)
+
+    kept = trim(history, max_tokens=limit_tokens, token_counter=counter, strategy="last")
+    return [message.content for message in kept]
