@@ -1,0 +1,114 @@
+"""Files: read whole, and replaced whole or not at all."""
+
+import codecs
+import errno
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from foveate.errors import UnreadableInput, UnwritableFile
+
+_OTHER_ENCODINGS = {
+    codecs.BOM_UTF8: "begins with a byte order mark: save it as UTF-8 without one",
+    codecs.BOM_UTF16_LE: "is UTF-16: save it as UTF-8",
+    codecs.BOM_UTF16_BE: "is UTF-16: save it as UTF-8",
+}
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise the limit on the size of files",
+    errno.EROFS: "choose a folder that can be written",
+    errno.EACCES: "make its folder writable",
+    errno.EPERM: "make its folder writable",
+    errno.ENOENT: "make its folder first",
+    errno.ENOTDIR: "name a file in a folder",
+}
+
+
+def read_bytes(path: Path, *, limit_bytes: int | None = None) -> bytes:
+    """All of a file.
+
+    Raises:
+        UnreadableInput: no such file, a folder, or larger than the limit.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(-1 if limit_bytes is None else limit_bytes + 1)
+    except OSError as error:
+        raise UnreadableInput(shown(path), error.strerror or "cannot be read") from None
+    except ValueError as error:  # a name with a zero byte in it
+        raise UnreadableInput(shown(path), str(error)) from None
+    if limit_bytes is not None and len(data) > limit_bytes:
+        raise UnreadableInput(shown(path), f"is larger than {limit_bytes:,} bytes, the most that is read")
+    return data
+
+
+def text_in(data: bytes, source: str) -> str:
+    """The text that `data` is in UTF-8.
+
+    Raises:
+        UnreadableInput: it is not, or begins with a byte order mark.
+    """
+    for mark, reason in _OTHER_ENCODINGS.items():
+        if data.startswith(mark):
+            raise UnreadableInput(source, reason)
+    if b"\0" in data[:8192]:
+        raise UnreadableInput(source, "is binary, not text")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UnreadableInput(source, f"is not UTF-8 (byte {error.start})") from None
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Have `data` in the file, all of it or what was there before, whatever happens on the way.
+
+    A link stays a link, and the file's permissions stay as they were.
+
+    Raises:
+        UnwritableFile: the disk is full, the folder cannot be written, …; nothing has changed.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
+            raise UnwritableFile(shown(path), "is not a file; nothing was changed: choose another name")
+        # Beside the target, since a rename is one step only within a file system.
+        fresh = target.with_name(f".foveate-{secrets.token_hex(8)}.tmp")
+        try:
+            _write(fresh, data, like=target)
+            fresh.replace(target)
+        finally:
+            fresh.unlink(missing_ok=True)
+    except OSError as error:
+        reason = error.strerror or "cannot be written"
+        remedy = _REMEDIES.get(error.errno or 0, "try again")
+        raise UnwritableFile(shown(path), f"{reason}; nothing was changed: {remedy}") from None
+    except ValueError as error:  # a name with a zero byte in it
+        raise UnwritableFile(shown(path), str(error)) from None
+    with suppress(OSError):  # it is in place, also where folders cannot be synced
+        _sync(target.parent)
+
+
+def _write(fresh: Path, data: bytes, *, like: Path) -> None:
+    with fresh.open("xb") as file:
+        with suppress(FileNotFoundError):
+            os.fchmod(file.fileno(), like.stat().st_mode & 0o777)
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Have a rename outlast a loss of power."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def shown(path: Path) -> str:
+    """A file's name as it can be shown: bytes that are no UTF-8 become the replacement character."""
+    return os.fsencode(path).decode("utf-8", "replace")
