@@ -64,6 +64,18 @@ def checked_mapping(
     return value
 
 
+def checked_name(value: Any, path: tuple[str | int, ...]) -> str:
+    """`value`, if a section can be named so.
+
+    Raises:
+        BadOption: it cannot.
+    """
+    try:
+        return Section(value, "").name
+    except BadOption as error:
+        raise BadOption(str(error), path=path) from None
+
+
 def _meant(key: str, known: tuple[str, ...]) -> str:
     from difflib import get_close_matches
 
@@ -76,15 +88,9 @@ def _sections(value: object, base: Mapping[str, SectionRule]) -> dict[str, Secti
         raise BadOption(f"sections is a mapping of names to rules, not {value!r}", path=("sections",))
     rules = dict(base)
     for name, rule in value.items():
-        rules[_name(name)] = _rule(rule, ("sections", name), rules.get(name, SectionRule()))
+        path = "sections", checked_name(name, ("sections", str(name)))
+        rules[name] = _rule(rule, path, rules.get(name, SectionRule()))
     return rules
-
-
-def _name(name: Any) -> str:
-    try:
-        return Section(name, "").name  # which says what a name is
-    except BadOption as error:
-        raise BadOption(str(error), path=("sections", str(name))) from None
 
 
 def _rule(value: object, path: tuple[str, ...], base: SectionRule) -> SectionRule:

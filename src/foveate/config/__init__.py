@@ -1,1 +1,9 @@
 """What files say: budgets and sections, with errors that name the file, the line and the key."""
+from foveate.config.budgets import AgentBudget, load_agent_budget, load_budget, save_agent_budget
+
+__all__ = [
+    "AgentBudget",
+    "load_agent_budget",
+    "load_budget",
+    "save_agent_budget",
+]

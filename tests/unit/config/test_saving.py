@@ -1,0 +1,215 @@
+"""Saving an agent's budget: all of it or nothing, whatever happens on the way."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import sleep
+
+import pytest
+from hypothesis import given, settings
+
+from foveate.budget import PRESET, Budget, SectionRule
+from foveate.budget.ladders import Ladder, Replace
+from foveate.config import load_agent_budget, load_budget, save_agent_budget
+from foveate.config.files import replace_file
+from foveate.errors import BadOption, UnwritableFile
+from tests.unit.config.made import budgets
+
+# Two that differ much in length, written in turn as fast as it goes.
+KINDS = (b"short", b"long" * 500_000)
+REPLACING = """
+import sys
+from itertools import cycle
+from pathlib import Path
+from foveate.config.files import replace_file
+
+print("ready", flush=True)
+for kind in cycle((b"short", b"long" * 500_000)):
+    replace_file(Path(sys.argv[1]), kind)
+"""
+SAVING = """
+import sys
+from pathlib import Path
+from foveate.budget import Budget, SectionRule
+from foveate.config import save_agent_budget
+
+print("ready", flush=True)
+for turn in range(30):
+    count = 1 + turn % 2 * 40
+    rules = {f"s{number}": SectionRule(max_tokens=count) for number in range(count)}
+    save_agent_budget(Path(sys.argv[1]), Budget(count, sections=rules))
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "budget.yaml"
+
+
+@pytest.fixture(scope="module")
+def lasting_file() -> Iterator[Path]:
+    """One for all examples of a property."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder) / "budget.yaml"
+
+
+def started(code: str, file: Path) -> "subprocess.Popen[str]":
+    process = subprocess.Popen([sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.stdout.close()
+    return process
+
+
+def is_whole(budget: Budget) -> bool:
+    count = budget.total_tokens
+    return len(budget.sections) == count and {r.max_tokens for r in budget.sections.values()} == {count}
+
+
+@settings(max_examples=100)
+@given(budget=budgets())
+def test_what_is_saved_is_loaded_again(lasting_file: Path, budget: Budget) -> None:
+    save_agent_budget(lasting_file, budget)
+
+    assert load_budget(lasting_file) == budget
+    # Over whatever defaults the same agent has, which its budget came from.
+    defaults = Budget(7, 1, sections=dict.fromkeys(budget.sections, SectionRule(max_tokens=7, enabled=False)))
+    assert load_agent_budget(lasting_file, defaults=defaults, allowed=None).budget == budget
+
+
+def test_a_saved_budget_can_be_read_by_people(file: Path) -> None:
+    save_agent_budget(file, PRESET)
+    lines = file.read_text(encoding="utf-8").splitlines()
+
+    assert lines[0].startswith("# ")
+    assert lines[1:4] == ["total_tokens: 4000", "output_reserve: 0", "ladder: truncate_low_priority"]
+    rule = "{priority: required, max_tokens: 500, share: null, keep: head, enabled: null}"
+    assert f"  system_prompt: {rule}" in lines
+
+
+def test_a_saved_file_keeps_its_permissions_and_its_link(tmp_path: Path) -> None:
+    link, file = tmp_path / "link.yaml", tmp_path / "real" / "budget.yaml"
+    file.parent.mkdir()
+    file.write_text("total_tokens: 1\n", encoding="utf-8")
+    file.chmod(0o640)
+    link.symlink_to(file)
+    save_agent_budget(link, PRESET)
+
+    assert link.is_symlink()
+    assert load_budget(file) == PRESET
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+def test_a_new_file_has_the_permissions_that_new_files_have(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("", encoding="utf-8")
+    save_agent_budget(tmp_path / "budget.yaml", PRESET)
+
+    modes = {path.stat().st_mode for path in tmp_path.iterdir()}
+    assert len(modes) == 1
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        Budget(ladder=Ladder("mine", (Replace(("a",), "half of a pair: \ud83d"),))),
+        Budget(sections={"": SectionRule()}),
+        Budget(10**1500),
+        Budget(ladder=Ladder("mine", (Replace(("a",), "long" * 250_001),))),
+    ],
+    ids=["surrogate", "nameless", "huge number", "too long"],
+)
+def test_what_would_not_be_read_back_the_same_is_not_saved(file: Path, budget: Budget) -> None:
+    file.write_text("total_tokens: 1\n", encoding="utf-8")
+
+    with pytest.raises(BadOption, match="read back"):
+        save_agent_budget(file, budget)
+    assert load_budget(file) == Budget(1)
+
+
+def test_a_budget_is_not_saved_as_json_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match=r"let the name end in \.yaml"):
+        save_agent_budget(tmp_path / "budget.json", PRESET)
+
+
+def test_a_place_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for path, words in (
+        (tmp_path / "nowhere" / "budget.yaml", "make its folder first"),
+        (tmp_path / "file" / "budget.yaml", "nothing was changed"),
+        (tmp_path, "is not a file"),
+        (Path("/dev/null"), "is not a file"),
+        (Path("/proc/budget.yaml"), "nothing was changed"),
+        (tmp_path / "a\0b", "null byte"),
+    ):
+        with pytest.raises(UnwritableFile, match=words):
+            save_agent_budget(path, PRESET)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_is_read_only_is_told(file: Path) -> None:
+    save_agent_budget(file, PRESET)
+    file.parent.chmod(0o500)
+
+    with pytest.raises(UnwritableFile, match="make its folder writable"):
+        save_agent_budget(file, Budget(1))
+    assert load_budget(file) == PRESET
+
+
+def test_a_disk_that_takes_no_more_leaves_the_old_file_and_nothing_else(file: Path) -> None:
+    """A limit on the size of files stands for the full disk: the write fails in the middle."""
+    save_agent_budget(file, PRESET)
+    code = """
+        import resource, sys
+        from pathlib import Path
+        from foveate.budget import Budget
+        from foveate.config import save_agent_budget
+        from foveate.errors import UnwritableFile
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        try:
+            save_agent_budget(Path(sys.argv[1]), Budget(1))
+        except UnwritableFile as error:
+            print(error)
+    """
+    finished = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(file)], capture_output=True, text=True, check=True
+    )
+
+    assert finished.stdout.startswith(f"{file}: File too large; nothing was changed: raise the limit")
+    assert load_budget(file) == PRESET
+    assert [path.name for path in file.parent.iterdir()] == ["budget.yaml"]
+
+
+def test_a_save_that_is_killed_leaves_a_whole_file(file: Path) -> None:
+    replace_file(file, KINDS[0])
+    for pause in range(8):
+        process = started(REPLACING, file)
+        sleep(pause * 0.0037)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(timeout=10) == -signal.SIGKILL
+
+        assert file.read_bytes() in KINDS
+
+
+def test_two_that_save_at_once_leave_one_of_both_whole(file: Path) -> None:
+    processes = [started(SAVING, file) for _ in range(2)]
+    while any(process.poll() is None for process in processes):
+        if file.exists():
+            assert is_whole(load_budget(file))
+
+    assert [process.returncode for process in processes] == [0, 0]
+    assert is_whole(load_budget(file))
+    assert [path.name for path in file.parent.iterdir()] == ["budget.yaml"]
+
+
+def test_what_is_written_is_what_was_given(file: Path) -> None:
+    replace_file(file, b"\0\xff\r\n")
+
+    assert file.read_bytes() == b"\0\xff\r\n"
