@@ -10,8 +10,8 @@ _SHORT_CHARS = 500
 
 
 def dotted(place: Place) -> str:
-    """A place as errors name it: `sections.logs.max_tokens`."""
-    return short(".".join(map(str, place)))
+    """A place as errors name it: `sections.logs.max_tokens`. It can be printed, also where JSON had half a pair."""
+    return short(".".join(map(str, place))).encode("utf-8", "replace").decode()
 
 
 def short(text: str) -> str:

@@ -192,6 +192,13 @@ def test_json_may_hold_half_of_a_surrogate_pair_as_requests_do() -> None:
     assert math.isnan(read("[NaN]", "a.json")[0])
 
 
+def test_an_error_about_half_of_a_surrogate_pair_can_be_printed() -> None:
+    error = refusal('{"\\ud83d": 1, "\\ud83d": 2}', "a.json")
+
+    assert error.key == "?"
+    str(error).encode()
+
+
 def test_a_few_lines_of_aliases_cannot_stand_for_gigabytes() -> None:
     started = perf_counter()
     error = refusal(LAUGHS)
