@@ -10,7 +10,8 @@ _SHORT_CHARS = 500
 
 
 def dotted(place: Place) -> str:
-    """A place as errors name it: `sections.logs.max_tokens`. It can be printed, also where JSON had half a pair."""
+    """A place as errors name it: `sections.logs.max_tokens`."""
+    # JSON can hold half of a surrogate pair, which cannot be printed.
     return short(".".join(map(str, place))).encode("utf-8", "replace").decode()
 
 
