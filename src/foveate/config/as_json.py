@@ -69,13 +69,17 @@ def _too_deep(text: str, source: str) -> BadSetting:
 
 
 def _twice(text: str, source: str) -> BadSetting:
+    place, at = next(_repeated(text))
+    reason = f"the key {place[-1]!r} stands here a second time"
+    return BadSetting(source, short(reason), line=_line(text, at), key=dotted(place))
+
+
+def _repeated(text: str) -> Iterator[tuple[Place, int]]:
     seen: set[Place] = set()
     for place, at in _places(text):
         if place in seen:
-            reason = f"the key {place[-1]!r} stands here a second time"
-            return BadSetting(source, short(reason), line=_line(text, at), key=dotted(place))
+            yield place, at
         seen.add(place)
-    return BadSetting(source, "a key stands in one object twice")
 
 
 def _places(text: str) -> Iterator[tuple[Place, int]]:
