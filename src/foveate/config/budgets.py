@@ -68,17 +68,19 @@ def save_agent_budget(path: Path, budget: Budget) -> None:
     """
     if path.suffix.lower() == ".json":
         raise BadOption(f"{shown(path)}: a budget is written as YAML; let the name end in .yaml")
-    written = _as_yaml(budget)
-    if not _reads_back(written, budget):
+    # In ASCII only where it must be: PyYAML does not escape a NEL (U+0085) otherwise, and reads it as a blank.
+    forms = (_as_yaml(budget, in_ascii=in_ascii) for in_ascii in (False, True))
+    written = next((form for form in forms if _reads_back(form, budget)), None)
+    if written is None:
         raise BadOption("this budget cannot be written so that it is read back the same")
     replace_file(path, written)
 
 
-def _as_yaml(budget: Budget) -> bytes:
+def _as_yaml(budget: Budget, *, in_ascii: bool) -> bytes:
     import yaml
 
     data = budget_as_data(budget)
-    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=None, width=112)
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=not in_ascii, default_flow_style=None, width=112)
     return f"{_HEADING}{text}".encode()
 
 

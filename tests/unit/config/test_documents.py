@@ -31,7 +31,8 @@ plain = st.recursive(
         st.sampled_from(
             ["no", "12:30", "2024-01-01", "<<", "=", "1_0", "0x1F", "~", "", "yes", ".inf", "a\nb"]
         ),
-        st.text(st.characters(exclude_categories=["Cs"])),
+        # PyYAML writes a NEL (U+0085) so that it is a blank for every reader.
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x85")),
     ),
     lambda inner: (
         st.lists(inner, max_size=4) | st.dictionaries(st.text("abn<o1é🎉 :#", max_size=5), inner, max_size=4)

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from time import sleep
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from foveate.budget import PRESET, Budget, SectionRule
 from foveate.budget.ladders import Ladder, Replace
@@ -74,6 +74,8 @@ def is_whole(budget: Budget) -> bool:
 
 @settings(max_examples=100)
 @given(budget=budgets())
+@example(budget=Budget(ladder=[Replace(("a",), "\x85\u2028 🎉")]))
+@example(budget=Budget(ladder=[Replace(("a",), "\x85")]))
 def test_what_is_saved_is_loaded_again(lasting_file: Path, budget: Budget) -> None:
     save_agent_budget(lasting_file, budget)
 
