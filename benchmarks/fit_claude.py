@@ -78,7 +78,7 @@ def text_times(texts: Sequence[str]) -> dict[str, float]:
     vocabulary = bundled("o200k_base")
     found = dict.fromkeys(token_classes.CLASSES, 0.0)
     for text in texts:
-        for name, number in zip(token_classes.CLASSES, class_counts(vocabulary, text), strict=True):
+        for name, number in zip(token_classes.CLASSES, class_counts(vocabulary.ids(text)), strict=True):
             found[name] += number
     return found
 

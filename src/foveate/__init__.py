@@ -7,15 +7,32 @@ This is the front door: what stands here is the library's public face, and impor
     6
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foveate.values import TokenCount
 
 if TYPE_CHECKING:
+    from foveate.budget import Budget, Cut, Item, Ladder, Prompt, Section, SectionReport, SectionRule
+    from foveate.budget.ladders import Rung
     from foveate.tokens.counter import PartCount, RequestCount, RequestCounter
+    from foveate.tokens.gauge import TextCounter
 
-__all__ = ["PartCount", "RequestCount", "TokenCount", "count", "count_request"]
+__all__ = [
+    "Budget",
+    "Cut",
+    "Item",
+    "PartCount",
+    "Prompt",
+    "RequestCount",
+    "Section",
+    "SectionReport",
+    "SectionRule",
+    "TokenCount",
+    "assemble",
+    "count",
+    "count_request",
+]
 
 
 _counter_for: "Callable[[str], RequestCounter] | None" = None
@@ -55,13 +72,86 @@ def count_request(body: Mapping[str, Any] | str | bytes, model: str | None = Non
     return count_body(body, model)
 
 
+def assemble(
+    sections: "Sequence[Section]",
+    budget: "Budget | Ladder | str | Sequence[Rung | Mapping[str, object]]",
+    model: "str | TextCounter" = "gpt-4o",
+    *,
+    show_budget: bool = False,
+) -> "Prompt":
+    """The sections joined by blank lines, and cut where they do not fit the budget, by its ladder.
+
+    The text of the result, counted whole, is within the budget. `budget` can be a ladder alone, by name or as a
+    list of rungs. Where it says no number, `CONTEXT_MAX_TOKENS` from the environment holds, or the model's
+    window. A counter (anything whose `text(text)` gives a `TokenCount`) can stand for the model. `show_budget`
+    adds a section in which the agent sees its own budget.
+
+        >>> import foveate
+        >>> rules = foveate.Section("rules", "Answer in one word.", priority="required")
+        >>> log = foveate.Section("log", items=["started", "ready", "asked", "waiting"], priority="low")
+        >>> prompt = foveate.assemble([rules, log], foveate.Budget(total_tokens=14))
+        >>> print(prompt.text)
+        Answer in one word.
+        <BLANKLINE>
+        waiting
+        [...older entries truncated]
+        >>> prompt.tokens, [(cut.section, cut.before, cut.after) for cut in prompt.cuts]
+        (13, [('log', 8, 7)])
+
+    Raises:
+        foveate.errors.BudgetExceeded: the required sections do not fit; carries every section's size.
+        foveate.errors.BadOption: something that cannot be, such as two sections of one name.
+    """
+    import os
+
+    from foveate.budget.assembly import assemble
+    from foveate.budget.budgets import Budget
+    from foveate.budget.limits import resolved_limit
+    from foveate.budget.windows import window_of
+    from foveate.tokens.families import counter_for
+    from foveate.tokens.gauge import gauge_for
+
+    asked = budget if isinstance(budget, Budget) else Budget(ladder=budget)
+    counter = counter_for(model) if isinstance(model, str) else model
+    window = window_of(model if isinstance(model, str) else getattr(model, "model", ""))
+    limit = resolved_limit(
+        asked,
+        environment=os.environ.get("CONTEXT_MAX_TOKENS"),
+        agent=None,
+        configuration=None,
+        window_tokens=None if window is None else window.tokens,
+    )
+    return assemble(
+        sections,
+        limit_tokens=limit.tokens,
+        ladder=asked.ladder,
+        gauge=gauge_for(counter),
+        rules=asked.sections,
+        show_budget=show_budget,
+    )
+
+
+_HOMES = {
+    "Budget": "budget.budgets",
+    "Cut": "budget.prompt",
+    "Item": "budget.sections",
+    "PartCount": "tokens.counter",
+    "Prompt": "budget.prompt",
+    "RequestCount": "tokens.counter",
+    "Section": "budget.sections",
+    "SectionReport": "budget.prompt",
+    "SectionRule": "budget.budgets",
+}
+
+
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
         return version("foveate")
-    if name in ("PartCount", "RequestCount"):
-        from foveate.tokens import counter
+    if name not in _HOMES:
+        raise AttributeError(f"module 'foveate' has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(counter, name)
-    raise AttributeError(f"module 'foveate' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"foveate.{_HOMES[name]}"), name)
+    return found

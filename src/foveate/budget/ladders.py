@@ -103,17 +103,23 @@ def rung_as_data(rung: Rung) -> dict[str, object]:
             return {"replace": list(sections), "with": text}
 
 
-def described(rung: Rung) -> str:
-    """A rung in a few words, for reports."""
+def label(ladder: Ladder, rung: Rung) -> str:
+    """What a rung is called in reports: by its ladder's name, and where that has several, by what it does."""
+    if len(ladder.rungs) == 1 and ladder.name in BUILT_IN:
+        return ladder.name
+    return f"{ladder.name}: {_described(rung)}"
+
+
+def _described(rung: Rung) -> str:
     match rung:
         case Truncate(sections):
-            return f"truncate {', '.join(sections) or LOWEST}"
+            return f"truncate {', '.join(sections[:1]) or LOWEST}"
         case Drop(sections):
-            return f"drop {', '.join(sections) or LOWEST}"
+            return f"drop {', '.join(sections[:1]) or LOWEST}"
         case LastLines(sections, lines):
-            return f"last {lines} lines of {', '.join(sections)}"
+            return f"last {lines} lines of {sections[0]}"
         case Replace(sections, _):
-            return f"replace {', '.join(sections)}"
+            return f"replace {sections[0]}"
 
 
 def names(rung: Rung, section: str) -> bool:

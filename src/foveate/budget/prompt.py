@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from foveate.budget.sections import Priority, Stability
 from foveate.values import TokenCount
 
@@ -17,11 +19,11 @@ class Action(StrEnum):
     DISABLED = "disabled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SectionReport:
+class SectionReport(msgspec.Struct, frozen=True, kw_only=True):
     """A section as it stands in the prompt: its text, and its tokens before and after all cuts.
 
-    `cap_tokens` is its own cap, by number or by share, or None where it has none.
+    `cap_tokens` is its own cap, by number or by share, or None where it has none. Every prompt has one for each
+    section, so they are msgspec's, which are made five times as fast as dataclasses.
     """
 
     name: str

@@ -4,6 +4,9 @@ from collections.abc import Iterable
 
 from foveate.budget.prompt import Action, Prompt, SectionReport
 
+BUDGET_SECTION = "context_budget"
+"""The name of the section that shows the budget; it has no line of its own, but counts with the others."""
+
 _NEAR_LIMIT = 0.95
 
 
@@ -16,7 +19,11 @@ def context_budget(sections: Iterable[SectionReport], *, tokens: int, limit_toke
     """The section `## Context Budget`: the whole, then a line for each section that is not disabled."""
     percent = round(100 * tokens / limit_tokens) if limit_tokens else 100
     lines = ["## Context Budget", f"Using {tokens}/{limit_tokens} tokens ({percent}%)"]
-    lines += [_line(section) for section in sections if section.action is not Action.DISABLED]
+    lines += [
+        _line(section)
+        for section in sections
+        if section.action is not Action.DISABLED and section.name != BUDGET_SECTION
+    ]
     return "\n".join(lines)
 
 

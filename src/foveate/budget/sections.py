@@ -51,7 +51,7 @@ class Item:
             raise BadOption(f"the score of an item is a finite number, not {self.score!r}")
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Section:
     r"""A part of a prompt: a text, or items that stand a line each, oldest first.
 
@@ -112,6 +112,12 @@ class Section:
         put(self, "keep", default if keep is None else chosen(Keep, keep, (name, "keep")))
         put(self, "stability", chosen(Stability, stability, (name, "stability")))
         put(self, "enabled", enabled)
+
+
+    def __repr__(self) -> str:
+        """Its name, its size and what it wants, since its text can be megabytes."""
+        what = f"{len(self.text):,} characters" if self.items is None else f"{len(self.items):,} items"
+        return f"<Section {self.name!r}: {what}, {self.priority}, keeps {self.keep}>"
 
 
 def _is_name(value: object) -> bool:

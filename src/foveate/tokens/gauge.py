@@ -4,9 +4,11 @@ What lies between seams was counted when each text was measured. What is tokenis
 parts meet, from the last seam of the one to the first seam of the other, and that is remembered as well.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from operator import sub
 from threading import Lock
 from typing import NamedTuple, Protocol
 
@@ -17,6 +19,7 @@ from foveate.values import NOTHING, TokenCount
 
 # Texts that come with every prompt are measured once; together they are not more than this.
 _KEPT_CHARS = 32 * 1024 * 1024
+_KEPT_TEXTS = 16 * 1024
 # What meets where two parts meet is mostly a word or two.
 _KEPT_JOINS = 16 * 1024
 _JOIN_CHARS = 256
@@ -46,45 +49,67 @@ class Gauge:
 
     def tape(self, text: str) -> Tape:
         """`text` measured, or remembered from when it was."""
+        return self.tapes((text,))[0]
+
+    def tapes(self, texts: Sequence[str]) -> list[Tape]:
+        """Each text measured, or remembered from when it was; those that are new side by side."""
         with self._lock:
-            found = self._tapes.get(text)
-            if found is not None:
-                self._tapes.move_to_end(text)
-                return found
-        with courtesy(len(text)):
-            tape = measured(text, self._scale)
+            found = list(map(self._tapes.get, texts))
+            for text, tape in zip(texts, found, strict=True):
+                if tape is not None:
+                    self._tapes.move_to_end(text)
+        new = list(dict.fromkeys(text for text, tape in zip(texts, found, strict=True) if tape is None))
+        if not new:
+            return [tape for tape in found if tape is not None]
+        with courtesy(sum(map(len, new))):
+            fresh = dict(zip(new, measured(new, self._scale), strict=True))
+        self._keep(fresh)
+        return [fresh[text] if tape is None else tape for text, tape in zip(texts, found, strict=True)]
+
+    def _keep(self, fresh: Mapping[str, Tape]) -> None:
         with self._lock:
-            if text not in self._tapes:
-                self._tapes[text] = tape
-                self._kept_chars += len(text)
-            while self._kept_chars > _KEPT_CHARS:
+            for text, tape in fresh.items():
+                if text not in self._tapes:
+                    self._tapes[text] = tape
+                    self._kept_chars += len(text)
+            while self._kept_chars > _KEPT_CHARS or len(self._tapes) > _KEPT_TEXTS:
                 self._kept_chars -= len(self._tapes.popitem(last=False)[0])
-        return tape
 
     def run(self, parts: Iterable[Part], *, guess: bool = False) -> Run:
         """`parts` joined to one run; with `guess`, closed at steps as well, which is quick and nearly sure."""
         head: str | None = None
-        waiting: list[str] = []
+        waiting = ""
         joins: list[str] = []
         counted: list[Counts] = []
         for part in parts:
             if isinstance(part, str):
-                waiting.append(part)
+                waiting += part
                 continue
-            run = _closed(part, guess=guess)
-            waiting.append(run.head)
-            if run.counts is not None:
-                if head is None:
-                    head = "".join(waiting)
-                else:
-                    joins.append("".join(waiting))
-                counted.append(run.counts)
-                waiting = [run.tail]
-        rest = "".join(waiting)
+            # Most parts are whole texts, and there can be thousands: no call for those.
+            run = part.whole if isinstance(part, Tape) and not guess else _closed(part, guess=guess)
+            if run.counts is None:
+                waiting += run.head
+                continue
+            if head is None:
+                head = waiting + run.head
+            else:
+                joins.append(waiting + run.head)
+            counted.append(run.counts)
+            waiting = run.tail
         if head is None:
-            return Run(rest)
-        counted += self._counts(joins)
-        return Run(head, summed(counted), rest)
+            return Run(waiting)
+        return Run(head, summed(counted + self._counts(joins)), waiting)
+
+    def count_joined(self, tapes: Sequence[Tape], separator: str) -> TokenCount:
+        """How many tokens whole texts are, joined by `separator`: the most frequent case of `count`."""
+        runs = [tape.whole for tape in tapes]
+        if not runs or None in [run.counts for run in runs]:
+            parts = [part for tape in tapes for part in (separator, tape)]
+            return self.count(parts[1:])
+        joins = [before.tail + separator + after.head for before, after in pairwise(runs)]
+        ends = [end for end in (runs[0].head, runs[-1].tail) if end]
+        counted: list[Counts] = [run.counts for run in runs]  # type: ignore[misc]
+        return self._scale.total(summed(counted + self._counts(joins + ends)))
 
     def count(self, parts: Iterable[Part], *, guess: bool = False) -> TokenCount:
         """How many tokens `parts` are, joined and counted whole."""
@@ -94,23 +119,34 @@ class Gauge:
             counts.append(run.counts)
         return self._scale.total(summed(counts)) if counts else NOTHING
 
-    def reach(self, tape: Tape, room_tokens: int) -> int:
-        """About how many of the first characters of `tape` take up that room; a place to begin looking."""
-        places, sums = tape.steps
-        found = bisect_right(sums, room_tokens, key=lambda counts: self._scale.total(counts).upper)
-        if found == len(places):
-            return len(tape.text)
-        last, beyond = max(found - 1, 0), found
-        used = self._scale.total(sums[last]).upper
-        step_tokens = max(self._scale.total(sums[beyond]).upper - used, 1)
-        return places[last] + (places[beyond] - places[last]) * max(room_tokens - used, 0) // step_tokens
+    def reach(self, span: Span, room_tokens: int, *, from_right: bool = False) -> int:
+        """About how many characters of `span` take up that room, from one end; a place to begin looking."""
+        places, sums = span.tape.steps
+        first, last = bisect_left(places, span.start), bisect_right(places, span.end) - 1
+        size = span.end - span.start
+        if first >= last:
+            return size // 2
+        origin = last if from_right else first
+
+        def tokens(steps: int) -> int:
+            at = last - steps if from_right else first + steps
+            return self._scale.total(tuple(map(abs, map(sub, sums[at], sums[origin])))).upper if steps else 0
+
+        full = bisect_right(range(last - first + 1), room_tokens, key=tokens) - 1
+        at, beyond = (last - full, last - full - 1) if from_right else (first + full, first + full + 1)
+        chars = abs(places[at] - places[origin])
+        if full < last - first:
+            step_tokens = max(tokens(full + 1) - tokens(full), 1)
+            chars += abs(places[beyond] - places[at]) * (room_tokens - tokens(full)) // step_tokens
+        return min(max(chars, 0), size)
 
     def _counts(self, joins: Sequence[str]) -> list[Counts]:
         """What is counted in each of `joins`, which are tokenised together where they are new."""
         known = self._joins
-        new = [join for join in joins if join not in known]
-        if not new:
+        try:
             return [known[join] for join in joins]
+        except KeyError:
+            new = [join for join in joins if join not in known]
         fresh = dict(zip(new, self._scale.counts(new), strict=True))
         found = [known[join] if join in known else fresh[join] for join in joins]
         if len(known) + len(fresh) > _KEPT_JOINS:

@@ -7,12 +7,14 @@ seam, a difference of two sums, and a few characters after its last: only those 
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from operator import add, sub
 from typing import NamedTuple
 
 from foveate.tokens.pieces import AFTER_WORDS, Seam, cut
 from foveate.tokens.rendering import Counts, Scale
+from foveate.values import NOTHING as ZERO
+from foveate.values import TokenCount
 
 # Short enough that finding a place inside a piece costs little, long enough that remembering the piece does.
 PIECE_CHARS = 1024
@@ -31,6 +33,9 @@ class Run(NamedTuple):
     head: str
     counts: Counts | None = None
     tail: str = ""
+
+
+NOTHING = Run("")
 
 
 class Marks(NamedTuple):
@@ -57,21 +62,36 @@ class Tape(NamedTuple):
     steps: Marks
     whole: Run
     """All of it, closed at its seams."""
+    total: TokenCount
 
 
-def measured(text: str, scale: Scale) -> Tape:
-    """`text` measured; each of its pieces is counted once."""
-    borders = _borders(text, scale.seam or AFTER_WORDS)
-    pieces = [text[start:end] for start, end in pairwise(borders)]
+_EMPTY = Tape("", Marks((0,), ((),)), Marks((0,), ((),)), NOTHING, ZERO)
+
+
+def measured(texts: Sequence[str], scale: Scale) -> list[Tape]:
+    """`texts` measured; each of their pieces is counted once, all of them side by side."""
+    all_borders = [_borders(text, scale.seam or AFTER_WORDS) for text in texts]
+    pieces = [
+        text[start:end]
+        for text, borders in zip(texts, all_borders, strict=True)
+        for start, end in pairwise(borders)
+    ]
+    counts = iter(scale.counts([piece if len(piece) <= _LONG_CHARS else "" for piece in pieces]))
+    return [
+        _tape(text, borders, list(islice(counts, len(borders) - 1)), scale)
+        for text, borders in zip(texts, all_borders, strict=True)
+    ]
+
+
+def _tape(text: str, borders: Sequence[int], counts: Sequence[Counts], scale: Scale) -> Tape:
+    """`text` from what was counted in its pieces; those that are too long were not, and are now."""
+    if not text:
+        return _EMPTY
+    is_long = any(end - start > _LONG_CHARS for start, end in pairwise(borders))
+    seams, steps = _stepped(text, borders, counts, scale) if is_long else 2 * (_marks(borders, counts),)
     if scale.seam is None:
-        seams = _marks([0, len(text)], scale.counts([text]))
-        return Tape(text, seams, _marks(borders, scale.counts(pieces)), Run(text))
-    counts = scale.counts([piece if len(piece) <= _LONG_CHARS else "" for piece in pieces])
-    if all(len(piece) <= _LONG_CHARS for piece in pieces):
-        seams = steps = _marks(borders, counts)
-    else:
-        seams, steps = _stepped(pieces, counts, scale)
-    return Tape(text, seams, steps, seams.run(text, 0, len(text)))
+        seams = _marks((0, len(text)), scale.counts([text]))
+    return Tape(text, seams, steps, seams.run(text, 0, len(text)), scale.total(seams.sums[-1]))
 
 
 def _borders(text: str, seam: Seam) -> list[int]:
@@ -88,20 +108,20 @@ def _borders(text: str, seam: Seam) -> list[int]:
     return sorted(borders)
 
 
-def _stepped(pieces: Sequence[str], counts: Sequence[Counts], scale: Scale) -> tuple[Marks, Marks]:
+def _stepped(text: str, borders: Sequence[int], counts: Sequence[Counts], scale: Scale) -> tuple[Marks, Marks]:
     """Seams, and steps inside the pieces that are long; `counts` are of the others."""
-    seams, steps, step_counts = [0], [0], list[Counts]()
-    seam_counts = list(counts)
-    for i, piece in enumerate(pieces):
-        found: Sequence[tuple[int, Counts]] = [(len(piece), counts[i])]
-        if len(piece) > _LONG_CHARS:
+    steps, step_counts, seam_counts = [0], list[Counts](), list[Counts]()
+    for (start, end), count in zip(pairwise(borders), counts, strict=True):
+        found: Sequence[tuple[int, Counts]] = [(end - start, count)]
+        if end - start > _LONG_CHARS:
+            piece = text[start:end]
             told = scale.steps(piece, PIECE_CHARS)
             found = _apart(piece, scale) if told is None else told
-            seam_counts[i] = scale.counts([piece])[0] if told is None else summed(count for _, count in told)
-        steps += [seams[-1] + end for end, _ in found]
-        step_counts += [count for _, count in found]
-        seams.append(seams[-1] + len(piece))
-    return _marks(seams, seam_counts), _marks(steps, step_counts)
+            count = scale.counts([piece])[0] if told is None else summed(count for _, count in told)
+        steps += [start + at for at, _ in found]
+        step_counts += [each for _, each in found]
+        seam_counts.append(count)
+    return _marks(borders, seam_counts), _marks(steps, step_counts)
 
 
 def _apart(piece: str, scale: Scale) -> list[tuple[int, Counts]]:
@@ -111,7 +131,7 @@ def _apart(piece: str, scale: Scale) -> list[tuple[int, Counts]]:
 
 
 def _marks(borders: Sequence[int], counts: Sequence[Counts]) -> Marks:
-    nothing = tuple(0 for _ in counts[0]) if counts else ()
+    nothing = tuple(0 for _ in counts[0])
     return Marks(borders, list(accumulate(counts, _plus, initial=nothing)))
 
 

@@ -1,6 +1,5 @@
 """Offline counts are those of the tokenizers that the models use."""
 
-import base64
 import gzip
 import json
 import os
@@ -8,12 +7,10 @@ import signal
 import time
 import unicodedata
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 import splintr
-import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
@@ -21,33 +18,10 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from foveate.tokens.bpe import Bpe
 from foveate.tokens.pieces import cut
 from foveate.tokens.vocabulary import BUNDLED, bundled, from_file
+from tests.unit.tokens.oracle import PATTERNS, tiktoken_encoding
 from tests.unit.tokens.texts import any_texts, texts
 
-# As in tiktoken_ext/openai_public.py: the engine's own spelling would prove less.
-O200K = "|".join(
-    (
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"\p{N}{1,3}",
-        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
-        r"\s*[\r\n]+",
-        r"\s+(?!\S)",
-        r"\s+",
-    )
-)
-CL100K = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
-    r"|\s+(?!\S)|\s"
-)
-PATTERNS = {"o200k_base": O200K, "cl100k_base": CL100K}
 SEPARATOR = "\n__ggml_vocab_test__\n"
-
-
-@cache
-def tiktoken_encoding(shared_data: Path, name: str) -> tiktoken.Encoding:
-    lines = gzip.decompress((shared_data / "tokenizers" / f"{name}.tiktoken.gz").read_bytes()).splitlines()
-    ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
-    return tiktoken.Encoding(name, pat_str=PATTERNS[name], mergeable_ranks=ranks, special_tokens={})
 
 
 def qwen_tokenizer(shared_data: Path) -> Tokenizer:

@@ -1,0 +1,205 @@
+"""Assembling a prompt: every section up to its own cap, then the ladder until the whole fits."""
+
+from collections.abc import Mapping, Sequence
+
+from foveate.budget.budgets import SectionRule
+from foveate.budget.climbing import Climb
+from foveate.budget.cutting import Room, cut, unmarked_head
+from foveate.budget.ladders import Ladder
+from foveate.budget.prompt import Action, Prompt, SectionReport
+from foveate.budget.report import BUDGET_SECTION, context_budget
+from foveate.budget.sections import Keep, Priority, Section
+from foveate.budget.standing import (
+    SEPARATOR,
+    Standing,
+    cap_of,
+    count_of,
+    joined,
+    report,
+    stand,
+    text_of,
+    untouched,
+)
+from foveate.errors import BadOption, BudgetExceeded, SectionSize
+from foveate.tokens.gauge import Gauge
+from foveate.tokens.tape import Tape
+from foveate.values import TokenCount
+
+# How often numbers are written anew until they are right.
+_TRIES = 8
+
+CAP = "cap"
+"""The rung that a section's own cap is recorded as."""
+
+
+def assemble(
+    sections: Sequence[Section],
+    *,
+    limit_tokens: int,
+    ladder: Ladder,
+    gauge: Gauge,
+    rules: Mapping[str, SectionRule] | None = None,
+    show_budget: bool = False,
+) -> Prompt:
+    """The sections joined by blank lines and cut to fit in `limit_tokens`, counted whole.
+
+    `rules` hold over what sections say of themselves; `show_budget` adds the section that shows the budget.
+
+    Raises:
+        BudgetExceeded: what may not be cut does not fit; carries every section's size.
+        BadOption: two sections of one name.
+    """
+    _check_names(sections, reserved=BUDGET_SECTION if show_budget else None)
+    ruled = [rules[s.name].applied(s) if rules and s.name in rules else s for s in sections]
+    if show_budget:
+        return _with_budget(ruled, limit_tokens, ladder, gauge)
+    measured = _measured(ruled, limit_tokens, gauge)
+    return _whole(measured, limit_tokens, gauge) or _prompt(
+        *_climbed(measured, limit_tokens, ladder, gauge), limit_tokens
+    )
+
+
+Measured = list[tuple[Section, Tape, int | None]]
+"""Sections as they come, measured, and the cap of each."""
+
+
+def _measured(sections: Sequence[Section], limit_tokens: int, gauge: Gauge) -> Measured:
+    tapes = gauge.tapes([section.text if section.enabled else "" for section in sections])
+    caps = [cap_of(section, limit_tokens) for section in sections]
+    return list(zip(sections, tapes, caps, strict=True))
+
+
+def _whole(measured: Measured, limit_tokens: int, gauge: Gauge) -> Prompt | None:
+    """The prompt in which nothing is cut, where that fits: most prompts do, and need no more than this."""
+    if any(cap is not None and tape.total.upper > cap for _, tape, cap in measured):
+        return None
+    count = gauge.count_joined([tape for _, tape, _ in measured if tape.text], SEPARATOR)
+    if count.upper > limit_tokens:
+        return None
+    return Prompt(
+        text=SEPARATOR.join([tape.text for _, tape, _ in measured if tape.text]),
+        count=count,
+        limit_tokens=limit_tokens,
+        sections=tuple(
+            [
+                report(section, tape, cap, tape.text, tape.total.tokens, untouched(section))
+                for section, tape, cap in measured
+            ]
+        ),
+        cuts=(),
+    )
+
+
+def _climbed(measured: Measured, limit_tokens: int, ladder: Ladder, gauge: Gauge) -> tuple[Climb, TokenCount]:
+    """The sections cut to fit."""
+    standings = [stand(section, tape, cap) for section, tape, cap in measured]
+    climb = Climb(gauge, limit_tokens, standings)
+    for standing in standings:
+        if standing.cap_tokens is not None and standing.after.upper > standing.cap_tokens:
+            _cap(climb, standing, standing.cap_tokens)
+    count = climb.count()
+    if count.upper > limit_tokens:
+        _check_required(climb)
+        count = climb.climb(ladder, count)
+    if count.upper > limit_tokens:
+        ended = f"the ladder {ladder.name} has ended, and the prompt"
+        raise _exceeded(climb.standings, ended, count.upper, limit_tokens)
+    return climb, count
+
+
+def _cap(climb: Climb, standing: Standing, cap_tokens: int) -> None:
+    """Cut a section to its own cap; a required one without a marker, where there is no room for it.
+
+    Raises:
+        BudgetExceeded: not even so is anything left of a required one.
+    """
+    body, room = standing.body(), Room(climb.gauge, cap_tokens)
+    parts = None if body is None else cut(body, room)
+    if parts is None and standing.is_required:
+        parts = None if body is None or body.keep is Keep.WHOLE else unmarked_head(body, room)
+        if parts is None:
+            what = f"section {standing.section.name} is required, but its own cap leaves nothing of it: it"
+            raise _exceeded(climb.standings, what, standing.after.upper, cap_tokens)
+    before = standing.after.tokens
+    standing.leave(parts or (), Action.DROPPED if parts is None else Action.TRUNCATED, climb.gauge)
+    climb.record(standing, CAP, before, f"its own cap is {cap_tokens:,} tokens")
+
+
+def _check_required(climb: Climb) -> None:
+    """Required sections are whole, up to their own caps.
+
+    Raises:
+        BudgetExceeded: they alone do not fit.
+    """
+    required = [standing for standing in climb.standings if standing.is_required]
+    upper = count_of(required, climb.gauge).upper
+    if upper > climb.limit_tokens:
+        raise _exceeded(climb.standings, "what is required", upper, climb.limit_tokens)
+
+
+def _exceeded(standings: Sequence[Standing], what: str, tokens: int, limit_tokens: int) -> BudgetExceeded:
+    sizes = tuple(
+        SectionSize(s.section.name, s.section.priority.value, s.tape.total.tokens, s.after.tokens)
+        for s in standings
+    )
+    listed = ", ".join(f"{size.name} ({size.priority}) {size.after:,}" for size in sizes)
+    reason = f"{what} takes {tokens:,} of {limit_tokens:,} tokens: {listed}; raise the limit, or cap a section"
+    return BudgetExceeded(reason, limit_tokens=limit_tokens, tokens=tokens, sections=sizes)
+
+
+def _prompt(climb: Climb, count: TokenCount, limit_tokens: int) -> Prompt:
+    return Prompt(
+        text=text_of(joined(climb.standings)),
+        count=count,
+        limit_tokens=limit_tokens,
+        sections=tuple(standing.report() for standing in climb.standings),
+        cuts=tuple(climb.cuts),
+    )
+
+
+def _with_budget(sections: Sequence[Section], limit_tokens: int, ladder: Ladder, gauge: Gauge) -> Prompt:
+    """A prompt that ends with a section on what fills it, itself among it.
+
+    How long that section is depends on the numbers in it, and they on how long it is. So room is made for the
+    longest that they can be, and the section is then written until its numbers are what is counted.
+    """
+    measured = _measured(sections, limit_tokens, gauge)
+    widest = [_widest(*each) for each in measured]
+    shown = context_budget(widest, tokens=limit_tokens, limit_tokens=limit_tokens)
+    own = Section(BUDGET_SECTION, shown, priority=Priority.REQUIRED)
+    room_tokens = limit_tokens
+    for _ in range(_TRIES):
+        climb, count = _climbed([*measured, (own, gauge.tape(shown), None)], room_tokens, ladder, gauge)
+        count = _written(climb, count, limit_tokens)
+        if count.upper <= limit_tokens:
+            return _prompt(climb, count, limit_tokens)
+        room_tokens -= count.upper - limit_tokens
+    raise _exceeded(climb.standings, "with the section on the budget, the prompt", count.upper, limit_tokens)
+
+
+def _written(climb: Climb, count: TokenCount, limit_tokens: int) -> TokenCount:
+    """The count of the prompt after its last section was written with that count in it."""
+    *others, own = climb.standings
+    reports = [standing.report() for standing in others]
+    for _ in range(_TRIES):
+        tokens = count.tokens
+        own.tape = climb.gauge.tape(context_budget(reports, tokens=tokens, limit_tokens=limit_tokens))
+        own.leave((own.tape,), Action.KEPT, climb.gauge)
+        count = climb.count()
+        if count.tokens == tokens:
+            break
+    return count
+
+
+def _widest(section: Section, tape: Tape, cap: int | None) -> SectionReport:
+    """A section's report with as many digits as it can come to have."""
+    return report(section, tape, cap, "", tape.total.tokens if cap is None else cap, untouched(section))
+
+
+def _check_names(sections: Sequence[Section], reserved: str | None) -> None:
+    names: set[str] = set() if reserved is None else {reserved}
+    for section in sections:
+        if section.name in names:
+            taken = "the section on the budget" if section.name == reserved else "another section"
+            raise BadOption(f"section {section.name!r}: {taken} has that name; give it one of its own")
+        names.add(section.name)

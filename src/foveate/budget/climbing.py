@@ -1,0 +1,151 @@
+"""Climbing a ladder: its cuts one after the other, until the prompt fits."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from foveate.budget.cutting import OLDER_TRUNCATED, Parts, Room, cut
+from foveate.budget.edges import Listed, largest
+from foveate.budget.ladders import Drop, Ladder, LastLines, Replace, Rung, Truncate, label, names
+from foveate.budget.prompt import Action, Cut
+from foveate.budget.sections import Priority
+from foveate.budget.standing import SEPARATOR, Standing, count_of, joined
+from foveate.tokens.gauge import Gauge, Span
+from foveate.tokens.tape import NOTHING
+from foveate.values import TokenCount
+
+_RANKS = {priority: rank for rank, priority in enumerate(Priority)}
+
+
+@dataclass(slots=True)
+class Climb:
+    """A prompt that is being made to fit: its sections as they stand, and what was cut so far."""
+
+    gauge: Gauge
+    limit_tokens: int
+    standings: Sequence[Standing]
+    cuts: list[Cut] = field(default_factory=list)
+
+    def count(self) -> TokenCount:
+        """How many tokens the prompt is now, counted whole."""
+        return count_of(self.standings, self.gauge)
+
+    def climb(self, ladder: Ladder, count: TokenCount) -> TokenCount:
+        """How many tokens of `count` are left after as many rungs as it takes; too many where none helped.
+
+        Each rung cuts what the one below has left.
+        """
+        for rung in ladder.rungs:
+            if count.upper <= self.limit_tokens:
+                break
+            victims = self._victims(rung)
+            if isinstance(rung, Truncate | Drop):
+                self._leave_out(victims, rung, label(ladder, rung), count.upper - self.limit_tokens)
+            else:
+                self._shorten(victims, rung, label(ladder, rung))
+            count = self.count()
+        return count
+
+    def _victims(self, rung: Rung) -> list[Standing]:
+        """Whom a rung may cut, the lowest priority first, of equals the later; never one that is required."""
+        found = [
+            standing
+            for standing in reversed(self.standings)
+            if standing.parts
+            and not standing.is_required
+            and (not rung.sections or names(rung, standing.section.name))
+        ]
+        return sorted(found, key=lambda standing: _RANKS[standing.section.priority], reverse=True)
+
+    def _leave_out(self, victims: Sequence[Standing], rung: Truncate | Drop, name: str, over: int) -> None:
+        """Leave out as many as it takes, and put back what fits of the last where it may be truncated."""
+        turn = {id(victim): number for number, victim in enumerate(victims)}
+        total = len(victims)
+
+        def fits(kept: int) -> bool:
+            staying = [each for each in self.standings if turn.get(id(each), total) >= total - kept]
+            return count_of(staying, self.gauge).upper <= self.limit_tokens
+
+        sizes = list(accumulate(victim.after.upper + 1 for victim in victims))
+        guess = max(total - bisect_left(sizes, over) - 1, 0)
+        kept = largest(Listed(range(total + 1)), fits, low=0, high=total, guess=guess, step=1)
+        reason = f"{over:,} tokens over the limit of {self.limit_tokens:,}"
+        before = [victim.after.tokens for victim in victims[: total - kept]]
+        for victim in victims[: total - kept]:
+            victim.leave((), Action.DROPPED, self.gauge)
+        if isinstance(rung, Truncate) and kept < total:
+            self._put_back(victims[total - kept - 1])
+        for victim, tokens in zip(victims, before, strict=False):
+            lowest = f"lowest priority first, and this is {victim.section.priority}"
+            self.record(victim, name, tokens, f"{reason}; {'the ladder names it' if rung.sections else lowest}")
+
+    def _put_back(self, standing: Standing) -> None:
+        """Put back the largest piece that fits of a section that was left out."""
+        body, cap_tokens = standing.body(), standing.cap_tokens
+        parts = None if body is None else cut(body, self._place(standing))
+        # What its cap allows did not fit here, so this is less, but for what meets at its ends.
+        if parts is not None and (cap_tokens is None or self.gauge.count(parts).upper <= cap_tokens):
+            standing.leave(parts, Action.TRUNCATED, self.gauge)
+
+    def _place(self, standing: Standing) -> Room:
+        """The room between what stands before and what stands after a section."""
+        at = next(i for i, each in enumerate(self.standings) if each is standing)
+        before, after = joined(self.standings[:at]), joined(self.standings[at + 1 :])
+        return Room(
+            self.gauge,
+            self.limit_tokens,
+            self.gauge.run((*before, SEPARATOR)) if before else NOTHING,
+            self.gauge.run((SEPARATOR, *after)) if after else NOTHING,
+        )
+
+    def _shorten(self, victims: Sequence[Standing], rung: LastLines | Replace, name: str) -> None:
+        """Cut each as the rung says, where that makes it shorter, until the prompt fits."""
+        for victim in victims:
+            over = self.count().upper - self.limit_tokens
+            if over <= 0:
+                return
+            before = victim.after
+            if isinstance(rung, LastLines):
+                parts, start = _last_lines(victim, rung.lines)
+            else:
+                parts, start = _line(victim, rung.text), None
+            if self.gauge.count(parts).upper < before.upper:
+                action = Action.TRUNCATED if isinstance(rung, LastLines) else Action.REPLACED
+                victim.leave(parts, action, self.gauge)
+                victim.start = start
+                reason = f"{over:,} tokens over the limit of {self.limit_tokens:,}"
+                self.record(victim, name, before.tokens, reason)
+
+    def record(self, standing: Standing, rung: str, before: int, reason: str) -> None:
+        """Remember what was cut, and why."""
+        self.cuts.append(
+            Cut(
+                section=standing.section.name,
+                rung=rung,
+                before=before,
+                after=standing.after.tokens,
+                reason=reason,
+            )
+        )
+
+
+def _last_lines(standing: Standing, lines: int) -> tuple[Parts, int | None]:
+    """The newest lines of a section with the marker, and where they start."""
+    if standing.start is None:
+        return standing.parts, None
+    text = standing.tape.text
+    end = at = len(text.rstrip())
+    for _ in range(lines):
+        at = text.rfind("\n", standing.start, at)
+        if at < 0:
+            return standing.parts, standing.start
+    return (Span(standing.tape, at + 1, end), f"\n{OLDER_TRUNCATED}"), at + 1
+
+
+def _line(standing: Standing, text: str) -> Parts:
+    """The line that stands for a section, with how many items it had: of a text, lines that are not blank."""
+    items = standing.section.items
+    lines = standing.section.text.splitlines() if items is None else items
+    count = sum(1 for line in lines if not isinstance(line, str) or line.strip())
+    return (text.replace("{items}", str(count)),)

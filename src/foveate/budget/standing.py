@@ -1,0 +1,133 @@
+"""Where each section stands while a prompt is made to fit: what is left of it, and what could still be cut."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from foveate.budget.cutting import Body, Parts
+from foveate.budget.prompt import Action, SectionReport
+from foveate.budget.sections import Priority, Section
+from foveate.tokens.gauge import Gauge, Part, Span
+from foveate.tokens.tape import Run, Tape
+from foveate.values import NOTHING, TokenCount
+
+SEPARATOR = "\n\n"
+
+
+@dataclass(slots=True)
+class Standing:
+    """A section on its way into a prompt: what is left of it, how much that is by itself, and what was done.
+
+    `start` is where in its text it begins, for what may still be cut; None where it can only be left out.
+    """
+
+    section: Section
+    tape: Tape
+    cap_tokens: int | None
+    parts: Parts
+    after: TokenCount
+    start: int | None = 0
+    action: Action = Action.KEPT
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it may not be cut for want of room."""
+        return self.section.priority is Priority.REQUIRED
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was cut of it."""
+        return self.action is Action.KEPT
+
+    def leave(self, parts: Parts, action: Action, gauge: Gauge) -> None:
+        """Leave only `parts` of it."""
+        self.parts, self.action = parts, action
+        self.after = gauge.count(parts) if parts else NOTHING
+
+    def body(self) -> Body | None:
+        """What it can be cut from; None where it can only be left out."""
+        if self.start is None:
+            return None
+        text, items = self.tape.text, self.section.items
+        end = len(text.rstrip())
+        if items is None:
+            return Body(tape=self.tape, keep=self.section.keep, start=self.start, end=end)
+        ends = list(accumulate(len(item.text) + 1 for item in items))
+        spans = [(last - 1 - len(item.text), last - 1) for item, last in zip(items, ends, strict=True)]
+        ranking = sorted(range(len(items)), key=lambda number: _rank(items[number].score), reverse=True)
+        return Body(
+            tape=self.tape, keep=self.section.keep, start=self.start, end=end, items=spans, ranking=ranking
+        )
+
+    def report(self) -> SectionReport:
+        """How it stands."""
+        text = text_of(self.parts)
+        return report(self.section, self.tape, self.cap_tokens, text, self.after.tokens, self.action)
+
+
+def report(
+    section: Section, tape: Tape, cap_tokens: int | None, text: str, after: int, action: Action
+) -> SectionReport:
+    """What became of a section, in a value of its own."""
+    return SectionReport(
+        name=section.name,
+        priority=section.priority,
+        stability=section.stability,
+        before=tape.total.tokens,
+        after=after,
+        cap_tokens=cap_tokens,
+        action=action,
+        text=text,
+    )
+
+
+def stand(section: Section, tape: Tape, cap_tokens: int | None) -> Standing:
+    """A section whole, before any cut; a disabled one takes nothing."""
+    parts = (tape,) if tape.text else ()
+    return Standing(section, tape, cap_tokens, parts, tape.total, action=untouched(section))
+
+
+def untouched(section: Section) -> Action:
+    """What became of a section that was not cut."""
+    return Action.KEPT if section.enabled else Action.DISABLED
+
+
+def joined(standings: Iterable[Standing]) -> list[Part]:
+    """What is left of them, with a blank line between."""
+    parts = [part for standing in standings if standing.parts for part in (SEPARATOR, *standing.parts)]
+    return parts[1:]
+
+
+def count_of(standings: Sequence[Standing], gauge: Gauge) -> TokenCount:
+    """How many tokens what is left of them is, joined and counted whole."""
+    there = [standing for standing in standings if standing.parts]
+    tapes = [standing.tape for standing in there if standing.is_whole]
+    if len(tapes) == len(there):
+        return gauge.count_joined(tapes, SEPARATOR)
+    return gauge.count(joined(there))
+
+
+def text_of(parts: Iterable[Part]) -> str:
+    """`parts` as the text that they are."""
+    return "".join([part if isinstance(part, str) else _text(part) for part in parts])
+
+
+def _text(part: Span | Tape | Run) -> str:
+    if isinstance(part, Tape):
+        return part.text
+    if isinstance(part, Span):
+        return part.tape.text[part.start : part.end]
+    raise TypeError("a run has given up its text")
+
+
+def cap_of(section: Section, limit_tokens: int) -> int | None:
+    """A section's own cap: the smaller of its number and its share of the limit."""
+    if section.share is None:
+        return section.max_tokens
+    share_tokens = int(section.share * limit_tokens)
+    return share_tokens if section.max_tokens is None else min(section.max_tokens, share_tokens)
+
+
+def _rank(score: float | None) -> tuple[bool, float]:
+    """What ranks an item: its score; those without one come after all others, in their order."""
+    return (False, 0.0) if score is None else (True, score)

@@ -1,0 +1,140 @@
+"""What must always hold of an assembled prompt, whatever its sections, ladder and counter."""
+
+from itertools import pairwise, product
+from pathlib import Path
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+import foveate
+from foveate.budget import Action, Budget, Priority, Prompt, Section
+from foveate.errors import BudgetExceeded
+from foveate.tokens.gauge import TextCounter
+from tests.unit.budget.sectioned import counters, ladders, limits, sections
+from tests.unit.tokens.oracle import tiktoken_encoding
+
+RANKS = {priority: rank for rank, priority in enumerate(Priority)}
+PRIORITY_LADDERS = st.sampled_from(("truncate_low_priority", "drop_low_priority"))
+
+
+def assembled(
+    some: list[Section], limit_tokens: int, ladder: object, counter: TextCounter | str, *, show: bool = False
+) -> Prompt | None:
+    """The prompt, or None where what is required does not fit."""
+    try:
+        prompt = foveate.assemble(some, Budget(limit_tokens, 0, ladder), counter, show_budget=show)  # type: ignore[arg-type]
+    except BudgetExceeded as error:
+        event("does not fit")
+        exceeded = error
+    else:
+        event("cut" if prompt.cuts else "whole")
+        return prompt
+    assert exceeded.limit_tokens < exceeded.tokens
+    assert [size.name for size in exceeded.sections][: len(some)] == [section.name for section in some]
+    return None
+
+
+@pytest.mark.parametrize("name", counters())
+def test_the_finished_prompt_counted_whole_is_within_the_budget(name: str) -> None:
+    counter = counters()[name]
+
+    @settings(max_examples=60)
+    @given(some=sections(), limit_tokens=limits, ladder=ladders, show=st.booleans())
+    def holds(some: list[Section], limit_tokens: int, ladder: object, show: bool) -> None:
+        prompt = assembled(some, limit_tokens, ladder, counter, show=show)
+        if prompt is not None:
+            assert prompt.count == counter.text(prompt.text)
+            assert prompt.count.upper <= limit_tokens == prompt.limit_tokens
+            assert prompt.text == "\n\n".join(section.text for section in prompt.sections if section.text)
+
+    holds()
+
+
+@pytest.mark.parametrize(("model", "vocabulary"), [("gpt-4o", "o200k_base"), ("gpt-4", "cl100k_base")])
+def test_an_independent_tokenizer_counts_the_same(shared_data: Path, model: str, vocabulary: str) -> None:
+    oracle = tiktoken_encoding(shared_data, vocabulary)
+
+    @settings(max_examples=100)
+    @given(some=sections(), limit_tokens=limits, ladder=ladders)
+    def holds(some: list[Section], limit_tokens: int, ladder: object) -> None:
+        prompt = assembled(some, limit_tokens, ladder, model)
+        if prompt is not None:
+            whole = prompt.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            assert len(oracle.encode_ordinary(whole)) == prompt.tokens <= limit_tokens
+
+    holds()
+
+
+@settings(max_examples=250)
+@given(some=sections(), limit_tokens=limits, ladder=ladders, name=st.sampled_from(tuple(counters())))
+def test_a_required_section_is_whole_up_to_its_own_cap(
+    some: list[Section], limit_tokens: int, ladder: object, name: str
+) -> None:
+    prompt = assembled(some, limit_tokens, ladder, counters()[name])
+    if prompt is None:
+        return
+    for section, report in zip(some, prompt.sections, strict=True):
+        if section.priority is Priority.REQUIRED and section.enabled:
+            cap = report.cap_tokens
+            if cap is None or counters()[name].text(section.text).upper <= cap:
+                assert report.text == section.text
+            else:
+                assert report.text
+                assert counters()[name].text(report.text).upper <= cap
+            assert {cut.rung for cut in prompt.cuts if cut.section == section.name} <= {"cap"}
+
+
+@settings(max_examples=250)
+@given(some=sections(), limit_tokens=limits, ladder=PRIORITY_LADDERS, name=st.sampled_from(tuple(counters())))
+def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_give(
+    some: list[Section], limit_tokens: int, ladder: str, name: str
+) -> None:
+    prompt = assembled(some, limit_tokens, ladder, counters()[name])
+    if prompt is None:
+        return
+    wanting = {cut.section for cut in prompt.cuts if cut.rung != "cap"}
+    places = list(enumerate(prompt.sections))
+    for (place, report), (other_place, other) in product(places, places):
+        is_lower = (RANKS[other.priority], other_place) > (RANKS[report.priority], place)
+        if report.name in wanting and is_lower:
+            assert other.after == 0
+            assert other.text == ""
+
+
+@settings(max_examples=150)
+@given(some=sections(), limit_tokens=limits, ladder=ladders, name=st.sampled_from(tuple(counters())))
+def test_every_cut_is_recorded_with_its_reason_and_numbers(
+    some: list[Section], limit_tokens: int, ladder: object, name: str
+) -> None:
+    prompt = assembled(some, limit_tokens, ladder, counters()[name])
+    if prompt is None:
+        return
+    for section, report in zip(some, prompt.sections, strict=True):
+        text = section.text if section.enabled else ""
+        cuts = [cut for cut in prompt.cuts if cut.section == section.name]
+        assert report.before == counters()[name].text(text).tokens
+        assert report.after == counters()[name].text(report.text).tokens
+        assert bool(cuts) == (report.text != text)
+        assert (report.action in (Action.KEPT, Action.DISABLED)) == (not cuts)
+        if cuts:
+            assert all(cut.reason and cut.rung for cut in cuts)
+            assert [cuts[0].before, cuts[-1].after] == [report.before, report.after]
+            assert all(one.after == other.before for one, other in pairwise(cuts))
+
+
+@settings(max_examples=100)
+@given(some=sections(required=False), limit_tokens=limits, ladder=PRIORITY_LADDERS)
+def test_on_the_priority_ladders_what_is_not_required_always_gives_way(
+    some: list[Section], limit_tokens: int, ladder: str
+) -> None:
+    assert assembled(some, limit_tokens, ladder, "gpt-4o") is not None
+
+
+@settings(max_examples=100)
+@given(some=sections(), limit_tokens=limits)
+def test_the_same_sections_give_the_same_prompt(some: list[Section], limit_tokens: int) -> None:
+    """Also where all of them were measured before, and the counter remembers them."""
+    assert assembled(some, limit_tokens, "truncate_low_priority", "gpt-4o") == assembled(
+        some, limit_tokens, "truncate_low_priority", "gpt-4o"
+    )

@@ -1,0 +1,336 @@
+"""How a prompt is put together: joins, caps, ladders, the agent's view of its budget."""
+
+from collections.abc import Mapping
+
+import pytest
+
+import foveate
+from foveate.budget import Action, Budget, Section, SectionRule
+from foveate.budget.sections import Keep, Priority
+from foveate.errors import BadOption, BudgetExceeded, SectionSize
+from foveate.values import TokenCount
+
+WORDS = "one two three four five six seven eight nine ten "
+LOGS = "\n".join(f"12:{minute:02d} something happened" for minute in range(60))
+
+
+def actions(prompt: foveate.Prompt) -> dict[str, str]:
+    return {section.name: section.action.value for section in prompt.sections}
+
+
+def test_sections_are_joined_by_a_blank_line_and_empty_ones_leave_none() -> None:
+    sections = [Section("a", "first"), Section("b", ""), Section("c", items=[]), Section("d", "last")]
+
+    prompt = foveate.assemble(sections, Budget(total_tokens=100))
+
+    assert prompt.text == "first\n\nlast"
+    assert prompt.tokens == foveate.count("first\n\nlast").tokens
+    assert prompt.cuts == ()
+
+
+def test_a_prompt_without_sections_is_empty() -> None:
+    prompt = foveate.assemble([], Budget(total_tokens=1))
+
+    assert (prompt.text, prompt.tokens, prompt.sections) == ("", 0, ())
+
+
+def test_a_disabled_section_takes_nothing() -> None:
+    sections = [Section("a", WORDS, enabled=False, priority="required"), Section("b", "here")]
+
+    prompt = foveate.assemble(sections, Budget(total_tokens=5))
+
+    assert prompt.text == "here"
+    assert actions(prompt) == {"a": "disabled", "b": "kept"}
+    assert prompt.sections[0].before == 0
+
+
+def test_own_caps_apply_first_and_are_not_cuts_for_want_of_room() -> None:
+    sections = [
+        Section("high", WORDS * 20, priority="high", max_tokens=50),
+        Section("low", WORDS * 20, priority="low", share=0.1),
+    ]
+
+    prompt = foveate.assemble(sections, Budget(total_tokens=1200, output_reserve=200))
+
+    assert [cut.rung for cut in prompt.cuts] == ["cap", "cap"]
+    assert [section.cap_tokens for section in prompt.sections] == [50, 100]
+    assert 48 <= prompt.sections[0].after <= 50
+    assert 97 <= prompt.sections[1].after <= 100
+    assert prompt.cuts[0].reason == "its own cap is 50 tokens"
+
+
+def test_of_both_caps_the_smaller_holds() -> None:
+    both = Section("a", WORDS, max_tokens=50, share=0.01), Section("b", WORDS, max_tokens=5, share=0.5)
+
+    prompt = foveate.assemble(both, Budget(total_tokens=1000))
+
+    assert [section.cap_tokens for section in prompt.sections] == [10, 5]
+
+
+def test_of_equals_the_later_is_cut_first() -> None:
+    sections = [Section(name, WORDS * 10) for name in "abc"]
+    whole = foveate.count("\n\n".join([WORDS * 10] * 3)).tokens
+
+    prompt = foveate.assemble(sections, Budget(total_tokens=whole - 30))
+
+    assert actions(prompt) == {"a": "kept", "b": "kept", "c": "truncated"}
+
+
+def test_priorities_are_served_in_order_wherever_sections_stand() -> None:
+    names = ["low", "required", "medium", "high"]
+    sections = [Section(name, WORDS * 10, priority=name) for name in names]
+    one = foveate.count(WORDS * 10).tokens
+
+    prompt = foveate.assemble(sections, Budget(total_tokens=round(2.5 * one)))
+
+    assert actions(prompt) == {"low": "dropped", "required": "kept", "medium": "truncated", "high": "kept"}
+    assert [cut.section for cut in prompt.cuts] == ["low", "medium"]
+
+
+def test_dropping_takes_whole_sections_lowest_first() -> None:
+    sections = [Section(name, WORDS * 10, priority=name) for name in ("high", "medium", "low")]
+    one = foveate.count(WORDS * 10).tokens
+
+    prompt = foveate.assemble(sections, Budget(round(2.5 * one), 0, "drop_low_priority"))
+
+    assert actions(prompt) == {"high": "kept", "medium": "kept", "low": "dropped"}
+    assert prompt.cuts[0].rung == "drop_low_priority"
+
+
+def test_the_progressive_ladder_trims_logs_then_mandates_then_the_context() -> None:
+    sections = [
+        Section("system", "You help.", priority="required"),
+        Section("mandates", "\n".join(["Be brief."] * 20)),
+        Section("context", items=[f"note {number}" for number in range(40)]),
+        Section("logs", LOGS),
+    ]
+    last_five = "\n".join([*LOGS.splitlines()[-5:], "[...older entries truncated]"])
+    sizes = [
+        foveate.assemble(sections, Budget(total_tokens=n, ladder="progressive")) for n in (500, 280, 220, 100)
+    ]
+
+    assert [actions(prompt)["logs"] for prompt in sizes] == ["truncated"] * 4
+    assert all(prompt.text.endswith(last_five) for prompt in sizes)
+    assert [actions(prompt)["mandates"] for prompt in sizes] == ["kept", "kept", "dropped", "dropped"]
+    assert [actions(prompt)["context"] for prompt in sizes] == ["kept", "kept", "kept", "replaced"]
+    assert "[Context trimmed: 40 items]" in sizes[-1].text
+    with pytest.raises(BudgetExceeded, match="progressive has ended"):
+        foveate.assemble(sections, Budget(total_tokens=20, ladder="progressive"))
+
+
+def test_the_newest_log_lines_survive_also_where_items_are_lines() -> None:
+    logs = Section("logs", items=LOGS.splitlines())
+
+    prompt = foveate.assemble([logs], Budget(total_tokens=70, ladder="progressive"))
+
+    assert prompt.text.splitlines() == [*LOGS.splitlines()[-5:], "[...older entries truncated]"]
+
+
+def test_an_empty_context_is_replaced_by_nothing() -> None:
+    sections = [Section("context", ""), Section("logs", LOGS)]
+
+    prompt = foveate.assemble(sections, Budget(total_tokens=70, ladder="progressive"))
+
+    assert "Context trimmed" not in prompt.text
+
+
+def test_named_rungs_never_touch_a_required_section() -> None:
+    sections = [Section(name, LOGS, priority="required") for name in ("logs", "mandates", "context")]
+    rungs: list[Mapping[str, object]] = [
+        {"last_lines": 1, "of": "*"},
+        {"drop": "*"},
+        {"replace": "*", "with": "-"},
+        {"truncate": "*"},
+    ]
+
+    with pytest.raises(BudgetExceeded):
+        foveate.assemble(sections, Budget(total_tokens=500, ladder=rungs))
+
+
+def test_a_cut_that_would_make_a_section_longer_is_not_made() -> None:
+    logs = "\n".join("abcdef")
+    sections = [Section("logs", logs), Section("context", "x"), Section("mandates", WORDS * 10)]
+
+    prompt = foveate.assemble(sections, Budget(total_tokens=30, ladder="progressive"))
+
+    assert prompt.text == f"{logs}\n\nx"
+
+
+def test_a_ladder_of_ones_own_is_climbed_rung_by_rung() -> None:
+    rungs: list[Mapping[str, object]] = [
+        {"drop": ["scratch_*"]},
+        {"last_lines": 2, "of": "LOGS"},
+        {"replace": "notes", "with": "({items} notes)"},
+        {"truncate": "lowest"},
+    ]
+    sections = [
+        Section("task", WORDS * 4, priority="high"),
+        Section("notes", "a\n\nb\nc\n" * 10),
+        Section("logs", LOGS),
+        Section("scratch_pad", WORDS * 10),
+    ]
+
+    prompt = foveate.assemble(sections, Budget(total_tokens=40, ladder=rungs))
+
+    assert [cut.rung for cut in prompt.cuts] == [
+        "own: drop scratch_*",
+        "own: last 2 lines of LOGS",
+        "own: replace notes",
+        "own: truncate lowest",
+        "own: truncate lowest",
+        "own: truncate lowest",
+    ]
+    assert [cut.section for cut in prompt.cuts[3:]] == ["logs", "notes", "task"]
+    assert prompt.tokens <= 40
+
+
+def test_a_ladder_stands_for_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTEXT_MAX_TOKENS", "60")
+    sections = [Section("logs", LOGS), Section("task", "Go on.", priority="required")]
+
+    by_name = foveate.assemble(sections, "progressive")
+    by_rungs = foveate.assemble(sections, [{"drop": "logs"}])
+
+    assert by_name.limit_tokens == by_rungs.limit_tokens == 60
+    assert by_name.text.endswith("Go on.")
+    assert by_rungs.text == "Go on."
+
+
+def test_without_a_number_the_models_window_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CONTEXT_MAX_TOKENS", raising=False)
+
+    assert foveate.assemble([], Budget(), "gpt-4o").limit_tokens == 128_000
+    assert foveate.assemble([], Budget(output_reserve=8_000), "gpt-4o").limit_tokens == 120_000
+    assert foveate.assemble([], Budget(), "nobody/knows-this").limit_tokens == 16_384
+
+
+def test_what_is_required_and_does_not_fit_is_an_error_with_every_number() -> None:
+    sections = [
+        Section("system", WORDS * 5, priority="required"),
+        Section("task", WORDS * 5, priority="required", max_tokens=30),
+        Section("logs", LOGS, priority="low"),
+    ]
+
+    with pytest.raises(BudgetExceeded) as caught:
+        foveate.assemble(sections, Budget(total_tokens=60))
+
+    error = caught.value
+    assert error.limit_tokens == 60
+    assert error.tokens > 60
+    assert [(size.name, size.priority, size.before) for size in error.sections] == [
+        ("system", "required", 51),
+        ("task", "required", 51),
+        ("logs", "low", 359),
+    ]
+    assert error.sections[1].after <= 30
+    for name, number in (("system", "51"), ("task", str(error.sections[1].after)), ("logs", "359"), ("", "60")):
+        assert name in str(error)
+        assert number in str(error)
+
+
+def test_a_required_section_that_its_own_cap_leaves_nothing_of_is_an_error() -> None:
+    with pytest.raises(BudgetExceeded, match="system is required"):
+        foveate.assemble(
+            [Section("system", WORDS, priority="required", max_tokens=0)], Budget(total_tokens=100)
+        )
+    with pytest.raises(BudgetExceeded, match="system is required") as caught:
+        foveate.assemble(
+            [Section("system", WORDS, priority="required", max_tokens=9, keep="whole")],
+            Budget(total_tokens=100),
+        )
+
+    assert caught.value.sections == (SectionSize("system", "required", 11, 11),)
+
+
+def test_a_required_section_is_cut_without_a_marker_where_its_cap_has_no_room_for_one() -> None:
+    section = Section("system", WORDS, priority="required", max_tokens=3)
+
+    assert foveate.assemble([section], Budget(total_tokens=100)).text == "one two three"
+
+
+def test_what_a_budget_says_of_a_section_holds_over_what_it_says_of_itself() -> None:
+    rules = {
+        "a": SectionRule(priority=Priority.LOW, max_tokens=30, keep=Keep.NEWEST),
+        "b": SectionRule(enabled=False),
+        "gone": SectionRule(max_tokens=1),
+    }
+    sections = [
+        Section("a", LOGS, priority="required", max_tokens=40),
+        Section("b", WORDS),
+        Section("c", WORDS),
+    ]
+
+    prompt = foveate.assemble(sections, Budget(total_tokens=1000, sections=rules))
+
+    assert actions(prompt) == {"a": "truncated", "b": "disabled", "c": "kept"}
+    assert prompt.sections[0].priority is Priority.LOW
+    assert prompt.sections[0].cap_tokens == 30
+    assert prompt.sections[0].text.endswith("[...older entries truncated]")
+
+
+def test_an_agent_can_see_its_own_budget() -> None:
+    sections = [
+        Section("working_memory", WORDS * 78, max_tokens=800),
+        Section("notes", "Nothing yet.", max_tokens=100),
+        Section("task", "Go on."),
+        Section("off", "off", enabled=False),
+    ]
+
+    prompt = foveate.assemble(sections, Budget(total_tokens=4000), show_budget=True)
+
+    assert prompt.text.split("\n\n")[-1].splitlines() == [
+        "## Context Budget",
+        f"Using {prompt.tokens}/4000 tokens ({round(prompt.tokens / 40)}%)",
+        "- working_memory: 781/800 (near limit!)",
+        "- notes: 3/100",
+        "- task: 3",
+    ]
+    assert prompt.sections[-1].name == "context_budget"
+    assert prompt.report == prompt.sections[-1].text
+
+
+@pytest.mark.parametrize("tokens", [*range(95, 106), *range(990, 1011)])
+def test_the_number_in_the_budget_counts_itself(tokens: int) -> None:
+    """Around 100 and 1,000 the number grows by a digit, and so may the prompt."""
+    sections = [Section("fill", "a " * tokens)]
+
+    prompt = foveate.assemble(sections, Budget(total_tokens=4000), show_budget=True)
+
+    assert f"Using {prompt.tokens}/4000" in prompt.text
+    assert prompt.tokens == foveate.count(prompt.text).tokens
+
+
+def test_the_section_on_the_budget_is_made_room_for() -> None:
+    sections = [Section(f"part_{number}", WORDS * 20) for number in range(10)]
+
+    prompt = foveate.assemble(sections, Budget(total_tokens=1000), show_budget=True)
+
+    assert 0.99 * 1000 - 12 <= prompt.tokens <= 1000
+    assert f"Using {prompt.tokens}/1000" in prompt.text
+
+
+def test_two_sections_of_one_name_are_refused() -> None:
+    with pytest.raises(BadOption, match="'a': another section has that name"):
+        foveate.assemble([Section("a", "1"), Section("a", "2")], Budget(total_tokens=10))
+    with pytest.raises(BadOption, match="the section on the budget has that name"):
+        foveate.assemble([Section("context_budget", "1")], Budget(total_tokens=10), show_budget=True)
+
+
+def test_a_counter_can_stand_for_the_model() -> None:
+    class Characters:
+        def text(self, text: str) -> TokenCount:
+            return TokenCount(len(text), True, len(text))
+
+    prompt = foveate.assemble([Section("a", "words " * 20)], Budget(total_tokens=60), Characters())
+
+    assert prompt.text == "words words words words words words words wor\n[...truncated]"
+    assert prompt.count == TokenCount(60, True, 60)
+
+
+def test_a_section_of_a_hundred_thousand_items_is_cut() -> None:
+    items = [(f"item {number}", number % 1000) for number in range(100_000)]
+
+    for keep in ("newest", "relevant", "head", "ends"):
+        prompt = foveate.assemble([Section("items", items=items, keep=keep)], Budget(total_tokens=10_000))
+        assert 9_900 <= prompt.tokens <= 10_000
+        assert prompt.sections[0].action is Action.TRUNCATED

@@ -1,0 +1,119 @@
+"""Sections and budgets are checked when they are made, and say what is wrong with them."""
+
+import doctest
+import math
+from typing import Any
+
+import pytest
+
+import foveate.budget.budgets
+import foveate.budget.sections
+from foveate.budget import Budget, Item, Keep, Priority, Section, Stability
+from foveate.budget.ladders import BUILT_IN, Drop, Truncate
+from foveate.errors import BadOption
+
+
+@pytest.mark.parametrize("module", [foveate.budget.sections, foveate.budget.budgets])
+def test_the_examples_hold(module: Any) -> None:
+    results = doctest.testmod(module)
+
+    assert results.attempted
+    assert not results.failed
+
+
+def test_a_section_has_the_defaults_that_are_promised() -> None:
+    text, items = Section("text", "words"), Section("items", items=["a", ("b", 0.5), Item("c", 1)])
+
+    assert (text.priority, text.stability, text.enabled) == (Priority.MEDIUM, Stability.TURN, True)
+    assert (text.max_tokens, text.share) == (None, None)
+    assert (text.keep, items.keep) == (Keep.HEAD, Keep.NEWEST)
+    assert items.items == (Item("a"), Item("b", 0.5), Item("c", 1))
+    assert items.text == "a\nb\nc"
+
+
+def test_a_section_is_a_value() -> None:
+    assert Section("a", "x") == Section("a", "x")
+    assert hash(Section("a", items=["x"])) == hash(Section("a", items=["x"]))
+    assert Section("a", "x") != Section("a", "y")
+    with pytest.raises(AttributeError):
+        Section("a", "x").text = "y"  # type: ignore[misc]
+
+
+def test_a_section_is_shown_short() -> None:
+    assert repr(Section("a", "x" * 1_000_000)) == "<Section 'a': 1,000,000 characters, medium, keeps head>"
+    assert repr(Section("a", items=["x"])) == "<Section 'a': 1 items, medium, keeps newest>"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "either a text or items"),
+        ({"text": "a", "items": ["b"]}, "either a text or items"),
+        ({"text": b"bytes"}, "text is a str, not bytes"),
+        ({"items": "letters"}, "items is a list"),
+        ({"items": [1]}, "not int"),
+        ({"items": [("a", "b")]}, "finite number, not 'b'"),
+        ({"items": [("a", math.nan)]}, "finite number, not nan"),
+        ({"items": [("a", True)]}, "finite number, not True"),
+        ({"items": 5}, "not iterable"),
+        ({"text": "a", "priority": "urgent"}, "priority is one of required, high, medium, low, not 'urgent'"),
+        ({"text": "a", "keep": "tail"}, "keep is one of newest, relevant, head, ends, whole, not 'tail'"),
+        ({"text": "a", "stability": "never"}, "stability is one of static, session, turn, not 'never'"),
+        ({"text": "a", "max_tokens": -1}, "max_tokens is a number of tokens, 0 or more, not -1"),
+        ({"text": "a", "max_tokens": 1.5}, "not 1.5"),
+        ({"text": "a", "max_tokens": True}, "not True"),
+        ({"text": "a", "share": 1.1}, "share is a number from 0 to 1, not 1.1"),
+        ({"text": "a", "share": math.nan}, "not nan"),
+        ({"text": "a", "enabled": "yes"}, "enabled is true or false, not 'yes'"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        Section("notes", **arguments)
+
+    assert said in str(caught.value)
+    assert "notes" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "  ", "two\nlines", "\x1b[31m", None, 5])
+def test_a_name_can_be_shown_on_one_line(name: Any) -> None:
+    with pytest.raises(BadOption, match="a section's name"):
+        Section(name, "text")
+
+
+def test_a_budget_has_the_defaults_that_are_promised() -> None:
+    budget = Budget()
+
+    assert (budget.total_tokens, budget.output_reserve) == (None, 0)
+    assert budget.ladder is BUILT_IN["truncate_low_priority"]
+    assert budget.sections == {}
+    assert budget == Budget(None, 0, "truncate_low_priority")
+    assert hash(budget) == hash(Budget())
+
+
+def test_overflow_policy_is_another_word_for_the_ladder() -> None:
+    assert Budget(overflow_policy="progressive") == Budget(ladder="progressive")
+    with pytest.raises(BadOption, match="the same"):
+        Budget(ladder="progressive", overflow_policy="progressive")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        ({"total_tokens": -5}, ("total_tokens",)),
+        ({"total_tokens": "many"}, ("total_tokens",)),
+        ({"output_reserve": None}, ("output_reserve",)),
+        ({"output_reserve": -1}, ("output_reserve",)),
+    ],
+)
+def test_a_budget_that_cannot_be_says_where(arguments: dict[str, Any], path: tuple[str, ...]) -> None:
+    with pytest.raises(BadOption) as caught:
+        Budget(**arguments)
+
+    assert caught.value.path == path
+
+
+def test_a_list_of_rungs_is_a_ladder() -> None:
+    budget = Budget(ladder=[{"drop": "logs"}, Truncate(("a", "b")), {"truncate": "lowest"}])
+
+    assert budget.ladder.rungs == (Drop(("logs",)), Truncate(("a", "b")), Truncate())
