@@ -88,15 +88,16 @@ def assemble(
 
         >>> import foveate
         >>> rules = foveate.Section("rules", "Answer in one word.", priority="required")
-        >>> log = foveate.Section("log", items=["started", "ready", "asked", "waiting"], priority="low")
-        >>> prompt = foveate.assemble([rules, log], foveate.Budget(total_tokens=14))
+        >>> log = foveate.Section("log", items=[f"step {n} done" for n in range(9)], priority="low")
+        >>> prompt = foveate.assemble([rules, log], foveate.Budget(total_tokens=22))
         >>> print(prompt.text)
         Answer in one word.
         <BLANKLINE>
-        waiting
+        step 7 done
+        step 8 done
         [...older entries truncated]
         >>> prompt.tokens, [(cut.section, cut.before, cut.after) for cut in prompt.cuts]
-        (13, [('log', 8, 7)])
+        (21, [('log', 44, 16)])
 
     Raises:
         foveate.errors.BudgetExceeded: the required sections do not fit; carries every section's size.

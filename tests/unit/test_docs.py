@@ -1,5 +1,6 @@
-"""What the documentation promises: every command and option is in it, and no link in it is dead."""
+"""What the documentation promises: every command and option is in it, no link is dead, and examples hold."""
 
+import doctest
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,3 +64,22 @@ def test_an_option_is_in_the_section_of_its_command(command: str, option: str) -
 def test_a_link_to_a_file_of_the_project_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{target} in {page.relative_to(ROOT)}"
+
+
+EXAMPLES = [page for page in PAGES if "\n>>> " in page.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.name)
+def test_every_example_of_a_page_gives_what_it_shows(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    examples = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+    said: list[str] = []
+
+    outcome = doctest.DocTestRunner().run(examples, out=said.append)
+
+    assert not said, "".join(said)
+    assert outcome.attempted == text.count("\n>>> ") > 0
+
+
+def test_the_pages_that_have_examples_are_found() -> None:
+    assert {"budget.md", "prompt.md"} <= {page.name for page in EXAMPLES}
