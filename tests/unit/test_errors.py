@@ -10,7 +10,12 @@ RAISED = [
     errors.UnreadableInput("notes.txt", "is binary"),
     errors.MalformedRequest("not JSON"),
     errors.BadVocabulary("a.tiktoken", "is empty"),
-    errors.BadOption("no such backend"),
+    errors.BadOption("no such backend", path=("token_counter", "backend")),
+    errors.BadSetting("budget.yaml", "is no number", line=3, key="total_tokens"),
+    errors.BudgetExceeded(
+        "too much", limit_tokens=5, tokens=9, sections=(errors.SectionSize("a", "required", 9, 9),)
+    ),
+    errors.UnwritableFile("budget.yaml", "the disk is full"),
     errors.UnwritableOutput("is closed"),
     errors.UpstreamUnreachable("http://localhost", "refused"),
     errors.UpstreamTimeout("http://localhost", 2.0),
@@ -27,6 +32,14 @@ def test_an_error_comes_through_to_another_process_whole(error: errors.FoveateEr
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert vars(again) == vars(error)
+
+
+def test_every_error_that_takes_more_than_words_is_tried_here() -> None:
+    own = {kind for kind in vars(errors).values() if isinstance(kind, type) and "__init__" in vars(kind)}
+
+    assert {kind for kind in own if issubclass(kind, errors.FoveateError)} <= {
+        base for error in RAISED for base in type(error).__mro__
+    }
 
 
 def test_every_error_has_a_code_of_its_own() -> None:

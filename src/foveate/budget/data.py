@@ -17,7 +17,8 @@ _RULE_KEYS = tuple(field.name for field in fields(SectionRule))
 def budget_from_data(data: object, *, defaults: Budget | None = None) -> Budget:
     """The budget that `data` says, laid over `defaults`: what it does not name stays.
 
-    Sections come together by name, and their rules field by field.
+    Sections come together by name, and their rules field by field. The name of a ladder or a list of rungs is a
+    budget that says nothing else.
 
         >>> budget_from_data({"total_tokens": 4000, "sections": {"logs": {"share": 0.1}}}).total_tokens
         4000
@@ -25,8 +26,10 @@ def budget_from_data(data: object, *, defaults: Budget | None = None) -> Budget:
     Raises:
         BadOption: an unknown key, a wrong type or an impossible value; `path` leads to it.
     """
-    given = checked_mapping(data, _BUDGET_KEYS, "a budget", ())
     base = defaults or Budget()
+    if isinstance(data, str | list):
+        return Budget(base.total_tokens, base.output_reserve, _ladder(data, ()), sections=base.sections)
+    given = checked_mapping(data, _BUDGET_KEYS, "a budget", ())
     ladders = [key for key in _LADDER_KEYS if key in given]
     if len(ladders) > 1:
         raise BadOption("ladder and overflow_policy are the same: give one of them", path=(ladders[-1],))

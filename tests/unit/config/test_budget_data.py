@@ -57,6 +57,15 @@ def test_a_whole_budget_laid_over_another_leaves_only_sections_that_it_does_not_
     )
 
 
+def test_a_ladder_alone_is_a_budget() -> None:
+    base = Budget(100, 10, sections={"a": SectionRule(share=0.5)})
+
+    assert budget_from_data("progressive", defaults=base) == Budget(
+        100, 10, PROGRESSIVE, sections=base.sections
+    )
+    assert budget_from_data([{"drop": "a"}]).ladder == Ladder(OWN, (Drop(("a",)),))
+
+
 def test_what_is_not_named_stays() -> None:
     laid = budget_from_data(
         {"sections": {"recent_events": {"max_tokens": 50}, "extra": {"share": 1}}}, defaults=PRESET
@@ -100,7 +109,10 @@ def test_a_ladder_with_a_name_of_its_own_keeps_it() -> None:
 @pytest.mark.parametrize(
     ("said", "path", "words"),
     [
-        ([], (), "a budget is a mapping of total_tokens"),
+        (5, (), "a budget is a mapping of total_tokens"),
+        ([], (), "a ladder is a name or a list of rungs"),
+        ("sideways", (), "there is no ladder 'sideways'"),
+        ([{"drop": "a"}, {"dorp": "b"}], (1,), "rung 2"),
         ({"total_token": 1}, ("total_token",), "did you mean total_tokens?"),
         ({"Total_Tokens": 1}, ("Total_Tokens",), "did you mean total_tokens?"),
         ({"colour": 1}, ("colour",), "it has total_tokens, output_reserve"),

@@ -52,7 +52,8 @@ def test_a_budget_may_be_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "key", "words"),
     [
-        ("# mine\n- a\n", 2, "", "a budget is a mapping of total_tokens"),
+        ("# mine\n5\n", 2, "", "a budget is a mapping of total_tokens"),
+        ("# mine\n- {drop: a}\n- a\n", 3, "1", "rung 2 of the ladder"),
         ("total_tokens: 9\n\ntotal_token: 1\n", 3, "total_token", "did you mean total_tokens?"),
         ("total_tokens: 4k\n", 1, "total_tokens", "0 or more, not '4k'"),
         ("output_reserve: on\n", 1, "output_reserve", "not True"),
