@@ -1,0 +1,84 @@
+"""How full a prompt is that had to be cut, and how often the tokens of two joined texts do not add up."""
+
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import foveate
+from benchmarks.budget_cases import Count, Windows
+from foveate.budget import Budget, Keep, Priority, Section
+
+_MODEL = "gpt-4o"
+_SEED = 99
+_CASES = 250
+_JOINS = 4_000
+_JOINED_TOKENS = 60
+_KEEPS = [keep for keep in Keep if keep is not Keep.WHOLE]
+_BLANK_LINE = "\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """Tokens over limit of each prompt that was cut, and the share of prompts that tiktoken finds right."""
+
+    used: Sequence[float]
+    right: float
+
+
+def budget_use(windows: Windows, count: Count, *, lines: bool) -> Use:
+    """Random sections under random limits; without `lines` every text is one line, to be cut anywhere."""
+    chance = random.Random(_SEED)
+    used: list[float] = []
+    right: list[bool] = []
+    for sections, limit_tokens in _random_cases(windows, chance, count, lines=lines):
+        prompt = foveate.assemble(sections, Budget(total_tokens=limit_tokens), model=_MODEL)
+        right.append(prompt.tokens == count(prompt.text) <= limit_tokens)
+        if prompt.cuts:
+            used.append(prompt.tokens / limit_tokens)
+    return Use(used=used, right=statistics.mean(right))
+
+
+def _random_cases(
+    windows: Windows, chance: random.Random, count: Count, *, lines: bool
+) -> Iterator[tuple[list[Section], int]]:
+    for _ in range(_CASES):
+        sections = [_random_section(windows, chance, number, lines) for number in range(chance.randint(3, 12))]
+        whole = count(_BLANK_LINE.join(section.text for section in sections))
+        yield sections, int(whole * chance.uniform(0.1, 0.9))
+
+
+def _random_section(windows: Windows, chance: random.Random, number: int, lines: bool) -> Section:
+    """Anything but required, which could not be cut, and whole, which could only be dropped."""
+    kind = chance.choice(("prose", "code")) if lines else "prose"
+    text = windows.take(kind, chance.choice((100, 300, 1000, 3000)))
+    priority = chance.choice((Priority.HIGH, Priority.MEDIUM, Priority.LOW))
+    keep = chance.choice(_KEEPS)
+    if not lines:
+        return Section(f"part {number}", " ".join(text.split()), priority=priority, keep=keep)
+    if keep is Keep.RELEVANT:
+        items = [(line, chance.random()) for line in text.splitlines()]
+        return Section(f"part {number}", items=items, priority=priority, keep=keep)
+    return Section(f"part {number}", text, priority=priority, keep=keep)
+
+
+def joins_that_do_not_add_up(windows: Windows, kind: str, count: Count) -> tuple[float, float]:
+    """Of joins by a blank line, the share in which the whole is not the sum of its parts.
+
+    First with the blank line as a part of its own, then as the end of what stands before it: a full stop or a
+    bracket makes one token with the line breaks after it.
+    """
+    blank = count(_BLANK_LINE)
+    texts = [_lines(windows.take(kind, _JOINED_TOKENS)) for _ in range(2 * _JOINS)]
+    three: list[bool] = []
+    two: list[bool] = []
+    for before, after in zip(texts[::2], texts[1::2], strict=True):
+        whole, end = count(before + _BLANK_LINE + after), count(after)
+        three.append(whole != count(before) + blank + end)
+        two.append(whole != count(before + _BLANK_LINE) + end)
+    return statistics.mean(three), statistics.mean(two)
+
+
+def _lines(text: str) -> str:
+    """Whole lines of a text, as sections are; all of it where there is no whole one."""
+    return text[text.find("\n") + 1 : text.rfind("\n")].strip() or text.strip()
