@@ -6,11 +6,11 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from threading import Timer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from foveate.errors import FoveateError, UnwritableOutput
+from foveate.errors import BudgetExceeded, FoveateError, UnreadableInput, UnwritableOutput
 
 if TYPE_CHECKING:
     from foveate.tokens.counter import PartCount, RequestCount
@@ -22,35 +22,122 @@ LONG_SECONDS = 1.0
 _OFTEN_EMPTY = frozenset(("system", "tools", "images", "overhead"))
 _MESSAGE = re.compile(r"messages\[(\d+)\]")
 
+_USUAL_COLUMNS = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What can be shown where something is printed: so many columns, the characters of an encoding, colours."""
+
+    columns: int = _USUAL_COLUMNS
+    encoding: str = "utf-8"
+    colours: bool = False
+
+    def can_show(self, text: str) -> bool:
+        """Whether the encoding has all characters of `text`."""
+        return text == _encodable(text, self.encoding)
+
+    def plain(self, text: str) -> str:
+        """`text` as it will stand there: what cannot be shown, or would be obeyed, is escaped."""
+        return _encodable(plain(text), self.encoding)
+
+
+def look(stream: TextIO | None) -> Look:
+    """What can be shown on `stream`."""
+    return Look(columns=_columns(stream), encoding=_encoding(stream), colours=_colours(stream))
+
 
 def print_json(counted: "RequestCount") -> None:
     """A count as one JSON object."""
     shown = asdict(counted)
     if not shown["unexplained"]:
         del shown["unexplained"]
-    _print(json.dumps(shown))
+    print_object(shown)
+
+
+def print_object(shown: dict[str, object]) -> None:
+    """One JSON object, in one line."""
+    print_text(json.dumps(shown))
 
 
 def print_error(error: FoveateError) -> None:
-    """An error as one JSON object."""
-    _print(json.dumps({"error": {"code": error.code, "message": str(error)}}))
+    """An error as one JSON object, with its numbers where it is about numbers."""
+    told: dict[str, object] = {"code": error.code, "message": str(error)}
+    if isinstance(error, BudgetExceeded):
+        told |= {
+            "limit_tokens": error.limit_tokens,
+            "tokens": error.tokens,
+            "sections": [asdict(size) for size in error.sections],
+        }
+    print_object({"error": told})
 
 
 def print_count(counted: "RequestCount", *, heading: str, roles: Sequence[str] = ()) -> None:
     """A count as a table: a row a part, the total, and how far it can be trusted."""
     rows = [
-        (_label(part, roles), _number(part.tokens, part.exact))
+        (_label(part, roles), number(part.tokens, part.exact))
         for part in counted.parts
         if part.tokens or part.name not in _OFTEN_EMPTY or not roles
     ]
-    total = ("total", _number(counted.total.tokens, counted.total.exact))
+    total = ("total", number(counted.total.tokens, counted.total.exact))
     width = max(len(name) for name, _ in (*rows, total, (heading, "")))
     digits = max(len(number) for _, number in (*rows, total, ("", "tokens")))
     lines = [_dim(f"{heading:<{width}}  {'tokens':>{digits}}")]
     lines += [f"{name:<{width}}  {number:>{digits}}" for name, number in rows]
     lines.append(_bold(f"{total[0]:<{width}}  {total[1]:>{digits}}"))
     lines.append(_dim(_trust(counted)))
-    _print("\n".join(lines))
+    print_text("\n".join(lines))
+
+
+def print_text(text: str) -> None:
+    """Lines on standard output.
+
+    Raises:
+        UnwritableOutput: it is closed or full.
+    """
+    if sys.stdout is None:
+        raise UnwritableOutput("is closed")
+    with writable():
+        sys.stdout.write(_encodable(text, _encoding(sys.stdout)) + "\n")
+        sys.stdout.flush()
+
+
+def print_aside(text: str) -> None:
+    """Lines on standard error, where standard output is for something else."""
+    if sys.stderr is not None:
+        with suppress(OSError):  # there is nowhere left to say it
+            sys.stderr.write(_encodable(text, _encoding(sys.stderr)) + "\n")
+
+
+def print_raw(data: bytes) -> None:
+    """Bytes on standard output, as they are; a terminal gets the end of the line that its prompt expects.
+
+    Raises:
+        UnwritableOutput: it is closed or full.
+    """
+    if sys.stdout is None:
+        raise UnwritableOutput("is closed")
+    with writable():
+        sys.stdout.buffer.write(data)
+        if sys.stdout.isatty() and not data.endswith(b"\n"):
+            sys.stdout.buffer.write(b"\n")
+        sys.stdout.flush()
+
+
+def standard_input() -> bytes:
+    """All of standard input; a person at a terminal is told that it is waited for.
+
+    Raises:
+        UnreadableInput: it is closed, or cannot be read.
+    """
+    if sys.stdin is None:
+        raise UnreadableInput("standard input", "is closed")
+    if sys.stdin.isatty():
+        print_note("reading from standard input; end with Ctrl-D")
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise UnreadableInput("standard input", error.strerror or "cannot be read") from None
 
 
 def print_note(text: str) -> None:
@@ -115,21 +202,12 @@ def _write_no_more() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _print(text: str) -> None:
-    if sys.stdout is None:
-        raise UnwritableOutput("is closed")
-    encoding = sys.stdout.encoding or "utf-8"
-    with writable():
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-        sys.stdout.flush()
-
-
 def _label(part: "PartCount", roles: Sequence[str]) -> str:
     found = _MESSAGE.fullmatch(part.name) if roles else None
     return plain(f"{part.name} {roles[int(found[1])]}".rstrip() if found else part.name)
 
 
-def _number(tokens: int, exact: bool) -> str:
+def number(tokens: int, exact: bool) -> str:
     return f"{tokens:,}" if exact else f"~{tokens:,}"
 
 
@@ -145,18 +223,38 @@ def _trust(counted: "RequestCount") -> str:
 
 
 def _dim(text: str) -> str:
-    return f"\x1b[2m{text}\x1b[0m" if _colours() else text
+    return f"\x1b[2m{text}\x1b[0m" if _colours(sys.stdout) else text
 
 
 def _bold(text: str) -> str:
-    return f"\x1b[1m{text}\x1b[0m" if _colours() else text
+    return f"\x1b[1m{text}\x1b[0m" if _colours(sys.stdout) else text
 
 
-def _colours() -> bool:
+def _colours(stream: TextIO | None) -> bool:
     """Colours for a terminal, unless NO_COLOR is set or the terminal cannot show them."""
     return (
-        sys.stdout is not None
-        and sys.stdout.isatty()
+        stream is not None
+        and stream.isatty()
         and not os.environ.get("NO_COLOR")
         and os.environ.get("TERM") != "dumb"
     )
+
+
+def _columns(stream: TextIO | None) -> int:
+    """How wide a terminal is; COLUMNS has the last word, as everywhere."""
+    wanted = os.environ.get("COLUMNS", "")
+    if wanted.isdecimal() and len(wanted) < 6 and int(wanted):
+        return int(wanted)
+    if stream is None or not stream.isatty():
+        return _USUAL_COLUMNS
+    with suppress(OSError):
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL_COLUMNS
+    return _USUAL_COLUMNS
+
+
+def _encoding(stream: TextIO | None) -> str:
+    return getattr(stream, "encoding", None) or "utf-8"
+
+
+def _encodable(text: str, encoding: str) -> str:
+    return text.encode(encoding, "backslashreplace").decode(encoding)
