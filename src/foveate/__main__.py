@@ -6,6 +6,7 @@ from contextlib import suppress
 from itertools import pairwise
 from threading import Thread
 
+_COUNTING = frozenset(("count", "assemble"))
 # With one of these, no vocabulary that comes with Foveate is needed.
 _WITHOUT = frozenset(("-h", "--help", "--tokenizer", "estimate", "--backend=estimate"))
 
@@ -20,7 +21,7 @@ def main() -> None:
 
 def _main() -> None:
     command, *options = sys.argv[1:] or [""]
-    if command == "count" and _WITHOUT.isdisjoint(options):
+    if command in _COUNTING and _WITHOUT.isdisjoint(options):
         # Imported here, since the thread would have to wait for its turns while the command line is loading.
         from foveate.tokens import vocabulary
 

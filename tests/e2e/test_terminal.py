@@ -1,29 +1,43 @@
-"""`foveate count` on terminals, pipes and closed files: never a traceback, never a stray escape."""
+"""Commands on terminals, pipes and closed files: never a traceback, never a stray escape."""
 
 import json
 import os
 import pty
+import re
 import select
 import signal
 import socket
 import subprocess
+import termios
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 from tests.e2e.command import COMMAND, ESCAPE, WITHOUT_KEYS, Outcome, spawn, write
 
+SECTIONS = [
+    {"name": "rules", "text": "Answer in one word.", "priority": "required"},
+    {"name": "📚 本棚 the shelf", "text": "one two " * 40, "priority": "low"},
+]
 
-def on_terminal(*arguments: str, env: dict[str, str] | None = None) -> str:
-    """What the command shows on a terminal, standard error included."""
+
+@pytest.fixture
+def sections(tmp_path: Path) -> Path:
+    return write(tmp_path / "sections.json", SECTIONS)
+
+
+def on_terminal(*arguments: str, env: dict[str, str] | None = None, columns: int = 0) -> str:
+    """What the command shows on a terminal, standard error included; 0 columns is one that does not say."""
     controller, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, columns))
     with subprocess.Popen(
         [*COMMAND, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=terminal,
         stderr=terminal,
-        env=WITHOUT_KEYS | {"TERM": "xterm"} | (env or {}),
+        env=WITHOUT_KEYS | {"TERM": "xterm", "COLUMNS": ""} | (env or {}),
     ) as process:
         os.close(terminal)
         shown = b""
@@ -177,3 +191,101 @@ def test_a_backend_that_does_not_count_texts_says_so(text_file: Path) -> None:
     assert outcome.err == (
         "foveate: https://api.openai.com: it counts Responses requests only; counted here instead\n"
     )
+
+
+@pytest.mark.parametrize(("columns", "width"), [(0, 80), (40, 40), (60, 60)])
+def test_a_picture_is_as_wide_as_the_terminal(sections: Path, columns: int, width: int) -> None:
+    tight = {"CONTEXT_MAX_TOKENS": "40", "NO_COLOR": "1"}
+    shown = on_terminal("assemble", "--sections", str(sections), "--explain", env=tight, columns=columns)
+    lines = shown.splitlines()
+    (row,) = [line for line in lines if line.endswith("truncated")]
+
+    assert width - 3 <= cell_len(row) <= max(map(cell_len, lines)) <= width
+    assert row.startswith("📚 本棚")
+
+
+def test_columns_in_the_environment_have_the_last_word(sections: Path) -> None:
+    def widest(**env: str) -> int:
+        shown = on_terminal("assemble", "--sections", str(sections), env=env | {"NO_COLOR": "1"}, columns=60)
+        return max(map(cell_len, shown.splitlines()))
+
+    assert widest(COLUMNS="75") > 60
+    assert widest(COLUMNS="no number") <= 60
+    assert widest(COLUMNS="9" * 5000) <= 60
+
+
+def test_a_picture_has_colours_only_for_terminals_that_want_them(sections: Path) -> None:
+    assert ESCAPE in on_terminal("assemble", "--sections", str(sections))
+    for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert ESCAPE not in on_terminal("assemble", "--sections", str(sections), env=plain)
+    assert ESCAPE not in spawn("assemble", "--sections", sections, env={"TERM": "xterm"}).out
+
+
+def test_a_prompt_on_a_terminal_ends_its_line_before_the_picture(sections: Path) -> None:
+    shown = on_terminal("assemble", "--sections", str(sections), "-o", "-", env={"NO_COLOR": "1"})
+
+    assert re.search(r"one two \r\n\d+ of 128,000 tokens", shown)
+
+
+def test_where_blocks_cannot_be_shown_a_picture_is_drawn_without(sections: Path) -> None:
+    shown = spawn("assemble", "--sections", sections, env={"PYTHONIOENCODING": "ascii"}).out
+
+    assert "##" in shown
+    assert "\\U0001f4da" in shown
+    assert shown.isascii()
+
+
+def test_a_models_name_cannot_reach_the_terminal(run: Any, sections: Path) -> None:
+    outcome = run("assemble", "--sections", sections, "--model", "gpt\x1b]0;owned\x07\n-4o")
+
+    assert outcome.code == 0
+    assert r"gpt\x1b]0;owned\x07\n-4o" in outcome.out
+    assert all(line.isprintable() for line in outcome.out.splitlines())
+
+
+@pytest.mark.parametrize("options", ["", "--json", "--output -"])
+def test_a_prompt_for_which_there_is_no_room_is_one_line_and_exit_code_1(sections: Path, options: str) -> None:
+    line = f'"$@" assemble --sections "{sections}" {options}'
+    full = spawn(command=["sh", "-c", f"{line} >/dev/full", "sh", *COMMAND])
+    closed = spawn(command=["sh", "-c", f"{line} >&-", "sh", *COMMAND])
+
+    assert full == Outcome(1, "", "foveate: standard output: No space left on device\n")
+    assert closed == Outcome(1, "", "foveate: standard output: is closed\n")
+
+
+@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
+def test_a_picture_that_cannot_be_shown_beside_the_prompt_is_no_error(sections: Path, where: str) -> None:
+    line = f'"$@" assemble --sections "{sections}" --output - {where}'
+    outcome = spawn(command=["sh", "-c", line, "sh", *COMMAND])
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("Answer in one word.")
+
+
+@pytest.mark.parametrize("options", ["", "--json", "--output -"])
+def test_a_reader_of_the_prompt_that_has_gone_is_no_error(sections: Path, options: str) -> None:
+    line = f'"$@" assemble --sections "{sections}" {options} 2>/dev/null | head -0; exit ${{PIPESTATUS[0]}}'
+
+    assert spawn(command=["bash", "-c", line, "bash", *COMMAND]) == Outcome(0, "", "")
+
+
+def test_sections_are_waited_for_at_a_terminal_until_control_c() -> None:
+    controller, terminal = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "assemble", "--sections", "-"], stdin=terminal, stderr=subprocess.PIPE, env=WITHOUT_KEYS
+    ) as process:
+        assert process.stderr is not None
+        assert b"end with Ctrl-D" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        code = process.wait(60)
+        rest = process.stderr.read()
+    os.close(controller)
+    os.close(terminal)
+
+    assert (code, b"Traceback" in rest) == (130, False)
+
+
+def test_sections_from_a_closed_standard_input_are_one_line() -> None:
+    outcome = spawn(command=["sh", "-c", '"$@" assemble --sections - <&-', "sh", *COMMAND])
+
+    assert outcome == Outcome(2, "", "foveate: standard input: is closed\n")

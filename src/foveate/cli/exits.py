@@ -6,11 +6,12 @@ from contextlib import contextmanager
 import typer
 
 from foveate.cli import screen
-from foveate.errors import FoveateError, InputError, UnwritableOutput, UpstreamError
+from foveate.errors import BudgetExceeded, FoveateError, InputError, UnwritableOutput, UpstreamError
 
 OK = 0
 SOME_FAILED = 1
 BAD_INPUT = 2
+BUDGET_EXCEEDED = 3
 UPSTREAM_FAILED = 4
 
 
@@ -19,6 +20,8 @@ def exit_code(error: FoveateError) -> int:
     match error:
         case InputError():
             return BAD_INPUT
+        case BudgetExceeded():
+            return BUDGET_EXCEEDED
         case UpstreamError():
             return UPSTREAM_FAILED
         case _:

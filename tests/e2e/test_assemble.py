@@ -1,0 +1,274 @@
+"""`foveate assemble` as a user calls it: in this process where that will do, otherwise in its own."""
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import foveate
+from tests.e2e.command import COMMAND, spawn, write
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "cli.md"
+EXAMPLES = ROOT / "examples"
+
+RULES = "Answer in one word."
+LOG = [
+    "started the engine",
+    "opened the valve",
+    "read 41 degrees",
+    "read 43 degrees",
+    "closed the valve",
+    "waiting for word",
+]
+WHOLE = "\n\n".join((RULES, "\n".join(LOG)))
+CUT = f"{RULES}\n\nclosed the valve\nwaiting for word\n[...older entries truncated]"
+SECTIONS = [
+    {"name": "rules", "text": RULES, "priority": "required"},
+    {"name": "log", "items": LOG, "priority": "low"},
+]
+UNKNOWN_MODEL = "a-model-of-next-year"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONTEXT_MAX_TOKENS", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def sections(tmp_path: Path) -> Path:
+    return write(tmp_path / "sections.json", SECTIONS)
+
+
+@pytest.fixture
+def tight(tmp_path: Path) -> Path:
+    """A budget into which the log does not fit whole."""
+    return write(tmp_path / "budget.yaml", "total_tokens: 20\n")
+
+
+def test_help_shows_the_options_and_an_example(run: Any) -> None:
+    assert "assemble" in run("--help").out
+    shown = run("assemble", "--help").out
+
+    assert "--show-budget" in shown
+    assert "foveate assemble --sections parts/ --budget budget.yaml" in shown
+
+
+def test_json_is_the_promised_object_and_no_more(run: Any, sections: Path, tight: Path) -> None:
+    outcome = run("assemble", "--sections", sections, "--budget", tight, "--json")
+    shown = json.loads(outcome.out)
+
+    assert (outcome.code, outcome.err, outcome.out.count("\n")) == (0, "", 1)
+    assert list(shown) == ["limit_tokens", "tokens", "text", "sections", "cuts", "count", "model"]
+    assert [list(section) for section in shown["sections"]] == [
+        ["name", "priority", "before", "after", "action"]
+    ] * 2
+    assert [list(cut) for cut in shown["cuts"]] == [["section", "rung", "before", "after", "reason"]]
+    assert shown["limit_tokens"] == 20
+    assert shown["text"] == CUT
+    assert shown["tokens"] == foveate.count(shown["text"]).tokens
+    assert shown["count"] == {"tokens": shown["tokens"], "exact": True, "upper": shown["tokens"]}
+    assert shown["model"] == "gpt-4o"
+    rules, log = shown["sections"]
+    assert rules == {"name": "rules", "priority": "required", "before": 5, "after": 5, "action": "kept"}
+    assert log == {"name": "log", "priority": "low", "before": 25, "after": 14, "action": "truncated"}
+    (cut,) = shown["cuts"]
+    assert cut["reason"]
+    assert {**cut, "reason": ""} == {
+        "section": "log",
+        "rung": "truncate_low_priority",
+        "before": 25,
+        "after": 14,
+        "reason": "",
+    }
+
+
+def test_json_says_what_the_library_returns(run: Any) -> None:
+    from foveate.config import load_budget, load_sections
+
+    folder, budget = EXAMPLES / "night_watch", EXAMPLES / "budget.yaml"
+    shown = json.loads(run("assemble", "--sections", folder, "--budget", budget, "--json").out)
+    prompt = foveate.assemble(load_sections(folder), load_budget(budget))
+
+    assert shown["text"] == prompt.text
+    assert [section["name"] for section in shown["sections"]] == [section.name for section in prompt.sections]
+    assert [cut["reason"] for cut in shown["cuts"]] == [cut.reason for cut in prompt.cuts]
+
+
+def test_a_row_shows_what_a_section_got(run: Any, sections: Path, tight: Path) -> None:
+    outcome = run("assemble", "--sections", sections, "--budget", tight)
+    heading, rules, log = outcome.out.splitlines()
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert heading == "19 of 20 tokens (95%), gpt-4o, exact"
+    assert re.fullmatch(r"rules  required  █+ +5 of  5", rules)
+    assert re.fullmatch(r"log    low       █+░+  14 of 25  truncated", log)
+
+
+def test_a_folder_has_one_file_a_section_and_the_budget_rules_them_by_name(run: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    write(folder / "10-log.txt", "\n".join(LOG) + "\n")
+    write(folder / "2-rules.md", RULES + "\n")
+    budget = write(
+        tmp_path / "budget.yaml",
+        "total_tokens: 20\nsections:\n  rules: {priority: required}\n  log: {priority: low, keep: newest}\n",
+    )
+    shown = json.loads(run("assemble", "--sections", folder, "--budget", budget, "--json").out)
+
+    assert [(each["name"], each["priority"]) for each in shown["sections"]] == [
+        ("rules", "required"),
+        ("log", "low"),
+    ]
+    assert shown["text"] == CUT
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [json.dumps(SECTIONS), f"- {{name: rules, text: {RULES}}}\n- name: log\n  items: [{', '.join(LOG)}]\n"],
+    ids=["JSON", "YAML"],
+)
+def test_a_dash_is_a_list_on_standard_input(listed: str) -> None:
+    outcome = spawn("assemble", "--sections", "-", "--json", stdin=listed.encode())
+
+    assert outcome.code == 0
+    assert json.loads(outcome.out)["text"] == WHOLE
+
+
+def test_every_cut_is_explained(run: Any, sections: Path, tight: Path) -> None:
+    cut = run("assemble", "--sections", sections, "--budget", tight, "--explain").out
+    whole = run("assemble", "--sections", sections, "--explain").out
+
+    assert re.search(r"\n\nlog  25 → 14  truncate_low_priority: \S.*\n", cut)
+    assert whole.endswith("\n\nnothing was cut\n")
+
+
+def test_the_agent_can_be_shown_its_budget(run: Any, sections: Path) -> None:
+    shown = json.loads(run("assemble", "--sections", sections, "--show-budget", "--json").out)
+
+    assert f"\n\n## Context Budget\nUsing {shown['tokens']}/128000 tokens (0%)\n- rules: 5\n" in shown["text"]
+    assert [section["name"] for section in shown["sections"]] == ["rules", "log", "context_budget"]
+
+
+def test_an_empty_list_is_an_empty_prompt(run: Any, tmp_path: Path) -> None:
+    nothing = write(tmp_path / "sections.json", [])
+
+    assert run("assemble", "--sections", nothing).out == "0 of 128,000 tokens (0%), gpt-4o, exact\n"
+    assert json.loads(run("assemble", "--sections", nothing, "--json").out)["text"] == ""
+
+
+def test_a_budget_can_be_the_name_of_a_ladder_unless_there_is_such_a_file(
+    run: Any, sections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONTEXT_MAX_TOKENS", "20")
+    monkeypatch.chdir(tmp_path)
+    arguments = ("assemble", "--sections", sections, "--budget", "drop_low_priority", "--json")
+    ladder = json.loads(run(*arguments).out)
+    write(tmp_path / "drop_low_priority", "total_tokens: 40\n")
+    file = json.loads(run(*arguments).out)
+
+    assert (ladder["limit_tokens"], ladder["text"]) == (20, RULES)
+    assert (file["limit_tokens"], file["text"]) == (40, WHOLE)
+
+
+def test_without_a_number_the_environment_holds_and_then_the_models_window(
+    run: Any, sections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = write(tmp_path / "silent.yaml", "output_reserve: 4\n")
+    loud = write(tmp_path / "loud.yaml", "total_tokens: 300\n")
+
+    def limit(*arguments: str | Path) -> int:
+        return int(
+            json.loads(run("assemble", "--sections", sections, "--json", *arguments).out)["limit_tokens"]
+        )
+
+    assert limit("--model", "gpt-4") == 8192
+    assert limit("--model", UNKNOWN_MODEL) == 16_384
+    monkeypatch.setenv("CONTEXT_MAX_TOKENS", "200")
+    assert limit() == 200
+    assert limit("--budget", silent) == 196
+    assert limit("--budget", loud) == 300
+
+
+def test_an_unknown_model_is_estimated_and_its_bound_is_within_the_budget(
+    run: Any, sections: Path, tight: Path
+) -> None:
+    arguments = ("assemble", "--sections", sections, "--budget", tight, "--model", UNKNOWN_MODEL)
+    outcome = run(*arguments)
+    count = json.loads(run(*arguments, "--json").out)["count"]
+
+    assert re.match(rf"~\d+ of 20 tokens \(\d+%\), {UNKNOWN_MODEL}, estimated, at most \d+\n", outcome.out)
+    assert re.search(r"rules +required +█+ +~\d of +~", outcome.out)
+    assert not count["exact"]
+    assert count["tokens"] < count["upper"] <= 20
+
+
+def test_a_users_own_vocabulary_is_counted_with(run: Any, sections: Path, tmp_path: Path) -> None:
+    ranks = tmp_path / "bytes-cl100k.tiktoken"
+    ranks.write_bytes(b"\n".join(base64.b64encode(bytes([i])) + b" %d" % i for i in range(256)))
+    shown = json.loads(run("assemble", "--sections", sections, "--tokenizer", ranks, "--json").out)
+
+    assert shown["tokens"] == len(shown["text"])
+    assert shown["count"]["exact"]
+
+
+def test_the_prompt_is_written_to_a_file_and_the_picture_shown(
+    run: Any, sections: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "prompt.txt"
+    outcome = run("assemble", "--sections", sections, "--output", target)
+    with_json = run("assemble", "--sections", sections, "-o", target, "--json")
+
+    assert outcome.out.startswith("30 of 128,000 tokens")
+    assert target.read_text(encoding="utf-8") == json.loads(with_json.out)["text"]
+
+
+def test_the_prompt_goes_to_standard_output_as_it_is_and_the_picture_beside_it(sections: Path) -> None:
+    outcome = spawn("assemble", "--sections", sections, "--output", "-", env={"PYTHONIOENCODING": "ascii"})
+
+    assert outcome.out == WHOLE
+    assert outcome.err.startswith("30 of 128,000 tokens")
+    assert "##" in outcome.err
+
+
+def test_what_is_no_character_is_written_as_the_replacement_character(tmp_path: Path) -> None:
+    """A lone surrogate, which JSON can hold and UTF-8 cannot."""
+    listed = write(
+        tmp_path / "sections.json", r'[{"name": "cut", "text": "half \ud83d"}, {"name": "é", "text": "ü"}]'
+    )
+    outcome = spawn("assemble", "--sections", listed, "--output", "-")
+
+    assert (outcome.code, outcome.out) == (0, "half �\n\nü")
+    assert json.loads(spawn("assemble", "--sections", listed, "--json").out)["text"] == "half \ud83d\n\nü"
+
+
+def test_a_thousand_sections_have_a_row_each(run: Any, tmp_path: Path) -> None:
+    listed = write(tmp_path / "s.json", [{"name": f"part {i}", "text": "one two " * i} for i in range(1000)])
+    lines = run("assemble", "--sections", listed, "--model", "gpt-4.1").out.splitlines()
+
+    assert len(lines) == 1001
+    assert all(len(line) <= 80 for line in lines)
+
+
+def examples() -> list[tuple[str, str]]:
+    """Every command that the reference shows of this one, and what it shows below it."""
+    text = REFERENCE.read_text(encoding="utf-8")
+    blocks = re.findall(r"^    \$ (.*foveate assemble .*)\n((?:    .+\n|\n(?=    ))*)", text, re.MULTILINE)
+    return [(line, re.sub(r"^    ", "", shown, flags=re.MULTILINE)) for line, shown in blocks]
+
+
+@pytest.mark.parametrize(("line", "shown"), examples(), ids=[line for line, _ in examples()])
+def test_the_examples_in_the_reference_show_what_they_do(line: str, shown: str) -> None:
+    script = f'cd "{ROOT}" && ' + line.replace("foveate", '"$@"', 1)
+    outcome = spawn(command=["sh", "-c", script, "sh", *COMMAND])
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == shown
+
+
+def test_the_reference_has_examples() -> None:
+    assert len(examples()) >= 2

@@ -1,0 +1,144 @@
+"""`foveate assemble` with what cannot be used or does not fit: one line, an exit code, and the numbers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.command import Outcome, spawn, write
+
+SECTIONS = [
+    {"name": "rules", "text": "Answer in one word.", "priority": "required"},
+    {"name": "log", "items": ["started the engine", "waiting for word"], "priority": "low"},
+]
+
+
+@pytest.fixture
+def sections(tmp_path: Path) -> Path:
+    return write(tmp_path / "sections.json", SECTIONS)
+
+
+def test_what_is_required_and_does_not_fit_is_exit_code_3_and_the_numbers(
+    run: Any, sections: Path, tmp_path: Path
+) -> None:
+    budget = write(tmp_path / "small.yaml", "total_tokens: 3\n")
+    outcome = run("assemble", "--sections", sections, "--budget", budget)
+
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (3, "", 1)
+    assert "5 of 3 tokens" in outcome.err
+    for numbers in ("rules (required) 5", "log (low) 7"):
+        assert numbers in outcome.err
+
+
+def test_with_json_the_numbers_are_in_the_error(run: Any, sections: Path, tmp_path: Path) -> None:
+    budget = write(tmp_path / "small.yaml", "total_tokens: 3\n")
+    outcome = run("assemble", "--sections", sections, "--budget", budget, "--json")
+    error = json.loads(outcome.out)["error"]
+
+    assert outcome.code == 3
+    assert outcome.err == f"foveate: {error['message']}\n"
+    assert list(error) == ["code", "message", "limit_tokens", "tokens", "sections"]
+    assert (error["code"], error["limit_tokens"], error["tokens"]) == ("budget_exceeded", 3, 5)
+    assert error["sections"] == [
+        {"name": "rules", "priority": "required", "before": 5, "after": 5},
+        {"name": "log", "priority": "low", "before": 7, "after": 7},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "{path}: No such file or directory"),
+        (b"", "{path}: is empty"),
+        (b"\x89PNG\0", "{path}: is binary, not text"),
+        (b"- name: a\n  text: caf\xe9\n", "{path}: is not UTF-8 (byte 21)"),
+        (b"- name: a\n  text: x\n- name: [\n", "{path}:4: "),
+        (b"- name: a\n  text: x\n- name: a\n  text: y\n", "{path}:3: section 2: is named 'a', as section 1 is"),
+        (b"- name: a\n  text: x\n  prioritty: low\n", "{path}:3: section 1: "),
+        (b"name: a\n", "{path}:1: sections are a list"),
+    ],
+    ids=["missing", "empty", "binary", "Latin-1", "no YAML", "a name twice", "a wrong key", "no list"],
+)
+def test_sections_that_cannot_be_used_are_one_line_and_exit_code_2(
+    run: Any, tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    path = tmp_path / "sections.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    outcome = run("assemble", "--sections", path)
+
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert outcome.err.startswith("foveate: " + said.format(path=path))
+
+
+def test_a_folder_without_files_is_one_line_and_exit_code_2(run: Any, tmp_path: Path) -> None:
+    outcome = run("assemble", "--sections", tmp_path)
+
+    assert outcome == Outcome(2, "", f"foveate: {tmp_path}: holds no files that could be sections\n")
+
+
+def test_a_budget_that_is_neither_a_file_nor_a_ladder_says_both(run: Any, sections: Path) -> None:
+    outcome = run("assemble", "--sections", sections, "--budget", "progresive")
+
+    assert outcome == Outcome(
+        2,
+        "",
+        "foveate: progresive: No such file or directory, nor is it a ladder (truncate_low_priority, "
+        "drop_low_priority, progressive)\n",
+    )
+
+
+def test_a_budget_that_cannot_be_used_names_its_line(run: Any, sections: Path, tmp_path: Path) -> None:
+    budget = write(tmp_path / "budget.yaml", "total_tokens: 100\nsections:\n  log: {priority: urgent}\n")
+    outcome = run("assemble", "--sections", sections, "--budget", budget, "--json")
+
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"foveate: {budget}:3: ")
+    assert json.loads(outcome.out)["error"]["code"] == "bad_setting"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--sections", ""), "--sections needs the name of a file"),
+        (("--budget", ""), "--budget needs the name of a file"),
+        (("--output", ""), "--output needs the name of a file"),
+        (("--output", "-", "--json"), "the prompt is in what --json prints"),
+        (("--sections", "a\0b"), "embedded null byte"),
+        (("--sections", "/dev/null/sections"), "/dev/null/sections: Not a directory"),
+        (("--budget", "/dev/null/budget"), "/dev/null/budget: Not a directory"),
+        (("--tokenizer", "missing.json"), "missing.json: "),
+    ],
+    ids=lambda value: " ".join(value).replace("\0", "NUL") if isinstance(value, tuple) else None,
+)
+def test_options_that_cannot_be_are_one_line_and_exit_code_2(
+    run: Any, sections: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    outcome = run("assemble", "--sections", sections, *arguments)
+
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert said in outcome.err
+
+
+def test_an_impossible_number_in_the_environment_is_one_line(sections: Path) -> None:
+    outcome = spawn("assemble", "--sections", sections, env={"CONTEXT_MAX_TOKENS": "plenty"})
+
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert "CONTEXT_MAX_TOKENS" in outcome.err
+
+
+def test_sections_have_to_be_named(run: Any) -> None:
+    outcome = run("assemble")
+
+    assert outcome.code == 2
+    assert "--sections" in outcome.err
+
+
+def test_a_prompt_that_cannot_be_written_is_one_line_and_exit_code_1(
+    run: Any, sections: Path, tmp_path: Path
+) -> None:
+    outcome = run("assemble", "--sections", sections, "--output", tmp_path / "no" / "prompt.txt")
+
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert "nothing was changed" in outcome.err
