@@ -1,50 +1,74 @@
-"""Where a text may be cut: between extended grapheme clusters, as `regex` knows them."""
+r"""Where a text may be cut without tearing what a reader takes for one character.
 
-import re
+That is between extended grapheme clusters: a family of emoji, a letter with its accents, a Devanagari conjunct,
+a flag and CR LF each stay whole, and so do two surrogates that would be one character in UTF-16. The rules are
+those of Unicode Standard Annex 29 for Unicode 18.0 (revision 49, 2026). Which kind a character is of, `regex`
+knows: by Unicode 18.0 from its release 2026.9.29 on, by 16.0 in the oldest that is allowed.
+
+`\X` follows nearly the same rules. But since release 2026.11.7 it parts conjuncts, and rows of flags take it
+quadratic time, so they are written out here.
+
+What a search costs does not depend on the length of the text, only on how far it has to look: over one cluster,
+or back to the start of a row of flags.
+"""
 
 import regex
 
-_CLUSTER = regex.compile(r"\X")
-# Before the second of two plain letters there is always a border.
-_SURE = re.compile("[ -~\u4e00-\u9fff\u3041-\u3096](?=[ -~\u4e00-\u9fff\u3041-\u3096])")
-_WINDOW_CHARS = 64
+# CR LF (GB3) is missing here: two characters of ASCII are never searched for.
+_STARTS = r"""
+    (?<!  # A cluster starts with each character that none of these joins to what stands before it.
+        [^\p{GCB=Control}\p{GCB=CR}\p{GCB=LF}] (?=[\p{GCB=Extend}\p{GCB=ZWJ}\p{GCB=SpacingMark}])  # GB9, GB9a
+        | \p{GCB=Prepend} (?=[^\p{GCB=Control}\p{GCB=CR}\p{GCB=LF}])                               # GB9b
+        | \p{GCB=L} (?=[\p{GCB=L}\p{GCB=V}\p{GCB=LV}\p{GCB=LVT}])                                  # GB6
+        | [\p{GCB=LV}\p{GCB=V}] (?=[\p{GCB=V}\p{GCB=T}])                                           # GB7
+        | [\p{GCB=LVT}\p{GCB=T}] (?=\p{GCB=T})                                                     # GB8
+        | \p{InCB=Linker} \p{InCB=Extend}*+ (?=\p{InCB=Consonant})                                 # GB9c
+        | \p{ExtPict} \p{GCB=Extend}*+ \p{GCB=ZWJ} (?=\p{ExtPict})                                 # GB11
+        # GB12, GB13: an odd number before it. Counted in twos alone, a long row would take quadratic time.
+        | (?<!\p{RI}) (?:\p{RI}{2})*+ (?:\p{RI}{1024})*+ \p{RI} (?=\p{RI})
+        | [\uD800-\uDBFF] (?=[\uDC00-\uDFFF])
+    ) .
+"""
+_FLAGS = regex.VERSION1 | regex.VERBOSE | regex.DOTALL
+_NEXT_START = regex.compile(_STARTS, _FLAGS)
+_LAST_START = regex.compile(_STARTS, _FLAGS | regex.REVERSE)
+
+# Clusters that people write are shorter. A longer one may take long, and is gone over without the interpreter's
+# lock; for every other, giving up the lock would cost more than the search.
+_NEAR_CHARS = 256
 
 
 def floor(text: str, at: int) -> int:
-    """The largest border that is not beyond `at`."""
-    if at <= 0 or at >= len(text):
-        return max(min(at, len(text)), 0)
-    last = border = _sure(text, at)
-    for cluster in _CLUSTER.finditer(text, border):
-        if cluster.end() > at:
-            break
-        last = cluster.end()
-    return last
+    """The last boundary up to `at`; both ends of `text` are boundaries."""
+    if not 0 < at < len(text):
+        return max(0, min(at, len(text)))
+    pair = text[at - 1 : at + 1]
+    if pair.isascii():
+        return at - 1 if pair == "\r\n" else at
+    found = _LAST_START.search(text, max(1, at - _NEAR_CHARS), at + 1)
+    if found is None:
+        found = _LAST_START.search(text, 1, at + 1, concurrent=True)
+    return 0 if found is None else found.start()
 
 
 def ceil(text: str, at: int) -> int:
-    """The smallest border that is not before `at`."""
-    found = floor(text, at)
-    return found if found == at else after(text, found)
-
-
-def after(text: str, at: int) -> int:
-    """The border that follows the one at `at`; the end of the text where there is none."""
-    found = _CLUSTER.match(text, at)
-    return len(text) if found is None else found.end()
+    """The first boundary from `at` on; both ends of `text` are boundaries."""
+    if not 0 < at < len(text):
+        return max(0, min(at, len(text)))
+    pair = text[at - 1 : at + 1]
+    if pair.isascii():
+        return at + 1 if pair == "\r\n" else at
+    found = _NEXT_START.search(text, at, at + _NEAR_CHARS)
+    if found is None:
+        found = _NEXT_START.search(text, at, concurrent=True)
+    return len(text) if found is None else found.start()
 
 
 def before(text: str, at: int) -> int:
-    """The border before the one at `at`; 0 where there is none."""
+    """The boundary before the boundary `at`, or 0."""
     return floor(text, at - 1)
 
 
-def _sure(text: str, at: int) -> int:
-    """A place not beyond `at` that is a border for sure."""
-    window = _WINDOW_CHARS
-    while window < at:
-        found = [sure.end() for sure in _SURE.finditer(text, at - window, at)]
-        if found:
-            return found[-1]
-        window *= 2
-    return 0
+def after(text: str, at: int) -> int:
+    """The boundary after the boundary `at`, or the end of `text`."""
+    return ceil(text, at + 1)
