@@ -7,7 +7,8 @@ from foveate.budget.prompt import Action, Prompt, SectionReport
 BUDGET_SECTION = "context_budget"
 """The name of the section that shows the budget; it has no line of its own, but counts with the others."""
 
-_NEAR_LIMIT = 0.95
+NEAR_LIMIT = 0.95
+"""From this part of its cap on, a section is near it."""
 
 
 def report(prompt: Prompt) -> str:
@@ -30,5 +31,5 @@ def context_budget(sections: Iterable[SectionReport], *, tokens: int, limit_toke
 def _line(section: SectionReport) -> str:
     if section.cap_tokens is None:
         return f"- {section.name}: {section.after}"
-    near = " (near limit!)" if section.after >= _NEAR_LIMIT * section.cap_tokens else ""
+    near = " (near limit!)" if section.after >= NEAR_LIMIT * section.cap_tokens else ""
     return f"- {section.name}: {section.after}/{section.cap_tokens}{near}"

@@ -3,14 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 
-from rich.cells import cell_len, set_cell_size  # rich comes with typer, whose help it draws
+from rich.cells import cell_len, set_cell_size
 
 from foveate.budget.assembly import CAP
 from foveate.budget.prompt import Action, Cut, Prompt, SectionReport
+from foveate.budget.report import NEAR_LIMIT
 from foveate.cli.screen import Look, number
-
-# As in the section in which an agent sees its budget.
-_NEAR_CAP = 0.95
 
 _GAP = "  "
 _NAME_CELLS, _LEAST_NAME_CELLS = 28, 8
@@ -160,7 +158,7 @@ def _note(section: SectionReport, *, capped: bool) -> str:
     if section.action is not Action.KEPT:
         return "capped" if capped and section.action is Action.TRUNCATED else str(section.action)
     cap = section.cap_tokens
-    return "near cap" if cap is not None and 0 < _NEAR_CAP * cap <= section.after else ""
+    return "near cap" if cap is not None and 0 < NEAR_LIMIT * cap <= section.after else ""
 
 
 def _fitting(wanted: _Columns, room: int) -> _Columns:

@@ -1,7 +1,6 @@
 """`foveate count`: how many tokens texts or a whole request are."""
 
 import os
-import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -190,14 +189,10 @@ def _readable(names: list[str], failures: list[UnreadableInput]) -> Iterator[tup
 
 
 def _read(name: str) -> bytes:
+    if name == STANDARD_INPUT:
+        return screen.standard_input()
     try:
-        if name != STANDARD_INPUT:
-            return Path(name).read_bytes()
-        if sys.stdin is None:
-            raise UnreadableInput("standard input", "is closed")
-        if sys.stdin.isatty():
-            screen.print_note("reading from standard input; end with Ctrl-D")
-        return sys.stdin.buffer.read()
+        return Path(name).read_bytes()
     except OSError as error:
         raise UnreadableInput(printable(name), error.strerror or "cannot be read") from None
     except ValueError as error:  # a name with a zero byte in it
