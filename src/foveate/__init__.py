@@ -7,7 +7,7 @@ This is the front door: what stands here is the library's public face, and impor
     6
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foveate.values import TokenCount
@@ -73,7 +73,7 @@ def count_request(body: Mapping[str, Any] | str | bytes, model: str | None = Non
 
 
 def assemble(
-    sections: "Sequence[Section]",
+    sections: "Iterable[Section]",
     budget: "Budget | Ladder | str | Sequence[Rung | Mapping[str, object]]",
     model: "str | TextCounter" = "gpt-4o",
     *,
@@ -109,9 +109,12 @@ def assemble(
     from foveate.budget.budgets import Budget
     from foveate.budget.limits import resolved_limit
     from foveate.budget.windows import window_of
+    from foveate.errors import BadOption
     from foveate.tokens.families import counter_for
     from foveate.tokens.gauge import gauge_for
 
+    if isinstance(budget, int):
+        raise BadOption(f"a number alone is no budget: give Budget(total_tokens={budget})")
     asked = budget if isinstance(budget, Budget) else Budget(ladder=budget)
     counter = counter_for(model) if isinstance(model, str) else model
     window = window_of(model if isinstance(model, str) else getattr(model, "model", ""))

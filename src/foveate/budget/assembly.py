@@ -1,6 +1,6 @@
 """Assembling a prompt: every section up to its own cap, then the ladder until the whole fits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from foveate.budget.budgets import SectionRule
 from foveate.budget.climbing import Climb
@@ -33,7 +33,7 @@ CAP = "cap"
 
 
 def assemble(
-    sections: Sequence[Section],
+    sections: Iterable[Section],
     *,
     limit_tokens: int,
     ladder: Ladder,
@@ -49,6 +49,7 @@ def assemble(
         BudgetExceeded: what may not be cut does not fit; carries every section's size.
         BadOption: two sections of one name.
     """
+    sections = list(sections)
     _check_names(sections, reserved=BUDGET_SECTION if show_budget else None)
     ruled = [rules[s.name].applied(s) if rules and s.name in rules else s for s in sections]
     if show_budget:
@@ -199,6 +200,8 @@ def _widest(section: Section, tape: Tape, cap: int | None) -> SectionReport:
 def _check_names(sections: Sequence[Section], reserved: str | None) -> None:
     names: set[str] = set() if reserved is None else {reserved}
     for section in sections:
+        if not isinstance(section, Section):
+            raise BadOption(f"sections are values of foveate.Section, not {type(section).__name__}")
         if section.name in names:
             taken = "the section on the budget" if section.name == reserved else "another section"
             raise BadOption(f"section {section.name!r}: {taken} has that name; give it one of its own")

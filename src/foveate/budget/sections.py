@@ -113,7 +113,6 @@ class Section:
         put(self, "stability", chosen(Stability, stability, (name, "stability")))
         put(self, "enabled", enabled)
 
-
     def __repr__(self) -> str:
         """Its name, its size and what it wants, since its text can be megabytes."""
         what = f"{len(self.text):,} characters" if self.items is None else f"{len(self.items):,} items"

@@ -12,13 +12,14 @@ from operator import sub
 from threading import Lock
 from typing import NamedTuple, Protocol
 
+from foveate.errors import BadOption
 from foveate.tokens.courtesy import courtesy
 from foveate.tokens.rendering import Counts, Scale
 from foveate.tokens.tape import Run, Tape, measured, summed
 from foveate.values import NOTHING, TokenCount
 
 # Texts that come with every prompt are measured once; together they are not more than this.
-_KEPT_CHARS = 32 * 1024 * 1024
+_KEPT_CHARS = 16 * 1024 * 1024
 _KEPT_TEXTS = 16 * 1024
 # What meets where two parts meet is mostly a word or two.
 _KEPT_JOINS = 16 * 1024
@@ -173,7 +174,13 @@ class TextCounter(Protocol):
 
 
 def gauge_for(counter: TextCounter) -> Gauge:
-    """What measures with `counter`: its own gauge where it has one, which remembers."""
+    """What measures with `counter`: its own gauge where it has one, which remembers.
+
+    Raises:
+        BadOption: it cannot count texts.
+    """
+    if not callable(getattr(counter, "text", None)):
+        raise BadOption(f"a counter has a method text(text) that gives a TokenCount; {counter!r} has none")
     own = getattr(counter, "gauge", None)
     return own if isinstance(own, Gauge) else Gauge(_Asking(counter))
 

@@ -1,6 +1,7 @@
 """How a prompt is put together: joins, caps, ladders, the agent's view of its budget."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -314,6 +315,20 @@ def test_two_sections_of_one_name_are_refused() -> None:
         foveate.assemble([Section("a", "1"), Section("a", "2")], Budget(total_tokens=10))
     with pytest.raises(BadOption, match="the section on the budget has that name"):
         foveate.assemble([Section("context_budget", "1")], Budget(total_tokens=10), show_budget=True)
+
+
+def test_sections_can_come_one_by_one_and_must_be_sections() -> None:
+    prompt = foveate.assemble((Section(name, name) for name in "ab"), Budget(total_tokens=10))
+
+    assert prompt.text == "a\n\nb"
+    with pytest.raises(BadOption, match="not dict"):
+        foveate.assemble([{"name": "a", "text": "b"}], Budget(total_tokens=10))  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(("budget", "model"), [(4000, "gpt-4o"), (Budget(), 5), ({}, "gpt-4o")])
+def test_what_is_no_budget_or_no_model_is_refused(budget: Any, model: Any) -> None:
+    with pytest.raises(BadOption):
+        foveate.assemble([], budget, model)
 
 
 def test_a_counter_can_stand_for_the_model() -> None:
