@@ -2,9 +2,9 @@
 
 The search is what Priompt publishes (its README, `renderBinarySearch`): every line has a priority, the levels
 are searched by halves, and at each step the whole prompt is rendered and counted. It is written here because
-Priompt itself cannot be run: on 2026-11-15 npm had no `@anysphere/priompt` (404), and its tokenizer, which is
-still there, had no binary for 64-bit ARM. Rendering is slicing strings here, where Priompt walks a tree of
-scopes: priompt 0.1.2, a port of it to Python, took 4 to 28 times as long for the same search.
+Priompt itself could not be installed: on 2026-11-15 npm answered 404 for `@anysphere/priompt`, and its
+tokenizer, which could be, had no binary for 64-bit ARM. Rendering is slicing strings here, where Priompt walks
+a tree of scopes: priompt 0.1.2, a port of it to Python, took 4 to 28 times as long for the same search.
 """
 
 import importlib.util
@@ -20,7 +20,8 @@ from benchmarks.budget_cases import Count, service_order
 from foveate.budget import Section
 
 PRIOMPT_NOT_RUN = (
-    "npm has no @anysphere/priompt (404 on 2026-11-15); cutoff_search is its published approach, written here"
+    "npm answered 404 for @anysphere/priompt (2026-11-15); "
+    "cutoff_search is its published approach, written here"
 )
 # Whoever takes longer is stopped, and left out at larger sizes.
 PATIENCE_SECONDS = 4.0
