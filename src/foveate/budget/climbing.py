@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from foveate.budget.cutting import OLDER_TRUNCATED, Parts, Room, cut
-from foveate.budget.edges import Listed, largest
 from foveate.budget.ladders import Drop, Ladder, LastLines, Replace, Rung, Truncate, label, names
 from foveate.budget.prompt import Action, Cut
 from foveate.budget.sections import Priority
@@ -14,6 +13,9 @@ from foveate.budget.standing import SEPARATOR, Standing, count_of, joined
 from foveate.tokens.gauge import Gauge, Span
 from foveate.tokens.tape import NOTHING
 from foveate.values import TokenCount
+
+# Sizes are a good guide, as what meets where sections meet is little. Where they are not, halving is sure.
+_GUESSES = 8
 
 _RANKS = {priority: rank for rank, priority in enumerate(Priority)}
 
@@ -60,16 +62,8 @@ class Climb:
 
     def _leave_out(self, victims: Sequence[Standing], rung: Truncate | Drop, name: str, over: int) -> None:
         """Leave out as many as it takes, and put back what fits of the last where it may be truncated."""
-        turn = {id(victim): number for number, victim in enumerate(victims)}
         total = len(victims)
-
-        def fits(kept: int) -> bool:
-            staying = [each for each in self.standings if turn.get(id(each), total) >= total - kept]
-            return count_of(staying, self.gauge).upper <= self.limit_tokens
-
-        sizes = list(accumulate(victim.after.upper + 1 for victim in victims))
-        guess = max(total - bisect_left(sizes, over) - 1, 0)
-        kept = largest(Listed(range(total + 1)), fits, low=0, high=total, guess=guess, step=1)
+        kept = self._kept(victims, over)
         reason = f"{over:,} tokens over the limit of {self.limit_tokens:,}"
         before = [victim.after.tokens for victim in victims[: total - kept]]
         for victim in victims[: total - kept]:
@@ -79,6 +73,25 @@ class Climb:
         for victim, tokens in zip(victims, before, strict=False):
             lowest = f"lowest priority first, and this is {victim.section.priority}"
             self.record(victim, name, tokens, f"{reason}; {'the ladder names it' if rung.sections else lowest}")
+
+    def _kept(self, victims: Sequence[Standing], over: int) -> int:
+        """How many of `victims`, from the last, need not be left out; 0 where leaving out all does not do.
+
+        The sizes of sections tell how many to try. What a try is off by is known then, and corrects the next.
+        """
+        turn = {id(victim): number for number, victim in enumerate(victims)}
+        sizes = list(accumulate(victim.after.upper + 1 for victim in victims))
+        total = high = len(victims)
+        low = tried = 0
+        while high - low > 1:
+            guess = total - bisect_left(sizes, over) - 1 if tried < _GUESSES else (low + high) // 2
+            kept = min(max(guess, low + 1), high - 1)
+            staying = [each for each in self.standings if turn.get(id(each), total) >= total - kept]
+            left_over = count_of(staying, self.gauge).upper - self.limit_tokens
+            low, high = (low, kept) if left_over > 0 else (kept, high)
+            over = sizes[total - kept - 1] + left_over
+            tried += 1
+        return low
 
     def _put_back(self, standing: Standing) -> None:
         """Put back the largest piece that fits of a section that was left out."""
@@ -95,8 +108,8 @@ class Climb:
         return Room(
             self.gauge,
             self.limit_tokens,
-            self.gauge.run((*before, SEPARATOR)) if before else NOTHING,
-            self.gauge.run((SEPARATOR, *after)) if after else NOTHING,
+            self.gauge.closed((*before, SEPARATOR)) if before else NOTHING,
+            self.gauge.closed((SEPARATOR, *after)) if after else NOTHING,
         )
 
     def _shorten(self, victims: Sequence[Standing], rung: LastLines | Replace, name: str) -> None:

@@ -19,7 +19,7 @@ class Action(StrEnum):
     DISABLED = "disabled"
 
 
-class SectionReport(msgspec.Struct, frozen=True, kw_only=True):
+class SectionReport(msgspec.Struct, frozen=True):
     """A section as it stands in the prompt: its text, and its tokens before and after all cuts.
 
     `cap_tokens` is its own cap, by number or by share, or None where it has none. Every prompt has one for each

@@ -85,13 +85,24 @@ class Bpe:
     def count_many(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each of `texts` is, counted side by side."""
         texts = [self._composed(text) for text in texts] if self._composes else texts
-        if len(texts) < 8 or any(len(text) > _LONG_CHARS or self._wants_care(text) for text in texts):
+        if len(texts) < 8:
             return [self.count(text) for text in texts]
+        # Nearly always there is nothing to take care of, and looking once through all of them shows it.
+        if max(map(len, texts)) > _LONG_CHARS or self._wants_care("\n".join(texts)):
+            return self._count_apart(texts)
         try:
             counts = self._count_batch(list(texts))
         except UnicodeEncodeError:
             return [self.count(text) for text in texts]
         return [count if text else 0 for text, count in zip(texts, counts, strict=True)]
+
+    def _count_apart(self, texts: Sequence[str]) -> list[int]:
+        """Texts that are long or want care one by one, and the others side by side."""
+        apart = {i for i, text in enumerate(texts) if len(text) > _LONG_CHARS or self._wants_care(text)}
+        if not apart or len(texts) - len(apart) < 8:
+            return [self.count(text) for text in texts]
+        others = iter(self.count_many([text for i, text in enumerate(texts) if i not in apart]))
+        return [self.count(text) if i in apart else next(others) for i, text in enumerate(texts)]
 
     def ids(self, text: str) -> Iterator[Sequence[int]]:
         """The token ids of `text`, some thousands at a time."""

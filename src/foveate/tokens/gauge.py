@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from foveate.errors import BadOption
 from foveate.tokens.courtesy import courtesy
 from foveate.tokens.rendering import Counts, Scale
-from foveate.tokens.tape import Run, Tape, measured, summed
+from foveate.tokens.tape import PIECE_CHARS, Run, Tape, measured, summed
 from foveate.values import NOTHING, TokenCount
 
 # Texts that come with every prompt are measured once; together they are not more than this.
@@ -79,37 +79,45 @@ class Gauge:
     def run(self, parts: Iterable[Part], *, guess: bool = False) -> Run:
         """`parts` joined to one run; with `guess`, closed at steps as well, which is quick and nearly sure."""
         head: str | None = None
-        waiting = ""
+        waiting: list[str] = []
         joins: list[str] = []
         counted: list[Counts] = []
         for part in parts:
             if isinstance(part, str):
-                waiting += part
+                waiting.append(part)
                 continue
             # Most parts are whole texts, and there can be thousands: no call for those.
             run = part.whole if isinstance(part, Tape) and not guess else _closed(part, guess=guess)
-            if run.counts is None:
-                waiting += run.head
-                continue
-            if head is None:
-                head = waiting + run.head
-            else:
-                joins.append(waiting + run.head)
-            counted.append(run.counts)
-            waiting = run.tail
+            waiting.append(run.head)
+            if run.counts is not None:
+                if head is None:
+                    head = "".join(waiting)
+                else:
+                    joins.append("".join(waiting))
+                counted.append(run.counts)
+                waiting = [run.tail]
         if head is None:
-            return Run(waiting)
-        return Run(head, summed(counted + self._counts(joins)), waiting)
+            return Run("".join(waiting))
+        return Run(head, summed(counted + self._counts(joins)), "".join(waiting))
+
+    def closed(self, parts: Iterable[Part]) -> Run:
+        """`parts` joined to a run that will be asked for often: little of it stays open."""
+        run = self.run(parts)
+        if len(run.head) + len(run.tail) <= PIECE_CHARS:
+            return run
+        head, tail = measured((run.head, run.tail), self._scale)
+        return self.run((head, tail) if run.counts is None else (head, Run("", run.counts), tail))
 
     def count_joined(self, tapes: Sequence[Tape], separator: str) -> TokenCount:
         """How many tokens whole texts are, joined by `separator`: the most frequent case of `count`."""
         runs = [tape.whole for tape in tapes]
-        if not runs or None in [run.counts for run in runs]:
-            parts = [part for tape in tapes for part in (separator, tape)]
-            return self.count(parts[1:])
+        counted = [run.counts for run in runs if run.counts is not None]
+        if not counted:
+            return self.count([separator.join([run.head for run in runs])])
+        if len(counted) < len(runs):
+            return self.count([part for tape in tapes for part in (separator, tape)][1:])
         joins = [before.tail + separator + after.head for before, after in pairwise(runs)]
         ends = [end for end in (runs[0].head, runs[-1].tail) if end]
-        counted: list[Counts] = [run.counts for run in runs]  # type: ignore[misc]
         return self._scale.total(summed(counted + self._counts(joins + ends)))
 
     def count(self, parts: Iterable[Part], *, guess: bool = False) -> TokenCount:

@@ -1,6 +1,7 @@
 """Rulers over offline vocabularies: the model's own, or another's that stands in for it."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import repeat
 
 from foveate.tokens.bpe import Bpe
@@ -12,6 +13,7 @@ from foveate.values import TokenCount
 
 # A smaller vocabulary spells other scripts almost byte by byte, so a stand-in's bound has room for that.
 _FOREIGN_TOKENS_PER_BYTE = 0.7
+_KEPT_COUNTS = 4096
 
 
 class BpeRuler:
@@ -48,7 +50,7 @@ class BpeRuler:
 
     def total(self, counts: Counts) -> TokenCount:
         """The count of a text in which so much was counted."""
-        return text_count(self.weighed(counts), exact=self.exact)
+        return _exact(counts[0]) if self.exact else text_count(self.weighed(counts), exact=False)
 
     def steps(self, text: str, step_chars: int) -> list[tuple[int, Counts]] | None:
         """Steps that end where tokens do."""
@@ -61,6 +63,12 @@ class BpeRuler:
 
     def _length(self, text: str, tokens: int) -> Length:
         return self.weighed((tokens, 0 if self.exact else _beyond_ascii(text)))
+
+
+@lru_cache(_KEPT_COUNTS)
+def _exact(tokens: int) -> TokenCount:
+    """An exact count. Prompts of many sections ask for thousands of them, mostly the same small ones."""
+    return TokenCount(max(tokens, 1), True, max(tokens, 1))
 
 
 def _beyond_ascii(text: str) -> int:
