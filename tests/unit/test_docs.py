@@ -1,6 +1,8 @@
 """What the documentation promises: every command and option is in it, no link is dead, and examples hold."""
 
+import dataclasses
 import doctest
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,9 @@ from typing import Any
 import pytest
 import typer.main
 
+from foveate.budget import Keep, Priority, Section, SectionRule, Stability
+from foveate.budget.ladders import BUILT_IN, LOWEST
+from foveate.budget.limits import VARIABLE
 from foveate.cli import app
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +69,24 @@ def test_an_option_is_in_the_section_of_its_command(command: str, option: str) -
 def test_a_link_to_a_file_of_the_project_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{target} in {page.relative_to(ROOT)}"
+
+
+def settings() -> Iterator[str]:
+    """Every word that a budget or a section can be told by."""
+    yield from ("total_tokens", "output_reserve", "ladder", "overflow_policy", "sections", VARIABLE)
+    yield from inspect.signature(Section).parameters
+    yield from (field.name for field in dataclasses.fields(SectionRule))
+    yield from (word for words in (Priority, Keep, Stability) for word in words)
+    yield from (*BUILT_IN, LOWEST, "truncate", "drop", "last_lines", "replace", "with", "of")
+
+
+@pytest.mark.parametrize("setting", sorted(set(settings())))
+def test_a_setting_of_a_budget_is_in_the_page_on_budgets(setting: str) -> None:
+    page = (ROOT / "docs" / "budget.md").read_text(encoding="utf-8")
+
+    assert re.search(rf"`(\w+: )?{re.escape(setting)}\b[^`\n]*`", page), (
+        f"docs/budget.md does not explain {setting}"
+    )
 
 
 EXAMPLES = [page for page in PAGES if "\n>>> " in page.read_text(encoding="utf-8")]
