@@ -7,14 +7,14 @@ This is the front door: what stands here is the library's public face, and impor
     6
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from foveate.values import TokenCount
 
 if TYPE_CHECKING:
-    from foveate.budget import Budget, Cut, Item, Ladder, Prompt, Section, SectionReport, SectionRule
-    from foveate.budget.ladders import Rung
+    from foveate.budget import Budget, Cut, Item, Prompt, Section, SectionReport, SectionRule
+    from foveate.budget.ladders import LadderLike
     from foveate.tokens.counter import PartCount, RequestCount, RequestCounter
     from foveate.tokens.gauge import TextCounter
 
@@ -74,17 +74,22 @@ def count_request(body: Mapping[str, Any] | str | bytes, model: str | None = Non
 
 def assemble(
     sections: "Iterable[Section]",
-    budget: "Budget | Ladder | str | Sequence[Rung | Mapping[str, object]]",
+    budget: "Budget | Mapping[str, object] | LadderLike | None" = None,
     model: "str | TextCounter" = "gpt-4o",
     *,
     show_budget: bool = False,
+    agent: "Budget | None" = None,
+    configuration: "Budget | None" = None,
 ) -> "Prompt":
     """The sections joined by blank lines, and cut where they do not fit the budget, by its ladder.
 
     The text of the result, counted whole, is within the budget. `budget` can be a ladder alone, by name or as a
-    list of rungs. Where it says no number, `CONTEXT_MAX_TOKENS` from the environment holds, or the model's
-    window. A counter (anything whose `text(text)` gives a `TokenCount`) can stand for the model. `show_budget`
-    adds a section in which the agent sees its own budget.
+    list of rungs. A counter (anything whose `text(text)` gives a `TokenCount`) can stand for the model.
+    `show_budget` adds a section in which the agent sees its own budget.
+
+    How many tokens there are is said by the first of these that says it: `budget`, `CONTEXT_MAX_TOKENS` in the
+    environment, the budget of the `agent`, that of the operator's `configuration`, the model's window. The
+    ladder and the rules for sections are those of the first of the three budgets that is given.
 
         >>> import foveate
         >>> rules = foveate.Section("rules", "Answer in one word.", priority="required")
@@ -104,35 +109,35 @@ def assemble(
         foveate.errors.BadOption: something that cannot be, such as two sections of one name.
     """
     import os
+    from dataclasses import replace
 
     from foveate.budget.assembly import assemble
     from foveate.budget.budgets import Budget
-    from foveate.budget.limits import resolved_limit
+    from foveate.budget.data import budget_of
+    from foveate.budget.limits import VARIABLE, resolved_limit
     from foveate.budget.windows import window_of
-    from foveate.errors import BadOption
     from foveate.tokens.families import counter_for
     from foveate.tokens.gauge import gauge_for
 
-    if isinstance(budget, int):
-        raise BadOption(f"a number alone is no budget: give Budget(total_tokens={budget})")
-    asked = budget if isinstance(budget, Budget) else Budget(ladder=budget)
-    counter = counter_for(model) if isinstance(model, str) else model
+    call = Budget() if budget is None else budget_of(budget)
+    holds = call if budget is not None else agent or configuration or call
     window = window_of(model if isinstance(model, str) else getattr(model, "model", ""))
     limit = resolved_limit(
-        asked,
-        environment=os.environ.get("CONTEXT_MAX_TOKENS"),
-        agent=None,
-        configuration=None,
+        call,
+        environment=os.environ.get(VARIABLE),
+        agent=agent,
+        configuration=configuration,
         window_tokens=None if window is None else window.tokens,
     )
-    return assemble(
+    prompt = assemble(
         sections,
         limit_tokens=limit.tokens,
-        ladder=asked.ladder,
-        gauge=gauge_for(counter),
-        rules=asked.sections,
+        ladder=holds.ladder,
+        gauge=gauge_for(counter_for(model) if isinstance(model, str) else model),
+        rules=holds.sections,
         show_budget=show_budget,
     )
+    return replace(prompt, limit_source=limit.source)
 
 
 _HOMES = {

@@ -1,11 +1,12 @@
 """Assembling a prompt: every section up to its own cap, then the ladder until the whole fits."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from foveate.budget.budgets import SectionRule
 from foveate.budget.climbing import Climb
 from foveate.budget.cutting import Room, cut, unmarked_head
-from foveate.budget.ladders import Ladder
+from foveate.budget.ladders import BUILT_IN, Ladder, meant
 from foveate.budget.prompt import Action, Prompt, SectionReport
 from foveate.budget.report import BUDGET_SECTION, context_budget
 from foveate.budget.sections import Keep, Priority, Section
@@ -49,15 +50,29 @@ def assemble(
         BudgetExceeded: what may not be cut does not fit; carries every section's size.
         BadOption: two sections of one name.
     """
+    if isinstance(sections, Section):
+        raise BadOption("sections are a list, also where there is only one")
     sections = list(sections)
     _check_names(sections, reserved=BUDGET_SECTION if show_budget else None)
     ruled = [rules[s.name].applied(s) if rules and s.name in rules else s for s in sections]
     if show_budget:
-        return _with_budget(ruled, limit_tokens, ladder, gauge)
-    measured = _measured(ruled, limit_tokens, gauge)
-    return _whole(measured, limit_tokens, gauge) or _prompt(
-        *_climbed(measured, limit_tokens, ladder, gauge), limit_tokens
-    )
+        prompt = _with_budget(ruled, limit_tokens, ladder, gauge)
+    else:
+        measured = _measured(ruled, limit_tokens, gauge)
+        prompt = _whole(measured, limit_tokens, gauge) or _prompt(
+            *_climbed(measured, limit_tokens, ladder, gauge), limit_tokens
+        )
+    unmatched = _unmatched([section.name for section in sections], rules or {}, ladder)
+    return replace(prompt, unmatched=unmatched) if unmatched else prompt
+
+
+def _unmatched(names: Sequence[str], rules: Mapping[str, SectionRule], ladder: Ladder) -> tuple[str, ...]:
+    """Names in rules, and in a ladder that is not built in, that no section has."""
+    found = [name for name in rules if name not in names]
+    if ladder.name not in BUILT_IN:
+        patterns = [pattern for rung in ladder.rungs for pattern in rung.sections]
+        found += [pattern for pattern in patterns if not any(meant(pattern, name) for name in names)]
+    return tuple(dict.fromkeys(found))
 
 
 Measured = list[tuple[Section, Tape, int | None]]
@@ -83,7 +98,7 @@ def _whole(measured: Measured, limit_tokens: int, gauge: Gauge) -> Prompt | None
         limit_tokens=limit_tokens,
         sections=tuple(
             [
-                report(section, tape, cap, tape.text, tape.total.tokens, untouched(section))
+                report(section, tape, cap, tape.text, tape.total, untouched(section))
                 for section, tape, cap in measured
             ]
         ),
@@ -104,7 +119,8 @@ def _climbed(measured: Measured, limit_tokens: int, ladder: Ladder, gauge: Gauge
         count = climb.climb(ladder, count)
     if count.upper > limit_tokens:
         ended = f"the ladder {ladder.name} has ended, and the prompt"
-        raise _exceeded(climb.standings, ended, count.upper, limit_tokens)
+        remedy = "raise the limit, or end the ladder with {truncate: lowest}"
+        raise _exceeded(climb.standings, ended, count.upper, limit_tokens, remedy)
     return climb, count
 
 
@@ -120,7 +136,7 @@ def _cap(climb: Climb, standing: Standing, cap_tokens: int) -> None:
         parts = None if body is None or body.keep is Keep.WHOLE else unmarked_head(body, room)
         if parts is None:
             what = f"section {standing.section.name} is required, but its own cap leaves nothing of it: it"
-            raise _exceeded(climb.standings, what, standing.after.upper, cap_tokens)
+            raise _exceeded(climb.standings, what, standing.after.upper, cap_tokens, "raise its cap")
     before = standing.after.tokens
     standing.leave(parts or (), Action.DROPPED if parts is None else Action.TRUNCATED, climb.gauge)
     climb.record(standing, CAP, before, f"its own cap is {cap_tokens:,} tokens")
@@ -135,16 +151,22 @@ def _check_required(climb: Climb) -> None:
     required = [standing for standing in climb.standings if standing.is_required]
     upper = count_of(required, climb.gauge).upper
     if upper > climb.limit_tokens:
-        raise _exceeded(climb.standings, "what is required", upper, climb.limit_tokens)
+        remedy = "raise the limit, or give a required section a cap"
+        raise _exceeded(climb.standings, "what is required", upper, climb.limit_tokens, remedy)
 
 
-def _exceeded(standings: Sequence[Standing], what: str, tokens: int, limit_tokens: int) -> BudgetExceeded:
+def _exceeded(
+    standings: Sequence[Standing], what: str, tokens: int, limit_tokens: int, remedy: str
+) -> BudgetExceeded:
+    """The error with every number; where tokens are estimated, with every bound."""
     sizes = tuple(
-        SectionSize(s.section.name, s.section.priority.value, s.tape.total.tokens, s.after.tokens)
+        SectionSize(s.section.name, s.section.priority.value, s.tape.total.upper, s.after.upper)
         for s in standings
     )
+    exact = all(standing.after.exact for standing in standings)
+    takes = "takes" if exact else "is estimated, and can take"
     listed = ", ".join(f"{size.name} ({size.priority}) {size.after:,}" for size in sizes)
-    reason = f"{what} takes {tokens:,} of {limit_tokens:,} tokens: {listed}; raise the limit, or cap a section"
+    reason = f"{what} {takes} {tokens:,} of {limit_tokens:,} tokens: {listed}; {remedy}"
     return BudgetExceeded(reason, limit_tokens=limit_tokens, tokens=tokens, sections=sizes)
 
 
@@ -175,7 +197,8 @@ def _with_budget(sections: Sequence[Section], limit_tokens: int, ladder: Ladder,
         if count.upper <= limit_tokens:
             return _prompt(climb, count, limit_tokens)
         room_tokens -= count.upper - limit_tokens
-    raise _exceeded(climb.standings, "with the section on the budget, the prompt", count.upper, limit_tokens)
+    shown = "with the section on the budget, the prompt"
+    raise _exceeded(climb.standings, shown, count.upper, limit_tokens, "raise the limit")
 
 
 def _written(climb: Climb, count: TokenCount, limit_tokens: int) -> TokenCount:
@@ -183,18 +206,19 @@ def _written(climb: Climb, count: TokenCount, limit_tokens: int) -> TokenCount:
     *others, own = climb.standings
     reports = [standing.report() for standing in others]
     for _ in range(_TRIES):
-        tokens = count.tokens
+        tokens = count.upper
         own.tape = climb.gauge.tape(context_budget(reports, tokens=tokens, limit_tokens=limit_tokens))
         own.leave((own.tape,), Action.KEPT, climb.gauge)
         count = climb.count()
-        if count.tokens == tokens:
+        if count.upper == tokens:
             break
     return count
 
 
 def _widest(section: Section, tape: Tape, cap: int | None) -> SectionReport:
     """A section's report with as many digits as it can come to have."""
-    return report(section, tape, cap, "", tape.total.tokens if cap is None else cap, untouched(section))
+    most = tape.total if cap is None else TokenCount(cap, False, cap)
+    return report(section, tape, cap, "", most, untouched(section))
 
 
 def _check_names(sections: Sequence[Section], reserved: str | None) -> None:

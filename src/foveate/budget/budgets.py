@@ -1,12 +1,12 @@
 """Budgets: how many tokens a prompt may have, who gets how many of them, and what is cut when they run out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from foveate.budget.ladders import TRUNCATE_LOW_PRIORITY, Ladder, Rung, ladder_from
-from foveate.budget.sections import Keep, Priority, Section, checked_cap
+from foveate.budget.ladders import TRUNCATE_LOW_PRIORITY, Ladder, LadderLike, ladder_from
+from foveate.budget.sections import Keep, Priority, Section, checked_cap, checked_share, chosen
 from foveate.errors import BadOption
 
 Number = TypeVar("Number", int, float)
@@ -21,6 +21,22 @@ class SectionRule:
     share: float | None = None
     keep: Keep | None = None
     enabled: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check everything, and take words for what they mean.
+
+        Raises:
+            BadOption: a value that cannot be; its `path` names the field.
+        """
+        put = object.__setattr__
+        if self.priority is not None:
+            put(self, "priority", chosen(Priority, self.priority, ("priority",)))
+        if self.keep is not None:
+            put(self, "keep", chosen(Keep, self.keep, ("keep",)))
+        put(self, "max_tokens", checked_cap(self.max_tokens, ("max_tokens",)))
+        put(self, "share", checked_share(self.share, ("share",)))
+        if not (self.enabled is None or isinstance(self.enabled, bool)):
+            raise BadOption(f"enabled is true or false, not {self.enabled!r}", path=("enabled",))
 
     def applied(self, section: Section) -> Section:
         """`section` as this rule has it: of two caps the smaller holds."""
@@ -57,7 +73,7 @@ class Budget:
         self,
         total_tokens: int | None = None,
         output_reserve: int = 0,
-        ladder: str | Ladder | Sequence[Rung | Mapping[str, object]] | None = None,
+        ladder: LadderLike | None = None,
         *,
         sections: Mapping[str, SectionRule] | None = None,
         overflow_policy: str | None = None,
@@ -81,11 +97,36 @@ class Budget:
         put(self, "total_tokens", checked_cap(total_tokens, ("total_tokens",)))
         put(self, "output_reserve", reserve)
         put(self, "ladder", TRUNCATE_LOW_PRIORITY if chosen_ladder is None else ladder_from(chosen_ladder))
-        put(self, "sections", MappingProxyType(dict(sections or {})))
+        put(
+            self,
+            "sections",
+            MappingProxyType({name: _rule(rule, name) for name, rule in (sections or {}).items()}),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it is copied, and comes through to another process."""
+        return _restored, (self.total_tokens, self.output_reserve, self.ladder, dict(self.sections))
 
     def __hash__(self) -> int:
         """As its values, the rules in any order."""
         return hash((self.total_tokens, self.output_reserve, self.ladder, frozenset(self.sections.items())))
+
+
+def _restored(
+    total_tokens: int | None, output_reserve: int, ladder: Ladder, sections: Mapping[str, SectionRule]
+) -> Budget:
+    return Budget(total_tokens, output_reserve, ladder, sections=sections)
+
+
+def _rule(rule: object, name: str) -> SectionRule:
+    if not isinstance(rule, SectionRule):
+        raise BadOption(f"sections.{name} is a SectionRule, not {rule!r}", path=("sections", name))
+    return rule
+
+
+def _smaller(one: Number | None, other: Number | None) -> Number | None:
+    given = [value for value in (one, other) if value is not None]
+    return min(given, default=None)
 
 
 PRESET = Budget(
@@ -100,8 +141,3 @@ PRESET = Budget(
     },
 )
 """A budget to begin with: the six sections of an agent that remembers, acts and listens."""
-
-
-def _smaller(one: Number | None, other: Number | None) -> Number | None:
-    given = [value for value in (one, other) if value is not None]
-    return min(given, default=None)

@@ -64,7 +64,7 @@ class Climb:
         """Leave out as many as it takes, and put back what fits of the last where it may be truncated."""
         total = len(victims)
         kept = self._kept(victims, over)
-        reason = f"{over:,} tokens over the limit of {self.limit_tokens:,}"
+        reason = self._over(over)
         before = [victim.after.tokens for victim in victims[: total - kept]]
         for victim in victims[: total - kept]:
             victim.leave((), Action.DROPPED, self.gauge)
@@ -127,8 +127,12 @@ class Climb:
                 action = Action.TRUNCATED if isinstance(rung, LastLines) else Action.REPLACED
                 victim.leave(parts, action, self.gauge)
                 victim.start = start
-                reason = f"{over:,} tokens over the limit of {self.limit_tokens:,}"
-                self.record(victim, name, before.tokens, reason)
+                self.record(victim, name, before.tokens, self._over(over))
+
+    def _over(self, tokens: int) -> str:
+        exact = all(standing.tape.total.exact for standing in self.standings)
+        said = f"{tokens:,} tokens over the limit of {self.limit_tokens:,}"
+        return said if exact else f"by the bound of an estimate, {said}"
 
     def record(self, standing: Standing, rung: str, before: int, reason: str) -> None:
         """Remember what was cut, and why."""

@@ -22,6 +22,8 @@ LESS_RELEVANT_TRUNCATED = "[...lower relevance truncated]"
 LONG_LINE_CHARS = 2000
 # A longer word can be fewer tokens than its beginning, so a few more graphemes are tried.
 _TRIED_BEYOND = 16
+# So many tokens may go where a marker meets a text.
+_MERGED_TOKENS = 2
 # What was found by a guess is counted, and the guess corrected, so many times.
 _CORRECTIONS = 6
 # Less than this part of the room is left: good enough, where each count goes through all of the prompt.
@@ -124,7 +126,7 @@ class _OneEnd:
     def found(self, spare: int) -> Parts | None:
         """The largest piece that leaves `spare` tokens."""
         room_tokens = self._room.left((self._marker,), guess=True) - spare
-        if room_tokens <= 0:
+        if room_tokens < -_MERGED_TOKENS:
             return None
 
         def fits(size: int) -> bool:
@@ -149,7 +151,7 @@ class _BothEnds:
         body, room = self._body, self._room
         between = f"\n{TRUNCATED}\n"
         room_tokens = room.left((between,), guess=True) - spare
-        if room_tokens <= 0:
+        if room_tokens < -_MERGED_TOKENS:
             return None
         left = Stretch(body.tape.text, body.start, body.end)
 
@@ -182,7 +184,7 @@ class _Ranked:
         """The most items that leave `spare` tokens; where not even one does, a head of the first."""
         total = len(self._items)
         room_tokens = self._room.left((f"\n{LESS_RELEVANT_TRUNCATED}",), guess=True) - spare
-        if room_tokens <= 0:
+        if room_tokens < -_MERGED_TOKENS:
             return None
         sizes = [self._items[number][1] - self._items[number][0] for number in self._body.ranking]
         everything = Span(self._body.tape, self._body.start, self._body.end)

@@ -41,6 +41,25 @@ def budget_from_data(data: object, *, defaults: Budget | None = None) -> Budget:
     )
 
 
+def budget_of(value: object) -> Budget:
+    """The budget that is meant, wherever one can be given: itself, a ladder, or either as plain data.
+
+    Raises:
+        BadOption: none of these.
+    """
+    match value:
+        case Budget():
+            return value
+        case Ladder():
+            return Budget(ladder=value)
+        case int():
+            raise BadOption(f"a number alone is no budget: give Budget(total_tokens={value})")
+        case tuple():
+            return Budget(ladder=value)
+        case _:
+            return budget_from_data(value)
+
+
 def budget_as_data(budget: Budget) -> dict[str, object]:
     """The whole of a budget, None included, so that laid over any other it is the same again."""
     return {

@@ -50,6 +50,9 @@ class Ladder:
     rungs: tuple[Rung, ...]
 
 
+LadderLike = str | Ladder | Sequence[Rung | Mapping[str, object]]
+"""Wherever a ladder is asked for: its name, itself, or its rungs, each as a value or as it stands in YAML."""
+
 TRUNCATE_LOW_PRIORITY = Ladder("truncate_low_priority", (Truncate(),))
 DROP_LOW_PRIORITY = Ladder("drop_low_priority", (Drop(),))
 PROGRESSIVE = Ladder(
@@ -124,7 +127,12 @@ def _described(rung: Rung) -> str:
 
 def names(rung: Rung, section: str) -> bool:
     """Whether a rung means the section of that name."""
-    return any(fnmatchcase(section.casefold(), pattern.casefold()) for pattern in rung.sections)
+    return any(meant(pattern, section) for pattern in rung.sections)
+
+
+def meant(pattern: str, section: str) -> bool:
+    """Whether a name in a ladder means the section of that name; it is a glob, whatever its case."""
+    return fnmatchcase(section.casefold(), pattern.casefold())
 
 
 def _rung(number: int, value: object) -> Rung:
@@ -155,6 +163,8 @@ def _sections(value: str | Sequence[object], what: str, *, lowest: bool = False)
     if lowest and value == LOWEST:
         return ()
     names = (value,) if isinstance(value, str) else tuple(value)
+    if LOWEST in names:
+        raise BadOption(f"{what}: lowest stands alone, and only for truncate and drop, not {value!r}")
     if not names or not all(isinstance(name, str) and name for name in names):
         raise BadOption(f"{what}: name at least one section, not {value!r}")
     return tuple(map(str, names))

@@ -1,28 +1,17 @@
 """How many tokens a prompt may have: whose number counts, and what is left of it beside the answer."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from foveate.budget.budgets import Budget
+from foveate.budget.prompt import LimitSource
 from foveate.errors import BadOption
 
 VARIABLE = "CONTEXT_MAX_TOKENS"
 DEFAULT_TOKENS = 16_384
 
 
-class LimitSource(StrEnum):
-    """Who said how many tokens there are, the first of them that says something."""
-
-    CALL = "call"
-    ENVIRONMENT = "environment"
-    AGENT = "agent"
-    CONFIGURATION = "configuration"
-    WINDOW = "window"
-    DEFAULT = "default"
-
-
 _NAMED = {
-    LimitSource.CALL: "the call's total_tokens",
+    LimitSource.CALL: "total_tokens",
     LimitSource.ENVIRONMENT: VARIABLE,
     LimitSource.AGENT: "total_tokens in the agent's file",
     LimitSource.CONFIGURATION: "total_tokens in the configuration",
@@ -77,12 +66,19 @@ def resolved_limit(
         source=source,
     )
     if limit.tokens < 1:
-        raise BadOption(
-            f"{_NAMED[source]} is {total_tokens} tokens, of which the answer reserves {limit.output_reserve}: "
-            "nothing is left for the prompt; give more total_tokens, or lower output_reserve or max_tokens",
-            path=("output_reserve",),
-        )
+        raise _nothing_left(limit)
     return limit
+
+
+def _nothing_left(limit: Limit) -> BadOption:
+    said = f"{_NAMED[limit.source]} is {limit.total_tokens} tokens"
+    if not limit.output_reserve:
+        return BadOption(f"{said}: nothing is left for the prompt; give at least 1", path=("total_tokens",))
+    return BadOption(
+        f"{said}, of which the answer reserves {limit.output_reserve}: nothing is left for the prompt; "
+        "give more total_tokens, or lower output_reserve or max_tokens",
+        path=("output_reserve",),
+    )
 
 
 def _total(given: dict[LimitSource, int | None]) -> tuple[LimitSource, int]:
@@ -110,7 +106,7 @@ def _reserve(
 
 
 def _from_environment(text: str | None) -> int | None:
-    if text is None:
+    if text is None or not text.strip():  # as `NAME=` in a file of variables leaves it
         return None
     try:
         tokens = int(text.strip().strip("\"'"))

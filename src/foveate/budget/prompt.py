@@ -9,6 +9,17 @@ from foveate.budget.sections import Priority, Stability
 from foveate.values import TokenCount
 
 
+class LimitSource(StrEnum):
+    """Who said how many tokens there are, the first of them that says something."""
+
+    CALL = "call"
+    ENVIRONMENT = "environment"
+    AGENT = "agent"
+    CONFIGURATION = "configuration"
+    WINDOW = "window"
+    DEFAULT = "default"
+
+
 class Action(StrEnum):
     """What became of a section."""
 
@@ -22,8 +33,9 @@ class Action(StrEnum):
 class SectionReport(msgspec.Struct, frozen=True):
     """A section as it stands in the prompt: its text, and its tokens before and after all cuts.
 
-    `cap_tokens` is its own cap, by number or by share, or None where it has none. Every prompt has one for each
-    section, so they are msgspec's, which are made five times as fast as dataclasses.
+    `upper` is the bound of what it takes after all cuts, by which limit and caps are kept; with an exact
+    counter it is the same as `after`. `cap_tokens` is its own cap, by number or by share, or None where it has
+    none. Prompts can have thousands of these, so they are msgspec's, which are made faster than dataclasses.
     """
 
     name: str
@@ -31,6 +43,7 @@ class SectionReport(msgspec.Struct, frozen=True):
     stability: Stability
     before: int
     after: int
+    upper: int
     cap_tokens: int | None
     action: Action
     text: str
@@ -49,13 +62,19 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A prompt that fits: its text, counted whole, and how it came about."""
+    """A prompt that fits: its text, counted whole, and how it came about.
+
+    `limit_source` says whose number the limit is. `unmatched` are names in the budget's rules, and in a ladder
+    of one's own, that no section has: with a typo in its name a rule holds for nothing.
+    """
 
     text: str
     count: TokenCount
     limit_tokens: int
     sections: tuple[SectionReport, ...]
     cuts: tuple[Cut, ...]
+    limit_source: LimitSource = LimitSource.CALL
+    unmatched: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:

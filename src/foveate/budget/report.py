@@ -13,11 +13,14 @@ NEAR_LIMIT = 0.95
 
 def report(prompt: Prompt) -> str:
     """What fills `prompt`."""
-    return context_budget(prompt.sections, tokens=prompt.tokens, limit_tokens=prompt.limit_tokens)
+    return context_budget(prompt.sections, tokens=prompt.count.upper, limit_tokens=prompt.limit_tokens)
 
 
 def context_budget(sections: Iterable[SectionReport], *, tokens: int, limit_tokens: int) -> str:
-    """The section `## Context Budget`: the whole, then a line for each section that is not disabled."""
+    """The section `## Context Budget`: the whole, then a line for each section that is not disabled.
+
+    Where tokens are estimated the numbers are bounds, since those are what limit and caps are kept by.
+    """
     percent = round(100 * tokens / limit_tokens) if limit_tokens else 100
     lines = ["## Context Budget", f"Using {tokens}/{limit_tokens} tokens ({percent}%)"]
     lines += [
@@ -30,6 +33,6 @@ def context_budget(sections: Iterable[SectionReport], *, tokens: int, limit_toke
 
 def _line(section: SectionReport) -> str:
     if section.cap_tokens is None:
-        return f"- {section.name}: {section.after}"
-    near = " (near limit!)" if section.after >= NEAR_LIMIT * section.cap_tokens else ""
-    return f"- {section.name}: {section.after}/{section.cap_tokens}{near}"
+        return f"- {section.name}: {section.upper}"
+    near = " (near limit!)" if section.upper >= NEAR_LIMIT * section.cap_tokens else ""
+    return f"- {section.name}: {section.upper}/{section.cap_tokens}{near}"

@@ -92,11 +92,12 @@ class Section:
         """
         if not _is_name(name):
             raise BadOption(f"a section's name is a text that can be shown on one line, not {name!r}")
-        if (text is None) == (items is None):
-            raise BadOption(f"section {name!r}: give it either a text or items")
         entries = None if items is None else _entries(name, items)
-        if entries is not None:
-            text = "\n".join(entry.text for entry in entries)
+        joined = None if entries is None else "\n".join(entry.text for entry in entries)
+        # Both where a section is copied with `dataclasses.replace`.
+        if text is joined is None or (None not in (text, joined) and text != joined):
+            raise BadOption(f"section {name!r}: give it either a text or items")
+        text = joined if text is None else text
         if not isinstance(text, str):
             raise BadOption(f"section {name!r}: text is a str, not {type(text).__name__}")
         if not isinstance(enabled, bool):

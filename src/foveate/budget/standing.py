@@ -61,12 +61,11 @@ class Standing:
 
     def report(self) -> SectionReport:
         """How it stands."""
-        text = text_of(self.parts)
-        return report(self.section, self.tape, self.cap_tokens, text, self.after.tokens, self.action)
+        return report(self.section, self.tape, self.cap_tokens, text_of(self.parts), self.after, self.action)
 
 
 def report(
-    section: Section, tape: Tape, cap_tokens: int | None, text: str, after: int, action: Action
+    section: Section, tape: Tape, cap_tokens: int | None, text: str, after: TokenCount, action: Action
 ) -> SectionReport:
     """What became of a section, in a value of its own."""
     # By place and not by name: a call by name takes twice as long, and prompts have many sections.
@@ -75,7 +74,8 @@ def report(
         section.priority,
         section.stability,
         tape.total.tokens,
-        after,
+        after.tokens,
+        after.upper,
         cap_tokens,
         action,
         text,

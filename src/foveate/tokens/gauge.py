@@ -4,6 +4,7 @@ What lies between seams was counted when each text was measured. What is tokenis
 parts meet, from the last seam of the one to the first seam of the other, and that is remembered as well.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -203,8 +204,7 @@ class _Asking:
 
     def counts(self, texts: Sequence[str]) -> list[Counts]:
         """Tokens, the bound, and whether it was an estimate."""
-        counts = [self._counter.text(text) for text in texts]
-        return [(count.tokens, count.upper, int(not count.exact)) for count in counts]
+        return [_answer(self._counter.text(text)) for text in texts]
 
     def total(self, counts: Counts) -> TokenCount:
         """The count of a text of which this was answered."""
@@ -215,3 +215,9 @@ class _Asking:
         """None: a counter does not show where tokens end."""
         del text, step_chars
         return None
+
+
+def _answer(count: object) -> Counts:
+    if not isinstance(count, TokenCount):
+        raise BadOption(f"a counter's text(text) gives a TokenCount, not {type(count).__name__}")
+    return math.ceil(count.tokens), math.ceil(count.upper), int(not count.exact)

@@ -170,6 +170,7 @@ def section(name: str, after: int, action: Action, cap_tokens: int | None = None
         stability=Stability.TURN,
         before=after,
         after=after,
+        upper=after,
         cap_tokens=cap_tokens,
         action=action,
         text="",

@@ -5,7 +5,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from foveate.budget.budgets import Budget
-from foveate.budget.limits import Limit, LimitSource, resolved_limit
+from foveate.budget.limits import Limit, resolved_limit
+from foveate.budget.prompt import LimitSource
 from foveate.errors import BadOption
 
 SAYS = {

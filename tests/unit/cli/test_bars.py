@@ -38,6 +38,7 @@ def report(
         stability=Stability.TURN,
         before=before,
         after=before if after is None else after,
+        upper=before if after is None else after,
         cap_tokens=cap_tokens,
         action=action,
         text="",
