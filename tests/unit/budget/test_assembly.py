@@ -197,6 +197,83 @@ def test_a_ladder_stands_for_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_rungs.text == "Go on."
 
 
+def test_whose_number_holds_is_decided_in_the_order_of_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    call, agent, operator = Budget(total_tokens=10), Budget(total_tokens=20), Budget(total_tokens=30)
+    monkeypatch.setenv("CONTEXT_MAX_TOKENS", "15")
+
+    with_call = foveate.assemble([], call, agent=agent, configuration=operator)
+    with_variable = foveate.assemble([], agent=agent, configuration=operator)
+    monkeypatch.delenv("CONTEXT_MAX_TOKENS")
+    with_agent = foveate.assemble([], agent=agent, configuration=operator)
+    beyond = foveate.assemble([], agent=Budget(total_tokens=99), configuration=operator)
+    with_operator = foveate.assemble([], configuration=operator)
+    with_nothing = foveate.assemble([], model="gpt-4o")
+    found = [with_call, with_variable, with_agent, beyond, with_operator, with_nothing]
+
+    assert [prompt.limit_tokens for prompt in found] == [10, 15, 20, 30, 30, 128_000]
+    assert [prompt.limit_source.value for prompt in found] == [
+        "call",
+        "environment",
+        "agent",
+        "configuration",
+        "configuration",
+        "window",
+    ]
+
+
+def test_without_a_budget_of_the_call_the_agents_ladder_and_rules_hold() -> None:
+    agent = Budget(100, 0, "progressive", sections={"logs": SectionRule(max_tokens=20)})
+    sections = [
+        Section("logs", LOGS),
+        Section("mandates", WORDS * 3),
+        Section("task", WORDS * 6, priority="high"),
+    ]
+
+    prompt = foveate.assemble(sections, agent=agent, configuration=Budget(500))
+
+    assert actions(prompt) == {"logs": "truncated", "mandates": "dropped", "task": "kept"}
+
+
+def test_a_budget_can_be_plain_data() -> None:
+    prompt = foveate.assemble(
+        [Section("logs", LOGS)], {"total_tokens": 500, "sections": {"logs": {"max_tokens": 30}}}
+    )
+
+    assert prompt.limit_tokens == 500
+    assert prompt.sections[0].cap_tokens == 30
+
+
+def test_rules_and_rungs_that_hold_for_nothing_are_named() -> None:
+    rules = {"Task": SectionRule(max_tokens=5), "logs": SectionRule(max_tokens=30)}
+    rungs: list[Mapping[str, object]] = [{"drop": ["scratch", "LOG*"]}, {"truncate": "lowest"}]
+    sections = [Section("task", WORDS), Section("logs", LOGS)]
+
+    prompt = foveate.assemble(sections, Budget(500, sections=rules, ladder=rungs))
+
+    assert prompt.unmatched == ("Task", "scratch")
+    assert foveate.assemble(sections, Budget(500, ladder="progressive")).unmatched == ()
+
+
+def test_where_tokens_are_estimated_the_agent_sees_what_its_caps_are_kept_by() -> None:
+    memory = Section("memory", "remember this fact. " * 400, max_tokens=800)
+
+    prompt = foveate.assemble([memory], Budget(total_tokens=2000), "claude-sonnet-4-5", show_budget=True)
+    report = prompt.sections[0]
+
+    assert report.after < report.upper <= 800
+    assert f"- memory: {report.upper}/800 (near limit!)" in prompt.text
+    assert f"Using {prompt.count.upper}/2000 tokens" in prompt.text
+
+
+def test_the_numbers_of_an_error_add_up_where_tokens_are_estimated() -> None:
+    sections = [Section(name, WORDS * 20, priority="required") for name in ("system", "task")]
+
+    with pytest.raises(BudgetExceeded, match="is estimated, and can take") as caught:
+        foveate.assemble(sections, Budget(total_tokens=300), "claude-sonnet-4-5")
+
+    assert abs(sum(size.after for size in caught.value.sections) - caught.value.tokens) <= 5
+
+
 def test_without_a_number_the_models_window_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CONTEXT_MAX_TOKENS", raising=False)
 
@@ -325,10 +402,24 @@ def test_sections_can_come_one_by_one_and_must_be_sections() -> None:
         foveate.assemble([{"name": "a", "text": "b"}], Budget(total_tokens=10))  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize(("budget", "model"), [(4000, "gpt-4o"), (Budget(), 5), ({}, "gpt-4o")])
+@pytest.mark.parametrize(("budget", "model"), [(4000, "gpt-4o"), (Budget(), 5), ({"total": 5}, "gpt-4o")])
 def test_what_is_no_budget_or_no_model_is_refused(budget: Any, model: Any) -> None:
     with pytest.raises(BadOption):
         foveate.assemble([], budget, model)
+
+
+def test_a_counter_that_gives_no_token_count_is_refused() -> None:
+    class Plain:
+        def text(self, text: str) -> int:
+            return len(text)
+
+    with pytest.raises(BadOption, match="gives a TokenCount, not int"):
+        foveate.assemble([Section("a", "b")], Budget(total_tokens=10), Plain())  # type: ignore[arg-type]
+
+
+def test_a_section_alone_is_no_list() -> None:
+    with pytest.raises(BadOption, match="a list"):
+        foveate.assemble(Section("a", "b"), Budget(total_tokens=10))  # type: ignore[arg-type]
 
 
 def test_a_counter_can_stand_for_the_model() -> None:

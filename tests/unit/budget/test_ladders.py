@@ -19,7 +19,9 @@ from foveate.budget.ladders import (
 )
 from foveate.errors import BadOption
 
-patterns = st.lists(st.text(min_size=1), min_size=1, max_size=3).map(tuple)
+patterns = st.lists(st.text(min_size=1).filter(lambda name: name != "lowest"), min_size=1, max_size=3).map(
+    tuple
+)
 rungs = st.one_of(
     st.builds(Truncate, st.just(()) | patterns),
     st.builds(Drop, st.just(()) | patterns),
@@ -59,6 +61,8 @@ def test_a_built_in_ladder_could_have_been_written_by_a_user() -> None:
         ([{"last_lines": 0, "of": "logs"}], "1 or more, not 0"),
         ([{"last_lines": True, "of": "logs"}], "1 or more, not True"),
         ([{"last_lines": 5}], "rung 1"),
+        ([{"last_lines": 5, "of": "lowest"}], "lowest stands alone"),
+        ([{"drop": ["logs", "lowest"]}], "lowest stands alone"),
         ([{"replace": "a"}], "rung 1"),
         ([{"replace": "a", "with": 5}], "rung 1"),
         (["drop"], "rung 1"),

@@ -73,7 +73,12 @@ def test_the_variable_may_have_blanks_quotes_and_underscores(text: str) -> None:
     assert limit(environment=text).total_tokens == 16_384
 
 
-@pytest.mark.parametrize("text", ["", " ", "0", "-5", "4k", "16,384", "1e4", "12.5", "1__0", "9" * 5_000, "∞"])
+@pytest.mark.parametrize("text", ["", " ", "\n"])
+def test_an_empty_variable_is_one_that_is_not_set(text: str) -> None:
+    assert limit(environment=text) == limit(environment=None)
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "4k", "16,384", "1e4", "12.5", "1__0", "9" * 5_000, "∞"])
 def test_a_variable_that_is_no_number_of_tokens_is_named(text: str) -> None:
     with pytest.raises(BadOption, match="CONTEXT_MAX_TOKENS is a whole number of tokens, 1 or more") as caught:
         limit(environment=text)

@@ -1,14 +1,17 @@
 """Sections and budgets are checked when they are made, and say what is wrong with them."""
 
+import copy
+import dataclasses
 import doctest
 import math
+import pickle
 from typing import Any
 
 import pytest
 
 import foveate.budget.budgets
 import foveate.budget.sections
-from foveate.budget import Budget, Item, Keep, Priority, Section, Stability
+from foveate.budget import Budget, Item, Keep, Priority, Section, SectionRule, Stability
 from foveate.budget.ladders import BUILT_IN, Drop, Truncate
 from foveate.errors import BadOption
 
@@ -95,6 +98,30 @@ def test_overflow_policy_is_another_word_for_the_ladder() -> None:
     assert Budget(overflow_policy="progressive") == Budget(ladder="progressive")
     with pytest.raises(BadOption, match="the same"):
         Budget(ladder="progressive", overflow_policy="progressive")
+
+
+def test_a_rule_takes_words_for_what_they_mean_and_checks_them() -> None:
+    rule = SectionRule(priority="required", keep="whole")  # type: ignore[arg-type]
+
+    assert (rule.priority, rule.keep) == (Priority.REQUIRED, Keep.WHOLE)
+    for wrong in ({"priority": "requird"}, {"max_tokens": -5}, {"share": 9}, {"keep": "tail"}, {"enabled": 1}):
+        with pytest.raises(BadOption) as caught:
+            SectionRule(**wrong)
+        assert caught.value.path == tuple(wrong)
+    with pytest.raises(BadOption, match=r"sections\.a is a SectionRule"):
+        Budget(sections={"a": {"max_tokens": 5}})  # type: ignore[dict-item]
+
+
+def test_budgets_and_sections_can_be_copied_and_sent() -> None:
+    budget = Budget(5, 1, "progressive", sections={"a": SectionRule(share=0.5)})
+    section = Section("a", items=["x", ("y", 1.0)], priority="low")
+
+    for copied in (pickle.loads(pickle.dumps(budget)), copy.deepcopy(budget)):
+        assert copied == budget
+    assert pickle.loads(pickle.dumps(section)) == section
+    assert dataclasses.replace(section, priority=Priority.HIGH) == Section(
+        "a", items=["x", ("y", 1.0)], priority="high"
+    )
 
 
 @pytest.mark.parametrize(
