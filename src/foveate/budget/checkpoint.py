@@ -68,10 +68,10 @@ def restore(text: str) -> tuple[Budget, Usage]:
     """
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:  # the first for what is no text at all
         raise BadOption(f"a checkpoint is JSON, and this is not: {error}") from None
     version = data.get("version") if isinstance(data, dict) else None
-    if not isinstance(version, int) or version < 1:
+    if type(version) is not int or version < 1:  # true is an int too
         raise BadOption("this is not a checkpoint: it has no version", path=("version",))
     if version > VERSION:
         raise BadOption(

@@ -99,8 +99,6 @@ def test_equal_budgets_have_the_same_text_whatever_the_order_of_their_rules() ->
     ("budget", "says"),
     [
         (Budget(sections={"two\nlines": SectionRule()}), "can be shown on one line"),
-        (Budget(sections={"logs": SectionRule(share=float("nan"))}), "share is a number from 0 to 1"),
-        (Budget(sections={"logs": SectionRule(max_tokens=-1)}), "max_tokens is a number of tokens"),
         (
             Budget(ladder=Ladder("mine", (LastLines(("logs",), 0),))),
             "last_lines is a number of lines, 1 or more",
@@ -123,6 +121,7 @@ def test_what_could_not_be_restored_is_refused_when_it_is_kept(budget: Budget, s
         ("{}", "not a checkpoint: it has no version"),
         ('{"version": "1"}', "not a checkpoint: it has no version"),
         ('{"version": 0}', "not a checkpoint: it has no version"),
+        ('{"version": true}', "not a checkpoint: it has no version"),
         ('{"version": 2, "plan": {}}', "of version 2, and only those up to 1 can be read.* newer Foveate"),
         ('{"version": 1}', "the checkpoint's budget: a budget is a mapping"),
         ('{"version": 1, "budget": {}}', "usage is a mapping"),
@@ -131,6 +130,12 @@ def test_what_could_not_be_restored_is_refused_when_it_is_kept(budget: Budget, s
 def test_what_is_no_checkpoint_is_refused_in_words(text: str, says: str) -> None:
     with pytest.raises(BadOption, match=says):
         restore(text)
+
+
+@pytest.mark.parametrize("value", [None, 5])
+def test_what_is_no_text_is_refused_in_words(value: Any) -> None:
+    with pytest.raises(BadOption, match=r"a checkpoint is JSON, and this is not: .*, not (NoneType|int)"):
+        restore(value)
 
 
 WRONG: list[tuple[tuple[str | int, ...], Any]] = [
