@@ -4,6 +4,7 @@ What the parser finds is put together here and not by PyYAML's constructors: tho
 keys, let a few lines of aliases stand for gigabytes, and forget where anything stood.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,20 +19,23 @@ from foveate.errors import BadSetting
 ALIASED_CHARS = 1_000_000
 # What is longer is a text: no number of tokens has so many digits, and reading them takes its time.
 _LONGEST_NUMBER_CHARS = 1000
+# Numbers as YAML 1.1 has them and nobody means them: 010 is 8, 1:30 is 90, and there are 0x1F and 0b1.
+_OTHER_BASE = re.compile(r"[-+]?0[^.]+\Z|.*:")
 
 # Compiled, it is ten times as fast; where PyYAML came without it, the same in Python.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _STANDARD = "tag:yaml.org,2002:"
 _TEXT, _LIST, _MAPPING = _STANDARD + "str", _STANDARD + "seq", _STANDARD + "map"
+_INTEGER, _FLOAT = _STANDARD + "int", _STANDARD + "float"
 _READ = SafeConstructor()
 _READERS: dict[str, Callable[[yaml.ScalarNode], object]] = {
     _STANDARD + "null": _READ.construct_yaml_null,
     _STANDARD + "bool": _READ.construct_yaml_bool,
-    _STANDARD + "int": _READ.construct_yaml_int,
-    _STANDARD + "float": _READ.construct_yaml_float,
+    _INTEGER: _READ.construct_yaml_int,
+    _FLOAT: _READ.construct_yaml_float,
 }
-_READ_AS = {"True": "true", "False": "false", "None": "null"}
+_READ_AS: dict[object, str] = {True: "true", False: "false", None: "null"}
 # By first character, as PyYAML keeps them. Without those for dates: a day in a log is a text.
 _PATTERNS = {
     first: [(tag, pattern) for tag, pattern in known if tag in _READERS]
@@ -43,7 +47,8 @@ def read(text: str, source: str) -> object:
     """What `text` says; None where there are only comments.
 
     Raises:
-        BadSetting: not YAML, a key twice, a tag, or aliases out of proportion, with the line.
+        BadSetting: not YAML, a key twice, a tag, a number in another base than ten, or aliases out of
+            proportion, with the line.
     """
     return _Reading(text, source).document()
 
@@ -114,15 +119,20 @@ class _Reading:
     def _scalar(self, event: Any) -> object:
         text: str = event.value
         self._size += len(text)
-        tag = _TEXT if event.style else _tag_of(text)
+        tag = self._tag(event)
+        if tag == _TEXT:
+            return text
+        if _OTHER_BASE.match(text):
+            reason = f"YAML takes {text} for a number in another base than ten"
+            raise self._bad(f"{reason}: write it in plain digits, or put it in quotes if it is a text", event)
+        return _read_as(tag, text)
+
+    def _tag(self, event: Any) -> str:
+        """What a scalar is."""
+        tag = _TEXT if event.style else _tag_of(event.value)
         if event.tag not in (None, "!", _TEXT, tag):
             raise self._tagged(event)
-        if tag == _TEXT or event.tag in ("!", _TEXT):
-            return text
-        try:
-            return _READERS[tag](yaml.ScalarNode(tag, text))
-        except ValueError:  # 0x_
-            raise self._bad(f"{text} is no number: put it in quotes if it is a text", event) from None
+        return _TEXT if event.tag in ("!", _TEXT) else tag
 
     def _list(self, event: Any) -> list[object]:
         self._enter(event, _LIST)
@@ -148,15 +158,15 @@ class _Reading:
         return mapping
 
     def _key(self, event: Any) -> str:
+        if isinstance(event, yaml.ScalarEvent) and (tag := self._tag(event)) != _TEXT:
+            self._place.append(event.value)
+            read_as = "a number" if tag in (_INTEGER, _FLOAT) else _READ_AS[_read_as(tag, event.value)]
+            raise self._bad(f"the key {event.value!r} is read as {read_as}: put it in quotes", event)
         key = self._value(event)
         if isinstance(event, yaml.ScalarEvent) and not event.style and event.value == "<<":
             raise self._bad("<< is not supported: write the keys out", event)
         if isinstance(key, str):
             return key
-        if isinstance(event, yaml.ScalarEvent):
-            self._place.append(event.value)
-            read_as = _READ_AS.get(str(key), "a number")
-            raise self._bad(f"the key {event.value!r} is read as {read_as}: put it in quotes", event)
         raise self._bad("a key is a text, not a list or a mapping", event)
 
     def _alias(self, event: Any) -> object:
@@ -206,6 +216,10 @@ def _tag_of(text: str) -> str:
     if len(text) > _LONGEST_NUMBER_CHARS:
         return _TEXT
     return next((tag for tag, pattern in _PATTERNS.get(text[:1], ()) if pattern.match(text)), _TEXT)
+
+
+def _read_as(tag: str, text: str) -> object:
+    return _READERS[tag](yaml.ScalarNode(tag, text))
 
 
 def _is_indented_by_a_tab(text: str, at: int) -> bool:

@@ -32,7 +32,7 @@ def read_document(path: Path, *, limit_bytes: int | None = SETTINGS_LIMIT_BYTES)
 
     Raises:
         UnreadableInput: no such file, a folder, larger than the limit, not UTF-8, or empty.
-        BadSetting: neither YAML nor JSON, a key twice, a tag, or aliases out of proportion.
+        BadSetting: neither YAML nor JSON, a key twice, a tag, a number like 010, or aliases out of proportion.
     """
     return document_from(read_bytes(path, limit_bytes=limit_bytes), shown(path))
 
@@ -44,7 +44,7 @@ def document_from(data: bytes, source: str) -> Document:
 
     Raises:
         UnreadableInput: not UTF-8, or empty.
-        BadSetting: neither YAML nor JSON, a key twice, a tag, or aliases out of proportion.
+        BadSetting: neither YAML nor JSON, a key twice, a tag, a number like 010, or aliases out of proportion.
     """
     text = text_in(data, source)
     if not text or text.isspace():

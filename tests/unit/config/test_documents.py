@@ -149,7 +149,8 @@ def test_yaml_is_read_as_people_mean_it(text: str, data: object) -> None:
         ("a: *nobody\n", 1, "a", "*nobody stands for nothing"),
         ("a: &a [*a]\n", 1, "a.0", "*a stands for nothing that is complete before it"),
         ("a: 1\n---\nb: 2\n", 2, "", "a second document begins here"),
-        ("a: 0x_\n", 1, "a", "0x_ is no number"),
+        ("a: 1\nb: [1, 010]\n", 2, "b.1", "takes 010 for a number in another base than ten: write it in plain"),
+        ("a: !!int 010\n", 1, "a", "or put it in quotes if it is a text"),
         ("a: 1\nb: \x1b[31m\n", 2, "", "holds a control character"),
         ("[" * 200, 1, ".".join("0" * 100), "nested more than 100 deep"),
     ],
@@ -160,6 +161,32 @@ def test_what_is_wrong_in_yaml_is_told_with_its_line(text: str, line: int, key: 
     assert (error.source, error.line, error.key) == ("a.yaml", line, key)
     assert str(error).startswith(f"a.yaml:{line}: ")
     assert words in error.reason
+
+
+@pytest.mark.parametrize("base_ten", ["0", "-0", "+1_000", "10", "0.5", "00.5", "-1_0.5e+3", ".5"])
+def test_a_number_in_base_ten_is_one(base_ten: str) -> None:
+    assert read(f"a: {base_ten}\n") == {"a": float(base_ten)}
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["010", "-00", "0_7", "0x1F", "+0xf", "0x_", "0b1", "-0b_", "1:30", "-190:20:30", "1:30.5", "0:5.0"],
+)
+def test_a_number_in_another_base_is_refused_unless_it_is_a_text(number: str) -> None:
+    assert "in another base than ten" in refusal(f"- a: {number}\n").reason
+    assert read(f"- '{number}'\n- !!str {number}\n- {number} is a text\n") == [
+        number,
+        number,
+        f"{number} is a text",
+    ]
+
+
+@pytest.mark.parametrize("number", ["010", "0x_", "12:30", "12"])
+def test_a_key_that_is_a_number_in_any_base_is_to_be_put_in_quotes(number: str) -> None:
+    error = refusal(f"a:\n  {number}: 1\n")
+
+    assert (error.line, error.key) == (2, f"a.{number}")
+    assert error.reason == f"the key {number!r} is read as a number: put it in quotes"
 
 
 @pytest.mark.parametrize(

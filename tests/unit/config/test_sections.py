@@ -92,7 +92,8 @@ def test_the_examples_can_be_read(root: Path) -> None:
         ("- name: a\n  text:\n", 2, "0.text", 'text is missing; an empty text is written ""'),
         ("- name: a\n  text: [x]\n", 2, "0.text", "text is a text, not ['x']"),
         ("- name: a\n  items: x\n", 2, "0.items", "items is a list"),
-        ("- name: a\n  items:\n  - x\n  - 12:30\n", 4, "0.items.1", "item 2 is a number, not a text: put it"),
+        ("- name: a\n  items:\n  - x\n  - 12\n", 4, "0.items.1", "item 2 is a number, not a text: put it"),
+        ("- name: a\n  items:\n  - x\n  - 12:30\n", 4, "0.items.1", "or put it in quotes if it is a text"),
         (
             "- name: a\n  items:\n  - on\n",
             3,
