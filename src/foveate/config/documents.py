@@ -27,7 +27,7 @@ class Document:
         return BadSetting(self.source, short(reason), line=self.find(self.text, place), key=dotted(place))
 
 
-def read_document(path: Path, *, limit_bytes: int | None = SETTINGS_LIMIT_BYTES) -> Document:
+def read_document(path: Path, *, limit_bytes: int = SETTINGS_LIMIT_BYTES) -> Document:
     """The document in a file: JSON if its name ends in `.json`, else YAML.
 
     Raises:

@@ -6,8 +6,14 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from foveate.errors import UnreadableInput, UnwritableFile
+
+StrPath = str | os.PathLike[str]
+"""Wherever the name of a file or a folder is asked for."""
+
+_PIECE_BYTES = 16_000_000
 
 _OTHER_ENCODINGS = {
     codecs.BOM_UTF8: "begins with a byte order mark: save it as UTF-8 without one",
@@ -27,7 +33,7 @@ _REMEDIES = {
 }
 
 
-def read_bytes(path: Path, *, limit_bytes: int | None = None) -> bytes:
+def read_bytes(path: Path, *, limit_bytes: int) -> bytes:
     """All of a file.
 
     Raises:
@@ -35,14 +41,27 @@ def read_bytes(path: Path, *, limit_bytes: int | None = None) -> bytes:
     """
     try:
         with path.open("rb") as file:
-            data = file.read(-1 if limit_bytes is None else limit_bytes + 1)
+            data = _whole(file, limit_bytes)
     except OSError as error:
         raise UnreadableInput(shown(path), error.strerror or "cannot be read") from None
     except ValueError as error:  # a name with a zero byte in it
         raise UnreadableInput(shown(path), str(error)) from None
-    if limit_bytes is not None and len(data) > limit_bytes:
+    if data is None:
         raise UnreadableInput(shown(path), f"is larger than {limit_bytes:,} bytes, the most that is read")
     return data
+
+
+def _whole(file: BinaryIO, limit_bytes: int) -> bytes | None:
+    """All of it, or None where that is larger than the limit."""
+    if os.fstat(file.fileno()).st_size > limit_bytes:
+        return None
+    left = limit_bytes
+    # In pieces, since one `read` takes the memory for all that it may read before it reads anything.
+    pieces = []
+    while left >= 0 and (piece := file.read(min(left + 1, _PIECE_BYTES))):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces) if left >= 0 else None
 
 
 def text_in(data: bytes, source: str) -> str:

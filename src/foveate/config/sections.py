@@ -8,9 +8,12 @@ from typing import Any
 from foveate.budget.data import checked_mapping, checked_name
 from foveate.budget.sections import Item, Section
 from foveate.config.documents import Document, document_from, read_document
-from foveate.config.files import read_bytes, shown, text_in
+from foveate.config.files import StrPath, read_bytes, shown, text_in
 from foveate.config.places import Place
 from foveate.errors import BadOption, BadSetting, UnreadableInput
+
+# No window takes so much; but what has no end, such as /dev/zero, is told before the memory is full.
+SECTIONS_LIMIT_BYTES = 1_000_000_000
 
 _SECTION_KEYS = (
     "name",
@@ -29,20 +32,22 @@ _NUMBER_IN_FRONT = re.compile(r"^\d+[-_. ]+(?=.)")
 _DIGITS = re.compile(r"(\d+)")
 
 
-def load_sections(path: Path) -> tuple[Section, ...]:
+def load_sections(path: StrPath) -> tuple[Section, ...]:
     """The sections in a file or a folder, in order.
 
     A file holds a list of mappings with a section's fields; an item is a text, `{text, score}` or
     `[text, score]`. In a folder each file is a section, in natural order (2 before 10) and named without the
-    number in front: `10-system_prompt.md` is `system_prompt`. Hidden files and sub-folders are left out.
+    number in front: `10-system_prompt.md` is `system_prompt`. Left out are sub-folders, hidden files, and what
+    an editor kept of a file before it was changed, whose name ends in `~`.
 
     Raises:
-        UnreadableInput: not there, no text, not UTF-8, or empty.
+        UnreadableInput: not there, a file larger than 1 GB, no text, not UTF-8, or empty.
         BadSetting: not a list, an unknown key, a wrong type, a name twice; names file, line and key.
     """
+    path = Path(path)
     if _is_folder(path):
         return tuple(_sections_in_folder(path))
-    return _sections_in(read_document(path, limit_bytes=None))
+    return _sections_in(read_document(path, limit_bytes=SECTIONS_LIMIT_BYTES))
 
 
 def sections_from(data: bytes, source: str) -> tuple[Section, ...]:
@@ -137,7 +142,8 @@ def _sections_in_folder(folder: Path) -> Iterator[Section]:
         first = files.setdefault(name, path)
         if first is not path:
             raise BadSetting(shown(path), f"gives a section {name!r}, as {shown(first)} does")
-        text = text_in(read_bytes(path), shown(path)).replace("\r\n", "\n")
+        data = read_bytes(path, limit_bytes=SECTIONS_LIMIT_BYTES)
+        text = text_in(data, shown(path)).replace("\r\n", "\n")
         try:
             yield Section(name, text.removesuffix("\n"))  # which ends the last line, and begins none
         except BadOption as error:
@@ -155,13 +161,17 @@ def _is_folder(path: Path) -> bool:
 
 def _files(folder: Path) -> list[Path]:
     try:
-        found = [path for path in folder.iterdir() if not path.name.startswith(".") and not path.is_dir()]
+        found = [path for path in folder.iterdir() if not _is_left_out(path.name) and not path.is_dir()]
         odd = next((path for path in found if path.exists() and not path.is_file()), None)
     except OSError as error:
         raise UnreadableInput(shown(folder), error.strerror or "cannot be read") from None
     if odd is not None:  # a pipe would be waited for
         raise UnreadableInput(shown(odd), "is not a file")
     return sorted(found, key=_natural)
+
+
+def _is_left_out(name: str) -> bool:
+    return name.startswith(".") or name.endswith("~")
 
 
 def _natural(path: Path) -> tuple[list[str | int], str]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from foveate.config import as_json, as_yaml
 from foveate.config.documents import document_from, read_document
+from foveate.config.files import read_bytes
 from foveate.config.places import Place
 from foveate.errors import BadSetting, InputError, UnreadableInput
 
@@ -294,10 +295,24 @@ def test_a_file_that_is_none_is_told_as_what_it_is(tmp_path: Path) -> None:
             read_document(path)
 
 
-def test_settings_have_a_limit_that_other_files_do_not_have(tmp_path: Path) -> None:
+def test_settings_have_a_limit_and_other_files_another(tmp_path: Path) -> None:
     path = tmp_path / "long.yaml"
     path.write_text("a: " + "x" * 1_000_000, encoding="utf-8")
 
     with pytest.raises(UnreadableInput, match="is larger than 1,000,000 bytes"):
         read_document(path)
-    assert read_document(path, limit_bytes=None).data == {"a": "x" * 1_000_000}
+    assert read_document(path, limit_bytes=1_000_003).data == {"a": "x" * 1_000_000}
+
+
+def test_a_file_without_an_end_is_read_up_to_the_limit() -> None:
+    for limit_bytes in (10, 16_000_000, 40_000_000):
+        with pytest.raises(UnreadableInput, match=f"/dev/zero: is larger than {limit_bytes:,} bytes"):
+            read_document(Path("/dev/zero"), limit_bytes=limit_bytes)
+
+
+def test_a_file_of_several_pieces_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    data = b"0123456789abcdef" * 2_500_000
+    path.write_bytes(data)
+
+    assert read_bytes(path, limit_bytes=len(data)) == data

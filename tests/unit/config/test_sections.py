@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from foveate.budget import Item, Keep, Priority, Section, Stability
 from foveate.config import load_sections, sections_from
+from foveate.config.sections import SECTIONS_LIMIT_BYTES
 from foveate.errors import BadSetting, UnreadableInput
 from tests.unit.config.made import caps, names, shares, texts
 
@@ -145,6 +146,24 @@ def test_a_file_of_many_megabytes_is_read(tmp_path: Path) -> None:
     assert other.text == line.strip()
 
 
+def test_files_of_more_than_a_gigabyte_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "sections.yaml"
+    with file.open("wb") as opened:
+        opened.truncate(SECTIONS_LIMIT_BYTES + 1)  # with nothing in it, so that it takes no room
+
+    for path in (file, tmp_path):
+        with pytest.raises(UnreadableInput, match="is larger than 1,000,000,000 bytes") as caught:
+            load_sections(path)
+        assert caught.value.source == str(file)
+
+
+def test_a_name_may_be_a_text(tmp_path: Path) -> None:
+    (tmp_path / "notes.yaml").write_text("- {name: a, text: x}\n", encoding="utf-8")
+
+    assert load_sections(f"{tmp_path}/notes.yaml") == (Section("a", "x"),)
+    assert load_sections(str(tmp_path)) == (Section("notes", "- {name: a, text: x}"),)
+
+
 def test_a_folder_gives_a_section_for_each_file_in_natural_order(tmp_path: Path) -> None:
     for name, text in {
         "10-recent_events.log": "three\r\nfour\r\n",
@@ -154,6 +173,8 @@ def test_a_folder_gives_a_section_for_each_file_in_natural_order(tmp_path: Path)
         "3d-model.txt": "",
         "007.md": "only a number",
         ".hidden.md": "not this",
+        "10-recent_events.log~": "nor this",
+        "not~quite.bak": "a section like any other",
     }.items():
         (tmp_path / name).write_bytes(text.encode())
     (tmp_path / "drafts").mkdir()
@@ -166,6 +187,7 @@ def test_a_folder_gives_a_section_for_each_file_in_natural_order(tmp_path: Path)
         Section("007", "only a number"),
         Section("recent_events", "three\nfour"),
         Section("linked", "no number"),
+        Section("not~quite", "a section like any other"),
         Section("README", "no number"),
     )
 
