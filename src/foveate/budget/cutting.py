@@ -51,7 +51,8 @@ class Room:
 class Body:
     """What a section can be cut from: a stretch of a measured text, and the items in it, if it has any.
 
-    `items` are where each starts and ends, `ranking` their numbers, the most relevant first.
+    `items` are where each starts and ends, `ranking` the numbers of those that are not blank, the most relevant
+    first.
     """
 
     tape: Tape
@@ -71,7 +72,7 @@ def cut(body: Body, room: Room) -> Parts | None:
             search = _OneEnd(body, room, TRUNCATED, from_right=False).found
         case Keep.NEWEST:
             search = _OneEnd(body, room, OLDER_TRUNCATED, from_right=True).found
-        case Keep.RELEVANT if body.items:
+        case Keep.RELEVANT if body.items and body.ranking:
             search = _Ranked(body, room, body.items).found
         case Keep.RELEVANT:
             search = _OneEnd(body, room, LESS_RELEVANT_TRUNCATED, from_right=False).found
@@ -182,7 +183,7 @@ class _Ranked:
 
     def found(self, spare: int) -> Parts | None:
         """The most items that leave `spare` tokens; where not even one does, a head of the first."""
-        total = len(self._items)
+        total = len(self._body.ranking)
         room_tokens = self._room.left((f"\n{LESS_RELEVANT_TRUNCATED}",), guess=True) - spare
         if room_tokens < -_MERGED_TOKENS:
             return None
@@ -193,7 +194,8 @@ class _Ranked:
         def fits(size: int) -> bool:
             return self._room.left(self._parts(size), guess=True) >= spare
 
-        kept = largest(Listed(range(total + 1)), fits, low=0, high=total, guess=guess)
+        edges = Listed(range(total + 1))
+        kept = total if fits(total) else largest(edges, fits, low=0, high=total, guess=guess)
         if kept:
             return self._parts(kept)
         start, end = self._items[self._body.ranking[0]]

@@ -49,15 +49,16 @@ class Standing:
         if self.start is None:
             return None
         text, items = self.tape.text, self.section.items
-        end = len(text.rstrip())
+        # Blank lines around it are not worth their tokens once something has to go.
+        blank = len(text) - len(text.lstrip())
+        start, end = max(self.start, text.rfind("\n", 0, blank) + 1), len(text.rstrip())
         if items is None:
-            return Body(tape=self.tape, keep=self.section.keep, start=self.start, end=end)
+            return Body(tape=self.tape, keep=self.section.keep, start=start, end=end)
         ends = list(accumulate(len(item.text) + 1 for item in items))
         spans = [(last - 1 - len(item.text), last - 1) for item, last in zip(items, ends, strict=True)]
-        ranking = sorted(range(len(items)), key=lambda number: _rank(items[number].score), reverse=True)
-        return Body(
-            tape=self.tape, keep=self.section.keep, start=self.start, end=end, items=spans, ranking=ranking
-        )
+        worth = [number for number, item in enumerate(items) if item.text.strip()]
+        ranking = sorted(worth, key=lambda number: _rank(items[number].score), reverse=True)
+        return Body(tape=self.tape, keep=self.section.keep, start=start, end=end, items=spans, ranking=ranking)
 
     def report(self) -> SectionReport:
         """How it stands."""

@@ -134,6 +134,7 @@ class Gauge:
         places, sums = span.tape.steps
         first, last = bisect_left(places, span.start), bisect_right(places, span.end) - 1
         size = span.end - span.start
+        room_tokens = max(room_tokens, 0)
         if first >= last:
             return size // 2
         origin = last if from_right else first

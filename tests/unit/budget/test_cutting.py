@@ -94,7 +94,9 @@ def test_where_there_are_lines_whole_ones_are_kept(lines: list[str], limit_token
 @settings(max_examples=200)
 @given(
     scored=st.lists(
-        st.tuples(st.text("ab .é漢\n", min_size=1, max_size=30), st.integers(0, 5)), min_size=2, max_size=20
+        st.tuples(st.text("ab .é漢\n", max_size=30).map("{}x".format), st.integers(0, 5)),
+        min_size=2,
+        max_size=20,
     ),
     share=shares,
 )
@@ -117,6 +119,19 @@ def test_of_ranked_items_the_most_relevant_are_kept_in_their_order(
         assert text == best
     elif text:
         assert scored[ranking[0]][0].startswith(text.removesuffix(f"\n{LESS_RELEVANT_TRUNCATED}"))
+
+
+def test_blank_items_never_stand_in_the_place_of_others() -> None:
+    section = Section("found", items=["", "  ", ("x y z " * 30, 0.5), "", ("least", 0.1)], keep="relevant")
+
+    assert kept(section, 15).startswith("x y z x y z")
+    assert kept(Section("found", items=[""] * 500, keep="relevant"), 3) == ""
+    assert kept(Section("found", items=[*[""] * 500, "words"], keep="relevant"), 12).startswith("words\n[...")
+
+
+def test_blank_lines_around_a_text_go_first() -> None:
+    assert kept(Section("text", "\n \n  hello " + "world " * 50), 12).startswith("  hello world")
+    assert kept(Section("text", "\n" * 500 + "hello" + "\n" * 500), 12) == f"hello\n{TRUNCATED}"
 
 
 def test_items_without_a_score_rank_by_their_place_after_all_that_have_one() -> None:
