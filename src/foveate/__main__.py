@@ -12,11 +12,13 @@ _WITHOUT = frozenset(("-h", "--help", "--tokenizer", "estimate", "--backend=esti
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it with the code that shells expect."""
+    """Run the command line; Ctrl-C ends it with the code that shells expect, a lack of memory with a line."""
     try:
         _main()
     except KeyboardInterrupt:
         sys.exit(130)
+    except MemoryError:
+        sys.exit("foveate: not enough memory")  # with code 1, and nothing that would have to be loaded first
 
 
 def _main() -> None:
