@@ -63,7 +63,9 @@ def test_json_is_the_promised_object_and_no_more(run: Any, sections: Path, tight
     shown = json.loads(outcome.out)
 
     assert (outcome.code, outcome.err, outcome.out.count("\n")) == (0, "", 1)
-    assert list(shown) == ["limit_tokens", "tokens", "text", "sections", "cuts", "count", "model"]
+    assert list(shown) == [
+        *("limit_tokens", "tokens", "text", "sections", "cuts", "count", "model", "limit_source", "unmatched")
+    ]
     assert [list(section) for section in shown["sections"]] == [
         ["name", "priority", "before", "after", "action"]
     ] * 2
@@ -72,7 +74,7 @@ def test_json_is_the_promised_object_and_no_more(run: Any, sections: Path, tight
     assert shown["text"] == CUT
     assert shown["tokens"] == foveate.count(shown["text"]).tokens
     assert shown["count"] == {"tokens": shown["tokens"], "exact": True, "upper": shown["tokens"]}
-    assert shown["model"] == "gpt-4o"
+    assert (shown["model"], shown["limit_source"], shown["unmatched"]) == ("gpt-4o", "call", [])
     rules, log = shown["sections"]
     assert rules == {"name": "rules", "priority": "required", "before": 5, "after": 5, "action": "kept"}
     assert log == {"name": "log", "priority": "low", "before": 25, "after": 14, "action": "truncated"}
@@ -139,6 +141,51 @@ def test_a_dash_is_a_list_on_standard_input(listed: str) -> None:
     assert json.loads(outcome.out)["text"] == WHOLE
 
 
+def test_a_dash_is_a_budget_on_standard_input(sections: Path) -> None:
+    outcome = spawn("assemble", "--sections", sections, "--budget", "-", "--json", stdin=b"total_tokens: 20\n")
+
+    assert outcome.code == 0
+    assert json.loads(outcome.out)["text"] == CUT
+
+
+def test_a_total_overrides_that_of_the_budget_and_nothing_else(
+    run: Any, sections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONTEXT_MAX_TOKENS", "200")
+    budget = write(
+        tmp_path / "budget.yaml",
+        "total_tokens: 4000\noutput_reserve: 4\nladder: drop_low_priority\n",
+    )
+    alone = json.loads(run("assemble", "--sections", sections, "--total-tokens", "20", "--json").out)
+    over = json.loads(
+        run("assemble", "--sections", sections, "--budget", budget, "--total-tokens", "24", "--json").out
+    )
+
+    assert (alone["limit_tokens"], alone["limit_source"], alone["text"]) == (20, "call", CUT)
+    assert (over["limit_tokens"], over["limit_source"], over["text"]) == (20, "call", RULES)
+    assert over["cuts"][0]["rung"] == "drop_low_priority"
+
+
+def test_what_is_worth_a_word_is_said_beside_the_picture_and_in_json_as_data(
+    run: Any, sections: Path, tmp_path: Path
+) -> None:
+    budget = write(tmp_path / "budget.yaml", "sections: {Log: {priority: low}, weather: {priority: low}}\n")
+    arguments = ("assemble", "--sections", sections, "--budget", budget, "--model", UNKNOWN_MODEL)
+    said = [
+        f"foveate: the window of '{UNKNOWN_MODEL}' is not known: 16,384 tokens are assumed; "
+        "say total_tokens in a budget",
+        "foveate: the budget says something of 'Log', and there is no such section: did you mean 'log'?",
+        "foveate: the budget says something of 'weather', and there is no such section",
+    ]
+    as_json = run(*arguments, "--json")
+    shown = json.loads(as_json.out)
+
+    assert run(*arguments).err.splitlines() == said[:2]
+    assert run(*arguments, "--explain").err.splitlines() == said
+    assert as_json.err == ""
+    assert (shown["limit_source"], shown["unmatched"]) == ("default", ["Log", "weather"])
+
+
 def test_every_cut_is_explained(run: Any, sections: Path, tight: Path) -> None:
     cut = run("assemble", "--sections", sections, "--budget", tight, "--explain").out
     whole = run("assemble", "--sections", sections, "--explain").out
@@ -201,7 +248,9 @@ def test_an_unknown_model_is_estimated_and_its_bound_is_within_the_budget(
     outcome = run(*arguments)
     count = json.loads(run(*arguments, "--json").out)["count"]
 
-    assert re.match(rf"~\d+ of 20 tokens \(\d+%\), {UNKNOWN_MODEL}, estimated, at most \d+\n", outcome.out)
+    assert re.match(
+        rf"~\d+ of 20 tokens \(\d+%\), {UNKNOWN_MODEL}, estimated, at most \d+ \(\d+%\)\n", outcome.out
+    )
     assert re.search(r"rules +required +█+ +~\d of +~", outcome.out)
     assert not count["exact"]
     assert count["tokens"] < count["upper"] <= 20

@@ -206,7 +206,8 @@ def test_a_picture_is_as_wide_as_the_terminal(sections: Path, columns: int, widt
 
 def test_columns_in_the_environment_have_the_last_word(sections: Path) -> None:
     def widest(**env: str) -> int:
-        shown = on_terminal("assemble", "--sections", str(sections), env=env | {"NO_COLOR": "1"}, columns=60)
+        without_notes = {"CONTEXT_MAX_TOKENS": "4000", "NO_COLOR": "1"}
+        shown = on_terminal("assemble", "--sections", str(sections), env=env | without_notes, columns=60)
         return max(map(cell_len, shown.splitlines()))
 
     assert widest(COLUMNS="75") > 60

@@ -3,7 +3,8 @@
 import errno
 import os
 import sys
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from foveate.tokens import RequestCounter
 
 STANDARD = "-"
-"""Standard input for `--sections`, standard output for `--output`."""
+"""Standard input for `--sections` or `--budget`, standard output for `--output`."""
 
 
 def command(
@@ -36,8 +37,16 @@ def command(
         typer.Option(
             "--budget",
             metavar="FILE",
-            help="A budget (YAML), or a built-in ladder: truncate_low_priority, drop_low_priority, "
-            "progressive. Without one, CONTEXT_MAX_TOKENS or the model's window.",
+            help="A budget (YAML; - is standard input), or a built-in ladder: truncate_low_priority, "
+            "drop_low_priority, progressive. Without one, CONTEXT_MAX_TOKENS or the model's window.",
+        ),
+    ] = None,
+    total_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--total-tokens",
+            metavar="N",
+            help="How many tokens there are for prompt and answer, whatever the budget says.",
         ),
     ] = None,
     model: Annotated[
@@ -64,6 +73,8 @@ def command(
 ) -> None:
     """Put sections together to a prompt that fits its budget, and show what each section got.
 
+    Priorities come from the sections file or the budget; of equals, the last section is cut first.
+
     Example: foveate assemble --sections parts/ --budget budget.yaml --explain
     """
     with telling(as_json=json):
@@ -72,23 +83,50 @@ def command(
                 raise BadOption(f"{option} needs the name of a file")
         if json and output == STANDARD:
             raise BadOption("the prompt is in what --json prints: leave out --output -, or name a file")
+        if sections == budget == STANDARD:
+            raise BadOption("standard input is either the sections or the budget: name a file for the other")
+        if total_tokens is not None and total_tokens < 1:
+            raise BadOption(f"--total-tokens is a number of tokens, 1 or more, not {total_tokens}")
+        if output is not None and output != STANDARD:
+            _check_output(Path(output), sections, budget, tokenizer)
         with screen.patience("assembling"):
-            prompt = _assembled(sections, budget, model, tokenizer, show_budget=show_budget)
+            import foveate
+
+            given, within = _sections(sections), _budget(budget, total_tokens)
+            counter = _counter(model, tokenizer)
+            prompt = foveate.assemble(given, within, counter, show_budget=show_budget)
         if output is not None:
             _write(prompt.text, output)
         if json:
             screen.print_object(_as_object(prompt, model))
         else:
             _draw(prompt, model, aside=output == STANDARD, explain=explain)
+            _note(prompt, within, model, explain=explain)
 
 
-def _assembled(
-    sections: str, budget: str | None, model: str, tokenizer: str | None, *, show_budget: bool
-) -> "Prompt":
-    import foveate
+def _check_output(output: Path, sections: str, budget: str | None, tokenizer: str | None) -> None:
+    """Refuse to write over what is read, also by another name, or where it would be read the next time.
 
-    given = _sections(sections)
-    return foveate.assemble(given, _budget(budget), _counter(model, tokenizer), show_budget=show_budget)
+    Raises:
+        BadOption: the output is one of the inputs, or lies in the folder of the sections.
+    """
+    given = {"--sections": sections, "--budget": budget, "--tokenizer": tokenizer}
+    for option, name in given.items():
+        if name is not None and _is_same(output, Path(name)):
+            raise BadOption(f"--output {output} is what {option} reads: choose another name")
+    folder = Path(sections)
+    with suppress(OSError, ValueError):  # whoever reads it will say why
+        inside = any(_is_same(parent, folder) for parent in (output.parent, output.resolve().parent))
+        if inside or (folder.is_dir() and any(_is_same(output, file) for file in folder.iterdir())):
+            raise BadOption(f"--output {output} is in the folder of the sections: choose another folder")
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Whether both are one file or folder; what is not there is like nothing else."""
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):  # ValueError: a name with a zero byte in it
+        return False
 
 
 def _sections(name: str) -> "tuple[Section, ...]":
@@ -99,14 +137,21 @@ def _sections(name: str) -> "tuple[Section, ...]":
     return load_sections(Path(name))
 
 
-def _budget(name: str | None) -> "Budget":
+def _budget(name: str | None, total_tokens: int | None) -> "Budget":
+    from foveate.budget import Budget
+
+    budget = Budget() if name is None else _named_budget(name)
+    return budget if total_tokens is None else replace(budget, total_tokens=total_tokens)
+
+
+def _named_budget(name: str) -> "Budget":
     """The budget in a file; where there is no such file, the name can be a ladder's."""
     from foveate.budget import Budget
     from foveate.budget.ladders import BUILT_IN
     from foveate.config import load_budget
 
-    if name is None:
-        return Budget()
+    if name == STANDARD:
+        return _budget_from(screen.standard_input())
     try:
         return load_budget(Path(name))
     except UnreadableInput as error:
@@ -116,6 +161,17 @@ def _budget(name: str | None) -> "Budget":
             return Budget(ladder=name)
         reason = f"{error.reason}, nor is it a ladder ({', '.join(BUILT_IN)})"
         raise UnreadableInput(error.source, reason) from None
+
+
+def _budget_from(data: bytes) -> "Budget":
+    from foveate.budget import budget_from_data
+    from foveate.config.documents import document_from
+
+    document = document_from(data, "standard input")
+    try:
+        return budget_from_data(document.data)
+    except BadOption as error:
+        raise document.problem(str(error), error.path) from None
 
 
 def _counter(model: str, tokenizer: str | None) -> "RequestCounter":
@@ -156,6 +212,8 @@ def _as_object(prompt: "Prompt", model: str) -> dict[str, object]:
         "cuts": [asdict(cut) for cut in prompt.cuts],
         "count": asdict(prompt.count),
         "model": model,
+        "limit_source": prompt.limit_source,
+        "unmatched": prompt.unmatched,
     }
 
 
@@ -168,3 +226,10 @@ def _draw(prompt: "Prompt", model: str, *, aside: bool, explain: bool) -> None:
         screen.print_aside(picture)
     else:
         screen.print_text(picture)
+
+
+def _note(prompt: "Prompt", budget: "Budget", model: str, *, explain: bool) -> None:
+    from foveate.cli.notes import notes
+
+    for note in notes(prompt, budget, model=model, explain=explain):
+        screen.print_note(note)

@@ -108,7 +108,7 @@ class _Drawing:
         beside = self._look.columns - lead >= _LEAST_REASON_CELLS
         indent = " " * (lead if beside else 4)
         for cut, name, size in zip(cuts, names, sizes, strict=True):
-            reason = self._look.plain(f"{cut.rung}: {cut.reason}")
+            reason = self._look.plain(f"{cut.rung}: {self._reason(cut)}")
             first, *rest = self._wrapped(reason, self._look.columns - len(indent))
             row = _GAP.join((self._fitted(name, name_cells), size))
             if beside:
@@ -118,11 +118,19 @@ class _Drawing:
                 yield indent + first
             yield from (indent + line for line in rest)
 
+    def _reason(self, cut: Cut) -> str:
+        """Why it was cut; an estimate that is well below a cap says what keeps it there."""
+        bounded = cut.rung == CAP and not self._exact
+        return f"{cut.reason}, kept by the bound of an estimate" if bounded else cut.reason
+
     def _sizes(self, sizes: Sequence[tuple[int, str, int]]) -> list[str]:
         """Two numbers of tokens with a word between, in line with those above and below."""
-        shown = [(number(one, self._exact), word, number(two, self._exact)) for one, word, two in sizes]
+        shown = [(self._number(one), word, self._number(two)) for one, word, two in sizes]
         left, right = (_widest([size[side] for size in shown]) for side in (0, 2))
         return [f"{one:>{left}} {word} {two:>{right}}" for one, word, two in shown]
+
+    def _number(self, tokens: int) -> str:
+        return number(tokens, self._exact or not tokens)  # nothing is nothing, whoever counts
 
     def _fitted(self, text: str, cells: int) -> str:
         """`text` in exactly so many cells."""
@@ -149,16 +157,20 @@ def _heading(prompt: Prompt, model: str) -> str:
     count, limit = prompt.count, prompt.limit_tokens
     trust = "exact" if count.exact else "estimated"
     if count.upper != count.tokens:
-        trust += f", at most {count.upper:,}"
-    percent = round(100 * count.tokens / limit)
-    return f"{number(count.tokens, count.exact)} of {limit:,} tokens ({percent}%), {model}, {trust}"
+        trust += f", at most {count.upper:,} ({_percent(count.upper, limit)})"
+    tokens = number(count.tokens, count.exact)
+    return f"{tokens} of {limit:,} tokens ({_percent(count.tokens, limit)}), {model}, {trust}"
+
+
+def _percent(tokens: int, limit_tokens: int) -> str:
+    return f"{round(100 * tokens / limit_tokens)}%"
 
 
 def _note(section: SectionReport, *, capped: bool) -> str:
     if section.action is not Action.KEPT:
         return "capped" if capped and section.action is Action.TRUNCATED else str(section.action)
     cap = section.cap_tokens
-    return "near cap" if cap is not None and 0 < NEAR_LIMIT * cap <= section.after else ""
+    return "near cap" if cap is not None and 0 < NEAR_LIMIT * cap <= section.upper else ""
 
 
 def _fitting(wanted: _Columns, room: int) -> _Columns:

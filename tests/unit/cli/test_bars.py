@@ -31,6 +31,7 @@ def report(
     action: Action = Action.KEPT,
     cap_tokens: int | None = None,
     priority: Priority = Priority.MEDIUM,
+    upper: int | None = None,
 ) -> SectionReport:
     return SectionReport(
         name=name,
@@ -38,7 +39,7 @@ def report(
         stability=Stability.TURN,
         before=before,
         after=before if after is None else after,
-        upper=before if after is None else after,
+        upper=upper or (before if after is None else after),
         cap_tokens=cap_tokens,
         action=action,
         text="",
@@ -152,11 +153,37 @@ def test_what_was_only_cut_to_its_cap_is_told_from_what_the_ladder_cut() -> None
 
 
 def test_an_estimate_says_how_high_it_can_be() -> None:
-    shown = prompt(report("a", 10), count=TokenCount(10, False, 13))
+    shown = prompt(report("a", 10), count=TokenCount(8, False, 10))
     heading, row = drawn(shown, model="some-model", look=Look(), explain=False).splitlines()
 
-    assert heading == "~10 of 10 tokens (100%), some-model, estimated, at most 13"
+    assert heading == "~8 of 10 tokens (80%), some-model, estimated, at most 10 (100%)"
     assert row.endswith("~10 of ~10")
+
+
+def test_an_estimate_is_near_its_cap_by_its_bound() -> None:
+    """Its tokens are what it probably takes, and its cap is kept by what it can take at most."""
+    estimates = report("a", 600, cap_tokens=800, upper=760), report("b", 600, cap_tokens=800, upper=759)
+    shown = prompt(*estimates, count=TokenCount(1200, False, 1519))
+
+    assert [row.partition("~600 of ~600")[2] for row in rows(shown)] == ["  near cap", ""]
+
+
+def test_a_cap_that_an_estimate_is_well_below_says_why() -> None:
+    cut = Cut(section="a", rung="cap", before=900, after=600, reason="its own cap is 800 tokens")
+    estimated = prompt(report("a", 900, 600, Action.TRUNCATED), cuts=(cut,), count=TokenCount(600, False, 790))
+    exact = prompt(report("a", 900, 600, Action.TRUNCATED), cuts=(cut,))
+    lines = [drawn(each, model="m", look=Look(), explain=True).splitlines()[3:] for each in (estimated, exact)]
+
+    assert " ".join(" ".join(lines[0]).split()) == (
+        "a ~900 → ~600 cap: its own cap is 800 tokens, kept by the bound of an estimate"
+    )
+    assert lines[1] == ["a  900 → 600  cap: its own cap is 800 tokens"]
+
+
+def test_nothing_is_nothing_whoever_counts() -> None:
+    shown = prompt(report("a", 9, 0, Action.DROPPED), count=TokenCount(0, False, 1))
+
+    assert rows(shown)[0].endswith("  0 of ~9  dropped")
 
 
 def test_names_are_cut_between_characters_and_the_bar_stays_in_line() -> None:

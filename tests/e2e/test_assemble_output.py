@@ -1,0 +1,106 @@
+"""Where `foveate assemble` writes the prompt: never over what it reads, and nothing where memory runs out."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.command import COMMAND, Outcome, spawn, write
+
+SECTIONS = [{"name": "rules", "text": "Answer in one word."}]
+
+
+@pytest.fixture
+def sections(tmp_path: Path) -> Path:
+    return write(tmp_path / "sections.json", SECTIONS)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    """A folder with one section."""
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    write(folder / "1-rules.md", "Answer in one word.\n")
+    return folder
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def check_refused(outcome: Outcome, said: str) -> None:
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert said in outcome.err
+
+
+@pytest.mark.parametrize("option", ["--sections", "--budget", "--tokenizer"])
+def test_an_input_is_not_written_over_by_whatever_name(
+    run: Any, sections: Path, tmp_path: Path, option: str
+) -> None:
+    """`-o sections.yaml` once left a prompt where the sections had been."""
+    given = {
+        "--sections": sections,
+        "--budget": write(tmp_path / "budget.yaml", "total_tokens: 100\n"),
+        "--tokenizer": write(tmp_path / "tokenizer.json", "{}"),
+    }
+    link, hard = tmp_path / "link", tmp_path / "hard"
+    link.symlink_to(given[option])
+    hard.hardlink_to(given[option])
+    around = tmp_path / ".." / tmp_path.name / given[option].name
+    before = files(tmp_path)
+
+    for output in (given[option], link, hard, around):
+        inputs = [word for pair in given.items() for word in pair]
+        check_refused(run("assemble", *inputs, "-o", output), f"is what {option} reads")
+    assert files(tmp_path) == before
+
+
+def test_nothing_is_written_where_it_would_be_a_section_the_next_time(
+    run: Any, parts: Path, tmp_path: Path
+) -> None:
+    outside = write(tmp_path / "log.md", "started\n")
+    (parts / "2-log.md").symlink_to(outside)
+    (parts / "3-later.md").symlink_to(tmp_path / "not there yet")
+    inwards = tmp_path / "inwards"
+    inwards.symlink_to(parts / "new.md")
+    (tmp_path / "same").symlink_to(parts)
+    outputs = (
+        *(parts / "1-rules.md", parts / "new.md", tmp_path / "same" / "new.md"),
+        *(outside, parts / "3-later.md", inwards),
+    )
+    before = files(tmp_path)
+
+    for output in outputs:
+        check_refused(run("assemble", "--sections", parts, "-o", output), "is in the folder of the sections")
+    assert files(tmp_path) == before
+
+
+def test_beside_the_sections_and_below_their_folder_there_is_room_for_a_prompt(
+    run: Any, parts: Path, sections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (parts / "made").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    for given, output in ((parts, parts / "made" / "prompt"), (parts, Path("prompt")), (sections, Path("two"))):
+        assert run("assemble", "--sections", given, "-o", output).code == 0
+        assert output.read_text(encoding="utf-8") == "Answer in one word."
+
+
+def test_a_ladders_name_is_no_input(
+    run: Any, sections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert run("assemble", "--sections", sections, "--budget", "progressive", "-o", "progressive").code == 0
+
+
+def test_where_memory_runs_out_it_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    """It was once a traceback."""
+    huge = tmp_path / "sections.json"
+    huge.touch()
+    os.truncate(huge, 900_000_000)  # which takes no room on the disk
+    line = 'ulimit -v 600000; "$@" assemble --sections "$HUGE"'
+    outcome = spawn(command=["sh", "-c", line, "sh", *COMMAND], env={"HUGE": str(huge)})
+
+    assert outcome == Outcome(1, "", "foveate: not enough memory\n")
