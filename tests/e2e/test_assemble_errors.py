@@ -1,6 +1,7 @@
 """`foveate assemble` with what cannot be used or does not fit: one line, an exit code, and the numbers."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,38 @@ def test_with_json_the_numbers_are_in_the_error(run: Any, sections: Path, tmp_pa
         {"name": "rules", "priority": "required", "before": 5, "after": 5},
         {"name": "log", "priority": "low", "before": 7, "after": 7},
     ]
+
+
+def test_of_hundreds_of_sections_the_line_names_the_largest_and_json_all(run: Any, tmp_path: Path) -> None:
+    """It was once a line of thousands of characters."""
+    listed = write(
+        tmp_path / "sections.json",
+        [{"name": f"part {i}", "text": "one " * (i + 1), "priority": "required"} for i in range(200)],
+    )
+    outcome = run("assemble", "--sections", listed, "--total-tokens", "3", "--json")
+    error = json.loads(outcome.out)["error"]
+
+    assert (outcome.code, outcome.err.count("\n")) == (3, 1)
+    assert outcome.err.startswith(
+        f"foveate: what is required takes {error['tokens']:,} of 3 tokens: part 199 ("
+    )
+    assert outcome.err.endswith(" and 188 more; raise the limit, or give a required section a cap\n")
+    assert re.findall(r"part (\d+) ", outcome.err) == [str(i) for i in range(199, 187, -1)]
+    assert len(error["sections"]) == 200
+    assert all(f"part {i} (" in error["message"] for i in range(200))
+
+
+@pytest.mark.parametrize("count", [12, 13])
+def test_a_dozen_sections_are_named_as_they_stand(run: Any, tmp_path: Path, count: int) -> None:
+    listed = write(
+        tmp_path / "sections.json",
+        [{"name": f"part {i}", "text": "one two", "priority": "required"} for i in range(count)],
+    )
+    outcome = run("assemble", "--sections", listed, "--total-tokens", "3", "--json")
+
+    assert outcome.err.count("part ") == 12
+    assert (outcome.err == f"foveate: {json.loads(outcome.out)['error']['message']}\n") == (count == 12)
+    assert (" and 1 more; " in outcome.err) == (count == 13)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +138,9 @@ def test_a_budget_that_cannot_be_used_names_its_line(run: Any, sections: Path, t
         (("--budget", ""), "--budget needs the name of a file"),
         (("--output", ""), "--output needs the name of a file"),
         (("--output", "-", "--json"), "the prompt is in what --json prints"),
+        (("--sections", "-", "--budget", "-"), "standard input is either the sections or the budget"),
+        (("--total-tokens", "0"), "--total-tokens is a number of tokens, 1 or more, not 0"),
+        (("--total-tokens", "-5"), "--total-tokens is a number of tokens, 1 or more, not -5"),
         (("--sections", "a\0b"), "embedded null byte"),
         (("--sections", "/dev/null/sections"), "/dev/null/sections: Not a directory"),
         (("--budget", "/dev/null/budget"), "/dev/null/budget: Not a directory"),
@@ -121,6 +157,14 @@ def test_options_that_cannot_be_are_one_line_and_exit_code_2(
     assert said in outcome.err
 
 
+def test_a_budget_on_standard_input_that_cannot_be_used_names_its_line(sections: Path) -> None:
+    wrong = b"total_tokens: 100\nsections:\n  log: {priority: urgent}\n"
+    outcome = spawn("assemble", "--sections", sections, "--budget", "-", stdin=wrong)
+
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert outcome.err.startswith("foveate: standard input:3: ")
+
+
 def test_an_impossible_number_in_the_environment_is_one_line(sections: Path) -> None:
     outcome = spawn("assemble", "--sections", sections, env={"CONTEXT_MAX_TOKENS": "plenty"})
 
@@ -135,10 +179,13 @@ def test_sections_have_to_be_named(run: Any) -> None:
     assert "--sections" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("no/prompt.txt", "nothing was changed"), ("a\0b", "embedded null byte")]
+)
 def test_a_prompt_that_cannot_be_written_is_one_line_and_exit_code_1(
-    run: Any, sections: Path, tmp_path: Path
+    run: Any, sections: Path, tmp_path: Path, name: str, said: str
 ) -> None:
-    outcome = run("assemble", "--sections", sections, "--output", tmp_path / "no" / "prompt.txt")
+    outcome = run("assemble", "--sections", sections, "--output", tmp_path / name)
 
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
-    assert "nothing was changed" in outcome.err
+    assert said in outcome.err

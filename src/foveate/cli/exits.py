@@ -1,18 +1,28 @@
 """Exit codes, mapped once. 2 is also what a wrong option gives, 130 what Ctrl-C does."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import typer
 
 from foveate.cli import screen
-from foveate.errors import BudgetExceeded, FoveateError, InputError, UnwritableOutput, UpstreamError
+from foveate.errors import (
+    BudgetExceeded,
+    FoveateError,
+    InputError,
+    SectionSize,
+    UnwritableOutput,
+    UpstreamError,
+)
 
 OK = 0
 SOME_FAILED = 1
 BAD_INPUT = 2
 BUDGET_EXCEEDED = 3
 UPSTREAM_FAILED = 4
+
+# So many sections are named in a line; JSON has them all.
+_MOST_SECTIONS = 12
 
 
 def exit_code(error: FoveateError) -> int:
@@ -37,7 +47,21 @@ def telling(*, as_json: bool) -> Iterator[None]:
     try:
         yield
     except FoveateError as error:
-        screen.print_note(str(error))
+        screen.print_note(_line(error))
         if as_json and not isinstance(error, UnwritableOutput):
             screen.print_error(error)
         raise typer.Exit(exit_code(error)) from None
+
+
+def _line(error: FoveateError) -> str:
+    """What an error says; of hundreds of sections, only the largest."""
+    if not isinstance(error, BudgetExceeded) or len(error.sections) <= _MOST_SECTIONS:
+        return str(error)
+    largest = sorted(error.sections, key=lambda size: size.after, reverse=True)[:_MOST_SECTIONS]
+    more = len(error.sections) - _MOST_SECTIONS
+    return str(error).replace(_listed(error.sections), f"{_listed(largest)} and {more:,} more")
+
+
+def _listed(sizes: Iterable[SectionSize]) -> str:
+    """Sections as the error lists them."""
+    return ", ".join(f"{size.name} ({size.priority}) {size.after:,}" for size in sizes)
