@@ -180,11 +180,18 @@ def test_sections_have_to_be_named(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("no/prompt.txt", "nothing was changed"), ("a\0b", "embedded null byte")]
+    ("name", "said"),
+    [
+        ("no/prompt.txt", "nothing was changed"),
+        ("loop", "nothing was changed"),
+        ("a\0b", "embedded null byte"),
+    ],
+    ids=["no folder", "a link to itself", "a zero byte"],
 )
 def test_a_prompt_that_cannot_be_written_is_one_line_and_exit_code_1(
     run: Any, sections: Path, tmp_path: Path, name: str, said: str
 ) -> None:
+    (tmp_path / "loop").symlink_to("loop")
     outcome = run("assemble", "--sections", sections, "--output", tmp_path / name)
 
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)

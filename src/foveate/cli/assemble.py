@@ -116,7 +116,8 @@ def _check_output(output: Path, sections: str, budget: str | None, tokenizer: st
             raise BadOption(f"--output {output} is what {option} reads: choose another name")
     folder = Path(sections)
     with suppress(OSError, ValueError):  # whoever reads it will say why
-        inside = any(_is_same(parent, folder) for parent in (output.parent, output.resolve().parent))
+        parents = output.parent, Path(os.path.realpath(output)).parent
+        inside = any(_is_same(parent, folder) for parent in parents)
         if inside or (folder.is_dir() and any(_is_same(output, file) for file in folder.iterdir())):
             raise BadOption(f"--output {output} is in the folder of the sections: choose another folder")
 
