@@ -13,6 +13,9 @@ from foveate.values import NOTHING, TokenCount
 
 SEPARATOR = "\n\n"
 
+_FLOAT_ERROR = 1e-9
+_MOST_TOKENS = 10**15
+
 
 @dataclass(slots=True)
 class Standing:
@@ -126,7 +129,8 @@ def cap_of(section: Section, limit_tokens: int) -> int | None:
     """A section's own cap: the smaller of its number and its share of the limit."""
     if section.share is None:
         return section.max_tokens
-    share_tokens = int(section.share * limit_tokens)
+    # 0.29 of 100 is 28.999999999999996, and no float is as large as some numbers that can be written.
+    share_tokens = int(section.share * min(limit_tokens, _MOST_TOKENS) + _FLOAT_ERROR)
     return share_tokens if section.max_tokens is None else min(section.max_tokens, share_tokens)
 
 

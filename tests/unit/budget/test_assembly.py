@@ -68,6 +68,21 @@ def test_of_both_caps_the_smaller_holds() -> None:
     assert [section.cap_tokens for section in prompt.sections] == [10, 5]
 
 
+@pytest.mark.parametrize(
+    ("share", "total", "cap"), [(0.29, 100, 29), (0.07, 100, 7), (1, 100, 100), (0, 100, 0)]
+)
+def test_a_share_is_what_it_says(share: float, total: int, cap: int) -> None:
+    prompt = foveate.assemble([Section("a", "words", share=share)], Budget(total_tokens=total))
+
+    assert prompt.sections[0].cap_tokens == cap
+
+
+def test_a_total_of_any_size_is_a_total() -> None:
+    prompt = foveate.assemble([Section("a", "words", share=0.5)], Budget(total_tokens=10**400))
+
+    assert prompt.text == "words"
+
+
 def test_of_equals_the_later_is_cut_first() -> None:
     sections = [Section(name, WORDS * 10) for name in "abc"]
     whole = foveate.count("\n\n".join([WORDS * 10] * 3)).tokens
