@@ -17,6 +17,7 @@ from benchmarks.budget_times import LIMITS, MODEL, SIZES, Cell
 from benchmarks.budget_use import Use
 from benchmarks.corpus import sources
 from benchmarks.harness import Report
+from benchmarks.tiktoken_peer import o200k
 from foveate.budget import Budget
 
 _PEERS = ("cutoff_search", "popping_lines", "trim_messages")
@@ -28,7 +29,7 @@ _COUNTED_TEXTS, _COUNTED_TOKENS, _COUNTED_ROUNDS = 100, 100_000, 15
 def run(data: Path | None) -> Report:
     """Ratios, exponents and shares; the aims are rows."""
     load = os.getloadavg()[0]
-    encode = budget_peers.o200k()
+    encode = o200k()
 
     def count(text: str) -> int:
         return len(encode(text))

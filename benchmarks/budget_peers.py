@@ -4,16 +4,13 @@ The search is what Priompt publishes (its README, `renderBinarySearch`): every l
 are searched by halves, and at each step the whole prompt is rendered and counted. It is written here because
 Priompt itself could not be installed: on 2026-11-15 npm answered 404 for `@anysphere/priompt`, and its
 tokenizer, which could be, had no binary for 64-bit ARM. Rendering is slicing strings here, where Priompt walks
-a tree of scopes: priompt 0.1.2, a port of it to Python, took 4 to 28 times as long for the same search.
+a tree of scopes: priompt 0.1.2, a port of it to Python, took 3.5 to 28 times as long for the same search.
 """
 
-import importlib.util
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.budget_cases import Count, service_order
@@ -41,18 +38,6 @@ class Finish:
 
 class _OutOfPatience(Exception):
     """It takes too long."""
-
-
-def o200k() -> Callable[[str], list[int]]:
-    """The encoding of gpt-4o as tiktoken has it, from the ranks that litellm brings along."""
-    found = importlib.util.find_spec("litellm")
-    assert found is not None
-    assert found.origin is not None
-    ranks = Path(found.origin).parent / "litellm_core_utils" / "tokenizers"
-    os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(ranks))
-    import tiktoken
-
-    return tiktoken.get_encoding("o200k_base").encode_ordinary
 
 
 def timed(peer: Peer[Given], given: Given, limit_tokens: int, count: Count) -> Finish:

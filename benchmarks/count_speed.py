@@ -3,7 +3,6 @@
 Every text is new to all who count it. Who begins changes from round to round, and the median round is told.
 """
 
-import importlib.util
 import os
 import statistics
 import time
@@ -16,6 +15,7 @@ from benchmarks import stalls
 from benchmarks.corpus import Source, cjk, sources
 from benchmarks.growing_session import TURNS, WINDOWS, Session, grow
 from benchmarks.harness import Cell, Report
+from benchmarks.tiktoken_peer import o200k
 from foveate import wire
 from foveate.tokens import Conversation, counter_for
 from foveate.tokens.cascade import Cascade
@@ -34,7 +34,7 @@ def run(data: Path | None) -> Report:
     """MB/s, calls/s and ratios."""
     load = os.getloadavg()[0]
     texts = sources(data)
-    encode = _tiktoken()
+    encode = o200k()
     import litellm
 
     contenders: dict[str, Count] = {
@@ -59,18 +59,6 @@ def run(data: Path | None) -> Report:
         peers=_peers(timed, session, waits["tiktoken"]),
         rows=[*_speed_rows(timed), *session.rows, *_growth_rows(growth)],
     )
-
-
-def _tiktoken() -> Callable[[str], list[int]]:
-    """The encoding of gpt-4o, from the ranks that litellm brings along."""
-    found = importlib.util.find_spec("litellm")
-    assert found is not None
-    assert found.origin is not None
-    ranks = Path(found.origin).parent / "litellm_core_utils" / "tokenizers"
-    os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(ranks))
-    import tiktoken
-
-    return tiktoken.get_encoding("o200k_base").encode_ordinary
 
 
 def _side_by_side(texts: Mapping[str, Source], contenders: Mapping[str, Count]) -> tuple[Timed, float]:
