@@ -8,7 +8,7 @@ from foveate.budget.budgets import Budget
 from foveate.budget.data import budget_as_data, budget_from_data
 from foveate.config.allowance import within
 from foveate.config.documents import SETTINGS_LIMIT_BYTES, Document, document_from, read_document
-from foveate.config.files import replace_file, shown
+from foveate.config.files import StrPath, replace_file, shown
 from foveate.errors import BadOption, FoveateError, InputError, UnreadableInput
 
 _HEADING = (
@@ -18,21 +18,21 @@ _HEADING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentBudget:
-    """The budget that holds for an agent, what is wrong with its file, and in words what was brought down."""
+    """The budget that holds for an agent, what is wrong with its file, and in words what is not allowed."""
 
     budget: Budget
     problem: FoveateError | None
     clamped: tuple[str, ...]
 
 
-def load_budget(path: Path, *, defaults: Budget | None = None) -> Budget:
+def load_budget(path: StrPath, *, defaults: Budget | None = None) -> Budget:
     """The budget in a file, laid over `defaults`: what it does not name stays.
 
     Raises:
         UnreadableInput: no such file, a folder, larger than 1 MB, not UTF-8, or empty.
         BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
     """
-    return _budget_in(read_document(path), defaults)
+    return _budget_in(read_document(Path(path)), defaults)
 
 
 def _budget_in(document: Document, defaults: Budget | None) -> Budget:
@@ -42,32 +42,62 @@ def _budget_in(document: Document, defaults: Budget | None) -> Budget:
         raise document.problem(str(error), error.path) from None
 
 
-def load_agent_budget(path: Path, *, defaults: Budget, allowed: Budget | None) -> AgentBudget:
-    """An agent's file laid over `defaults`, with nothing above what `allowed` gives.
+def load_agent_budget(path: StrPath, *, defaults: Budget, allowed: Budget | None) -> AgentBudget:
+    """An agent's file laid over `defaults`, with nothing that `allowed` does not give.
 
-    A file that is not there is no problem. One that cannot be used is: then the defaults hold whole.
+    A file that is not there is no problem. One that cannot be used, or leaves nothing for a prompt, is: then
+    the defaults hold whole, as far as they are allowed.
     """
-    budget, problem = defaults, None
+    path = Path(path)
+    usual, _ = _held(defaults, defaults, allowed)
+    problem = None
     try:
         if _is_there(path):
-            budget = load_budget(path, defaults=defaults)
+            document = read_document(path)
+            budget, clamped = _held(_budget_in(document, defaults), defaults, allowed)
+            if not _lack(usual):  # else it is not the file's doing
+                _check_room(budget, document)
+            return AgentBudget(budget=budget, problem=None, clamped=clamped)
     except InputError as error:
         problem = error
-    if allowed is None:
-        return AgentBudget(budget=budget, problem=problem, clamped=())
-    budget, clamped = within(budget, allowed)
-    return AgentBudget(budget=budget, problem=problem, clamped=clamped)
+    return AgentBudget(budget=usual, problem=problem, clamped=())
 
 
-def save_agent_budget(path: Path, budget: Budget) -> None:
+def _held(budget: Budget, defaults: Budget, allowed: Budget | None) -> tuple[Budget, tuple[str, ...]]:
+    """`budget` held to what is allowed, where anything is said of that, and in words what was changed."""
+    return (budget, ()) if allowed is None else within(budget, allowed, defaults=defaults)
+
+
+def _check_room(budget: Budget, document: Document) -> None:
+    """Refuse a document whose budget leaves nothing for a prompt, at the key that has it so."""
+    if lack := _lack(budget):
+        reserves = isinstance(document.data, dict) and "output_reserve" in document.data
+        key = "output_reserve" if reserves and budget.total_tokens else "total_tokens"
+        raise document.problem(lack, (key,))
+
+
+def _lack(budget: Budget) -> str:
+    """In words that nothing is left for a prompt, else nothing; of a model's window it is not known here."""
+    total, reserve = budget.total_tokens, budget.output_reserve
+    if total is None or total > reserve:
+        return ""
+    reserved = f", of which the answer reserves {reserve}" if total else ""
+    return f"total_tokens is {total}{reserved}: nothing is left for the prompt"
+
+
+def save_agent_budget(path: StrPath, budget: Budget) -> None:
     """Write the whole of `budget` as YAML, so that it is read back the same; all of it or nothing.
 
     Raises:
-        BadOption: it would not be: something in it is no text for YAML, or it is larger than 1 MB.
+        BadOption: it would not be: something in it is no text for YAML, it is larger than 1 MB, or it leaves
+            nothing for a prompt.
         UnwritableFile: the disk is full, the folder cannot be written, …; what was there is untouched.
     """
+    path = Path(path)
     if path.suffix.lower() == ".json":
         raise BadOption(f"{shown(path)}: a budget is written as YAML; let the name end in .yaml")
+    if lack := _lack(budget):
+        raise BadOption(f"a budget is not written that could not be used: {lack}")
     # In ASCII only where it must be: PyYAML does not escape a NEL (U+0085) otherwise, and reads it as a blank.
     forms = (_as_yaml(budget, in_ascii=in_ascii) for in_ascii in (False, True))
     written = next((form for form in forms if _reads_back(form, budget)), None)

@@ -38,12 +38,17 @@ ladders = st.sampled_from(list(BUILT_IN.values())) | st.builds(
 )
 
 
-def budgets(sections: st.SearchStrategy[str] = names) -> st.SearchStrategy[Budget]:
+def budgets(sections: st.SearchStrategy[str] = names, *, least_rules: int = 0) -> st.SearchStrategy[Budget]:
     """Budgets with rules for some of `sections`."""
     return st.builds(
         Budget,
         total_tokens=st.none() | caps,
         output_reserve=caps,
         ladder=ladders,
-        sections=st.dictionaries(sections, rules, max_size=4),
+        sections=st.dictionaries(sections, rules, min_size=least_rules, max_size=4),
     )
+
+
+def leaves_room(budget: Budget) -> bool:
+    """Whether something of a budget is left for a prompt, as far as that is known."""
+    return budget.total_tokens is None or budget.total_tokens > budget.output_reserve

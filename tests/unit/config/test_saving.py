@@ -19,7 +19,7 @@ from foveate.budget.ladders import Ladder, Replace
 from foveate.config import load_agent_budget, load_budget, save_agent_budget
 from foveate.config.files import replace_file
 from foveate.errors import BadOption, UnwritableFile
-from tests.unit.config.made import budgets
+from tests.unit.config.made import budgets, leaves_room
 
 # Two that differ much in length, written in turn as fast as it goes.
 KINDS = (b"short", b"long" * 500_000)
@@ -73,7 +73,7 @@ def is_whole(budget: Budget) -> bool:
 
 
 @settings(max_examples=100)
-@given(budget=budgets())
+@given(budget=budgets().filter(leaves_room))
 @example(budget=Budget(ladder=[Replace(("a",), "\x85\u2028 🎉")]))
 @example(budget=Budget(ladder=[Replace(("a",), "\x85")]))
 def test_what_is_saved_is_loaded_again(lasting_file: Path, budget: Budget) -> None:
@@ -132,6 +132,20 @@ def test_what_would_not_be_read_back_the_same_is_not_saved(file: Path, budget: B
     with pytest.raises(BadOption, match="read back"):
         save_agent_budget(file, budget)
     assert load_budget(file) == Budget(1)
+
+
+@pytest.mark.parametrize("budget", [Budget(0), Budget(100, 100)])
+def test_what_leaves_nothing_for_a_prompt_is_not_saved(file: Path, budget: Budget) -> None:
+    with pytest.raises(BadOption, match="nothing is left for the prompt"):
+        save_agent_budget(file, budget)
+    assert not file.exists()
+
+
+def test_the_name_of_the_file_may_be_a_text(file: Path) -> None:
+    save_agent_budget(str(file), PRESET)
+
+    assert load_budget(str(file)) == PRESET
+    assert load_agent_budget(str(file), defaults=Budget(), allowed=None).budget == PRESET
 
 
 def test_a_budget_is_not_saved_as_json_that_is_none(tmp_path: Path) -> None:

@@ -1,0 +1,255 @@
+"""What an operator allows, and agents that write whatever they like."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from foveate.budget import PRESET, Budget, Keep, Priority, SectionRule, budget_as_data
+from foveate.config import load_agent_budget, load_budget, save_agent_budget
+from foveate.config.allowance import within
+from tests.unit.config.made import budgets, caps, leaves_room, names, rules, shares
+
+# With rules for both everywhere, so that what an agent asks for and what is allowed do meet.
+few_names = st.sampled_from(["logs", "no"])
+few_budgets = budgets(few_names, least_rules=2)
+
+# What an agent may write into its file, most of it a budget or nearly one.
+wishes = st.one_of(
+    few_budgets.map(lambda budget: yaml.safe_dump(budget_as_data(budget)).encode()),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "total_tokens": caps | st.none() | st.integers(),
+            "output_reserve": caps | st.integers(),
+            "sections": st.dictionaries(
+                few_names,
+                st.fixed_dictionaries(
+                    {},
+                    optional={
+                        "priority": st.sampled_from([*map(str, Priority), None]),
+                        "max_tokens": caps | st.none(),
+                        "share": shares | st.none(),
+                        "enabled": st.booleans() | st.none(),
+                    },
+                ),
+            ),
+        },
+    ).map(lambda wish: yaml.safe_dump(wish).encode()),
+    st.dictionaries(names, names).map(lambda wish: yaml.safe_dump(wish).encode()),
+    st.binary(),
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "budget.yaml"
+
+
+@pytest.fixture(scope="module")
+def lasting_file() -> Iterator[Path]:
+    """One for all examples of a property."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder) / "budget.yaml"
+
+
+def test_a_wish_for_more_than_is_allowed_is_brought_down_and_told(file: Path) -> None:
+    file.write_text(
+        "total_tokens: 1000000\noutput_reserve: 0\n"
+        "sections:\n"
+        "  logs: {max_tokens: 90, share: 0.5}\n"
+        "  notes: {max_tokens: null}\n"
+        "  free: {max_tokens: 9}\n",
+        encoding="utf-8",
+    )
+    allowed = Budget(
+        4000,
+        500,
+        sections={
+            "logs": SectionRule(max_tokens=50, share=0.1),
+            "notes": SectionRule(max_tokens=70),
+            "more": SectionRule(share=0.2),
+        },
+    )
+    agents = load_agent_budget(file, defaults=Budget(), allowed=allowed)
+
+    assert agents.budget == Budget(
+        4000,
+        500,
+        sections={
+            "logs": SectionRule(max_tokens=50, share=0.1),
+            "notes": SectionRule(max_tokens=70),
+            "free": SectionRule(max_tokens=9),
+            "more": SectionRule(share=0.2),
+        },
+    )
+    assert agents.clamped == (
+        "total_tokens: 1000000 with an output_reserve of 0 is more than is allowed; 4000 with 500 holds",
+        "sections.logs.max_tokens: 90 is more than is allowed; 50 holds",
+        "sections.logs.share: 0.5 is more than is allowed; 0.1 holds",
+        "sections.notes.max_tokens: no cap is more than is allowed; 70 holds",
+        "sections.more.share: no cap is more than is allowed; 0.2 holds",
+    )
+
+
+def test_what_the_operator_requires_or_switches_is_not_the_agents_to_switch(file: Path) -> None:
+    file.write_text(
+        "sections:\n"
+        "  system: {enabled: false, priority: low, keep: ends}\n"
+        "  usual: {enabled: null}\n"
+        "  closed: {enabled: true, priority: high}\n"
+        "  open: {enabled: false, priority: low}\n"
+        "  diary: {priority: required}\n"
+        "  logs: {priority: required, enabled: false}\n",
+        encoding="utf-8",
+    )
+    required = SectionRule(priority=Priority.REQUIRED)
+    agents = load_agent_budget(
+        file,
+        defaults=Budget(sections={"usual": SectionRule(priority=Priority.REQUIRED, enabled=True)}),
+        allowed=Budget(
+            sections={
+                "system": required,
+                "usual": required,
+                "closed": SectionRule(priority=Priority.REQUIRED, enabled=False),
+                "open": SectionRule(enabled=True),
+                "logs": SectionRule(priority=Priority.LOW),
+            }
+        ),
+    )
+
+    assert agents.budget.sections == {
+        "system": SectionRule(priority=Priority.REQUIRED, keep=Keep.ENDS),
+        "usual": SectionRule(priority=Priority.REQUIRED, enabled=True),
+        "closed": SectionRule(priority=Priority.REQUIRED, enabled=False),
+        "open": SectionRule(priority=Priority.LOW, enabled=True),
+        "diary": SectionRule(priority=Priority.HIGH),
+        "logs": SectionRule(priority=Priority.HIGH, enabled=False),
+    }
+    assert agents.clamped == (
+        "sections.system.priority: low is not allowed; required holds",
+        "sections.system.enabled: false is not allowed; the section's own holds",
+        "sections.usual.enabled: the section's own is not allowed; true holds",
+        "sections.closed.priority: high is not allowed; required holds",
+        "sections.closed.enabled: true is not allowed; false holds",
+        "sections.open.enabled: false is not allowed; true holds",
+        "sections.logs.priority: required is not allowed; high holds",
+        "sections.diary.priority: required is not allowed; high holds",
+    )
+
+
+def test_what_the_defaults_require_stays_so_where_no_more_than_numbers_are_allowed(file: Path) -> None:
+    save_agent_budget(file, PRESET)
+    agents = load_agent_budget(file, defaults=PRESET, allowed=Budget(4000))
+
+    assert agents.budget == PRESET
+    assert agents.clamped == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "held"),
+    [
+        ((4000, 0), (4000, 500)),  # the room for the answer is not the agent's
+        ((5000, 1600), (4000, 600)),  # as much room as was asked for, within the total
+        ((3000, 0), (3000, 0)),
+        ((None, 900), (4000, 900)),
+        ((None, 100), (4000, 500)),
+        ((10_000, 8000), (4000, 2000)),
+    ],
+)
+def test_the_room_that_is_left_is_what_was_asked_for_or_what_is_allowed(
+    file: Path, asked: tuple[int | None, int], held: tuple[int, int]
+) -> None:
+    file.write_text(yaml.safe_dump(budget_as_data(Budget(*asked))), encoding="utf-8")
+    budget = load_agent_budget(file, defaults=Budget(), allowed=Budget(4000, 500)).budget
+
+    assert (budget.total_tokens, budget.output_reserve) == held
+
+
+def test_where_the_window_is_all_that_is_allowed_the_reserve_stays(file: Path) -> None:
+    file.write_text("output_reserve: 0\n", encoding="utf-8")
+    budget = load_agent_budget(file, defaults=Budget(), allowed=Budget(None, 500)).budget
+
+    assert (budget.total_tokens, budget.output_reserve) == (None, 500)
+
+
+def check_rule(given: SectionRule, most: SectionRule, usual: SectionRule) -> None:
+    """Fail if an agent was given a rule that the operator's rule, over the usual one, does not let it have."""
+    for has, may in ((given.max_tokens, most.max_tokens), (given.share, most.share)):
+        assert may is None or (has is not None and has <= may)
+    if most.priority is Priority.REQUIRED:
+        assert given.priority is Priority.REQUIRED
+        assert given.enabled is not False or most.enabled is False
+        assert given.enabled is not None or usual.enabled is not True
+    if given.priority is Priority.REQUIRED:
+        assert Priority.REQUIRED in (most.priority, usual.priority)
+    assert most.enabled in (None, given.enabled)
+
+
+@settings(max_examples=400)
+@given(asked=rules, most=rules, usual=rules)
+def test_no_rule_gives_more_than_is_allowed(asked: SectionRule, most: SectionRule, usual: SectionRule) -> None:
+    budget, allowed, defaults = (Budget(sections={"logs": rule}) for rule in (asked, most, usual))
+    held, clamped = within(budget, allowed, defaults=defaults)
+
+    check_rule(held.sections["logs"], most, usual)
+    assert (held == budget) is (clamped == ())
+    assert within(held, allowed, defaults=defaults) == (held, ())
+
+
+@settings(max_examples=200)
+@given(wish=wishes, defaults=few_budgets, allowed=few_budgets)
+def test_whatever_an_agent_writes_it_never_gets_more_than_is_allowed(
+    lasting_file: Path, wish: bytes, defaults: Budget, allowed: Budget
+) -> None:
+    lasting_file.write_bytes(wish)
+    agents = load_agent_budget(lasting_file, defaults=defaults, allowed=allowed)
+    budget = agents.budget
+
+    if allowed.total_tokens is None:
+        assert budget.output_reserve >= allowed.output_reserve
+    else:
+        assert budget.total_tokens is not None
+        assert budget.total_tokens <= allowed.total_tokens
+        room = budget.total_tokens - budget.output_reserve
+        assert room <= allowed.total_tokens - allowed.output_reserve
+    for name in {*allowed.sections, *budget.sections}:
+        check_rule(*(each.sections.get(name, SectionRule()) for each in (budget, allowed, defaults)))
+    if agents.problem is None:
+        wished = load_budget(lasting_file, defaults=defaults)
+        assert budget == wished or agents.clamped
+        assert budget.ladder == wished.ladder
+        assert all(budget.sections[name].keep is rule.keep for name, rule in wished.sections.items())
+
+
+@settings(max_examples=100)
+@given(
+    wish=wishes,
+    defaults=few_budgets.filter(leaves_room),
+    allowed=st.none() | few_budgets.filter(leaves_room),
+)
+def test_whatever_an_agent_writes_there_is_room_for_a_prompt_where_the_defaults_leave_some(
+    lasting_file: Path, wish: bytes, defaults: Budget, allowed: Budget | None
+) -> None:
+    lasting_file.unlink(missing_ok=True)
+    assume(leaves_room(load_agent_budget(lasting_file, defaults=defaults, allowed=allowed).budget))
+    lasting_file.write_bytes(wish)
+
+    assert leaves_room(load_agent_budget(lasting_file, defaults=defaults, allowed=allowed).budget)
+
+
+@settings(max_examples=50)
+@given(wish=wishes, defaults=few_budgets)
+def test_a_file_holds_whole_or_not_at_all(lasting_file: Path, wish: bytes, defaults: Budget) -> None:
+    lasting_file.write_bytes(wish)
+    agents = load_agent_budget(lasting_file, defaults=defaults, allowed=None)
+
+    assert agents.clamped == ()
+    if agents.problem is None:
+        assert agents.budget == load_budget(lasting_file, defaults=defaults)
+    else:
+        assert agents.budget == defaults
