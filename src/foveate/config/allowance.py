@@ -15,7 +15,8 @@ _SWITCH = {True: "true", False: "false", None: _OWN}
 def within(budget: Budget, allowed: Budget, *, defaults: Budget) -> tuple[Budget, tuple[str, ...]]:
     """`budget` with nothing that `allowed` does not give, and in words what had to be changed for it.
 
-    Bound are the total, the total less the reserve, and the caps of each section that has some in `allowed`.
+    Bound are the total, the total less the reserve, and the caps of each section that has some in `allowed`, or
+    is required there.
     Where `allowed` has no total of its own the model's window holds, which nobody knows here: then only the
     reserve is kept from going below the allowed one.
 
@@ -35,8 +36,8 @@ def within(budget: Budget, allowed: Budget, *, defaults: Budget) -> tuple[Budget
         asked, most, usual = (each.sections.get(name, SectionRule()) for each in (budget, allowed, defaults))
         given = SectionRule(
             priority=_priority(asked, most, usual),
-            max_tokens=_at_most(asked.max_tokens, most.max_tokens),
-            share=_at_most(asked.share, most.share),
+            max_tokens=_cap(asked.max_tokens, most.max_tokens, most),
+            share=_cap(asked.share, most.share, most),
             keep=asked.keep,
             enabled=_enabled(asked, most, usual),
         )
@@ -59,10 +60,11 @@ def _room(budget: Budget, allowed: Budget) -> tuple[int | None, int]:
     return total, total - room
 
 
-def _at_most(asked: Number | None, most: Number | None) -> Number | None:
-    if asked is None or most is None:
-        return asked if most is None else most
-    return min(asked, most)
+def _cap(asked: Number | None, most: Number | None, rule: SectionRule) -> Number | None:
+    """At most what is allowed; for what is required just that, since a cap of 0 would switch it off as well."""
+    if asked is None or rule.priority is Priority.REQUIRED:
+        return most
+    return asked if most is None else min(asked, most)
 
 
 def _priority(asked: SectionRule, most: SectionRule, usual: SectionRule) -> Priority | None:
@@ -88,8 +90,8 @@ def _changes(name: str, asked: SectionRule, given: SectionRule) -> Iterator[str]
         ("share", asked.share, given.share),
     ):
         if wish != cap:
-            said = "no cap" if wish is None else wish
-            yield f"sections.{name}.{field}: {said} is more than is allowed; {cap} holds"
+            said, holds = ("no cap" if number is None else number for number in (wish, cap))
+            yield f"sections.{name}.{field}: {said} is not allowed; {holds} holds"
     if asked.priority != given.priority:
         yield f"sections.{name}.priority: {asked.priority or _OWN} is not allowed; {given.priority} holds"
     if asked.enabled != given.enabled:

@@ -89,17 +89,17 @@ def test_a_wish_for_more_than_is_allowed_is_brought_down_and_told(file: Path) ->
     )
     assert agents.clamped == (
         "total_tokens: 1000000 with an output_reserve of 0 is more than is allowed; 4000 with 500 holds",
-        "sections.logs.max_tokens: 90 is more than is allowed; 50 holds",
-        "sections.logs.share: 0.5 is more than is allowed; 0.1 holds",
-        "sections.notes.max_tokens: no cap is more than is allowed; 70 holds",
-        "sections.more.share: no cap is more than is allowed; 0.2 holds",
+        "sections.logs.max_tokens: 90 is not allowed; 50 holds",
+        "sections.logs.share: 0.5 is not allowed; 0.1 holds",
+        "sections.notes.max_tokens: no cap is not allowed; 70 holds",
+        "sections.more.share: no cap is not allowed; 0.2 holds",
     )
 
 
 def test_what_the_operator_requires_or_switches_is_not_the_agents_to_switch(file: Path) -> None:
     file.write_text(
         "sections:\n"
-        "  system: {enabled: false, priority: low, keep: ends}\n"
+        "  system: {enabled: false, priority: low, keep: ends, max_tokens: 0}\n"
         "  usual: {enabled: null}\n"
         "  closed: {enabled: true, priority: high}\n"
         "  open: {enabled: false, priority: low}\n"
@@ -131,6 +131,7 @@ def test_what_the_operator_requires_or_switches_is_not_the_agents_to_switch(file
         "logs": SectionRule(priority=Priority.HIGH, enabled=False),
     }
     assert agents.clamped == (
+        "sections.system.max_tokens: 0 is not allowed; no cap holds",
         "sections.system.priority: low is not allowed; required holds",
         "sections.system.enabled: false is not allowed; the section's own holds",
         "sections.usual.enabled: the section's own is not allowed; true holds",
@@ -185,6 +186,7 @@ def check_rule(given: SectionRule, most: SectionRule, usual: SectionRule) -> Non
         assert given.priority is Priority.REQUIRED
         assert given.enabled is not False or most.enabled is False
         assert given.enabled is not None or usual.enabled is not True
+        assert (given.max_tokens, given.share) == (most.max_tokens, most.share)
     if given.priority is Priority.REQUIRED:
         assert Priority.REQUIRED in (most.priority, usual.priority)
     assert most.enabled in (None, given.enabled)
