@@ -11,7 +11,6 @@ from foveate.budget.prompt import Action, Cut
 from foveate.budget.sections import Priority
 from foveate.budget.standing import SEPARATOR, Standing, count_of, joined
 from foveate.tokens.gauge import Gauge, Span
-from foveate.tokens.tape import NOTHING
 from foveate.values import TokenCount
 
 # Sizes are a good guide, as what meets where sections meet is little. Where they are not, halving is sure.
@@ -105,12 +104,12 @@ class Climb:
         """The room between what stands before and what stands after a section."""
         at = next(i for i, each in enumerate(self.standings) if each is standing)
         before, after = joined(self.standings[:at]), joined(self.standings[at + 1 :])
-        return Room(
-            self.gauge,
-            self.limit_tokens,
-            self.gauge.closed((*before, SEPARATOR)) if before else NOTHING,
-            self.gauge.closed((SEPARATOR, *after)) if after else NOTHING,
-        )
+        sides = (*before, SEPARATOR) if before else (), (SEPARATOR, *after) if after else ()
+        around = self.gauge.closed(sides[0]), self.gauge.closed(sides[1])
+        if self.gauge.has_seams:
+            return Room(self.gauge, self.limit_tokens, around, around)
+        nearly = self.gauge.run(sides[0], guess=True), self.gauge.run(sides[1], guess=True)
+        return Room(self.gauge, self.limit_tokens, around, nearly)
 
     def _shorten(self, victims: Sequence[Standing], rung: LastLines | Replace, name: str) -> None:
         """Cut each as the rung says, where that makes it shorter, until the prompt fits."""

@@ -34,17 +34,21 @@ Parts = tuple[Part, ...]
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The place of a section in a prompt: what stands before and after it, and how many tokens there are."""
+    """The place of a section in a prompt: how many tokens there are, and what stands around it.
+
+    `around` is what stands before and after it, closed where that can be relied on; `nearly` the same, closed
+    where it nearly can, which is all that a guess needs.
+    """
 
     gauge: Gauge
     limit_tokens: int
-    before: Run = NOTHING
-    after: Run = NOTHING
+    around: tuple[Run, Run] = (NOTHING, NOTHING)
+    nearly: tuple[Run, Run] = (NOTHING, NOTHING)
 
     def left(self, parts: Parts, *, guess: bool = False) -> int:
         """How many tokens are left with `parts` in it; fewer than 0 where they do not fit."""
-        count = self.gauge.count((self.before, *parts, self.after), guess=guess)
-        return self.limit_tokens - count.upper
+        before, after = self.nearly if guess else self.around
+        return self.limit_tokens - self.gauge.count((before, *parts, after), guess=guess).upper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

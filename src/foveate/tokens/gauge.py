@@ -49,6 +49,11 @@ class Gauge:
         self._joins: dict[str, Counts] = {}
         self._lock = Lock()
 
+    @property
+    def has_seams(self) -> bool:
+        """Whether anything but the count of a whole text can be relied on."""
+        return self._scale.seam is not None
+
     def tape(self, text: str) -> Tape:
         """`text` measured, or remembered from when it was."""
         return self.tapes((text,))[0]
@@ -102,9 +107,9 @@ class Gauge:
         return Run(head, summed(counted + self._counts(joins)), "".join(waiting))
 
     def closed(self, parts: Iterable[Part]) -> Run:
-        """`parts` joined to a run that will be asked for often: little of it stays open."""
+        """`parts` joined to a run that will be asked for often: little of it stays open, if there are seams."""
         run = self.run(parts)
-        if len(run.head) + len(run.tail) <= PIECE_CHARS:
+        if not self.has_seams or len(run.head) + len(run.tail) <= PIECE_CHARS:
             return run
         head, tail = measured((run.head, run.tail), self._scale)
         return self.run((head, tail) if run.counts is None else (head, Run("", run.counts), tail))
