@@ -4,6 +4,7 @@ import functools
 
 from hypothesis import strategies as st
 
+import foveate
 from foveate.budget import Item, Keep, Priority, Section
 from foveate.budget.ladders import BUILT_IN
 from foveate.tokens.families import counter_for, estimating_counter_for
@@ -28,13 +29,21 @@ _huge = st.sampled_from(
     ("x" * 20_000, "漢字" * 8_000, FAMILY * 1_500, PROSE * 400, CODE * 300,
      "\u0301" * 9_000, "🇩🇪" * 4_500, "- " * 9_000)
 )  # fmt: skip
-texts = st.one_of(_built, _built, any_texts, _huge)
+# As sections usually are: some paragraphs, in which there are seams, and ends that merge with what follows.
+_paragraphs = st.builds(
+    lambda blocks, end: "".join(blocks) + end,
+    st.lists(st.sampled_from((PROSE, CODE, CJK, f"{PROSE}\n\n")), min_size=2, max_size=20),
+    st.sampled_from(("", ".", "\n", "):", "...", "'", " ", "!\n\n", "}", "7", "漢")),
+)
+texts = st.one_of(_paragraphs, _paragraphs, _built, _built, any_texts, _huge)
 items = st.lists(
     st.one_of(any_texts, _built, st.builds(Item, _built, st.floats(-5, 5) | st.none())), max_size=12
 )
 
+_usual_names = st.sampled_from(("logs", "context", "mandates", "system", "tools", "history"))
 names = st.one_of(
-    st.sampled_from(("logs", "context", "mandates", "system", "tools", "history")),
+    _usual_names,
+    _usual_names,
     st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=5),
 )
 caps = st.none() | st.integers(0, 400)
@@ -81,6 +90,23 @@ ladders = st.one_of(
     ),
 )
 limits = st.integers(1, 60) | st.integers(1, 3_000) | st.integers(1, 40_000)
+
+
+@st.composite
+def cases(draw: st.DrawFn, required: bool = True) -> tuple[list[Section], int]:
+    """Sections and a limit: any, or one between what is required and everything, where cuts are made."""
+    some = draw(sections(required))
+    if draw(st.booleans()):
+        return some, draw(limits)
+    enabled = [section for section in some if section.enabled]
+    least = sum(_rough(section) for section in enabled if section.priority is Priority.REQUIRED)
+    most = sum(map(_rough, enabled))
+    return some, max(round(least + draw(st.floats(0, 1.1)) * (most - least)), 1)
+
+
+def _rough(section: Section) -> int:
+    tokens = foveate.count(section.text).tokens + 1
+    return tokens if section.max_tokens is None else min(tokens, section.max_tokens)
 
 
 class Odd:

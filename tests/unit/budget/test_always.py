@@ -11,7 +11,7 @@ import foveate
 from foveate.budget import Action, Budget, Priority, Prompt, Section
 from foveate.errors import BudgetExceeded
 from foveate.tokens.gauge import TextCounter
-from tests.unit.budget.sectioned import counters, ladders, limits, sections
+from tests.unit.budget.sectioned import cases, counters, ladders
 from tests.unit.tokens.oracle import tiktoken_encoding
 
 RANKS = {priority: rank for rank, priority in enumerate(Priority)}
@@ -40,8 +40,9 @@ def test_the_finished_prompt_counted_whole_is_within_the_budget(name: str) -> No
     counter = counters()[name]
 
     @settings(max_examples=60)
-    @given(some=sections(), limit_tokens=limits, ladder=ladders, show=st.booleans())
-    def holds(some: list[Section], limit_tokens: int, ladder: object, show: bool) -> None:
+    @given(case=cases(), ladder=ladders, show=st.booleans())
+    def holds(case: tuple[list[Section], int], ladder: object, show: bool) -> None:
+        some, limit_tokens = case
         prompt = assembled(some, limit_tokens, ladder, counter, show=show)
         if prompt is not None:
             assert prompt.count == counter.text(prompt.text)
@@ -56,8 +57,9 @@ def test_an_independent_tokenizer_counts_the_same(shared_data: Path, model: str,
     oracle = tiktoken_encoding(shared_data, vocabulary)
 
     @settings(max_examples=100)
-    @given(some=sections(), limit_tokens=limits, ladder=ladders)
-    def holds(some: list[Section], limit_tokens: int, ladder: object) -> None:
+    @given(case=cases(), ladder=ladders)
+    def holds(case: tuple[list[Section], int], ladder: object) -> None:
+        some, limit_tokens = case
         prompt = assembled(some, limit_tokens, ladder, model)
         if prompt is not None:
             whole = prompt.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -67,10 +69,11 @@ def test_an_independent_tokenizer_counts_the_same(shared_data: Path, model: str,
 
 
 @settings(max_examples=250)
-@given(some=sections(), limit_tokens=limits, ladder=ladders, name=st.sampled_from(tuple(counters())))
+@given(case=cases(), ladder=ladders, name=st.sampled_from(tuple(counters())))
 def test_a_required_section_is_whole_up_to_its_own_cap(
-    some: list[Section], limit_tokens: int, ladder: object, name: str
+    case: tuple[list[Section], int], ladder: object, name: str
 ) -> None:
+    some, limit_tokens = case
     prompt = assembled(some, limit_tokens, ladder, counters()[name])
     if prompt is None:
         return
@@ -86,10 +89,11 @@ def test_a_required_section_is_whole_up_to_its_own_cap(
 
 
 @settings(max_examples=250)
-@given(some=sections(), limit_tokens=limits, ladder=PRIORITY_LADDERS, name=st.sampled_from(tuple(counters())))
+@given(case=cases(), ladder=PRIORITY_LADDERS, name=st.sampled_from(tuple(counters())))
 def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_give(
-    some: list[Section], limit_tokens: int, ladder: str, name: str
+    case: tuple[list[Section], int], ladder: str, name: str
 ) -> None:
+    some, limit_tokens = case
     prompt = assembled(some, limit_tokens, ladder, counters()[name])
     if prompt is None:
         return
@@ -103,10 +107,11 @@ def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_giv
 
 
 @settings(max_examples=150)
-@given(some=sections(), limit_tokens=limits, ladder=ladders, name=st.sampled_from(tuple(counters())))
+@given(case=cases(), ladder=ladders, name=st.sampled_from(tuple(counters())))
 def test_every_cut_is_recorded_with_its_reason_and_numbers(
-    some: list[Section], limit_tokens: int, ladder: object, name: str
+    case: tuple[list[Section], int], ladder: object, name: str
 ) -> None:
+    some, limit_tokens = case
     prompt = assembled(some, limit_tokens, ladder, counters()[name])
     if prompt is None:
         return
@@ -124,17 +129,19 @@ def test_every_cut_is_recorded_with_its_reason_and_numbers(
 
 
 @settings(max_examples=100)
-@given(some=sections(required=False), limit_tokens=limits, ladder=PRIORITY_LADDERS)
+@given(case=cases(required=False), ladder=PRIORITY_LADDERS)
 def test_on_the_priority_ladders_what_is_not_required_always_gives_way(
-    some: list[Section], limit_tokens: int, ladder: str
+    case: tuple[list[Section], int], ladder: str
 ) -> None:
+    some, limit_tokens = case
     assert assembled(some, limit_tokens, ladder, "gpt-4o") is not None
 
 
 @settings(max_examples=100)
-@given(some=sections(), limit_tokens=limits)
-def test_the_same_sections_give_the_same_prompt(some: list[Section], limit_tokens: int) -> None:
+@given(case=cases())
+def test_the_same_sections_give_the_same_prompt(case: tuple[list[Section], int]) -> None:
     """Also where all of them were measured before, and the counter remembers them."""
+    some, limit_tokens = case
     assert assembled(some, limit_tokens, "truncate_low_priority", "gpt-4o") == assembled(
         some, limit_tokens, "truncate_low_priority", "gpt-4o"
     )

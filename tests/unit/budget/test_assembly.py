@@ -150,17 +150,21 @@ def test_an_empty_context_is_replaced_by_nothing() -> None:
     assert "Context trimmed" not in prompt.text
 
 
-def test_named_rungs_never_touch_a_required_section() -> None:
-    sections = [Section(name, LOGS, priority="required") for name in ("logs", "mandates", "context")]
-    rungs: list[Mapping[str, object]] = [
-        {"last_lines": 1, "of": "*"},
-        {"drop": "*"},
-        {"replace": "*", "with": "-"},
-        {"truncate": "*"},
-    ]
+@pytest.mark.parametrize(
+    "rung", [{"last_lines": 1, "of": "*"}, {"drop": "*"}, {"replace": "*", "with": "-"}, {"truncate": "*"}]
+)
+def test_named_rungs_never_touch_a_required_section(rung: Mapping[str, object]) -> None:
+    required = [Section(name, LOGS, priority="required") for name in ("logs", "mandates", "context")]
+    sections = [*required, Section("other", LOGS)]
+    needed = foveate.assemble(required, Budget(total_tokens=10_000)).tokens
 
-    with pytest.raises(BudgetExceeded):
-        foveate.assemble(sections, Budget(total_tokens=500, ladder=rungs))
+    prompt = foveate.assemble(sections, Budget(needed + 60, 0, [rung, {"drop": "lowest"}]))
+
+    assert [section.text for section in prompt.sections[:3]] == [LOGS] * 3
+    assert prompt.cuts
+    with pytest.raises(BudgetExceeded, match="has ended") as caught:
+        foveate.assemble([*sections, Section("more", "x\n" * 200)], Budget(needed + 60, 0, [{"drop": "other"}]))
+    assert [size.after for size in caught.value.sections][:3] == [359] * 3
 
 
 def test_a_cut_that_would_make_a_section_longer_is_not_made() -> None:
