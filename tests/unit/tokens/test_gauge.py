@@ -64,6 +64,23 @@ def test_what_is_joined_counts_as_it_does_whole(name: str) -> None:
     holds()
 
 
+@pytest.mark.parametrize("name", counters())
+def test_whole_texts_that_are_joined_count_as_they_do_whole(name: str) -> None:
+    counter = counters()[name]
+    ends = st.sampled_from((".", "):", "...", "'", "!\n", "}", "word", "7", "漢", " "))
+    some_words = st.builds(lambda text, end: f"{text} and so on, {text} {end}", texts, ends)
+
+    @settings(max_examples=60, deadline=None)
+    @given(some=st.lists(some_words | pieces, max_size=4), separator=st.sampled_from(("\n\n", "\n", "")))
+    def holds(some: list[str], separator: str) -> None:
+        some = [text for text in some if text]
+        tapes = counter.gauge.tapes(some)
+
+        assert counter.gauge.count_joined(tapes, separator) == counter.text(separator.join(some))
+
+    holds()
+
+
 @settings(max_examples=50, deadline=None)
 @given(text=pieces)
 def test_a_text_alone_counts_as_it_does(text: str) -> None:
