@@ -68,10 +68,16 @@ def test_what_is_joined_counts_as_it_does_whole(name: str) -> None:
 def test_whole_texts_that_are_joined_count_as_they_do_whole(name: str) -> None:
     counter = counters()[name]
     ends = st.sampled_from((".", "):", "...", "'", "!\n", "}", "word", "7", "漢", " "))
-    some_words = st.builds(lambda text, end: f"{text} and so on, {text} {end}", texts, ends)
+    long_enough = (
+        "and so it went on, day after day, until somebody came and looked, and there was nothing to be seen"
+    )
+    some_words = st.builds(lambda text, end: f"{text} {long_enough} {end}", texts, ends)
 
     @settings(max_examples=60, deadline=None)
-    @given(some=st.lists(some_words | pieces, max_size=4), separator=st.sampled_from(("\n\n", "\n", "")))
+    @given(
+        some=st.lists(some_words | some_words | pieces, max_size=4),
+        separator=st.sampled_from(("\n\n", "\n", "")),
+    )
     def holds(some: list[str], separator: str) -> None:
         some = [text for text in some if text]
         tapes = counter.gauge.tapes(some)
