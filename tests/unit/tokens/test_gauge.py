@@ -71,7 +71,7 @@ def test_whole_texts_that_are_joined_count_as_they_do_whole(name: str) -> None:
     long_enough = (
         "and so it went on, day after day, until somebody came and looked, and there was nothing to be seen"
     )
-    some_words = st.builds(lambda text, end: f"{text} {long_enough} {end}", texts, ends)
+    some_words = st.builds(lambda text, end: f"{text} {long_enough}{end}", texts, ends)
 
     @settings(max_examples=60, deadline=None)
     @given(
