@@ -51,10 +51,12 @@ class Bpe:
         composes: bool = False,
         slow_on: re.Pattern[str] | None = None,
         lead: str | None = None,
+        atoms: Sequence[str] = (),
     ) -> None:
         """`seam`: where texts can be cut, if anywhere; `composes`: the model reads an accent and its letter as
         one (NFC), which the engine leaves to us; `slow_on`: what takes the quick calls more than linear time;
-        `lead`: that the engine knows no pattern, so that texts can be gone through in steps, and their lead.
+        `lead`: that the engine knows no pattern, so that texts can be gone through in steps, and their lead;
+        `atoms`: what is always one token of its own, which only the quick calls know.
         """
         self.name = name
         self._engine = engine
@@ -62,6 +64,8 @@ class Bpe:
         self._composes = composes
         self._slow_on = slow_on
         self._lead = lead
+        longest_first = sorted(atoms, key=len, reverse=True)
+        self._atoms = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if atoms else None
         self._special_tokens = tuple(special_tokens)
         self._special_marks = tuple(sorted({token[:2] for token in special_tokens}))
         self._bytes_in: dict[int, int] = {}
@@ -140,7 +144,18 @@ class Bpe:
             yield memoryview(self._engine.encode_batch_flat([piece])[0]).cast("I")
 
     def _ordinary(self, text: str) -> Iterator[Sequence[int]]:
-        """The ids of a text for which the quick calls will not do: a step at a time, where that is exact."""
+        """The ids of a text for which the quick calls will not do."""
+        if self._atoms is None:
+            yield from self._spelled(text)
+            return
+        for number, part in enumerate(self._atoms.split(text)):
+            if number % 2:
+                yield memoryview(self._engine.encode_flat(part)).cast("I")
+            elif part:
+                yield from self._spelled(part)
+
+    def _spelled(self, text: str) -> Iterator[Sequence[int]]:
+        """The ids of a text in which nothing stands for itself: a step at a time, where that is exact."""
         if self._lead is None or len(text) <= _SHORT_CHARS:
             yield self._engine.encode_ordinary(text)
         else:

@@ -9,6 +9,7 @@ import binascii
 import re
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from foveate.errors import BadVocabulary
 from foveate.tokens.bpe import Bpe
@@ -34,6 +35,10 @@ _SEAMS: dict[str, Seam] = {"gemma2": BEFORE_BLANKS, "gemma3": BEFORE_BLANKS}
 _COMPOSING = ("qwen3",)
 # What merges with nothing in vocabularies without a pattern. Gemma's put no blank before a text and need none.
 _LEADS = {"gemma2": "", "gemma3": "", "mistral_v1": "\n"}
+# Vocabularies with symbols that are matched before all else, which the engine's careful calls leave out. They
+# stand among the first tokens.
+_WITH_ATOMS = ("gemma2", "gemma3")
+_ATOM_IDS = 512
 # Where the engine looks for Gemma's tokens of blanks, the time grows with the square of a run of mixed blanks.
 _LONG_BLANK = re.compile(r"(?<!\s)\s{256}")
 
@@ -81,7 +86,24 @@ def _read_bundled(name: str) -> Bpe:
         composes=name in _COMPOSING,
         slow_on=None if is_bpe else _LONG_BLANK,
         lead=_LEADS.get(name),
+        atoms=_atoms(engine) if name in _WITH_ATOMS else (),
     )
+
+
+def _atoms(engine: Any) -> list[str]:
+    """What a vocabulary takes for one token wherever it stands, such as a tag of HTML or the mark of a turn.
+
+    What the engine spells out where it is told to match no special token, and else does not, is one.
+    """
+    made_up = set(engine.special_tokens())
+    texts = [bytes(engine.decode_token_bytes(number)).decode("utf-8", "replace") for number in range(_ATOM_IDS)]
+    return [
+        text
+        for number, text in enumerate(texts)
+        if text not in made_up
+        and engine.encode_flat(text) == number.to_bytes(4, "little")
+        and len(engine.encode_ordinary(text)) > 1
+    ]
 
 
 def from_file(path: Path) -> Bpe:

@@ -113,6 +113,22 @@ def test_a_counter_that_nothing_is_known_of_is_asked_about_the_whole(texts: list
     assert count == (Odd().text(whole) if whole else TokenCount(0, True, 0))
 
 
+@pytest.mark.parametrize(
+    "beside", ["End every turn with <|im_end|> please.", " \t" * 200, "<start_of_turn>user"]
+)
+def test_a_tag_is_one_token_for_gemini_also_beside_what_wants_care(beside: str) -> None:
+    """Was: 475 tokens as sections and 876 as the prompt that they make, so that a prompt could be too long."""
+    counter = counter_for("gemini-2.5-flash")
+    page = "<table><tr><td>one</td><td>two</td></tr></table>" * 40
+    tapes = counter.gauge.tapes([page, beside])
+
+    assert counter.text(page).tokens <= 10 * 40
+    assert counter.gauge.count_joined(tapes, "\n\n") == counter.text(f"{page}\n\n{beside}")
+    assert (
+        counter.text(f"{page} {beside}").tokens <= counter.text(page).tokens + counter.text(beside).tokens + 2
+    )
+
+
 def test_a_counters_own_gauge_is_used_and_remembers() -> None:
     counter = counter_for("gpt-4o")
     gauge = gauge_for(counter)
