@@ -121,6 +121,18 @@ def test_of_ranked_items_the_most_relevant_are_kept_in_their_order(
         assert scored[ranking[0]][0].startswith(text.removesuffix(f"\n{LESS_RELEVANT_TRUNCATED}"))
 
 
+@pytest.mark.parametrize("keep", ["head", "newest", "ends"])
+def test_items_of_several_lines_stay_whole(keep: str) -> None:
+    items = [f"entry {number}\nwith a second line" for number in range(50)]
+
+    for limit_tokens in range(40, 80, 3):
+        text = kept(Section("entries", items=items, keep=keep), limit_tokens)
+        lines = [line for line in text.splitlines() if not line.startswith("[...")]
+
+        assert [line.startswith("entry") for line in lines] == [True, False] * (len(lines) // 2)
+        assert lines
+
+
 def test_blank_items_never_stand_in_the_place_of_others() -> None:
     section = Section("found", items=["", "  ", ("x y z " * 30, 0.5), "", ("least", 0.1)], keep="relevant")
 
