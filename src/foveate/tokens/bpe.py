@@ -18,6 +18,10 @@ _LONG_CHARS = 32 * 1024
 _IDS_AT_ONCE = 16 * 1024
 
 
+LIKE_ATOMS = re.compile(r"<[^<>\[\]\s]{1,24}>|\[[^<>\[\]\s]{1,24}\]")
+"""What can be one token wherever it stands: a tag, or a word in brackets."""
+
+
 class Engine(Protocol):
     """The part of splintr's tokenizers that is used here."""
 
@@ -64,8 +68,7 @@ class Bpe:
         self._composes = composes
         self._slow_on = slow_on
         self._lead = lead
-        longest_first = sorted(atoms, key=len, reverse=True)
-        self._atoms = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if atoms else None
+        self._atoms = frozenset(atoms)
         self._special_tokens = tuple(special_tokens)
         self._special_marks = tuple(sorted({token[:2] for token in special_tokens}))
         self._bytes_in: dict[int, int] = {}
@@ -145,17 +148,19 @@ class Bpe:
 
     def _ordinary(self, text: str) -> Iterator[Sequence[int]]:
         """The ids of a text for which the quick calls will not do."""
-        if self._atoms is None:
-            yield from self._spelled(text)
-            return
-        for number, part in enumerate(self._atoms.split(text)):
-            if number % 2:
-                yield memoryview(self._engine.encode_flat(part)).cast("I")
-            elif part:
-                yield from self._spelled(part)
+        start = 0
+        # One by one, since going through a long text in a single call would keep other threads waiting.
+        for found in LIKE_ATOMS.finditer(text) if self._atoms else ():
+            if found[0] in self._atoms:
+                yield from self._spelled(text[start : found.start()])
+                yield memoryview(self._engine.encode_flat(found[0])).cast("I")
+                start = found.end()
+        yield from self._spelled(text[start:])
 
     def _spelled(self, text: str) -> Iterator[Sequence[int]]:
         """The ids of a text in which nothing stands for itself: a step at a time, where that is exact."""
+        if not text:
+            return
         if self._lead is None or len(text) <= _SHORT_CHARS:
             yield self._engine.encode_ordinary(text)
         else:

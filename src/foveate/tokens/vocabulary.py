@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from foveate.errors import BadVocabulary
-from foveate.tokens.bpe import Bpe
+from foveate.tokens.bpe import LIKE_ATOMS, Bpe
 from foveate.tokens.pieces import AFTER_WORDS, BEFORE_BLANKS, Seam
 
 BUNDLED = (
@@ -100,7 +100,8 @@ def _atoms(engine: Any) -> list[str]:
     return [
         text
         for number, text in enumerate(texts)
-        if text not in made_up
+        if LIKE_ATOMS.fullmatch(text)
+        and text not in made_up
         and engine.encode_flat(text) == number.to_bytes(4, "little")
         and len(engine.encode_ordinary(text)) > 1
     ]
