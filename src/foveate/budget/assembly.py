@@ -68,7 +68,8 @@ def assemble(
 
 def _unmatched(names: Sequence[str], rules: Mapping[str, SectionRule], ladder: Ladder) -> tuple[str, ...]:
     """Names in rules, and in a ladder that is not built in, that no section has."""
-    found = [name for name in rules if name not in names]
+    there = frozenset(names)
+    found = [name for name in rules if name not in there]
     if ladder.name not in BUILT_IN:
         patterns = [pattern for rung in ladder.rungs for pattern in rung.sections]
         found += [pattern for pattern in patterns if not any(meant(pattern, name) for name in names)]

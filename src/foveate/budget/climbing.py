@@ -124,7 +124,7 @@ class Climb:
                 parts, start = _line(victim, rung.text), None
             if self.gauge.count(parts).upper < before.upper:
                 action = Action.TRUNCATED if isinstance(rung, LastLines) else Action.REPLACED
-                victim.leave(parts, action, self.gauge)
+                victim.leave(parts, action if parts else Action.DROPPED, self.gauge)
                 victim.start = start
                 self.record(victim, name, before.tokens, self._over(over))
 
@@ -164,4 +164,5 @@ def _line(standing: Standing, text: str) -> Parts:
     items = standing.section.items
     lines = standing.section.text.splitlines() if items is None else items
     count = sum(1 for line in lines if not isinstance(line, str) or line.strip())
-    return (text.replace("{items}", str(count)),)
+    line = text.replace("{items}", str(count))
+    return (line,) if line and count else ()

@@ -230,8 +230,9 @@ def _levels(body: Body, stretch: Stretch) -> Iterator[Edges]:
     if body.items is not None:
         sizes = {0, stretch.size}
         for start, end in body.items:
-            if stretch.start <= start and end <= stretch.end:
-                sizes.add(stretch.end - start if stretch.from_right else end - stretch.start)
+            # The blanks at the end of the last item are none of the stretch.
+            if stretch.start <= start < stretch.end:
+                sizes.add(stretch.end - start if stretch.from_right else min(end, stretch.end) - stretch.start)
         yield Listed(sorted(sizes))
     yield Lines(stretch)
     yield Graphemes(stretch)

@@ -166,3 +166,15 @@ def test_rules_and_rungs_that_hold_for_nothing_are_named() -> None:
 
     assert prompt.unmatched == ("Task", "scratch")
     assert foveate.assemble(sections, Budget(500, ladder="progressive")).unmatched == ()
+
+
+def test_a_section_that_is_replaced_by_nothing_leaves_no_blank_lines() -> None:
+    rungs: list[Mapping[str, object]] = [{"replace": "a", "with": ""}]
+    sections = [Section("x", "hello"), Section("a", WORDS * 30), Section("y", "bye")]
+
+    prompt = foveate.assemble(sections, Budget(20, 0, rungs))
+
+    assert prompt.text == "hello\n\nbye"
+    assert actions(prompt)["a"] == "dropped"
+    blank = [Section("context", " \n" * 300), Section("y", "bye")]
+    assert foveate.assemble(blank, Budget(20, 0, "progressive")).text == "bye"

@@ -133,6 +133,12 @@ def test_items_of_several_lines_stay_whole(keep: str) -> None:
         assert lines
 
 
+def test_items_that_end_a_line_stay_whole_too() -> None:
+    items = [f"{name}1 one\n{name}2 two three four\n" for name in "abc"]
+
+    assert kept(Section("log", items=items), 20).startswith("c1 one\nc2 two")
+
+
 def test_blank_items_never_stand_in_the_place_of_others() -> None:
     section = Section("found", items=["", "  ", ("x y z " * 30, 0.5), "", ("least", 0.1)], keep="relevant")
 
