@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from foveate.budget.budgets import SectionRule
 from foveate.budget.climbing import Climb
-from foveate.budget.cutting import Room, cut, unmarked_head
+from foveate.budget.cutting import Room, cut, unmarked
 from foveate.budget.ladders import BUILT_IN, Ladder, meant
 from foveate.budget.prompt import Action, Prompt, SectionReport
 from foveate.budget.report import BUDGET_SECTION, context_budget
@@ -134,7 +134,7 @@ def _cap(climb: Climb, standing: Standing, cap_tokens: int) -> None:
     body, room = standing.body(), Room(climb.gauge, cap_tokens)
     parts = None if body is None else cut(body, room)
     if parts is None and standing.is_required:
-        parts = None if body is None or body.keep is Keep.WHOLE else unmarked_head(body, room)
+        parts = None if body is None or body.keep is Keep.WHOLE else unmarked(body, room)
         if parts is None:
             what = f"section {standing.section.name} is required, but its own cap leaves nothing of it: it"
             raise _exceeded(climb.standings, what, standing.after.upper, cap_tokens, "raise its cap")

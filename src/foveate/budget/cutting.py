@@ -85,9 +85,12 @@ def cut(body: Body, room: Room) -> Parts | None:
     return _verified(search, room, sure=body.tape.steps is body.tape.seams)
 
 
-def unmarked_head(body: Body, room: Room) -> Parts | None:
-    """The largest head that fits without a marker, where there is no room for one."""
-    return _verified(_OneEnd(body, room, "", from_right=False).found, room, sure=False)
+def unmarked(body: Body, room: Room) -> Parts | None:
+    """The largest piece that fits without a marker, where there is no room for one, of what is kept first."""
+    if body.keep is Keep.RELEVANT and body.items and body.ranking:
+        start, end = body.items[body.ranking[0]]
+        body = replace(body, start=start, end=end, items=None)
+    return _verified(_OneEnd(body, room, "", from_right=body.keep is Keep.NEWEST).found, room, sure=False)
 
 
 Search = Callable[[int], Parts | None]

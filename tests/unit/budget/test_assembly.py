@@ -200,6 +200,16 @@ def test_a_required_section_is_cut_without_a_marker_where_its_cap_has_no_room_fo
     assert foveate.assemble([section], Budget(total_tokens=100)).text == "one two three"
 
 
+def test_what_is_kept_without_a_marker_is_what_the_section_keeps_first() -> None:
+    log = Section("log", items=[f"entry {number}" for number in range(50)], priority="required", max_tokens=5)
+    found = Section(
+        "found", items=[("low", 0), ("best", 9)], keep="relevant", priority="required", max_tokens=2
+    )
+
+    assert foveate.assemble([log], Budget(total_tokens=100)).text == "entry 49"
+    assert foveate.assemble([found], Budget(total_tokens=100)).text == "best"
+
+
 def test_what_a_budget_says_of_a_section_holds_over_what_it_says_of_itself() -> None:
     rules = {
         "a": SectionRule(priority=Priority.LOW, max_tokens=30, keep=Keep.NEWEST),
