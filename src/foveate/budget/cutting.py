@@ -247,20 +247,22 @@ def _largest(
     """Where the largest piece of `stretch` that fits starts and ends, without blanks at its right end."""
     whole = Span(body.tape, stretch.start, stretch.end)
     guess = gauge.reach(whole, room_tokens, from_right=stretch.from_right)
-    size = stretch.size if fits(stretch.size) else _descend(_levels(body, stretch), fits, stretch.size, guess)
+    size = stretch.size if fits(stretch.size) else _descend(_levels(body, stretch), fits, stretch, guess)
     start, end = stretch.kept(size)
     return start, start + len(stretch.text[start:end].rstrip())
 
 
-def _descend(levels: Iterator[Edges], fits: Callable[[int], bool], size: int, guess: int) -> int:
+def _descend(levels: Iterator[Edges], fits: Callable[[int], bool], stretch: Stretch, guess: int) -> int:
     """The largest size that fits: of whole items or lines where there is one, otherwise of a part."""
-    low, high = 0, size
+    low, high = 0, stretch.size
     for edges in levels:
         low = largest(edges, fits, low=low, high=high, guess=guess)
         if isinstance(edges, Graphemes):
             return _beyond(edges, fits, low, high)
         high = edges.beyond(low)
-        if low > 0 and not (isinstance(edges, Lines) and high - low > LONG_LINE_CHARS):
+        start, end = stretch.kept(low)
+        is_blank = not stretch.text[start:end].strip()  # which is as good as nothing
+        if not is_blank and not (isinstance(edges, Lines) and high - low > LONG_LINE_CHARS):
             break
     return low
 

@@ -1,5 +1,6 @@
 """What is kept of a section that is cut: the largest piece that fits, at a place where it may be cut."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import pytest
@@ -150,6 +151,16 @@ def test_blank_items_never_stand_in_the_place_of_others() -> None:
 def test_blank_lines_around_a_text_go_first() -> None:
     assert kept(Section("text", "\n \n  hello " + "world " * 50), 12).startswith("  hello world")
     assert kept(Section("text", "\n" * 500 + "hello" + "\n" * 500), 12) == f"hello\n{TRUNCATED}"
+
+
+def test_blank_lines_are_never_all_that_is_kept() -> None:
+    words = "word " * 300
+    ranked = Section("found", items=[(f"\n\n{words}", 9), ("x", 1)], keep="relevant")
+    log = Section("logs", "old\n" * 50 + f"\n\n\n{words}")
+    rungs: list[Mapping[str, object]] = [{"last_lines": 3, "of": "logs"}, {"truncate": "lowest"}]
+
+    assert kept(ranked, 100).strip().startswith("word word")
+    assert foveate.assemble([log], Budget(100, 0, rungs)).text.strip().startswith("word word")
 
 
 def test_items_without_a_score_rank_by_their_place_after_all_that_have_one() -> None:
