@@ -7,9 +7,6 @@ from foveate.budget.prompt import Action, Prompt, SectionReport
 BUDGET_SECTION = "context_budget"
 """The name of the section that shows the budget; it has no line of its own, but counts with the others."""
 
-NEAR_LIMIT = 0.95
-"""From this part of its cap on, a section is near it."""
-
 
 def report(prompt: Prompt) -> str:
     """What fills `prompt`."""
@@ -31,8 +28,15 @@ def context_budget(sections: Iterable[SectionReport], *, tokens: int, limit_toke
     return "\n".join(lines)
 
 
+def is_near(section: SectionReport) -> bool:
+    """Whether a section takes 95% of its cap or more; of a cap of nothing there is nothing to take."""
+    cap_tokens = section.cap_tokens
+    # In whole numbers, as no float is as large as some caps that can be written.
+    return cap_tokens is not None and 20 * section.upper >= 19 * cap_tokens > 0
+
+
 def _line(section: SectionReport) -> str:
     if section.cap_tokens is None:
         return f"- {section.name}: {section.upper}"
-    near = " (near limit!)" if section.upper >= NEAR_LIMIT * section.cap_tokens else ""
+    near = " (near limit!)" if is_near(section) else ""
     return f"- {section.name}: {section.upper}/{section.cap_tokens}{near}"

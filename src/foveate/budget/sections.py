@@ -47,7 +47,13 @@ class Item:
         """Refuse what cannot be ranked."""
         if not isinstance(self.text, str):
             raise BadOption(f"the text of an item is a str, not {type(self.text).__name__}")
-        if self.score is not None and not (_is_number(self.score) and isfinite(self.score)):
+        if self.score is None:
+            return
+        try:
+            can_be_ranked = _is_number(self.score) and isfinite(self.score)
+        except OverflowError:  # its digits are not told: there can be more than Python writes out
+            raise BadOption("the score of an item is a finite float, and none is as large as this") from None
+        if not can_be_ranked:
             raise BadOption(f"the score of an item is a finite number, not {self.score!r}")
 
 

@@ -7,7 +7,7 @@ from rich.cells import cell_len, set_cell_size
 
 from foveate.budget.assembly import CAP
 from foveate.budget.prompt import Action, Cut, Prompt, SectionReport
-from foveate.budget.report import NEAR_LIMIT
+from foveate.budget.report import is_near
 from foveate.cli.screen import Look, number
 
 _GAP = "  "
@@ -169,8 +169,7 @@ def _percent(tokens: int, limit_tokens: int) -> str:
 def _note(section: SectionReport, *, capped: bool) -> str:
     if section.action is not Action.KEPT:
         return "capped" if capped and section.action is Action.TRUNCATED else str(section.action)
-    cap = section.cap_tokens
-    return "near cap" if cap is not None and 0 < NEAR_LIMIT * cap <= section.upper else ""
+    return "near cap" if is_near(section) else ""
 
 
 def _fitting(wanted: _Columns, room: int) -> _Columns:

@@ -58,6 +58,8 @@ def test_a_section_is_shown_short() -> None:
         ({"items": [("a", "b")]}, "finite number, not 'b'"),
         ({"items": [("a", math.nan)]}, "finite number, not nan"),
         ({"items": [("a", True)]}, "finite number, not True"),
+        ({"items": [("a", 10**400)]}, "none is as large as this"),
+        ({"items": [("a", -(10**5000))]}, "none is as large as this"),
         ({"items": 5}, "not iterable"),
         ({"text": "a", "priority": "urgent"}, "priority is one of required, high, medium, low, not 'urgent'"),
         ({"text": "a", "keep": "tail"}, "keep is one of newest, relevant, head, ends, whole, not 'tail'"),

@@ -1,6 +1,7 @@
 """The picture of a prompt: it fits where it is shown, and nothing that is there is left out of it."""
 
 import unicodedata
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -126,7 +127,17 @@ def test_the_numbers_stand_below_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "cap_tokens", "note"), [(760, 800, "near cap"), (759, 800, ""), (760, None, ""), (0, 0, "")]
+    ("tokens", "cap_tokens", "note"),
+    [
+        (760, 800, "near cap"),
+        (759, 800, ""),
+        (19, 20, "near cap"),
+        (18, 20, ""),
+        (95, 100, "near cap"),
+        (94, 100, ""),
+        (760, None, ""),
+        (0, 0, ""),
+    ],
 )
 def test_from_95_percent_of_its_cap_a_section_is_near_it(
     tokens: int, cap_tokens: int | None, note: str
@@ -134,6 +145,14 @@ def test_from_95_percent_of_its_cap_a_section_is_near_it(
     (row,) = rows(prompt(report("a", tokens, cap_tokens=cap_tokens)))
 
     assert row.endswith(f"{tokens} of {tokens}" + (f"  {note}" if note else ""))
+
+
+def test_a_number_of_hundreds_of_digits_can_be_drawn() -> None:
+    """Was: an OverflowError, since no float is as large."""
+    huge = replace(prompt(report("a", 760, cap_tokens=10**400)), limit_tokens=10**400)
+
+    assert "tokens (0%), gpt-4o, exact" in drawn(huge, model="gpt-4o", look=Look(columns=2000), explain=False)
+    assert rows(huge)[0].endswith("760 of 760")
 
 
 def test_what_was_only_cut_to_its_cap_is_told_from_what_the_ladder_cut() -> None:

@@ -1,0 +1,55 @@
+"""What an agent is told of its own budget."""
+
+import pytest
+
+import foveate
+from foveate.budget import Budget, Section
+from foveate.budget.report import is_near, report
+from foveate.values import TokenCount
+
+
+class Letters:
+    """A token a letter."""
+
+    def text(self, text: str) -> TokenCount:
+        return TokenCount(len(text), True, len(text))
+
+
+def told(tokens: int, cap_tokens: int | None, total_tokens: int = 1000) -> tuple[bool, str]:
+    """Of a section of so many tokens with such a cap: whether it is near it, and its line."""
+    section = Section("a", "x" * tokens, max_tokens=cap_tokens)
+    prompt = foveate.assemble([section], Budget(total_tokens), Letters())
+    return is_near(prompt.sections[0]), report(prompt).splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cap_tokens", "near"),
+    [
+        (19, 20, True),
+        (18, 20, False),
+        (95, 100, True),
+        (94, 100, False),
+        (760, 800, True),
+        (759, 800, False),
+        (1, 1, True),
+        (0, 1, False),
+    ],
+)
+def test_from_95_percent_of_its_cap_a_section_is_near_it(tokens: int, cap_tokens: int, near: bool) -> None:
+    line = f"- a: {tokens}/{cap_tokens}" + (" (near limit!)" if near else "")
+
+    assert told(tokens, cap_tokens) == (near, line)
+
+
+def test_without_a_cap_or_with_one_of_nothing_there_is_nothing_to_be_near() -> None:
+    assert told(999, None) == (False, "- a: 999")
+    assert told(0, 0) == (False, "- a: 0/0")
+
+
+def test_a_number_of_hundreds_of_digits_can_be_told() -> None:
+    """Was: an OverflowError, since no float is as large."""
+    assert told(5, 10**400) == (False, f"- a: 5/{10**400}")
+
+    sections = [Section("a", "x" * 500, max_tokens=10**400)]
+    prompt = foveate.assemble(sections, Budget(10**400), Letters(), show_budget=True)
+    assert f"{10**400} tokens (0%)\n- a: 500/{10**400}" in prompt.text
