@@ -89,7 +89,8 @@ def assemble(
 
     How many tokens there are is said by the first of these that says it: `budget`, `CONTEXT_MAX_TOKENS` in the
     environment, the budget of the `agent`, that of the operator's `configuration`, the model's window. The
-    ladder and the rules for sections are those of the first of the three budgets that is given.
+    ladder is that of the first of the three budgets that is given; rules for sections are laid over each other.
+    An agent never gets more than the configuration allows, whatever its budget says.
 
         >>> import foveate
         >>> rules = foveate.Section("rules", "Answer in one word.", priority="required")
@@ -111,6 +112,7 @@ def assemble(
     import os
     from dataclasses import replace
 
+    from foveate.budget.allowance import in_force
     from foveate.budget.assembly import assemble
     from foveate.budget.budgets import Budget
     from foveate.budget.data import budget_of
@@ -119,11 +121,11 @@ def assemble(
     from foveate.tokens.families import counter_for
     from foveate.tokens.gauge import gauge_for
 
-    call = Budget() if budget is None else budget_of(budget)
-    holds = call if budget is not None else agent or configuration or call
+    call = None if budget is None else budget_of(budget)
+    holds = in_force(call, agent, configuration)
     window = window_of(model if isinstance(model, str) else getattr(model, "model", ""))
     limit = resolved_limit(
-        call,
+        call or Budget(),
         environment=os.environ.get(VARIABLE),
         agent=agent,
         configuration=configuration,

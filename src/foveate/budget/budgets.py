@@ -1,7 +1,7 @@
 """Budgets: how many tokens a prompt may have, who gets how many of them, and what is cut when they run out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -10,6 +10,11 @@ from foveate.budget.sections import Keep, Priority, Section, checked_cap, checke
 from foveate.errors import BadOption
 
 Number = TypeVar("Number", int, float)
+
+
+def smaller(one: Number | None, other: Number | None) -> Number | None:
+    """The smaller of two limits, where None is none."""
+    return min((limit for limit in (one, other) if limit is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,11 @@ class SectionRule:
         if not (self.enabled is None or isinstance(self.enabled, bool)):
             raise BadOption(f"enabled is true or false, not {self.enabled!r}", path=("enabled",))
 
+    def over(self, other: "SectionRule") -> "SectionRule":
+        """This rule, and what `other` says of everything that this one says nothing of."""
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(other, **{name: value for name, value in said.items() if value is not None})
+
     def applied(self, section: Section) -> Section:
         """`section` as this rule has it: of two caps the smaller holds."""
         return Section(
@@ -45,8 +55,8 @@ class SectionRule:
             section.text if section.items is None else None,
             items=section.items,
             priority=self.priority or section.priority,
-            max_tokens=_smaller(self.max_tokens, section.max_tokens),
-            share=_smaller(self.share, section.share),
+            max_tokens=smaller(self.max_tokens, section.max_tokens),
+            share=smaller(self.share, section.share),
             keep=self.keep or section.keep,
             stability=section.stability,
             enabled=section.enabled if self.enabled is None else self.enabled,
@@ -122,11 +132,6 @@ def _rule(rule: object, name: str) -> SectionRule:
     if not isinstance(rule, SectionRule):
         raise BadOption(f"sections.{name} is a SectionRule, not {rule!r}", path=("sections", name))
     return rule
-
-
-def _smaller(one: Number | None, other: Number | None) -> Number | None:
-    given = [value for value in (one, other) if value is not None]
-    return min(given, default=None)
 
 
 PRESET = Budget(

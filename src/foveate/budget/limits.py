@@ -45,8 +45,8 @@ def resolved_limit(
 ) -> Limit:
     """The limit that holds among all that may set one; `environment` is what `CONTEXT_MAX_TOKENS` says.
 
-    An agent's own file can only take away: it has at most the configuration's total, and reserves at least what
-    is reserved without it.
+    An agent's own file can only take away: it has at most what holds without it, and reserves at least as much.
+    With neither a configuration nor a window that is known, nobody says less than the agent.
 
     Raises:
         BadOption: `CONTEXT_MAX_TOKENS` is not a number of tokens, or nothing is left for the prompt.
@@ -55,7 +55,7 @@ def resolved_limit(
         {
             LimitSource.CALL: call.total_tokens,
             LimitSource.ENVIRONMENT: _from_environment(environment),
-            LimitSource.AGENT: _within(agent, configuration),
+            LimitSource.AGENT: _within(agent, configuration, window_tokens),
             LimitSource.CONFIGURATION: configuration.total_tokens if configuration else None,
             LimitSource.WINDOW: window_tokens,
         }
@@ -88,12 +88,17 @@ def _total(given: dict[LimitSource, int | None]) -> tuple[LimitSource, int]:
     return LimitSource.DEFAULT, DEFAULT_TOKENS
 
 
-def _within(agent: Budget | None, configuration: Budget | None) -> int | None:
-    """The agent's total, or None where the configuration's is smaller and holds instead."""
+def _within(agent: Budget | None, configuration: Budget | None, window_tokens: int | None) -> int | None:
+    """The agent's total, or None where less is allowed and holds instead."""
     if agent is None or agent.total_tokens is None:
         return None
-    allowed = configuration.total_tokens if configuration else None
-    return None if allowed is not None and allowed < agent.total_tokens else agent.total_tokens
+    default = DEFAULT_TOKENS if configuration else agent.total_tokens
+    allowed = next(
+        tokens
+        for tokens in (configuration.total_tokens if configuration else None, window_tokens, default)
+        if tokens is not None
+    )
+    return None if allowed < agent.total_tokens else agent.total_tokens
 
 
 def _reserve(

@@ -4,9 +4,9 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from foveate.budget.allowance import within
 from foveate.budget.budgets import Budget
 from foveate.budget.data import budget_as_data, budget_from_data
-from foveate.config.allowance import within
 from foveate.config.documents import SETTINGS_LIMIT_BYTES, Document, document_from, read_document
 from foveate.config.files import StrPath, replace_file, shown
 from foveate.errors import BadOption, FoveateError, InputError, UnreadableInput

@@ -1,7 +1,7 @@
 """Whose number of tokens counts, and that an agent cannot give itself more than it is allowed."""
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.budget.budgets import Budget
@@ -103,6 +103,15 @@ def test_an_agent_may_want_less() -> None:
     assert (found.total_tokens, found.source) == (900, LimitSource.AGENT)
 
 
+def test_an_agent_has_at_most_the_models_window() -> None:
+    wish = Budget(total_tokens=10**7)
+
+    assert limit(agent=wish, window_tokens=8_192).source is LimitSource.WINDOW
+    assert limit(agent=wish, configuration=Budget(output_reserve=10), window_tokens=8_192).tokens == 8_182
+    assert limit(agent=wish, configuration=Budget(), window_tokens=None).source is LimitSource.DEFAULT
+    assert limit(agent=wish, window_tokens=None).source is LimitSource.AGENT  # nobody says less
+
+
 @pytest.mark.parametrize(
     ("call", "agent", "configuration", "request_max", "reserve"),
     [
@@ -150,8 +159,6 @@ def test_an_agent_never_exceeds_what_the_configuration_allows(
     window_tokens: int | None,
     request_max_tokens: int | None,
 ) -> None:
-    assume(configuration.total_tokens is not None)
-
     def tokens(agent: Budget | None) -> int:
         try:
             return limit(

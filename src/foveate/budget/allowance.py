@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TypeVar
 
-from foveate.budget.budgets import Budget, SectionRule
+from foveate.budget.budgets import Budget, SectionRule, smaller
 from foveate.budget.sections import Priority
 
 Number = TypeVar("Number", int, float)
@@ -12,13 +12,29 @@ _OWN = "the section's own"
 _SWITCH = {True: "true", False: "false", None: _OWN}
 
 
+def in_force(call: Budget | None, agent: Budget | None, configuration: Budget | None) -> Budget:
+    """Whose ladder and rules hold: the call's, laid over the agent's or, where there is none, the operator's.
+
+    The agent's are held to what the operator allows. Numbers of tokens are for `limits` to resolve.
+    """
+    held = configuration or Budget()
+    if agent is not None:
+        # What it may require was decided where its file was read, beside the defaults.
+        held, _ = within(agent, held, defaults=agent)
+    if call is None:
+        return held
+    rules = dict(held.sections)
+    for name, rule in call.sections.items():
+        rules[name] = rule.over(rules[name]) if name in rules else rule
+    return Budget(call.total_tokens, call.output_reserve, call.ladder, sections=rules)
+
+
 def within(budget: Budget, allowed: Budget, *, defaults: Budget) -> tuple[Budget, tuple[str, ...]]:
     """`budget` with nothing that `allowed` does not give, and in words what had to be changed for it.
 
-    Bound are the total, the total less the reserve, and the caps of each section that has some in `allowed`, or
-    is required there.
-    Where `allowed` has no total of its own the model's window holds, which nobody knows here: then only the
-    reserve is kept from going below the allowed one.
+    Bound are the total, the reserve, and the caps of each section that has some in `allowed`, or is required
+    there. Where `allowed` has no total of its own the model's window holds, which nobody knows here: whoever
+    resolves the limit keeps to it.
 
     What `allowed` says of `enabled` holds. What it requires stays required, and is disabled only if it says so
     itself. Nothing else becomes required that the `defaults` do not require, since a prompt is an error where
@@ -48,23 +64,14 @@ def within(budget: Budget, allowed: Budget, *, defaults: Budget) -> tuple[Budget
 
 
 def _room(budget: Budget, allowed: Budget) -> tuple[int | None, int]:
-    """A total and a reserve that are allowed, and leave as much of what was asked for as they can."""
-    if budget.total_tokens is None or allowed.total_tokens is None:
-        total = allowed.total_tokens if budget.total_tokens is None else budget.total_tokens
-        return total, max(budget.output_reserve, allowed.output_reserve)
-    total = min(budget.total_tokens, allowed.total_tokens)
-    room = min(
-        budget.total_tokens - budget.output_reserve,
-        allowed.total_tokens - allowed.output_reserve,
-    )
-    return total, total - room
+    """At most the allowed total, of which at least the allowed reserve is for the answer."""
+    total = smaller(budget.total_tokens, allowed.total_tokens)
+    return total, max(budget.output_reserve, allowed.output_reserve)
 
 
 def _cap(asked: Number | None, most: Number | None, rule: SectionRule) -> Number | None:
     """At most what is allowed; for what is required just that, since a cap of 0 would switch it off as well."""
-    if asked is None or rule.priority is Priority.REQUIRED:
-        return most
-    return asked if most is None else min(asked, most)
+    return most if rule.priority is Priority.REQUIRED else smaller(asked, most)
 
 
 def _priority(asked: SectionRule, most: SectionRule, usual: SectionRule) -> Priority | None:
