@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from foveate.budget.cutting import OLDER_TRUNCATED, Parts, Room, cut
@@ -11,7 +11,7 @@ from foveate.budget.prompt import Action, Cut
 from foveate.budget.sections import Priority
 from foveate.budget.standing import SEPARATOR, Standing, count_of, joined
 from foveate.tokens.gauge import Gauge, Span
-from foveate.values import TokenCount
+from foveate.values import NOTHING, TokenCount
 
 # Sizes are a good guide, as what meets where sections meet is little. Where they are not, halving is sure.
 _GUESSES = 8
@@ -44,7 +44,7 @@ class Climb:
             if isinstance(rung, Truncate | Drop):
                 self._leave_out(victims, rung, label(ladder, rung), count.upper - self.limit_tokens)
             else:
-                self._shorten(victims, rung, label(ladder, rung))
+                self._shorten(victims, rung, label(ladder, rung), count.upper - self.limit_tokens)
             count = self.count()
         return count
 
@@ -61,36 +61,52 @@ class Climb:
 
     def _leave_out(self, victims: Sequence[Standing], rung: Truncate | Drop, name: str, over: int) -> None:
         """Leave out as many as it takes, and put back what fits of the last where it may be truncated."""
-        total = len(victims)
-        kept = self._kept(victims, over)
+        gone = [replace(victim, parts=(), after=NOTHING, action=Action.DROPPED) for victim in victims]
+        leaving = victims[: self._needed(victims, gone, over)]
+        before = [victim.after.tokens for victim in leaving]
+        for victim, left in zip(leaving, gone, strict=False):
+            victim.become(left)
+        if isinstance(rung, Truncate) and leaving:
+            self._put_back(leaving[-1])
         reason = self._over(over)
-        before = [victim.after.tokens for victim in victims[: total - kept]]
-        for victim in victims[: total - kept]:
-            victim.leave((), Action.DROPPED, self.gauge)
-        if isinstance(rung, Truncate) and kept < total:
-            self._put_back(victims[total - kept - 1])
-        for victim, tokens in zip(victims, before, strict=False):
+        for victim, tokens in zip(leaving, before, strict=True):
             lowest = f"lowest priority first, and this is {victim.section.priority}"
             self.record(victim, name, tokens, f"{reason}; {'the ladder names it' if rung.sections else lowest}")
 
-    def _kept(self, victims: Sequence[Standing], over: int) -> int:
-        """How many of `victims`, from the last, need not be left out; 0 where leaving out all does not do.
+    def _shorten(self, victims: Sequence[Standing], rung: LastLines | Replace, name: str, over: int) -> None:
+        """Cut as many as it takes as the rung says, of those that get shorter by it."""
+        cuts = [(victim, _shortened(victim, rung, self.gauge)) for victim in victims]
+        shorter = [(victim, short) for victim, short in cuts if short.after.upper < victim.after.upper]
+        needed = self._needed([victim for victim, _ in shorter], [short for _, short in shorter], over)
+        reason = self._over(over)
+        for victim, short in shorter[:needed]:
+            before = victim.after.tokens
+            victim.become(short)
+            self.record(victim, name, before, reason)
+
+    def _needed(self, victims: Sequence[Standing], instead: Sequence[Standing], over: int) -> int:
+        """How many of `victims` must give way to what stands `instead` of them; all where that does not do.
 
         The sizes of sections tell how many to try. What a try is off by is known then, and corrects the next.
         """
         turn = {id(victim): number for number, victim in enumerate(victims)}
-        sizes = list(accumulate(victim.after.upper + 1 for victim in victims))
-        total = high = len(victims)
-        low = tried = 0
+        saved = [
+            victim.after.upper + 1 - left.after.upper for victim, left in zip(victims, instead, strict=True)
+        ]
+        sums = list(accumulate(saved))
+        low, high, tried = 0, len(victims), 0
         while high - low > 1:
-            guess = total - bisect_left(sizes, over) - 1 if tried < _GUESSES else (low + high) // 2
-            kept = min(max(guess, low + 1), high - 1)
-            staying = [each for each in self.standings if turn.get(id(each), total) >= total - kept]
-            left_over = count_of(staying, self.gauge).upper - self.limit_tokens
-            low, high = (low, kept) if left_over > 0 else (kept, high)
-            over = sizes[total - kept - 1] + left_over
+            guess = bisect_left(sums, over) + 1 if tried < _GUESSES else (low + high) // 2
+            cut = min(max(guess, low + 1), high - 1)
+            left = [
+                instead[number] if (number := turn.get(id(each), high)) < cut else each
+                for each in self.standings
+            ]
+            left_over = count_of(left, self.gauge).upper - self.limit_tokens
+            low, high = (cut, high) if left_over > 0 else (low, cut)
+            over = sums[cut - 1] + left_over
             tried += 1
-        return low
+        return high
 
     def _put_back(self, standing: Standing) -> None:
         """Put back the largest piece that fits of a section that was left out."""
@@ -111,23 +127,6 @@ class Climb:
         nearly = self.gauge.run(sides[0], guess=True), self.gauge.run(sides[1], guess=True)
         return Room(self.gauge, self.limit_tokens, around, nearly)
 
-    def _shorten(self, victims: Sequence[Standing], rung: LastLines | Replace, name: str) -> None:
-        """Cut each as the rung says, where that makes it shorter, until the prompt fits."""
-        for victim in victims:
-            over = self.count().upper - self.limit_tokens
-            if over <= 0:
-                return
-            before = victim.after
-            if isinstance(rung, LastLines):
-                parts, start = _last_lines(victim, rung.lines)
-            else:
-                parts, start = _line(victim, rung.text), None
-            if self.gauge.count(parts).upper < before.upper:
-                action = Action.TRUNCATED if isinstance(rung, LastLines) else Action.REPLACED
-                victim.leave(parts, action if parts else Action.DROPPED, self.gauge)
-                victim.start = start
-                self.record(victim, name, before.tokens, self._over(over))
-
     def _over(self, tokens: int) -> str:
         exact = all(standing.tape.total.exact for standing in self.standings)
         said = f"{tokens:,} tokens over the limit of {self.limit_tokens:,}"
@@ -144,6 +143,19 @@ class Climb:
                 reason=reason,
             )
         )
+
+
+def _shortened(standing: Standing, rung: LastLines | Replace, gauge: Gauge) -> Standing:
+    """A section as the rung leaves it."""
+    if isinstance(rung, LastLines):
+        parts, start = _last_lines(standing, rung.lines)
+        short = replace(standing, start=start)
+    else:
+        parts = _line(standing, rung.text)
+        short = replace(standing, start=None)
+    action = Action.TRUNCATED if isinstance(rung, LastLines) else Action.REPLACED
+    short.leave(parts, action if parts else Action.DROPPED, gauge)
+    return short
 
 
 def _last_lines(standing: Standing, lines: int) -> tuple[Parts, int | None]:

@@ -47,6 +47,10 @@ class Standing:
         self.parts, self.action = parts, action
         self.after = gauge.count(parts) if parts else NOTHING
 
+    def become(self, other: "Standing") -> None:
+        """Leave of it what `other` has."""
+        self.parts, self.after, self.start, self.action = other.parts, other.after, other.start, other.action
+
     def body(self) -> Body | None:
         """What it can be cut from; None where it can only be left out."""
         if self.start is None:
