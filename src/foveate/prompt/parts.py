@@ -9,6 +9,7 @@ from foveate.errors import BadOption, FoveateError
 from foveate.prompt.inputs import CallKind, ContextInputs, PrefixInputs
 from foveate.prompt.kept import Kept
 from foveate.prompt.rendering import Built, Missing, render_context, render_prefix
+from foveate.tokens.caches import register
 
 # Enough for a few dozen agents with a few focuses each; at 20 KB a context that is 5 MB.
 DEFAULT_CAPACITY = 256
@@ -33,6 +34,7 @@ class PromptParts:
             raise BadOption(f"capacity is a number, 0 or more, not {capacity!r}", path=("capacity",))
         self._prefixes: Kept[PrefixInputs, Built] = Kept(capacity)
         self._contexts: Kept[ContextInputs, Built] = Kept(capacity)
+        register(self)
 
     def prefix(self, inputs: PrefixInputs) -> Built:
         """The prefix, rendered anew only for inputs that are not remembered."""
@@ -64,7 +66,10 @@ class PromptParts:
         return _remembered(self._contexts, inputs, built, era)
 
     def drop(self) -> None:
-        """Forget every prefix and context, also those that are being built now."""
+        """Forget every prefix and context, also those that are being built now.
+
+        Counters remember the texts that they have measured; `foveate.tokens.drop_caches` forgets those as well.
+        """
         self._prefixes.drop()
         self._contexts.drop()
 

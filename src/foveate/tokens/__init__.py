@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from foveate.tokens.backends import Counting
     from foveate.tokens.bodies import count_body, summed, with_model
+    from foveate.tokens.caches import drop_caches
     from foveate.tokens.calibration import Calibration
     from foveate.tokens.conversation import Conversation
     from foveate.tokens.counter import PartCount, RequestCount, RequestCounter
@@ -26,6 +27,7 @@ __all__ = [
     "RequestCounter",
     "count_body",
     "counter_for",
+    "drop_caches",
     "summed",
     "with_model",
 ]
@@ -41,6 +43,7 @@ _HOMES = {
     "RequestCounter": "counter",
     "count_body": "bodies",
     "counter_for": "families",
+    "drop_caches": "caches",
     "summed": "bodies",
     "with_model": "bodies",
 }

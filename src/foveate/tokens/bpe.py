@@ -3,8 +3,10 @@
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol
 
+from foveate.tokens.caches import register
 from foveate.tokens.pieces import AFTER_WORDS, Seam, broken, cut
 from foveate.tokens.steps import stepped
 
@@ -36,6 +38,9 @@ class Engine(Protocol):
 
     def decode_token_bytes(self, token_id: int) -> bytes:
         """The text of one token, which may be a part of a character."""
+
+    def clear_cache(self) -> None:
+        """Forget the words that were encoded; raises ValueError where none are remembered."""
 
 
 class Bpe:
@@ -74,6 +79,12 @@ class Bpe:
         self._bytes_in: dict[int, int] = {}
         self._frame = len(engine.encode_ordinary(""))
         _watch_forks()
+        register(self)
+
+    def drop(self) -> None:
+        """Have the engine forget the words that it remembers."""
+        with suppress(ValueError):  # only those that split by a pattern remember any
+            self._engine.clear_cache()
 
     def count(self, text: str) -> int:
         """How many tokens `text` is."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from foveate.tokens.caches import register
 from foveate.tokens.counter import RequestCount, RequestCounter
 from foveate.tokens.endpoints import EndpointCounter, Endpoints, Question, Unsupported
 from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest
@@ -45,6 +46,11 @@ class Cascade:
         self._endpoints = endpoints or Endpoints()
         self._answers: Memo[TokenCount] = Memo(capacity)
         self._loaded: Memo[bool] = Memo(_LOADED_MODELS)
+        register(self)
+
+    def drop(self) -> None:
+        """Forget every answer of an endpoint."""
+        self._answers = Memo(self._answers.capacity)
 
     async def text(self, text: str, model: str) -> RequestCount:
         """The count of a text."""
@@ -76,9 +82,10 @@ class Cascade:
         endpoint = self._endpoint_for(model)
         if endpoint is None:
             return await self._here(model, size, offline)
+        answers = self._answers
         try:
             question, key = await _off_loop(size, lambda: _keyed(endpoint.url, question_for(endpoint)))
-            total = self._answers.get(key)
+            total = answers.get(key)
             if total is None:
                 total = await self._endpoints.ask(
                     endpoint.url, question.subject, model, lambda: endpoint.answer(question)
@@ -87,7 +94,7 @@ class Cascade:
             self._endpoints.passed_over(endpoint.url, reason)
             return await self._here(model, size, offline)
         if total is not None:
-            self._answers.put(key, total)
+            answers.put(key, total)
             return RequestCount(model=model, backend=endpoint.name, total=total)
         count = await self._here(model, size, offline)
         if self._endpoints.why_not(endpoint.url, question.subject, model):

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from foveate import wire
 from foveate.errors import MalformedRequest
+from foveate.tokens.caches import register
 from foveate.tokens.courtesy import courtesy
 from foveate.tokens.gauge import Gauge
 from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest, digests
@@ -66,6 +67,15 @@ class Opening:
     frame: Measured
 
 
+class _Memory:
+    """What was counted before. A new one in its place drops it all; who is counting goes on with the old."""
+
+    def __init__(self, capacity: int) -> None:
+        self.tallies: Memo[Tally] = Memo(capacity)
+        self.parts: Memo[Measured] = Memo(capacity)
+        self.last_frame = Rendering(), Measured()
+
+
 class RequestCounter:
     """Counts for one model, by one family's rules and ruler."""
 
@@ -83,10 +93,16 @@ class RequestCounter:
         self._ruler = Remembering(ruler, capacity)
         self._plain_ruler = ruler
         self._rules = rules
-        self._tallies: Memo[Tally] = Memo(capacity)
-        self._parts: Memo[Measured] = Memo(capacity)
-        self._last_frame = Rendering(), Measured()
+        self._capacity = capacity
+        self._memory = _Memory(capacity)
         self.gauge = Gauge(ruler)
+        register(self)
+
+    def drop(self) -> None:
+        """Forget all that was counted; counts that are under way are not disturbed."""
+        self._memory = _Memory(self._capacity)
+        self._ruler.drop()
+        self.gauge.drop()
 
     def text(self, text: str) -> TokenCount:
         """The count of a text alone. Never raises; an empty text is 0."""
@@ -150,10 +166,11 @@ class RequestCounter:
             rendering = replace(rendering, margin_tokens=margin, certain=False)
         if request.unexplained:
             rendering = replace(rendering, unexplained=request.unexplained + rendering.unexplained)
-        known, measured = self._last_frame
+        memory = self._memory
+        known, measured = memory.last_frame
         if rendering != known:
             measured = measure([rendering], self._ruler)[0]
-            self._last_frame = rendering, measured
+            memory.last_frame = rendering, measured
         return measured
 
     def extend(self, tally: Tally, *messages: Message) -> Tally:
@@ -187,7 +204,8 @@ class RequestCounter:
     def _tools(self, request: Request, toolbox: Measured) -> Measured:
         spoken = request.format.encode()
         keys = [digest(spoken, i.to_bytes(8, "little"), raw) for i, raw in enumerate(request.tools)]
-        known = [self._parts.get(key) for key in keys]
+        parts = self._memory.parts
+        known = [parts.get(key) for key in keys]
         new = [i for i, found in enumerate(known) if found is None]
         fresh = measure(
             [self._rules.tool(wire.tool(request.format, request.tools[i]), i) for i in new],
@@ -195,7 +213,7 @@ class RequestCounter:
         )
         for i, measured in zip(new, fresh, strict=True):
             known[i] = measured
-            self._parts.put(keys[i], measured)
+            parts.put(keys[i], measured)
         found = [toolbox, *(measured for measured in known if measured is not None)]
         return Measured(
             tokens=sum(part.tokens for part in found),
@@ -209,9 +227,10 @@ class RequestCounter:
         messages = [wire.unmarked(raw) for raw in request.messages]
         chain = list(digests(request.format.encode(), messages))
         seen = len(chain)
+        tallies = self._memory.tallies
         tally: Tally | None = None
         while seen and tally is None:
-            tally = self._tallies.get(chain[seen - 1])
+            tally = tallies.get(chain[seen - 1])
             seen -= tally is None
         tally = tally or EMPTY
         for start in range(seen, len(chain), _MESSAGES_AT_ONCE):
@@ -220,7 +239,7 @@ class RequestCounter:
             for position, measured in enumerate(measure(renderings, self._ruler), start=start):
                 tally = tally.plus(measured, keeps_thoughts=self._rules.keeps_thoughts)
                 if position >= len(chain) - _REMEMBERED_TAIL:
-                    self._tallies.put(chain[position], tally)
+                    tallies.put(chain[position], tally)
         return tally
 
     def _breakdown(self, opening: Opening, tally: Tally, total_tokens: int) -> tuple[PartCount, ...]:

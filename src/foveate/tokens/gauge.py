@@ -61,26 +61,35 @@ class Gauge:
     def tapes(self, texts: Sequence[str]) -> list[Tape]:
         """Each text measured, or remembered from when it was; those that are new side by side."""
         with self._lock:
-            found = list(map(self._tapes.get, texts))
+            kept = self._tapes
+            found = list(map(kept.get, texts))
             for text, tape in zip(texts, found, strict=True):
                 if tape is not None:
-                    self._tapes.move_to_end(text)
+                    kept.move_to_end(text)
         new = list(dict.fromkeys(text for text, tape in zip(texts, found, strict=True) if tape is None))
         if not new:
             return [tape for tape in found if tape is not None]
         with courtesy(sum(map(len, new))):
             fresh = dict(zip(new, measured(new, self._scale), strict=True))
-        self._keep(fresh)
+        self._keep(fresh, kept)
         return [fresh[text] if tape is None else tape for text, tape in zip(texts, found, strict=True)]
 
-    def _keep(self, fresh: Mapping[str, Tape]) -> None:
+    def _keep(self, fresh: Mapping[str, Tape], kept: OrderedDict[str, Tape]) -> None:
         with self._lock:
+            if kept is not self._tapes:
+                return  # all was dropped while these were measured
             for text, tape in fresh.items():
-                if text not in self._tapes:
-                    self._tapes[text] = tape
+                if text not in kept:
+                    kept[text] = tape
                     self._kept_chars += len(text)
-            while self._kept_chars > _KEPT_CHARS or len(self._tapes) > _KEPT_TEXTS:
-                self._kept_chars -= len(self._tapes.popitem(last=False)[0])
+            while self._kept_chars > _KEPT_CHARS or len(kept) > _KEPT_TEXTS:
+                self._kept_chars -= len(kept.popitem(last=False)[0])
+
+    def drop(self) -> None:
+        """Forget every text, also those that are being measured now; who measures them is not disturbed."""
+        with self._lock:
+            # New ones, and not emptied ones: whoever is counting goes on with what it has.
+            self._tapes, self._kept_chars, self._joins = OrderedDict(), 0, {}
 
     def run(self, parts: Iterable[Part], *, guess: bool = False) -> Run:
         """`parts` joined to one run; with `guess`, closed at steps as well, which is quick and nearly sure."""
@@ -166,7 +175,9 @@ class Gauge:
         fresh = dict(zip(new, self._scale.counts(new), strict=True))
         found = [known[join] if join in known else fresh[join] for join in joins]
         if len(known) + len(fresh) > _KEPT_JOINS:
-            known = self._joins = {}
+            with self._lock:
+                if known is self._joins:
+                    known = self._joins = {}
         known.update((join, counts) for join, counts in fresh.items() if len(join) <= _JOIN_CHARS)
         return found
 

@@ -21,6 +21,10 @@ class Remembering:
         self._ruler = ruler
         self._lengths: Memo[Length] = Memo(capacity)
 
+    def drop(self) -> None:
+        """Forget every length."""
+        self._lengths = Memo(self._lengths.capacity)
+
     def length(self, text: str) -> Length:
         """The length of a text."""
         kept = _LONG_CHARS <= len(text) <= _LONGEST_CHARS
@@ -36,9 +40,10 @@ class Remembering:
         return [long[i] if i in long else next(short) for i in range(len(texts))]
 
     def _remembered(self, text: str) -> Length:
+        lengths = self._lengths
         key = digest(text.encode("utf-8", "surrogatepass"))
-        found = self._lengths.get(key)
+        found = lengths.get(key)
         if found is None:
             found = self._ruler.length(text)
-            self._lengths.put(key, found)
+            lengths.put(key, found)
         return found

@@ -7,9 +7,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import foveate
+from foveate.budget import Budget
 from foveate.errors import BadOption, FoveateError, UnreadableInput
 from foveate.prompt import CallKind, ContextInputs, PrefixInputs, PromptParts, render_context, render_prefix
+from foveate.tokens import counter_for, drop_caches
 from tests.unit.prompt.made import CONTEXT, FIELDS, PREFIX, FakeMemory, any_inputs, shown, values
+from tests.unit.tokens.holding import held
 
 
 def copied(inputs: Any) -> Any:
@@ -190,6 +194,25 @@ def test_drop_forgets_everything() -> None:
     assert parts.prefix(PREFIX).fresh
     assert all(parts.context("user", inputs, memory).fresh for inputs in POOL)
     assert memory.asked == POOL * 2
+
+
+@pytest.mark.parametrize("capacity", [0, 256])
+def test_dropping_all_caches_leaves_no_text_of_a_prompt_behind(capacity: int) -> None:
+    """Was: the counter kept what it had measured, whatever was dropped, and where nothing was to be kept."""
+    parts, other = PromptParts(capacity), PromptParts()
+    secret = "a word that is nowhere else"
+    inputs = replace(CONTEXT, query=secret)
+    sections = (
+        *parts.prefix(replace(PREFIX, identity=f"You are {secret}.")).sections,
+        *parts.context("user", inputs, shown).sections,
+    )
+    other.context("user", inputs, shown)
+    foveate.assemble(sections, Budget(2000), "gpt-4o")
+    del sections, inputs
+
+    drop_caches()
+
+    assert [text for text in held(parts, other, counter_for("gpt-4o")) if secret in text] == []
 
 
 def test_the_least_recently_used_is_forgotten_first_where_there_is_no_more_room() -> None:

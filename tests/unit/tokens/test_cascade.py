@@ -9,7 +9,7 @@ import pytest
 
 import foveate
 from foveate import wire
-from foveate.tokens import Backend, CounterOptions, Counting
+from foveate.tokens import Backend, CounterOptions, Counting, drop_caches
 from foveate.tokens.cascade import Cascade
 from foveate.tokens.endpoints import Endpoints, Question, Unsupported
 from foveate.tokens.families import counter_for
@@ -258,6 +258,17 @@ async def test_kept_answers_are_bounded() -> None:
             await cascade.text(text, "gpt-4o")
 
     assert [body["content"] for _, body in server.sent] == ["a", "one", "two", "three", "one"]
+
+
+async def test_answers_are_forgotten_with_all_else_that_is_remembered() -> None:
+    async with raw_server(llama_like) as server, Counting(options(server.url), Endpoints()) as cascade:
+        first = await cascade.text(TEXT, "gpt-4o")
+        asked = server.requests
+        drop_caches()
+        again = await cascade.text(TEXT, "gpt-4o")
+
+    assert first == again
+    assert server.requests == asked + 1  # the text, and not what it speaks
 
 
 async def test_another_model_is_counted_anew_though_the_body_is_the_same() -> None:

@@ -1,0 +1,34 @@
+"""All that is remembered of texts in this process, so that one call can forget it."""
+
+from threading import Lock
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Cache(Protocol):
+    """Something that remembers, and can forget while others use it."""
+
+    def drop(self) -> None:
+        """Forget everything."""
+
+
+_caches: WeakSet[Cache] = WeakSet()
+_lock = Lock()
+
+
+def register(cache: Cache) -> None:
+    """Have `cache` dropped with all others, as long as somebody holds it."""
+    with _lock:
+        _caches.add(cache)
+
+
+def drop_caches() -> None:
+    """Forget every text, and every count of one, that this process remembers.
+
+    That is what counters, their vocabularies and the parts of prompts keep, whoever holds them. Other threads
+    are not disturbed; some of what they are counting at that moment may be remembered afterwards.
+    """
+    with _lock:
+        caches = list(_caches)
+    for cache in caches:
+        cache.drop()

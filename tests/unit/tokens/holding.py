@@ -1,0 +1,24 @@
+"""What an object holds, however deep: to show that a text is nowhere in it."""
+
+import gc
+from types import CodeType, FrameType, FunctionType, ModuleType
+
+_ELSEWHERE = (type, ModuleType, FunctionType, CodeType, FrameType)
+
+
+def held(*roots: object) -> set[str]:
+    """Every text that can be reached from `roots`, but not through classes, functions and modules."""
+    texts: set[str] = set()
+    seen: set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen or isinstance(found, _ELSEWHERE):
+            continue
+        seen.add(id(found))
+        if isinstance(found, str):
+            texts.add(found)
+        waiting += gc.get_referents(found)
+        if isinstance(found, dict):
+            waiting += found  # of keys that are texts the collector knows nothing
+    return texts
