@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
+from types import NoneType
 
 from foveate.budget.sections import checked_cap
 from foveate.errors import BadOption
@@ -25,15 +26,24 @@ class ToolText:
     description: str = ""
     schema: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse what is no text.
+
+        Raises:
+            BadOption: a field that is something else.
+        """
+        for field in ("name", "description", "schema"):
+            check_kind(getattr(self, field), str, "a text", ("tool", field))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixInputs:
-    """All that the prefix is made from; what is empty is missing.
+    """All that the prefix is made from; what is empty is missing, and so is an identity that is None.
 
     Feedback stands oldest first. Tools are kept by name, each once, whatever the order they were registered in.
     """
 
-    identity: str = ""
+    identity: str | None = ""
     feedback: tuple[str, ...] = ()
     mandates: tuple[str, ...] = ()
     tools: tuple[ToolText, ...] = ()
@@ -42,13 +52,19 @@ class PrefixInputs:
         """Put the tools in order.
 
         Raises:
-            BadOption: no tuple where one belongs; of a single text, every letter would be an entry.
+            BadOption: no tuple where one belongs, since of a single text every letter would be an entry; or an
+                entry that is something else.
         """
-        for name in ("feedback", "mandates", "tools"):
-            if not isinstance(getattr(self, name), tuple):
-                raise BadOption(
-                    f"prefix.{name} is a tuple, not {type(getattr(self, name)).__name__}", path=("prefix", name)
-                )
+        check_kind(self.identity, (str, NoneType), "a text or None", ("prefix", "identity"))
+        for name, kind, what in (
+            ("feedback", str, "a text"),
+            ("mandates", str, "a text"),
+            ("tools", ToolText, "a ToolText"),
+        ):
+            entries = getattr(self, name)
+            check_kind(entries, tuple, "a tuple", ("prefix", name))
+            for number, entry in enumerate(entries):
+                check_kind(entry, kind, what, ("prefix", name, number))
         object.__setattr__(self, "tools", tuple(sorted(set(self.tools))))
 
 
@@ -74,12 +90,33 @@ class ContextInputs:
         """Refuse what would be taken for something else.
 
         Raises:
-            BadOption: a limit that is no number of tokens, or tags that are no frozenset: a single text would
-                be taken letter by letter, and nothing would be private.
+            BadOption: a limit that is no number of tokens, a version that cannot be hashed, something else
+                where a text belongs, or tags that are no frozenset: a single text would be taken letter by
+                letter, and nothing would be private.
         """
+        for name in ("agent", "format"):
+            check_kind(getattr(self, name), str, "a text", ("context", name))
+        for name in ("focus", "scope", "query"):
+            check_kind(getattr(self, name), (str, NoneType), "a text or None", ("context", name))
+        check_kind(self.privacy_tags, frozenset, "a frozenset of tags", ("context", "privacy_tags"))
+        for tag in self.privacy_tags:
+            check_kind(tag, str, "made of texts", ("context", "privacy_tags"))
         checked_cap(self.limit_tokens, ("context", "limit_tokens"))
-        if not isinstance(self.privacy_tags, frozenset):
+        try:
+            hash(self.memory_version)
+        except TypeError:
+            given = type(self.memory_version).__name__
             raise BadOption(
-                f"context.privacy_tags is a frozenset of tags, not {type(self.privacy_tags).__name__}",
-                path=("context", "privacy_tags"),
-            )
+                f"context.memory_version is a value that can be hashed, not {given}",
+                path=("context", "memory_version"),
+            ) from None
+
+
+def check_kind(value: object, kind: type | tuple[type, ...], what: str, path: tuple[str | int, ...]) -> None:
+    """Refuse a value that is not of that kind; `what` says in words what belongs there.
+
+    Raises:
+        BadOption: it is of another; `path` leads to it.
+    """
+    if not isinstance(value, kind):
+        raise BadOption(f"{'.'.join(map(str, path))} is {what}, not {type(value).__name__}", path=path)

@@ -47,11 +47,11 @@ class PromptParts:
     def context(self, kind: str, inputs: ContextInputs, build: Callable[[ContextInputs], str | None]) -> Built:
         """The context section, its text made by `build` only for inputs that are not remembered.
 
-        No section for a heartbeat or a delegation. Where `build` gives None or raises a FoveateError, the
-        section is a placeholder, a warning says why, and the next call tries again.
+        No section for a heartbeat or a delegation. Where `build` gives None, or raises a FoveateError or an
+        OSError, the section is a placeholder, a warning says why, and the next call tries again.
 
         Raises:
-            BadOption: there is no such kind of call.
+            BadOption: there is no such kind of call, or what `build` gives is no text.
         """
         if chosen(CallKind, kind, ("kind",)) in _WITHOUT_CONTEXT:
             return Built(sections=(), warnings=(), fresh=False)
@@ -79,6 +79,8 @@ def _asked(build: Callable[[ContextInputs], str | None], inputs: ContextInputs) 
         text = build(inputs)
     except FoveateError as error:
         return Missing("context", str(error) or error.code)
+    except OSError as error:
+        return Missing("context", str(error) or type(error).__name__)
     return Missing("context", "there is no memory to show") if text is None else text
 
 

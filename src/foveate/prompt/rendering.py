@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foveate.budget.sections import Keep, Priority, Section, Stability
-from foveate.prompt.inputs import ContextInputs, PrefixInputs, ToolText
+from foveate.prompt.inputs import ContextInputs, PrefixInputs, ToolText, check_kind
 
 NO_IDENTITY = "[Identity not available]"
 NO_MANDATES = "No standing mandates."
@@ -45,7 +45,7 @@ def render_prefix(inputs: PrefixInputs) -> Built:
     mandates = [f"Mandate: {text}" for text in dict.fromkeys(inputs.mandates) if text.strip()]
     feedback = [f"Feedback: {text}" for text in inputs.feedback if text.strip()]
     tools = [_described(tool) for tool in inputs.tools]
-    identity = inputs.identity if inputs.identity.strip() else ""
+    identity = inputs.identity if inputs.identity and inputs.identity.strip() else ""
     sections = (
         Section("identity", identity or NO_IDENTITY, priority=Priority.REQUIRED, stability=Stability.STATIC),
         _listed("mandates", mandates or [NO_MANDATES], Priority.HIGH, Keep.HEAD, Stability.STATIC),
@@ -65,7 +65,11 @@ def render_context(inputs: ContextInputs, text: str | Missing) -> Built:
     """The section context: the text that shows the memory, or why there is none.
 
     The limit in `inputs` caps the section, so that it holds whoever made the text.
+
+    Raises:
+        BadOption: it is something else than a text.
     """
+    check_kind(text, (str, Missing), "a text", ("context", "text"))
     missing: Missing | None = None
     if isinstance(text, Missing):
         shown, missing = NO_AWARENESS, text

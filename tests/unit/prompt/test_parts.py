@@ -157,6 +157,40 @@ def test_an_error_without_words_is_named_by_its_code() -> None:
     assert warning.reason == "error"
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            FileNotFoundError(2, "No such file or directory", "notes.org"),
+            "No such file or directory: 'notes.org'",
+        ),
+        (ConnectionResetError("the server is gone"), "the server is gone"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+    ids=["file", "server", "without words"],
+)
+def test_a_memory_that_cannot_be_reached_is_missing_and_asked_again(error: OSError, said: str) -> None:
+    """Was: it came through, and there was no prompt at all."""
+    parts, memory = PromptParts(), FakeMemory(error)
+
+    failed = parts.context("user", CONTEXT, memory)
+
+    assert failed.sections[0].text == "[Awareness not available]"
+    assert [said in warning.reason for warning in failed.warnings] == [True]
+    assert parts.context("user", CONTEXT, memory).sections[0].text == shown(CONTEXT)
+
+
+@pytest.mark.parametrize("wrong", [5, b"bytes", ["a", "b"]])
+def test_a_builder_that_gives_no_text_is_refused_by_what_it_gave(wrong: Any) -> None:
+    """Was: an AttributeError."""
+    parts = PromptParts()
+
+    with pytest.raises(BadOption, match=f"^context.text is a text, not {type(wrong).__name__}$") as caught:
+        parts.context("user", CONTEXT, lambda _: wrong)
+    assert caught.value.path == ("context", "text")
+    assert parts.context("user", CONTEXT, shown).fresh
+
+
 def test_an_error_that_is_not_foveates_comes_through_and_leaves_no_trace() -> None:
     parts, memory = PromptParts(), FakeMemory(ZeroDivisionError())
 

@@ -86,7 +86,12 @@ def test_a_mandate_that_is_given_twice_stands_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "nothing", [PrefixInputs(), PrefixInputs(identity=" \n", feedback=("",), mandates=("\t",))]
+    "nothing",
+    [
+        PrefixInputs(),
+        PrefixInputs(identity=None),
+        PrefixInputs(identity=" \n", feedback=("",), mandates=("\t",)),
+    ],
 )
 def test_a_missing_part_of_the_prefix_is_a_visible_line_and_a_warning(nothing: PrefixInputs) -> None:
     built = render_prefix(nothing)
@@ -145,6 +150,56 @@ def test_the_context_is_never_invisible(inputs: ContextInputs, text: str) -> Non
 def test_what_is_no_tuple_of_entries_is_refused_by_name(name: str, wrong: Any) -> None:
     with pytest.raises(BadOption, match=f"^prefix.{name} is a tuple, not (str|list)$"):
         PrefixInputs(**{name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"identity": 5}, "prefix.identity is a text or None, not int"),
+        ({"feedback": ("fine", None)}, "prefix.feedback.1 is a text, not NoneType"),
+        ({"mandates": (["a"],)}, "prefix.mandates.0 is a text, not list"),
+        ({"tools": (READ, {"name": "read_file"})}, "prefix.tools.1 is a ToolText, not dict"),
+    ],
+)
+def test_what_is_no_entry_of_the_prefix_is_refused_with_the_way_to_it(wrong: Any, said: str) -> None:
+    """Was: a TypeError from deep inside, or an AttributeError when it was rendered."""
+    with pytest.raises(BadOption) as caught:
+        PrefixInputs(**wrong)
+
+    assert str(caught.value) == said
+    assert ".".join(map(str, caught.value.path)) == said.partition(" ")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("name", None), ("description", b"x"), ("schema", {"type": "object"})]
+)
+def test_a_tool_is_described_by_texts(name: str, value: Any) -> None:
+    with pytest.raises(BadOption, match=f"^tool.{name} is a text, not ") as caught:
+        replace(READ, **{name: value})
+
+    assert caught.value.path == ("tool", name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"agent": None}, "context.agent is a text, not NoneType"),
+        ({"format": 1}, "context.format is a text, not int"),
+        ({"focus": ["garden"]}, "context.focus is a text or None, not list"),
+        ({"scope": 5}, "context.scope is a text or None, not int"),
+        ({"query": b"roses"}, "context.query is a text or None, not bytes"),
+        ({"privacy_tags": frozenset({"private", 5})}, "context.privacy_tags is made of texts, not int"),
+        ({"memory_version": {"nodes": 3}}, "context.memory_version is a value that can be hashed, not dict"),
+        ({"memory_version": (1, [2])}, "context.memory_version is a value that can be hashed, not tuple"),
+    ],
+)
+def test_what_the_context_cannot_be_made_from_is_refused_by_name(wrong: Any, said: str) -> None:
+    """Was: a version that cannot be hashed was a TypeError when it was looked up."""
+    with pytest.raises(BadOption) as caught:
+        replace(CONTEXT, **wrong)
+
+    assert str(caught.value) == said
+    assert caught.value.path == ("context", next(iter(wrong)))
 
 
 def test_a_single_text_is_no_set_of_privacy_tags() -> None:
