@@ -1,6 +1,6 @@
 """Exit codes, mapped once. 2 is also what a wrong option gives, 130 what Ctrl-C does."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
@@ -10,7 +10,6 @@ from foveate.errors import (
     BudgetExceeded,
     FoveateError,
     InputError,
-    SectionSize,
     UnwritableOutput,
     UpstreamError,
 )
@@ -54,14 +53,13 @@ def telling(*, as_json: bool) -> Iterator[None]:
 
 
 def _line(error: FoveateError) -> str:
-    """What an error says; of hundreds of sections, only the largest."""
+    """What an error says; where it is about hundreds of sections, its numbers and only the largest of them."""
     if not isinstance(error, BudgetExceeded) or len(error.sections) <= _MOST_SECTIONS:
         return str(error)
     largest = sorted(error.sections, key=lambda size: size.after, reverse=True)[:_MOST_SECTIONS]
-    more = len(error.sections) - _MOST_SECTIONS
-    return str(error).replace(_listed(error.sections), f"{_listed(largest)} and {more:,} more")
-
-
-def _listed(sizes: Iterable[SectionSize]) -> str:
-    """Sections as the error lists them."""
-    return ", ".join(f"{size.name} ({size.priority}) {size.after:,}" for size in sizes)
+    listed = ", ".join(f"{size.name} ({size.priority}) {size.after:,}" for size in largest)
+    return (
+        f"what may not be cut takes up to {error.tokens:,} of {error.limit_tokens:,} tokens: {listed} "
+        f"and {len(error.sections) - _MOST_SECTIONS:,} more; raise the limit, or make the largest shorter; "
+        "--json tells the whole reason"
+    )
