@@ -24,10 +24,11 @@ from foveate.budget.standing import (
 from foveate.errors import BadOption, BudgetExceeded, SectionSize
 from foveate.tokens.gauge import Gauge
 from foveate.tokens.tape import Tape
-from foveate.values import TokenCount
+from foveate.values import NOTHING, TokenCount
 
 # How often numbers are written anew until they are right.
 _TRIES = 8
+_EMPTY_LINES = 3
 
 CAP = "cap"
 """The rung that a section's own cap is recorded as."""
@@ -59,9 +60,7 @@ def assemble(
         prompt = _with_budget(ruled, limit_tokens, ladder, gauge)
     else:
         measured = _measured(ruled, limit_tokens, gauge)
-        prompt = _whole(measured, limit_tokens, gauge) or _prompt(
-            *_climbed(measured, limit_tokens, ladder, gauge), limit_tokens
-        )
+        prompt = _whole(measured, limit_tokens, gauge) or _cut(measured, limit_tokens, ladder, gauge)
     unmatched = _unmatched([section.name for section in sections], rules or {}, ladder)
     return replace(prompt, unmatched=unmatched) if unmatched else prompt
 
@@ -107,8 +106,15 @@ def _whole(measured: Measured, limit_tokens: int, gauge: Gauge) -> Prompt | None
     )
 
 
+def _cut(measured: Measured, limit_tokens: int, ladder: Ladder, gauge: Gauge) -> Prompt:
+    climb, count = _climbed(measured, limit_tokens, ladder, gauge)
+    if count.upper > limit_tokens:
+        raise _ended(climb, count, limit_tokens, ladder)
+    return _prompt(climb, count, limit_tokens)
+
+
 def _climbed(measured: Measured, limit_tokens: int, ladder: Ladder, gauge: Gauge) -> tuple[Climb, TokenCount]:
-    """The sections cut to fit."""
+    """The sections cut to fit, or as far as the ladder goes."""
     standings = [stand(section, tape, cap) for section, tape, cap in measured]
     climb = Climb(gauge, limit_tokens, standings)
     for standing in standings:
@@ -118,10 +124,6 @@ def _climbed(measured: Measured, limit_tokens: int, ladder: Ladder, gauge: Gauge
     if count.upper > limit_tokens:
         _check_required(climb)
         count = climb.climb(ladder, count)
-    if count.upper > limit_tokens:
-        ended = f"the ladder {ladder.name} has ended, and the prompt"
-        remedy = "raise the limit, or end the ladder with {truncate: lowest}"
-        raise _exceeded(climb.standings, ended, count.upper, limit_tokens, remedy)
     return climb, count
 
 
@@ -149,11 +151,20 @@ def _check_required(climb: Climb) -> None:
     Raises:
         BudgetExceeded: they alone do not fit.
     """
-    required = [standing for standing in climb.standings if standing.is_required]
-    upper = count_of(required, climb.gauge).upper
+    upper = _required(climb).upper
     if upper > climb.limit_tokens:
         remedy = "raise the limit, or give a required section a cap"
         raise _exceeded(climb.standings, "what is required", upper, climb.limit_tokens, remedy)
+
+
+def _required(climb: Climb) -> TokenCount:
+    return count_of([standing for standing in climb.standings if standing.is_required], climb.gauge)
+
+
+def _ended(climb: Climb, count: TokenCount, limit_tokens: int, ladder: Ladder) -> BudgetExceeded:
+    what = f"the ladder {ladder.name} has ended, and the prompt"
+    remedy = "raise the limit, or end the ladder with {truncate: lowest}"
+    return _exceeded(climb.standings, what, count.upper, limit_tokens, remedy)
 
 
 def _exceeded(
@@ -184,42 +195,49 @@ def _prompt(climb: Climb, count: TokenCount, limit_tokens: int) -> Prompt:
 def _with_budget(sections: Sequence[Section], limit_tokens: int, ladder: Ladder, gauge: Gauge) -> Prompt:
     """A prompt that ends with a section on what fills it, itself among it.
 
-    How long that section is depends on the numbers in it, and they on how long it is. So room is made for the
-    longest that they can be, and the section is then written until its numbers are what is counted.
+    How long that section is depends on the numbers in it, and they on how much is left beside it. So room is
+    made for the shortest that it can be; where it turns out longer, that much more, until it fits.
     """
     measured = _measured(sections, limit_tokens, gauge)
-    widest = [_widest(*each) for each in measured]
-    shown = context_budget(widest, tokens=limit_tokens, limit_tokens=limit_tokens)
-    own = Section(BUDGET_SECTION, shown, priority=Priority.REQUIRED)
+    shown = [_least(*each) for each in measured]
+    shortest = gauge.tape(context_budget(shown, tokens=limit_tokens, limit_tokens=limit_tokens))
+    own = Section(BUDGET_SECTION, shortest.text, priority=Priority.REQUIRED)
     room_tokens = limit_tokens
-    for _ in range(_TRIES):
-        climb, count = _climbed([*measured, (own, gauge.tape(shown), None)], room_tokens, ladder, gauge)
+    for tried in range(_TRIES):
+        climb, count = _climbed([*measured, (own, shortest, None)], room_tokens, ladder, gauge)
+        least_tokens = _required(climb).upper
         count = _written(climb, count, limit_tokens)
         if count.upper <= limit_tokens:
             return _prompt(climb, count, limit_tokens)
-        room_tokens -= count.upper - limit_tokens
-    shown = "with the section on the budget, the prompt"
-    raise _exceeded(climb.standings, shown, count.upper, limit_tokens, "raise the limit")
+        # With room for no more than what is required, the section is as short as it can be.
+        over = count.upper - limit_tokens if tried < _TRIES - 2 else room_tokens
+        room_tokens = max(room_tokens - over, least_tokens)
+    raise _ended(climb, count, limit_tokens, ladder)
 
 
 def _written(climb: Climb, count: TokenCount, limit_tokens: int) -> TokenCount:
     """The count of the prompt after its last section was written with that count in it."""
     *others, own = climb.standings
     reports = [standing.report() for standing in others]
-    for _ in range(_TRIES):
-        tokens = count.upper
-        own.tape = climb.gauge.tape(context_budget(reports, tokens=tokens, limit_tokens=limit_tokens))
-        own.leave((own.tape,), Action.KEPT, climb.gauge)
-        count = climb.count()
-        if count.upper == tokens:
-            break
+    # One token more or less can change how many tokens the number is. An empty line more then makes it true.
+    for empty_lines in range(_EMPTY_LINES):
+        for _ in range(_TRIES):
+            tokens = count.upper
+            shown = context_budget(reports, tokens=tokens, limit_tokens=limit_tokens) + "\n" * empty_lines
+            own.tape = climb.gauge.tape(shown)
+            own.leave((own.tape,), Action.KEPT, climb.gauge)
+            count = climb.count()
+            if count.upper == tokens:
+                return count
     return count
 
 
-def _widest(section: Section, tape: Tape, cap: int | None) -> SectionReport:
-    """A section's report with as many digits as it can come to have."""
-    most = tape.total if cap is None else TokenCount(cap, False, cap)
-    return report(section, tape, cap, "", most, untouched(section))
+def _least(section: Section, tape: Tape, cap: int | None) -> SectionReport:
+    """A section's report where all that can go is gone."""
+    kept = NOTHING
+    if section.priority is Priority.REQUIRED:
+        kept = tape.total if cap is None or tape.total.upper <= cap else TokenCount(cap, False, cap)
+    return report(section, tape, cap, "", kept, untouched(section))
 
 
 def _check_names(sections: Sequence[Section], reserved: str | None) -> None:

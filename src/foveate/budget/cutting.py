@@ -244,12 +244,11 @@ def _levels(body: Body, stretch: Stretch) -> Iterator[Edges]:
 def _largest(
     body: Body, stretch: Stretch, fits: Callable[[int], bool], gauge: Gauge, room_tokens: int
 ) -> tuple[int, int]:
-    """Where the largest piece of `stretch` that fits starts and ends, without blanks at its right end."""
+    """Where the largest piece of `stretch` that fits starts and ends."""
     whole = Span(body.tape, stretch.start, stretch.end)
     guess = gauge.reach(whole, room_tokens, from_right=stretch.from_right)
     size = stretch.size if fits(stretch.size) else _descend(_levels(body, stretch), fits, stretch, guess)
-    start, end = stretch.kept(size)
-    return start, start + len(stretch.text[start:end].rstrip())
+    return stretch.kept(size)
 
 
 def _descend(levels: Iterator[Edges], fits: Callable[[int], bool], stretch: Stretch, guess: int) -> int:
@@ -261,7 +260,7 @@ def _descend(levels: Iterator[Edges], fits: Callable[[int], bool], stretch: Stre
             return _beyond(edges, fits, low, high)
         high = edges.beyond(low)
         start, end = stretch.kept(low)
-        is_blank = not stretch.text[start:end].strip()  # which is as good as nothing
+        is_blank = start == end  # which is as good as nothing
         if not is_blank and not (isinstance(edges, Lines) and high - low > LONG_LINE_CHARS):
             break
     return low

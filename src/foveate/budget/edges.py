@@ -13,6 +13,7 @@ from foveate.budget import graphemes
 
 # The search begins with steps of so many characters, a few words.
 _FIRST_STEP = 32
+_BLANK_CHARS = 256
 
 
 class Edges(Protocol):
@@ -40,8 +41,19 @@ class Stretch:
         return self.end - self.start
 
     def kept(self, size: int) -> tuple[int, int]:
-        """Where the piece of that size starts and ends."""
-        return (self.end - size, self.end) if self.from_right else (self.start, self.start + size)
+        """Where the piece of that size starts and ends, but for blanks at its right end: they are not kept."""
+        start, end = (self.end - size, self.end) if self.from_right else (self.start, self.start + size)
+        return start, _last_word(self.text, start, end)
+
+
+def _last_word(text: str, start: int, end: int) -> int:
+    """Where the blanks at the end of a piece begin; looked for from there, since a piece can be megabytes."""
+    while start < end:
+        piece = text[max(start, end - _BLANK_CHARS) : end]
+        if word := piece.rstrip():
+            return end - len(piece) + len(word)
+        end -= len(piece)
+    return start
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from tests.unit.budget.sectioned import cases, counters, ladders
 from tests.unit.tokens.oracle import tiktoken_encoding
 
 RANKS = {priority: rank for rank, priority in enumerate(Priority)}
+counter_names = st.sampled_from(tuple(counters()))
 PRIORITY_LADDERS = st.sampled_from(("truncate_low_priority", "drop_low_priority"))
 
 
@@ -69,15 +70,15 @@ def test_an_independent_tokenizer_counts_the_same(shared_data: Path, model: str,
 
 
 @settings(max_examples=250)
-@given(case=cases(), ladder=ladders, name=st.sampled_from(tuple(counters())))
+@given(case=cases(), ladder=ladders, name=counter_names, show=st.booleans())
 def test_a_required_section_is_whole_up_to_its_own_cap(
-    case: tuple[list[Section], int], ladder: object, name: str
+    case: tuple[list[Section], int], ladder: object, name: str, show: bool
 ) -> None:
     some, limit_tokens = case
-    prompt = assembled(some, limit_tokens, ladder, counters()[name])
+    prompt = assembled(some, limit_tokens, ladder, counters()[name], show=show)
     if prompt is None:
         return
-    for section, report in zip(some, prompt.sections, strict=True):
+    for section, report in zip(some, prompt.sections, strict=False):
         if section.priority is Priority.REQUIRED and section.enabled:
             cap = report.cap_tokens
             if cap is None or counters()[name].text(section.text).upper <= cap:
@@ -89,16 +90,16 @@ def test_a_required_section_is_whole_up_to_its_own_cap(
 
 
 @settings(max_examples=250)
-@given(case=cases(), ladder=PRIORITY_LADDERS, name=st.sampled_from(tuple(counters())))
+@given(case=cases(), ladder=PRIORITY_LADDERS, name=counter_names, show=st.booleans())
 def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_give(
-    case: tuple[list[Section], int], ladder: str, name: str
+    case: tuple[list[Section], int], ladder: str, name: str, show: bool
 ) -> None:
     some, limit_tokens = case
-    prompt = assembled(some, limit_tokens, ladder, counters()[name])
+    prompt = assembled(some, limit_tokens, ladder, counters()[name], show=show)
     if prompt is None:
         return
     wanting = {cut.section for cut in prompt.cuts if cut.rung != "cap"}
-    places = list(enumerate(prompt.sections))
+    places = list(enumerate(prompt.sections[: len(some)]))
     for (place, report), (other_place, other) in product(places, places):
         is_lower = (RANKS[other.priority], other_place) > (RANKS[report.priority], place)
         if report.name in wanting and is_lower:
@@ -106,8 +107,32 @@ def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_giv
             assert other.text == ""
 
 
+@settings(max_examples=250)
+@given(case=cases(), ladder=ladders, name=counter_names)
+def test_no_section_is_over_its_own_cap(case: tuple[list[Section], int], ladder: object, name: str) -> None:
+    some, limit_tokens = case
+    prompt = assembled(some, limit_tokens, ladder, counters()[name])
+    for report in prompt.sections if prompt else ():
+        if report.cap_tokens is not None:
+            assert report.upper == counters()[name].text(report.text).upper
+            assert report.upper <= report.cap_tokens
+
+
 @settings(max_examples=150)
-@given(case=cases(), ladder=ladders, name=st.sampled_from(tuple(counters())))
+@given(case=cases(), ladder=PRIORITY_LADDERS, name=counter_names)
+def test_the_budget_that_is_shown_says_its_own_number(
+    case: tuple[list[Section], int], ladder: str, name: str
+) -> None:
+    some, limit_tokens = case
+    prompt = assembled(some, limit_tokens, ladder, counters()[name], show=True)
+    if prompt is not None:
+        assert f"Using {prompt.count.upper}/{limit_tokens} tokens" in prompt.sections[-1].text
+        enabled = [report for report in prompt.sections[:-1] if report.action is not Action.DISABLED]
+        assert prompt.sections[-1].text.count("\n- ") == len(enabled)
+
+
+@settings(max_examples=150)
+@given(case=cases(), ladder=ladders, name=counter_names)
 def test_every_cut_is_recorded_with_its_reason_and_numbers(
     case: tuple[list[Section], int], ladder: object, name: str
 ) -> None:

@@ -267,8 +267,37 @@ def test_the_section_on_the_budget_is_made_room_for() -> None:
 
     prompt = foveate.assemble(sections, Budget(total_tokens=1000), show_budget=True)
 
-    assert 0.99 * 1000 - 12 <= prompt.tokens <= 1000
+    assert 990 <= prompt.tokens <= 1000
     assert f"Using {prompt.tokens}/1000" in prompt.text
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5", "claude-opus-4-7"])
+def test_with_the_section_on_the_budget_the_prompt_is_within_every_limit(model: str) -> None:
+    sections = [Section(f"part_{number}", "some words here. " * 40) for number in range(4)]
+
+    for limit_tokens in range(110, 400, 3):
+        prompt = foveate.assemble(sections, Budget(limit_tokens), model, show_budget=True)
+
+        assert prompt.count.upper <= limit_tokens
+        assert f"Using {prompt.count.upper}/{limit_tokens} tokens" in prompt.report
+
+
+def test_the_section_on_the_budget_refuses_no_prompt_that_would_fit() -> None:
+    names = [f"part_{number}" for number in range(12)]
+    rules = Section("rules", WORDS * 3, priority="required")
+    sections = [rules, *(Section(name, WORDS * 90) for name in names)]
+    lines = [f"- rules: {foveate.count(rules.text).tokens}", *(f"- {name}: 0" for name in names)]
+
+    def shortest(limit_tokens: int) -> str:
+        using = f"Using {limit_tokens}/{limit_tokens} tokens (100%)"
+        return "\n".join([rules.text, "", "## Context Budget", using, *lines])
+
+    least = next(tokens for tokens in range(500) if foveate.count(shortest(tokens)).tokens <= tokens)
+    prompt = foveate.assemble(sections, Budget(least), show_budget=True)
+
+    assert prompt.text == shortest(least)
+    with pytest.raises(BudgetExceeded, match="context_budget"):
+        foveate.assemble(sections, Budget(least - 1), show_budget=True)
 
 
 def test_two_sections_of_one_name_are_refused() -> None:

@@ -1,12 +1,15 @@
 """What is cut when a prompt does not fit: by priority, and by the rungs of a ladder."""
 
 from collections.abc import Mapping
+from itertools import product
 
 import pytest
 
 import foveate
 from foveate.budget import Budget, Section, SectionRule
 from foveate.errors import BudgetExceeded
+from foveate.values import TokenCount
+from tests.unit.budget.sectioned import Odd
 
 WORDS = "one two three four five six seven eight nine ten "
 LOGS = "\n".join(f"12:{minute:02d} something happened" for minute in range(60))
@@ -81,6 +84,37 @@ def test_a_rung_stops_as_soon_as_the_prompt_fits() -> None:
     prompt = foveate.assemble(sections, Budget(total_tokens=450, ladder="progressive"))
 
     assert actions(prompt) == {"a_log": "kept", "b_log": "truncated"}
+
+
+@pytest.mark.parametrize("rung", [{"last_lines": 2, "of": "log*"}, {"replace": "log*", "with": "[log]"}])
+def test_a_rung_goes_over_the_prompt_a_few_times_however_many_sections_it_names(
+    rung: Mapping[str, object],
+) -> None:
+    class Asked:
+        chars = 0
+
+        def text(self, text: str) -> TokenCount:
+            self.chars += len(text)
+            return TokenCount(len(text), True, len(text))
+
+    logs = [Section(f"log_{number}", f"{WORDS}\n" * 4) for number in range(300)]
+    whole = sum(len(log.text) for log in logs)
+    counter = Asked()
+
+    prompt = foveate.assemble(logs, Budget(whole * 2 // 3, ladder=[rung]), counter)
+
+    assert 100 < len(prompt.cuts) < 300
+    assert counter.chars < 20 * whole
+
+
+def test_a_piece_that_is_put_back_is_within_its_own_cap_also_where_parts_do_not_add_up() -> None:
+    rules = Section("rules", "some rules\n" * 3, priority="required")
+    for cap, limit_tokens in product(range(24, 34), range(40, 60)):
+        log = Section("log", "one line of it " * 40, max_tokens=cap)
+
+        prompt = foveate.assemble([rules, log], Budget(limit_tokens), Odd())
+
+        assert prompt.sections[1].upper <= cap
 
 
 def test_an_empty_context_is_replaced_by_nothing() -> None:

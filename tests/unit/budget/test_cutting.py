@@ -92,6 +92,16 @@ def test_where_there_are_lines_whole_ones_are_kept(lines: list[str], limit_token
             assert kept(Section("lines", whole, keep=keep), limit_tokens) == best
 
 
+@pytest.mark.parametrize("end", ["  ", "\r", " {\t", "\u3000"])
+def test_blanks_at_the_end_of_the_last_line_take_no_room(end: str) -> None:
+    lines = [f"- item {number} of the list" + end for number in range(40)]
+    pieces = ["\n".join(lines[:size]).rstrip() + f"\n{TRUNCATED}" for size in range(1, 40)]
+
+    for limit_tokens in range(30, 300, 7):
+        best = max((piece for piece in pieces if fits(piece, limit_tokens)), key=len)
+        assert kept(Section("lines", "\n".join(lines)), limit_tokens) == best
+
+
 @settings(max_examples=200)
 @given(
     scored=st.lists(
