@@ -9,18 +9,12 @@ from foveate.budget import PRESET, Budget, Keep, Priority, SectionRule
 from foveate.budget.ladders import DROP_LOW_PRIORITY
 from foveate.config import load_agent_budget, load_budget
 from foveate.errors import BadSetting, UnreadableInput
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "budget.yaml"
+from tests.unit.config.refusals import refused
 
 
 def refusal(file: Path, text: str) -> BadSetting:
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(BadSetting) as caught:
-        load_budget(file)
-    return caught.value
+    return refused(load_budget, file)
 
 
 def test_the_example_is_the_preset(root: Path) -> None:

@@ -17,6 +17,7 @@ from foveate.config.documents import document_from, read_document
 from foveate.config.files import read_bytes
 from foveate.config.places import Place
 from foveate.errors import BadSetting, InputError, UnreadableInput
+from tests.unit.config.refusals import refused
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
@@ -47,9 +48,7 @@ def read(text: str, source: str = "a.yaml") -> Any:
 
 
 def refusal(text: str, source: str = "a.yaml") -> BadSetting:
-    with pytest.raises(BadSetting) as caught:
-        document_from(text.encode(), source)
-    return caught.value
+    return refused(document_from, text.encode(), source)
 
 
 @settings(max_examples=150)

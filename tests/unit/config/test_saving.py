@@ -6,9 +6,7 @@ import stat
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import sleep
 
 import pytest
@@ -45,18 +43,6 @@ for turn in range(30):
     rules = {f"s{number}": SectionRule(max_tokens=count) for number in range(count)}
     save_agent_budget(Path(sys.argv[1]), Budget(count, sections=rules))
 """
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "budget.yaml"
-
-
-@pytest.fixture(scope="module")
-def lasting_file() -> Iterator[Path]:
-    """One for all examples of a property."""
-    with TemporaryDirectory() as folder:
-        yield Path(folder) / "budget.yaml"
 
 
 def started(code: str, file: Path) -> "subprocess.Popen[str]":

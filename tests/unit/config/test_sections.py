@@ -14,6 +14,7 @@ from foveate.config import load_sections, sections_from
 from foveate.config.sections import SECTIONS_LIMIT_BYTES
 from foveate.errors import BadSetting, UnreadableInput
 from tests.unit.config.made import caps, names, shares, texts
+from tests.unit.config.refusals import refused
 
 fields = st.fixed_dictionaries(
     {},
@@ -33,9 +34,7 @@ contents = st.fixed_dictionaries({"text": texts}) | st.fixed_dictionaries(
 
 
 def refusal(text: str, source: str = "a.yaml") -> BadSetting:
-    with pytest.raises(BadSetting) as caught:
-        sections_from(text.encode(), source)
-    return caught.value
+    return refused(sections_from, text.encode(), source)
 
 
 @settings(max_examples=150)
@@ -196,11 +195,8 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     for name in ("1-notes.md", "2-notes.txt"):
         (tmp_path / name).write_text("x", encoding="utf-8")
 
-    with pytest.raises(BadSetting) as caught:
-        load_sections(tmp_path)
-    assert (
-        str(caught.value) == f"{tmp_path}/2-notes.txt: gives a section 'notes', as {tmp_path}/1-notes.md does"
-    )
+    said = str(refused(load_sections, tmp_path))
+    assert said == f"{tmp_path}/2-notes.txt: gives a section 'notes', as {tmp_path}/1-notes.md does"
 
 
 @pytest.mark.parametrize(
