@@ -1,0 +1,92 @@
+"""Privacy: what of a memory may be seen at all.
+
+Everything that is read goes through here before anybody else can look at it. What is private is not marked and
+left to every reader to skip: it is gone, its text too, so that no reader can forget to.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import msgspec
+
+from foveate.errors import BadOption
+from foveate.memory.outline import Entry, Outline
+
+PRIVACY_TAGS = frozenset({"private", "@personal"})
+"""What is private unless the configuration says otherwise."""
+
+
+class PublicOutline(Outline, frozen=True):
+    """An outline that has come through the gate. Nothing else makes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Lets through what has none of these tags, neither itself nor by what it stands in."""
+
+    tags: frozenset[str] = PRIVACY_TAGS
+
+    @classmethod
+    def adding(cls, tags: Iterable[str], *, to: Iterable[str] = PRIVACY_TAGS) -> Self:
+        """A gate for the tags of the configuration and those of a call, which only ever add to them.
+
+        Raises:
+            BadOption: a single text, which would be taken letter by letter, or a tag that is none.
+        """
+        return cls(frozenset(_bare(tag) for given in (to, tags) for tag in _each(given)))
+
+    def is_private(self, tag: str) -> bool:
+        """Whether a tag is one of these, with or without colons and whatever its case."""
+        return _bare(tag) in self.tags
+
+    def admitted(self, outline: Outline) -> PublicOutline:
+        """What may be seen of `outline`, with a text that holds nothing else.
+
+        A private entry takes everything below it along; what is wrong with it is not told either.
+        """
+        hidden_level: int | None = None
+        kept: list[Entry] = []
+        for entry in outline.entries:
+            if hidden_level is not None and entry.level > hidden_level:
+                continue
+            hidden_level = entry.level if any(map(self.is_private, entry.tags)) else None
+            if hidden_level is None:
+                kept.append(entry)
+        if len(kept) == len(outline.entries):
+            return PublicOutline(outline.text, outline.entries, outline.problems)
+        pieces = [outline.text[entry.start : entry.end] for entry in kept]
+        return PublicOutline("".join(pieces), _moved(kept), ())
+
+
+def _moved(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries with their places in a text that has nothing but them."""
+    found, at = [], 0
+    for entry in entries:
+        by = at - entry.start
+        found.append(
+            msgspec.structs.replace(
+                entry,
+                start=at,
+                body=entry.body + by,
+                content=entry.content + by,
+                end=entry.end + by,
+            )
+        )
+        at += entry.end - entry.start
+    return found
+
+
+def _each(tags: Iterable[str]) -> Iterator[str]:
+    """The tags one by one, also of those that are written as Org does: `:one:two:`."""
+    if isinstance(tags, str):
+        raise BadOption(f"privacy tags are a list, also where there is only one: [{tags!r}]", path=("private",))
+    for tag in tags:
+        parts = [part for part in str(tag).split(":") if _bare(part)]
+        if not parts:
+            raise BadOption(f"a privacy tag is a word, not {tag!r}", path=("private",))
+        yield from parts
+
+
+def _bare(tag: str) -> str:
+    return tag.strip().strip(":#").strip().casefold()
