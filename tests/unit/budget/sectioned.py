@@ -128,6 +128,7 @@ def counters() -> dict[str, TextCounter]:
         "claude-sonnet-4-5",
         "gemini-2.5-flash",
         "mistral-7b",
+        "mixtral-8x7b",  # the only vocabulary that comes along and has no seams
         "qwen3-32b",
         "nobody/knows",
     )

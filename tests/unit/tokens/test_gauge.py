@@ -16,7 +16,7 @@ from tests.unit.tokens.texts import any_texts, texts
 
 MODELS = (
     "gpt-4o", "gpt-4", "claude-sonnet-4-5", "claude-opus-4-7", "gemini-2.5-flash", "llama-3.3-70b", "qwen3-32b",
-    "deepseek-chat", "mistral-7b", "nobody/knows-this",
+    "deepseek-chat", "mistral-7b", "mixtral-8x7b", "nobody/knows-this",
 )  # fmt: skip
 
 
