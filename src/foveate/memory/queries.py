@@ -1,0 +1,220 @@
+"""Queries: which nodes of a memory are meant by a tag, a state, a type, words, or when they were changed.
+
+Nodes have come through the gate before they come here. Times without a zone are those of whoever wrote them;
+times with one, such as a file's, are seen from the zone that is given.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from heapq import nlargest
+from typing import Self
+
+from foveate.errors import BadOption
+from foveate.memory.nodes import Node
+from foveate.memory.outline import StampKind
+
+PROJECT = "project"
+RECENT = 10
+"""How many finished tasks are recent, unless somebody says otherwise."""
+
+_GROUPS: dict[str, Callable[[Node], bool]] = {
+    "any": lambda node: bool(node.todo),
+    "open": lambda node: bool(node.todo) and not node.entry.is_done,
+    "done": lambda node: node.entry.is_done,
+}
+_AGO = re.compile(r"([0-9]{1,9})\s*([hdw])", re.IGNORECASE)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_AGO_HOURS = {"h": 1, "d": 24, "w": 7 * 24}
+_MOMENTS = "a date (2026-11-01), a time (2026-11-01T09:30) or how long ago (12h, 7d, 2w)"
+_PHRASE = re.compile(r'"([^"]*)"|(\S+)')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What to look for; a node has to match all that is said, and what is None is not asked.
+
+    - `tag`: one of the node's own or of what it stands in, whole, with or without colons, in any case; of
+      several, `:a:b:`, all.
+    - `todo`: a state in any case, or one of three groups: `any` state, `open` (any but the done ones), `done`
+      (every state that its file counts as done, so also CANCELLED where that is one).
+    - `type`: what the node says it is, or `project`, `task`, `document`, `note`; in any case.
+    - `text`: words that all stand in its title or its own text, in any order and any case, also as parts of
+      longer words; what is in double quotes has to stand there as it is, wherever the lines are broken.
+    - `since`, `until`: when it was changed last, both included.
+    """
+
+    tag: str | None = None
+    todo: str | None = None
+    type: str | None = None
+    text: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    zone: tzinfo | None = None
+    """From where times with a zone are seen; that of this machine where it is None."""
+    _tags: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
+    _phrases: tuple[re.Pattern[str], ...] = field(init=False, repr=False, compare=False, default=())
+
+    def __post_init__(self) -> None:
+        """Refuse what nothing could match.
+
+        Raises:
+            BadOption: a tag, state, type or text that is empty, or a time after which the other cannot come.
+        """
+        object.__setattr__(self, "_tags", frozenset(map(_bare, _parts(self.tag or ""))))
+        object.__setattr__(self, "_phrases", tuple(_phrases(self.text or "")))
+        for name, says in (
+            ("tag", self._tags),
+            ("todo", (self.todo or "").strip()),
+            ("type", (self.type or "").strip()),
+            ("text", self._phrases),
+        ):
+            if getattr(self, name) is not None and not says:
+                raise BadOption(f"{name} is empty: say what to look for, or leave it out", path=(name,))
+        for name in ("since", "until"):
+            moment = getattr(self, name)
+            if moment is None:
+                continue
+            if not isinstance(moment, datetime):
+                raise BadOption(f"{name} is a datetime, not {moment!r}; Query.of reads texts", path=(name,))
+            object.__setattr__(self, name, wall_time(moment, self.zone))
+        if self.since and self.until and self.since > self.until:
+            raise BadOption(f"since ({self.since}) is later than until ({self.until})", path=("since",))
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        tag: str | None = None,
+        todo: str | None = None,
+        type: str | None = None,  # noqa: A002  # the spec's word
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        now: datetime,
+    ) -> Self:
+        """A query as a user writes it.
+
+        A moment is a date (`2026-11-01`), a time (`2026-11-01T09:30`, with or without a zone) or how long
+        before `now` (`12h`, `7d`, `2w`). Since a date is from its beginning on, until a date is to its end.
+
+        Raises:
+            BadOption: a value that cannot be read; says what can be.
+        """
+        return cls(
+            tag=tag,
+            todo=todo,
+            type=type,
+            text=text,
+            since=None if since is None else _moment(since, now, "since", time.min),
+            until=None if until is None else _moment(until, now, "until", time.max),
+            zone=now.tzinfo,
+        )
+
+    def matches(self, node: Node) -> bool:
+        """Whether `node` is one of those that are looked for."""
+        return (
+            (self.todo is None or _has_state(node, self.todo))
+            and (self.type is None or node.type.casefold() == self.type.strip().casefold())
+            and (not self._tags or self._tags.issubset(map(_bare, node.tags)))
+            and self._is_in_time(node)
+            and (not self._phrases or self._is_said_in(node))
+        )
+
+    def _is_in_time(self, node: Node) -> bool:
+        if self.since is self.until is None:
+            return True
+        changed = wall_time(node.modified, self.zone)
+        return (self.since is None or self.since <= changed) and (self.until is None or changed <= self.until)
+
+    def _is_said_in(self, node: Node) -> bool:
+        # No phrase goes from a title on into the text: it would have to hold this character.
+        said = _folded(f"{node.title}\0{node.content}")
+        return all(phrase.search(said) for phrase in self._phrases)
+
+
+def found(nodes: Iterable[Node], query: Query) -> Iterator[Node]:
+    """Those of `nodes` that match, in their order."""
+    return filter(query.matches, nodes)
+
+
+def active_projects(nodes: Iterable[Node]) -> Iterator[Node]:
+    """The nodes that are tagged as a project, themselves and not by what they stand in, and are not done."""
+    for node in nodes:
+        entry = node.entry
+        if not entry.is_done and any(_bare(tag) == PROJECT for tag in entry.tags):
+            yield node
+
+
+def recent_tasks(nodes: Iterable[Node], limit: int = RECENT, *, zone: tzinfo | None = None) -> list[Node]:
+    """The finished tasks, newest first: by when they were closed, or changed last where that is not said.
+
+    Those of the same moment stand as in their files.
+
+    Raises:
+        BadOption: a limit below 0.
+    """
+    if limit < 0:
+        raise BadOption(f"limit is a number of tasks, 0 or more, not {limit}", path=("limit",))
+    return nlargest(
+        limit, (node for node in nodes if node.entry.is_done), key=lambda node: finished(node, zone)
+    )
+
+
+def finished(node: Node, zone: tzinfo | None = None) -> datetime:
+    """When it was closed, or changed last where that is not said; in the time of the one who wrote it."""
+    closed = [stamp.at for stamp in node.entry.stamps if stamp.kind is StampKind.CLOSED]
+    return wall_time(max(closed, default=node.modified), zone)
+
+
+def wall_time(moment: datetime, zone: tzinfo | None) -> datetime:
+    """What a clock on the wall shows in `zone`; a time without a zone is such a one already."""
+    if moment.tzinfo is None:
+        return moment
+    try:
+        return moment.astimezone(zone).replace(tzinfo=None)
+    except OverflowError:  # in the first or last hours that there are
+        return moment.replace(tzinfo=None)
+
+
+def _has_state(node: Node, wanted: str) -> bool:
+    wanted = wanted.strip().casefold()
+    return node.todo.casefold() == wanted or (wanted in _GROUPS and _GROUPS[wanted](node))
+
+
+def _moment(said: str, now: datetime, name: str, of_day: time) -> datetime:
+    text = said.strip()
+    try:
+        if ago := _AGO.fullmatch(text):
+            # Hours that have passed, also where clocks were changed meanwhile.
+            passed = timedelta(hours=int(ago[1]) * _AGO_HOURS[ago[2].lower()])
+            return (now.astimezone(UTC) if now.tzinfo else now) - passed
+        if not _DATE.match(text):
+            raise ValueError(text)
+        if len(text) == len("2026-11-01"):
+            return datetime.combine(date.fromisoformat(text), of_day)
+        return datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise BadOption(f"{name} is {_MOMENTS}, not {said!r:.60}", path=(name,)) from None
+
+
+def _phrases(text: str) -> Iterator[re.Pattern[str]]:
+    for quoted, word in _PHRASE.findall(_folded(text)):
+        words = quoted.split() or [word]
+        if any(words):
+            yield re.compile(r"\s+".join(map(re.escape, words)))
+
+
+def _folded(text: str) -> str:
+    """Without what makes no difference: case, and whether an accent is a character of its own."""
+    return text.casefold() if text.isascii() else unicodedata.normalize("NFC", text).casefold()
+
+
+def _parts(tag: str) -> list[str]:
+    return [part for part in tag.split(":") if _bare(part)]
+
+
+def _bare(tag: str) -> str:
+    return tag.strip().strip(":#").strip().casefold()
