@@ -1,0 +1,106 @@
+"""The newest lines of a log, read from its end, however long it is."""
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from foveate.errors import BadOption
+
+VARIABLE = "CONTEXT_LOG_LIMIT"
+DEFAULT_LINES = 20
+
+_BLOCK_BYTES = 64 * 1024
+# What is read at most: room for lines of 4 KB, so that one without an end does not bring a whole file along.
+_MOST_BYTES = 1024 * 1024
+_LINE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """The newest lines, oldest first and without their ends, and in words what could not be had."""
+
+    lines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def log_limit(environment: Mapping[str, str]) -> int:
+    """How many lines are shown: what `CONTEXT_LOG_LIMIT` says, 20 where it says nothing.
+
+    Raises:
+        BadOption: it is no whole number, or below 0.
+    """
+    said = environment.get(VARIABLE, "").strip().strip("\"'")
+    if not said:
+        return DEFAULT_LINES
+    try:
+        lines = int(said)
+    except ValueError:  # also for one of thousands of digits
+        lines = -1
+    if lines < 0:
+        raise BadOption(
+            f"{VARIABLE} is a whole number of lines, 0 or more, not {said!r:.40}; or unset it", path=(VARIABLE,)
+        )
+    return lines
+
+
+def log_tail(path: str | Path, limit_lines: int = DEFAULT_LINES) -> LogTail:
+    r"""The newest lines of the file at `path`, as `tail -n` has them.
+
+    A line ends with `\n` or `\r\n`; the last may still be without its end. What is not UTF-8 is shown as
+    U+FFFD. A file that is not there, as happens while logs are rotated, or that cannot be read gives no lines
+    and a warning. Where lines are longer than 4 KB on average, only as many are shown as that gives room for
+    (but 1 MB at least), and the first of them may lack its beginning.
+
+    Raises:
+        BadOption: a number of lines below 0.
+    """
+    if limit_lines < 0:
+        raise BadOption(
+            f"limit_lines is a number of lines, 0 or more, not {limit_lines}", path=("limit_lines",)
+        )
+    try:
+        # Not to wait for whoever writes into a pipe.
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        return LogTail(warnings=(f"{path}: {error.strerror or error}",))
+    except ValueError:  # a NUL, or half of a surrogate pair
+        return LogTail(warnings=(f"{str(path)!r}: no file can have this name",))
+    try:
+        status = os.fstat(opened)
+        if not stat.S_ISREG(status.st_mode):
+            return LogTail(warnings=(f"{path}: this is no file",))
+        return tail_of(
+            lambda start, size: os.pread(opened, size, start), status.st_size, limit_lines, name=str(path)
+        )
+    except OSError as error:
+        return LogTail(warnings=(f"{path}: {error.strerror or error}",))
+    finally:
+        os.close(opened)
+
+
+def tail_of(read: Callable[[int, int], bytes], size: int, limit_lines: int, *, name: str) -> LogTail:
+    """The newest lines of `size` bytes, of which `read` gives some by their start and number."""
+    most = max(_MOST_BYTES, limit_lines * _LINE_BYTES)
+    blocks: list[bytes] = []
+    start, ends = size, 0
+    # The end of the last line is not the beginning of another, so one more is wanted than there are lines.
+    while limit_lines and start > 0 and ends <= limit_lines and size - start < most:
+        length = min(_BLOCK_BYTES, start, most - (size - start))
+        block = read(start - length, length)
+        if len(block) < length:
+            return LogTail(warnings=(f"{name}: it became shorter while it was read",))
+        start -= length
+        ends += block.count(b"\n")
+        blocks.append(block)
+    found = b"".join(reversed(blocks)).split(b"\n")
+    if not found[-1]:
+        found.pop()
+    warnings: tuple[str, ...] = ()
+    if start > 0 and len(found) <= limit_lines and found:
+        # Not its whole first line: of a character that is cut in two, nothing is left.
+        found[0] = found[0].lstrip(bytes(range(0x80, 0xC0)))
+        warnings = (f"{name}: lines so long that the oldest shown may lack its beginning",)
+    shown = found[-limit_lines:] if limit_lines else []
+    return LogTail(tuple(line.removesuffix(b"\r").decode("utf-8", "replace") for line in shown), warnings)
