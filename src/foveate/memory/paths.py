@@ -1,0 +1,61 @@
+"""Paths as people write them in configuration: with `~`, with variables, and with quotes that got in."""
+
+import os
+import pwd
+import re
+import string
+from collections.abc import Mapping
+
+from foveate.errors import BadOption
+
+StrPath = str | os.PathLike[str]
+"""Wherever the name of a file or a folder is asked for."""
+
+_STRAY = string.whitespace + "\"'"
+_VARIABLE = re.compile(r"\$(?:(?P<bare>\w+)|\{(?P<braced>[^{}]*)\})", re.ASCII)
+
+
+def expanded(path: StrPath, environ: Mapping[str, str], *, key: tuple[str | int, ...] = ("path",)) -> str:
+    """The path that is meant: `$VAR`, `${VAR}`, `~` and `~name` put in, blanks and quotes around it taken off.
+
+    What a variable holds is not looked through for further variables, only for `~` and quotes. A dollar sign
+    that begins no name stays.
+
+        >>> expanded("'$NOTES/garden'", {"NOTES": "~/notes", "HOME": "/home/ana"})
+        '/home/ana/notes/garden'
+
+    Raises:
+        BadOption: there is no such variable or user, or nothing is left; `key` leads to the setting.
+    """
+    written = os.fspath(path)
+
+    def value(found: re.Match[str]) -> str:
+        name = found["braced"] if found["bare"] is None else found["bare"]
+        if name not in environ:
+            raise BadOption(f"{written!r}: there is no variable {name!r} in the environment", path=key)
+        return _unquoted(environ[name])
+
+    whole = _unquoted(_VARIABLE.sub(value, _unquoted(written)))
+    if "\0" in whole:
+        raise BadOption(f"{written!r}: a path has no zero byte in it", path=key)
+    if whole.startswith("~"):
+        name, slash, rest = whole[1:].partition("/")
+        whole = (_home(name, environ, written, key).rstrip("/") + slash + rest) or "/"
+    if not whole:
+        raise BadOption(f"{written!r} names no file or folder", path=key)
+    return whole
+
+
+def _unquoted(text: str) -> str:
+    """Without blanks and quotes at its ends, of which there may be one too few."""
+    return text.strip(_STRAY)
+
+
+def _home(name: str, environ: Mapping[str, str], written: str, key: tuple[str | int, ...]) -> str:
+    if not name and environ.get("HOME"):
+        return environ["HOME"]
+    try:
+        return (pwd.getpwnam(name) if name else pwd.getpwuid(os.getuid())).pw_dir
+    except (KeyError, UnicodeEncodeError):
+        missing = f"user {name!r}" if name else "home folder: set HOME"
+        raise BadOption(f"{written!r}: there is no {missing}", path=key) from None
