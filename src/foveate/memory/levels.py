@@ -1,0 +1,202 @@
+"""Which nodes a view shows, and how much of each: the most relevance for the tokens.
+
+With a query, what matches it best is shown, whole where it can be. Without one, a focus is shown whole, what is
+near to it in outline, and of the rest the titles: those of what stands before the focus first, since a provider
+that caches prompts can use again what comes before a change, and nothing that comes after.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foveate.memory.page import Page
+from foveate.memory.view import Level
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from foveate.memory.forest import Forest
+
+OUTLINED_DEPTH = 2
+"""Without a limit, titles are shown down to here."""
+
+# Relevance decides, and of what is about as relevant the shorter goes first (see ./bench memory-recall).
+_SHARPNESS = 6.0
+_LENGTH = 0.25
+# Nothing that is less relevant than this is shown for its relevance.
+_IRRELEVANT = 0.02
+# Of a node that would take more than this part of the limit alone, an excerpt is shown.
+_LARGEST_PART = 0.5
+# The least that a title takes, to know how many can be shown at all.
+_LEAST_TITLE_TOKENS = 6
+_CHARS_PER_TOKEN = 4
+# What is near to the focus has a quarter of the limit, or more in steps: so what is far stays as it is while
+# the focus moves from one node to the next.
+_NEAR_PART, _STEPS = 4, 16
+# What stands after it has a third of what is left; more only where before it there is not as much to show.
+_AFTER_PART = 3
+# So much can go to what is similar to the focus, wherever it stands.
+_SIMILAR_PART = 16
+_ROUNDS = 2
+_SMALL_PART = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a view is to show; places are those of the forest, and `inside` where it begins and ends.
+
+    `relevance` and `similarity` have a number for each node. `lines` gives the numbers of the lines of a node's
+    body, the most relevant first.
+    """
+
+    inside: tuple[int, int]
+    focus: int | None
+    relevance: "NDArray[np.float32] | None"
+    similarity: "NDArray[np.float32]"
+    threshold: float
+    lines: Callable[[int], Sequence[int]] | None
+
+
+def outline(page: Page, wish: Wish) -> None:
+    """Fill a page that has no limit."""
+    forest, (first, last) = page.forest, wish.inside
+    endless = int(np.iinfo(np.int64).max)
+    shown = np.arange(first, last)
+    base = int(forest.depth[first]) if last > first else 0
+    page.put_all(shown[forest.depth[first:last] <= base + OUTLINED_DEPTH].tolist(), Level.TITLE, endless)
+    if wish.focus is not None:
+        page.put_all([wish.focus], Level.FULL, endless)
+        page.put_all(_children(forest, wish.focus), Level.TITLE, endless)
+    page.put_all(_similar(wish), Level.FULL, endless)
+
+
+def fill(page: Page, wish: Wish, limit_tokens: int) -> None:
+    """Fill a page up to its limit; the focus is on it already."""
+    if wish.relevance is not None:
+        _fill_by_relevance(page, wish, wish.relevance, limit_tokens)
+    elif wish.focus is not None:
+        _fill_around(page, wish, wish.focus, limit_tokens)
+    for _ in range(_ROUNDS):
+        # Less than what each block was put down with. To use the last of it, something far would come and go.
+        if limit_tokens - page.count().upper <= limit_tokens // _SMALL_PART:
+            return
+        _fill_titles(page, _by_depth(page.forest, wish), limit_tokens)
+        newest = [place for places in _by_depth(page.forest, wish) for place in _few(places, limit_tokens)]
+        _fill_whole(page, wish, newest, limit_tokens)
+
+
+def _fill_titles(page: Page, depths: "Iterable[NDArray[np.int64]]", room_tokens: int) -> None:
+    for places in depths:
+        if page.used_tokens + _LEAST_TITLE_TOKENS > room_tokens:
+            break
+        page.put_all(_few(places, room_tokens - page.used_tokens), Level.TITLE, room_tokens)
+
+
+def _fill_by_relevance(page: Page, wish: Wish, relevance: "NDArray[np.float32]", limit_tokens: int) -> None:
+    first, last = wish.inside
+    tokens = page.forest.chars[first:last] / _CHARS_PER_TOKEN + 2 * _LEAST_TITLE_TOKENS
+    worth = np.exp(_SHARPNESS * relevance[first:last]) / tokens**_LENGTH
+    candidates = np.flatnonzero(relevance[first:last] > _IRRELEVANT)
+    most = min(len(candidates), max(limit_tokens // _LEAST_TITLE_TOKENS, 64))
+    if most < len(candidates):
+        candidates = candidates[np.argpartition(-worth[candidates], most)[:most]]
+    best = candidates[np.argsort(-worth[candidates], kind="stable")] + first
+    _fill_whole(page, wish, best.tolist(), limit_tokens)
+
+
+def _fill_whole(page: Page, wish: Wish, places: Sequence[int], limit_tokens: int) -> None:
+    """Show nodes whole as long as there is room, and of the first that has none an excerpt."""
+    largest = int(limit_tokens * _LARGEST_PART)
+    run: list[int] = []
+    for place in places:
+        if page.forest.chars[place] <= largest * _CHARS_PER_TOKEN:
+            run.append(place)
+            continue
+        missed = page.put_all(run, Level.FULL, limit_tokens)
+        run = []
+        if missed is not None:
+            places = [missed]
+            break
+        _put_excerpt(page, wish, place, min(limit_tokens, page.used_tokens + largest))
+    missed = page.put_all(run, Level.FULL, limit_tokens)
+    if missed is not None:
+        page.count()
+        _put_excerpt(page, wish, missed, limit_tokens)
+
+
+def _put_excerpt(page: Page, wish: Wish, place: int, room_tokens: int) -> None:
+    if place not in page.blocks:
+        page.put_excerpt(place, room_tokens, wish.lines(place) if wish.lines else None)
+
+
+def _fill_around(page: Page, wish: Wish, focus: int, limit_tokens: int) -> None:
+    forest = page.forest
+    document = forest.document_of[focus]
+    start, end = forest.starts[document], forest.starts[document + 1]
+    step = max(limit_tokens // _STEPS, 1)
+    taken = page.used_tokens
+    near_tokens = max(limit_tokens // _NEAR_PART, -(-taken // step) * step)
+    far_tokens = taken + max(limit_tokens - near_tokens, 0)
+    before, after = (lambda places: places < start), (lambda places: places >= end)
+    _fill_titles(page, _by_depth(forest, wish, after), taken + (far_tokens - taken) // _AFTER_PART)
+    _fill_titles(page, _by_depth(forest, wish, before), far_tokens)
+    _fill_titles(page, _by_depth(forest, wish, after), far_tokens)
+    similar_tokens = min(limit_tokens, page.used_tokens + limit_tokens // _SIMILAR_PART)
+    page.put_all(_similar(wish)[:_STEPS], Level.FULL, similar_tokens)
+    near = _few(_nearest(forest, wish, focus), limit_tokens)
+    for _ in range(_ROUNDS):
+        page.put_all(near, Level.TITLE, limit_tokens)
+        page.count()
+    _fill_whole(page, wish, near, limit_tokens)
+
+
+def _by_depth(
+    forest: "Forest", wish: Wish, where: "Callable[[NDArray[np.int64]], NDArray[np.bool_]] | None" = None
+) -> "Iterator[NDArray[np.int64]]":
+    """Nodes to be shown as titles: those of the same depth together, the newest first; all, or some."""
+    first, last = wish.inside
+    order = forest.newest_first
+    if (first, last) != (0, len(order)):
+        order = order[(order >= first) & (order < last)]
+    if where is not None:
+        order = order[where(order)]
+    depths = forest.depth[order]
+    for depth in range(int(depths.max()) + 1 if len(depths) else 0):
+        yield order[np.searchsorted(depths, depth) : np.searchsorted(depths, depth, side="right")]
+
+
+def _nearest(forest: "Forest", wish: Wish, focus: int) -> "NDArray[np.int64]":
+    """The nodes of the focus's own document, the nearest to it in the tree first, of equals the first."""
+    document = forest.document_of[focus]
+    start = max(int(forest.starts[document]), wish.inside[0])
+    end = min(int(forest.starts[document + 1]), wish.inside[1])
+    distance = forest.depth[start:end] + forest.depth[focus]
+    for above in [*forest.path(focus), focus]:
+        if above >= start:
+            within = slice(above - start, int(forest.end[above]) - start)
+            distance[within] = (
+                forest.depth[above : int(forest.end[above])] + forest.depth[focus] - 2 * forest.depth[above]
+            )
+    return np.argsort(distance, kind="stable") + start
+
+
+def _children(forest: "Forest", place: int) -> list[int]:
+    below = np.arange(place + 1, int(forest.end[place]))
+    return [int(child) for child in below[forest.parent[below] == place]]
+
+
+def _similar(wish: Wish) -> list[int]:
+    """What is so similar that it is shown for that, the most similar first."""
+    first, last = wish.inside
+    similarity = wish.similarity[first:last]
+    found = np.flatnonzero(similarity >= wish.threshold)
+    ordered = found[np.argsort(-similarity[found], kind="stable")] + first
+    return [place for place in ordered.tolist() if place != wish.focus]
+
+
+def _few(places: "NDArray[np.int64]", room_tokens: int) -> list[int]:
+    """As many of the first as there can be room for."""
+    few: list[int] = places[: max(room_tokens, 0) // _LEAST_TITLE_TOKENS + 1].tolist()
+    return few

@@ -1,0 +1,169 @@
+"""A page: a view while it is being filled, within its limit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from foveate.budget.cutting import Body, Parts, Room, cut
+from foveate.budget.sections import Keep
+from foveate.budget.standing import text_of
+from foveate.memory.blocks import body, heading
+from foveate.memory.forest import Forest
+from foveate.memory.view import Level, View, ViewFormat, ViewNode
+from foveate.tokens.gauge import Gauge, Part
+from foveate.values import TokenCount
+
+_BETWEEN = "\n"
+# So many blocks are measured at once, which is much quicker than one by one.
+_BATCH = 64
+# After so many that do not fit, hardly any other will.
+_PATIENCE = 24
+
+_RANKS = {Level.HIDDEN: 0, Level.TITLE: 1, Level.EXCERPT: 2, Level.FULL: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A node on a page: how much of it, as which text, and how many tokens that is with the end of its line."""
+
+    level: Level
+    parts: Parts
+    tokens: int
+
+
+@dataclass(slots=True)
+class Page:
+    """Nodes by their place in the forest, each with what is shown of it.
+
+    A node never stands without what it stands in: whoever puts it there pays for those titles too.
+    """
+
+    forest: Forest
+    gauge: Gauge
+    form: ViewFormat
+    first: int = 0
+    """What stands before this place is never shown."""
+    similarity: Mapping[int, float] = field(default_factory=dict)
+    """Of the nodes that are shown for it, which say so."""
+    blocks: dict[int, Block] = field(default_factory=dict)
+    """In the order in which they were put there."""
+    used_tokens: int = 0
+
+    def put_all(self, places: Sequence[int], level: Level, room_tokens: int) -> int | None:
+        """Put those nodes on the page that fit in `room_tokens`; gives the first that did not."""
+        missed: list[int] = []
+        for start in range(0, len(places), _BATCH):
+            batch = [place for place in places[start : start + _BATCH] if self._adds(place, level)]
+            tapes = self.gauge.tapes([self._text(place, level) for place in batch])
+            for place, tape in zip(batch, tapes, strict=True):
+                if not self._put(place, Block(level, (tape,), tape.total.upper + 1), room_tokens):
+                    missed.append(place)
+                if len(missed) > _PATIENCE:
+                    return missed[0]
+        return missed[0] if missed else None
+
+    def put_excerpt(self, place: int, room_tokens: int, relevant: Sequence[int] | None = None) -> bool:
+        """Put the largest piece of a node on the page that fits: its first lines, or those that are `relevant`.
+
+        `relevant` are the numbers of lines of its body, the most relevant first. Where there is no room for
+        more than the heading nothing is put there.
+        """
+        tape = self.gauge.tape(self._text(place, Level.FULL))
+        head = len(self._text(place, Level.TITLE))
+        above = sum(block.tokens for block in self._missing_above(place).values())
+        room = Room(self.gauge, room_tokens - self.used_tokens - above - 1)
+        piece = Body(tape=tape, keep=Keep.HEAD, start=0, end=len(tape.text.rstrip()))
+        if relevant is not None:
+            piece = _ranked(piece, head, relevant)
+        parts = cut(piece, room)
+        if parts is None or len(text_of(parts[:-1]).rstrip()) <= head:
+            return False
+        return self._put(place, Block(Level.EXCERPT, parts, self.gauge.count(parts).upper + 1), room_tokens)
+
+    def put_alone(self, place: int, room_tokens: int) -> bool:
+        """Put the title of a node on the page, and of what it stands in only the nearest that fit."""
+        (tape,) = self.gauge.tapes([self._text(place, Level.TITLE)])
+        above = list(self._missing_above(place).items())[::-1]
+        if tape.total.upper > room_tokens:
+            return False
+        self.blocks[place] = Block(Level.TITLE, (tape,), tape.total.upper + 1)
+        for each, block in above:
+            self.blocks[each] = block
+            if self.count().upper > room_tokens:
+                del self.blocks[each]
+                break
+        self.count()
+        return True
+
+    def take_off_last(self) -> None:
+        """Take off again what was put on the page last."""
+        self.used_tokens -= self.blocks.popitem()[1].tokens
+
+    def count(self) -> TokenCount:
+        """How many tokens the page is, counted whole; from then on this is what it takes."""
+        count = self.gauge.count(self._parts())
+        self.used_tokens = count.upper
+        return count
+
+    def view(self, limit_tokens: int | None, scores: Mapping[int, float]) -> View:
+        """The page as it is."""
+        nodes = self.forest.nodes
+        return View(
+            text=text_of(self._parts()),
+            count=self.count(),
+            limit_tokens=limit_tokens,
+            nodes=tuple(
+                ViewNode(nodes[place].id, nodes[place].title, block.level, scores[place], block.tokens - 1)
+                for place, block in sorted(self.blocks.items())
+            ),
+        )
+
+    def _text(self, place: int, level: Level) -> str:
+        node = self.forest.nodes[place]
+        head = heading(node, self.form, self.similarity.get(place))
+        said = body(node, self.form) if level is Level.FULL else ""
+        return f"{head}{_BETWEEN}{said}" if said else head
+
+    def _adds(self, place: int, level: Level) -> bool:
+        there = self.blocks.get(place)
+        return there is None or _RANKS[level] > _RANKS[there.level]
+
+    def _put(self, place: int, block: Block, room_tokens: int) -> bool:
+        above = self._missing_above(place)
+        there = self.blocks.get(place)
+        tokens = self.used_tokens + block.tokens - (there.tokens if there else 0)
+        tokens += sum(each.tokens for each in above.values())
+        if tokens > room_tokens:
+            return False
+        self.blocks.update(above)
+        self.blocks[place] = block
+        self.used_tokens = tokens
+        return True
+
+    def _missing_above(self, place: int) -> dict[int, Block]:
+        """The titles of what a node stands in, as far as they are not there yet."""
+        missing = []
+        while (place := int(self.forest.parent[place])) >= self.first and place not in self.blocks:
+            missing.append(place)
+        tapes = self.gauge.tapes([self._text(place, Level.TITLE) for place in reversed(missing)])
+        return {
+            place: Block(Level.TITLE, (tape,), tape.total.upper + 1)
+            for place, tape in zip(reversed(missing), tapes, strict=True)
+        }
+
+    def _parts(self) -> list[Part]:
+        found: list[Part] = []
+        for _, block in sorted(self.blocks.items()):
+            found += [_BETWEEN, *block.parts]
+        return found[1:]
+
+
+def _ranked(piece: Body, head: int, relevant: Sequence[int]) -> Body:
+    """The same with the heading and each line as items, the heading first of all."""
+    text = piece.tape.text
+    items, at = [(0, head)], head + len(_BETWEEN)
+    while at <= piece.end:
+        end = text.find(_BETWEEN, at, piece.end)
+        items.append((at, piece.end if end < 0 else end))
+        at = items[-1][1] + len(_BETWEEN)
+    ranking = [0, *(number + 1 for number in relevant if number + 1 < len(items))]
+    return Body(tape=piece.tape, keep=Keep.RELEVANT, start=0, end=piece.end, items=items, ranking=ranking)

@@ -1,0 +1,136 @@
+"""Rendering: from a forest, and what is looked for in it, to a view within its limit."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foveate.errors import BudgetExceeded
+from foveate.memory.blocks import body, heading
+from foveate.memory.forest import Forest
+from foveate.memory.levels import Wish, fill, outline
+from foveate.memory.page import Page
+from foveate.memory.view import Level, View, ViewFormat
+from foveate.memory.words import words
+from foveate.tokens.gauge import Gauge
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from foveate.memory.relevance import Scores
+
+# A line beside one that matches is of some use too.
+_NEIGHBOUR = 0.3
+# How often a focus that does not fit is cut anew, by what it was over.
+_TRIES = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is looked at: a node, what matches a query, both or neither, in all of the forest or a part of it.
+
+    `scores` are those to the query, otherwise to the focus; None where there is neither.
+    """
+
+    inside: tuple[int, int]
+    focus: int | None = None
+    query: str | None = None
+    scores: "Scores | None" = None
+    threshold: float = 0.75
+
+
+def render(forest: Forest, look: Look, *, limit_tokens: int | None, form: ViewFormat, gauge: Gauge) -> View:
+    """What is shown of `forest`: whoever looks sees the focus whole, and the rest as far as there is room.
+
+    Raises:
+        BudgetExceeded: not even the title of the focus fits.
+    """
+    scores = look.scores
+    similarity = np.zeros(len(forest.nodes), np.float32) if scores is None else scores.similarity
+    wish = Wish(
+        inside=look.inside,
+        focus=look.focus,
+        relevance=scores.relevance if scores is not None and look.query is not None else None,
+        similarity=similarity,
+        threshold=look.threshold,
+        lines=None if look.query is None else _Lines(forest, form, look.query).ranked,
+    )
+    first, last = look.inside
+    similar = np.flatnonzero(similarity[first:last] >= look.threshold) + first
+    page = Page(
+        forest,
+        gauge,
+        form,
+        first=first,
+        similarity={place: float(similarity[place]) for place in similar.tolist() if place != look.focus},
+    )
+    if limit_tokens is None:
+        outline(page, wish)
+    else:
+        _look_at(page, look.focus, limit_tokens)
+        must = len(page.blocks)
+        fill(page, wish, limit_tokens)
+        while page.count().upper > limit_tokens and len(page.blocks) > must:
+            page.take_off_last()
+    relevance = np.zeros(len(forest.nodes), np.float32) if scores is None else scores.relevance
+    return page.view(limit_tokens, {place: _score(place, look.focus, relevance) for place in page.blocks})
+
+
+def _score(place: int, focus: int | None, relevance: "NDArray[np.float32]") -> float:
+    return 1.0 if place == focus else round(float(relevance[place]), 4)
+
+
+def _look_at(page: Page, focus: int | None, limit_tokens: int) -> None:
+    """Put the focus on the page with what it stands in: whole, else cut, else its title.
+
+    Raises:
+        BudgetExceeded: not even that fits.
+    """
+    if focus is None:
+        return
+    room_tokens = limit_tokens
+    for _ in range(_TRIES):
+        if page.put_all([focus], Level.FULL, room_tokens) is not None and not page.put_excerpt(
+            focus, room_tokens
+        ):
+            break
+        over = page.count().upper - limit_tokens
+        if over <= 0:
+            return
+        page.blocks.clear()
+        page.used_tokens = 0
+        room_tokens -= over
+    page.blocks.clear()
+    page.used_tokens = 0
+    if not page.put_alone(focus, limit_tokens):
+        title = heading(page.forest.nodes[focus], page.form)
+        tokens = page.gauge.tape(title).total.upper
+        raise BudgetExceeded(
+            f"the title of the focus takes {tokens:,} of {limit_tokens:,} tokens; raise the limit",
+            limit_tokens=limit_tokens,
+            tokens=tokens,
+            sections=(),
+        )
+
+
+class _Lines:
+    """Which lines of a node match a query best: those with its words, rare ones most, and their neighbours."""
+
+    def __init__(self, forest: Forest, form: ViewFormat, query: str) -> None:
+        self._forest = forest
+        self._form = form
+        self._wanted = frozenset(words(query))
+
+    def ranked(self, place: int) -> Sequence[int]:
+        """The numbers of the lines below its heading that are not blank, the most relevant first."""
+        lines = body(self._forest.nodes[place], self._form).split("\n")
+        found = [self._wanted.intersection(words(line)) for line in lines]
+        often = Counter(word for each in found for word in each)
+        own = [sum(math.log1p(len(lines) / often[word]) for word in each) for each in found]
+        beside = [0.0, *own, 0.0]
+        worth = [here + _NEIGHBOUR * (beside[number] + beside[number + 2]) for number, here in enumerate(own)]
+        written = [number for number, line in enumerate(lines) if line.strip()]
+        return sorted(written, key=lambda number: -worth[number])

@@ -1,0 +1,48 @@
+"""Views: what is shown of a memory, and at which level each node stands in it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from foveate.values import TokenCount
+
+
+class Level(StrEnum):
+    """How much of a node is shown."""
+
+    FULL = "full"
+    EXCERPT = "excerpt"
+    TITLE = "title"
+    HIDDEN = "hidden"
+
+
+class ViewFormat(StrEnum):
+    """What a view is written as."""
+
+    ORG = "org"
+    MARKDOWN = "markdown"
+
+
+@dataclass(frozen=True, slots=True)
+class ViewNode:
+    """A node of a view: how much of it is shown, how relevant it is (0 to 1), and what it takes."""
+
+    id: str
+    title: str
+    level: Level
+    score: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A memory as a text, within its limit, and the nodes in it in their order; what is hidden is not there."""
+
+    text: str
+    count: TokenCount
+    limit_tokens: int | None
+    nodes: tuple[ViewNode, ...]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the text is."""
+        return self.count.tokens
