@@ -157,6 +157,13 @@ def test_an_occurrence_that_the_clock_skips_or_shows_twice_is_not_missed() -> No
     assert ahead(daily, now=second_time) == [24 * 60 + 10]
 
 
+def test_an_hourly_occurrence_is_not_missed_where_a_clock_skips_two_hours() -> None:
+    hourly = deadline(datetime(2026, 1, 1, 0, 30), repeater="+1h")
+    troll = ZoneInfo("Antarctica/Troll")  # at 01:00 it is 03:00
+
+    assert ahead(hourly, now=datetime(2026, 3, 29, 3, 10, tzinfo=troll), zone=troll) == [20]
+
+
 ZONES = st.timezones()
 MOMENTS = st.datetimes()
 
