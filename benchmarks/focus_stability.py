@@ -1,0 +1,184 @@
+"""How much of a view changes when the focus moves to the next heading, and where the change begins.
+
+Notes are the real ones of worg, views are of 8,000 tokens. Both headings have under 500 tokens of their own.
+"""
+
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.harness import Cell, Report
+from benchmarks.memory_peers import Window
+from benchmarks.memory_sets import WORG, archived
+from benchmarks.recorded import DATA
+from foveate.memory.memory import Memory
+from foveate.memory.nodes import Node
+
+_SEED = 20261115
+_PAIRS = 120
+_LIMIT_TOKENS = 8000
+_LARGEST_FOCUS_TOKENS = 500
+# One query for all, as in a conversation that stays with its subject while the focus moves.
+_QUERY = "how do I schedule a repeating task and see it in the agenda?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """From the view of one focus to that of the next, in bytes."""
+
+    size: int
+    changed_share: float
+    """Bytes of lines that are not in both, of all bytes of both."""
+    outside_share: float
+    """What lies between the part that both begin with and the part that both end with, of the new view."""
+    first_share: float
+    """Where the first changed byte lies, of the new view; 1 where nothing changes."""
+    late_share: float
+    """How many of the changed bytes of the new view lie in its last half; 1 where none changes."""
+    same_file: bool
+    seconds: float
+
+
+def run(data: Path | None) -> Report:
+    """Shares of the bytes, over pairs of headings drawn from all."""
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, _, content in archived((data or DATA) / WORG):
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        memory = Memory.load(folder)
+        pairs = _pairs(memory.nodes)
+        memory.render(focus=pairs[0][0], limit_tokens=_LIMIT_TOKENS)  # the first one embeds everything
+        moves = {
+            "focus": [_moved(memory, pair, "org", None) for pair in pairs],
+            "focus_markdown": [_moved(memory, pair, "markdown", None) for pair in pairs[: _PAIRS // 3]],
+            "focus_and_query": [_moved(memory, pair, "org", _QUERY) for pair in pairs[: _PAIRS // 3]],
+        }
+    figures = {
+        **_figures(moves["focus"], ""),
+        **_figures([move for move in moves["focus"] if move.same_file], "same_file_"),
+        **_figures([move for move in moves["focus"] if not move.same_file], "next_file_"),
+        **_figures(moves["focus_markdown"], "markdown_"),
+        **_figures(moves["focus_and_query"], "with_query_"),
+        "load_before": load,
+    }
+    figures = {name: round(value, 4) for name, value in figures.items()}
+    return Report(
+        figures=figures, rows=[*(_row(kind, move) for kind in moves for move in moves[kind]), *_aims(figures)]
+    )
+
+
+def _pairs(nodes: Sequence[Node]) -> list[tuple[Node, Node]]:
+    window = Window()
+    small = [
+        node
+        for node in nodes
+        if node.parent and window.count(f"{node.title}\n{node.content}") < _LARGEST_FOCUS_TOKENS
+    ]
+    both = list(pairwise(small))
+    return random.Random(_SEED).sample(both, min(_PAIRS, len(both)))
+
+
+def _moved(memory: Memory, pair: tuple[Node, Node], format: str, query: str | None) -> Move:  # noqa: A002
+    began = time.perf_counter()
+    before, after = (
+        memory.render(focus=node, query=query, limit_tokens=_LIMIT_TOKENS, format=format).text.encode()
+        for node in pair
+    )
+    seconds = (time.perf_counter() - began) / 2
+    prefix = _common(before, after)
+    suffix = min(_common(before[::-1], after[::-1]), min(len(before), len(after)) - prefix)
+    removed, added = _changed(before, after)
+    half = len(after) / 2
+    late = sum(max(0.0, end - max(start, half)) for start, end in added)
+    size_added = sum(end - start for start, end in added)
+    return Move(
+        size=len(after),
+        changed_share=(removed + size_added) / (len(before) + len(after)),
+        outside_share=1 - (prefix + suffix) / len(after),
+        first_share=prefix / len(after) if before != after else 1.0,
+        late_share=late / size_added if size_added else 1.0,
+        same_file=pair[0].document is pair[1].document,
+        seconds=seconds,
+    )
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """How many bytes both begin with."""
+    size = min(len(one), len(other))
+    return next((at for at in range(size) if one[at] != other[at]), size)
+
+
+def _changed(before: bytes, after: bytes) -> tuple[int, list[tuple[int, int]]]:
+    """How many bytes of lines are gone, and where those stand that are new."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    starts = [0]
+    for line in new:
+        starts.append(starts[-1] + len(line))
+    removed, added = 0, []
+    for what, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if what != "equal":
+            removed += sum(map(len, old[i:j]))
+            added.append((starts[k], starts[m]))
+    return removed, added
+
+
+def _figures(moves: Sequence[Move], prefix: str) -> dict[str, float]:
+    if not moves:
+        return {f"{prefix}pairs": 0}
+    changed = [move.changed_share for move in moves]
+    first = [move.first_share for move in moves]
+    bytes_changed = sum(move.changed_share * move.size for move in moves)
+    return {
+        f"{prefix}pairs": len(moves),
+        f"{prefix}changed_mean": statistics.mean(changed),
+        f"{prefix}changed_median": statistics.median(changed),
+        f"{prefix}changed_p90": sorted(changed)[int(len(changed) * 0.9)],
+        f"{prefix}changed_most": max(changed),
+        f"{prefix}changed_under_15_percent_share": statistics.mean(each < 0.15 for each in changed),
+        f"{prefix}outside_prefix_and_suffix_mean": statistics.mean(move.outside_share for move in moves),
+        f"{prefix}outside_prefix_and_suffix_median": statistics.median(move.outside_share for move in moves),
+        f"{prefix}first_changed_byte_mean": statistics.mean(first),
+        f"{prefix}first_changed_byte_median": statistics.median(first),
+        f"{prefix}first_changed_byte_in_last_half_share": statistics.mean(each >= 0.5 for each in first),
+        f"{prefix}changed_bytes_in_last_half_share": sum(
+            move.late_share * move.changed_share * move.size for move in moves
+        )
+        / max(bytes_changed, 1e-9),
+        f"{prefix}render_ms_median": statistics.median(move.seconds for move in moves) * 1000,
+    }
+
+
+def _row(kind: str, move: Move) -> dict[str, Cell]:
+    return {
+        "view": kind,
+        "bytes": move.size,
+        "changed": round(move.changed_share, 4),
+        "outside_prefix_and_suffix": round(move.outside_share, 4),
+        "first_changed_byte": round(move.first_share, 4),
+        "changed_in_last_half": round(move.late_share, 4),
+        "same_file": move.same_file,
+        "ms": round(move.seconds * 1000, 2),
+    }
+
+
+def _aims(figures: Mapping[str, float]) -> list[dict[str, Cell]]:
+    return [
+        {"aim": "changed_mean under 0.15", "met": figures["changed_mean"] < 0.15},
+        {
+            "aim": "first_changed_byte_in_last_half_share above 0.5",
+            "met": figures["first_changed_byte_in_last_half_share"] > 0.5,
+        },
+        {
+            "aim": "changed_bytes_in_last_half_share above 0.5",
+            "met": figures["changed_bytes_in_last_half_share"] > 0.5,
+        },
+    ]

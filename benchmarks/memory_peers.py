@@ -1,0 +1,85 @@
+"""What else could be put into a prompt for a question: the best documents by BM25 or embedding, the newest."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from benchmarks.tiktoken_peer import o200k
+
+Ranking = Callable[[str], Sequence[int]]
+"""The numbers of the texts for a query, the best first."""
+
+_BETWEEN = "\n\n"
+# Texts one after the other can be a few tokens fewer than each alone.
+_SEAM_TOKENS = 2
+
+
+class Window:
+    """A window of gpt-4o, filled by the tokens that tiktoken counts."""
+
+    def __init__(self) -> None:
+        self._encode = o200k()
+        import tiktoken
+
+        self._decode = tiktoken.get_encoding("o200k_base").decode
+
+    def count(self, text: str) -> int:
+        """How many tokens a text is."""
+        return len(self._encode(text))
+
+    def packed(
+        self, texts: Sequence[str], sizes: Sequence[int], ranked: Sequence[int], limit_tokens: int
+    ) -> str:
+        """The texts in their ranking, whole as long as there is room, the last one cut to fit exactly."""
+        taken: list[str] = []
+        tokens = 0
+        for number in ranked:
+            taken.append(texts[number])
+            tokens += max(sizes[number] - _SEAM_TOKENS, 0)
+            if tokens > limit_tokens:
+                break
+        encoded = self._encode(_BETWEEN.join(taken))
+        return self._decode(encoded[:limit_tokens], errors="ignore")
+
+
+def bm25(texts: Sequence[str], *, stemmed: bool) -> Ranking:
+    """bm25s as it comes, with its English stop words; with or without stems."""
+    import bm25s
+    import Stemmer
+
+    stemmer = Stemmer.Stemmer("english") if stemmed else None
+
+    def tokenized(some: Sequence[str]) -> list[list[str]]:
+        found: list[list[str]] = bm25s.tokenize(
+            list(some), stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
+        )
+        return found
+
+    index = bm25s.BM25()
+    index.index(tokenized(texts), show_progress=False)
+
+    def ranked(query: str) -> Sequence[int]:
+        (terms,) = tokenized([query])
+        return _best_first(index.get_scores(terms)) if terms else range(len(texts))
+
+    return ranked
+
+
+def nearest(texts: Sequence[str]) -> Ranking:
+    """By the cosine of the product's own embedder, of whole texts to the whole query."""
+    from foveate.memory.embedding import default_embedder
+
+    embedder = default_embedder()
+    vectors = embedder.embed(texts)
+    return lambda query: _best_first(vectors @ embedder.embed([query])[0])
+
+
+def newest(modified: Sequence[float]) -> Ranking:
+    """Whatever is asked; of the same age the first goes first."""
+    ranked = _best_first(np.asarray(modified))
+    return lambda _: ranked
+
+
+def _best_first(scores: "np.ndarray[tuple[int, ...], np.dtype[np.floating]]") -> Sequence[int]:
+    best: list[int] = np.argsort(-scores, kind="stable").tolist()
+    return best

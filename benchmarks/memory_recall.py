@@ -1,0 +1,229 @@
+"""How much of the text that a task needs is in a view of the memory, beside BM25, embedding and newest-first.
+
+Four sets: the manuals of a bank with 97 tasks, headings of notes asked for one by one and four at once, and
+dialogues. The shares are those of the characters of the required lines that stand in the text, whatever the
+blanks and heading marks around them. All have the same limits, in gpt-4o's tokens as tiktoken counts them.
+"""
+
+import math
+import os
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import memory_peers
+from benchmarks.harness import Cell, Report
+from benchmarks.memory_peers import Window
+from benchmarks.memory_sets import NoteSet, Piece, Task, note_sets
+from foveate.memory.memory import Memory
+
+_OURS = "org"
+_FORMATS = ("org", "markdown")
+_PEERS = ("bm25", "bm25_stemmed", "embedding", "newest")
+# A shorter line says little: it counts only where it is a line of its own.
+_TELLING_CHARS = 12
+_BEFORE = re.compile(r"^\\?[*#]+ ")
+_AFTER = re.compile(r"(?: <<[^<>]*>>| \{#[^{}]*\})?(?: :[\w@:]+:)?(?: \{#[^{}]*\})?$")
+
+Fill = Callable[[Task, int], str]
+"""A text for a task that keeps to a limit."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What a method put into a window of one size, task by task."""
+
+    shares: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        return statistics.mean(self.shares)
+
+    def ahead_of(self, other: "Found") -> list[float]:
+        """By how much, task by task."""
+        return [mine - theirs for mine, theirs in zip(self.shares, other.shares, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What was found in one set, by method and limit."""
+
+    notes: NoteSet
+    found: Mapping[tuple[str, int], Found]
+    bounds: Mapping[int, float]
+    """What the largest share could be at each limit."""
+
+
+def run(data: Path | None) -> Report:
+    """Shares, and how they compare."""
+    load = os.getloadavg()[0]
+    window = Window()
+    results = [_measured(notes, window) for notes in note_sets(data)]
+    figures: dict[str, float] = {}
+    for result in results:
+        figures |= _figures(result)
+    figures |= {"over_the_limit": sum(map(_over, results)), "load_before": load}
+    return Report(
+        figures={name: round(value, 4) for name, value in figures.items()},
+        peers={
+            peer: {
+                f"{result.notes.name}_{limit}": round(result.found[peer, limit].mean, 4)
+                for result in results
+                for limit in result.notes.limits
+            }
+            for peer in _PEERS
+        },
+        rows=[*(row for result in results for row in _rows(result)), *_aims(results)],
+    )
+
+
+def _measured(notes: NoteSet, window: Window) -> Result:
+    texts = [f"# {piece.title}\n\n{piece.text}" if piece.title else piece.text for piece in notes.pieces]
+    sizes = [window.count(text) for text in texts]
+    wanted = [_lines_of(notes.pieces, task) for task in notes.tasks]
+    found: dict[tuple[str, int], Found] = {}
+    # Vectors that were kept at home would make the first question quicker than it is.
+    with tempfile.TemporaryDirectory() as folder:
+        notes.write(Path(folder))
+        memory = Memory.load(folder)
+        for name, fill in {**_ours(memory), **_theirs(notes.pieces, texts, sizes, window)}.items():
+            for limit in notes.limits:
+                found[name, limit] = _filled(fill, notes.tasks, wanted, limit, window)
+    needed = [sum(sizes[number] for number in task.required) for task in notes.tasks]
+    bounds = {limit: statistics.mean(min(1.0, limit / each) for each in needed) for limit in notes.limits}
+    return Result(notes=notes, found=found, bounds=bounds)
+
+
+def _ours(memory: Memory) -> dict[str, Fill]:
+    def fill(form: str) -> Fill:
+        return lambda task, limit: memory.render(query=task.query, limit_tokens=limit, format=form).text
+
+    return {form: fill(form) for form in _FORMATS}
+
+
+def _theirs(
+    pieces: Sequence[Piece], texts: Sequence[str], sizes: Sequence[int], window: Window
+) -> dict[str, Fill]:
+    rankings = {
+        "bm25": memory_peers.bm25(texts, stemmed=False),
+        "bm25_stemmed": memory_peers.bm25(texts, stemmed=True),
+        "embedding": memory_peers.nearest(texts),
+        "newest": memory_peers.newest([piece.modified for piece in pieces]),
+    }
+
+    def fill(ranked: memory_peers.Ranking) -> Fill:
+        return lambda task, limit: window.packed(texts, sizes, ranked(task.query), limit)
+
+    return {name: fill(ranked) for name, ranked in rankings.items()}
+
+
+def _filled(
+    fill: Fill, tasks: Sequence[Task], wanted: Sequence[Sequence[str]], limit: int, window: Window
+) -> Found:
+    found = Found()
+    for task, lines in zip(tasks, wanted, strict=True):
+        began = time.perf_counter()
+        text = fill(task, limit)
+        found.seconds.append(time.perf_counter() - began)
+        found.shares.append(share_of(lines, text))
+        found.tokens.append(window.count(text))
+    return found
+
+
+def _lines_of(pieces: Sequence[Piece], task: Task) -> list[str]:
+    return [
+        line
+        for number in sorted(task.required)
+        for line in bare_lines(f"{pieces[number].title}\n{pieces[number].text}")
+    ]
+
+
+def bare_lines(text: str) -> list[str]:
+    """The lines that are not blank, with single blanks and without the marks of a heading or list."""
+    spaced = (" ".join(line.split()) for line in text.splitlines())
+    return [bare for line in spaced if (bare := _BEFORE.sub("", line))]
+
+
+def share_of(wanted: Sequence[str], text: str) -> float:
+    """The share of the characters of some bare lines that stand in a text."""
+    lines = bare_lines(text)
+    whole = {*lines, *(_AFTER.sub("", line) for line in lines)}
+    joined = "\n".join(lines)
+    there = [line for line in wanted if line in whole or (len(line) >= _TELLING_CHARS and line in joined)]
+    return sum(map(len, there)) / sum(map(len, wanted))
+
+
+def _figures(result: Result) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for limit in result.notes.limits:
+        name = f"{result.notes.name}_{limit}"
+        ours = result.found[_OURS, limit]
+        found[name] = ours.mean
+        found[f"{name}_markdown"] = result.found["markdown", limit].mean
+        found[f"{name}_largest_possible"] = result.bounds[limit]
+        for peer in _PEERS:
+            found[f"{name}_over_{peer}"] = ours.mean / max(result.found[peer, limit].mean, 1e-4)
+    return found
+
+
+def _rows(result: Result) -> Iterator[dict[str, Cell]]:
+    """Every method, and by how much ours is ahead of it: in shares, in standard errors, in tasks."""
+    for (method, limit), found in result.found.items():
+        ahead = result.found[_OURS, limit].ahead_of(found)
+        row: dict[str, Cell] = {
+            "set": result.notes.name,
+            "tasks": len(found.shares),
+            "limit": limit,
+            "method": method,
+            "share": round(found.mean, 4),
+            "standard_error": round(_standard_error(found.shares), 4),
+            "tokens": round(statistics.mean(found.tokens)),
+            "most_tokens": max(found.tokens),
+            "median_ms": round(statistics.median(found.seconds) * 1000, 2),
+        }
+        if method != _OURS:
+            row |= {
+                "ours_ahead": round(statistics.mean(ahead), 4),
+                "ahead_in_standard_errors": _ratio(statistics.mean(ahead), _standard_error(ahead)),
+                "won": sum(each > 0 for each in ahead),
+                "lost": sum(each < 0 for each in ahead),
+            }
+        yield row
+
+
+def _aims(results: Sequence[Result]) -> Iterator[dict[str, Cell]]:
+    for result in results:
+        for limit in result.notes.limits:
+            ours = result.found[_OURS, limit].mean
+            for peer in _PEERS:
+                yield {
+                    "set": result.notes.name,
+                    "limit": limit,
+                    "method": peer,
+                    "aim": "ours is ahead",
+                    "met": ours > result.found[peer, limit].mean,
+                }
+
+
+def _over(result: Result) -> int:
+    """How many of our texts are longer than they may be."""
+    return sum(
+        tokens > limit
+        for (method, limit), found in result.found.items()
+        for tokens in found.tokens
+        if method in _FORMATS
+    )
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+def _ratio(value: float, by: float) -> float | None:
+    return round(value / by, 2) if by else None

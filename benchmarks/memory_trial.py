@@ -1,0 +1,239 @@
+"""One trial with a folder of notes, in a process of its own so that its memory can be told.
+
+`python -m benchmarks.memory_trial KIND FOLDER` prints one JSON object. Kinds: `ours`, `ours_traced`, `bm25s`,
+`parsers`.
+"""
+
+import gc
+import json
+import os
+import random
+import re
+import statistics
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from foveate.memory.memory import Memory
+
+_Result = TypeVar("_Result")
+_SEED = 20261115
+_TIMES = 11
+_CHANGES = 5
+_SHORT_WORDS, _LONG_WORDS = 8, 500
+_LIMIT_TOKENS = 2000
+_HEADING = re.compile(r"^(?=(?:\*+|#+) )", re.MULTILINE)
+
+
+def main() -> None:
+    """Run the trial that the arguments name."""
+    kind, folder = sys.argv[1:]
+    trials: Mapping[str, Callable[[Path], Mapping[str, object]]] = {
+        "ours": ours,
+        "ours_traced": ours_traced,
+        "bm25s": bm25s_index,
+        "parsers": parsers,
+    }
+    print(json.dumps(trials[kind](Path(folder))))
+
+
+def ours(folder: Path) -> dict[str, object]:
+    """Seconds and bytes of the product: load, render, change a file, find what is new."""
+    found: dict[str, object] = {}
+    opened = _watch_opening(folder)
+    chance = random.Random(_SEED)
+    with tempfile.TemporaryDirectory() as other:
+        (Path(other) / "one.md").write_text("# One\n\nA note.\n", encoding="utf-8")
+        # Imports, the embedder's weights and the tokenizer: what every memory has, whatever its size.
+        found["start_seconds"], _ = _timed(lambda: Memory.load(other).render(query="a note"))
+    before = _resident()
+    found["load_seconds"], memory = _timed(lambda: Memory.load(folder))
+    found["nodes"], found["problems"] = len(memory.nodes), len(memory.problems)
+    found["opened_by_load"] = len(opened)
+    found["resident_load_bytes"] = _resident() - before
+    texts = [f"{node.title} {node.content}" for node in chance.sample(memory.nodes, 60)]
+
+    def render(query: str | None = None, focus: str | None = None) -> str:
+        return memory.render(query=query, focus=focus, limit_tokens=_LIMIT_TOKENS).text
+
+    found["first_render_seconds"], _ = _timed(lambda: render(" ".join(texts.pop().split()[:_SHORT_WORDS])))
+    found["resident_bytes"] = _resident() - before
+
+    def short() -> str:
+        return render(" ".join(chance.choice(texts).split()[:_SHORT_WORDS]))
+
+    def long() -> str:
+        return render(". ".join(" ".join(text.split()[:25]) for text in chance.sample(texts, 20)))
+
+    def focused() -> str:
+        return render(focus=chance.choice(memory.nodes).id)
+
+    def both() -> str:
+        return render(chance.choice(texts)[:60], focus=chance.choice(memory.nodes).id)
+
+    for name, call in {
+        "query": short,
+        "long_query": long,
+        "focus": focused,
+        "both": both,
+        "neither": render,
+    }.items():
+        taken = [_timed(call)[0] for _ in range(_TIMES)]
+        found[f"render_{name}_first_seconds"], found[f"render_{name}_seconds"] = (
+            taken[0],
+            statistics.median(taken[1:]),
+        )
+        found[f"render_{name}_most_seconds"] = max(taken[1:])
+    found["refresh_unchanged_seconds"] = statistics.median(_timed(memory.refresh)[0] for _ in range(_CHANGES))
+    found |= _changes(memory, folder, opened, chance)
+    found["resident_end_bytes"] = _resident() - before
+    found["resident_most_bytes"] = _most_resident() - before
+    return found
+
+
+def _changes(memory: Memory, folder: Path, opened: list[str], chance: random.Random) -> dict[str, object]:
+    """Change a file, look again, ask for what is new; several times, each another file."""
+    refreshed, rendered, read_again, were_found = [], [], [], []
+    for number, path in enumerate(chance.sample(sorted(folder.rglob("*.[om]*")), _CHANGES)):
+        marks = "*" if path.suffix == ".org" else "#"
+        secret = f"zyxomma{number} quandrel{number}"
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"\n{marks} A thought about {secret}\n\nThe {secret} was seen in the garden.\n")
+        opened.clear()
+        seconds, changes = _timed(memory.refresh)
+        refreshed.append(seconds)
+        seconds, view = _timed(lambda secret=secret: memory.render(query=secret, limit_tokens=_LIMIT_TOKENS))  # type: ignore[misc]
+        rendered.append(seconds)
+        were_found.append(f"The {secret} was seen" in view.text)
+        others = {each for each in opened if Path(each).resolve() != path.resolve()}
+        read_again.append(
+            len(others) + len([each for each in changes.read if Path(each).resolve() != path.resolve()])
+        )
+    together = [one + other for one, other in zip(refreshed, rendered, strict=True)]
+    return {
+        "refresh_changed_seconds": statistics.median(refreshed),
+        "render_changed_seconds": statistics.median(rendered),
+        "new_text_found_seconds": statistics.median(together),
+        "new_text_found_most_seconds": max(together),
+        "new_text_found": all(were_found),
+        "others_read_again": sum(read_again),
+    }
+
+
+def ours_traced(folder: Path) -> dict[str, object]:
+    """Bytes that Python and numpy hold for a memory, which are fewer than the process has."""
+    with tempfile.TemporaryDirectory() as other:
+        (Path(other) / "one.md").write_text("# One\n\nA note.\n", encoding="utf-8")
+        Memory.load(other).render(query="a note")
+    gc.collect()
+    tracemalloc.start()
+    memory = Memory.load(folder)
+    gc.collect()
+    loaded = tracemalloc.get_traced_memory()[0]
+    memory.render(query="a note about the garden", limit_tokens=_LIMIT_TOKENS)
+    gc.collect()
+    whole, most = tracemalloc.get_traced_memory()
+    return {
+        "traced_load_bytes": loaded,
+        "traced_bytes": whole,
+        "traced_most_bytes": most,
+        "nodes": len(memory.nodes),
+    }
+
+
+def bm25s_index(folder: Path) -> dict[str, object]:
+    """Seconds of bm25s for the same texts: read and split by headings, index, ask; a change is a new index."""
+    import bm25s
+
+    before = _resident()
+
+    def read() -> list[str]:
+        texts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.[om]*"))]
+        return [piece for text in texts for piece in _HEADING.split(text) if piece.strip()]
+
+    def indexed() -> "bm25s.BM25":
+        index = bm25s.BM25()
+        index.index(bm25s.tokenize(texts, stopwords="en", show_progress=False), show_progress=False)
+        return index
+
+    read_seconds, texts = _timed(read)
+    index_seconds, index = _timed(indexed)
+    chance = random.Random(_SEED)
+
+    def ask() -> object:
+        query = " ".join(chance.choice(texts).split()[:_SHORT_WORDS])
+        return index.retrieve(
+            bm25s.tokenize(query, stopwords="en", show_progress=False), k=20, show_progress=False
+        )
+
+    taken = [_timed(ask)[0] for _ in range(_TIMES + 1)]
+    return {
+        "texts": len(texts),
+        "read_seconds": read_seconds,
+        "index_seconds": index_seconds,
+        "ask_seconds": statistics.median(taken[1:]),
+        "new_text_found_seconds": index_seconds + statistics.median(taken[1:]),
+        "resident_bytes": _resident() - before,
+    }
+
+
+def parsers(folder: Path) -> dict[str, object]:
+    """Seconds of orgparse for the files in Org, and of markdown-it for the others."""
+    import markdown_it
+    import orgparse
+
+    before = _resident()
+    markdown = markdown_it.MarkdownIt("commonmark")
+    org_seconds, org = _timed(lambda: [orgparse.load(path) for path in sorted(folder.rglob("*.org"))])
+    markdown_seconds, _ = _timed(
+        lambda: [markdown.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.md"))]
+    )
+    return {
+        "orgparse_seconds": org_seconds,
+        "markdown_it_seconds": markdown_seconds,
+        "load_seconds": org_seconds + markdown_seconds,
+        "org_nodes": sum(len(list(file)) for file in org),
+        "resident_bytes": _resident() - before,
+    }
+
+
+def _timed(call: Callable[[], _Result]) -> tuple[float, _Result]:
+    began = time.perf_counter()
+    result = call()
+    return time.perf_counter() - began, result
+
+
+def _resident() -> int:
+    """How many bytes of this process are in memory."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _most_resident() -> int:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _watch_opening(folder: Path) -> list[str]:
+    """A list to which the path of every file in `folder` is added that this process opens from now on."""
+    opened: list[str] = []
+    inside = str(folder.resolve())
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | bytes):
+            path = arguments[0] if isinstance(arguments[0], str) else arguments[0].decode("utf-8", "replace")
+            if path.startswith(inside) and Path(path).is_file():
+                opened.append(path)
+
+    sys.addaudithook(hook)
+    return opened
+
+
+if __name__ == "__main__":
+    main()
