@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from threading import Timer
@@ -99,6 +99,20 @@ def print_text(text: str) -> None:
         raise UnwritableOutput("is closed")
     with writable():
         sys.stdout.write(_encodable(text, _encoding(sys.stdout)) + "\n")
+        sys.stdout.flush()
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines on standard output as they come, however many; whoever reads them may go before the last.
+
+    Raises:
+        UnwritableOutput: it is closed or full.
+    """
+    if sys.stdout is None:
+        raise UnwritableOutput("is closed")
+    with writable():
+        for line in lines:
+            sys.stdout.write(_encodable(line, _encoding(sys.stdout)) + "\n")
         sys.stdout.flush()
 
 

@@ -1,0 +1,240 @@
+"""`foveate memory`: what a memory shows for the thing looked at, which nodes there are, and finding them."""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foveate.cli import screen
+from foveate.cli.count import DEFAULT_MODEL, printable
+from foveate.cli.exits import SOME_FAILED, telling
+from foveate.errors import BadOption, UnreadableInput
+
+if TYPE_CHECKING:
+    from foveate.memory.memory import Memory
+
+NO_LIMIT = "none"
+# More of them in a row would push what was asked for off the screen; JSON has them all.
+_MOST_PROBLEMS = 10
+_LONGEST_NUMBER = 18
+
+app = typer.Typer(
+    name="memory",
+    help="Shows, lists and searches notes in Org and Markdown files; nothing private in them is ever shown.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Paths = Annotated[
+    list[str], typer.Argument(metavar="PATH", help="Files and folders of Org and Markdown notes.")
+]
+Private = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--private",
+        metavar="TAG",
+        help="A tag that hides a node and all below it, beside private and @personal; may be given again.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command("render")
+def render(
+    paths: Paths,
+    focus: Annotated[
+        str | None,
+        typer.Option("--focus", metavar="ID", help="The node that is looked at, by its id or its title."),
+    ] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", metavar="TEXT", help="What is looked for; the best is shown whole.")
+    ] = None,
+    limit_tokens: Annotated[
+        str,
+        typer.Option(
+            "--limit-tokens", metavar="N", help="How long it may become, in tokens; none is no limit."
+        ),
+    ] = "2000",
+    format: Annotated[  # noqa: A002  # the option's name
+        str, typer.Option("--format", metavar="FORMAT", help="What it is written as: org or markdown.")
+    ] = "org",
+    private: Private = None,
+    scope: Annotated[
+        str | None,
+        typer.Option("--scope", metavar="ID", help="Show nothing but this node and what is below it."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="The model whose tokens are counted.")
+    ] = DEFAULT_MODEL,
+    json: AsJson = False,
+) -> None:
+    """Write out what a memory shows: the focus whole, what matches the query, the rest in outline.
+
+    Example: foveate memory render notes/ --focus glasshouse --limit-tokens 500
+    """
+    with telling(as_json=json):
+        limit = _limit(limit_tokens)
+        memory, failures = _loaded(paths, private, as_json=json)
+        with screen.patience("rendering"):
+            view = memory.render(focus, query, limit, format, scope=scope, model=model)
+        if json:
+            from foveate.cli.memory_lines import view_object
+
+            looked_at = None if focus is None else memory.node(focus).id
+            shown = view_object(view, model=model, focus=looked_at)
+            screen.print_object(shown | _state(memory, failures))
+        else:
+            from foveate.cli.memory_lines import summary
+
+            if view.text:
+                screen.print_text(_as_shown(view.text))
+            screen.print_note(summary(view, model=model, nodes=len(memory.nodes)))
+        _end(failures)
+
+
+@app.command("query")
+def query(
+    paths: Paths,
+    tag: Annotated[
+        str | None, typer.Option(metavar="TAG", help="Has this tag, itself or from above; :a:b: is both.")
+    ] = None,
+    todo: Annotated[
+        str | None, typer.Option(metavar="STATE", help="Is in this state; or any, open or done.")
+    ] = None,
+    type: Annotated[  # noqa: A002  # the option's name
+        str | None, typer.Option(metavar="TYPE", help="Is a project, task, document, note, or what it says.")
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help='Has all these words in its title or text; "…" is a phrase.'),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Changed then or later: 2026-11-01, or 7d ago.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Changed then or before: 2026-11-01, or 7d ago.")
+    ] = None,
+    private: Private = None,
+    json: AsJson = False,
+) -> None:
+    """List the nodes that match all that is asked, one a line: id, state, title, tags, file.
+
+    Example: foveate memory query notes/ --todo open --tag project
+    """
+    with telling(as_json=json):
+        memory, failures = _loaded(paths, private, as_json=json)
+        with screen.patience("searching"):
+            found = memory.query(tag=tag, todo=todo, type=type, text=text, since=since, until=until)
+        from foveate.cli.memory_lines import node_lines, node_object
+
+        if json:
+            screen.print_object({"nodes": [node_object(node) for node in found]} | _state(memory, failures))
+        else:
+            screen.print_lines(node_lines(found, screen.look(sys.stdout)))
+            screen.print_note(f"{len(found):,} of {len(memory.nodes):,} nodes")
+        _end(failures)
+
+
+@app.command("outline")
+def outline(
+    paths: Paths,
+    depth: Annotated[
+        int | None, typer.Option(metavar="N", help="How deep: 0 is the files, 1 their first headings.", min=0)
+    ] = None,
+    private: Private = None,
+    json: AsJson = False,
+) -> None:
+    """List every node as a tree with its id, and of each file how many nodes and tokens it has.
+
+    Example: foveate memory outline notes/ --depth 1
+    """
+    with telling(as_json=json):
+        memory, failures = _loaded(paths, private, as_json=json)
+        from foveate.cli.memory_lines import outline_lines, outline_object
+
+        if json:
+            with screen.patience("counting"):
+                listed = outline_object(memory.nodes, depth)
+            screen.print_object(listed | _state(memory, failures))
+        else:
+            screen.print_lines(outline_lines(memory.nodes, depth, screen.look(sys.stdout)))
+        _end(failures)
+
+
+def _limit(said: str) -> int | None:
+    if said.strip().casefold() == NO_LIMIT:
+        return None
+    tokens = said.strip().replace("_", "").replace(",", "")
+    if tokens.isascii() and tokens.isdecimal() and len(tokens) <= _LONGEST_NUMBER and int(tokens):
+        return int(tokens)
+    raise BadOption(f"--limit-tokens is a number of tokens, 1 or more, or {NO_LIMIT}, not {said!r:.40}")
+
+
+def _loaded(
+    paths: Sequence[str], private: Iterable[str] | None, *, as_json: bool
+) -> tuple["Memory", list[UnreadableInput]]:
+    """The memory of those paths that are there, and of each other why not; what is wrong in it is noted.
+
+    Raises:
+        UnreadableInput: none of them is there.
+    """
+    failures: list[UnreadableInput] = []
+    there = [path for path in paths if _is_there(path, failures)]
+    if failures and not there:
+        *others, last = failures
+        for failure in others:
+            screen.print_note(str(failure))
+        raise last
+    for failure in failures:
+        screen.print_note(str(failure))
+    with screen.patience("reading the memory"):
+        from foveate.memory.memory import Memory
+
+        # Who writes two tags with a comma between them means two, and no tag has one in it.
+        tags = [tag for given in private or () for tag in given.split(",")]
+        memory = Memory.load(*there, private=tags)
+    if not as_json:
+        _note_problems(memory)
+    return memory, failures
+
+
+def _is_there(path: str, failures: list[UnreadableInput]) -> bool:
+    from foveate.memory.paths import expanded
+
+    try:
+        os.stat(expanded(path, os.environ))  # noqa: PTH116  # a Path would take away what is written
+    except OSError as error:
+        failures.append(UnreadableInput(printable(path), error.strerror or "cannot be read"))
+        return False
+    return True
+
+
+def _note_problems(memory: "Memory") -> None:
+    problems = memory.problems
+    for problem in problems[:_MOST_PROBLEMS]:
+        screen.print_note(str(problem))
+    if len(problems) > _MOST_PROBLEMS:
+        screen.print_note(f"… and {len(problems) - _MOST_PROBLEMS:,} more; --json tells all")
+    if not memory.nodes:
+        screen.print_note("the memory is empty: there are no Org or Markdown notes that may be shown")
+
+
+def _state(memory: "Memory", failures: Iterable[UnreadableInput]) -> dict[str, object]:
+    """What every JSON object says of the memory it is of."""
+    missing = [{"path": failure.source, "reason": failure.reason} for failure in failures]
+    return {"version": memory.version, "problems": missing + [asdict(problem) for problem in memory.problems]}
+
+
+def _as_shown(text: str) -> str:
+    """A view as it is; on a terminal without what that would obey."""
+    if not sys.stdout or not sys.stdout.isatty():
+        return text
+    return "\n".join(screen.plain(line.expandtabs()) for line in text.splitlines())
+
+
+def _end(failures: Sequence[UnreadableInput]) -> None:
+    if failures:
+        raise typer.Exit(SOME_FAILED)

@@ -1,0 +1,159 @@
+"""Nodes and views of a memory in lines for people, and as objects for programs."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from foveate.cli.screen import Look, number
+from foveate.memory.nodes import Document, Node
+from foveate.memory.outline import Stamp, StampKind
+from foveate.memory.view import Level, View
+
+if TYPE_CHECKING:
+    from foveate.values import TokenCount
+
+_GAP = "  "
+_LONGEST_TITLE = 120
+_DIM, _BOLD = "2", "1"
+
+
+def summary(view: View, *, model: str, nodes: int) -> str:
+    """How long a view has become, and how much of the memory it shows."""
+    count, limit = view.count, view.limit_tokens
+    tokens = f"{number(count.tokens, count.exact)} tokens"
+    if limit is not None:
+        tokens = f"{number(count.tokens, count.exact)} of {limit:,} tokens"
+    trust = "exact" if count.exact else f"estimated, at most {count.upper:,}"
+    levels = [node.level for node in view.nodes]
+    shown = ", ".join(
+        f"{levels.count(level):,} {word}"
+        for level, word in ((Level.FULL, "full"), (Level.EXCERPT, "excerpt"), (Level.TITLE, "title"))
+        if level in levels
+    )
+    hidden = f"{nodes - len(levels):,} hidden"
+    return f"{tokens}, {model}, {trust}; of {nodes:,} nodes {f'{shown}, ' if shown else ''}{hidden}"
+
+
+def view_object(view: View, *, model: str, focus: str | None) -> dict[str, object]:
+    """A view with all its nodes, each with what it takes and why it is there."""
+    return {
+        "tokens": view.tokens,
+        "limit_tokens": view.limit_tokens,
+        "text": view.text,
+        "nodes": [asdict(node) for node in view.nodes],
+        "count": asdict(view.count),
+        "model": model,
+        "focus": focus,
+    }
+
+
+def node_object(node: Node) -> dict[str, object]:
+    """What is known of a node, without its text."""
+    return {
+        "id": node.id,
+        "title": node.title,
+        "type": node.type,
+        "todo": node.todo,
+        "is_done": node.entry.is_done,
+        "priority": node.entry.priority,
+        "tags": sorted(node.tags),
+        "path": node.document.path,
+        "parent": node.parent.id if node.parent else None,
+        "modified": node.modified.isoformat(),
+        "scheduled": _planned(node, StampKind.SCHEDULED),
+        "deadline": _planned(node, StampKind.DEADLINE),
+    }
+
+
+def node_lines(nodes: Sequence[Node], look: Look) -> Iterator[str]:
+    """A line for each: id, state, title, tags with those from above, file."""
+    ids = max((len(look.plain(node.id)) for node in nodes), default=0)
+    states = max((len(look.plain(node.todo)) for node in nodes), default=0)
+    for node in nodes:
+        known = [
+            _painted(look.plain(node.id).ljust(ids), _DIM, look),
+            look.plain(node.todo).ljust(states),
+            look.plain(_title(node)),
+            look.plain(_tags(sorted(node.tags))),
+            _painted(look.plain(node.document.key), _DIM, look),
+        ]
+        yield _GAP.join(part for part in known if part)
+
+
+def outline_lines(nodes: Iterable[Node], depth: int | None, look: Look) -> Iterator[str]:
+    """A line for each node, below the one it stands in; of a file also how much it holds."""
+    for document, level, node in _down_to(nodes, depth):
+        line = " ".join(filter(None, (node.todo, _priority(node), _title(node))))
+        line = _GAP * level + look.plain(line)
+        tags, id_ = look.plain(_tags(node.entry.tags)), _painted(look.plain(f"<<{node.id}>>"), _DIM, look)
+        if not level:
+            count = _count(document)
+            line = _painted(line, _BOLD, look)
+            holds = f"{len(document.nodes):,} nodes, {number(count.tokens, count.exact)} tokens"
+            yield _GAP.join(filter(None, (line, id_, tags, look.plain(document.key), holds)))
+        else:
+            yield _GAP.join(filter(None, (line, id_, tags)))
+
+
+def outline_object(nodes: Iterable[Node], depth: int | None) -> dict[str, object]:
+    """The files with what they hold, and the nodes in their order, each with how deep it stands."""
+    files: list[dict[str, object]] = []
+    listed: list[dict[str, object]] = []
+    for document, level, node in _down_to(nodes, depth):
+        if not level:
+            tokens = _count(document).tokens
+            files.append({"id": node.id, "path": document.path, "nodes": len(document.nodes), "tokens": tokens})
+        listed.append(
+            {
+                "id": node.id,
+                "title": node.title,
+                "depth": level,
+                "parent": node.parent.id if node.parent else None,
+                "todo": node.todo,
+                "tags": list(node.entry.tags),
+            }
+        )
+    return {"files": files, "nodes": listed}
+
+
+def _down_to(nodes: Iterable[Node], depth: int | None) -> Iterator[tuple[Document, int, Node]]:
+    """The nodes that are not deeper than `depth`, each with its document and how deep it stands."""
+    for document, below in groupby(nodes, key=lambda node: node.document):
+        depths: dict[int, int] = {}  # a node asked for its depth goes all the way up
+        for node in below:
+            level = depths[id(node)] = depths[id(node.parent)] + 1 if node.parent else 0
+            if depth is None or level <= depth:
+                yield document, level, node
+
+
+def _count(document: Document) -> "TokenCount":
+    import foveate
+
+    return foveate.count(document.outline.text)
+
+
+def _title(node: Node) -> str:
+    title = " ".join(node.title.split())
+    return title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…"
+
+
+def _priority(node: Node) -> str:
+    return f"[#{node.entry.priority}]" if node.entry.priority else ""
+
+
+def _tags(tags: Iterable[str]) -> str:
+    joined = ":".join(tags)
+    return f":{joined}:" if joined else ""
+
+
+def _planned(node: Node, kind: StampKind) -> str | None:
+    return next((_when(stamp) for stamp in node.entry.stamps if stamp.kind is kind), None)
+
+
+def _when(stamp: Stamp) -> str:
+    return stamp.at.isoformat(timespec="minutes") if stamp.has_time else stamp.at.date().isoformat()
+
+
+def _painted(text: str, colour: str, look: Look) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m" if look.colours else text
