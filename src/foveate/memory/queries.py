@@ -1,14 +1,14 @@
 """Queries: which nodes of a memory are meant by a tag, a state, a type, words, or when they were changed.
 
-Nodes have come through the gate before they come here. Times without a zone are those of whoever wrote them;
-times with one, such as a file's, are seen from the zone that is given.
+Nodes have come through the gate before they come here. Their times are local ones without a zone, as dates in
+notes are.
 """
 
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta
 from heapq import nlargest
 from typing import Self
 
@@ -52,8 +52,6 @@ class Query:
     text: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-    zone: tzinfo | None = None
-    """From where times with a zone are seen; that of this machine where it is None."""
     _tags: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
     _phrases: tuple[re.Pattern[str], ...] = field(init=False, repr=False, compare=False, default=())
 
@@ -75,11 +73,11 @@ class Query:
                 raise BadOption(f"{name} is empty: say what to look for, or leave it out", path=(name,))
         for name in ("since", "until"):
             moment = getattr(self, name)
-            if moment is None:
-                continue
-            if not isinstance(moment, datetime):
-                raise BadOption(f"{name} is a datetime, not {moment!r}; Query.of reads texts", path=(name,))
-            object.__setattr__(self, name, wall_time(moment, self.zone))
+            if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo):
+                raise BadOption(
+                    f"{name} is a local datetime without a zone, not {moment!r}; Query.of reads texts",
+                    path=(name,),
+                )
         if self.since and self.until and self.since > self.until:
             raise BadOption(f"since ({self.since}) is later than until ({self.until})", path=("since",))
 
@@ -110,7 +108,6 @@ class Query:
             text=text,
             since=None if since is None else _moment(since, now, "since", time.min),
             until=None if until is None else _moment(until, now, "until", time.max),
-            zone=now.tzinfo,
         )
 
     def matches(self, node: Node) -> bool:
@@ -124,9 +121,7 @@ class Query:
         )
 
     def _is_in_time(self, node: Node) -> bool:
-        if self.since is self.until is None:
-            return True
-        changed = wall_time(node.modified, self.zone)
+        changed = node.modified
         return (self.since is None or self.since <= changed) and (self.until is None or changed <= self.until)
 
     def _is_said_in(self, node: Node) -> bool:
@@ -148,7 +143,7 @@ def active_projects(nodes: Iterable[Node]) -> Iterator[Node]:
             yield node
 
 
-def recent_tasks(nodes: Iterable[Node], limit: int = RECENT, *, zone: tzinfo | None = None) -> list[Node]:
+def recent_tasks(nodes: Iterable[Node], limit: int = RECENT) -> list[Node]:
     """The finished tasks, newest first: by when they were closed, or changed last where that is not said.
 
     Those of the same moment stand as in their files.
@@ -158,25 +153,13 @@ def recent_tasks(nodes: Iterable[Node], limit: int = RECENT, *, zone: tzinfo | N
     """
     if limit < 0:
         raise BadOption(f"limit is a number of tasks, 0 or more, not {limit}", path=("limit",))
-    return nlargest(
-        limit, (node for node in nodes if node.entry.is_done), key=lambda node: finished(node, zone)
-    )
+    return nlargest(limit, (node for node in nodes if node.entry.is_done), key=finished)
 
 
-def finished(node: Node, zone: tzinfo | None = None) -> datetime:
-    """When it was closed, or changed last where that is not said; in the time of the one who wrote it."""
-    closed = [stamp.at for stamp in node.entry.stamps if stamp.kind is StampKind.CLOSED]
-    return wall_time(max(closed, default=node.modified), zone)
-
-
-def wall_time(moment: datetime, zone: tzinfo | None) -> datetime:
-    """What a clock on the wall shows in `zone`; a time without a zone is such a one already."""
-    if moment.tzinfo is None:
-        return moment
-    try:
-        return moment.astimezone(zone).replace(tzinfo=None)
-    except OverflowError:  # in the first or last hours that there are
-        return moment.replace(tzinfo=None)
+def finished(node: Node) -> datetime:
+    """When it was closed, or changed last where that is not said."""
+    closed = (stamp.at for stamp in node.entry.stamps if stamp.kind is StampKind.CLOSED)
+    return max(closed, default=node.modified)
 
 
 def _has_state(node: Node, wanted: str) -> bool:
@@ -190,14 +173,19 @@ def _moment(said: str, now: datetime, name: str, of_day: time) -> datetime:
         if ago := _AGO.fullmatch(text):
             # Hours that have passed, also where clocks were changed meanwhile.
             passed = timedelta(hours=int(ago[1]) * _AGO_HOURS[ago[2].lower()])
-            return (now.astimezone(UTC) if now.tzinfo else now) - passed
+            return _local((now.astimezone(UTC) if now.tzinfo else now) - passed, now)
         if not _DATE.match(text):
             raise ValueError(text)
         if len(text) == len("2026-11-01"):
             return datetime.combine(date.fromisoformat(text), of_day)
-        return datetime.fromisoformat(text)
+        return _local(datetime.fromisoformat(text), now)
     except (ValueError, OverflowError):
         raise BadOption(f"{name} is {_MOMENTS}, not {said!r:.60}", path=(name,)) from None
+
+
+def _local(moment: datetime, now: datetime) -> datetime:
+    """What the clock on the wall shows where `now` is from, or on this machine; it may show it already."""
+    return moment.astimezone(now.tzinfo).replace(tzinfo=None) if moment.tzinfo else moment
 
 
 def _phrases(text: str) -> Iterator[re.Pattern[str]]:
