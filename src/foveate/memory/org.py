@@ -1,0 +1,276 @@
+"""Org into outlines.
+
+Where an entry begins and ends is found here, in one pass over the text: orgparse keeps no places, copies the
+file for each question about the tree, loses all of it to one impossible date, and takes minutes for some lines.
+What settings and links mean is asked of it, piece by piece.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from orgparse.inline import to_plain_text
+from orgparse.node import parse_seq_todo
+
+from foveate.memory.doubts import mentioned, mentions
+from foveate.memory.gate import Gate
+from foveate.memory.headings import with_doubt, without_priority, without_state, without_tags
+from foveate.memory.outline import NO_PROPERTIES, Entry, Outline, Stamp
+from foveate.memory.problems import Problems
+from foveate.memory.stamps import PLANNED, read_planning
+
+_BLOCK = "src|example|export|comment"
+_NOTED = re.compile(
+    rf"^\ufeff?(?:(\*+)[^\S\r\n]|[ \t]*#\+(?:begin_({_BLOCK})(?!\S)|end_({_BLOCK})(?!\S)"
+    r"|(filetags|title|todo|seq_todo|typ_todo)[ \t]*:))",
+    re.MULTILINE | re.IGNORECASE,
+)
+_HEADING, _BEGIN, _END_OF_BLOCK, _SETTING = 1, 2, 3, 4
+
+# What is at the top of a file about the file. What is for a table or a picture below it stays with that.
+_SETTINGS = re.compile(
+    r"[ \t]*(?:#\+(archive|author|bind|category|columns|constants|creator|date|description|email|exclude_tags"
+    r"|export_file_name|filetags|html_\w+|keywords|language|latex_\w+|link|options|priorities|property|select_tags"
+    r"|seq_todo|setupfile|startup|subtitle|tags|title|todo|typ_todo)[ \t]*:(.*)|# -\*-.*)$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_READ_ELSEWHERE = frozenset({"FILETAGS", "TITLE", "TODO", "SEQ_TODO", "TYP_TODO"})
+_DRAWER = re.compile(r"[ \t]*:(properties|logbook|clock):[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
+_END = re.compile(r"^[ \t]*:end:[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
+_PROPERTY = re.compile(r":(\S+):(?!\S)")
+_BLANK_LINES = re.compile(r"(?:[ \t\r]*\n)*")
+# Its links would take a while.
+_LONG_TITLE_CHARS = 2000
+
+
+def parse_org(text: str, gate: Gate, *, name: str = "") -> Outline:
+    """What an Org file says; `name` is its title where it has none.
+
+    Text in a block that is literal, such as `#+begin_src`, has no headings, unless the block is not closed, or
+    the heading has a privacy tag. `#+FILETAGS` count wherever they stand.
+    """
+    return _Reading(text, gate).outline(name)
+
+
+class _Below(NamedTuple):
+    """What stands directly below a heading, and where the content begins below that."""
+
+    content: int
+    properties: dict[str, str]
+    stamps: tuple[Stamp, ...]
+
+
+class _Reading:
+    """One pass over a text."""
+
+    def __init__(self, text: str, gate: Gate) -> None:
+        self._text = text
+        # A lone CR ends a line too, or a file from an old Mac would be a single heading. Places stay the same.
+        self._lines = re.sub(r"\r(?!\n)", "\n", text) if "\r" in text else text
+        self._gate = gate
+        self._is_doubtful = mentions(text, gate)
+        self._problems = Problems(text)
+        self._headings: list[re.Match[str]] = []
+        self._title: list[str] = []
+        self._file_tags: list[str] = []
+        self._todo: list[str] = []
+        self._done: list[str] = []
+
+    def outline(self, name: str) -> Outline:
+        self._scan()
+        if not self._todo and not self._done:
+            self._todo, self._done = ["TODO"], ["DONE"]
+        states, done = frozenset(self._todo + self._done), frozenset(self._done)
+        starts = [found.start() for found in self._headings]
+        ends = [*starts, len(self._text)]
+        entries = [self._file(ends[0], name)]
+        for found, end in zip(self._headings, ends[1:], strict=True):
+            entries.append(self._entry(found, end, states, done))
+        return Outline(self._text, entries, self._problems.told())
+
+    def _scan(self) -> None:
+        """Find the headings and the settings, also those in literal blocks that turn out not to be."""
+        block = ""
+        inside: list[re.Match[str]] = []
+        for found in _NOTED.finditer(self._lines):
+            kind = found.lastindex
+            if kind == _BEGIN:
+                # Where one has begun already, that was never closed, so what is in it counts.
+                self._take(inside)
+                block, inside = found[_BEGIN].lower(), []
+            elif kind == _END_OF_BLOCK:
+                if block == found[_END_OF_BLOCK].lower():
+                    self._take_private(inside)
+                    block, inside = "", []
+            elif block:
+                inside.append(found)
+            else:
+                self._take((found,))
+        self._take(inside)
+
+    def _take(self, noted: Iterable[re.Match[str]]) -> None:
+        for found in noted:
+            if found.lastindex == _HEADING:
+                # Behind the stars is a blank; what else looks like one is doubtful.
+                if found[0][-1] == " " or self._is_meant_private(found):
+                    self._headings.append(found)
+            else:
+                self._set(found[_SETTING].upper(), self._rest(found.end()).strip())
+
+    def _take_private(self, noted: Iterable[re.Match[str]]) -> None:
+        for found in noted if self._is_doubtful else ():
+            if found.lastindex == _HEADING and self._is_meant_private(found):
+                self._problems.add(found.start(), "a heading with a privacy tag in a block is taken for one")
+                self._headings.append(found)
+            elif found.lastindex == _SETTING and found[_SETTING].upper() == "FILETAGS":
+                tag = mentioned(self._rest(found.end()), self._gate)
+                if tag:
+                    self._problems.add(
+                        found.start(), "FILETAGS with a privacy tag in a block are taken for some"
+                    )
+                    self._file_tags.append(tag)
+
+    def _is_meant_private(self, heading: re.Match[str]) -> bool:
+        if not self._is_doubtful:
+            return False
+        line = self._rest(heading.end()).strip()
+        tags, _ = with_doubt(line, without_tags(line)[1], self._gate)
+        return any(map(self._gate.is_private, tags))
+
+    def _rest(self, at: int) -> str:
+        """The rest of a line."""
+        end = self._lines.find("\n", at)
+        return self._lines[at:] if end < 0 else self._lines[at:end]
+
+    def _set(self, setting: str, value: str) -> None:
+        match setting:
+            case "TITLE":
+                self._title.append(value)
+            case "FILETAGS":
+                tags = [tag for tag in re.split(r"[\s:,;]+", value) if tag.strip("#")]
+                self._file_tags += tags
+                tag = mentioned(value, self._gate) if self._is_doubtful else ""
+                if tag and not any(map(self._gate.is_private, tags)):
+                    self._file_tags.append(tag)
+            case _:
+                todo, done = parse_seq_todo(value)  # type: ignore[no-untyped-call]
+                if "|" not in value:
+                    # orgparse knows no state to be done then; Org takes the last.
+                    todo, done = todo[:-1], todo[-1:]
+                self._todo += todo
+                self._done += done
+
+    def _file(self, end: int, name: str) -> Entry:
+        body = content = at = 1 if self._text[:1] == "\ufeff" and end else 0
+        properties: dict[str, str] = {}
+        stamps: tuple[Stamp, ...] = ()
+        while at < end:
+            blank = _BLANK_LINES.match(self._lines, at, end)
+            at = blank.end() if blank else at
+            if setting := _SETTINGS.match(self._lines, at, end):
+                key = (setting[1] or "").upper()
+                if key and key not in _READ_ELSEWHERE:
+                    _add(properties, f"{key}+", setting[2].strip())
+                at = content = min(setting.end() + 1, end)
+                continue
+            below = self._below(at, end)
+            properties |= below.properties
+            stamps += below.stamps
+            if below.content == at:
+                break
+            at = content = below.content
+        return Entry(
+            start=0,
+            body=body,
+            content=content,
+            end=end,
+            level=0,
+            title=_shown(" ".join(filter(None, self._title))) or name,
+            tags=tuple(dict.fromkeys(self._file_tags)),
+            properties=properties or NO_PROPERTIES,
+            stamps=stamps,
+        )
+
+    def _entry(self, heading: re.Match[str], end: int, states: frozenset[str], done: frozenset[str]) -> Entry:
+        line_end = self._lines.find("\n", heading.end(), end)
+        body = end if line_end < 0 else line_end + 1
+        line = self._lines[heading.end() : body].strip()
+        title, tags = without_tags(line)
+        if self._is_doubtful:
+            tags, problem = with_doubt(line, tags, self._gate)
+            if problem:
+                self._problems.add(heading.start(), problem)
+        title, todo = without_state(title, states)
+        title, priority = without_priority(title)
+        below = self._below(body, end)
+        return Entry(
+            start=heading.start(),
+            body=body,
+            content=below.content,
+            end=end,
+            level=len(heading[_HEADING]),
+            title=_shown(title),
+            tags=tags,
+            todo=todo,
+            is_done=todo in done,
+            priority=priority,
+            properties=below.properties or NO_PROPERTIES,
+            stamps=below.stamps,
+        )
+
+    def _below(self, at: int, end: int) -> _Below:
+        """The planning and the drawers at this place, in any order."""
+        properties: dict[str, str] = {}
+        stamps: tuple[Stamp, ...] = ()
+        while at < end:
+            if PLANNED.match(self._lines, at, end):
+                line = self._rest(at)
+                planning = read_planning(line)
+                if not planning:
+                    break
+                stamps += planning.stamps
+                for problem in planning.problems:
+                    self._problems.add(at, problem)
+                if not planning.is_all:
+                    break
+                at = min(at + len(line) + 1, end)
+            elif drawer := _DRAWER.match(self._lines, at, end):
+                closed = _END.search(self._lines, drawer.end(), end)
+                if drawer[1].lower() == "properties":
+                    is_all = self._read_properties(properties, drawer.end(), closed.start() if closed else end)
+                    if not is_all or not closed:
+                        self._problems.add(at, "these properties have lines that are none, or no :END:")
+                        break
+                elif not closed:
+                    break
+                at = min(closed.end() + 1, end)
+            else:
+                break
+        return _Below(at, properties, stamps)
+
+    def _read_properties(self, properties: dict[str, str], at: int, end: int) -> bool:
+        """Add the properties that stand here, line by line; whether there is nothing else."""
+        for line in self._lines[at:end].split("\n"):
+            stripped = line.strip()
+            found = _PROPERTY.match(stripped)
+            if found:
+                _add(properties, found[1].upper(), stripped[found.end() :].strip())
+            elif stripped:
+                return False
+        return True
+
+
+def _add(properties: dict[str, str], key: str, value: str) -> None:
+    """The first value of a key is what it is, unless `KEY+` adds to it."""
+    if key[-1] != "+":
+        properties.setdefault(key, value)
+    elif key := key.rstrip("+"):
+        properties[key] = f"{properties[key]} {value}" if key in properties else value
+
+
+def _shown(title: str) -> str:
+    """A title with its links by what they are called."""
+    title = title.strip()
+    if "[[" not in title or len(title) > _LONG_TITLE_CHARS:
+        return title
+    return str(to_plain_text(title))  # type: ignore[no-untyped-call]
