@@ -15,16 +15,19 @@ UNTITLED = "Untitled"
 _ID_BYTES = 7
 # How far a checklist is, `[2/5]` or `[40%]`, changes without the heading becoming another.
 _COOKIE = re.compile(r"\[\d*(?:/\d*|%)\]")
-# The first of these that an entry has says when it was changed last; where none does, its parent.
-_MODIFIED = ("MODIFIED", "UPDATED", "LAST_MODIFIED", "DATE", "CREATED")
+# The first of these that an entry has says when it was changed last. Without them it is the latest of the
+# others and of when it was closed; where there is none of all that, what holds for the node it stands in.
+_MODIFIED = ("MODIFIED", "UPDATED", "LAST_MODIFIED", "LAST-MODIFIED", "LASTMOD")
+_BEGUN = ("DATE", "CREATED")
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](?:\w{2,4}\.? )?(\d\d:\d\d(?::\d\d)?))?")
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Document:
-    """A file of the memory, as much of it as may be seen.
+    """A file of the memory, as much of it as may be seen. A file that has changed is another document.
 
     `key` is its path from the folder it was found in, with `/`, the same on every machine. `digest` is of all
-    its bytes.
+    its bytes. `modified` is in local time without a zone, as dates in notes are.
     """
 
     path: str
@@ -34,6 +37,10 @@ class Document:
     outline: PublicOutline
     nodes: list["Node"] = field(default_factory=list)
     """In the order in which they stand, the file itself first; none where all of it is private."""
+
+    def __repr__(self) -> str:
+        """Its key and size; never its text, which can be megabytes."""
+        return f"<Document {self.key!r:.120} {len(self.nodes)} nodes>"
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -47,7 +54,7 @@ class Node:
     tags: frozenset[str]
     """Its own and those of everything it stands in."""
     modified: datetime
-    children: list["Node"] = field(default_factory=list)
+    children: tuple["Node", ...] = ()
 
     @property
     def title(self) -> str:
@@ -110,54 +117,118 @@ class Node:
         return f"<Node {self.id} {self.title!r:.60}>"
 
 
-def grow(document: Document) -> None:
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An id that a node would have, but for another that has it already."""
+
+    id: str
+    node: Node
+    is_made: bool
+    """It was not given as a property `ID`."""
+
+
+def claims(outline: PublicOutline) -> Iterator[str]:
+    """The ids that entries give themselves, in the property `ID`."""
+    for entry in outline.entries:
+        if own := _own_id(entry):
+            yield own
+
+
+def grow(document: Document, owners: Mapping[str, str] | None = None) -> list[Refused]:
     """Make the nodes of a document from its outline; none where it says nothing.
 
-    An id is the property `ID`, otherwise made from the titles that lead to the node: other nodes may come and
-    go, and texts and states change, without touching it.
+    An id is the property `ID`, otherwise made from the titles that lead to the node, from the nearest `ID` on:
+    other nodes may come and go, and texts and states change, without touching it.
+
+    `owners` has for every `ID` in the memory the key of the document whose node goes by it, the first where
+    several have it. The others get a made id, and so does what is below them, and are told of in the answer.
     """
-    stems = [(-1, b"")]
-    path: list[Node] = []
-    seen: dict[tuple[bytes, str], int] = {}
-    shared: dict[frozenset[str], frozenset[str]] = {}
+    if owners is None:
+        owners = dict.fromkeys(claims(document.outline), document.key)
+    refused: list[Refused] = []
+    path: list[tuple[Node, list[Node]]] = []
+    same_titled: dict[tuple[str, str], int] = {}
+    used: set[str] = set()
+    tag_sets: dict[frozenset[str], frozenset[str]] = {}
     for entry in document.outline.entries:
-        while path and path[-1].entry.level >= entry.level:
-            path.pop()
-            stems.pop()
-        parent = path[-1] if path else None
-        title = _COOKIE.sub("", entry.title).strip() if parent else document.key
-        place = stems[-1][1], title
-        seen[place] = seen.get(place, 0) + 1
-        stem = _digest(b"%b\0%b\0%d" % (place[0], _encoded(title), seen[place]))
-        own = entry.properties.get("ID", "").strip()
-        tags = frozenset(entry.tags) if parent is None else parent.tags.union(entry.tags)
+        while path and path[-1][0].entry.level >= entry.level:
+            _close(*path.pop())
+        parent = path[-1][0] if path else None
+        title = _lasting(entry.title) if parent else document.key
+        place = parent.id if parent else "", title
+        number = same_titled[place] = same_titled.get(place, 0) + 1
+        made, wanted = _made_id(*place, number), []
+        while made in owners:
+            # Whoever writes down a made id as an `ID` means that node, wherever it has been moved to.
+            wanted.append(made)
+            made = _made_id(made, title, number)
         node = Node(
-            id=own or stem.hex(),
+            id=made,
             entry=entry,
             document=document,
             parent=parent,
-            tags=shared.setdefault(tags, tags),
+            tags=_with(parent.tags if parent else frozenset(), entry.tags, tag_sets),
             modified=_modified(entry) or (parent.modified if parent else document.modified),
         )
-        if parent:
-            parent.children.append(node)
+        own = _own_id(entry)
+        if own and owners.get(own) == document.key and own not in used:
+            used.add(own)
+            node.id = own
+        else:
+            refused += [Refused(own, node, is_made=False)] if own else []
+            refused += [Refused(missed, node, is_made=True) for missed in wanted]
+        if path:
+            path[-1][1].append(node)
         document.nodes.append(node)
-        path.append(node)
-        stems.append((entry.level, _encoded(own) if own else stem))
+        path.append((node, []))
+    while path:
+        _close(*path.pop())
+    return refused
+
+
+def _close(node: Node, children: list[Node]) -> None:
+    if children:
+        node.children = tuple(children)
+
+
+def _own_id(entry: Entry) -> str:
+    return entry.properties.get("ID", "").strip() if entry.properties else ""
+
+
+def _lasting(title: str) -> str:
+    """A title without what changes in it while it stays the same."""
+    return (_COOKIE.sub("", title) if "[" in title else title).strip()
+
+
+def _made_id(above: str, title: str, number: int) -> str:
+    # With its length before it, so that what is above cannot run into the title.
+    return _digest(f"{len(above)}:{above}{number}:{title}").hex()
+
+
+def _with(
+    inherited: frozenset[str], own: tuple[str, ...], known: dict[frozenset[str], frozenset[str]]
+) -> frozenset[str]:
+    """Both kinds of tags, one set for all nodes that have the same ones."""
+    if not own:
+        return inherited
+    tags = inherited.union(own)
+    return known.setdefault(tags, tags)
 
 
 def _modified(entry: Entry) -> datetime | None:
-    for name in _MODIFIED if entry.properties else ():
-        said = entry.properties.get(name)
-        if said and (when := _when(said)):
-            return when
-    closed = [stamp.at for stamp in entry.stamps if stamp.kind is StampKind.CLOSED]
-    return max(closed, default=None)
+    if not entry.properties and not entry.stamps:
+        return None
+    said = (entry.properties.get(name, "") for name in _MODIFIED)
+    if when := next(filter(None, map(_when, said)), None):
+        return when
+    begun = filter(None, (_when(entry.properties.get(name, "")) for name in _BEGUN))
+    closed = (stamp.at for stamp in entry.stamps if stamp.kind is StampKind.CLOSED)
+    return max([*begun, *closed], default=None)
 
 
 def _when(text: str) -> datetime | None:
     """A date as it is written in properties and front matter: ISO, or Org's with brackets and a weekday."""
-    found = re.search(r"(\d{4}-\d\d-\d\d)(?:[T ](?:\w{2,4}\.? )?(\d\d:\d\d(?::\d\d)?))?", text)
+    found = _DATE.search(text)
     if not found:
         return None
     try:
@@ -166,12 +237,8 @@ def _when(text: str) -> datetime | None:
         return None
 
 
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _digest(data: str | bytes) -> bytes:
-    return blake3(_encoded(data) if isinstance(data, str) else data).digest(length=_ID_BYTES)
+def _digest(text: str) -> bytes:
+    return blake3(text.encode("utf-8", "surrogatepass")).digest(length=_ID_BYTES)
 
 
 def in_order(documents: Sequence[Document]) -> Iterator[Node]:

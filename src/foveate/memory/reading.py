@@ -1,0 +1,74 @@
+"""Files read whole, as they are at one moment."""
+
+import io
+import os
+import stat
+from dataclasses import dataclass
+
+from foveate.errors import UnreadableInput
+from foveate.memory.walking import FileState, shown
+
+LARGEST_BYTES = 1_000_000_000
+"""The most that is read of one file."""
+
+_TRIES = 3
+_COARSE_NS = 2_000_000_000
+_FINE_NS = 50_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class NotText:
+    """Bytes that are not UTF-8, from `at_byte` on; at the end of a file that can be one half of a character."""
+
+    at_byte: int
+    is_cut_off: bool
+
+
+def read_whole(path: str) -> tuple[bytes, FileState] | None:
+    """All bytes of a file, and the state that it had before and after; None where it is still being written.
+
+    Raises:
+        UnreadableInput: it is gone, no file, too large, or not ours to read.
+    """
+    try:
+        for _ in range(_TRIES):
+            # Without waiting, since a file can have become a pipe by now.
+            opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            with io.FileIO(opened) as file:
+                before = os.fstat(opened)
+                if reason := _refusal(before):
+                    raise UnreadableInput(shown(path), reason)
+                data = file.readall()
+                state = FileState.of(os.fstat(opened))
+            if state == FileState.of(before):
+                return data, state
+    except OSError as error:
+        raise UnreadableInput(shown(path), error.strerror or "cannot be read") from None
+    return None
+
+
+def _refusal(answer: os.stat_result) -> str:
+    if not stat.S_ISREG(answer.st_mode):
+        return "is not a file"
+    if answer.st_size > LARGEST_BYTES:
+        return f"is larger than {LARGEST_BYTES:,} bytes, the most that is read"
+    return ""
+
+
+def text_in(data: bytes) -> str | NotText:
+    """The text that the bytes are in UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        # Told by a value, since an error would hold on to the bytes, and what is private in them is not known.
+        return NotText(error.start, error.end == len(data) and error.reason == "unexpected end of data")
+
+
+def is_settled(state: FileState, read_ns: int) -> bool:
+    """Whether any later change of a file would show in its state, when it was read at this time.
+
+    Clocks of file systems stand still for some milliseconds, on old ones for two seconds: what is written again
+    within one tick has the same times.
+    """
+    tick_ns = _FINE_NS if state.changed_ns % 1_000_000_000 else _COARSE_NS
+    return read_ns - state.changed_ns > tick_ns
