@@ -54,20 +54,29 @@ class Snapshot:
     titles: Field
     vectors: tuple[tuple[Floats, Places], ...]
     up: Places
+    document_of: Places
     modified: NDArray[np.float64]
 
     def __len__(self) -> int:
         """How many nodes there are."""
         return len(self.up)
 
-    def similarities(self, vectors: Floats) -> Floats:
-        """The cosine of every node to each of some vectors, a row a vector."""
-        found = np.zeros((len(vectors), len(self)), np.float32)
+    def similarity(self, vector: Floats) -> Floats:
+        """The cosine of every node to a vector."""
+        found = np.zeros(len(self), np.float32)
         for kept, to in self.vectors:
-            if kept.shape[1] == vectors.shape[1]:
-                stays = to >= 0
-                found[:, to[stays]] = (vectors @ kept.T)[:, stays]
+            stays = to >= 0
+            found[to[stays]] = (kept @ vector)[stays]
         return found
+
+    def place(self, node: Node) -> int | None:
+        """Where a node stands among all, or None."""
+        at = 0
+        for document in self.documents:
+            if document is node.document:
+                return at + document.nodes.index(node)
+            at += len(document.nodes)
+        return None
 
 
 class Corpus:
@@ -179,6 +188,9 @@ class Corpus:
             texts=Field.of([(shard.texts, to[id(shard)]) for shard in shards], at),
             titles=Field.of([(shard.titles, to[id(shard)]) for shard in shards], at),
             vectors=tuple((shard.vectors, to[id(shard)]) for shard in shards),
+            document_of=np.repeat(
+                np.arange(len(documents), dtype=np.int32), [len(document.nodes) for document in documents]
+            ),
             up=_moved([shard.up for shard in shards] or [np.zeros(0, np.int32)], places, at),
             modified=_moved([shard.modified for shard in shards] or [np.zeros(0)], places, at),
         )

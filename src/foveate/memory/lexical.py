@@ -16,6 +16,8 @@ from foveate.memory.words import STOP_WORDS, segments, stem, words
 K1 = 1.2
 B = 0.75
 _UNKNOWN = -1
+# A text that has so many of a segment's rarest words, once each, is all that can be expected.
+_EXPECTED_TERMS = 4
 
 Floats = NDArray[np.float32]
 Places = NDArray[np.int32]
@@ -168,39 +170,83 @@ class Field:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Match:
-    """How well each text matches, and the score of a text that has every word of the best asked segment."""
+    """How well each text matches, and what a text has that matches as well as can be expected."""
 
     scores: Floats
     ideal: float
 
+    def shares(self, full: float) -> Floats:
+        """The scores as shares of the best, or of `full` of the ideal where not even the best reaches that."""
+        best = max(float(self.scores.max(initial=0.0)), full * self.ideal)
+        return self.scores / np.float32(best) if best else self.scores
+
 
 def match(field: Field, query: Sequence[Sequence[int]]) -> Match:
-    """The scores of all texts for a query, as terms of segments: the root of the sum of the segments' squares.
+    """The scores of all texts for a query, which is some segments of terms."""
+    found = _Sums(field.lengths, len(query))
+    for term, numbers in _by_term(query).items():
+        found.add(numbers, *field.find(term))
+    return found.match()
 
-    A long query has many thoughts, and a text is about one of them. A plain sum would prefer those that have
-    something of all.
-    """
-    from bm25s.scoring import _select_idf_scorer, _select_tfc_scorer
 
-    idf_of, share_of = _select_idf_scorer("lucene"), _select_tfc_scorer("lucene")
-    count = len(field.lengths)
-    average = float(field.lengths.sum(dtype=np.float64)) / max(1, count) or 1.0
-    scores = np.zeros((len(query), count), np.float32)
-    ideals = [0.0] * len(query)
-    asked: dict[int, list[int]] = {}
+def match_with_groups(
+    field: Field, query: Sequence[Sequence[int]], groups: Places, count: int
+) -> tuple[Match, Match]:
+    """The scores of all texts, and those of `count` groups of them, each of which is taken for one text."""
+    found = _Sums(field.lengths, len(query))
+    of_groups = _Sums(_summed(groups, field.lengths, count), len(query))
+    for term, numbers in _by_term(query).items():
+        places, amounts = field.find(term)
+        found.add(numbers, places, amounts)
+        amounts = _summed(groups[places], amounts, count)
+        having = np.flatnonzero(amounts).astype(np.int32)
+        of_groups.add(numbers, having, amounts[having])
+    return found.match(), of_groups.match()
+
+
+class _Sums:
+    """The scores of texts, segment by segment of a query."""
+
+    def __init__(self, lengths: Floats, segments: int) -> None:
+        from bm25s.scoring import _select_idf_scorer, _select_tfc_scorer
+
+        self._idf_of, self._share_of = _select_idf_scorer("lucene"), _select_tfc_scorer("lucene")
+        self._lengths = lengths
+        self._average = np.float32(float(lengths.sum(dtype=np.float64)) / max(1, len(lengths)) or 1.0)
+        self._scores = np.zeros((segments, len(lengths)), np.float32)
+        self._strongest: list[list[float]] = [[] for _ in range(segments)]
+
+    def add(self, numbers: Sequence[int], places: Places, amounts: Floats) -> None:
+        """A term that stands in the segments with these numbers, and in the texts at these places."""
+        idf = self._idf_of(len(places), N=len(self._lengths))
+        part = np.float32(idf) * self._share_of(amounts, self._lengths[places], self._average, K1, B)
+        for number in numbers:
+            self._strongest[number].append(idf)
+            self._scores[number, places] += part
+
+    def match(self) -> Match:
+        """All segments together: the root of the sum of their squares.
+
+        A long query has many thoughts, and a text is about one of them; a plain sum would prefer the texts
+        that have something of each. As for the ideal, who asks in many words does not expect all of them.
+        """
+        expected = [sum(sorted(idfs)[-_EXPECTED_TERMS:]) / (1 + K1) for idfs in self._strongest]
+        if len(self._scores) == 1:
+            return Match(self._scores[0], expected[0])
+        return Match(np.sqrt(np.square(self._scores).sum(axis=0)), max(expected, default=0.0))
+
+
+def _by_term(query: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+    """The numbers of the segments that a term stands in."""
+    found: dict[int, list[int]] = {}
     for number, terms in enumerate(query):
         for term in terms:
-            asked.setdefault(term, []).append(number)
-    for term, numbers in asked.items():
-        places, amounts = field.find(term)
-        idf = idf_of(len(places), N=count) if count else 0.0
-        part = np.float32(idf) * share_of(amounts, field.lengths[places], np.float32(average), K1, B)
-        for number in numbers:
-            scores[number, places] += part
-            ideals[number] += idf / (1 + K1)
-    if len(query) == 1:
-        return Match(scores[0], ideals[0])
-    return Match(np.sqrt(np.square(scores, out=scores).sum(axis=0)), max(ideals, default=0.0))
+            found.setdefault(term, []).append(number)
+    return found
+
+
+def _summed(groups: Places, amounts: Floats, count: int) -> Floats:
+    return np.bincount(groups, amounts, minlength=count).astype(np.float32)
 
 
 def asked(vocabulary: Vocabulary, query: str) -> list[list[int]]:

@@ -10,28 +10,32 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from foveate.memory.corpus import Corpus, Snapshot, embedded_text
+from foveate.memory.corpus import LONGEST_EMBEDDED, Corpus, Snapshot, embedded_text
 from foveate.memory.embedding import Embedder, default_embedder
-from foveate.memory.lexical import Floats, Match, asked, match
+from foveate.memory.lexical import Floats, asked, match, match_with_groups
 from foveate.memory.nodes import Document, Node
-from foveate.memory.words import segments
 
 _DAY_SECONDS = 86_400.0
+# Among fewer nodes than these, half may well be near.
+_FEW = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """What the parts of relevance count; `weights.toml` says why."""
 
-    lexical: float
-    embedding: float
+    words: float
+    meaning: float
     title: float
+    parent: float
+    siblings: float
+    document: float
     recency: float
-    recency_half_life_days: float
-    ancestor: float
+    half_life_days: float
+    ancestor_words: float
     full_match: float
-    full_similarity: float
-    lift: float
+    least_nearness: float
+    full_nearness: float
 
 
 @cache
@@ -61,19 +65,22 @@ class Index:
     ) -> None:
         self._embedder = embedder
         self._weights = weights or default_weights()
-        self._corpus = Corpus(self._weights.ancestor)
+        self._corpus = Corpus(self._weights.ancestor_words)
         self._lock = Lock()
 
     def to_query(self, documents: Sequence[Document], query: str) -> Scores:
         """How relevant every node is to a query."""
         snapshot = self._snapshot(documents)
-        return self._scored(snapshot, query, self._embedded([query, *segments(query)]))
+        return self._scores(snapshot, query)
 
     def to_node(self, documents: Sequence[Document], node: Node) -> Scores:
-        """How much every node has to do with a node, which need not be one of them."""
+        """How much every node has to do with a node, which need not be one of them; with itself, all."""
         snapshot = self._snapshot(documents)
-        text = embedded_text(node)
-        return self._scored(snapshot, text, self._embedded([text]))
+        scores = self._scores(snapshot, embedded_text(node))
+        at = snapshot.place(node)
+        if at is not None:
+            scores.relevance[at] = 1.0
+        return scores
 
     def _snapshot(self, documents: Sequence[Document]) -> Snapshot:
         with self._lock:
@@ -84,37 +91,63 @@ class Index:
             return np.zeros((len(texts), 0), np.float32)
         return self._embedder().embed(texts)
 
-    def _scored(self, snapshot: Snapshot, query: str, vectors: Floats) -> Scores:
+    def _scores(self, snapshot: Snapshot, query: str) -> Scores:
         terms = asked(snapshot.vocabulary, query)
-        similarities = snapshot.similarities(vectors)
         if not terms or not len(snapshot):
             return Scores(np.zeros(len(snapshot), np.float32), np.zeros(len(snapshot), np.float32))
-        weights = self._weights
-        parts = [
-            (weights.lexical, _of_full(match(snapshot.texts, terms), weights.full_match)),
-            (weights.title, _of_full(match(snapshot.titles, terms), weights.full_match)),
-        ]
-        if vectors.shape[1]:
-            parts.append((weights.embedding, _near(similarities, weights.full_similarity)))
-        whole = sum(weight for weight, _ in parts)
-        joined = sum(
-            (np.float32(weight / whole) * part for weight, part in parts), np.zeros(len(snapshot), np.float32)
-        )
-        return Scores(joined, similarities[0])
+        if self._embedder is None:
+            return Scores(joined(snapshot, terms, None, self._weights), np.zeros(len(snapshot), np.float32))
+        similarity = snapshot.similarity(self._embedded([query[:LONGEST_EMBEDDED]])[0])
+        return Scores(joined(snapshot, terms, similarity, self._weights), similarity)
 
 
-def _of_full(found: Match, full: float) -> Floats:
-    """The scores as shares of the best, or of a part of the ideal where the best is poor."""
-    best = max(float(found.scores.max(initial=0.0)), full * found.ideal)
-    return found.scores / np.float32(best) if best else found.scores
+def joined(
+    snapshot: Snapshot, terms: Sequence[Sequence[int]], similarity: Floats | None, weights: Weights
+) -> Floats:
+    """The relevance of every node, from all that says something of it."""
+    texts, documents = match_with_groups(snapshot.texts, terms, snapshot.document_of, len(snapshot.documents))
+    own = weights.words * texts.shares(weights.full_match)
+    own += weights.title * match(snapshot.titles, terms).shares(weights.full_match)
+    whole = weights.words + weights.title
+    if similarity is not None:
+        own += weights.meaning * _nearness(similarity, weights)
+        whole += weights.meaning
+    own /= whole
+    best = float(own.max())
+    if not best:
+        return own
+    of_document = documents.shares(weights.full_match)
+    # What the document that matches least has, all have: it tells nothing.
+    lifted = own + weights.document * (of_document - of_document.min())[snapshot.document_of]
+    lifted += _lift(snapshot, own, weights)
+    # The best keeps what it has by itself: where everything matches badly, standing together is no merit.
+    lifted *= best / float(lifted.max())
+    age_days = (snapshot.modified.max() - snapshot.modified) / _DAY_SECONDS
+    faded = 1 - weights.recency * (1 - np.exp2(-age_days / weights.half_life_days))
+    relevance: Floats = lifted * faded.astype(np.float32)
+    return relevance
 
 
-def _near(similarities: Floats, full: float) -> Floats:
-    """From 0, no nearer than half of all, to 1."""
-    nearest = similarities[0]
-    middle = float(np.median(nearest))
-    near: Floats = np.clip((nearest - middle) / max(float(nearest.max()) - middle, full), 0, 1)
+def _nearness(similarity: Floats, weights: Weights) -> Floats:
+    """From 0, no nearer than half of all nodes, to 1, the nearest; less where that is not near either."""
+    middle = float(np.median(similarity)) if len(similarity) >= _FEW else 0.0
+    nearest = float(similarity.max()) - middle
+    trust = (nearest - weights.least_nearness) / (weights.full_nearness - weights.least_nearness)
+    if trust <= 0:
+        return np.zeros_like(similarity)
+    near: Floats = np.clip((similarity - middle) / nearest, 0, 1) * np.float32(min(1.0, trust))
     return near
+
+
+def _lift(snapshot: Snapshot, own: Floats, weights: Weights) -> Floats:
+    """What a node has from its parent, and from the mean of all that stand beside it."""
+    below = np.flatnonzero(snapshot.up)
+    parents = below - snapshot.up[below]
+    sums = np.bincount(parents, own[below], minlength=len(own))
+    counts = np.bincount(parents, minlength=len(own))
+    lift = np.zeros_like(own)
+    lift[below] = weights.parent * own[parents] + weights.siblings * (sums[parents] / counts[parents])
+    return lift
 
 
 def tree_distances(focus: Node, nodes: Iterable[Node]) -> NDArray[np.int32]:
