@@ -1,0 +1,162 @@
+"""Skills: what an agent can do, by name; the most important first, each with what it needs."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from math import isfinite
+
+from foveate.memory.gate import PublicOutline
+
+NO_SKILLS = "No skills available."
+
+_SAID = ("NAME", "DESCRIPTION", "PRIORITY", "DEPENDS", "DEPENDENCIES")
+_WORDS = {"high": 1.0, "medium": 0.0, "low": -1.0}
+_LETTER = re.compile(r"(?:\[#)?([A-Z])\]?", re.IGNORECASE)
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skill:
+    """A skill as its file describes it, and where in the skills folder that is (`key`, with `/`).
+
+    The larger `priority` comes first; none is 0. The letters of Org are on the same scale, A being 1, B 0 as is
+    usual in Org, C -1 and so on, and the words high, medium and low are as A, B and C.
+    """
+
+    name: str
+    key: str
+    description: str = ""
+    priority: float = 0.0
+    depends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """The skills that there are, in order, and in words what is wrong with them.
+
+    `missing` are the names of those that others need and that are not there.
+    """
+
+    skills: tuple[Skill, ...] = ()
+    missing: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
+
+    def named(self, name: str) -> Skill | None:
+        """The skill of that name, whatever its case."""
+        return next((skill for skill in self.skills if skill.name.casefold() == name.casefold()), None)
+
+    @property
+    def text(self) -> str:
+        """A line for each skill: its name, what it does, what it needs."""
+        return "\n".join(map(self._line, self.skills)) or NO_SKILLS
+
+    def _line(self, skill: Skill) -> str:
+        head = f"Skill {skill.name}: {skill.description}" if skill.description else f"Skill {skill.name}"
+        needs = [f"{name} [missing]" if name in self.missing else name for name in skill.depends]
+        return f"{head} (needs {', '.join(needs)})" if needs else head
+
+
+def skill_of(outline: PublicOutline, *, key: str, file_name: str) -> tuple[Skill, tuple[str, ...]]:
+    """The skill that a file describes, and in words what in it could not be read.
+
+    What it says of itself stands in its front matter or the properties of the file, or else in those of its
+    first heading. A skill that does not say its name is called as its file.
+    """
+    said = {name: _said(outline, name) for name in _SAID}
+    warnings = [f"{key}: {problem}" for problem in outline.problems]
+    name = said["NAME"] or file_name
+    if not is_name(name):
+        warnings.append(f"{key}: a skill cannot be called {name!r:.60}; it is called {file_name} instead")
+        name = file_name
+    written = said["PRIORITY"] or next(filter(None, (entry.priority for entry in outline.entries[:2])), "")
+    priority = _priority(written)
+    if priority is None:
+        warnings.append(f"{key}: a priority is a number, a letter, high, medium or low, not {written!r:.60}")
+    depends = _listed(said["DEPENDS"] or said["DEPENDENCIES"])
+    skill = Skill(
+        name=name, key=key, description=said["DESCRIPTION"], priority=priority or 0.0, depends=depends
+    )
+    return skill, tuple(warnings)
+
+
+def is_name(name: str) -> bool:
+    """Whether a skill can be called so: a short text on one line that could not be taken for a path."""
+    fits = 0 < len(name) <= _LONGEST_NAME and name.isprintable() and name == name.strip()
+    return fits and not name.startswith(".") and not {"/", "\\"} & set(name)
+
+
+def capabilities(skills: Iterable[Skill], warnings: Iterable[str] = ()) -> Capabilities:
+    """The skills by priority, then by name; with the dependencies that are not there or lead in a circle told.
+
+    Of two that are called the same, whatever their case, the first is meant.
+    """
+    said = list(warnings)
+    known: dict[str, Skill] = {}
+    for skill in skills:
+        first = known.setdefault(skill.name.casefold(), skill)
+        if first is not skill:
+            said.append(f"{skill.key}: {first.key} is called {first.name} already, so this one is left out")
+    linked = sorted(
+        (_linked(skill, known) for skill in known.values()),
+        key=lambda skill: (-skill.priority, skill.name.casefold()),
+    )
+    missing = set()
+    for skill in linked:
+        for name in skill.depends:
+            if name.casefold() not in known:
+                missing.add(name)
+                said.append(f"{skill.key}: {skill.name} needs {name}, and there is no such skill")
+    said += [f"skills that need each other: {' > '.join(circle)}" for circle in _circles(linked)]
+    return Capabilities(skills=tuple(linked), missing=frozenset(missing), warnings=tuple(said))
+
+
+def _said(outline: PublicOutline, name: str) -> str:
+    """A property of the file or, where it has none of that name, of its first heading; on one line."""
+    values = (entry.properties.get(name, "").split() for entry in outline.entries[:2])
+    return " ".join(next(filter(None, values), ()))
+
+
+def _priority(written: str) -> float | None:
+    """The number that is meant; None where that cannot be said."""
+    if not written:
+        return 0.0
+    if (word := written.lower()) in _WORDS:
+        return _WORDS[word]
+    if letter := _LETTER.fullmatch(written):
+        return float(ord("B") - ord(letter[1].upper()))
+    try:
+        number = float(written.removeprefix("[#").removesuffix("]"))
+    except ValueError:
+        return None
+    return number if isfinite(number) else None
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    """Names between commas; where there are none, the whole, which `_linked` may take apart."""
+    names = (name.strip(" []\"'") for name in text.split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _linked(skill: Skill, known: dict[str, Skill]) -> Skill:
+    """The skill with its dependencies called as they call themselves, and those between blanks taken apart."""
+    wanted = list(skill.depends)
+    if len(wanted) == 1 and wanted[0].casefold() not in known:
+        wanted = wanted[0].split()
+    found = (known.get(name.casefold()) for name in wanted)
+    names = (there.name if there else name for there, name in zip(found, wanted, strict=True))
+    return replace(skill, depends=tuple(dict.fromkeys(names)))
+
+
+def _circles(skills: Iterable[Skill]) -> Iterator[list[str]]:
+    """Dependencies that lead back to where they began, until there are none left without these."""
+    needs = {skill.name: list(skill.depends) for skill in skills}
+    while True:
+        try:
+            TopologicalSorter(needs).prepare()
+        except CycleError as error:
+            circle: list[str] = list(reversed(error.args[1]))
+            yield circle
+            needs[circle[0]].remove(circle[1])
+        else:
+            return

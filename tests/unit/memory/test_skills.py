@@ -1,0 +1,308 @@
+"""Skills are listed by priority with what they need, and read by name from their folder only."""
+
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.errors import BadOption, UnreadableInput
+from foveate.memory.gate import Gate
+from foveate.memory.skill_folder import read_capabilities, skill_source
+from foveate.memory.skills import NO_SKILLS, Capabilities, Skill, capabilities, is_name
+from tests.unit.memory.notes import Forest, forests
+
+GATE = Gate()
+
+
+def skill(name: str, *depends: str, priority: float = 0, description: str = "") -> Skill:
+    return Skill(name=name, key=f"{name}.md", priority=priority, depends=depends, description=description)
+
+
+def names(found: Capabilities) -> list[str]:
+    return [each.name for each in found.skills]
+
+
+def test_the_most_important_comes_first_then_the_first_by_name() -> None:
+    found = capabilities(
+        [skill("b"), skill("C"), skill("a"), skill("low", priority=-1), skill("high", priority=7)]
+    )
+
+    assert names(found) == ["high", "a", "b", "C", "low"]
+    assert found.warnings == ()
+
+
+def test_the_list_says_what_each_does_and_needs() -> None:
+    found = capabilities([skill("ship", "BUILD", "sign", description="Ships it."), skill("build")])
+
+    assert found.text == "Skill build\nSkill ship: Ships it. (needs build, sign [missing])"
+    assert found.missing == {"sign"}
+    assert found.warnings == ("ship.md: ship needs sign, and there is no such skill",)
+    assert capabilities([]).text == NO_SKILLS
+
+
+def test_names_between_blanks_are_several_unless_a_skill_is_called_so() -> None:
+    found = capabilities([skill("a", "web search"), skill("b", "web a"), skill("web search"), skill("web")])
+
+    assert {each.name: each.depends for each in found.skills} == {
+        "a": ("web search",),
+        "b": ("web", "a"),
+        "web": (),
+        "web search": (),
+    }
+
+
+def test_skills_that_need_each_other_are_told_and_listed_all_the_same() -> None:
+    found = capabilities(
+        [skill("a", "b"), skill("b", "c"), skill("c", "a"), skill("self", "self"), skill("d", "a")]
+    )
+
+    assert names(found) == ["a", "b", "c", "d", "self"]
+    assert sorted(found.warnings) == [
+        "skills that need each other: a > b > c > a",
+        "skills that need each other: self > self",
+    ]
+
+
+def test_of_two_with_one_name_the_first_is_meant() -> None:
+    found = capabilities([skill("deploy"), Skill(name="Deploy", key="other.md")])
+
+    assert names(found) == ["deploy"]
+    assert found.warnings == ("other.md: deploy.md is called deploy already, so this one is left out",)
+
+
+@given(
+    needs=st.dictionaries(
+        st.sampled_from("abcdefgh"), st.lists(st.sampled_from("abcdefghxy"), unique=True), max_size=8
+    ),
+    priorities=st.lists(st.integers(-3, 3), min_size=8, max_size=8),
+)
+def test_always_every_skill_is_listed_in_order_and_every_circle_told(
+    needs: dict[str, list[str]], priorities: list[int]
+) -> None:
+    made = [
+        skill(name, *each, priority=rank) for (name, each), rank in zip(needs.items(), priorities, strict=False)
+    ]
+
+    found = capabilities(made)
+
+    assert sorted(names(found)) == sorted(needs)
+    assert [each.priority for each in found.skills] == sorted((each.priority for each in made), reverse=True)
+    assert found.missing == {name for each in needs.values() for name in each} - set(needs)
+    assert any("each other" in warning for warning in found.warnings) == any(
+        leads_to(name, name, needs) for name in needs
+    )
+
+
+def leads_to(start: str, end: str, needs: dict[str, list[str]]) -> bool:
+    seen: set[str] = set()
+    waiting = list(needs.get(start, ()))
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += needs.get(name, ())
+    return end in seen
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "skills"
+    made.mkdir()
+    return made
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def test_a_skill_is_a_markdown_file_an_org_file_or_a_folder(folder: Path) -> None:
+    write(
+        folder / "build.md", "---\nname: build\ndescription: Builds it.\npriority: 2\n---\n# Build\nRun make.\n"
+    )
+    write(
+        folder / "ship.org",
+        "#+TITLE: Shipping\n* Ship it\n:PROPERTIES:\n:DESCRIPTION: Ships it.\n:DEPENDS: build sign\n:END:\n",
+    )
+    write(
+        folder / "sign" / "SKILL.md",
+        "---\ndescription: Signs it.\npriority: high\ndependencies: [build]\n---\n",
+    )
+    write(folder / "sign" / "notes.md", "not a skill of its own")
+    write(folder / "README.md", "What this folder is.")
+    write(folder / "key.txt", "no skill")
+    write(folder / ".hidden.md", "no skill")
+
+    found = read_capabilities(folder, GATE)
+
+    assert found.text.split("\n") == [
+        "Skill build: Builds it.",
+        "Skill sign: Signs it. (needs build)",
+        "Skill ship: Ships it. (needs build, sign)",
+    ]
+    assert [each.key for each in found.skills] == ["build.md", "sign/SKILL.md", "ship.org"]
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("written", "priority"),
+    [("3", 3), ("-0.5", -0.5), ("A", 1), ("'[#B]'", 0), ("c", -1), ("High", 1), ("low", -1), ("", 0)],
+)
+def test_a_priority_is_a_number_a_letter_or_a_word(folder: Path, written: str, priority: float) -> None:
+    write(folder / "a.md", f"---\nname: a\npriority: {written}\n---\n")
+
+    found = read_capabilities(folder, GATE)
+
+    assert [each.priority for each in found.skills] == [priority]
+    assert found.warnings == ()
+
+
+def test_what_the_file_does_not_say_of_the_skill_its_first_heading_does(folder: Path) -> None:
+    write(
+        folder / "a.org",
+        "#+DESCRIPTION: Ships it.\n* Ship it\n:PROPERTIES:\n:NAME: ship\n:DESCRIPTION: no\n:END:\n* Other\n",
+    )
+
+    assert read_capabilities(folder, GATE).text == "Skill ship: Ships it."
+
+
+def test_the_priority_of_an_org_heading_counts(folder: Path) -> None:
+    write(folder / "a.org", "* [#A] Ship it\n")
+
+    assert read_capabilities(folder, GATE).skills[0].priority == 1
+
+
+@pytest.mark.parametrize("written", ["urgent", "nan", "inf", "1e999"])
+def test_a_priority_that_cannot_be_read_counts_as_none_and_is_told(folder: Path, written: str) -> None:
+    write(folder / "a.md", f"---\npriority: {written}\n---\n")
+
+    found = read_capabilities(folder, GATE)
+
+    assert found.skills[0].priority == 0
+    assert found.warnings == (f"a.md: a priority is a number, a letter, high, medium or low, not '{written}'",)
+
+
+def test_a_name_that_could_be_a_path_is_not_taken(folder: Path) -> None:
+    write(folder / "a.md", "---\nname: ../b\n---\n")
+
+    found = read_capabilities(folder, GATE)
+
+    assert names(found) == ["a"]
+    assert found.warnings == ("a.md: a skill cannot be called '../b'; it is called a instead",)
+
+
+def test_private_skills_are_not_there_and_nothing_is_told_of_them(folder: Path) -> None:
+    write(folder / "diary.md", "---\nname: secret\ntags: [private]\npriority: urgent\n---\nHush.\n")
+    write(folder / "org.org", "#+FILETAGS: :@Personal:\nHush.\n")
+    write(folder / "open.md", "# Open\nSeen.\n## Below :private:\nHush.\n## After\nSeen too.\n")
+
+    assert read_capabilities(folder, GATE) == Capabilities(skills=(skill("open"),))
+    assert skill_source(folder, "open", GATE) == "# Open\nSeen.\n## After\nSeen too.\n"
+    with pytest.raises(BadOption, match=r"^there is no skill 'secret'; there are: open$"):
+        skill_source(folder, "secret", GATE)
+
+
+@given(forest=forests())
+def test_always_nothing_private_is_in_what_is_said_of_skills_or_read_from_them(forest: Forest) -> None:
+    with TemporaryDirectory() as folder:
+        for file in forest.files:
+            write(Path(folder) / file.path, file.text)
+
+        found = read_capabilities(folder, GATE)
+        texts = [skill_source(folder, name, GATE) for name in names(found)]
+
+    assert forest.leaked("\n".join([found.text, *found.warnings, *texts])) == set()
+
+
+def test_a_source_is_found_by_name_in_any_case(folder: Path) -> None:
+    text = "---\nname: Ship-It\n---\n# Ship\r\nüber\n"
+    write(folder / "a.md", "# Other\n")
+    (folder / "b.md").write_bytes(text.encode())
+
+    assert skill_source(folder, "Ship-It", GATE) == text
+    assert skill_source(folder, "SHIP-IT", GATE) == text
+
+
+def test_a_source_is_never_outside_of_the_folder(folder: Path) -> None:
+    write(folder / "good.md", "# Good\n")
+    write(folder.parent / "secret.md", "# Secret\n")
+    write(folder.parent / "elsewhere" / "SKILL.md", "# Secret\n")
+    write(folder.parent / "skills-too" / "near.md", "# Secret\n")
+    (folder / "link.md").symlink_to("../secret.md")
+    (folder / "near.md").symlink_to("../skills-too/near.md")
+    (folder / "linked").symlink_to("../elsewhere")
+    (folder / "half").mkdir()
+    (folder / "half" / "SKILL.md").symlink_to("../../secret.md")
+    (folder / "alias.md").symlink_to("good.md")
+
+    found = read_capabilities(folder, GATE)
+
+    assert names(found) == ["alias", "good"]
+    assert found.warnings == tuple(
+        f"{key}: leads out of the skills folder, so it is not read"
+        for key in ("half/SKILL.md", "link.md", "linked", "near.md")
+    )
+    for name in (
+        *("../secret", "../secret.md", str(folder.parent / "secret"), "good.md/../../secret.md"),
+        *(
+            "link",
+            "linked",
+            "half",
+            "near",
+            "good\0",
+            "..",
+            ".",
+            "",
+            "good.md",
+            "elsewhere/SKILL",
+            "..\\secret",
+        ),
+    ):
+        with pytest.raises(BadOption) as caught:
+            skill_source(folder, name, GATE)
+        assert caught.value.path == ("skill",)
+        assert "\0" not in str(caught.value)
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_still_listed(folder: Path) -> None:
+    write(folder / "good.md", "# Good\n")
+    (folder / "latin.md").write_bytes(b"caf\xe9")
+    (folder / "loop.md").symlink_to("loop.md")
+    (folder / "gone.md").symlink_to("nowhere.md")
+    (folder / "empty").mkdir()
+    os.mkfifo(folder / "pipe.md")
+    with (folder / "huge.md").open("wb") as file:
+        file.truncate(20_000_000)
+    write(folder / "two\nlines.md", "# Two\n")
+
+    found = read_capabilities(folder, GATE)
+
+    assert names(found) == ["good"]
+    assert found.warnings == (
+        "empty: a folder without a SKILL.md is no skill",
+        "gone.md: No such file or directory",
+        "huge.md: more than 10,000,000 bytes are too many for a skill",
+        "latin.md: not UTF-8 at byte 3",
+        "loop.md: leads in a circle",
+        "pipe.md: this is no file",
+        "'two\\nlines.md': a skill cannot be called so; give the file another name",
+    )
+
+
+def test_a_folder_that_is_not_there_has_no_skills_and_says_so(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+
+    assert read_capabilities(gone, GATE).warnings == (f"{gone}: No such file or directory",)
+    assert read_capabilities("a\0b", GATE).warnings == ("'a\\x00b': nothing can have this name",)
+    with pytest.raises(UnreadableInput, match="No such file or directory"):
+        skill_source(gone, "a", GATE)
+
+
+@given(name=st.text() | st.sampled_from(["..", "a/b", "a\\b", ".a", " a", "a\n"]))
+def test_always_a_name_is_no_path(name: str) -> None:
+    if is_name(name):
+        assert Path(name).name == name
+        assert not {"\0", "\n", "/", "\\"} & set(name)
