@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -234,6 +235,13 @@ def test_what_the_environment_does_not_say_stays_as_it_was_configured() -> None:
     assert TimeOptions.from_environment({"TIME_AWARENESS": "1"}, configured) == replace(
         configured, awareness=True
     )
+
+
+def test_every_variable_and_format_is_in_the_page_on_time(root: Path) -> None:
+    page = (root / "docs" / "time.md").read_text(encoding="utf-8")
+
+    for word in ("TIME_AWARENESS", "TIME_FORMAT", "DEADLINE_WARNING_MINUTES", *TimeFormat):
+        assert f"`{word}`" in page
 
 
 @pytest.mark.parametrize(
