@@ -1,0 +1,200 @@
+"""Bundles: what the files of a workspace say, as one value that never changes."""
+
+import os
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+
+from blake3 import blake3
+
+from foveate.budget.sections import Priority, Section, Stability
+from foveate.errors import BadOption
+from foveate.memory.paths import StrPath
+
+ROLES = ("IDENTITY.md", "SOUL.md", "USER.md", "AGENTS.md", "MEMORY.md")
+"""The files that every workspace may have, in the order in which a prompt carries them."""
+
+_PRIORITIES = {
+    "IDENTITY.md": Priority.REQUIRED,
+    "SOUL.md": Priority.HIGH,
+    "USER.md": Priority.HIGH,
+    "AGENTS.md": Priority.HIGH,
+}
+_ROLE_OF = {role.casefold(): role for role in ROLES}
+
+
+def role_of(name: str) -> str | None:
+    """Which of the roles a file of that name has, whatever its case."""
+    return _ROLE_OF.get(name.casefold())
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Workspace:
+    """Whose files are meant: a folder, a scope in it, and further files in it.
+
+    A scope is a folder below the root, such as `support` or `support/night`: a file in it stands before the one
+    of that name above it. Extras are files below the root, each once, in any order.
+    """
+
+    root: str
+    scope: str
+    extras: tuple[str, ...]
+
+    def __init__(self, root: StrPath, scope: str = "", extras: Iterable[str] = ()) -> None:
+        """Check everything, and bring it into one form, so that the same files are always the same workspace.
+
+        Raises:
+            BadOption: a path that leads out of the root, or something else that is none.
+        """
+        put = object.__setattr__
+        written = os.fspath(root)
+        if not written or "\0" in written:
+            raise BadOption(f"root is a folder, not {root!r}", path=("root",))
+        put(self, "root", os.path.abspath(written))  # noqa: PTH100  # a link on the way has to stay one
+        put(self, "scope", _inside(scope, self.root, ("scope",)) if scope else "")
+        if isinstance(extras, str):
+            raise BadOption(f"extras are a list, also where there is only one: [{extras!r}]", path=("extras",))
+        named = {_inside(extra, self.root, ("extras", number)) for number, extra in enumerate(extras)}
+        # A role at the root is carried anyway.
+        put(self, "extras", tuple(sorted(name for name in named if not role_of(name))))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What its files are called in a bundle, in their order."""
+        return ROLES + self.extras
+
+
+def _inside(written: str, root: str, path: tuple[str | int, ...]) -> str:
+    """A path from the root, without detours."""
+    what = f"{'.'.join(map(str, path))}: {written!r:.200}"
+    if not written.isprintable() or not written.strip():
+        raise BadOption(f"{what} is no path that can be shown on one line", path=path)
+    below = written.removeprefix(root.rstrip("/") + "/") if written.startswith("/") else written
+    parts = [part for part in below.split("/") if part not in ("", ".")]
+    if below.startswith("/") or ".." in parts or not parts:
+        raise BadOption(f"{what} does not lead to something in the workspace {root}", path=path)
+    return "/".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFile:
+    """A file, as far as it may be seen. `name` is its role, or an extra's path; `path` begins at the root."""
+
+    name: str
+    path: str
+    text: str = field(repr=False)  # it can be megabytes
+    is_blank: bool = False
+    """Whether there is nothing in it at all, private or not."""
+
+    @property
+    def depth(self) -> int:
+        """In how many scopes it stands."""
+        return self.path.count("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A warning: what is wrong with a file or a folder of a workspace."""
+
+    path: str
+    reason: str
+    name: str = ""
+    """Which file of the bundle it is about, if one."""
+
+    def __str__(self) -> str:
+        """As a line for a log."""
+        return f"{self.path}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a look at the files of a workspace gave, whether good or not."""
+
+    files: tuple[BundleFile, ...]
+    troubles: tuple[Trouble, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """The files of a workspace that have something to say, in a fixed order, and what is wrong with others.
+
+    The same texts always give the same sections, the same text and the same `version`, wherever they lie.
+    """
+
+    workspace: Workspace
+    files: tuple[BundleFile, ...]
+    warnings: tuple[Trouble, ...]
+    version: str = field(init=False)
+    sections: tuple[Section, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Make once what is asked for with every prompt."""
+        said = [file for file in self.files if file.text]
+        digest = blake3()
+        for file in said:
+            name, text = file.name.encode(), file.text.encode()
+            digest.update(b"%d %d\n%b%b" % (len(name), len(text), name, text))
+        object.__setattr__(self, "version", digest.hexdigest(length=16))
+        object.__setattr__(self, "sections", tuple(map(_section, said)))
+
+    @property
+    def text(self) -> str:
+        """All of it, with a blank line between files."""
+        return "\n\n".join(section.text for section in self.sections)
+
+
+def _section(file: BundleFile) -> Section:
+    return Section(
+        f"workspace/{file.name}",
+        file.text,
+        priority=_PRIORITIES.get(file.name, Priority.MEDIUM),
+        stability=Stability.STATIC,
+    )
+
+
+def settled(workspace: Workspace, reading: Reading, last: Bundle | None, blanked: Set[str]) -> Bundle:
+    """The bundle that holds after `reading`, where `last` held before.
+
+    A file that was good and is not now stays as it was, with a warning, and so does one that has become empty,
+    unless it is in `blanked`: editors empty a file before they write it. One that never was good is left out,
+    with a warning.
+    """
+    now = {file.name: file for file in reading.files}
+    before = {file.name: file for file in last.files if file.text} if last else {}
+    wrong = {trouble.name: trouble for trouble in reading.troubles if trouble.name}
+    files: list[BundleFile] = []
+    warnings = [trouble for trouble in reading.troubles if not trouble.name]
+    for name in workspace.names:
+        kept = _kept(name, now, before, blanked)
+        if kept is not None:
+            reason = wrong[name].reason if name in wrong else _lack(now.get(name), kept)
+            files.append(kept)
+            warnings.append(Trouble(kept.path, f"{reason}; what it said before is still used", name))
+            continue
+        if name in wrong:
+            warnings.append(wrong[name])
+        if name in now:
+            files.append(now[name])
+    return Bundle(workspace=workspace, files=tuple(files), warnings=tuple(warnings))
+
+
+def _kept(
+    name: str, now: Mapping[str, BundleFile], before: Mapping[str, BundleFile], blanked: Set[str]
+) -> BundleFile | None:
+    """The file as it was before, where it is not to be had now."""
+    old, new = before.get(name), now.get(name)
+    if old is None:
+        return None
+    # What stands above it in the scope is another file, which it stood before until it went away.
+    has_vanished = new is None or new.depth < old.depth
+    return old if has_vanished or (new is not None and new.is_blank and name not in blanked) else None
+
+
+def _lack(new: BundleFile | None, old: BundleFile) -> str:
+    if new is not None and new.depth >= old.depth:
+        return "is empty all of a sudden"
+    return "is no longer there: put it back, or leave it there empty"
+
+
+def blank_names(reading: Reading) -> frozenset[str]:
+    """The files that are there and have nothing in them."""
+    return frozenset(file.name for file in reading.files if file.is_blank)

@@ -1,0 +1,182 @@
+"""Watching folders: a thread that tells what changed in them, also across their coming and going."""
+
+import atexit
+import os
+from dataclasses import dataclass
+from math import inf
+from threading import Event, Lock, Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from watchfiles._rust_notify import RustNotify
+
+# How watchfiles numbers what happened.
+_EDITED = 2
+# How long folders that cannot be watched are left alone before they are tried again.
+_PATIENCE_SECONDS = 5.0
+_LONGEST_PAUSE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that happened to a file or folder; an edit leaves it where it is, anything else may not."""
+
+    path: str
+    is_edit: bool
+
+
+class Observer(Protocol):
+    """Who wants to know. It is called from the watcher's thread."""
+
+    def unwatched(self) -> frozenset[str]:
+        """The folders of what is not watched yet; none most of the time. Asked for many times a second."""
+
+    def folders(self) -> frozenset[str]:
+        """All folders that are to be watched."""
+
+    def watched(self, folders: frozenset[str]) -> None:
+        """From now on, every change in these is told. Called whenever some were not watched yet."""
+
+    def changed(self, changes: frozenset[Change]) -> None:
+        """These have happened."""
+
+    def lost(self, reason: str) -> None:
+        """Nothing is watched any longer, or not yet: changes may have been missed."""
+
+
+class Watcher:
+    """A thread that watches folders, not what is in folders below them, and gathers changes for a while.
+
+    It survives folders that are deleted, made again or replaced, and tries again what cannot be watched. It
+    begins with `ensure`, and ends with `close`, or with the process.
+    """
+
+    def __init__(self, observer: Observer, *, debounce_seconds: float) -> None:
+        self._observer = observer
+        self._debounce_seconds = debounce_seconds
+        self._lock = Lock()
+        self._stop = Event()
+        self._thread: Thread | None = None
+
+    def ensure(self) -> None:
+        """Have the thread running, also in a process that was forked from the one in which it ran."""
+        if self._is_settled():
+            return
+        with self._lock:
+            if self._is_settled():
+                return
+            thread = Thread(target=self._run, name="foveate-watcher", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # as many threads as the system allows
+                self._observer.lost(str(error))
+                return
+            if self._thread is None:
+                # A thread must not be inside of watchfiles when the interpreter goes away.
+                atexit.register(self.close)
+            self._thread = thread
+
+    def close(self) -> None:
+        """End the thread, and wait for it. Nothing is watched from then on."""
+        with self._lock:
+            self._stop.set()
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            atexit.unregister(self.close)
+            if thread.is_alive():
+                thread.join()
+
+    def _is_settled(self) -> bool:
+        return self._stop.is_set() or (self._thread is not None and self._thread.is_alive())
+
+    def _run(self) -> None:
+        from watchfiles._rust_notify import WatchfilesRustInternalError
+
+        self._observer.lost("")
+        failures = 0
+        while not self._stop.is_set():
+            began = monotonic()
+            try:
+                _Watch(self._observer, self._stop, self._debounce_seconds).follow()
+            except (OSError, WatchfilesRustInternalError) as error:
+                self._observer.lost(str(error))
+                failures = failures + 1 if monotonic() - began < _LONGEST_PAUSE_SECONDS else 1
+                self._stop.wait(min(0.5 * 2**failures, _LONGEST_PAUSE_SECONDS))
+        self._observer.lost("the watcher was closed")
+
+
+class _Watch:
+    """One try at watching, which ends with an error or when it is told to stop."""
+
+    def __init__(self, observer: Observer, stop: Event, debounce_seconds: float) -> None:
+        self._observer = observer
+        self._stop = stop
+        self._debounce_seconds = debounce_seconds
+        self._step_ms = round(1000 * min(max(debounce_seconds / 10, 0.01), 0.05))
+        self._notify: RustNotify | None = None
+        self._alive: frozenset[str] = frozenset()
+        """The folders that are watched now."""
+        self._gathered: set[Change] = set()
+        self._due = inf
+        self._asked: frozenset[str] = frozenset()
+        """What could not be watched when it was tried last."""
+        self._ask_again = 0.0
+
+    def follow(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._extend()
+                self._gather()
+                if monotonic() >= self._due:
+                    gathered, self._gathered, self._due = frozenset(self._gathered), set(), inf
+                    self._observer.changed(gathered)
+        finally:
+            if self._notify is not None:
+                self._notify.close()
+
+    def _extend(self) -> None:
+        """Watch what is not watched yet, and say so."""
+        wanted = self._observer.unwatched()
+        if not wanted or (wanted == self._asked and monotonic() < self._ask_again):
+            return
+        folders = frozenset(filter(_can_be_watched, self._observer.folders()))
+        if not folders & wanted <= self._alive:
+            from watchfiles._rust_notify import RustNotify
+
+            try:
+                # The new one watches before the old one ends, so that nothing is missed between them.
+                fresh = RustNotify(sorted(folders), False, False, 0, False, False)
+            except FileNotFoundError:  # gone since it was looked at
+                return
+            if self._notify is not None:
+                self._gather()
+                self._notify.close()
+            self._notify, self._alive = fresh, folders
+        self._observer.watched(self._alive)
+        self._asked, self._ask_again = self._observer.unwatched(), monotonic() + _PATIENCE_SECONDS
+
+    def _gather(self) -> None:
+        """Wait a moment for changes."""
+        if self._notify is None:
+            self._stop.wait(self._step_ms / 1000)
+            return
+        happened = self._notify.watch(self._step_ms, self._step_ms, self._step_ms, self._stop)
+        if isinstance(happened, str):  # it was in vain
+            return
+        changes = {Change(path, kind == _EDITED) for kind, path in happened}
+        if not self._gathered:
+            self._due = monotonic() + self._debounce_seconds
+        self._gathered |= changes
+        # A folder that has come or gone is another one from now on, and so are those below it.
+        moved = tuple(change.path for change in changes if not change.is_edit and change.path in self._alive)
+        for path in moved:
+            self._alive = frozenset(each for each in self._alive if not f"{each}/".startswith(f"{path}/"))
+
+
+def _can_be_watched(folder: str) -> bool:
+    try:
+        folder.encode()
+    except UnicodeEncodeError:  # watchfiles takes no other names
+        return False
+    return os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)  # noqa: PTH112
