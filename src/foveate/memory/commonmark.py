@@ -160,7 +160,7 @@ class _Scan:
         return last
 
     def _sure_before(self, start: int) -> int:
-        """The last place before at which a block is known to begin: at a line that is not indented, below a blank."""
+        """The last place at which a block is known to begin: at a line without blanks before, below a blank one."""
         at = start
         for _ in range(_TRIES):
             at = self._text.rfind("\n\n", self._sure, at + 1)

@@ -4,7 +4,8 @@ import re
 
 from foveate.memory.gate import Gate
 
-_MARKED = re.compile(r"[:#]([^\s:#]+)")
+# Not so the address of a page.
+_MARKED = re.compile(r"[:#](?!//)([^\s:#]+)")
 _BETWEEN_WORDS = re.compile(r"[\s:#,;|.!?(){}<>\"'`*=~/\[\]]+")
 
 
@@ -23,8 +24,8 @@ def meant_in_heading(line: str, gate: Gate) -> str:
     for found in _MARKED.finditer(line):
         if tag := part(found[1], gate):
             return tag
-    last = line.rstrip().rsplit(None, 1)[-1:]
-    return part(last[0], gate) if last and ":" in last[0] else ""
+    last = "".join(line.rstrip().rsplit(None, 1)[-1:])
+    return part(last, gate) if ":" in last and "//" not in last else ""
 
 
 def part(word: str, gate: Gate) -> str:

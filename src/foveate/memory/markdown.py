@@ -1,0 +1,283 @@
+"""Markdown into outlines.
+
+Beside CommonMark's headings, what people write in Markdown notes is understood: front matter, tags in headings
+and in lines of their own, states and dates as in Org, ids in braces.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from foveate.memory.commonmark import Found, headings
+from foveate.memory.doubts import mentioned, mentions, part
+from foveate.memory.front import read_front
+from foveate.memory.gate import Gate
+from foveate.memory.headings import with_doubt, without_priority, without_state, without_tags
+from foveate.memory.outline import NO_PROPERTIES, Entry, Outline, Stamp
+from foveate.memory.problems import Problems
+from foveate.memory.stamps import PLANNED, read_planning
+
+_STATES = frozenset({"TODO", "DONE"})
+_CHECKBOX = re.compile(r"\[([ xX])\](?!\S)\s*")
+_CHECKED = {" ": "TODO", "x": "DONE", "X": "DONE"}
+# A number is of an issue, not a tag.
+_TAG = re.compile(r"#(?=\S*[^\W\d_])([\w@%][^\s#,;]*)[,;]?\Z")
+_ATTRIBUTE = re.compile(r"[#.][^\s{}]+\Z|[\w:-]+=\S*\Z")
+# At the end of a heading, tags and attributes may take turns so many times.
+_ENDINGS = 8
+_BLANK = re.compile(r"[ \t\n]*")
+_CODE_OR_LINK = re.compile(
+    r"(?P<code>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`))"
+    r"|\[\[(?:[^\[\]|]*\|)?(?P<page>[^\[\]|]+)\]\]"
+    r"|!?\[(?P<text>[^\[\]]*)\]\((?:<[^<>]*>|[^()\s]*)(?:\s+(?:\"[^\"]*\"|'[^']*'))?\s*\)"
+    r"|<(?P<address>[A-Za-z][A-Za-z0-9+.-]*:[^\s<>]*)>"
+)
+# Links in a longer title would take a while; a longer line is not one of tags.
+_LONG_CHARS = 2000
+
+# What would be a heading or tags if it stood elsewhere, had a blank behind its signs, or the file were Org.
+_LIKE_HEADING = re.compile(
+    r"^[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*(#{1,6})[ \t]*([^#\s].*)$"
+    r"|^(\*+)[ \t]+(\S.*)$"
+    r"|^([^\n]+)\n[ \t>]{0,20}(=+|-+)[ \t]*$",
+    re.MULTILINE,
+)
+_LIKE_TAGS = re.compile(
+    r"^[ \t>]*(?:[-*+][ \t]+)?(#\S+(?:[ \t]+#\S+)*)[ \t]*$|^[ \t]*#\+filetags[ \t]*:(.*)$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_SAID_TAGS = re.compile(r"^[ \t*_>-]{0,9}(?:tags?|keywords)[*_]{0,2}[ \t]*:(.*)$", re.MULTILINE | re.IGNORECASE)
+
+
+def parse_markdown(text: str, gate: Gate, *, name: str = "") -> Outline:
+    """What a Markdown file says; `name` is its title where its front matter has none.
+
+    Text in a fence, a quote, a list or HTML has no headings, unless they have a privacy tag. A line of tags
+    counts for the heading it stands below, or at the top for the file; where it stands elsewhere and has a
+    privacy tag, for the file as well.
+    """
+    return _Reading(text, gate).outline(name)
+
+
+class _Below(NamedTuple):
+    """What stands directly below a heading, and where the content begins below that."""
+
+    content: int
+    tags: tuple[str, ...]
+    stamps: tuple[Stamp, ...]
+
+
+class _Reading:
+    """One pass over a text, most of it over what is below the front matter, with LF at the end of each line."""
+
+    def __init__(self, text: str, gate: Gate) -> None:
+        self._text = text
+        self._gate = gate
+        self._is_doubtful = mentions(text, gate)
+        self._problems = Problems(text)
+        self._front = read_front(re.sub(r"\r(?!\n)", "\n", text) if "\r" in text else text, gate)
+        self._body, self._place = _evened(text[self._front.end :])
+        # Those that belong to a heading, or at the top to the file.
+        self._tag_lines: set[int] = set()
+
+    def outline(self, name: str) -> Outline:
+        for problem in self._front.problems:
+            self._problems.add(0, problem)
+        found = headings(self._body)
+        if self._is_doubtful:
+            found = self._with_private(found)
+        ends = [*(heading.start for heading in found), len(self._body)]
+        below = self._below(0, ends[0])
+        entries = [self._entry(heading, end) for heading, end in zip(found, ends[1:], strict=True)]
+        tags = self._front.tags + below.tags
+        if self._is_doubtful:
+            tags += self._tags_elsewhere()
+        # Front matter that could not be read stays in the content, with all that is below it.
+        is_read = self._front.content == self._front.end
+        file = Entry(
+            start=0,
+            body=1 if self._text[:1] == "\ufeff" else 0,
+            content=self._at(below.content) if is_read else self._front.content,
+            end=self._at(ends[0]),
+            level=0,
+            title=self._front.title or name,
+            tags=tuple(dict.fromkeys(tags)),
+            properties=self._front.properties,
+            stamps=self._front.stamps + below.stamps,
+        )
+        return Outline(self._text, [file, *entries], self._problems.told())
+
+    def _at(self, place: int) -> int:
+        """Where in the file a place of the body is."""
+        return self._front.end + self._place(place)
+
+    def _entry(self, found: Found, end: int) -> Entry:
+        heading = _read(found.title, self._gate)
+        body = min(found.body, end)
+        below = self._below(body, end)
+        tags = heading.tags + below.tags
+        if self._is_doubtful:
+            tags, problem = with_doubt(found.title, tags, self._gate)
+            if problem:
+                self._problems.add(self._at(found.start), problem)
+        return Entry(
+            start=self._at(found.start),
+            body=self._at(body),
+            content=self._at(below.content),
+            end=self._at(end),
+            level=found.level,
+            title=heading.title,
+            tags=tags,
+            todo=heading.todo,
+            is_done=heading.todo == "DONE",
+            priority=heading.priority,
+            properties={"ID": heading.id} if heading.id else NO_PROPERTIES,
+            stamps=below.stamps,
+        )
+
+    def _below(self, start: int, end: int) -> _Below:
+        """The lines of planning and of tags at this place, blank ones between them passed over."""
+        content = start
+        tags: tuple[str, ...] = ()
+        stamps: tuple[Stamp, ...] = ()
+        while blank := _BLANK.match(self._body, content, end):
+            at = self._body.rfind("\n", content, blank.end()) + 1 or content
+            after = self._body.find("\n", at, end) + 1 or end
+            line = self._body[at:after] if after - at <= _LONG_CHARS else ""
+            if hashtags := _hashtags(line.split()):
+                tags += hashtags
+                self._tag_lines.add(at)
+            elif PLANNED.match(line) and (planning := read_planning(line)):
+                stamps += planning.stamps
+                for problem in planning.problems:
+                    self._problems.add(self._at(at), problem)
+                if not planning.is_all:
+                    break
+            else:
+                break
+            content = after
+        if self._is_doubtful:
+            tags += self._said_tags(content, end)
+        return _Below(content, tags, stamps)
+
+    def _said_tags(self, start: int, end: int) -> tuple[str, ...]:
+        """A privacy tag in a line such as `Tags: private`, in the first paragraph here."""
+        blank = _BLANK.match(self._body, start, end)
+        at = blank.end() if blank else start
+        paragraph_end = self._body.find("\n\n", at, end)
+        for line in _SAID_TAGS.finditer(self._body[at : end if paragraph_end < 0 else paragraph_end]):
+            if tag := mentioned(line[1], self._gate):
+                return (tag,)
+        return ()
+
+    def _with_private(self, found: list[Found]) -> list[Found]:
+        """These headings, and what looks like one with a privacy tag but stands where there are none."""
+        starts = [heading.start for heading in found]
+        private = []
+        for like in _LIKE_HEADING.finditer(self._body):
+            line = like[2] or like[4] or like[5]
+            if not mentions(line, self._gate) or _hashtags(like[0].split()):
+                continue
+            number = bisect_right(starts, like.start()) - 1
+            if number >= 0 and like.start() < found[number].body:
+                continue
+            tags, _ = with_doubt(line, _read(line, self._gate).tags, self._gate)
+            if any(map(self._gate.is_private, tags)):
+                level = len(like[1] or like[3] or "") or (1 if like[6][0] == "=" else 2)
+                after = self._body.find("\n", like.end()) + 1 or len(self._body)
+                private.append(Found(like.start(), after, level, line.strip()))
+                reason = "what looks like a heading with a privacy tag is taken for one"
+                self._problems.add(self._at(like.start()), reason)
+        return sorted([*found, *private])
+
+    def _tags_elsewhere(self) -> tuple[str, ...]:
+        """Privacy tags in lines of tags that stand neither below a heading nor at the top."""
+        found = []
+        for line in _LIKE_TAGS.finditer(self._body):
+            if line.start() in self._tag_lines or not mentions(line[0], self._gate):
+                continue
+            if tag := mentioned(line[1] or line[2], self._gate):
+                reason = "tags that stand neither at the top nor below a heading are taken for the file's"
+                self._problems.add(self._at(line.start()), reason)
+                found.append(tag)
+        return tuple(found)
+
+
+def _evened(text: str) -> tuple[str, Callable[[int], int]]:
+    """The text with LF for every line end, and where its places are in the text that it was."""
+    if "\r" not in text:
+        return text, int
+    removed = [found.start() - number for number, found in enumerate(re.finditer("\r\n", text))]
+    return re.sub("\r\n?", "\n", text), lambda place: place + bisect_left(removed, place)
+
+
+class _Heading(NamedTuple):
+    """What the line of a heading says."""
+
+    title: str
+    tags: tuple[str, ...]
+    todo: str
+    priority: str
+    id: str
+
+
+def _read(line: str, gate: Gate) -> _Heading:
+    """The parts of a heading: at its end tags and attributes in any order, at its beginning its state."""
+    title, id_ = line.strip(), ""
+    tags: tuple[str, ...] = ()
+    for _ in range(_ENDINGS):
+        attributes = _attributes(title)
+        if attributes:
+            id_ = id_ or next((word[1:] for word in attributes if word[0] == "#"), "")
+            tags = (*(word[1:] for word in attributes if word[0] == "." and part(word, gate)), *tags)
+            title = title[: title.rindex("{")].rstrip()
+        title, hashtags = _without_hashtags(title)
+        title, more = without_tags(title)
+        if not attributes and not hashtags and not more:
+            break
+        tags = more + hashtags + tags
+    title, todo = without_state(title, _STATES)
+    title, priority = without_priority(title)
+    if not todo and (box := _CHECKBOX.match(title)):
+        title, todo = title[box.end() :], _CHECKED[box[1]]
+    return _Heading(_shown(title), tags, todo, priority, id_)
+
+
+def _attributes(title: str) -> list[str]:
+    """The words in the braces at the end of a title, if that is what they are: `{#id .class key=value}`."""
+    words = title[title.rfind("{") + 1 : -1].removeprefix(":").split() if title[-1:] == "}" else []
+    return words if "{" in title and all(map(_ATTRIBUTE.match, words)) else []
+
+
+def _without_hashtags(title: str) -> tuple[str, tuple[str, ...]]:
+    """The title without the words at its end that are tags, such as `#a`, and these tags."""
+    if "#" not in title:
+        return title, ()
+    words = title.split()
+    count = 0
+    while count < len(words) and _TAG.match(words[-1 - count]):
+        count += 1
+    if not count:
+        return title, ()
+    return title.rsplit(None, count)[0] if count < len(words) else "", _hashtags(words[-count:])
+
+
+def _hashtags(words: Sequence[str]) -> tuple[str, ...]:
+    """The tags that these words are, if all of them are."""
+    if not words or words[0][0] != "#":
+        return ()
+    found = [_TAG.match(word) for word in words]
+    return tuple(tag[1] for tag in found if tag) if all(found) else ()
+
+
+def _shown(title: str) -> str:
+    """A title with its links by what they are called."""
+    title = title.strip()
+    if not ("[" in title or "<" in title) or len(title) > _LONG_CHARS:
+        return title
+    return _CODE_OR_LINK.sub(_called, title)
+
+
+def _called(found: re.Match[str]) -> str:
+    return found["code"] or found["page"] or found["text"] or found["address"] or ""
