@@ -15,6 +15,8 @@ from foveate.values import TokenCount
 if TYPE_CHECKING:
     from foveate.budget import Budget, Cut, Item, Prompt, Section, SectionReport, SectionRule
     from foveate.budget.ladders import LadderLike
+    from foveate.memory.memory import Memory
+    from foveate.memory.view import View
     from foveate.tokens.counter import PartCount, RequestCount, RequestCounter
     from foveate.tokens.gauge import TextCounter
 
@@ -22,6 +24,7 @@ __all__ = [
     "Budget",
     "Cut",
     "Item",
+    "Memory",
     "PartCount",
     "Prompt",
     "RequestCount",
@@ -29,6 +32,7 @@ __all__ = [
     "SectionReport",
     "SectionRule",
     "TokenCount",
+    "View",
     "assemble",
     "count",
     "count_request",
@@ -146,12 +150,14 @@ _HOMES = {
     "Budget": "budget.budgets",
     "Cut": "budget.prompt",
     "Item": "budget.sections",
+    "Memory": "memory.memory",
     "PartCount": "tokens.counter",
     "Prompt": "budget.prompt",
     "RequestCount": "tokens.counter",
     "Section": "budget.sections",
     "SectionReport": "budget.prompt",
     "SectionRule": "budget.budgets",
+    "View": "memory.view",
 }
 
 

@@ -74,17 +74,24 @@ def outline(page: Page, wish: Wish) -> None:
 
 def fill(page: Page, wish: Wish, limit_tokens: int) -> None:
     """Fill a page up to its limit; the focus is on it already."""
-    if wish.relevance is not None:
-        _fill_by_relevance(page, wish, wish.relevance, limit_tokens)
-    elif wish.focus is not None:
-        _fill_around(page, wish, wish.focus, limit_tokens)
     for _ in range(_ROUNDS):
-        # Less than what each block was put down with. To use the last of it, something far would come and go.
-        if limit_tokens - page.count().upper <= limit_tokens // _SMALL_PART:
+        if wish.relevance is not None:
+            _fill_by_relevance(page, wish, wish.relevance, limit_tokens)
+        elif wish.focus is not None:
+            _fill_around(page, wish, wish.focus, limit_tokens)
+        if _is_full(page, limit_tokens):
             return
+    for _ in range(_ROUNDS):
         _fill_titles(page, _by_depth(page.forest, wish), limit_tokens)
         newest = [place for places in _by_depth(page.forest, wish) for place in _few(places, limit_tokens)]
         _fill_whole(page, wish, newest, limit_tokens)
+        if _is_full(page, limit_tokens):
+            return
+
+
+def _is_full(page: Page, limit_tokens: int) -> bool:
+    """Whether so little is left, counted whole, that only what is far would come and go for it."""
+    return limit_tokens - page.count().upper <= limit_tokens // _SMALL_PART
 
 
 def _fill_titles(page: Page, depths: "Iterable[NDArray[np.int64]]", room_tokens: int) -> None:

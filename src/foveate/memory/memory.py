@@ -1,0 +1,198 @@
+"""A memory: notes in files, read once and kept up to date, of which views are rendered."""
+
+import os
+from collections.abc import Iterable
+from datetime import datetime
+from difflib import get_close_matches
+from threading import Lock
+from typing import TYPE_CHECKING, Self
+
+from foveate.budget.sections import checked_cap
+from foveate.errors import BadOption
+from foveate.memory.forest import Forest
+from foveate.memory.gate import Gate
+from foveate.memory.library import Changes, Library, Problem
+from foveate.memory.nodes import Node
+from foveate.memory.queries import Query, active_projects, found, recent_tasks
+from foveate.memory.relevance import Index, Scores
+from foveate.memory.rendering import Look, render
+from foveate.memory.view import View, ViewFormat
+from foveate.tokens.families import counter_for
+from foveate.tokens.gauge import gauge_for
+
+if TYPE_CHECKING:
+    from foveate.memory.paths import StrPath
+    from foveate.tokens.gauge import TextCounter
+
+THRESHOLD_VARIABLE = "CONTEXT_SEMANTIC_THRESHOLD"
+DEFAULT_THRESHOLD = 0.75
+DEFAULT_LIMIT_TOKENS = 2000
+
+
+class Memory:
+    """Notes of Org and Markdown files as a forest of nodes. What is private in them is never in it.
+
+    Safe to share between threads. What is rendered and found is as of the last `refresh`.
+    """
+
+    def __init__(self, library: Library, index: Index) -> None:
+        self._library = library
+        self._index = index
+        self._forest = Forest.of(library.documents)
+        self._lock = Lock()
+
+    @classmethod
+    def load(cls, *paths: "StrPath", private: Iterable[str] = ("private",), index: Index | None = None) -> Self:
+        """Read files and folders; `private` are tags that hide, beside those that always do.
+
+        Raises:
+            UnreadableInput: one of the paths is not there, or cannot be read.
+            BadOption: no path, or a tag that is none.
+        """
+        if not paths:
+            raise BadOption("a memory is read from files or folders: name at least one")
+        library = Library(paths, Gate.adding(private))
+        library.refresh()
+        return cls(library, index or Index())
+
+    def refresh(self) -> Changes:
+        """Read again what has changed, and only that."""
+        with self._lock:
+            changes = self._library.refresh()
+            if self._forest.documents != self._library.documents:
+                self._forest = Forest.of(self._library.documents, self._forest)
+            return changes
+
+    @property
+    def version(self) -> str:
+        """Another one after every change of the memory."""
+        return self._library.version
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What could not be read, or not as it was meant."""
+        return self._library.problems
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Every node, in document order."""
+        return self._forest.nodes
+
+    def node(self, wanted: str) -> Node:
+        """The node with this id or, where there is none, the only one with this title.
+
+        Raises:
+            BadOption: there is none, or there are several.
+        """
+        node = self._library.node(wanted)
+        if node is not None:
+            return node
+        named = [node for node in self.nodes if node.title == wanted]
+        if len(named) == 1:
+            return named[0]
+        if named:
+            ids = ", ".join(node.id for node in named[:8])
+            raise BadOption(f"{len(named)} nodes have the title {wanted!r}; name one by its id: {ids}")
+        close = get_close_matches(wanted, {node.title: None for node in self.nodes[:20_000]}, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise BadOption(f"there is no node {wanted!r:.80} in the memory{hint}")
+
+    def query(
+        self,
+        *,
+        tag: str | None = None,
+        todo: str | None = None,
+        type: str | None = None,  # noqa: A002  # the spec's word
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        now: datetime | None = None,
+    ) -> list[Node]:
+        """The nodes that match all that is given, in document order; see `Query.of`.
+
+        Raises:
+            BadOption: a value that cannot be read, such as a date that is none.
+        """
+        now = now or datetime.now().astimezone()
+        wanted = Query.of(tag=tag, todo=todo, type=type, text=text, since=since, until=until, now=now)
+        return list(found(self.nodes, wanted))
+
+    def render(
+        self,
+        focus: str | Node | None = None,
+        query: str | None = None,
+        limit_tokens: int | None = DEFAULT_LIMIT_TOKENS,
+        format: str = "org",  # noqa: A002  # the spec's word
+        *,
+        scope: str | Node | None = None,
+        model: "str | TextCounter" = "gpt-4o",
+    ) -> View:
+        """The memory as a text: the focus whole, what matches the query, and the rest in outline.
+
+        It takes at most `limit_tokens` of `model`. `focus` and `scope` are ids or titles; nothing outside the
+        scope is shown. Without a limit, titles are shown down to the second level.
+
+        Raises:
+            BadOption: no such node, format or limit.
+            BudgetExceeded: not even the title of the focus fits.
+        """
+        forest = self._forest
+        form = _format(format)
+        inside = (0, len(forest.nodes))
+        if scope is not None:
+            top = forest.place(self._meant(scope))
+            inside = (top, int(forest.end[top]))
+        place = None if focus is None else forest.place(self._meant(focus))
+        if place is not None and not inside[0] <= place < inside[1]:
+            raise BadOption(f"the focus {forest.nodes[place].id} is not in the scope")
+        asked = query if query and query.strip() else None
+        look = Look(
+            inside=inside,
+            focus=place,
+            query=asked,
+            scores=self._scores(forest, asked, place),
+            threshold=_threshold(os.environ.get(THRESHOLD_VARIABLE)),
+        )
+        gauge = gauge_for(counter_for(model) if isinstance(model, str) else model)
+        return render(forest, look, limit_tokens=_limit(limit_tokens), form=form, gauge=gauge)
+
+    def _scores(self, forest: Forest, query: str | None, focus: int | None) -> Scores | None:
+        if query is not None:
+            return self._index.to_query(forest.documents, query)
+        return None if focus is None else self._index.to_node(forest.documents, forest.nodes[focus])
+
+    def _meant(self, wanted: str | Node) -> Node:
+        return self.node(wanted.id if isinstance(wanted, Node) else wanted)
+
+    def active_projects(self) -> list[Node]:
+        """The projects that are not done, in document order."""
+        return list(active_projects(self.nodes))
+
+    def recent_tasks(self, limit: int = 10) -> list[Node]:
+        """What was finished last, the newest first."""
+        return recent_tasks(self.nodes, limit)
+
+
+def _format(name: str) -> ViewFormat:
+    try:
+        return ViewFormat(str(name))
+    except ValueError:
+        raise BadOption(f"format is one of {', '.join(ViewFormat)}, not {name!r}", path=("format",)) from None
+
+
+def _limit(tokens: int | None) -> int | None:
+    if tokens is None or checked_cap(tokens, ("limit_tokens",)):
+        return tokens
+    raise BadOption(f"limit_tokens is a number of tokens, 1 or more, not {tokens!r}", path=("limit_tokens",))
+
+
+def _threshold(said: str | None) -> float:
+    if said is None or not said.strip():
+        return DEFAULT_THRESHOLD
+    try:
+        threshold = float(said.strip().strip("\"'"))
+    except ValueError:
+        threshold = -1.0
+    if not 0 <= threshold <= 1:
+        raise BadOption(f"{THRESHOLD_VARIABLE} is a number from 0 to 1, not {said!r:.40}; or unset it")
+    return threshold

@@ -1,0 +1,98 @@
+"""What must always hold of a view, whatever is in the memory and whatever is looked at."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import foveate
+from foveate import Memory
+from foveate.errors import BadOption, BudgetExceeded
+from foveate.memory.blocks import heading
+from foveate.memory.relevance import Index
+from foveate.memory.view import ViewFormat
+from tests.unit.budget.sectioned import Odd
+from tests.unit.memory.notes import Forest, forests
+
+FORMATS = st.sampled_from(("org", "markdown"))
+LIMITS = st.none() | st.integers(1, 60) | st.integers(1, 800)
+
+
+def loaded(forest: Forest, folder: Path) -> Memory:
+    """The files of `forest` in a folder, as a memory."""
+    for file in forest.files:
+        (folder / file.path).write_text(file.text, encoding="utf-8")
+    return Memory.load(folder)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), forest=forests(), limit_tokens=LIMITS, form=FORMATS)
+def test_nothing_private_is_ever_in_a_view(
+    data: st.DataObject, forest: Forest, limit_tokens: int | None, form: str
+) -> None:
+    words = sorted(forest.public | forest.private) or ["none"]
+    query = data.draw(st.none() | st.lists(st.sampled_from(words), max_size=4).map(" ".join))
+    focus = data.draw(st.none() | st.sampled_from(forest.ids or ("none",)))
+    with TemporaryDirectory() as folder:
+        memory = loaded(forest, Path(folder))
+        try:
+            view = memory.render(focus, query, limit_tokens, form)
+            told = view.text + repr(view)
+        except (BudgetExceeded, BadOption) as error:
+            told = str(error).replace(str(focus), "what was asked for")
+
+        assert not forest.leaked(told)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), forest=forests(), limit_tokens=st.integers(1, 500), form=FORMATS)
+def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
+    data: st.DataObject, forest: Forest, limit_tokens: int, form: str
+) -> None:
+    with TemporaryDirectory() as folder:
+        memory = loaded(forest, Path(folder))
+        assume(memory.nodes)
+        node = data.draw(st.sampled_from(memory.nodes))
+        query = data.draw(st.none() | st.sampled_from(sorted(forest.public) or ["none"]))
+        path = [*node.ancestors(), node]
+        alone = foveate.count(heading(node, ViewFormat(form))).tokens
+        if limit_tokens < alone:
+            with pytest.raises(BudgetExceeded, match="the title of the focus takes"):
+                memory.render(node, query, limit_tokens, form)
+            return
+        view = memory.render(node, query, limit_tokens, form)
+    shown = {each.id: each.level for each in view.nodes}
+    assert node.id in shown
+    assert node.id in view.text
+    if limit_tokens > 20 * (len(path) + 1):  # as much as the titles can take here
+        assert all(each.id in shown for each in path)
+    if limit_tokens > 450:
+        assert shown[node.id] == "full"
+        assert node.content.strip().split("\n")[-1] in view.text
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), forest=forests(), limit_tokens=st.integers(1, 500), form=FORMATS)
+def test_a_view_is_never_over_its_limit_and_always_the_same(
+    data: st.DataObject, forest: Forest, limit_tokens: int, form: str
+) -> None:
+    counter = data.draw(st.sampled_from(("gpt-4o", "claude-sonnet-4-5", "odd")))
+    query = data.draw(st.none() | st.sampled_from(sorted(forest.public) or ["none"]))
+    with TemporaryDirectory() as folder:
+        memory, again = loaded(forest, Path(folder)), Memory.load(folder, index=Index())
+        focus = data.draw(st.none() | st.sampled_from(memory.nodes)) if memory.nodes else None
+        model = Odd() if counter == "odd" else counter
+        try:
+            view = memory.render(focus, query, limit_tokens, form, model=model)
+        except BudgetExceeded:
+            return
+        whole = Odd().text(view.text) if counter == "odd" else foveate.count(view.text, counter)
+
+        assert view.count == whole
+        assert view.count.upper <= limit_tokens
+        assert again.render(focus and focus.id, query, limit_tokens, form, model=model) == view
+        order = [node.id for node in memory.nodes]
+        places = [order.index(node.id) for node in view.nodes]
+        assert places == sorted(places)
