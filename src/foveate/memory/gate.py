@@ -7,6 +7,7 @@ left to every reader to skip: it is gone, its text too, so that no reader can fo
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
+from unicodedata import normalize
 
 import msgspec
 
@@ -26,6 +27,10 @@ class Gate:
     """Lets through what has none of these tags, neither itself nor by what it stands in."""
 
     tags: frozenset[str] = PRIVACY_TAGS
+
+    def __post_init__(self) -> None:
+        """However its tags are written, they are compared as `is_private` does."""
+        object.__setattr__(self, "tags", frozenset(map(_bare, self.tags)))
 
     @classmethod
     def adding(cls, tags: Iterable[str], *, to: Iterable[str] = PRIVACY_TAGS) -> Self:
@@ -89,4 +94,5 @@ def _each(tags: Iterable[str]) -> Iterator[str]:
 
 
 def _bare(tag: str) -> str:
-    return tag.strip().strip(":#").strip().casefold()
+    # Composed, since one letter with an accent can be written as two characters and look the same.
+    return normalize("NFC", tag.strip().strip(":#").strip().casefold())

@@ -6,9 +6,10 @@ import stat
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path, PurePath
 
-SUFFIXES = frozenset({".org", ".org_archive", ".md", ".markdown"})
+SUFFIXES = (".org", ".org_archive", ".md", ".markdown")
 """What a file in a folder is read for, in any case; a file that is named itself is read whatever its name."""
 
 _SKIPPED_FOLDERS = frozenset({"node_modules"})
@@ -190,7 +191,8 @@ class _Walker:
         if not stat.S_ISREG(answer.st_mode):
             self.walk.problems.append(Problem(shown(path), "is neither a file nor a folder"))
         elif self._is_new(answer):
-            key = next(free for free in _numbers(key) if free not in self._keys)
+            if key in self._keys:
+                key = next(free for free in _numbers(key) if free not in self._keys)
             self._keys.add(key)
             self.walk.files.append(Found(path, key, FileState.of(answer)))
 
@@ -211,7 +213,7 @@ def _is_folder(path: str) -> bool:
 
 
 def _is_note(path: str) -> bool:
-    return PurePath(path).suffix.lower() in SUFFIXES
+    return path.lower().endswith(SUFFIXES)
 
 
 def _name(path: str) -> str:
@@ -229,13 +231,11 @@ def _numbered(names: Iterable[str]) -> Iterator[str]:
 
 
 def _numbers(name: str) -> Iterator[str]:
-    """A name, and the name with 2, 3, … at its end or before its slash."""
+    """A name, and the name with 2, 3, … before its suffix or its slash."""
     yield name
-    bare, slash = name.rstrip("/"), "/" if name.endswith("/") else ""
-    number = 2
-    while True:
-        yield f"{bare}-{number}{slash}"
-        number += 1
+    end = "/" if name.endswith("/") else PurePath(name).suffix
+    for number in count(2):
+        yield f"{name.removesuffix(end)}-{number}{end}"
 
 
 def _problem(path: str, error: OSError) -> Problem:

@@ -1,0 +1,261 @@
+"""Nodes: a forest from outlines, with ids that stay while the rest of the file changes."""
+
+from datetime import datetime
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from foveate.memory.gate import Gate
+from foveate.memory.nodes import Document, Node, Refused, claims, grow, in_order
+from foveate.memory.org import parse_org
+from tests.unit.memory.planted import LONG_AGO, Sown, closed, planted, titles
+
+
+def document(text: str, key: str = "notes.org") -> Document:
+    """A file of Org that nothing has grown from yet."""
+    outline = Gate().admitted(parse_org(text, Gate(), name="notes"))
+    return Document(path=f"/{key}", key=key, modified=LONG_AGO, digest=b"", outline=outline)
+
+
+def grown(text: str, key: str = "notes.org") -> list[Node]:
+    made = document(text, key)
+    grow(made)
+    return made.nodes
+
+
+def ids(text: str, key: str = "notes.org") -> dict[str, str]:
+    return {node.title: node.id for node in grown(text, key)}
+
+
+def with_id(title: str, id: str) -> str:  # noqa: A002
+    return f"* {title}\n:PROPERTIES:\n:ID: {id}\n:END:\n"
+
+
+def test_a_node_stands_in_the_nearest_heading_of_a_lower_level() -> None:
+    file, one, deep, two, child = grown("* One\n**** Deep\n** Two\n*** Child\n")
+
+    assert titles(file.children) == ["One"]
+    assert titles(one.children) == ["Deep", "Two"]
+    assert titles(two.children) == ["Child"]
+    assert deep.children == ()
+    assert titles(child.ancestors()) == ["Two", "One", "notes"]
+    assert [node.depth for node in (file, one, deep, two, child)] == [0, 1, 2, 2, 3]
+
+
+def test_every_node_knows_the_tags_of_all_that_it_stands_in() -> None:
+    nodes = grown("#+FILETAGS: :file:\n* One :a:\n** Two :b:\n*** Three\n* Four\n")
+
+    assert [sorted(node.tags) for node in nodes] == [
+        ["file"],
+        ["a", "file"],
+        ["a", "b", "file"],
+        ["a", "b", "file"],
+        ["file"],
+    ]
+    assert nodes[2].tags is nodes[3].tags
+
+
+def test_headings_two_thousand_deep_are_nodes() -> None:
+    nodes = grown("".join(f"{'*' * level} Level {level}\n" for level in range(1, 2001)))
+
+    assert nodes[-1].depth == 2000
+
+
+def test_a_node_has_its_own_text_and_not_that_of_its_children() -> None:
+    nodes = grown("* One\n:PROPERTIES:\n:KEY: value\n:END:\n\n  its own\n\n** Two\nnot its own\n")
+
+    assert nodes[1].content == "  its own"
+    assert nodes[1].properties == {"KEY": "value"}
+
+
+def test_the_version_of_a_node_follows_its_own_text_only() -> None:
+    before, after = grown("* One\ntext\n** Two\ntext\n"), grown("* One\ntext\n** Two\nother\n")
+
+    assert [one.version == other.version for one, other in zip(before, after, strict=True)] == [
+        True,
+        True,
+        False,
+    ]
+
+
+TITLES = st.sampled_from(["Fees", "Notes", "Plan", "Log"])
+trees = st.lists(st.tuples(st.integers(1, 5), TITLES), min_size=1, max_size=14)
+
+
+def written(tree: list[tuple[int, str]], texts: dict[int, str] | None = None) -> str:
+    texts = texts or {}
+    return "".join(f"{'*' * level} {title}\n{texts.get(at, '')}\n" for at, (level, title) in enumerate(tree))
+
+
+def ids_in_order(text: str) -> list[str]:
+    return [node.id for node in grown(text)]
+
+
+@given(tree=trees)
+def test_no_two_nodes_have_one_id(tree: list[tuple[int, str]]) -> None:
+    found = ids_in_order(written(tree))
+
+    assert len(set(found)) == len(found) == len(tree) + 1
+
+
+@given(tree=trees, texts=st.dictionaries(st.integers(0, 13), st.text("ab \n", max_size=9)))
+def test_ids_do_not_change_with_texts(tree: list[tuple[int, str]], texts: dict[int, str]) -> None:
+    assert ids_in_order(written(tree)) == ids_in_order(written(tree, texts))
+
+
+@given(tree=trees, at=st.integers(0, 14), level=st.integers(1, 6))
+def test_ids_do_not_change_with_a_heading_that_comes_elsewhere_or_goes(
+    tree: list[tuple[int, str]], at: int, level: int
+) -> None:
+    at = min(at, len(tree))
+    assume(at == len(tree) or tree[at][0] <= level)  # what comes after it must not become its child
+    before = ids_in_order(written(tree))
+    after = ids_in_order(written([*tree[:at], (level, "New"), *tree[at:]]))
+
+    assert after[: at + 1] + after[at + 2 :] == before
+
+
+@pytest.mark.parametrize(
+    "line", ["* TODO Plan", "* DONE [#A] Plan :tag:", "* Plan [1/3]", "* [50%] Plan", "* Plan [/]"]
+)
+def test_an_id_does_not_change_with_what_becomes_of_a_node(line: str) -> None:
+    plan = "* Plan\n** Step\n"
+
+    assert ids_in_order(plan) == ids_in_order(plan.replace("* Plan", line, 1))
+
+
+def test_ids_differ_between_files() -> None:
+    assert not set(ids("* One\n", "a.org").values()) & set(ids("* One\n", "b.org").values())
+
+
+def test_an_id_that_a_node_gives_itself_holds_and_what_is_below_follows_it() -> None:
+    here = ids(with_id("One", "abc-123") + "** Two\n", "a.org")
+    moved = ids("* Above\n*" + with_id("One", "abc-123") + "*** Two\n", "folder/b.org")
+
+    assert here["One"] == "abc-123"
+    assert (here["One"], here["Two"]) == (moved["One"], moved["Two"])
+
+
+def test_to_write_down_the_id_that_a_node_has_changes_nothing() -> None:
+    before = ids("* One\n** Two\n")
+
+    assert ids(with_id("One", before["One"]) + "** Two\n") == before
+
+
+def test_an_id_that_was_given_twice_belongs_to_the_first() -> None:
+    made = document(with_id("One", "same") + with_id("Two", "same") + "** Child\n" + with_id("Three", "same"))
+    refused = grow(made)
+    _, one, two, child, three = made.nodes
+
+    assert one.id == "same"
+    assert refused == [Refused("same", two, is_made=False), Refused("same", three, is_made=False)]
+    assert [two.id, child.id] == ids_in_order("* One\n* Two\n** Child\n")[2:]
+    assert len({node.id for node in made.nodes}) == 5
+
+
+def test_an_id_that_belongs_to_another_document_is_refused() -> None:
+    made = document(with_id("One", "same"))
+    refused = grow(made, {"same": "another.org"})
+
+    assert refused == [Refused("same", made.nodes[1], is_made=False)]
+    assert made.nodes[1].id == ids("* One\n")["One"]
+
+
+def test_a_made_id_gives_way_to_one_that_was_given() -> None:
+    taken = ids("* One\n** Two\n")["One"]
+    made = document("* One\n** Two\n")
+    refused = grow(made, {taken: "another.org"})
+
+    assert refused == [Refused(taken, made.nodes[1], is_made=True)]
+    assert taken not in {node.id for node in made.nodes}
+
+
+@given(
+    tree=st.lists(st.tuples(st.integers(1, 4), TITLES, st.booleans(), st.sampled_from("xyz-")), max_size=12),
+)
+def test_private_nodes_count_neither_in_ids_nor_in_versions_nor_in_conflicts(
+    tree: list[tuple[int, str, bool, str]],
+) -> None:
+    lines, public, hidden_level = [], [], None
+    for level, title, is_private, own in tree:
+        if hidden_level is None or level <= hidden_level:
+            hidden_level = level if is_private else None
+        line = f"{'*' * level} {title}{' :private:' if is_private else ''}\n"
+        line += "" if own == "-" else f":PROPERTIES:\n:ID: {own}\n:END:\n"
+        lines.append(line)
+        if hidden_level is None:
+            public.append(line)
+    whole, without = document("".join(lines)), document("".join(public))
+    refused = grow(whole), grow(without)
+
+    assert [(node.id, node.version) for node in whole.nodes] == [
+        (node.id, node.version) for node in without.nodes
+    ]
+    assert [each.id for each in refused[0]] == [each.id for each in refused[1]]
+
+
+def test_the_ids_that_nodes_give_themselves_are_told_with_those_of_files() -> None:
+    text = ":PROPERTIES:\n:ID: file\n:END:\n" + with_id("One", " one ") + "* Two\n"
+
+    assert list(claims(document(text).outline)) == ["file", "one"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({"MODIFIED": "2026-03-01"}, datetime(2026, 3, 1)),
+        ({"UPDATED": "[2026-03-01 Sun 10:30]", "CREATED": "2026-05-01"}, datetime(2026, 3, 1, 10, 30)),
+        ({"LASTMOD": "2026-03-01T10:30:59Z"}, datetime(2026, 3, 1, 10, 30, 59)),
+        ({"CREATED": "<2025-01-02 Thu>"}, datetime(2025, 1, 2)),
+        ({"MODIFIED": "yesterday", "CREATED": "2025-01-02"}, datetime(2025, 1, 2)),
+        ({"MODIFIED": "2026-02-31"}, LONG_AGO),
+        ({}, LONG_AGO),
+    ],
+)
+def test_a_node_says_itself_when_it_was_changed_or_is_as_old_as_its_file(
+    properties: dict[str, str], expected: datetime
+) -> None:
+    nodes = planted(Sown(title="One", properties=properties), Sown(title="Below", level=2))
+
+    assert [node.modified for node in nodes] == [LONG_AGO, expected, expected]
+
+
+def test_a_node_was_changed_when_it_was_closed_unless_it_began_later() -> None:
+    begun, done = {"CREATED": "2026-01-01"}, datetime(2026, 2, 1, 9, 30)
+    nodes = planted(
+        Sown(title="Done", properties=begun, stamps=(closed(done),)),
+        Sown(title="Odd", properties=begun, stamps=(closed(LONG_AGO),)),
+    )
+
+    assert [node.modified for node in nodes[1:]] == [done, datetime(2026, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("sown", "expected"),
+    [
+        (Sown(title="One"), "note"),
+        (Sown(title="One", todo="TODO"), "task"),
+        (Sown(title="One", todo="TODO", tags=("Project",)), "project"),
+        (Sown(title="One", todo="TODO", properties={"TYPE": " Person "}), "person"),
+    ],
+)
+def test_a_node_is_what_it_says_or_else_what_it_looks_like(sown: Sown, expected: str) -> None:
+    assert planted(sown)[1].type == expected
+    assert planted(sown)[0].type == "document"
+
+
+def test_neither_nodes_nor_documents_show_their_text_when_they_are_printed() -> None:
+    made = document("* One\nthe text of it\n")
+    grow(made)
+
+    assert "text" not in repr(made) + repr(made.nodes)
+    assert "'One'" in repr(made.nodes[1])
+
+
+def test_nodes_are_listed_document_by_document() -> None:
+    documents = [document("* One\n"), document("* Two\n")]
+    for each in documents:
+        grow(each)
+
+    assert titles(in_order(documents)) == ["notes", "One", "notes", "Two"]
