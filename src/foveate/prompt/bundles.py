@@ -47,7 +47,7 @@ class Workspace:
         """
         put = object.__setattr__
         written = os.fspath(root)
-        if not written or "\0" in written:
+        if not written or "\0" in written or not _can_be_a_name(written):
             raise BadOption(f"root is a folder, not {root!r}", path=("root",))
         put(self, "root", os.path.abspath(written))  # noqa: PTH100  # a link on the way has to stay one
         put(self, "scope", _inside(scope, self.root, ("scope",)) if scope else "")
@@ -61,6 +61,13 @@ class Workspace:
     def names(self) -> tuple[str, ...]:
         """What its files are called in a bundle, in their order."""
         return ROLES + self.extras
+
+
+def _can_be_a_name(text: str) -> bool:
+    try:
+        return bool(os.fsencode(text))
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
 
 
 def _inside(written: str, root: str, path: tuple[str | int, ...]) -> str:
@@ -98,7 +105,9 @@ class Trouble:
     path: str
     reason: str
     name: str = ""
-    """Which file of the bundle it is about, if one."""
+    """Which file of the bundle cannot be had, if one."""
+    is_lasting: bool = False
+    """Whether only an edit can mend it, so that nothing is gained by reading again."""
 
     def __str__(self) -> str:
         """As a line for a log."""

@@ -26,9 +26,10 @@ def read(sight: Sight, gate: Gate) -> Reading:
         except UnreadableInput as error:
             troubles.append(Trouble(source.path, error.reason, source.name))
             continue
-        public = gate.admitted(parse(text, gate, path=source.path)).text
-        public = public.strip("\r\n").rstrip()
+        outline = gate.admitted(parse(text, gate, path=source.path))
+        public = outline.text.strip("\r\n").rstrip()
         files.append(BundleFile(source.name, source.path, public, is_blank=not text or text.isspace()))
+        troubles.extend(Trouble(source.path, problem, is_lasting=True) for problem in outline.problems)
     return Reading(files=tuple(files), troubles=tuple(troubles))
 
 

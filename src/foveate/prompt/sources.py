@@ -194,7 +194,8 @@ def _listed(folder: str, path: str, seen: _Looking) -> dict[str, str]:
         role = role_of(name) or name
         if role in found:
             # Capitals sort before small letters, so the name as it should be is the first.
-            seen.troubles.append(Trouble(path + name, f"is not used: there is {found[role]} too"))
+            reason = f"is not used: there is {found[role]} too"
+            seen.troubles.append(Trouble(path + name, reason, is_lasting=True))
         else:
             found[role] = path + name
     return found

@@ -182,7 +182,8 @@ class Workspaces:
             slot.blank_since = {name: slot.blank_since.get(name, began) for name in blank_names(reading)}
             blanked = {name for name, since in slot.blank_since.items() if began - since >= _BLANK_SECONDS}
             bundle = settled(slot.workspace, reading, slot.bundle, blanked)
-            slot.tries = slot.tries + 1 if bundle.warnings else 0
+            can_be_better = not all(warning.is_lasting for warning in bundle.warnings)
+            slot.tries = slot.tries + 1 if can_be_better else 0
             slot.bundle, slot.sight, slot.read_at, slot.is_watched = bundle, sight, began, False
             if self._slots.get(slot.workspace) is slot:  # and all was not dropped meanwhile
                 self._unwatched.add(slot)

@@ -52,7 +52,7 @@ def test_a_path_out_of_the_root_is_refused_by_name(path: str) -> None:
     assert (extra.value.path, scope.value.path) == (("extras", 1), ("scope",))
 
 
-@pytest.mark.parametrize("root", ["", "a\0b"])
+@pytest.mark.parametrize("root", ["", "a\0b", "a\ud800b"])
 def test_a_root_that_is_none_is_refused(root: str) -> None:
     with pytest.raises(BadOption, match="root"):
         Workspace(root)

@@ -160,6 +160,26 @@ def test_what_is_not_watched_is_not_trusted_for_long_also_without_an_age(root: P
     assert "Kinder." in workspaces.bundle(Workspace(root)).text
 
 
+def test_what_is_watched_is_trusted_unless_it_changed_before_it_was(root: Path) -> None:
+    clock = Clock()
+    workspaces = blind(clock)
+    first = workspaces.bundle(Workspace(root))
+    workspaces.watched(workspaces.unwatched())
+    clock.now += 10_000
+    assert workspaces.bundle(Workspace(root)) is first
+
+    # As long as before, and within the same tick of the file system's clock.
+    workspaces.lost("for a while")
+    path = root / "SOUL.md"
+    tick = path.stat().st_mtime_ns
+    path.write_text("Wild.\n", encoding="utf-8")
+    os.utime(path, ns=(tick, tick))
+    workspaces.watched(workspaces.unwatched())
+
+    assert "Wild." in workspaces.bundle(Workspace(root)).text
+    assert workspaces.counts()[str(root)].invalidations == 1
+
+
 def test_a_file_that_vanishes_leaves_the_last_good_bundle_and_a_warning(root: Path) -> None:
     clock = Clock()
     workspaces = blind(clock)
@@ -243,6 +263,18 @@ def test_what_is_wrong_is_tried_again_soon_and_then_ever_more_rarely(root: Path)
 
     assert read_at[:7] == [0, 1, 3, 7, 15, 31, 63]
     assert read_at[7:10] == [123, 183, 243]
+
+
+def test_what_is_odd_in_a_file_is_told_and_does_not_make_it_be_read_again(root: Path) -> None:
+    clock = Clock()
+    workspaces = blind(clock, max_age_seconds=10_000)
+    fill(root, {"MEMORY.md": "# Roses\nDEADLINE: <2026-02-31 Tue>\n"})
+    first = workspaces.bundle(Workspace(root))
+    clock.now += 5000
+
+    assert [warning.path for warning in first.warnings] == ["MEMORY.md"]
+    assert "DEADLINE" in first.text
+    assert workspaces.bundle(Workspace(root)) is first
 
 
 def test_a_workspace_without_the_cache_is_read_every_time(root: Path) -> None:
