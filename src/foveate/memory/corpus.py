@@ -8,13 +8,14 @@ change. What is scored is a snapshot, which nobody changes.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
 from operator import is_
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foveate.memory.lexical import Field, Floats, Places, Postings, Vocabulary, merged, postings
+from foveate.memory.lexical import Field, Floats, Groups, Places, Postings, Vocabulary, merged, postings
 from foveate.memory.nodes import Document, Node
 
 Embed = Callable[[Sequence[str]], Floats]
@@ -26,6 +27,8 @@ _STEP = 4
 _NEAREST_ANCESTORS = 6
 _Number = TypeVar("_Number", bound=np.generic)
 _EPOCH = datetime(1970, 1, 1)
+_DAY_SECONDS = 86_400.0
+_NO_ROWS = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -50,24 +53,29 @@ class Snapshot:
 
     documents: tuple[Document, ...]
     vocabulary: Vocabulary
+    rows: NDArray[np.intp]
+    """Where a node stands among the rows of all shards, which are in an order of their own."""
     texts: Field
     titles: Field
-    vectors: tuple[tuple[Floats, Places], ...]
-    up: Places
+    files: Groups
+    vectors: tuple[Floats, ...]
     document_of: Places
-    modified: NDArray[np.float64]
+    below: NDArray[np.intp]
+    """The nodes that have parents, and these."""
+    parents: NDArray[np.intp]
+    siblings: NDArray[np.int64]
+    """How many children the parent has, itself included."""
+    age_days: Floats
+    """How much older than the newest."""
 
     def __len__(self) -> int:
         """How many nodes there are."""
-        return len(self.up)
+        return len(self.rows)
 
     def similarity(self, vector: Floats) -> Floats:
         """The cosine of every node to a vector."""
-        found = np.zeros(len(self), np.float32)
-        for kept, to in self.vectors:
-            stays = to >= 0
-            found[to[stays]] = (kept @ vector)[stays]
-        return found
+        found = [vectors @ vector for vectors in self.vectors]
+        return np.concatenate(found)[self.rows] if found else np.zeros(0, np.float32)
 
     def place(self, node: Node) -> int | None:
         """Where a node stands among all, or None."""
@@ -107,18 +115,18 @@ class Corpus:
 
     def _made(self, documents: Sequence[Document], embed: Embed) -> Shard:
         nodes = [node for document in documents for node in document.nodes]
-        learn = self._vocabulary.learn
+        learn, ancestor_weight = self._vocabulary.learn, self._ancestor_weight
         titles = [learn(node.entry.title) for node in nodes]
         up = _up(documents)
-        texts = [
-            ((1.0, title), (1.0, learn(node.content)), (self._ancestor_weight, _above(at, titles, up)))
+        texts = (
+            ((1.0, title), (1.0, learn(node.content)), (ancestor_weight, _above(at, titles, up)))
             for at, (node, title) in enumerate(zip(nodes, titles, strict=True))
-        ]
+        )
         return Shard(
-            texts=postings(texts, len(self._vocabulary)),
-            titles=postings((((1.0, title),) for title in titles), len(self._vocabulary)),
+            texts=postings(texts, self._vocabulary),
+            titles=postings((((1.0, title),) for title in titles), self._vocabulary),
             vectors=embed([embedded_text(node) for node in nodes]),
-            up=up,
+            up=np.asarray(up, np.int32),
             modified=np.fromiter(map(_seconds, nodes), np.float64, len(nodes)),
         )
 
@@ -172,27 +180,39 @@ class Corpus:
         return whole
 
     def _taken(self, documents: tuple[Document, ...]) -> Snapshot:
-        to = {id(shard): np.full(len(shard), -1, np.int32) for shard in self._shards}
-        at = 0
-        for document in documents:
-            count = len(document.nodes)
-            if count:
-                shard, first = self._homes[document]
-                to[id(shard)][first : first + count] = np.arange(at, at + count, dtype=np.int32)
-                at += count
-        shards = self._shards
-        places = [to[id(shard)] for shard in shards]
+        sizes = [len(document.nodes) for document in documents]
+        count = sum(sizes)
+        shard_sizes = [len(shard) for shard in self._shards]
+        first_rows = dict(zip(map(id, self._shards), accumulate(shard_sizes, initial=0), strict=False))
+        homes = (self._homes[document] for document in documents)
+        firsts = [first_rows[id(shard)] + first for shard, first in homes]
+        before = np.cumsum([0, *sizes])[:-1]
+        rows = np.arange(count) + np.repeat(np.asarray(firsts, np.intp) - before, sizes)
+        there = np.zeros(sum(shard_sizes), np.bool_)
+        there[rows] = True
+        kept = [None if piece.all() else piece for piece in np.split(there, np.cumsum(shard_sizes)[:-1])]
+        document_of = np.repeat(np.arange(len(documents), dtype=np.int32), sizes)
+        document_of_row = np.zeros(len(there), np.int32)
+        document_of_row[rows] = document_of
+        texts = Field([(shard.texts, left) for shard, left in zip(self._shards, kept, strict=True)])
+        up = np.concatenate([_NO_ROWS, *(shard.up for shard in self._shards)])[rows]
+        below = np.flatnonzero(up)
+        parents = below - up[below]
+        modified = np.concatenate([_NO_ROWS, *(shard.modified for shard in self._shards)])[rows]
+        age = (modified.max(initial=-np.inf) - modified) / _DAY_SECONDS
         return Snapshot(
             documents=documents,
             vocabulary=self._vocabulary,
-            texts=Field.of([(shard.texts, to[id(shard)]) for shard in shards], at),
-            titles=Field.of([(shard.titles, to[id(shard)]) for shard in shards], at),
-            vectors=tuple((shard.vectors, to[id(shard)]) for shard in shards),
-            document_of=np.repeat(
-                np.arange(len(documents), dtype=np.int32), [len(document.nodes) for document in documents]
-            ),
-            up=_moved([shard.up for shard in shards] or [np.zeros(0, np.int32)], places, at),
-            modified=_moved([shard.modified for shard in shards] or [np.zeros(0)], places, at),
+            rows=rows,
+            texts=texts,
+            titles=Field([(shard.titles, left) for shard, left in zip(self._shards, kept, strict=True)]),
+            files=Groups(texts, document_of_row, len(documents)),
+            vectors=tuple(shard.vectors for shard in self._shards),
+            document_of=document_of,
+            below=below,
+            parents=parents,
+            siblings=np.bincount(parents, minlength=count)[parents],
+            age_days=age.astype(np.float32),
         )
 
 
@@ -204,29 +224,29 @@ def embedded_text(node: Node) -> str:
 def _moved(arrays: Sequence[NDArray[_Number]], places: Sequence[Places], count: int) -> NDArray[_Number]:
     """Rows of several arrays at their places in one."""
     whole = np.zeros((count, *arrays[0].shape[1:]), arrays[0].dtype)
-    for array, to in zip(arrays, places, strict=False):
+    for array, to in zip(arrays, places, strict=True):
         stays = to >= 0
         whole[to[stays]] = array[stays]
     return whole
 
 
-def _up(documents: Iterable[Document]) -> Places:
+def _up(documents: Iterable[Document]) -> list[int]:
     found: list[int] = []
     for document in documents:
         rows = {id(node): row for row, node in enumerate(document.nodes)}
         found.extend(
             row - rows[id(node.parent)] if node.parent else 0 for row, node in enumerate(document.nodes)
         )
-    return np.asarray(found, np.int32)
+    return found
 
 
-def _above(at: int, titles: Sequence[list[int]], up: Places) -> list[int]:
+def _above(at: int, titles: Sequence[list[int]], up: Sequence[int]) -> list[int]:
     """The terms of the titles that a node stands in, each once."""
     found: dict[int, None] = {}
     for _ in range(_NEAREST_ANCESTORS):
         if not up[at]:
             break
-        at -= int(up[at])
+        at -= up[at]
         found.update(dict.fromkeys(titles[at]))
     return list(found)
 

@@ -5,8 +5,10 @@ stands) and put together when a query asks, with the functions of bm25s. So text
 depends on the texts that are there, not on how they came; bm25s's own index would have to be made anew.
 """
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,8 @@ from foveate.memory.words import STOP_WORDS, segments, stem, words
 
 K1 = 1.2
 B = 0.75
-_UNKNOWN = -1
+UNKNOWN = -1
+"""The term of all words that stand in no text."""
 # A text that has so many of a segment's rarest words, once each, is all that can be expected.
 _EXPECTED_TERMS = 4
 
@@ -43,7 +46,7 @@ class Vocabulary:
         found: dict[int | str, int] = {}
         for word in dict.fromkeys(words(text)):
             number = self._terms.get(word) if word in _STOPS else self._terms.get(stem(word))
-            found[stem(word) if number is None else number] = _UNKNOWN if number is None else number
+            found[stem(word) if number is None else number] = UNKNOWN if number is None else number
         numbers = list(found.values())
         return [number for number in numbers if not 0 <= number < len(STOP_WORDS)] or numbers
 
@@ -85,12 +88,10 @@ class Postings:
         return self.texts[here], self.amounts[here]
 
 
-def postings(texts: Iterable[Sequence[tuple[float, Sequence[int]]]], terms: int) -> Postings:
+def postings(texts: Iterable[Sequence[tuple[float, Sequence[int]]]], vocabulary: Vocabulary) -> Postings:
     """Those of texts, each of which is some parts with their weights and terms."""
-    numbers: list[int] = []
-    sizes: list[int] = []
-    weights: list[float] = []
-    parts: list[int] = []
+    numbers, sizes, parts = array("i"), array("i"), array("i")
+    weights = array("f")
     for text in texts:
         for weight, found in text:
             numbers.extend(found)
@@ -100,7 +101,7 @@ def postings(texts: Iterable[Sequence[tuple[float, Sequence[int]]]], terms: int)
     of_part = np.repeat(np.arange(len(parts), dtype=np.int32), parts)
     places = np.repeat(of_part, sizes)
     amounts = np.repeat(np.asarray(weights, np.float32), sizes)
-    return _sorted(np.asarray(numbers, np.int32), places, amounts, len(parts), terms)
+    return _sorted(np.asarray(numbers, np.int32), places, amounts, len(parts), len(vocabulary))
 
 
 def merged(pieces: Sequence[tuple[Postings, Places]], terms: int) -> Postings:
@@ -137,40 +138,74 @@ def _sorted(numbers: Places, places: Places, amounts: Floats, count: int, terms:
     return Postings(starts, texts, summed.astype(np.float32), lengths.astype(np.float32))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Field:
-    """Texts to score, from several postings, each with the places of its texts, negative for those gone."""
+class Texts(Protocol):
+    """What can be scored: each text has a place."""
 
-    pieces: Sequence[tuple[Postings, Places]]
     lengths: Floats
-
-    @classmethod
-    def of(cls, pieces: Sequence[tuple[Postings, Places]], count: int) -> "Field":
-        """The `count` texts that the places are in."""
-        lengths = np.zeros(count, np.float32)
-        for piece, to in pieces:
-            stays = to >= 0
-            lengths[to[stays]] = piece.lengths[stays]
-        return cls(pieces, lengths)
+    count: int
+    """How many there are; some places may be empty."""
 
     def find(self, term: int) -> tuple[Places, Floats]:
-        """Where a term stands, and how much of it."""
-        places, amounts = [], []
-        for piece, to in self.pieces if term >= 0 else ():
-            texts, found = piece.of(term)
+        """The places of the texts with a term, and how much of it they have."""
+
+
+class Field:
+    """The texts of several postings, the places of one after those of the other.
+
+    Of each it says which texts are still there, or None where all are.
+    """
+
+    def __init__(self, pieces: Sequence[tuple[Postings, NDArray[np.bool_] | None]]) -> None:
+        self._pieces = pieces
+        kept = [piece.lengths if there is None else piece.lengths * there for piece, there in pieces]
+        self.lengths: Floats = np.concatenate(kept) if kept else np.zeros(0, np.float32)
+        self.count = sum(
+            len(piece.lengths) if there is None else int(np.count_nonzero(there)) for piece, there in pieces
+        )
+
+    def find(self, term: int) -> tuple[Places, Floats]:
+        """The places of the texts with a term, and how much of it they have."""
+        found: list[tuple[Places, Floats]] = []
+        first = 0
+        for piece, there in self._pieces if term != UNKNOWN else ():
+            texts, amounts = piece.of(term)
+            if there is not None and len(texts):
+                kept = there[texts]
+                texts, amounts = texts[kept], amounts[kept]
             if len(texts):
-                there = to[texts]
-                kept = there >= 0
-                places.append(there[kept])
-                amounts.append(found[kept])
-        if not places:
+                found.append((texts + np.int32(first) if first else texts, amounts))
+            first += len(piece.lengths)
+        if len(found) == 1:
+            return found[0]
+        if not found:
             return np.zeros(0, np.int32), np.zeros(0, np.float32)
-        return np.concatenate(places), np.concatenate(amounts)
+        places, amounts_found = zip(*found, strict=True)
+        return np.concatenate(places), np.concatenate(amounts_found)
+
+
+class Groups:
+    """Texts taken together, such as those of a file, each group as if it were one text."""
+
+    def __init__(self, field: Field, group_of: Places, count: int) -> None:
+        self._field = field
+        self._group_of = group_of
+        self.count = count
+        self.lengths = self._summed(group_of, field.lengths)
+
+    def find(self, term: int) -> tuple[Places, Floats]:
+        """The places of the groups with a term, and how much of it they have."""
+        places, amounts = self._field.find(term)
+        of_groups = self._summed(self._group_of[places], amounts)
+        having = np.flatnonzero(of_groups).astype(np.int32)
+        return having, of_groups[having]
+
+    def _summed(self, groups: Places, amounts: Floats) -> Floats:
+        return np.bincount(groups, amounts, minlength=self.count).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Match:
-    """How well each text matches, and what a text has that matches as well as can be expected."""
+    """How well each text matches, and the score of one that matches as well as can be expected."""
 
     scores: Floats
     ideal: float
@@ -181,72 +216,42 @@ class Match:
         return self.scores / np.float32(best) if best else self.scores
 
 
-def match(field: Field, query: Sequence[Sequence[int]]) -> Match:
-    """The scores of all texts for a query, which is some segments of terms."""
-    found = _Sums(field.lengths, len(query))
-    for term, numbers in _by_term(query).items():
-        found.add(numbers, *field.find(term))
-    return found.match()
+def match(texts: Texts, query: Sequence[Sequence[int]]) -> Match:
+    """The scores of texts for a query of some segments, each a few terms: the root of the sum of their squares.
 
-
-def match_with_groups(
-    field: Field, query: Sequence[Sequence[int]], groups: Places, count: int
-) -> tuple[Match, Match]:
-    """The scores of all texts, and those of `count` groups of them, each of which is taken for one text."""
-    found = _Sums(field.lengths, len(query))
-    of_groups = _Sums(_summed(groups, field.lengths, count), len(query))
-    for term, numbers in _by_term(query).items():
-        places, amounts = field.find(term)
-        found.add(numbers, places, amounts)
-        amounts = _summed(groups[places], amounts, count)
-        having = np.flatnonzero(amounts).astype(np.int32)
-        of_groups.add(numbers, having, amounts[having])
-    return found.match(), of_groups.match()
-
-
-class _Sums:
-    """The scores of texts, segment by segment of a query."""
-
-    def __init__(self, lengths: Floats, segments: int) -> None:
-        from bm25s.scoring import _select_idf_scorer, _select_tfc_scorer
-
-        self._idf_of, self._share_of = _select_idf_scorer("lucene"), _select_tfc_scorer("lucene")
-        self._lengths = lengths
-        self._average = np.float32(float(lengths.sum(dtype=np.float64)) / max(1, len(lengths)) or 1.0)
-        self._scores = np.zeros((segments, len(lengths)), np.float32)
-        self._strongest: list[list[float]] = [[] for _ in range(segments)]
-
-    def add(self, numbers: Sequence[int], places: Places, amounts: Floats) -> None:
-        """A term that stands in the segments with these numbers, and in the texts at these places."""
-        idf = self._idf_of(len(places), N=len(self._lengths))
-        part = np.float32(idf) * self._share_of(amounts, self._lengths[places], self._average, K1, B)
-        for number in numbers:
-            self._strongest[number].append(idf)
-            self._scores[number, places] += part
-
-    def match(self) -> Match:
-        """All segments together: the root of the sum of their squares.
-
-        A long query has many thoughts, and a text is about one of them; a plain sum would prefer the texts
-        that have something of each. As for the ideal, who asks in many words does not expect all of them.
-        """
-        expected = [sum(sorted(idfs)[-_EXPECTED_TERMS:]) / (1 + K1) for idfs in self._strongest]
-        if len(self._scores) == 1:
-            return Match(self._scores[0], expected[0])
-        return Match(np.sqrt(np.square(self._scores).sum(axis=0)), max(expected, default=0.0))
-
-
-def _by_term(query: Sequence[Sequence[int]]) -> dict[int, list[int]]:
-    """The numbers of the segments that a term stands in."""
-    found: dict[int, list[int]] = {}
-    for number, terms in enumerate(query):
+    A long query has many thoughts, and a text is about one of them; a plain sum would prefer the texts that
+    have something of each. As for the ideal, who asks in many words does not expect all of them.
+    """
+    known: dict[int, tuple[float, Places, Floats]] = {}
+    average = np.float32(float(texts.lengths.sum(dtype=np.float64)) / max(1, texts.count) or 1.0)
+    squares = np.zeros_like(texts.lengths)
+    ideal = 0.0
+    for terms in query:
+        scores = np.zeros_like(squares)
+        idfs = []
         for term in terms:
-            found.setdefault(term, []).append(number)
-    return found
+            if term not in known:
+                known[term] = _scored(texts, term, average)
+            idf, places, parts = known[term]
+            idfs.append(idf)
+            scores[places] += parts
+        ideal = max(ideal, sum(sorted(idfs)[-_EXPECTED_TERMS:]) / (1 + K1))
+        if len(query) == 1:
+            return Match(scores, ideal)
+        squares += np.square(scores, out=scores)
+    return Match(np.sqrt(squares, out=squares), ideal)
 
 
-def _summed(groups: Places, amounts: Floats, count: int) -> Floats:
-    return np.bincount(groups, amounts, minlength=count).astype(np.float32)
+def _scored(texts: Texts, term: int, average: np.float32) -> tuple[float, Places, Floats]:
+    """What a term is worth, where it stands, and what it adds there."""
+    from bm25s.scoring import _select_idf_scorer, _select_tfc_scorer
+
+    places, amounts = texts.find(term)
+    idf = _select_idf_scorer("lucene")(len(places), N=texts.count)
+    shares = _select_tfc_scorer("lucene")(
+        amounts, texts.lengths[places], average, np.float32(K1), np.float32(B)
+    )
+    return idf, places, np.float32(idf) * shares
 
 
 def asked(vocabulary: Vocabulary, query: str) -> list[list[int]]:

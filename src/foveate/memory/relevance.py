@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from foveate.memory.corpus import LONGEST_EMBEDDED, Corpus, Snapshot, embedded_text
 from foveate.memory.embedding import Embedder, default_embedder
-from foveate.memory.lexical import Floats, asked, match, match_with_groups
+from foveate.memory.lexical import Floats, asked, match
 from foveate.memory.nodes import Document, Node
 
-_DAY_SECONDS = 86_400.0
 # Among fewer nodes than these, half may well be near.
-_FEW = 8
+_FEW, _MANY = 8, 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +104,9 @@ def joined(
     snapshot: Snapshot, terms: Sequence[Sequence[int]], similarity: Floats | None, weights: Weights
 ) -> Floats:
     """The relevance of every node, from all that says something of it."""
-    texts, documents = match_with_groups(snapshot.texts, terms, snapshot.document_of, len(snapshot.documents))
-    own = weights.words * texts.shares(weights.full_match)
-    own += weights.title * match(snapshot.titles, terms).shares(weights.full_match)
+    full = weights.full_match
+    own: Floats = weights.words * match(snapshot.texts, terms).shares(full)[snapshot.rows]
+    own += weights.title * match(snapshot.titles, terms).shares(full)[snapshot.rows]
     whole = weights.words + weights.title
     if similarity is not None:
         own += weights.meaning * _nearness(similarity, weights)
@@ -116,21 +115,20 @@ def joined(
     best = float(own.max())
     if not best:
         return own
-    of_document = documents.shares(weights.full_match)
-    # What the document that matches least has, all have: it tells nothing.
-    lifted = own + weights.document * (of_document - of_document.min())[snapshot.document_of]
-    lifted += _lift(snapshot, own, weights)
+    files = match(snapshot.files, terms).shares(full)
+    # What the file that matches least has, all have: it tells nothing.
+    lifted = own + weights.document * (files - files.min())[snapshot.document_of]
+    lifted[snapshot.below] += _lift(snapshot, own, weights)
     # The best keeps what it has by itself: where everything matches badly, standing together is no merit.
     lifted *= best / float(lifted.max())
-    age_days = (snapshot.modified.max() - snapshot.modified) / _DAY_SECONDS
-    faded = 1 - weights.recency * (1 - np.exp2(-age_days / weights.half_life_days))
-    relevance: Floats = lifted * faded.astype(np.float32)
-    return relevance
+    lifted *= 1 - weights.recency * (1 - np.exp2(snapshot.age_days / -weights.half_life_days))
+    return lifted
 
 
 def _nearness(similarity: Floats, weights: Weights) -> Floats:
     """From 0, no nearer than half of all nodes, to 1, the nearest; less where that is not near either."""
-    middle = float(np.median(similarity)) if len(similarity) >= _FEW else 0.0
+    # A few thousand of them have the same middle as all.
+    middle = float(np.median(similarity[:: len(similarity) // _MANY + 1])) if len(similarity) >= _FEW else 0.0
     nearest = float(similarity.max()) - middle
     trust = (nearest - weights.least_nearness) / (weights.full_nearness - weights.least_nearness)
     if trust <= 0:
@@ -140,14 +138,11 @@ def _nearness(similarity: Floats, weights: Weights) -> Floats:
 
 
 def _lift(snapshot: Snapshot, own: Floats, weights: Weights) -> Floats:
-    """What a node has from its parent, and from the mean of all that stand beside it."""
-    below = np.flatnonzero(snapshot.up)
-    parents = below - snapshot.up[below]
-    sums = np.bincount(parents, own[below], minlength=len(own))
-    counts = np.bincount(parents, minlength=len(own))
-    lift = np.zeros_like(own)
-    lift[below] = weights.parent * own[parents] + weights.siblings * (sums[parents] / counts[parents])
-    return lift
+    """What each node that has a parent has from it, and from the mean of all that stand beside it."""
+    sums = np.bincount(snapshot.parents, own[snapshot.below], minlength=len(own))
+    means = sums[snapshot.parents] / snapshot.siblings
+    lift = weights.parent * own[snapshot.parents] + weights.siblings * means
+    return lift.astype(np.float32)
 
 
 def tree_distances(focus: Node, nodes: Iterable[Node]) -> NDArray[np.int32]:
