@@ -94,7 +94,7 @@ class Library:
             return File(None, replace(known, newer=_BEING_WRITTEN, fault="changes while it is read"))
         data, state = read
         digest = blake3(data).digest()
-        if digest == known.digest:
+        if known.outline and digest == known.digest:
             content = replace(known, newer=b"", fault="")
         else:
             content = self._content(text_in(data), digest, known, found.path)

@@ -27,7 +27,7 @@ class Owners:
 
     def release(self, key: str, ids: Iterable[str]) -> None:
         """A document has them no longer."""
-        for each in ids:
+        for each in set(ids):  # one document can have an id twice
             if each in self._rivals:
                 self._share(each, self._rivals[each] - {key})
             else:

@@ -1,0 +1,254 @@
+"""What always holds of a library: its version, its ids, and that nothing private is in it."""
+
+import gc
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, ModuleType
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foveate.memory.library import Library
+from foveate.memory.nodes import in_order
+from tests.unit.memory.notes import Forest, forests, note_texts
+from tests.unit.memory.shelves import ids, loaded, said, settled, write
+
+WITH_ID = "* {}\n:PROPERTIES:\n:ID: {}\n:END:\n"
+
+
+@contextmanager
+def shelf(forest: Forest) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield write(Path(name), {file.path: file.text for file in forest.files})
+
+
+def seen(library: Library) -> list[tuple[object, ...]]:
+    """All that a library says of its nodes."""
+    return [
+        (
+            node.id,
+            node.title,
+            node.version,
+            node.modified,
+            node.document.key,
+            node.tags,
+            node.parent and node.parent.id,
+        )
+        for node in in_order(library.documents)
+    ]
+
+
+def assert_as_if_read_anew(library: Library, folder: Path) -> None:
+    anew = loaded(folder)
+    assert seen(library) == seen(anew)
+    assert library.version == anew.version
+    assert library.problems == anew.problems
+    for node in in_order(library.documents):
+        assert library.node(node.id) is node
+
+
+@given(forest=forests(), data=st.data())
+def test_any_edit_changes_the_version_and_to_take_it_back_brings_it_back(
+    forest: Forest, data: st.DataObject
+) -> None:
+    with shelf(forest) as folder:
+        file = data.draw(st.sampled_from(forest.files))
+        path, before = folder / file.path, file.text.encode()
+        os.utime(path, ns=(0, 1_700_000_000_123_456_789))
+        library = loaded(folder)
+        version = library.version
+        at = data.draw(st.integers(0, len(before)))
+        instead = data.draw(st.sampled_from([b"", b"x", b"\n", b"*", b"\xff"]))
+        after = before[:at] + instead + before[at + data.draw(st.integers(0, 1)) :]
+        times = path.stat()
+        path.write_bytes(after)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        library.refresh()
+
+        assert (library.version == version) == (after == before)
+        path.write_bytes(before)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        library.refresh()
+        assert library.version == version
+
+
+def strings(root: object) -> Iterator[str]:
+    """Every text and all bytes that can be reached from an object."""
+    code = (type, ModuleType, FunctionType, BuiltinFunctionType)
+    pending, passed = [root], {id(root)}
+    while pending:
+        each = pending.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, bytes | bytearray):
+            yield each.decode("utf-8", "replace")
+        # The collector of garbage does not see what a struct without it holds.
+        held = (
+            [getattr(each, name) for name in each.__struct_fields__] if isinstance(each, msgspec.Struct) else []
+        )
+        for other in [*gc.get_referents(each), *held]:
+            if id(other) not in passed and not isinstance(other, code):
+                passed.add(id(other))
+                pending.append(other)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(forest=forests(), edited=forests())
+def test_nothing_private_can_be_reached_from_a_library(forest: Forest, edited: Forest) -> None:
+    with shelf(forest) as folder:
+        library = loaded(folder)
+        reached = "\0".join(strings(library))
+        assert not forest.leaked(reached)
+        assert all(word in reached for word in forest.public)
+
+        for file in forest.files:  # the private words of the one can be public ones of the other
+            (folder / file.path).unlink()
+        write(folder, {file.path: file.text for file in edited.files})
+        library.refresh()
+        reached = "\0".join(strings(library))
+        assert not edited.leaked(reached)
+        assert all(word in reached for word in edited.public)
+
+
+def test_what_becomes_private_is_forgotten(tmp_path: Path) -> None:
+    library = loaded(write(tmp_path, {"a.org": "* One\nsecret\n* Two\n", "b.org": "* Three\nsecret\n"}))
+    write(
+        tmp_path,
+        {"a.org": "* One :private:\nsecret\n* Two\n", "b.org": "#+FILETAGS: private\n* Three\nsecret\n"},
+    )
+    changes = library.refresh()
+
+    assert not [text for text in strings(library) if "secret" in text or "Three" in text]
+    assert list(ids(library)) == ["a", "Two"]
+    assert changes.removed == (str(tmp_path / "b.org"),)
+
+
+def test_what_is_wrong_with_private_notes_is_not_told(tmp_path: Path) -> None:
+    library = loaded(
+        write(
+            tmp_path,
+            {
+                "a.org": WITH_ID.format("Hidden :private:", "same") + "DEADLINE: <2026-02-31 Tue>\n",
+                "b.org": WITH_ID.format("Shown", "same"),
+                "c.org": "#+FILETAGS: :private:\n" + WITH_ID.format("Hidden", "same"),
+            },
+        )
+    )
+
+    assert library.problems == ()
+    assert ids(library)["Shown"] == "same"
+    assert [document.key for document in library.documents] == ["a.org", "b.org"]
+
+
+FILES = ("a.org", "b.org", "sub/c.org")
+headings = st.lists(
+    st.tuples(
+        st.integers(1, 3),
+        st.sampled_from(["One", "Two"]),
+        st.sampled_from(["", "", "x", "y", "z"]),
+        st.booleans(),
+    ),
+    max_size=5,
+)
+
+
+def written(tree: list[tuple[int, str, str, bool]], pinned: str) -> str:
+    text = ""
+    for level, title, own, is_private in tree:
+        text += f"{'*' * level} {title}{' :private:' if is_private and own == 'z' else ''}\n"
+        own = pinned if own == "y" else own
+        text += f":PROPERTIES:\n:ID: {own}\n:END:\n" if own else ""
+    return text
+
+
+@given(data=st.data())
+def test_after_any_changes_a_library_is_as_if_it_was_read_anew(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        library = loaded(folder)
+        for _ in range(data.draw(st.integers(1, 5))):
+            # An id that some node has by its titles, given to another.
+            pinned = data.draw(st.sampled_from(["y", *(node.id for node in in_order(library.documents))]))
+            for path in data.draw(st.lists(st.sampled_from(FILES), min_size=1, max_size=2, unique=True)):
+                tree = data.draw(st.one_of(st.none(), headings, headings, headings))
+                if tree is None:
+                    (folder / path).unlink(missing_ok=True)
+                else:
+                    write(folder, {path: written(tree, pinned)})
+            library.refresh()
+            assert_as_if_read_anew(library, folder)
+            nodes = list(in_order(library.documents))
+            assert len({node.id for node in nodes}) == len(nodes)
+
+
+@given(texts=st.lists(note_texts, min_size=1, max_size=3))
+def test_whatever_a_file_says_it_is_read_whole(texts: list[str]) -> None:
+    written = [text.encode("utf-8", "replace").decode() for text in texts]
+    with tempfile.TemporaryDirectory() as name:
+        folder = write(
+            Path(name), {f"{at}{'.org' if at % 2 else '.md'}": text for at, text in enumerate(written)}
+        )
+        library = loaded(folder)
+
+        for document in library.documents:
+            assert document.outline.printed() == document.outline.text
+        assert_as_if_read_anew(library, folder)
+
+
+@given(forest=forests())
+def test_ids_do_not_depend_on_where_the_folder_lies(forest: Forest) -> None:
+    with shelf(forest) as here, shelf(forest) as there:
+        assert ids(loaded(here)) == ids(loaded(there))
+
+
+def test_an_id_that_two_files_have_belongs_to_the_first_and_both_are_named(tmp_path: Path) -> None:
+    write(tmp_path, {"b.org": WITH_ID.format("Later", "same") + "** Child\n", "z.org": "* Other\n"})
+    library = loaded(tmp_path)
+    child = ids(library)["Child"]
+    assert ids(library)["Later"] == "same"
+
+    write(tmp_path, {"a.org": WITH_ID.format("Sooner", "same") + "** Child of it\n"})
+    settled(library)
+    found = ids(library)
+    assert found["Sooner"] == "same"
+    assert found["Later"] != "same"
+    assert found["Child"] != child
+    assert said(library) == [
+        f"b.org: 'Later' has the id same of 'Sooner' in {tmp_path}/a.org, so it goes by {found['Later']}: "
+        "give one of them another"
+    ]
+
+    (tmp_path / "a.org").unlink()
+    library.refresh()
+    assert ids(library)["Later"] == "same"
+    assert ids(library)["Child"] == child
+    assert library.problems == ()
+
+
+def test_an_id_that_one_file_has_twice_is_told(tmp_path: Path) -> None:
+    library = loaded(write(tmp_path, {"a.md": "# One {#same}\n\n# Two {#same}\n"}))
+
+    assert ids(library)["One"] == "same"
+    assert said(library)[0].startswith("a.md: 'Two' has the id same of 'One' here too, so it goes by")
+
+
+def test_the_real_notes_are_read_whole(tmp_path: Path, shared_data: Path) -> None:
+    import tarfile
+
+    archive = shared_data / "knowledge" / "worg.tar.gz"
+    if not archive.exists():
+        pytest.skip(f"no {archive}")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    library = loaded(tmp_path)
+    nodes = list(in_order(library.documents))
+
+    assert len(library.documents) == len(list(tmp_path.rglob("*.org")))
+    assert len({node.id for node in nodes}) == len(nodes) > 6000
+    for document in library.documents:
+        assert document.outline.text == Path(document.path).read_bytes().decode()
