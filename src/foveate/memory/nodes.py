@@ -11,8 +11,9 @@ from foveate.memory.gate import PublicOutline
 from foveate.memory.outline import Entry, Stamp, StampKind
 
 UNTITLED = "Untitled"
-# Enough that 100,000 nodes do not meet by chance (1 in 10^8), and few tokens where ids are shown.
-_ID_BYTES = 7
+# Enough that 100,000 nodes do not meet by chance (1 in 200,000). Digits are the fewest tokens: three are one.
+_ID_DIGITS = 15
+_DIGEST_BYTES = 8
 # How far a checklist is, `[2/5]` or `[40%]`, changes without the heading becoming another.
 _COOKIE = re.compile(r"\[\d*(?:/\d*|%)\]")
 # The first of these that an entry has says when it was changed last. Without them it is the latest of the
@@ -202,7 +203,8 @@ def _lasting(title: str) -> str:
 
 def _made_id(above: str, title: str, number: int) -> str:
     # With its length before it, so that what is above cannot run into the title.
-    return _digest(f"{len(above)}:{above}{number}:{title}").hex()
+    digest = _digest(f"{len(above)}:{above}{number}:{title}")
+    return f"{int.from_bytes(digest) % 10**_ID_DIGITS:0{_ID_DIGITS}}"
 
 
 def _with(
@@ -238,7 +240,7 @@ def _when(text: str) -> datetime | None:
 
 
 def _digest(text: str) -> bytes:
-    return blake3(text.encode("utf-8", "surrogatepass")).digest(length=_ID_BYTES)
+    return blake3(text.encode("utf-8", "surrogatepass")).digest(length=_DIGEST_BYTES)
 
 
 def in_order(documents: Sequence[Document]) -> Iterator[Node]:
