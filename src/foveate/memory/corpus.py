@@ -74,7 +74,10 @@ class Snapshot:
 
     def similarity(self, vector: Floats) -> Floats:
         """The cosine of every node to a vector."""
-        found = [vectors @ vector for vectors in self.vectors]
+        found = [
+            vectors @ vector if vectors.shape[1] == len(vector) else np.zeros(len(vectors), np.float32)
+            for vectors in self.vectors
+        ]
         return np.concatenate(found)[self.rows] if found else np.zeros(0, np.float32)
 
     def place(self, node: Node) -> int | None:

@@ -14,6 +14,7 @@ from foveate.memory.corpus import LONGEST_EMBEDDED, Corpus, Snapshot, embedded_t
 from foveate.memory.embedding import Embedder, default_embedder
 from foveate.memory.lexical import Floats, asked, match
 from foveate.memory.nodes import Document, Node
+from foveate.memory.vectors import Vectors, default_vectors, embedded
 
 # Among fewer nodes than these, half may well be near.
 _FEW, _MANY = 8, 5_000
@@ -60,9 +61,11 @@ class Index:
         self,
         embedder: Callable[[], Embedder] | None = default_embedder,
         *,
+        vectors: Callable[[], Vectors] | None = default_vectors,
         weights: Weights | None = None,
     ) -> None:
         self._embedder = embedder
+        self._vectors = vectors() if embedder and vectors else None
         self._weights = weights or default_weights()
         self._corpus = Corpus(self._weights.ancestor_words)
         self._lock = Lock()
@@ -88,7 +91,7 @@ class Index:
     def _embedded(self, texts: Sequence[str]) -> Floats:
         if self._embedder is None:
             return np.zeros((len(texts), 0), np.float32)
-        return self._embedder().embed(texts)
+        return embedded(self._embedder(), self._vectors, texts)
 
     def _scores(self, snapshot: Snapshot, query: str) -> Scores:
         terms = asked(snapshot.vocabulary, query)
@@ -96,7 +99,9 @@ class Index:
             return Scores(np.zeros(len(snapshot), np.float32), np.zeros(len(snapshot), np.float32))
         if self._embedder is None:
             return Scores(joined(snapshot, terms, None, self._weights), np.zeros(len(snapshot), np.float32))
-        similarity = snapshot.similarity(self._embedded([query[:LONGEST_EMBEDDED]])[0])
+        # What is asked is not kept: only the memory's own text is.
+        vector = embedded(self._embedder(), None, [query[:LONGEST_EMBEDDED]])[0]
+        similarity = snapshot.similarity(vector)
         return Scores(joined(snapshot, terms, similarity, self._weights), similarity)
 
 
@@ -117,7 +122,7 @@ def joined(
         return own
     files = match(snapshot.files, terms).shares(full)
     # What the file that matches least has, all have: it tells nothing.
-    lifted = own + weights.document * (files - files.min())[snapshot.document_of]
+    lifted: Floats = own + weights.document * (files - files.min())[snapshot.document_of]
     lifted[snapshot.below] += _lift(snapshot, own, weights)
     # The best keeps what it has by itself: where everything matches badly, standing together is no merit.
     lifted *= best / float(lifted.max())

@@ -1,0 +1,160 @@
+"""Vectors by the hash of what they were made of, kept in a file from one process to the next.
+
+Only what has come through the gate gets here, and of a text only its hash stays. The file is a convenience:
+without it everything is embedded anew, and nothing else changes.
+"""
+
+import logging
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from foveate.memory.embedding import Embedder
+
+Floats = NDArray[np.float32]
+# Half as long as they are, vectors still point the same way; they are rounded also where they are not kept, so
+# that it makes no difference whether they were.
+_KEPT = np.dtype("<f2")
+_KEY_BYTES = 16
+# At a time, so that what is embedded is kept also where somebody stops it on the way.
+_TEXTS_AT_ONCE = 2_048
+_KEYS_AT_ONCE = 500
+_MOST_VECTORS = 400_000
+"""About 250 MB of the default embedder's."""
+_WAIT_SECONDS = 2.0
+_BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_LOG = logging.getLogger(__name__)
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS vectors (number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, vector BLOB NOT NULL)
+"""
+
+
+class Vectors(Protocol):
+    """Where vectors are kept. What cannot be kept is not, and nobody is kept waiting for it."""
+
+    def find(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
+        """Those of the vectors that are there."""
+
+    def keep(self, vectors: Iterable[tuple[bytes, bytes]]) -> None:
+        """Keep vectors, each under its key."""
+
+
+class VectorFile:
+    """Vectors in SQLite. Any number of processes may share the file; the oldest ones make room for new ones."""
+
+    def __init__(self, path: Path, *, most_vectors: int = _MOST_VECTORS) -> None:
+        self.path = path
+        self._most_vectors = most_vectors
+        self.trouble: str | None = None
+        """Why nothing is kept, in words; None while all is well."""
+
+    def find(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
+        """Those of the vectors that are there."""
+        found: dict[bytes, bytes] = {}
+
+        def read(database: sqlite3.Connection) -> None:
+            for first in range(0, len(keys), _KEYS_AT_ONCE):
+                some = keys[first : first + _KEYS_AT_ONCE]
+                marks = ",".join("?" * len(some))
+                found.update(database.execute(f"SELECT key, vector FROM vectors WHERE key IN ({marks})", some))
+
+        if keys:
+            self._try(read)
+        return found
+
+    def keep(self, vectors: Iterable[tuple[bytes, bytes]]) -> None:
+        """Keep vectors, each under its key."""
+        rows = list(vectors)
+
+        def write(database: sqlite3.Connection) -> None:
+            database.executemany("INSERT OR REPLACE INTO vectors (key, vector) VALUES (?, ?)", rows)
+            database.execute(
+                "DELETE FROM vectors WHERE number <= (SELECT max(number) FROM vectors) - ?",
+                (self._most_vectors,),
+            )
+
+        self._try(write)
+
+    def _try(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Do some work on the file, and give it up for good where it cannot be used."""
+        if self.trouble is not None:
+            return
+        try:
+            try:
+                self._do(work)
+            except sqlite3.DatabaseError as error:
+                if error.sqlite_errorcode not in _BROKEN:
+                    raise
+                self.path.replace(self.path.with_suffix(".broken"))
+                self._do(work)
+        except (sqlite3.Error, OSError) as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+                return  # somebody else is writing: this once it is done without
+            self.trouble = f"{self.path}: vectors are not kept ({error})"
+            _LOG.warning("%s", self.trouble)
+
+    def _do(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Opened each time: a connection may go neither to another thread nor through a fork.
+        with closing(sqlite3.connect(self.path, timeout=_WAIT_SECONDS)) as database:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+            with database:
+                database.execute(_SCHEMA)
+                work(database)
+
+
+def default_vectors() -> Vectors:
+    """The file in Foveate's data folder, which `FOVEATE_HOME` can name."""
+    return VectorFile(data_folder(os.environ, sys.platform) / "vectors.sqlite")
+
+
+def data_folder(environ: Mapping[str, str], platform: str) -> Path:
+    """Where Foveate keeps what it has: `FOVEATE_HOME`, otherwise where the platform puts data of programs."""
+    if environ.get("FOVEATE_HOME"):
+        return Path(environ["FOVEATE_HOME"]).expanduser()
+    if platform == "darwin":
+        return Path("~/Library/Application Support/foveate").expanduser()
+    return Path(environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "foveate"
+
+
+def embedded(embedder: Embedder, vectors: Vectors | None, texts: Sequence[str]) -> Floats:
+    """A row for each text; those that are kept are not made again, and those that are made are kept."""
+    rows = np.zeros((len(texts), 0), np.float32)
+    for first in range(0, len(texts), _TEXTS_AT_ONCE):
+        some = _embedded(embedder, vectors, texts[first : first + _TEXTS_AT_ONCE])
+        if not first:
+            rows = np.zeros((len(texts), some.shape[1]), np.float32)
+        if some.shape[1] != rows.shape[1]:  # some were kept when the model of that name was another
+            return embedded(embedder, None, texts)
+        rows[first : first + _TEXTS_AT_ONCE] = some
+    return rows
+
+
+def _embedded(embedder: Embedder, vectors: Vectors | None, texts: Sequence[str]) -> Floats:
+    keys = [_key(embedder.name, text) for text in texts]
+    found = dict(vectors.find(keys)) if vectors else {}
+    missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+    if missing:
+        made = embedder.embed(list(missing.values())).astype(_KEPT)
+        new = {key: row.tobytes() for key, row in zip(missing, made, strict=True)}
+        if vectors:
+            vectors.keep(new.items())
+        found |= new
+    if len(set(map(len, found.values()))) > 1:
+        return _embedded(embedder, None, texts)
+    return (
+        np.frombuffer(b"".join([found[key] for key in keys]), _KEPT).reshape(len(texts), -1).astype(np.float32)
+    )
+
+
+def _key(name: str, text: str) -> bytes:
+    return blake3(f"{name}\0{text}".encode("utf-8", "surrogatepass")).digest(length=_KEY_BYTES)
