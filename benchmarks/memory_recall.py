@@ -153,7 +153,7 @@ def bare_lines(text: str) -> list[str]:
 def share_of(wanted: Sequence[str], text: str) -> float:
     """The share of the characters of some bare lines that stand in a text."""
     lines = bare_lines(text)
-    whole = {*lines, *(_AFTER.sub("", line) for line in lines)}
+    whole = {*lines, *(_AFTER.sub("", line) for line in lines if line.endswith((">", "}", ":")))}
     joined = "\n".join(lines)
     there = [line for line in wanted if line in whole or (len(line) >= _TELLING_CHARS and line in joined)]
     return sum(map(len, there)) / sum(map(len, wanted))

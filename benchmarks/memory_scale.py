@@ -52,9 +52,11 @@ def run(data: Path | None) -> Report:
     for nodes in SIZES:
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as home:
             size = memory_generated.write(Path(folder), nodes, words)
-            ours[nodes] = {**_trial("ours", folder, home), "text_bytes": size}
-            again = _trial("ours", folder, home)
-            ours[nodes]["first_render_kept_seconds"] = again["first_render_seconds"]  # type: ignore[index]
+            ours[nodes] = {
+                **_trial("ours", folder, home),
+                **_trial("ours_kept", folder, home),
+                "text_bytes": size,
+            }
             if nodes == _TRACED:
                 traced = {**_trial("ours_traced", folder, home), "text_bytes": size}
             for peer, kind in {"bm25s": "bm25s", "orgparse_and_markdown_it": "parsers"}.items():
@@ -163,7 +165,6 @@ def _aims(figures: Mapping[str, float]) -> list[dict[str, Cell]]:
         f"others_read_again_{_LARGEST}": 0.0,
         f"bytes_a_node_beside_text_{_LARGEST}": 4096.0,
         **{f"growth_exponent_{name}": _LINEAR_EXPONENT for name in _GROWING},
-        "worg_problems": 0.0,
     }
     at_least = {f"new_text_found_{_LARGEST}": 1.0, "worg_documents": figures["worg_files"]}
     met = {
