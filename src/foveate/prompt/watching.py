@@ -1,6 +1,5 @@
 """Watching folders: a thread that tells what changed in them, also across their coming and going."""
 
-import atexit
 import os
 from dataclasses import dataclass
 from math import inf
@@ -15,7 +14,8 @@ if TYPE_CHECKING:
 _EDITED = 2
 # How long folders that cannot be watched are left alone before they are tried again.
 _PATIENCE_SECONDS = 5.0
-_LONGEST_PAUSE_SECONDS = 60.0
+_FIRST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,6 @@ class Watcher:
             except RuntimeError as error:  # as many threads as the system allows
                 self._observer.lost(str(error))
                 return
-            if self._thread is None:
-                # A thread must not be inside of watchfiles when the interpreter goes away.
-                atexit.register(self.close)
             self._thread = thread
 
     def close(self) -> None:
@@ -82,10 +79,8 @@ class Watcher:
         with self._lock:
             self._stop.set()
             thread, self._thread = self._thread, None
-        if thread is not None:
-            atexit.unregister(self.close)
-            if thread.is_alive():
-                thread.join()
+        if thread is not None and thread.is_alive():
+            thread.join()
 
     def _is_settled(self) -> bool:
         return self._stop.is_set() or (self._thread is not None and self._thread.is_alive())
@@ -94,15 +89,17 @@ class Watcher:
         from watchfiles._rust_notify import WatchfilesRustInternalError
 
         self._observer.lost("")
-        failures = 0
+        pause = _FIRST_PAUSE_SECONDS
         while not self._stop.is_set():
             began = monotonic()
             try:
                 _Watch(self._observer, self._stop, self._debounce_seconds).follow()
             except (OSError, WatchfilesRustInternalError) as error:
                 self._observer.lost(str(error))
-                failures = failures + 1 if monotonic() - began < _LONGEST_PAUSE_SECONDS else 1
-                self._stop.wait(min(0.5 * 2**failures, _LONGEST_PAUSE_SECONDS))
+                if monotonic() - began > _LONGEST_PAUSE_SECONDS:  # it did work for a while
+                    pause = _FIRST_PAUSE_SECONDS
+                self._stop.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         self._observer.lost("the watcher was closed")
 
 

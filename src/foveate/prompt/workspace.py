@@ -78,8 +78,8 @@ class _Slot:
     """The last one; it holds as long as `sight` is there."""
     sight: Sight | None = None
     read_at: float = -inf
-    tries: int = 0
-    """How often it was read with something wrong in it."""
+    retry_seconds: float = 0
+    """How long what is wrong in it is borne; 0 where nothing is."""
     blank_since: dict[str, float] = field(default_factory=dict)
     is_watched: bool = False
 
@@ -170,9 +170,7 @@ class Workspaces:
     def _age_limit(self, slot: _Slot) -> float:
         """After how many seconds a bundle is read again."""
         limit = self._options.max_age_seconds or (inf if slot.is_watched else UNWATCHED_SECONDS)
-        if slot.tries:
-            return min(limit, _FIRST_RETRY_SECONDS * 2.0 ** (slot.tries - 1), _LONGEST_RETRY_SECONDS)
-        return limit
+        return min(limit, slot.retry_seconds or inf)
 
     def _read(self, slot: _Slot) -> Bundle:
         began = self._clock()
@@ -182,8 +180,8 @@ class Workspaces:
             slot.blank_since = {name: slot.blank_since.get(name, began) for name in blank_names(reading)}
             blanked = {name for name, since in slot.blank_since.items() if began - since >= _BLANK_SECONDS}
             bundle = settled(slot.workspace, reading, slot.bundle, blanked)
-            can_be_better = not all(warning.is_lasting for warning in bundle.warnings)
-            slot.tries = slot.tries + 1 if can_be_better else 0
+            again = min(2 * slot.retry_seconds or _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
+            slot.retry_seconds = 0 if all(warning.is_lasting for warning in bundle.warnings) else again
             slot.bundle, slot.sight, slot.read_at, slot.is_watched = bundle, sight, began, False
             if self._slots.get(slot.workspace) is slot:  # and all was not dropped meanwhile
                 self._unwatched.add(slot)
@@ -266,7 +264,7 @@ class Workspaces:
         for slot in self._slots.values():
             root = slot.workspace.root
             if root in roots and slot.sight is not None:
-                slot.sight, slot.tries = None, 0
+                slot.sight, slot.retry_seconds = None, 0
                 self._unwatched.discard(slot)
                 self._count(slot, invalidations=root not in told)
                 told.add(root)

@@ -57,12 +57,13 @@ def test_a_changed_file_is_seen_again_and_again(change: Callable[[Path, str], No
     workspace = Workspace(path.parent)
     with watching() as workspaces:
         assert says(workspaces, workspace, "one")()
-        for text in ("two", "three", "four"):
+        # In between plainly, for which what was made anew has to be watched anew.
+        for number, how in enumerate([change, overwrite] * 2):
             until(is_trusted(workspaces, path.parent), "a watch")
-            change(path, text)
-            until(says(workspaces, workspace, text), f"{text} in the bundle")
+            how(path, f"text {number}")
+            until(says(workspaces, workspace, f"text {number}"), f"change {number} in the bundle")
             shutil.rmtree(tmp_path / "gone", ignore_errors=True)
-        assert workspaces.counts()[workspace.root].invalidations >= 3
+        assert workspaces.counts()[workspace.root].invalidations >= 4
 
 
 def test_a_change_between_the_reading_and_the_watching_is_seen(tmp_path: Path) -> None:

@@ -168,8 +168,11 @@ def test_what_is_watched_is_trusted_unless_it_changed_before_it_was(root: Path) 
     clock.now += 10_000
     assert workspaces.bundle(Workspace(root)) is first
 
-    # As long as before, and within the same tick of the file system's clock.
     workspaces.lost("for a while")
+    workspaces.bundle(Workspace(root))
+    assert workspaces.counts()[str(root)].misses == 2
+
+    # As long as before, and within the same tick of the file system's clock.
     path = root / "SOUL.md"
     tick = path.stat().st_mtime_ns
     path.write_text("Wild.\n", encoding="utf-8")
@@ -263,6 +266,10 @@ def test_what_is_wrong_is_tried_again_soon_and_then_ever_more_rarely(root: Path)
 
     assert read_at[:7] == [0, 1, 3, 7, 15, 31, 63]
     assert read_at[7:10] == [123, 183, 243]
+    for _ in range(1200):  # so often that what doubles each time would be larger than any float
+        clock.now += 60
+        workspaces.bundle(Workspace(root))
+    assert workspaces.counts()[str(root)].misses >= 1200
 
 
 def test_what_is_odd_in_a_file_is_told_and_does_not_make_it_be_read_again(root: Path) -> None:
