@@ -14,7 +14,7 @@ _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z
 _MARKDOWN_LEVELS = 6
 
 
-def heading(node: Node, form: ViewFormat, score: float | None = None) -> str:
+def heading(node: Node, form: ViewFormat, depth: int, score: float | None = None) -> str:
     """The heading of a node, with its state, tags and id; with a score, what it promoted the node by."""
     entry = node.entry
     title = " ".join(node.title.split())
@@ -23,8 +23,8 @@ def heading(node: Node, form: ViewFormat, score: float | None = None) -> str:
     tags = f" :{':'.join(entry.tags)}:" if entry.tags else ""
     if form is ViewFormat.MARKDOWN:
         said = f" score={score:.2f}" if score is not None else ""
-        return f"{'#' * min(node.depth + 1, _MARKDOWN_LEVELS)} {line}{tags} {{#{node.id}{said}}}"
-    stars = "*" * (node.depth + 1)
+        return f"{'#' * min(depth + 1, _MARKDOWN_LEVELS)} {line}{tags} {{#{node.id}{said}}}"
+    stars = "*" * (depth + 1)
     if score is None:
         return f"{stars} {line} <<{node.id}>>{tags}"
     drawer = f":PROPERTIES:\n:ID: {node.id}\n:SEMANTIC_SCORE: {score:.2f}\n:END:"

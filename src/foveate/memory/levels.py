@@ -98,25 +98,47 @@ def _fill_titles(page: Page, depths: "Iterable[NDArray[np.int64]]", room_tokens:
     for places in depths:
         if page.used_tokens + _LEAST_TITLE_TOKENS > room_tokens:
             break
-        page.put_all(_few(places, room_tokens - page.used_tokens), Level.TITLE, room_tokens)
+        few = _few(places, room_tokens - page.used_tokens)
+        page.put_all(few, Level.TITLE, room_tokens)
+        if few and page.blocks.keys().isdisjoint(few):
+            break  # what is deeper stands in one of these, and would have to bring it along
 
 
 def _fill_by_relevance(page: Page, wish: Wish, relevance: "NDArray[np.float32]", limit_tokens: int) -> None:
-    first, last = wish.inside
-    tokens = page.forest.chars[first:last] / _CHARS_PER_TOKEN + 2 * _LEAST_TITLE_TOKENS
-    worth = np.exp(_SHARPNESS * relevance[first:last]) / tokens**_LENGTH
-    candidates = np.flatnonzero(relevance[first:last] > _IRRELEVANT)
+    """Show the areas that match best, each whole; of the first that has no room, the nodes that match best."""
+    forest, (first, last) = page.forest, wish.inside
+    starts = np.flatnonzero(forest.area[first:last] == np.arange(first, last)) + first
+    if len(starts) == 0 or starts[0] != first:
+        starts = np.append(first, starts)
+    ends = np.append(starts[1:], last)
+    tokens = forest.chars[first:last] / _CHARS_PER_TOKEN + 2 * _LEAST_TITLE_TOKENS
+    area_tokens = np.add.reduceat(tokens, starts - first)
+    area_relevance = np.maximum.reduceat(relevance[first:last], starts - first)
+    worth = np.exp(_SHARPNESS * area_relevance) / area_tokens**_LENGTH
+    candidates = np.flatnonzero(area_relevance > _IRRELEVANT)
     most = min(len(candidates), max(limit_tokens // _LEAST_TITLE_TOKENS, 64))
     if most < len(candidates):
         candidates = candidates[np.argpartition(-worth[candidates], most)[:most]]
-    best = candidates[np.argsort(-worth[candidates], kind="stable")] + first
-    _fill_whole(page, wish, best.tolist(), limit_tokens)
+    missed = 0
+    for area in candidates[np.argsort(-worth[candidates], kind="stable")].tolist():
+        places = range(int(starts[area]), int(ends[area]))
+        whole = area_tokens[area] <= limit_tokens * _LARGEST_PART
+        if whole and page.put_together(places, limit_tokens):
+            continue
+        if not missed:
+            own = np.exp(_SHARPNESS * relevance[places.start : places.stop]) / tokens[places.start - first : places.stop - first] ** _LENGTH
+            best = np.argsort(-own, kind="stable") + places.start
+            _fill_whole(page, wish, best.tolist(), limit_tokens)
+        missed += 1
+        if missed > 8:
+            break
 
 
 def _fill_whole(page: Page, wish: Wish, places: Sequence[int], limit_tokens: int) -> None:
     """Show nodes whole as long as there is room, and of the first that has none an excerpt."""
     largest = int(limit_tokens * _LARGEST_PART)
     run: list[int] = []
+    has_room = True
     for place in places:
         if page.forest.chars[place] <= largest * _CHARS_PER_TOKEN:
             run.append(place)
@@ -126,16 +148,18 @@ def _fill_whole(page: Page, wish: Wish, places: Sequence[int], limit_tokens: int
         if missed is not None:
             places = [missed]
             break
-        _put_excerpt(page, wish, place, min(limit_tokens, page.used_tokens + largest))
+        # To find the best lines of a long text takes a while, which would be for nothing from now on.
+        has_room = has_room and _put_excerpt(page, wish, place, min(limit_tokens, page.used_tokens + largest))
     missed = page.put_all(run, Level.FULL, limit_tokens)
     if missed is not None:
         page.count()
         _put_excerpt(page, wish, missed, limit_tokens)
 
 
-def _put_excerpt(page: Page, wish: Wish, place: int, room_tokens: int) -> None:
-    if place not in page.blocks:
-        page.put_excerpt(place, room_tokens, wish.lines(place) if wish.lines else None)
+def _put_excerpt(page: Page, wish: Wish, place: int, room_tokens: int) -> bool:
+    if place in page.blocks:
+        return True
+    return page.put_excerpt(place, room_tokens, wish.lines(place) if wish.lines else None)
 
 
 def _fill_around(page: Page, wish: Wish, focus: int, limit_tokens: int) -> None:

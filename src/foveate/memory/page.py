@@ -61,6 +61,23 @@ class Page:
                     return missed[0]
         return missed[0] if missed else None
 
+    def put_together(self, places: Sequence[int], room_tokens: int) -> bool:
+        """Put nodes that follow each other on the page, all of them whole or none."""
+        adding = [place for place in places if self._adds(place, Level.FULL)]
+        tapes = self.gauge.tapes([self._text(place, Level.FULL) for place in adding])
+        blocks = {
+            place: Block(Level.FULL, (tape,), tape.total.upper + 1)
+            for place, tape in zip(adding, tapes, strict=True)
+        }
+        above = self._missing_above(places[0])
+        there = sum(self.blocks[place].tokens for place in adding if place in self.blocks)
+        tokens = self.used_tokens - there + sum(block.tokens for block in (*above.values(), *blocks.values()))
+        if tokens > room_tokens:
+            return False
+        self.blocks |= above | blocks
+        self.used_tokens = tokens
+        return True
+
     def put_excerpt(self, place: int, room_tokens: int, relevant: Sequence[int] | None = None) -> bool:
         """Put the largest piece of a node on the page that fits: its first lines, or those that are `relevant`.
 
@@ -119,7 +136,7 @@ class Page:
 
     def _text(self, place: int, level: Level) -> str:
         node = self.forest.nodes[place]
-        head = heading(node, self.form, self.similarity.get(place))
+        head = heading(node, self.form, int(self.forest.depth[place]), self.similarity.get(place))
         said = body(node, self.form) if level is Level.FULL else ""
         return f"{head}{_BETWEEN}{said}" if said else head
 

@@ -106,7 +106,7 @@ def _look_at(page: Page, focus: int | None, limit_tokens: int) -> None:
     page.blocks.clear()
     page.used_tokens = 0
     if not page.put_alone(focus, limit_tokens):
-        title = heading(page.forest.nodes[focus], page.form)
+        title = heading(page.forest.nodes[focus], page.form, int(page.forest.depth[focus]))
         tokens = page.gauge.tape(title).total.upper
         raise BudgetExceeded(
             f"the title of the focus takes {tokens:,} of {limit_tokens:,} tokens; raise the limit",

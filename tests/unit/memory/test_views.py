@@ -57,7 +57,7 @@ def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
         node = data.draw(st.sampled_from(memory.nodes))
         query = data.draw(st.none() | st.sampled_from(sorted(forest.public) or ["none"]))
         path = [*node.ancestors(), node]
-        alone = foveate.count(heading(node, ViewFormat(form))).tokens
+        alone = foveate.count(heading(node, ViewFormat(form), node.depth)).tokens
         if limit_tokens < alone:
             with pytest.raises(BudgetExceeded, match="the title of the focus takes"):
                 memory.render(node, query, limit_tokens, form)
