@@ -91,8 +91,8 @@ class _Scan:
                 at = self._fence(start)
             elif text[start] == "<":
                 at = self._html(start)
-            elif text[start] in "=-" and self._is_below_blank(start):
-                at = noted.end()
+            elif text[start] in "=-":
+                at = self._underline(start)
             else:
                 at = self._stretch(start)
         return self._found
@@ -100,7 +100,7 @@ class _Scan:
     def _heading(self, start: int, level: int) -> int:
         end = self._after_line(start)
         self._found.append(Found(start, end, level, _title(self._text[start + level : end].rstrip("\n"))))
-        self._sure = start
+        self._sure = end
         return end
 
     def _fence(self, start: int) -> int:
@@ -122,8 +122,8 @@ class _Scan:
         if not sequence:
             return end
         _, ends, can_interrupt = sequence
-        if not can_interrupt:
-            return self._stretch(start)
+        if not can_interrupt and not self._begins_block(start):
+            return end if self._begins_text(self._line_before(start)) else self._stretch(start)
         while not ends.search(line):
             if end == len(self._text):
                 self._sure = end
@@ -133,10 +133,29 @@ class _Scan:
         self._sure = end
         return end
 
-    def _is_below_blank(self, start: int) -> bool:
-        """Whether there is no text above that this could underline."""
-        above = self._text.rfind("\n", 0, max(start - 1, 0)) + 1
-        return not self._text[above:start].strip(" \t\n")
+    def _underline(self, start: int) -> int:
+        """Where a line of `=` or `-` ends, with a heading if there is a single line of text to underline."""
+        end = self._after_line(start)
+        if self._begins_block(start):
+            return end
+        above = self._line_before(start)
+        if not self._begins_text(above):
+            return self._stretch(start)
+        level = 1 if self._text[start] == "=" else 2
+        self._found.append(Found(above, end, level, _trimmed(self._text[above:start])))
+        self._sure = end
+        return end
+
+    def _begins_block(self, start: int) -> bool:
+        """Whether it is known that what begins at this line without blanks before it is a block of the text."""
+        return start == self._sure or not self._text[self._line_before(start) : start].strip(" \t\n")
+
+    def _begins_text(self, start: int) -> bool:
+        """Whether it is known that a paragraph begins at this line."""
+        return self._text[start].isalpha() and self._begins_block(start)
+
+    def _line_before(self, start: int) -> int:
+        return self._text.rfind("\n", 0, max(start - 1, 0)) + 1
 
     def _stretch(self, start: int) -> int:
         """What the library finds from before `start` to the beginning of some block behind it."""
@@ -160,7 +179,7 @@ class _Scan:
         return last
 
     def _sure_before(self, start: int) -> int:
-        """The last place at which a block is known to begin: at a line without blanks before, below a blank one."""
+        """The last place at which a block is known to begin, as does what is not indented below a blank line."""
         at = start
         for _ in range(_TRIES):
             at = self._text.rfind("\n\n", self._sure, at + 1)
@@ -183,4 +202,8 @@ def _title(rest: str) -> str:
         return ""
     if bare[-1] in " \t":
         rest = bare
-    return mdTrim(rest).replace("\0", "\ufffd")
+    return _trimmed(rest)
+
+
+def _trimmed(title: str) -> str:
+    return mdTrim(title).replace("\0", "\ufffd")

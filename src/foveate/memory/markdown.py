@@ -33,8 +33,10 @@ _CODE_OR_LINK = re.compile(
     r"|!?\[(?P<text>[^\[\]]*)\]\((?:<[^<>]*>|[^()\s]*)(?:\s+(?:\"[^\"]*\"|'[^']*'))?\s*\)"
     r"|<(?P<address>[A-Za-z][A-Za-z0-9+.-]*:[^\s<>]*)>"
 )
-# Links in a longer title would take a while; a longer line is not one of tags.
-_LONG_CHARS = 2000
+# A longer line is not one of tags.
+_LONG_LINE_CHARS = 2000
+# Looking for links in a longer title would take a while.
+_LONG_TITLE_CHARS = 500
 
 # What would be a heading or tags if it stood elsewhere, had a blank behind its signs, or the file were Org.
 _LIKE_HEADING = re.compile(
@@ -139,12 +141,12 @@ class _Reading:
     def _below(self, start: int, end: int) -> _Below:
         """The lines of planning and of tags at this place, blank ones between them passed over."""
         content = start
-        tags: tuple[str, ...] = ()
-        stamps: tuple[Stamp, ...] = ()
+        tags: list[str] = []
+        stamps: list[Stamp] = []
         while blank := _BLANK.match(self._body, content, end):
             at = self._body.rfind("\n", content, blank.end()) + 1 or content
             after = self._body.find("\n", at, end) + 1 or end
-            line = self._body[at:after] if after - at <= _LONG_CHARS else ""
+            line = self._body[at:after] if after - at <= _LONG_LINE_CHARS else ""
             if hashtags := _hashtags(line.split()):
                 tags += hashtags
                 self._tag_lines.add(at)
@@ -159,7 +161,7 @@ class _Reading:
             content = after
         if self._is_doubtful:
             tags += self._said_tags(content, end)
-        return _Below(content, tags, stamps)
+        return _Below(content, tuple(tags), tuple(stamps))
 
     def _said_tags(self, start: int, end: int) -> tuple[str, ...]:
         """A privacy tag in a line such as `Tags: private`, in the first paragraph here."""
@@ -274,7 +276,7 @@ def _hashtags(words: Sequence[str]) -> tuple[str, ...]:
 def _shown(title: str) -> str:
     """A title with its links by what they are called."""
     title = title.strip()
-    if not ("[" in title or "<" in title) or len(title) > _LONG_CHARS:
+    if not ("[" in title or "<" in title) or len(title) > _LONG_TITLE_CHARS:
         return title
     return _CODE_OR_LINK.sub(_called, title)
 

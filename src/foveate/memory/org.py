@@ -6,7 +6,7 @@ What settings and links mean is asked of it, piece by piece.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from orgparse.inline import to_plain_text
@@ -52,11 +52,14 @@ def parse_org(text: str, gate: Gate, *, name: str = "") -> Outline:
     return _Reading(text, gate).outline(name)
 
 
+_Properties = dict[str, list[str]]
+
+
 class _Below(NamedTuple):
     """What stands directly below a heading, and where the content begins below that."""
 
     content: int
-    properties: dict[str, str]
+    properties: _Properties
     stamps: tuple[Stamp, ...]
 
 
@@ -162,15 +165,15 @@ class _Reading:
 
     def _file(self, end: int, name: str) -> Entry:
         body = content = at = 1 if self._text[:1] == "\ufeff" and end else 0
-        properties: dict[str, str] = {}
-        stamps: tuple[Stamp, ...] = ()
+        properties: _Properties = {}
+        stamps: list[Stamp] = []
         while at < end:
             blank = _BLANK_LINES.match(self._lines, at, end)
             at = blank.end() if blank else at
             if setting := _SETTINGS.match(self._lines, at, end):
                 key = (setting[1] or "").upper()
                 if key and key not in _READ_ELSEWHERE:
-                    _add(properties, f"{key}+", setting[2].strip())
+                    properties.setdefault(key, []).append(setting[2].strip())
                 at = content = min(setting.end() + 1, end)
                 continue
             below = self._below(at, end)
@@ -187,8 +190,8 @@ class _Reading:
             level=0,
             title=_shown(" ".join(filter(None, self._title))) or name,
             tags=tuple(dict.fromkeys(self._file_tags)),
-            properties=properties or NO_PROPERTIES,
-            stamps=stamps,
+            properties=_joined(properties),
+            stamps=tuple(stamps),
         )
 
     def _entry(self, heading: re.Match[str], end: int, states: frozenset[str], done: frozenset[str]) -> Entry:
@@ -214,14 +217,14 @@ class _Reading:
             todo=todo,
             is_done=todo in done,
             priority=priority,
-            properties=below.properties or NO_PROPERTIES,
+            properties=_joined(below.properties),
             stamps=below.stamps,
         )
 
     def _below(self, at: int, end: int) -> _Below:
         """The planning and the drawers at this place, in any order."""
-        properties: dict[str, str] = {}
-        stamps: tuple[Stamp, ...] = ()
+        properties: _Properties = {}
+        stamps: list[Stamp] = []
         while at < end:
             if PLANNED.match(self._lines, at, end):
                 line = self._rest(at)
@@ -246,26 +249,27 @@ class _Reading:
                 at = min(closed.end() + 1, end)
             else:
                 break
-        return _Below(at, properties, stamps)
+        return _Below(at, properties, tuple(stamps))
 
-    def _read_properties(self, properties: dict[str, str], at: int, end: int) -> bool:
+    def _read_properties(self, properties: _Properties, at: int, end: int) -> bool:
         """Add the properties that stand here, line by line; whether there is nothing else."""
         for line in self._lines[at:end].split("\n"):
             stripped = line.strip()
             found = _PROPERTY.match(stripped)
             if found:
-                _add(properties, found[1].upper(), stripped[found.end() :].strip())
+                key, value = found[1].upper(), stripped[found.end() :].strip()
+                # The first value is what it is, unless `KEY+` adds to it.
+                if key[-1] == "+":
+                    properties.setdefault(key[:-1], []).append(value)
+                else:
+                    properties.setdefault(key, [value])
             elif stripped:
                 return False
         return True
 
 
-def _add(properties: dict[str, str], key: str, value: str) -> None:
-    """The first value of a key is what it is, unless `KEY+` adds to it."""
-    if key[-1] != "+":
-        properties.setdefault(key, value)
-    elif key := key.rstrip("+"):
-        properties[key] = f"{properties[key]} {value}" if key in properties else value
+def _joined(properties: _Properties) -> Mapping[str, str]:
+    return {key: " ".join(values) for key, values in properties.items()} if properties else NO_PROPERTIES
 
 
 def _shown(title: str) -> str:
