@@ -1,6 +1,7 @@
 """Watching folders: a thread that tells what changed in them, also across their coming and going."""
 
 import os
+from collections.abc import Set
 from dataclasses import dataclass
 from math import inf
 from threading import Event, Lock, Thread
@@ -37,6 +38,9 @@ class Observer(Protocol):
 
     def watched(self, folders: frozenset[str]) -> None:
         """From now on, every change in these is told. Called whenever some were not watched yet."""
+
+    def is_concerned(self, changes: Set[Change]) -> bool:
+        """Whether any of these matters; what does not is not told of again."""
 
     def changed(self, changes: frozenset[Change]) -> None:
         """These have happened."""
@@ -162,9 +166,11 @@ class _Watch:
         if isinstance(happened, str):  # it was in vain
             return
         changes = {Change(path, kind == _EDITED) for kind, path in happened}
-        if not self._gathered:
-            self._due = monotonic() + self._debounce_seconds
-        self._gathered |= changes
+        # Others may write beside a workspace all day long, which must not begin or end the wait.
+        if self._observer.is_concerned(changes):
+            if not self._gathered:
+                self._due = monotonic() + self._debounce_seconds
+            self._gathered |= changes
         # A folder that has come or gone is another one from now on, and so are those below it.
         moved = tuple(change.path for change in changes if not change.is_edit and change.path in self._alive)
         for path in moved:

@@ -1,6 +1,6 @@
 """Workspaces: the files that every prompt of an agent carries, read once and kept until they change."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from threading import Lock
@@ -241,14 +241,21 @@ class Workspaces:
         again = settled(bundle.workspace, read(now, self._gate), bundle, frozenset())
         return again.version == bundle.version
 
+    def is_concerned(self, changes: Set[Change]) -> bool:
+        """Whether any of these matters to a bundle that is kept."""
+        return bool(self._touched(changes))
+
     def changed(self, changes: frozenset[Change]) -> None:
         """Drop the bundles of every root in which something changed that matters."""
+        touched = self._touched(changes)
+        with self._lock:
+            self._invalidate(touched)
+
+    def _touched(self, changes: Set[Change]) -> set[str]:
         with self._lock:
             kept = [(slot.workspace.root, slot.sight) for slot in self._slots.values() if slot.sight]
         happened = Happened.of(changes)
-        touched = {root for root, sight in kept if sight.is_touched(happened)}
-        with self._lock:
-            self._invalidate(touched)
+        return {root for root, sight in kept if sight.is_touched(happened)}
 
     def lost(self, reason: str) -> None:
         """Trust no bundle for longer than its age allows."""
