@@ -2,8 +2,11 @@
 
 import json
 import os
+import pty
+import select
 import subprocess
 import sys
+import termios
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +71,29 @@ def spawn(
             env=WITHOUT_KEYS | (env or {}),
         )
     )
+
+
+def on_terminal(*arguments: str, env: dict[str, str] | None = None, columns: int = 0) -> str:
+    """What the command shows on a terminal, standard error included; 0 columns is one that does not say."""
+    controller, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, columns))
+    with subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=terminal,
+        env=WITHOUT_KEYS | {"TERM": "xterm", "COLUMNS": ""} | (env or {}),
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        while select.select([controller], [], [], 60)[0]:
+            try:
+                shown += os.read(controller, 4096)
+            except OSError:  # the other side is closed
+                break
+        process.wait(60)
+    os.close(controller)
+    return shown.decode()
 
 
 def write(path: Path, content: object) -> Path:

@@ -4,18 +4,16 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import socket
 import subprocess
-import termios
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
-from tests.e2e.command import COMMAND, ESCAPE, WITHOUT_KEYS, Outcome, spawn, write
+from tests.e2e.command import COMMAND, ESCAPE, WITHOUT_KEYS, Outcome, on_terminal, spawn, write
 
 SECTIONS = [
     {"name": "rules", "text": "Answer in one word.", "priority": "required"},
@@ -26,29 +24,6 @@ SECTIONS = [
 @pytest.fixture
 def sections(tmp_path: Path) -> Path:
     return write(tmp_path / "sections.json", SECTIONS)
-
-
-def on_terminal(*arguments: str, env: dict[str, str] | None = None, columns: int = 0) -> str:
-    """What the command shows on a terminal, standard error included; 0 columns is one that does not say."""
-    controller, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (24, columns))
-    with subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=terminal,
-        stderr=terminal,
-        env=WITHOUT_KEYS | {"TERM": "xterm", "COLUMNS": ""} | (env or {}),
-    ) as process:
-        os.close(terminal)
-        shown = b""
-        while select.select([controller], [], [], 60)[0]:
-            try:
-                shown += os.read(controller, 4096)
-            except OSError:  # the other side is closed
-                break
-        process.wait(60)
-    os.close(controller)
-    return shown.decode()
 
 
 def test_colours_are_for_terminals_that_want_them(text_file: Path) -> None:

@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 
 Paths = Annotated[
-    list[str], typer.Argument(metavar="PATH", help="Files and folders of Org and Markdown notes.")
+    list[str], typer.Argument(metavar="PATH...", help="Files and folders of Org and Markdown notes.")
 ]
 Private = Annotated[
     list[str] | None,

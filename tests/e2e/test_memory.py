@@ -1,0 +1,283 @@
+"""`foveate memory` on a small folder of notes: what is shown, found and listed, and nothing private of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import foveate
+from tests.e2e.command import Outcome, spawn
+
+PRIVATE = (
+    "shed",
+    "4711",
+    "flowerpot",
+    "Abernathy",
+    "Spare",
+    "Diary",
+    "Ruth",
+    "pear",
+    "surprise",
+    "Wrist",
+    "doctor",
+)
+"""Words of the example notes that are private; the shed itself is mentioned elsewhere too."""
+
+
+@pytest.fixture(scope="session")
+def notes(root: Path) -> Path:
+    return root / "examples" / "notes"
+
+
+def private_words(shown: str) -> list[str]:
+    public = shown.replace("and a shed that leaks", "")
+    return [word for word in PRIVATE if word in public]
+
+
+def test_the_focus_is_shown_whole_with_what_it_stands_in_and_the_rest_in_outline(run: Any, notes: Path) -> None:
+    outcome = run("memory", "render", notes, "--focus", "order-glass", "--limit-tokens", "150")
+    lines = outcome.out.splitlines()
+
+    assert outcome.code == 0
+    assert "*** TODO Order the glass <<order-glass>>" in lines
+    assert "Horticultural glass from Weller's, who deliver on Thursdays. They cut to size for nothing." in lines
+    assert "** TODO [#A] Mend the glasshouse <<glasshouse>> :project:" in lines
+    assert foveate.count(outcome.out.rstrip("\n")).tokens <= 150
+    assert outcome.err.startswith("foveate: ")
+    assert " of 150 tokens, gpt-4o, exact; of " in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_what_matches_a_query_is_shown_whole(run: Any, notes: Path) -> None:
+    outcome = run("memory", "render", notes, "--query", "heater thermostat trips", "--limit-tokens", "200")
+
+    assert "press the red button for five seconds" in outcome.out
+    assert foveate.count(outcome.out.rstrip("\n")).tokens <= 200
+
+
+def test_a_focus_can_be_named_by_its_title(run: Any, notes: Path) -> None:
+    by_title = run("memory", "render", notes, "--focus", "Order the glass")
+
+    assert by_title.out == run("memory", "render", notes, "--focus", "order-glass").out
+    assert by_title.code == 0
+
+
+def test_nothing_outside_a_scope_is_shown(run: Any, notes: Path) -> None:
+    outcome = run("memory", "render", notes, "--scope", "beds", "--query", "glass for the broken panes")
+
+    assert outcome.code == 0
+    assert "Roses" in outcome.out
+    assert not any(word in outcome.out for word in ("Weller", "Committee", "heater"))
+
+
+def test_markdown_is_written_with_ids_too(run: Any, notes: Path) -> None:
+    outcome = run("memory", "render", notes, "--focus", "roses", "--format", "markdown")
+
+    assert "### Roses {#roses}\nNine bushes along the wall." in outcome.out
+
+
+def test_without_a_limit_the_outline_is_two_levels_deep_and_the_focus_is_whole(run: Any, notes: Path) -> None:
+    outcome = run("memory", "render", notes, "--limit-tokens", "none", "--focus", "committee")
+    lines = outcome.out.splitlines()
+
+    assert any(line.startswith("*** Roses ") for line in lines)
+    assert not any("Nine bushes" in line for line in lines)
+    assert "tokens, gpt-4o, exact; of " in outcome.err
+
+
+def test_json_has_the_text_and_every_node_with_its_score(run: Any, notes: Path) -> None:
+    arguments = ("memory", "render", notes, "--query", "watering roses", "--limit-tokens", "300")
+    outcome = run(*arguments, "--json")
+    shown = json.loads(outcome.out)
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert list(shown)[:4] == ["tokens", "limit_tokens", "text", "nodes"]
+    assert shown["text"] == run(*arguments).out.removesuffix("\n")
+    assert foveate.count(shown["text"]).tokens == shown["tokens"] <= shown["limit_tokens"] == 300
+    assert all(list(node) == ["id", "title", "level", "score", "tokens"] for node in shown["nodes"])
+    assert all(node["id"] in shown["text"] for node in shown["nodes"])
+    assert {node["level"] for node in shown["nodes"]} <= {"full", "excerpt", "title"}
+    nodes = {node["id"]: node for node in shown["nodes"]}
+    assert nodes["roses"]["level"] == "full"
+    assert 1 >= nodes["roses"]["score"] > nodes["committee"]["score"] >= 0
+    assert shown["problems"] == []
+    assert shown["version"]
+
+
+def test_the_id_of_a_focus_that_was_named_by_its_title_is_told(run: Any, notes: Path) -> None:
+    shown = json.loads(run("memory", "render", notes, "--focus", "Order the glass", "--json").out)
+
+    assert shown["focus"] == "order-glass"
+    assert next(node for node in shown["nodes"] if node["id"] == "order-glass")["score"] == 1.0
+
+
+def test_tokens_are_those_of_the_model(run: Any, notes: Path) -> None:
+    outcome = run("memory", "render", notes, "--limit-tokens", "200", "--model", "claude-sonnet-4-5", "--json")
+    shown = json.loads(outcome.out)
+    count = foveate.count(shown["text"], model="claude-sonnet-4-5")
+
+    assert shown["model"] == "claude-sonnet-4-5"
+    assert shown["count"] == {"tokens": count.tokens, "exact": False, "upper": count.upper}
+    assert shown["count"]["upper"] <= 200
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        (("--tag", "project"), ["glasshouse", "order-glass", "spring-sowing"]),
+        (("--type", "project"), ["glasshouse", "spring-sowing"]),
+        (("--todo", "WAITING"), ["Borrow the long ladder"]),
+        (("--todo", "done"), ["Measure the panes"]),
+        (("--type", "skill"), ["watering"]),
+        (("--text", "seed bench"), ["glasshouse", "After the storm"]),
+        (("--text", '"press the red button"'), ["The heater"]),
+        (("--text", "november", "--since", "2026-11-05", "--until", "2026-11-05"), ["meeting-november"]),
+        (("--tag", "nothing"), []),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_query_finds_the_nodes_that_match_all_of_it(
+    run: Any, notes: Path, asked: tuple[str, ...], found: list[str]
+) -> None:
+    """By id where they have one of their own."""
+    outcome = run("memory", "query", notes, *asked, "--json")
+    nodes = json.loads(outcome.out)["nodes"]
+
+    assert outcome.code == 0
+    named = [node["id"] if node["id"] in found else node["title"] for node in nodes]
+    assert [name for name in named if name in found] == found
+    assert len(named) == len(found) or asked == ("--tag", "project")
+
+
+def test_a_query_prints_a_line_a_node(run: Any, notes: Path) -> None:
+    outcome = run("memory", "query", notes, "--todo", "open", "--type", "project")
+
+    assert outcome == Outcome(
+        0,
+        "glasshouse     TODO  Mend the glasshouse  :garden:project:  garden.org\n"
+        "spring-sowing  TODO  Plan the spring sowing  :garden:project:  garden.org\n",
+        outcome.err,
+    )
+    assert outcome.err.startswith("foveate: 2 of ")
+
+
+def test_a_node_that_is_found_is_told_with_its_dates(run: Any, notes: Path) -> None:
+    outcome = run("memory", "query", notes, "--text", "Horticultural", "--json")
+    (node,) = json.loads(outcome.out)["nodes"]
+
+    assert node == {
+        "id": "order-glass",
+        "title": "Order the glass",
+        "type": "task",
+        "todo": "TODO",
+        "is_done": False,
+        "priority": "",
+        "tags": ["garden", "project"],
+        "path": str(notes / "garden.org"),
+        "parent": "glasshouse",
+        "modified": "2026-11-02T00:00:00",
+        "scheduled": None,
+        "deadline": "2026-11-18T17:00",
+    }
+
+
+def test_an_outline_is_the_tree_with_ids_and_what_each_file_holds(run: Any, notes: Path) -> None:
+    outcome = run("memory", "outline", notes)
+    lines = outcome.out.splitlines()
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "  Beds  <<beds>>" in lines
+    assert "    Roses  <<roses>>" in lines
+    assert "  TODO [#A] Mend the glasshouse  <<glasshouse>>  :project:" in lines
+    garden = next(line for line in lines if line.startswith("The garden  <<"))
+    assert ">>  :garden:  garden.org  10 nodes, " in garden
+    assert garden.endswith(" tokens")
+
+
+def test_a_depth_leaves_out_what_is_deeper(run: Any, notes: Path) -> None:
+    files = run("memory", "outline", notes, "--depth", "0").out.splitlines()
+    first = run("memory", "outline", notes, "--depth", "1").out.splitlines()
+
+    assert [line.split("  ")[0] for line in files] == ["The garden", "Glasshouse log", "Journal", "watering"]
+    assert set(files) < set(first)
+    assert "    Roses  <<roses>>" not in first
+
+
+def test_an_outline_as_json_tells_how_deep_each_node_stands(run: Any, notes: Path) -> None:
+    outcome = run("memory", "outline", notes, "--json")
+    listed = json.loads(outcome.out)
+    nodes = {node["id"]: node for node in listed["nodes"]}
+
+    assert nodes["order-glass"] == {
+        "id": "order-glass",
+        "title": "Order the glass",
+        "depth": 2,
+        "parent": "glasshouse",
+        "todo": "TODO",
+        "tags": [],
+    }
+    assert [Path(file["path"]).name for file in listed["files"]] == [
+        "garden.org",
+        "glasshouse.md",
+        "journal.org",
+        "watering.md",
+    ]
+    assert sum(file["nodes"] for file in listed["files"]) == len(nodes)
+    assert all(file["tokens"] > 0 for file in listed["files"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("render", "--limit-tokens", "none"),
+        ("render", "--query", "the key of the shed, the pear tree for Ruth, the doctor"),
+        ("render", "--query", "Mrs Abernathy 4711 flowerpot", "--limit-tokens", "none"),
+        ("render", "--focus", "garden.org", "--format", "markdown"),
+        ("query",),
+        ("query", "--text", "4711"),
+        ("query", "--tag", "private"),
+        ("outline",),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["lines", "json"])
+def test_nothing_private_is_printed(
+    run: Any, notes: Path, arguments: tuple[str, ...], form: tuple[str, ...]
+) -> None:
+    command, *options = arguments
+    outcome = run("memory", command, notes, *options, *form)
+
+    assert private_words(outcome.out + outcome.err) == []
+
+
+@pytest.mark.parametrize("option", ["--focus", "--scope"])
+@pytest.mark.parametrize("wanted", ["shed-key", "Spare key", "Diary", "Visit to the doctor"])
+def test_what_is_private_is_as_if_it_were_not_there(run: Any, notes: Path, option: str, wanted: str) -> None:
+    private = run("memory", "render", notes, option, wanted)
+    absent = run("memory", "render", notes, option, "never-there")
+
+    assert (private.code, private.out) == (absent.code, absent.out) == (2, "")
+    assert private.err.replace(wanted, "never-there") == absent.err
+
+
+def test_tags_that_hide_add_to_those_that_always_do(run: Any, notes: Path) -> None:
+    more = run("memory", "outline", notes, "--private", "log", "--private", ":Project:")
+    both = run("memory", "outline", notes, "--private", "log,project")
+    everything = run("memory", "outline", notes)
+
+    assert more.out == both.out
+    assert set(more.out.splitlines()) - set(everything.out.splitlines()) == {
+        line for line in more.out.splitlines() if line.startswith("The garden")
+    }
+    assert "Glasshouse log" not in more.out
+    assert "Order the glass" not in more.out
+    assert private_words(more.out) == []
+
+
+def test_the_same_question_has_the_same_answer_in_every_process(notes: Path) -> None:
+    arguments = ("memory", "render", notes, "--query", "watering", "--limit-tokens", "400", "--json")
+
+    outcomes = {spawn(*arguments, env={"PYTHONHASHSEED": seed}).out for seed in ("1", "2", "3")}
+    assert len(outcomes) == 1
+    assert json.loads(outcomes.pop())["nodes"]

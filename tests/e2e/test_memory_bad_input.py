@@ -1,0 +1,288 @@
+"""`foveate memory` with what cannot be read or used: a clear line, and the rest still works."""
+
+import json
+import os
+import re
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import foveate
+from tests.e2e.command import COMMAND, Outcome, spawn
+
+GOOD = "* Good\n:PROPERTIES:\n:ID: good\n:END:\nThe rest still works.\n"
+
+
+_POWERS = "-dac_override,-dac_read_search"
+WITHOUT_POWERS = ["setpriv", f"--bounding-set={_POWERS}", f"--inh-caps={_POWERS}"]
+"""Runs a command for root as for anybody else, who may not read every folder."""
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "good.org").write_text(GOOD, encoding="utf-8")
+    return folder
+
+
+def works(outcome: Outcome, *, notes: int = 1) -> bool:
+    """Whether the good node is shown, and one line beside the summary says what is wrong."""
+    *told, summary = outcome.err.splitlines()
+    return (
+        outcome.code == 0
+        and "The rest still works." in outcome.out
+        and len(told) == notes
+        and all(line.startswith("foveate: ") for line in told)
+        and " tokens, gpt-4o, exact; of " in summary
+    )
+
+
+def test_a_file_that_is_not_utf_8_is_named_with_the_byte(run: Any, notes: Path) -> None:
+    (notes / "latin.md").write_bytes("# Caf\xe9\n".encode("latin-1"))
+    outcome = run("memory", "render", notes)
+
+    assert works(outcome)
+    assert f"{notes}/latin.md: is not UTF-8 (byte 5)" in outcome.err
+    assert "Caf" not in outcome.out
+
+
+def test_with_json_what_is_wrong_is_in_the_object(run: Any, notes: Path) -> None:
+    (notes / "latin.md").write_bytes(b"# Caf\xe9\n")
+    for command in ("render", "query", "outline"):
+        outcome = run("memory", command, notes, "--json")
+
+        assert (outcome.code, outcome.err) == (0, "")
+        assert json.loads(outcome.out)["problems"] == [
+            {"path": f"{notes}/latin.md", "reason": "is not UTF-8 (byte 5)"}
+        ]
+
+
+def test_a_cycle_of_links_ends(run: Any, notes: Path) -> None:
+    (notes / "below").mkdir()
+    (notes / "below" / "again").symlink_to(notes)
+    (notes / "one").symlink_to(notes / "two")
+    (notes / "two").symlink_to(notes / "one")
+    outcome = run("memory", "render", notes)
+
+    assert "The rest still works." in outcome.out
+    assert outcome.out.count("good") == run("memory", "render", notes / "good.org").out.count("good")
+    assert f"{notes}/below/again: links back to a folder that it stands in" in outcome.err
+    assert outcome.code == 0
+
+
+def test_two_nodes_with_one_id_are_both_there_and_named(run: Any, notes: Path) -> None:
+    (notes / "other.org").write_text(GOOD.replace("Good", "Other"), encoding="utf-8")
+    outcome = run("memory", "render", notes)
+
+    assert works(outcome)
+    assert f"{notes}/other.org: 'Other' has the id good of 'Good' in" in outcome.err
+    assert "** Good <<good>>" in outcome.out
+    assert "** Other <<" in outcome.out
+    focused = json.loads(run("memory", "render", notes, "--focus", "good", "--json").out)
+    assert [node["title"] for node in focused["nodes"] if node["id"] == "good"] == ["Good"]
+
+
+@pytest.mark.parametrize("option", ["--focus", "--scope"])
+def test_a_node_that_is_not_there_is_one_line_and_exit_code_2(run: Any, notes: Path, option: str) -> None:
+    outcome = run("memory", "render", notes, option, "nobody", "--json")
+    error = json.loads(outcome.out)["error"]
+
+    assert outcome.code == 2
+    assert outcome.err == f"foveate: {error['message']}\n"
+    assert error["code"] == "bad_option"
+    assert "'nobody'" in error["message"]
+
+
+def test_a_focus_outside_the_scope_is_one_line(run: Any, notes: Path) -> None:
+    (notes / "other.org").write_text("* Other\n", encoding="utf-8")
+    outcome = run("memory", "render", notes, "--focus", "good", "--scope", "Other")
+
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert "good" in outcome.err
+
+
+def test_a_title_that_several_have_names_their_ids(run: Any, notes: Path) -> None:
+    (notes / "other.org").write_text("* Good\n", encoding="utf-8")
+    outcome = run("memory", "render", notes, "--focus", "Good")
+
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "2 nodes have the title 'Good'" in outcome.err
+    assert "good, " in outcome.err
+
+
+def test_a_focus_whose_title_does_not_fit_is_exit_code_3_and_the_numbers(run: Any, notes: Path) -> None:
+    outcome = run("memory", "render", notes, "--focus", "good", "--limit-tokens", "2", "--json")
+    error = json.loads(outcome.out)["error"]
+
+    assert outcome.code == 3
+    assert (error["code"], error["limit_tokens"]) == ("budget_exceeded", 2)
+    assert error["tokens"] > 2
+    assert outcome.err == f"foveate: {error['message']}\n"
+
+
+@pytest.mark.parametrize("suffix", ["org", "md"])
+def test_a_heading_40_deep_is_shown_with_all_it_stands_in(run: Any, notes: Path, suffix: str) -> None:
+    """Markdown has six levels, and a heading in the seventh is a text."""
+    mark, deepest = ("*", 40) if suffix == "org" else ("#", 6)
+    deep = "".join(f"{mark * level} Level {level}\nText {level}.\n" for level in range(1, deepest + 1))
+    (notes / f"deep.{suffix}").write_text(deep, encoding="utf-8")
+    outcome = run("memory", "render", notes, "--focus", f"Level {deepest}")
+    lines = outcome.out.splitlines()
+
+    assert outcome.code == 0
+    assert f"Text {deepest}." in lines
+    for level in range(1, deepest + 1):
+        assert any(re.match(rf"\*{{{level + 1}}} Level {level}(?: |$)", line) for line in lines)
+    listed = run("memory", "outline", notes).out.splitlines()
+    assert any(line.startswith(f"{'  ' * deepest}Level {deepest}  <<") for line in listed)
+
+
+def test_a_heading_2000_deep_is_no_traceback(run: Any, notes: Path) -> None:
+    deep = "".join(f"{'*' * level} Level {level}\n" for level in range(1, 2001))
+    (notes / "deep.org").write_text(deep, encoding="utf-8")
+    for command in ("render", "query", "outline"):
+        assert run("memory", command, notes, "--json").code == 0
+    outcome = run("memory", "render", notes, "--focus", "Level 2000", "--limit-tokens", "300")
+
+    assert outcome.code == 0
+    assert "Level 2000" in outcome.out
+
+
+@pytest.mark.parametrize("suffix", ["org", "md"])
+def test_a_file_of_50_mb_is_read_like_any_other(run: Any, notes: Path, suffix: str) -> None:
+    line = "The river was high again and nobody could cross it before the evening came.\n"
+    mark = "*" if suffix == "org" else "#"
+    chapters = [f"{mark} Chapter {number}\n{line * 6600}" for number in range(100)]
+    chapters[70] += "A heron stood on the weir.\n"
+    large = notes / f"large.{suffix}"
+    large.write_text("".join(chapters), encoding="utf-8")
+    assert large.stat().st_size > 50_000_000
+    outcome = run("memory", "render", notes, "--query", "heron on the weir", "--limit-tokens", "500")
+
+    assert outcome.code == 0
+    assert "A heron stood on the weir." in outcome.out
+    assert foveate.count(outcome.out.rstrip("\n")).tokens <= 500
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_read_is_named(notes: Path) -> None:
+    closed = notes / "closed"
+    closed.mkdir()
+    (closed / "never.org").write_text("* Never\n", encoding="utf-8")
+    closed.chmod(0)
+    command = COMMAND
+    if os.access(closed, os.R_OK):
+        if not shutil.which(WITHOUT_POWERS[0]):
+            closed.chmod(stat.S_IRWXU)
+            pytest.skip("whoever runs this may read every folder, and there is no setpriv to give that up")
+        command = [*WITHOUT_POWERS, *COMMAND]
+    try:
+        inside = spawn("memory", "render", notes, command=command)
+        itself = spawn("memory", "render", closed, notes, command=command)
+    finally:
+        closed.chmod(stat.S_IRWXU)
+
+    assert works(inside)
+    assert works(itself)
+    for outcome in (inside, itself):
+        assert f"{closed}: Permission denied" in outcome.err
+
+
+def test_a_link_to_nothing_and_a_pipe_are_named(run: Any, notes: Path) -> None:
+    (notes / "gone.org").symlink_to(notes / "nowhere.org")
+    os.mkfifo(notes / "pipe.org")
+    outcome = run("memory", "render", notes)
+
+    assert works(outcome, notes=2)
+    assert f"{notes}/gone.org: " in outcome.err
+    assert f"{notes}/pipe.org: " in outcome.err
+
+
+@pytest.mark.parametrize("command", ["render", "query", "outline"])
+def test_an_empty_folder_is_an_empty_memory_and_says_so(run: Any, tmp_path: Path, command: str) -> None:
+    outcome = run("memory", command, tmp_path)
+
+    assert (outcome.code, outcome.out) == (0, "")
+    assert outcome.err.splitlines()[0] == (
+        "foveate: the memory is empty: there are no Org or Markdown notes that may be shown"
+    )
+
+
+@pytest.mark.parametrize("command", ["render", "query", "outline"])
+def test_a_path_that_is_not_there_is_one_line_and_exit_code_2(run: Any, tmp_path: Path, command: str) -> None:
+    outcome = run("memory", command, tmp_path / "missing")
+
+    assert outcome == Outcome(2, "", f"foveate: {tmp_path}/missing: No such file or directory\n")
+
+
+def test_of_several_paths_those_that_are_there_are_read_and_the_exit_code_is_1(
+    run: Any, notes: Path, tmp_path: Path
+) -> None:
+    outcome = run("memory", "render", tmp_path / "missing", notes, tmp_path / "missing too")
+    listed = json.loads(run("memory", "query", tmp_path / "missing", notes, "--json").out)
+
+    assert outcome.code == 1
+    assert "The rest still works." in outcome.out
+    assert outcome.err.splitlines()[:2] == [
+        f"foveate: {tmp_path}/missing: No such file or directory",
+        f"foveate: {tmp_path}/missing too: No such file or directory",
+    ]
+    assert listed["problems"] == [{"path": f"{tmp_path}/missing", "reason": "No such file or directory"}]
+
+
+def test_of_hundreds_of_problems_ten_are_told_and_json_has_all(run: Any, notes: Path) -> None:
+    for number in range(200):
+        (notes / f"{number:03}.md").write_bytes(b"\xff")
+    outcome = run("memory", "query", notes)
+    shown = json.loads(run("memory", "query", notes, "--json").out)
+
+    assert outcome.err.splitlines()[10] == "foveate: … and 190 more; --json tells all"
+    assert len(outcome.err.splitlines()) == 12
+    assert len(shown["problems"]) == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("render", "--limit-tokens", "0"),
+            "--limit-tokens is a number of tokens, 1 or more, or none, not '0'",
+        ),
+        (
+            ("render", "--limit-tokens", "-5"),
+            "--limit-tokens is a number of tokens, 1 or more, or none, not '-5'",
+        ),
+        (("render", "--limit-tokens", "many"), "1 or more, or none, not 'many'"),
+        (("render", "--limit-tokens", "9" * 5000), "1 or more, or none, not '999"),
+        (("render", "--format", "html"), "format is one of org, markdown, not 'html'"),
+        (("render", "--private", ""), "a privacy tag is a word, not ''"),
+        (("query", "--private", " :: "), "a privacy tag is a word, not ' :: '"),
+        (("query", "--tag", ""), "tag is empty"),
+        (("query", "--text", " "), "text is empty"),
+        (("query", "--since", "yesterday"), "since is a date (2026-11-01), "),
+        (("query", "--since", "2026-11-02", "--until", "2026-11-01"), "since ("),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
+)
+def test_options_that_cannot_be_are_one_line_and_exit_code_2(
+    run: Any, notes: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    command, *options = arguments
+    outcome = run("memory", command, notes, *options)
+
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert said in outcome.err
+
+
+def test_a_threshold_in_the_environment_that_is_none_is_one_line(
+    run: Any, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", "much")
+    outcome = run("memory", "render", notes)
+
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert "CONTEXT_SEMANTIC_THRESHOLD is a number from 0 to 1, not 'much'" in outcome.err

@@ -1,0 +1,194 @@
+"""`foveate memory` on terminals and pipes: what is in notes never reaches a terminal as an order."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.command import COMMAND, ESCAPE, WITHOUT_KEYS, Outcome, on_terminal, spawn
+
+WAITING_IS_OVER = "\r\x1b[K"
+COLOUR = re.compile(r"\x1b\[\d+m")
+COMMANDS = ("render", "query", "outline")
+ODD = """\
+* TODO Red \x1b[31malert\x9b0m\u202e :a:
+:PROPERTIES:
+:ID: od\x1bd
+:END:
+A\ttab, a bell\x07 and \x1b]0;owned\x07 a title.
+"""
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "odd\x1b[5m.org").write_text(ODD, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """20,000 nodes: more than any pipe holds."""
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for file in range(20):
+        notes = "".join(f"* Note {number} of file {file}\nSome text.\n" for number in range(1000))
+        (folder / f"{file}.org").write_text(notes, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_notes_hold_cannot_reach_a_terminal(odd: Path, command: str) -> None:
+    shown = on_terminal("memory", command, str(odd), env={"NO_COLOR": "1"}).replace(WAITING_IS_OVER, "\n")
+
+    assert r"Red \x1b[31malert\x9b0m\u202e" in shown
+    assert r"od\x1bd" in shown
+    assert all(line.isprintable() for line in shown.splitlines())
+
+
+def test_tabs_are_shown_as_blanks_on_a_terminal_and_left_alone_in_a_pipe(odd: Path) -> None:
+    shown = on_terminal("memory", "render", str(odd), "--focus", "od\x1bd", env={"NO_COLOR": "1"})
+
+    assert "A       tab, a bell\\x07 and" in shown
+    assert "A\ttab, a bell\x07 and" in spawn("memory", "render", odd).out
+
+
+@pytest.mark.parametrize("command", ["query", "outline"])
+def test_lines_are_plain_also_in_a_pipe(odd: Path, command: str) -> None:
+    outcome = spawn("memory", command, odd)
+
+    assert all(line.isprintable() for line in (outcome.out + outcome.err).splitlines())
+    assert r"odd\x1b[5m.org" in outcome.out or "odd" in outcome.out
+
+
+def test_what_is_wrong_with_an_odd_file_cannot_reach_the_terminal_either(odd: Path) -> None:
+    next(odd.iterdir()).write_bytes(b"\xff")
+    outcome = spawn("memory", "outline", odd)
+
+    assert all(line.isprintable() for line in outcome.err.splitlines())
+    assert "is not UTF-8" in outcome.err
+
+
+@pytest.mark.parametrize("command", ["query", "outline"])
+def test_colours_are_for_terminals_that_want_them(many: Path, command: str) -> None:
+    one = str(many / "1.org")
+
+    assert COLOUR.search(on_terminal("memory", command, one))
+    for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert not COLOUR.search(on_terminal("memory", command, one, env=plain))
+    assert ESCAPE not in spawn("memory", command, one, env={"TERM": "xterm"}).out
+
+
+@pytest.mark.parametrize("command", ["query", "outline", "query --json", "outline --json", "render"])
+def test_a_reader_that_has_gone_is_no_error(many: Path, command: str) -> None:
+    word, *options = command.split()
+    asked = f'"$@" memory {word} "{many}" {" ".join(options)}'
+    line = f"{asked} 2>/dev/null | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}"
+
+    assert spawn(command=["bash", "-c", line, "bash", *COMMAND]) == Outcome(0, "", "")
+
+
+def test_an_outline_that_nobody_reads_on_is_not_counted_on(many: Path) -> None:
+    """Tokens of a file are counted when its line is written, so `| head` need not wait for all files."""
+    with subprocess.Popen(
+        [*COMMAND, "memory", "outline", many], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=WITHOUT_KEYS
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.readline().decode()
+        process.stdout.close()
+        rest = process.stderr.read()
+        code = process.wait(60)
+
+    assert re.match(r"0  <<\w+>>  0\.org  1,001 nodes, [\d,]+ tokens\n", first)
+    assert (code, rest) == (0, b"")
+
+
+@pytest.mark.parametrize("command", ["render", "query", "outline", "outline --json"])
+@pytest.mark.parametrize(("where", "said"), [(">/dev/full", "No space left on device"), (">&-", "is closed")])
+def test_an_output_that_takes_nothing_is_one_line_and_exit_code_1(
+    root: Path, command: str, where: str, said: str
+) -> None:
+    word, *options = command.split()
+    line = f'"$@" memory {word} "{root}/examples/notes" {" ".join(options)} {where}'
+    outcome = spawn(command=["sh", "-c", line, "sh", *COMMAND])
+
+    assert outcome == Outcome(1, "", f"foveate: standard output: {said}\n")
+
+
+@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
+def test_where_notes_cannot_be_written_the_rest_is_shown_all_the_same(root: Path, where: str) -> None:
+    line = f'"$@" memory render "{root}/examples/notes" missing {where}'
+    outcome = spawn(command=["sh", "-c", line, "sh", *COMMAND])
+
+    assert outcome.code == 1
+    assert "The garden" in outcome.out
+
+
+def test_a_narrow_encoding_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "naïve.md").write_text("# Café\n\n7 °C\n", encoding="utf-8")
+    for command in COMMANDS:
+        outcome = spawn("memory", command, tmp_path, env={"PYTHONIOENCODING": "ascii"})
+
+        assert outcome.code == 0
+        assert "Caf\\xe9" in outcome.out
+
+
+def test_a_file_name_that_is_no_utf_8_is_shown_and_no_error(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/caf\xe9.org"
+    with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123  # a Path takes no bytes
+        file.write("* Menu\n")
+    for command in COMMANDS:
+        outcome = spawn("memory", command, tmp_path)
+        as_json = spawn("memory", command, tmp_path, "--json")
+
+        assert outcome.code == 0
+        assert "Menu" in outcome.out
+        assert json.loads(as_json.out)["problems"] == []
+
+
+def test_control_c_ends_it_with_130_and_no_traceback(tmp_path: Path) -> None:
+    notes = "".join(
+        f"* Note {number}\nSome text that is long enough to take a while.\n" for number in range(40_000)
+    )
+    for file in range(8):
+        (tmp_path / f"{file}.org").write_text(notes, encoding="utf-8")
+    # It says when the work has begun, which would be hard to know otherwise.
+    begun = (
+        "import sys, threading, time, os, signal\n"
+        "threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
+        "from foveate.__main__ import main\n"
+        f"sys.argv = ['foveate', 'memory', 'render', {str(tmp_path)!r}, '--query', 'a while']\n"
+        "main()\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", begun], capture_output=True, check=False, env=WITHOUT_KEYS, timeout=60
+    )
+
+    assert outcome.returncode in (130, -signal.SIGINT)
+    assert b"Traceback" not in outcome.stderr
+
+
+def test_a_person_is_told_when_it_takes_long(tmp_path: Path) -> None:
+    notes = "".join(
+        f"* Note {number}\nSome text that is long enough to take a while.\n" for number in range(40_000)
+    )
+    for file in range(4):
+        (tmp_path / f"{file}.org").write_text(notes, encoding="utf-8")
+    shown = on_terminal("memory", "render", str(tmp_path), "--query", "a while", env={"NO_COLOR": "1"})
+
+    assert re.search(r"foveate: (reading the memory|rendering) …\r\x1b\[K", shown)
+
+
+def test_a_wrong_command_is_no_traceback(run: Any) -> None:
+    outcome = run("memory", "recall", "notes")
+
+    assert outcome.code == 2
+    assert "No such command 'recall'" in outcome.err
