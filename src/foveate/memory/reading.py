@@ -34,12 +34,14 @@ def read_whole(path: str) -> tuple[bytes, FileState] | None:
         for _ in range(_TRIES):
             # Without waiting, since a file can have become a pipe by now.
             opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-            with io.FileIO(opened) as file:
+            try:
                 before = os.fstat(opened)
                 if reason := _refusal(before):
                     raise UnreadableInput(shown(path), reason)
-                data = file.readall()
+                data = io.FileIO(opened, closefd=False).readall()
                 state = FileState.of(os.fstat(opened))
+            finally:
+                os.close(opened)
             if state == FileState.of(before):
                 return data, state
     except OSError as error:
