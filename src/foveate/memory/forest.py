@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,10 @@ from foveate.memory.nodes import Document, Node
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+# About a page and a half.
+_AREA_CHARS = 6000
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -25,6 +30,8 @@ class Columns:
     chars: "NDArray[np.int32]"
     """Of its own content."""
     modified: "NDArray[np.float64]"
+    area: "NDArray[np.int32]"
+    """The first node of the area that a node is in."""
 
 
 def columns(document: Document) -> Columns:
@@ -37,13 +44,28 @@ def columns(document: Document) -> Columns:
         depth[place] = depth[above] + 1 if above >= 0 else 0
     for place in range(len(nodes) - 1, 0, -1):
         end[parent[place]] = max(end[parent[place]], end[place])
+    chars = [node.entry.end - node.entry.content for node in nodes]
     return Columns(
         parent=np.array(parent, np.int32),
         depth=np.array(depth, np.int32),
         end=np.array(end, np.int32),
-        chars=np.array([node.entry.end - node.entry.content for node in nodes], np.int32),
+        chars=np.array(chars, np.int32),
+        area=np.array(_areas(end, chars), np.int32),
         modified=np.array([_seconds(node) for node in nodes], np.float64),
     )
+
+
+def _areas(end: Sequence[int], chars: Sequence[int]) -> list[int]:
+    """For each node the first of its area: the largest branch that is short enough to be read as one thing."""
+    below = [0, *accumulate(chars)]
+    areas: list[int] = []
+    at = 0
+    while at < len(end):
+        is_short = below[end[at]] - below[at] <= _AREA_CHARS
+        until = end[at] if is_short else at + 1
+        areas += [at] * (until - at)
+        at = until
+    return areas
 
 
 def _seconds(node: Node) -> float:
@@ -101,6 +123,11 @@ class Forest:
     def chars(self) -> "NDArray[np.int64]":
         """How long the content of each is."""
         return self._joined([each.chars for each in self._each()])
+
+    @cached_property
+    def area(self) -> "NDArray[np.int64]":
+        """The first node of the area that each is in: a branch that is short enough to be read as one thing."""
+        return self._joined([each.area for each in self._each()]) + self.starts[self.document_of]
 
     @cached_property
     def modified(self) -> "NDArray[np.float64]":

@@ -40,6 +40,9 @@ _AFTER_PART = 3
 # So much can go to what is similar to the focus, wherever it stands.
 _SIMILAR_PART = 16
 _ROUNDS = 2
+_FEW_AREAS = 64
+# After so many areas that do not fit, hardly any other will.
+_PATIENCE = 8
 _SMALL_PART = 64
 
 
@@ -107,31 +110,36 @@ def _fill_titles(page: Page, depths: "Iterable[NDArray[np.int64]]", room_tokens:
 def _fill_by_relevance(page: Page, wish: Wish, relevance: "NDArray[np.float32]", limit_tokens: int) -> None:
     """Show the areas that match best, each whole; of the first that has no room, the nodes that match best."""
     forest, (first, last) = page.forest, wish.inside
-    starts = np.flatnonzero(forest.area[first:last] == np.arange(first, last)) + first
-    if len(starts) == 0 or starts[0] != first:
-        starts = np.append(first, starts)
+    tokens = forest.chars / _CHARS_PER_TOKEN + 2 * _LEAST_TITLE_TOKENS
+    starts = np.unique(np.maximum(forest.area[first:last], first))
+    if not len(starts):
+        return
     ends = np.append(starts[1:], last)
-    tokens = forest.chars[first:last] / _CHARS_PER_TOKEN + 2 * _LEAST_TITLE_TOKENS
-    area_tokens = np.add.reduceat(tokens, starts - first)
+    area_tokens = np.add.reduceat(tokens[first:last], starts - first)
     area_relevance = np.maximum.reduceat(relevance[first:last], starts - first)
-    worth = np.exp(_SHARPNESS * area_relevance) / area_tokens**_LENGTH
-    candidates = np.flatnonzero(area_relevance > _IRRELEVANT)
-    most = min(len(candidates), max(limit_tokens // _LEAST_TITLE_TOKENS, 64))
-    if most < len(candidates):
-        candidates = candidates[np.argpartition(-worth[candidates], most)[:most]]
+    best = _best(area_relevance, area_tokens, max(limit_tokens // _LEAST_TITLE_TOKENS, _FEW_AREAS))
     missed = 0
-    for area in candidates[np.argsort(-worth[candidates], kind="stable")].tolist():
-        places = range(int(starts[area]), int(ends[area]))
-        whole = area_tokens[area] <= limit_tokens * _LARGEST_PART
-        if whole and page.put_together(places, limit_tokens):
+    for area in best:
+        start, end = int(starts[area]), int(ends[area])
+        is_small = area_tokens[area] <= limit_tokens * _LARGEST_PART
+        if is_small and page.put_together(range(start, end), limit_tokens):
             continue
         if not missed:
-            own = np.exp(_SHARPNESS * relevance[places.start : places.stop]) / tokens[places.start - first : places.stop - first] ** _LENGTH
-            best = np.argsort(-own, kind="stable") + places.start
-            _fill_whole(page, wish, best.tolist(), limit_tokens)
+            nodes = [start + place for place in _best(relevance[start:end], tokens[start:end], end - start)]
+            _fill_whole(page, wish, nodes, limit_tokens)
         missed += 1
-        if missed > 8:
+        if missed > _PATIENCE:
             break
+
+
+def _best(relevance: "NDArray[np.float32]", tokens: "NDArray[np.float64]", most: int) -> list[int]:
+    """The most relevant for their tokens, the best first, but for what is not relevant at all."""
+    worth = np.exp(_SHARPNESS * relevance) / tokens**_LENGTH
+    found = np.flatnonzero(relevance > _IRRELEVANT)
+    if most < len(found):
+        found = found[np.argpartition(-worth[found], most)[:most]]
+    best: list[int] = found[np.argsort(-worth[found], kind="stable")].tolist()
+    return best
 
 
 def _fill_whole(page: Page, wish: Wish, places: Sequence[int], limit_tokens: int) -> None:
