@@ -1,8 +1,11 @@
-"""Assembling the prompt: its prefix and its context as sections, rebuilt only when their inputs change."""
+"""Assembling the prompt: its prefix, its context, the files it carries and the time, as sections."""
 
+from foveate.prompt.awareness import awareness
 from foveate.prompt.inputs import CallKind, ContextInputs, PrefixInputs, ToolText
 from foveate.prompt.parts import PromptParts
 from foveate.prompt.rendering import Built, Missing, render_context, render_prefix
+from foveate.prompt.time import TimeAwareness, TimeOptions
+from foveate.prompt.workspace import Workspace, WorkspaceCacheOptions, Workspaces
 
 __all__ = [
     "Built",
@@ -11,7 +14,13 @@ __all__ = [
     "Missing",
     "PrefixInputs",
     "PromptParts",
+    "TimeAwareness",
+    "TimeOptions",
     "ToolText",
+    "Workspace",
+    "WorkspaceCacheOptions",
+    "Workspaces",
+    "awareness",
     "render_context",
     "render_prefix",
 ]
