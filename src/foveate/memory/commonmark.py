@@ -179,7 +179,7 @@ class _Scan:
         return last
 
     def _sure_before(self, start: int) -> int:
-        """The last place at which a block is known to begin, as does what is not indented below a blank line."""
+        """The last place at which a block is known to begin: one that is not indented, below a blank line."""
         at = start
         for _ in range(_TRIES):
             at = self._text.rfind("\n\n", self._sure, at + 1)

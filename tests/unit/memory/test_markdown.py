@@ -1,0 +1,227 @@
+"""What a Markdown file says: headings, states, tags, planning, ids."""
+
+from datetime import datetime
+
+import pytest
+
+from foveate.memory.gate import Gate
+from foveate.memory.markdown import parse_markdown
+from foveate.memory.outline import Entry, Outline, StampKind
+
+GATE = Gate()
+
+
+def outline(text: str) -> Outline:
+    parsed = parse_markdown(text, GATE, name="name")
+    assert parsed.printed() == text
+    return parsed
+
+
+def entry(text: str) -> Entry:
+    """The first heading of a text."""
+    return outline(text).entries[1]
+
+
+def content(text: str, number: int = 1) -> str:
+    parsed = outline(text)
+    return parsed.text[parsed.entries[number].content : parsed.entries[number].end]
+
+
+def titles(text: str) -> list[str]:
+    return [entry.title for entry in outline(text).entries[1:]]
+
+
+def is_private(text: str) -> bool:
+    """Whether nothing of a text that says `secret` can be seen."""
+    return "secret" not in GATE.admitted(outline(text)).text
+
+
+def test_headings_are_those_of_commonmark() -> None:
+    text = (
+        "# A\n## B ##\nC\nc\n===\n D\n---\n#\n  ### E\n\n"
+        "    # code\n```\n# fenced\n```\n> # quoted\n- # listed\n\n"
+        "<div>\n# html\n</div>\n\n<!--\n# comment\n-->\n#F\n"
+    )
+
+    assert [(entry.level, entry.title) for entry in outline(text).entries[1:]] == [
+        (1, "A"), (2, "B"), (1, "C c"), (2, "D"), (1, ""), (3, "E"),
+    ]  # fmt: skip
+
+
+def test_a_list_of_any_depth_hides_no_heading_below_it() -> None:
+    deep = "".join(f"{'  ' * depth}- x\n" for depth in range(60))
+
+    assert titles(f"# A\n{deep}\n ---\n\n# B\nC\n===\n") == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize(
+    ("line", "title", "tags"),
+    [
+        ("# A :a:b:", "A", ("a", "b")),
+        ("# A #a #b/c", "A", ("a", "b/c")),
+        ("# A #a, #b", "A", ("a", "b")),
+        ("# A :a: #b", "A", ("a", "b")),
+        ("# A #a ##", "A", ("a",)),
+        ("# Fix #123", "Fix #123", ()),
+        ("# C# and F#", "C# and F#", ()),
+        ("# #a", "", ("a",)),
+        ("# A {#id .class k=v} :a:", "A", ("a",)),
+        ("# A {.class}", "A", ()),
+        ("# A {b}", "A {b}", ()),
+        ("# A }", "A }", ()),
+        ("# See [the *page*](https://x.example 'x') and ![one](a.png)", "See the *page* and one", ()),
+        ("# [[Page]] or [[Page|alias]] at <https://x.example>", "Page or alias at https://x.example", ()),
+        ("# `[a](b)` **bold** [a][b] a[1](x", "`[a](b)` **bold** [a][b] a[1](x", ()),
+        ("A :a:\n===", "A", ("a",)),
+    ],
+)
+def test_a_heading_is_cut_into_title_and_tags(line: str, title: str, tags: tuple[str, ...]) -> None:
+    found = entry(line)
+
+    assert (found.title, found.tags) == (title, tags)
+
+
+@pytest.mark.parametrize(
+    ("line", "todo", "priority", "title"),
+    [
+        ("# TODO A", "TODO", "", "A"),
+        ("# DONE [#a] A", "DONE", "A", "A"),
+        ("# [ ] A", "TODO", "", "A"),
+        ("## [x] A", "DONE", "", "A"),
+        ("# [x](y) A", "", "", "x A"),
+        ("# Todo A", "", "", "Todo A"),
+    ],
+)
+def test_a_heading_may_have_a_state(line: str, todo: str, priority: str, title: str) -> None:
+    found = entry(line)
+
+    assert (found.todo, found.priority, found.title) == (todo, priority, title)
+    assert found.is_done == (todo == "DONE")
+
+
+def test_an_id_stands_in_braces_at_the_end() -> None:
+    assert entry("# A {#some-id}").properties == {"ID": "some-id"}
+    assert entry("# A :a: {: #some-id #other}").properties == {"ID": "some-id"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "DEADLINE: 2026-11-20 17:00",
+        "DEADLINE: <2026-11-20 Fri 17:00 -2d>",
+        "**Deadline:** 2026-11-20T17:00:00+02:00",
+        "  Deadline: [2026-11-20 17:00]",
+    ],
+)
+def test_planning_stands_below_a_heading_with_or_without_brackets(line: str) -> None:
+    text = f"# A\n\n{line}\n\nText\n"
+    (stamp,) = entry(text).stamps
+
+    assert (stamp.kind, stamp.at, stamp.has_time) == (StampKind.DEADLINE, datetime(2026, 11, 20, 17), True)
+    assert content(text) == "\nText\n"
+
+
+def test_several_dates_and_impossible_ones_are_read_as_in_org() -> None:
+    parsed = outline("x\n\n# A\nSCHEDULED: 2026-11-20 +1w DEADLINE: 2026-02-31\nCLOSED: 2026-01-02\n")
+
+    assert [stamp.kind for stamp in parsed.entries[1].stamps] == [StampKind.SCHEDULED, StampKind.CLOSED]
+    assert parsed.entries[1].stamps[0].repeater == "+1w"
+    assert parsed.problems == ("line 4: DEADLINE is on a day that does not exist: 2026-02-31",)
+
+
+@pytest.mark.parametrize("below", ["DEADLINE: soon\n", "Deadline: 2026-11-20, ask Bob\n", "Text #a\n", "#1\n"])
+def test_what_is_not_understood_whole_stays_in_the_content(below: str) -> None:
+    assert content(f"# A\n{below}") == below
+
+
+def test_a_line_of_tags_counts_for_the_heading_above_or_at_the_top_for_the_file() -> None:
+    text = "#a #b\n\nText\n# A\n\n#c #d/e\n#f\nText\n#g\n"
+    file, heading = outline(text).entries
+
+    assert (file.tags, heading.tags) == (("a", "b"), ("c", "d/e", "f"))
+    assert (content(text, 0), content(text)) == ("\nText\n", "Text\n#g\n")
+
+
+def test_a_file_without_front_matter_is_called_by_its_name_and_its_first_heading_is_an_entry() -> None:
+    parsed = outline("# A\n")
+
+    assert [(entry.level, entry.title) for entry in parsed.entries] == [(0, "name"), (1, "A")]
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_lines_end_with_lf_cr_or_both_and_nowhere_else(line_end: str, mark: str) -> None:
+    lines = (
+        "---",
+        "title: T",
+        "---",
+        "#x",
+        "# A :a:",
+        "DEADLINE: 2026-11-20",
+        "",
+        "b\u2028# c\x0c# d",
+        "-",
+        "e",
+        "",
+    )
+    text = mark + line_end.join(lines)
+    parsed = outline(text)
+
+    assert [(entry.level, entry.title) for entry in parsed.entries] == [
+        (0, "T"), (1, "A"), (2, "b\u2028# c\x0c# d"),
+    ]  # fmt: skip
+    assert parsed.entries[0].tags == ("x",)
+    assert len(parsed.entries[1].stamps) == 1
+    assert content(text, 2) == f"e{line_end}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# A :private:\nsecret",
+        "# A #Private\n## B\nsecret",
+        "A :@personal:\n---\nsecret",
+        "# A:private:\nsecret",
+        "# A :private\nsecret",
+        "# A #private first\nsecret",
+        "# A #private/bank\nsecret",
+        "# A {.private}\nsecret",
+        "# A\n#private\nsecret",
+        "# A\n\n#work #Private\n\nsecret",
+        "# A\nTags: work, private\n\nsecret",
+        "Title: A\n**Tags:** private\n\nsecret\n# B\nsecret",
+        "#private\nsecret\n# A\nsecret",
+        "# A secret\n#private\n---\nsecret",
+        "secret\n# A\nsecret\n## B\nsecret\n\n#work #private\n",
+        "```\n# A :private:\n```\nsecret",
+        "```\nA :private:\n===\nsecret",
+        "~~~\n# A #private\nsecret",
+        "> # A :private:\n> secret",
+        "- # A :private:\n  secret",
+        "<div>\n# A :private:\nsecret",
+        "    # A :private:\n\nsecret",
+        "#A :private:\nsecret",
+        "* A :private:\nsecret",
+        "** A :private:\nsecret\n",
+        "secret\n#+FILETAGS: :private:\n",
+        "\ufeff# A :private:\nsecret",
+        "x\r# A :private:\rsecret",
+    ],
+)
+def test_what_may_be_meant_as_private_is(text: str) -> None:
+    assert is_private(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# A private talk\nsecret",
+        "# [A](https://x.example/private)\nsecret",
+        "# A #privateer :private-key:\nsecret",
+        "# A\nsecret that is #private in a sentence",
+        "# A\n```python\ndef private(): # secret\n```\n",
+        "# A :private:\nx\n# B\nsecret",
+    ],
+)
+def test_what_only_has_the_word_is_not_private(text: str) -> None:
+    assert not is_private(text)

@@ -1,0 +1,260 @@
+"""What an Org file says: headings, states, tags, planning, drawers, settings."""
+
+from datetime import datetime
+
+import pytest
+
+from foveate.memory.gate import Gate
+from foveate.memory.org import parse_org
+from foveate.memory.outline import Entry, Outline, Stamp, StampKind
+
+GATE = Gate()
+
+
+def outline(text: str, *, name: str = "name") -> Outline:
+    parsed = parse_org(text, GATE, name=name)
+    assert parsed.printed() == text
+    return parsed
+
+
+def entry(text: str) -> Entry:
+    """The first heading of a text."""
+    return outline(text).entries[1]
+
+
+def content(text: str, number: int = 1) -> str:
+    parsed = outline(text)
+    return parsed.text[parsed.entries[number].content : parsed.entries[number].end]
+
+
+def titles(text: str) -> list[str]:
+    return [entry.title for entry in outline(text).entries[1:]]
+
+
+def is_private(text: str) -> bool:
+    """Whether nothing of a text that says `secret` can be seen."""
+    return "secret" not in GATE.admitted(outline(text)).text
+
+
+def test_a_heading_has_its_state_its_priority_its_title_and_its_tags() -> None:
+    found = entry("** TODO [#B] Call [1/2] *Bob* :phone:@home:a#b:c%d:\n")
+
+    assert (found.level, found.todo, found.is_done, found.priority) == (2, "TODO", False, "B")
+    assert found.title == "Call [1/2] *Bob*"
+    assert found.tags == ("phone", "@home", "a#b", "c%d")
+
+
+@pytest.mark.parametrize(
+    ("line", "title", "tags"),
+    [
+        ("* ", "", ()),
+        ("* :a:b:", "", ("a", "b")),
+        ("* A :a::b:", "A", ("a", "b")),
+        ("* A::", "A::", ()),
+        ("* A : b :", "A : b :", ()),
+        ("* ratio 1:2:", "ratio 1:2:", ()),
+        ("* A\t:a: \t", "A", ("a",)),
+        ("* A :ключ:निजी:", "A", ("ключ", "निजी")),
+        ("* See [[https://x.example][the page]] or [[file:a.org]]", "See the page or file:a.org", ()),
+        ("* [#10] A", "A", ()),
+        ("* TODO", "", ()),
+        ("* TODOS of A", "TODOS of A", ()),
+    ],
+)
+def test_a_heading_is_cut_into_title_and_tags(line: str, title: str, tags: tuple[str, ...]) -> None:
+    found = entry(line)
+
+    assert (found.title, found.tags) == (title, tags)
+
+
+def test_only_stars_at_the_beginning_of_a_line_with_a_blank_behind_are_a_heading() -> None:
+    assert titles("*bold*\n * A\n*\n**\n* B\n*** C\n,* D\n*\tE\n") == ["B", "C"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "states", "done"),
+    [
+        ("", {"TODO", "DONE"}, {"DONE"}),
+        (
+            "#+TODO: NEXT(n!) WAIT | GONE(g@) DROPPED\n",
+            {"NEXT", "WAIT", "GONE", "DROPPED"},
+            {"GONE", "DROPPED"},
+        ),
+        ("#+seq_todo: A B C\n", {"A", "B", "C"}, {"C"}),
+        ("#+TYP_TODO: A | B\n#+TODO: C | D\n", {"A", "B", "C", "D"}, {"B", "D"}),
+        ("#+begin_src org\n#+TODO: A | B\n#+end_src\n", {"TODO", "DONE"}, {"DONE"}),
+    ],
+)
+def test_states_are_those_of_the_file(setting: str, states: set[str], done: set[str]) -> None:
+    every = ("TODO", "DONE", "NEXT", "WAIT", "GONE", "DROPPED", "A", "B", "C", "D")
+    found = outline(setting + "".join(f"* {state} x\n" for state in every)).entries[1:]
+
+    assert {entry.todo for entry in found if entry.todo} == states
+    assert {entry.todo for entry in found if entry.is_done} == done
+
+
+def test_planning_and_drawers_are_read_in_any_order_and_are_not_content() -> None:
+    text = (
+        "* A\n"
+        "  :PROPERTIES:\n  :ID:  some-id\n  :Effort: lots\n"
+        "  :header-args:sh: :x y\n  :k+: 1\n  :K+: 2\n  :END:\n"
+        "DEADLINE: <2026-11-30 Mon +1w -2d> SCHEDULED:<2026-11-20 Fri 9:05-10:00>\n"
+        "CLOSED: [2026-01-02 Fri 09:30]\n"
+        ":LOGBOOK:\n- State\n:END:\n"
+        "\nText\n"
+    )
+    found = entry(text)
+
+    assert content(text) == "\nText\n"
+    assert found.properties == {"ID": "some-id", "EFFORT": "lots", "HEADER-ARGS:SH": ":x y", "K": "1 2"}
+    assert found.stamps == (
+        Stamp(StampKind.DEADLINE, datetime(2026, 11, 30), repeater="+1w"),
+        Stamp(StampKind.SCHEDULED, datetime(2026, 11, 20, 9, 5), has_time=True),
+        Stamp(StampKind.CLOSED, datetime(2026, 1, 2, 9, 30), has_time=True),
+    )
+
+
+@pytest.mark.parametrize("repeater", ["+1w", "++2m", ".+3d", "+1m/2m"])
+def test_a_repeater_is_kept_as_written(repeater: str) -> None:
+    assert entry(f"* A\nSCHEDULED: <2026-11-20 Fri 17:00 {repeater} --2d>").stamps[0].repeater == repeater
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("<2026-02-31 Tue>", ()),
+        ("<0000-01-01>", ()),
+        ("<%%(diary-float t 4 2)>", ()),
+        ("<2026-02-28 Sat 24:00>", (datetime(2026, 2, 28),)),
+    ],
+)
+def test_an_impossible_date_is_told_and_the_rest_is_kept(said: str, kept: tuple[datetime, ...]) -> None:
+    parsed = outline(f"* A\nText\n* B\nDEADLINE: {said} CLOSED: [2026-01-02 Fri]\nText\n")
+    stamps = parsed.entries[2].stamps
+
+    assert tuple(stamp.at for stamp in stamps) == (*kept, datetime(2026, 1, 2))
+    assert len(parsed.problems) == 1
+    assert parsed.problems[0].startswith("line 4: DEADLINE")
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        "DEADLINE: tomorrow\n",
+        "I think DEADLINE: <2026-11-20 Fri> is late\n",
+        "DEADLINE: <2026-11-20 Fri> but ask Bob\n",
+        ":PROPERTIES:\n:ID: x\nText\n:END:\n",
+        ":PROPERTIES:\n:ID: x\n",
+        ":LOGBOOK:\nText\n",
+        "\n:PROPERTIES:\n:ID: x\n:END:\n",
+        "CLOCK: [2026-01-02 Fri 10:00]\n",
+    ],
+)
+def test_what_is_not_understood_whole_stays_in_the_content(below: str) -> None:
+    assert content(f"* A\n{below}") == below
+
+
+def test_dates_beside_words_and_properties_without_an_end_are_read_all_the_same() -> None:
+    assert entry("* A\nDEADLINE: <2026-11-20 Fri> but ask Bob\n").stamps[0].at == datetime(2026, 11, 20)
+    assert entry("* A\n:PROPERTIES:\n:ID: x\n").properties == {"ID": "x"}
+    assert outline("* A\n:PROPERTIES:\n:ID: x\n").problems
+
+
+def test_a_file_has_its_title_its_tags_and_its_settings() -> None:
+    text = (
+        "# -*- mode: org -*-\n:PROPERTIES:\n:ID: file-id\n:END:\n#+title: The [[x][file]]\n#+AUTHOR: Ann\n\n"
+        "#+FILETAGS: :a:b: c\n#+TITLE: and more\n\n#+NAME: table\n| x |\n* A\n#+FILETAGS: d\n"
+    )
+    file = outline(text).entries[0]
+
+    assert (file.level, file.start, file.title) == (0, 0, "The file and more")
+    assert file.tags == ("a", "b", "c", "d")
+    assert file.properties == {"ID": "file-id", "AUTHOR": "Ann"}
+    assert content(text, 0) == "\n#+NAME: table\n| x |\n"
+
+
+def test_a_file_without_a_title_is_called_by_its_name() -> None:
+    assert outline("* A\n", name="journal").entries[0].title == "journal"
+
+
+def test_a_closed_literal_block_has_no_headings_and_an_open_one_has() -> None:
+    assert titles("* A\n#+begin_src org\n* B\n#+END_SRC\n* C\n") == ["A", "C"]
+    assert titles("* A\n#+begin_example\n* B\n#+end_src\n* C\n") == ["A", "B", "C"]
+    assert titles("#+begin_src\n* A\n#+begin_src\n* B\n#+end_src\n") == ["A"]
+    assert titles("#+begin_quote\n* A\n#+end_quote\n") == ["A"]
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_lines_end_with_lf_cr_or_both_and_nowhere_else(line_end: str, mark: str) -> None:
+    text = mark + line_end.join(
+        ("* A :a:", ":PROPERTIES:", ":ID: x", ":END:", "b\u2028* c\x0c* d\x85* e", "** F", "")
+    )
+    parsed = outline(text)
+
+    assert [(entry.level, entry.title) for entry in parsed.entries] == [(0, "name"), (1, "A"), (2, "F")]
+    assert (parsed.entries[1].tags, parsed.entries[1].properties) == (("a",), {"ID": "x"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "* A :private:\nsecret",
+        "* A :PRIVATE:\n** B\nsecret",
+        "* A :x:@Personal:\nsecret",
+        "* A :x::private:\nsecret",
+        "* A :private:a-b:\nsecret",
+        "* A:private:\nsecret",
+        "* A :private\nsecret",
+        "* A private:\nsecret",
+        "* A :private: [1/2]\nsecret",
+        "* A (:private)\nsecret",
+        "* A #private\nsecret",
+        "* A :private/bank:\nsecret",
+        "*\tA :private:\nsecret",
+        "*\u00a0A :private:\nsecret",
+        "\ufeff* A :private:\nsecret",
+        "x\r* A :private:\rsecret",
+        "#+begin_src org\n* A :private:\n#+end_src\nsecret",
+        "#+begin_src org\n* A\n** B :private:\nsecret\n#+end_src\nsecret",
+        "#+begin_example\n* A :private:\nsecret",
+        "secret\n* A\nsecret\n#+FILETAGS: private\nsecret",
+        "secret\n#+filetags: work Private\n",
+        "secret\n  #+FILETAGS: :work:private:\n",
+        "secret\n#+FILETAGS: work,private\n",
+        "secret\n#+FILETAGS:private",
+        "\ufeff#+FILETAGS: :private:\nsecret",
+        "secret\n#+begin_src org\n#+FILETAGS: private\n",
+        "secret\n#+begin_src org\n#+FILETAGS: private\n#+end_src\n",
+    ],
+)
+def test_what_may_be_meant_as_private_is(text: str) -> None:
+    assert is_private(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "* A private talk\nsecret",
+        "* Privacy: private or not\nsecret",
+        "* https://x.example/private\nsecret",
+        "* A :privateer:\nsecret",
+        "* A :private-key:\nsecret",
+        "* A :semi_private:\nsecret",
+        "* A\n#+begin_src org\n#+FILETAGS: work\n#+end_src\nsecret :private:",
+        "* A :private:\nx\n* B\nsecret",
+    ],
+)
+def test_what_only_has_the_word_is_not_private(text: str) -> None:
+    assert not is_private(text)
+
+
+def test_a_tag_that_was_glued_wrongly_is_told() -> None:
+    assert outline("x\n* A :private\n").problems == ("line 2: “private” is taken for a tag",)
+
+
+def test_privacy_tags_are_those_of_the_gate() -> None:
+    gate = Gate.adding(["Top-Secret"])
+
+    assert "x" not in gate.admitted(parse_org("* A :top-secret:\nx", gate)).text
+    assert "x" in GATE.admitted(parse_org("* A :top-secret:\nx", GATE)).text
