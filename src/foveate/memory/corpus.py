@@ -102,10 +102,11 @@ class Corpus:
 
     def of(self, documents: Sequence[Document], embed: Embed) -> Snapshot:
         """The snapshot of `documents`, made from what is known of them; only new ones are looked at."""
+        documents = [document for document in documents if document.nodes]
         known = self._snapshot
         if known and len(known.documents) == len(documents) and all(map(is_, known.documents, documents)):
             return known
-        new = [document for document in dict.fromkeys(documents) if document not in self._homes]
+        new = [each for each in dict.fromkeys(documents) if each not in self._homes]
         if new:
             shard = self._made(new, embed)  # may fail: nothing has been changed so far
         there = set(documents)
@@ -185,32 +186,34 @@ class Corpus:
     def _taken(self, documents: tuple[Document, ...]) -> Snapshot:
         sizes = [len(document.nodes) for document in documents]
         count = sum(sizes)
-        shard_sizes = [len(shard) for shard in self._shards]
-        first_rows = dict(zip(map(id, self._shards), accumulate(shard_sizes, initial=0), strict=False))
+        shards = self._shards
+        starts = list(accumulate(map(len, shards), initial=0))
+        first_rows = dict(zip(map(id, shards), starts, strict=False))
         homes = (self._homes[document] for document in documents)
         firsts = [first_rows[id(shard)] + first for shard, first in homes]
         before = np.cumsum([0, *sizes])[:-1]
         rows = np.arange(count) + np.repeat(np.asarray(firsts, np.intp) - before, sizes)
-        there = np.zeros(sum(shard_sizes), np.bool_)
+        there = np.zeros(starts[-1], np.bool_)
         there[rows] = True
-        kept = [None if piece.all() else piece for piece in np.split(there, np.cumsum(shard_sizes)[:-1])]
+        kept = [there[first : first + len(shard)] for shard, first in zip(shards, starts, strict=False)]
+        left = [None if piece.all() else piece for piece in kept]
         document_of = np.repeat(np.arange(len(documents), dtype=np.int32), sizes)
         document_of_row = np.zeros(len(there), np.int32)
         document_of_row[rows] = document_of
-        texts = Field([(shard.texts, left) for shard, left in zip(self._shards, kept, strict=True)])
-        up = np.concatenate([_NO_ROWS, *(shard.up for shard in self._shards)])[rows]
+        texts = Field(list(zip((shard.texts for shard in shards), left, strict=True)))
+        up = np.concatenate([_NO_ROWS, *(shard.up for shard in shards)])[rows]
         below = np.flatnonzero(up)
         parents = below - up[below]
-        modified = np.concatenate([_NO_ROWS, *(shard.modified for shard in self._shards)])[rows]
-        age = (modified.max(initial=-np.inf) - modified) / _DAY_SECONDS
+        modified = np.concatenate([_NO_ROWS, *(shard.modified for shard in shards)])[rows]
+        age = ((modified.max() if count else 0) - modified) / _DAY_SECONDS
         return Snapshot(
             documents=documents,
             vocabulary=self._vocabulary,
             rows=rows,
             texts=texts,
-            titles=Field([(shard.titles, left) for shard, left in zip(self._shards, kept, strict=True)]),
+            titles=Field(list(zip((shard.titles for shard in shards), left, strict=True))),
             files=Groups(texts, document_of_row, len(documents)),
-            vectors=tuple(shard.vectors for shard in self._shards),
+            vectors=tuple(shard.vectors for shard in shards),
             document_of=document_of,
             below=below,
             parents=parents,

@@ -50,8 +50,11 @@ class Vectors(Protocol):
 class VectorFile:
     """Vectors in SQLite. Any number of processes may share the file; the oldest ones make room for new ones."""
 
-    def __init__(self, path: Path, *, most_vectors: int = _MOST_VECTORS) -> None:
+    def __init__(
+        self, path: Path, *, most_vectors: int = _MOST_VECTORS, wait_seconds: float = _WAIT_SECONDS
+    ) -> None:
         self.path = path
+        self._wait_seconds = wait_seconds
         self._most_vectors = most_vectors
         self.trouble: str | None = None
         """Why nothing is kept, in words; None while all is well."""
@@ -104,7 +107,7 @@ class VectorFile:
     def _do(self, work: Callable[[sqlite3.Connection], None]) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Opened each time: a connection may go neither to another thread nor through a fork.
-        with closing(sqlite3.connect(self.path, timeout=_WAIT_SECONDS)) as database:
+        with closing(sqlite3.connect(self.path, timeout=self._wait_seconds)) as database:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
             with database:

@@ -1,0 +1,130 @@
+from collections.abc import Sequence
+from itertools import chain
+
+import bm25s
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.memory.lexical import (
+    K1,
+    UNKNOWN,
+    B,
+    Field,
+    Groups,
+    Match,
+    Vocabulary,
+    asked,
+    match,
+    merged,
+    postings,
+)
+
+_WORDS = ["anchor", "basket", "copper", "dolphin", "ember", "falcon"]
+_texts = st.lists(st.lists(st.sampled_from(_WORDS), min_size=1, max_size=12), min_size=1, max_size=8)
+
+
+def _field(texts: Sequence[Sequence[str]], vocabulary: Vocabulary) -> Field:
+    return Field([(postings([[(1.0, vocabulary.learn(" ".join(text)))] for text in texts], vocabulary), None)])
+
+
+@given(_texts, st.lists(st.sampled_from(_WORDS), min_size=1, max_size=4, unique=True))
+def test_scores_are_those_of_bm25s(texts: list[list[str]], query: list[str]) -> None:
+    vocabulary = Vocabulary()
+    found = match(_field(texts, vocabulary), [vocabulary.terms(" ".join(query))])
+    oracle = bm25s.BM25(k1=K1, b=B, method="lucene")
+    oracle.index(texts, show_progress=False)
+    known = [word for word in query if any(word in text for text in texts)]
+    expected = oracle.get_scores(known) if known else np.zeros(len(texts))
+    np.testing.assert_allclose(found.scores, expected, rtol=1e-4, atol=1e-6)
+
+
+@given(_texts, _texts, st.data())
+def test_scores_depend_on_the_texts_that_are_there_and_not_on_how_they_came(
+    first: list[list[str]], second: list[list[str]], data: st.DataObject
+) -> None:
+    vocabulary = Vocabulary()
+    pieces = [
+        postings([[(1.0, vocabulary.learn(" ".join(text)))] for text in texts], vocabulary)
+        for texts in (first, second)
+    ]
+    there = [
+        np.array(data.draw(st.lists(st.booleans(), min_size=len(x), max_size=len(x)))) for x in (first, second)
+    ]
+    left = [
+        text
+        for texts, kept in zip((first, second), there, strict=True)
+        for text, stays in zip(texts, kept, strict=True)
+        if stays
+    ]
+    query = [vocabulary.terms("anchor falcon"), vocabulary.terms("copper")]
+    expected = match(_field(left, vocabulary), query)
+
+    marked = match(Field(list(zip(pieces, there, strict=True))), query)
+    np.testing.assert_array_equal(marked.scores[np.concatenate(there)], expected.scores)
+    assert not marked.scores[~np.concatenate(there)].any()
+
+    count = 0
+    places = []
+    for kept in there:
+        places.append(np.where(kept, count + np.cumsum(kept) - 1, -1).astype(np.int32))
+        count += int(kept.sum())
+    whole = merged(list(zip(pieces, places, strict=True)), len(vocabulary))
+    np.testing.assert_array_equal(match(Field([(whole, None)]), query).scores, expected.scores)
+
+
+@given(_texts)
+def test_a_group_is_scored_as_if_it_were_one_text(texts: list[list[str]]) -> None:
+    vocabulary = Vocabulary()
+    field = _field(texts, vocabulary)
+    group_of = np.arange(len(texts), dtype=np.int32) // 2
+    groups = Groups(field, group_of, int(group_of.max()) + 1)
+    joined = [list(chain(*texts[first : first + 2])) for first in range(0, len(texts), 2)]
+    query = [vocabulary.terms("anchor basket")]
+    np.testing.assert_array_equal(match(groups, query).scores, match(_field(joined, vocabulary), query).scores)
+
+
+def test_a_segment_matched_well_counts_more_than_a_bit_of_each() -> None:
+    vocabulary = Vocabulary()
+    texts = [["anchor", "basket"], ["anchor", "copper"], ["ember", "falcon"]]
+    field = _field(texts, vocabulary)
+    found = match(field, [vocabulary.terms("anchor basket"), vocabulary.terms("copper dolphin")]).scores
+    plain = match(field, [vocabulary.terms("anchor basket copper dolphin")]).scores
+    assert found[0] / found[1] > plain[0] / plain[1]
+
+
+def test_a_part_of_little_weight_counts_less() -> None:
+    vocabulary = Vocabulary()
+    anchor, basket = vocabulary.learn("anchor"), vocabulary.learn("basket")
+    field = Field(
+        [(postings([[(1.0, anchor), (0.5, basket)], [(0.5, anchor), (1.0, basket)]], vocabulary), None)]
+    )
+    scores = match(field, [anchor]).scores
+    assert scores[0] > scores[1] > 0
+
+
+def test_stop_words_are_asked_for_only_where_there_is_nothing_else() -> None:
+    vocabulary = Vocabulary()
+    fees = vocabulary.learn("fees")
+    assert vocabulary.terms("what are the fees") == fees
+    assert vocabulary.terms("The Who") == [vocabulary.learn("the")[0], vocabulary.learn("who")[0]]
+
+
+def test_a_word_that_no_text_has_is_known_for_that() -> None:
+    vocabulary = Vocabulary()
+    known = vocabulary.learn("fees")
+    assert vocabulary.terms("fees of zebras and lions") == [*known, UNKNOWN, UNKNOWN]
+    assert asked(vocabulary, "   ") == []
+
+
+def test_forms_of_a_word_are_one_term() -> None:
+    vocabulary = Vocabulary()
+    assert vocabulary.learn("account accounts") == vocabulary.learn("accounts account")
+    assert vocabulary.terms("Accounts") == vocabulary.learn("account")
+
+
+def test_a_poor_best_match_is_no_full_one() -> None:
+    found = Match(np.array([1.0, 0.5], np.float32), ideal=10.0)
+    assert found.shares(0.5).tolist() == pytest.approx([0.2, 0.1])
+    assert found.shares(0.05).tolist() == [1.0, 0.5]
