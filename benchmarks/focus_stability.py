@@ -40,8 +40,10 @@ class Move:
     """What lies between the part that both begin with and the part that both end with, of the new view."""
     first_share: float
     """Where the first changed byte lies, of the new view; 1 where nothing changes."""
-    late_share: float
-    """How many of the changed bytes of the new view lie in its last half; 1 where none changes."""
+    new: int
+    """Bytes of lines that were not there before."""
+    new_late: float
+    """How many of these lie in the last half."""
     same_file: bool
     seconds: float
 
@@ -99,13 +101,14 @@ def _moved(memory: Memory, pair: tuple[Node, Node], format: str, query: str | No
     removed, added = _changed(before, after)
     half = len(after) / 2
     late = sum(max(0.0, end - max(start, half)) for start, end in added)
-    size_added = sum(end - start for start, end in added)
+    new = sum(end - start for start, end in added)
     return Move(
         size=len(after),
-        changed_share=(removed + size_added) / (len(before) + len(after)),
+        changed_share=(removed + new) / (len(before) + len(after)),
         outside_share=1 - (prefix + suffix) / len(after),
         first_share=prefix / len(after) if before != after else 1.0,
-        late_share=late / size_added if size_added else 1.0,
+        new=new,
+        new_late=late,
         same_file=pair[0].document is pair[1].document,
         seconds=seconds,
     )
@@ -136,7 +139,6 @@ def _figures(moves: Sequence[Move], prefix: str) -> dict[str, float]:
         return {f"{prefix}pairs": 0}
     changed = [move.changed_share for move in moves]
     first = [move.first_share for move in moves]
-    bytes_changed = sum(move.changed_share * move.size for move in moves)
     return {
         f"{prefix}pairs": len(moves),
         f"{prefix}changed_mean": statistics.mean(changed),
@@ -149,10 +151,8 @@ def _figures(moves: Sequence[Move], prefix: str) -> dict[str, float]:
         f"{prefix}first_changed_byte_mean": statistics.mean(first),
         f"{prefix}first_changed_byte_median": statistics.median(first),
         f"{prefix}first_changed_byte_in_last_half_share": statistics.mean(each >= 0.5 for each in first),
-        f"{prefix}changed_bytes_in_last_half_share": sum(
-            move.late_share * move.changed_share * move.size for move in moves
-        )
-        / max(bytes_changed, 1e-9),
+        f"{prefix}changed_bytes_in_last_half_share": sum(move.new_late for move in moves)
+        / max(sum(move.new for move in moves), 1),
         f"{prefix}render_ms_median": statistics.median(move.seconds for move in moves) * 1000,
     }
 
@@ -164,7 +164,8 @@ def _row(kind: str, move: Move) -> dict[str, Cell]:
         "changed": round(move.changed_share, 4),
         "outside_prefix_and_suffix": round(move.outside_share, 4),
         "first_changed_byte": round(move.first_share, 4),
-        "changed_in_last_half": round(move.late_share, 4),
+        "new_bytes": move.new,
+        "new_bytes_in_last_half": round(move.new_late),
         "same_file": move.same_file,
         "ms": round(move.seconds * 1000, 2),
     }
