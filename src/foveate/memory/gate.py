@@ -6,6 +6,7 @@ left to every reader to skip: it is gone, its text too, so that no reader can fo
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Self
 from unicodedata import normalize
 
@@ -42,8 +43,11 @@ class Gate:
         return cls(frozenset(_bare(tag) for given in (to, tags) for tag in _each(given)))
 
     def is_private(self, tag: str) -> bool:
-        """Whether a tag is one of these, with or without colons and whatever its case."""
-        return _bare(tag) in self.tags
+        """Whether a tag is one of these, with or without colons, in any case; or below one: `private/health`."""
+        bare = _bare(tag)
+        return bare in self.tags or (
+            "/" in bare and not self.tags.isdisjoint(accumulate(bare.split("/"), _below))
+        )
 
     def admitted(self, outline: Outline) -> PublicOutline:
         """What may be seen of `outline`, with a text that holds nothing else.
@@ -62,6 +66,10 @@ class Gate:
             return PublicOutline(outline.text, outline.entries, outline.problems)
         pieces = [outline.text[entry.start : entry.end] for entry in kept]
         return PublicOutline("".join(pieces), _moved(kept), ())
+
+
+def _below(above: str, tag: str) -> str:
+    return f"{above}/{tag}"
 
 
 def _moved(entries: Iterable[Entry]) -> list[Entry]:

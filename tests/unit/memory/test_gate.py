@@ -110,13 +110,16 @@ def test_what_follows_a_private_branch_is_public_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "tag", ["private", ":private:", "PRIVATE", "Private", "#private", " private\n", "@Personal"]
+    "tag",
+    ["private", ":private:", "PRIVATE", "Private", "#private", " private\n", "@Personal", "#Private/health/x"],
 )
 def test_a_tag_is_private_however_it_is_written(tag: str) -> None:
     assert Gate().is_private(tag)
 
 
-@pytest.mark.parametrize("tag", ["", "privat", "privately", "personal", "un-private", "private work"])
+@pytest.mark.parametrize(
+    "tag", ["", "privat", "privately", "personal", "un-private", "private work", "work/private"]
+)
 def test_tags_match_whole(tag: str) -> None:
     assert not Gate().is_private(tag)
 
