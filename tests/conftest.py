@@ -1,8 +1,10 @@
 """What all tests share: loopback only, Hypothesis, recorded data, a real llama.cpp server."""
 
+import atexit
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
@@ -17,6 +19,11 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 loopback.guard()
+
+# What tests keep does not get among what a user keeps.
+_home = TemporaryDirectory(prefix="foveate-tests-", ignore_cleanup_errors=True)
+atexit.register(_home.cleanup)
+os.environ["FOVEATE_HOME"] = _home.name
 
 
 @pytest.fixture(autouse=True)

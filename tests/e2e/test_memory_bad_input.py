@@ -286,3 +286,14 @@ def test_a_threshold_in_the_environment_that_is_none_is_one_line(
 
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert "CONTEXT_SEMANTIC_THRESHOLD is a number from 0 to 1, not 'much'" in outcome.err
+
+
+def test_where_vectors_cannot_be_kept_it_works_without_and_says_so(root: Path) -> None:
+    arguments = ("memory", "render", root / "examples" / "notes", "--query", "watering")
+    kept, without = spawn(*arguments), spawn(*arguments, env={"FOVEATE_HOME": "/dev/null/\x1b[31m"})
+
+    assert (without.code, without.out) == (0, kept.out)
+    assert without.err.splitlines()[-1].startswith(
+        "foveate: /dev/null/\\x1b[31m/vectors.sqlite: vectors are not kept ("
+    )
+    assert "not kept" not in kept.err

@@ -75,7 +75,7 @@ def render(
 
     Example: foveate memory render notes/ --focus glasshouse --limit-tokens 500
     """
-    with telling(as_json=json):
+    with telling(as_json=json), screen.noting_warnings():
         limit = _limit(limit_tokens)
         memory, failures = _loaded(paths, private, as_json=json)
         with screen.patience("rendering"):
@@ -124,7 +124,7 @@ def query(
 
     Example: foveate memory query notes/ --todo open --tag project
     """
-    with telling(as_json=json):
+    with telling(as_json=json), screen.noting_warnings():
         memory, failures = _loaded(paths, private, as_json=json)
         with screen.patience("searching"):
             found = memory.query(tag=tag, todo=todo, type=type, text=text, since=since, until=until)
@@ -151,7 +151,7 @@ def outline(
 
     Example: foveate memory outline notes/ --depth 1
     """
-    with telling(as_json=json):
+    with telling(as_json=json), screen.noting_warnings():
         memory, failures = _loaded(paths, private, as_json=json)
         from foveate.cli.memory_lines import outline_lines, outline_object
 

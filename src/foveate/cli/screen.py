@@ -162,6 +162,26 @@ def print_note(text: str) -> None:
 
 
 @contextmanager
+def noting_warnings() -> Iterator[None]:
+    """What is logged as a warning meanwhile becomes a note at the end, like all that is to be told."""
+    import logging
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(record.getMessage())
+
+    told: list[str] = []
+    kept, logger = Kept(logging.WARNING), logging.getLogger("foveate")
+    logger.addHandler(kept)
+    try:
+        yield
+    finally:
+        logger.removeHandler(kept)
+        for text in told:
+            print_note(text)
+
+
+@contextmanager
 def patience(what: str) -> Iterator[None]:
     """After a second, a line on a terminal's standard error; it goes away again."""
     if sys.stderr is None or not sys.stderr.isatty():
