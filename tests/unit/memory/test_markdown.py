@@ -225,3 +225,10 @@ def test_what_may_be_meant_as_private_is(text: str) -> None:
 )
 def test_what_only_has_the_word_is_not_private(text: str) -> None:
     assert not is_private(text)
+
+
+def test_what_only_looks_like_a_heading_ends_where_a_real_one_begins() -> None:
+    _, like, real = outline("    A :private:\n===\n=\nB").entries
+
+    assert (like.title, like.tags, like.body, like.end) == ("A", ("private",), real.start, real.start)
+    assert real.title == "==="

@@ -126,6 +126,7 @@ def test_a_repeater_is_kept_as_written(repeater: str) -> None:
         ("<0000-01-01>", ()),
         ("<%%(diary-float t 4 2)>", ()),
         ("<2026-02-28 Sat 24:00>", (datetime(2026, 2, 28),)),
+        ("<2026-02-28 Sat 12:75>", (datetime(2026, 2, 28),)),
     ],
 )
 def test_an_impossible_date_is_told_and_the_rest_is_kept(said: str, kept: tuple[datetime, ...]) -> None:
