@@ -15,6 +15,7 @@ from foveate.budget import Keep, Priority, Section, SectionRule, Stability
 from foveate.budget.ladders import BUILT_IN, LOWEST
 from foveate.budget.limits import VARIABLE
 from foveate.cli import app
+from foveate.memory.relevance import Weights, default_weights
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "cli.md"
@@ -89,11 +90,52 @@ def test_a_setting_of_a_budget_is_in_the_page_on_budgets(setting: str) -> None:
     )
 
 
+VARIABLE_NAMES = re.compile(r"\"((?:CONTEXT|TIME|DEADLINE|FOVEATE)_[A-Z_]+|[A-Z]+_API_KEY)\"")
+VARIABLES = {
+    name
+    for file in ROOT.glob("src/foveate/**/*.py")
+    for name in VARIABLE_NAMES.findall(file.read_text(encoding="utf-8"))
+}
+
+
+def test_the_variables_that_are_read_are_found() -> None:
+    assert {
+        "CONTEXT_LOG_LIMIT",
+        "CONTEXT_MAX_TOKENS",
+        "CONTEXT_SEMANTIC_THRESHOLD",
+        "DEADLINE_WARNING_MINUTES",
+        "FOVEATE_HOME",
+        "TIME_AWARENESS",
+        "TIME_FORMAT",
+    } <= VARIABLES
+
+
+@pytest.mark.parametrize("name", sorted(VARIABLES))
+def test_a_variable_of_the_environment_is_in_the_reference(name: str) -> None:
+    text = REFERENCE.read_text(encoding="utf-8")
+
+    assert re.search(rf"^\|.*`{name}`.*\|$", text[text.index("\n## Variables\n") :], re.MULTILINE), (
+        f"docs/cli.md does not explain {name}"
+    )
+
+
+@pytest.mark.parametrize("weight", dataclasses.fields(Weights), ids=lambda field: field.name)
+def test_a_weight_of_relevance_is_in_the_page_on_memory_with_its_value(
+    weight: dataclasses.Field[float],
+) -> None:
+    page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
+
+    said = re.search(rf"`{weight.name}` ([\d.]+)", page)
+    assert said, f"docs/memory.md does not explain {weight.name}"
+    assert float(said[1]) == getattr(default_weights(), weight.name)
+
+
 EXAMPLES = [page for page in PAGES if "\n>>> " in page.read_text(encoding="utf-8")]
 
 
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.name)
-def test_every_example_of_a_page_gives_what_it_shows(page: Path) -> None:
+def test_every_example_of_a_page_gives_what_it_shows(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # examples name files as whoever stands there would
     text = page.read_text(encoding="utf-8")
     examples = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
     said: list[str] = []
@@ -105,4 +147,4 @@ def test_every_example_of_a_page_gives_what_it_shows(page: Path) -> None:
 
 
 def test_the_pages_that_have_examples_are_found() -> None:
-    assert {"budget.md", "prompt.md"} <= {page.name for page in EXAMPLES}
+    assert {"budget.md", "memory.md", "prompt.md", "time.md"} <= {page.name for page in EXAMPLES}

@@ -82,7 +82,7 @@ def node_lines(nodes: Sequence[Node], look: Look) -> Iterator[str]:
 
 
 def outline_lines(nodes: Iterable[Node], depth: int | None, look: Look) -> Iterator[str]:
-    """A line for each node, below the one it stands in; of a file also how much it holds."""
+    """A line for each node of whole files, below the one it stands in; of a file also how much it holds."""
     for document, level, node in _down_to(nodes, depth):
         line = " ".join(filter(None, (node.todo, _priority(node), _title(node))))
         line = _GAP * level + look.plain(line)
