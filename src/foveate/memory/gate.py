@@ -43,7 +43,7 @@ class Gate:
         return cls(frozenset(_bare(tag) for given in (to, tags) for tag in _each(given)))
 
     def is_private(self, tag: str) -> bool:
-        """Whether a tag is one of these, with or without colons, in any case; or below one: `private/health`."""
+        """Whether a tag is one of these, with or without colons, in any case, or below one (`private/x`)."""
         bare = _bare(tag)
         return bare in self.tags or (
             "/" in bare and not self.tags.isdisjoint(accumulate(bare.split("/"), _below))
