@@ -233,7 +233,7 @@ def test_an_outline_as_json_tells_how_deep_each_node_stands(run: Any, notes: Pat
         ("render", "--limit-tokens", "none"),
         ("render", "--query", "the key of the shed, the pear tree for Ruth, the doctor"),
         ("render", "--query", "Mrs Abernathy 4711 flowerpot", "--limit-tokens", "none"),
-        ("render", "--focus", "garden.org", "--format", "markdown"),
+        ("render", "--focus", "The garden", "--format", "markdown"),
         ("query",),
         ("query", "--text", "4711"),
         ("query", "--tag", "private"),
