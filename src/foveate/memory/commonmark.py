@@ -45,7 +45,11 @@ def headings(text: str, *, stretch_chars: int = 4096) -> list[Found]:
 
 
 def judged(text: str, base: int = 0) -> tuple[list[Found], int]:
-    """What the library itself finds, and where the last block begins; `base` is where `text` begins."""
+    """What the library itself finds, and where the last block begins before which nothing can change any more.
+
+    A definition of a link may go on for lines and take them back from other blocks, but not over a blank line,
+    a heading with `#` or a fence. `base` is where `text` begins.
+    """
     tokens = _library().parse(text)
     starts = [0, *(found.end() for found in re.finditer("\n", text)), len(text)]
     found, last = [], 0
@@ -53,8 +57,14 @@ def judged(text: str, base: int = 0) -> tuple[list[Found], int]:
         if token.level or not token.map or token.nesting < 0:
             continue
         # A last line of blanks has no number.
-        start, end = (starts[min(line, len(starts) - 1)] for line in token.map)
-        last = start
+        first, after = (min(line, len(starts) - 1) for line in token.map)
+        start, end = starts[first], starts[after]
+        if (
+            token.type == "fence"
+            or token.markup[:1] == "#"
+            or not text[starts[first - 1] : start].strip(" \t\n")
+        ):
+            last = start
         if token.type == "heading_open":
             found.append(Found(base + start, base + end, int(token.tag[1]), _joined(tokens[number + 1])))
     return found, base + last
@@ -169,8 +179,6 @@ class _Scan:
             if end == len(text) or last > start:
                 break
             size *= 4
-        while self._found and self._found[-1].start >= sure:
-            self._found.pop()
         if end == len(text):
             self._found += found
             return end

@@ -47,11 +47,12 @@ def test_yaml_gives_title_id_tags_dates_and_properties() -> None:
 
 
 def test_toml_gives_the_same() -> None:
-    said = 'title = "T"\ntags = ["a"]\ndeadline = 2026-11-20T17:00:00\ndraft = true\nn = 1.5\n[x]\ny = 1'
-    found = file(f"+++\n{said}\n+++\n")
+    said = 'title = "T"\ntags = ["a"]\ndeadline = 2026-11-20T17:00:00\ndraft = true\nday = 2026-01-02'
+    found = file(f"+++\n{said}\nn = 1.5\n[x]\ny = 1\n+++\n")
 
     assert (found.title, found.tags) == ("T", ("a",))
     assert found.stamps[0].at == datetime(2026, 11, 20, 17)
+    assert found.properties["DAY"] == "2026-01-02"
     assert (found.properties["DRAFT"], found.properties["N"], found.properties["X"]) == (
         "true",
         "1.5",

@@ -224,6 +224,7 @@ def test_lines_end_with_lf_cr_or_both_and_nowhere_else(line_end: str, mark: str)
         "secret\n  #+FILETAGS: :work:private:\n",
         "secret\n#+FILETAGS: work,private\n",
         "secret\n#+FILETAGS:private",
+        "secret\n#+FILETAGS: (private)\n",
         "\ufeff#+FILETAGS: :private:\nsecret",
         "secret\n#+begin_src org\n#+FILETAGS: private\n",
         "secret\n#+begin_src org\n#+FILETAGS: private\n#+end_src\n",
