@@ -1,8 +1,8 @@
 """The nodes of a memory as relevance needs them, kept from one question to the next.
 
 Nodes stand in shards. What is new makes a small shard, what is gone is marked as gone, and a shard that is not
-much larger than the one after it is merged with it: all in all a node is moved a few times, however the files
-change. What is scored is a snapshot, which nobody changes.
+much larger than the one after it is merged with it, up to a size that takes little room to make: all in all a
+node is moved a few times, however the files change. What is scored is a snapshot, which nobody changes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from foveate.memory.lexical import Field, Floats, Groups, Places, Postings, Vocabulary, merged, postings
+from foveate.memory.lexical import Field, Floats, Places, Postings, Vocabulary, grouped, merged, postings
 from foveate.memory.nodes import Document, Node
 
 Embed = Callable[[Sequence[str]], Floats]
@@ -23,6 +23,9 @@ Embed = Callable[[Sequence[str]], Floats]
 LONGEST_EMBEDDED = 4_000
 # A shard this many times larger than the one after it is left alone.
 _STEP = 4
+# No more nodes are put in a shard at a time, but for those of one file: what it takes to make one is several
+# times what it takes to have it, and a process does not give all of that back.
+_MOST_ROWS = 16_384
 # What a node stands in far above says little of it, and 100,000 nodes may be 2,000 levels deep.
 _NEAREST_ANCESTORS = 6
 _Number = TypeVar("_Number", bound=np.generic)
@@ -37,6 +40,8 @@ class Shard:
 
     texts: Postings
     titles: Postings
+    files: Postings
+    """Those of all texts of a document, one row for each document."""
     vectors: Floats
     up: Places
     """How many rows above a node its parent stands; 0 for a file."""
@@ -47,6 +52,15 @@ class Shard:
         return len(self.up)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Home:
+    """Where a document stands: its nodes in a shard from a row on, and itself among the files of that."""
+
+    shard: Shard
+    row: int
+    file: int
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Snapshot:
     """The nodes of some documents, one after the other, as they are at one time."""
@@ -55,18 +69,22 @@ class Snapshot:
     vocabulary: Vocabulary
     rows: NDArray[np.intp]
     """Where a node stands among the rows of all shards, which are in an order of their own."""
+    file_rows: NDArray[np.intp]
+    """And where a document stands among their files."""
+    sizes: NDArray[np.intp]
+    """How many nodes each document has."""
     texts: Field
     titles: Field
-    files: Groups
+    files: Field
     vectors: tuple[Floats, ...]
-    document_of: Places
-    below: NDArray[np.intp]
-    """The nodes that have parents, and these."""
     parents: NDArray[np.intp]
-    siblings: NDArray[np.int64]
-    """How many children the parent has, itself included."""
-    age_days: Floats
-    """How much older than the newest."""
+    """Of each node; a file is its own."""
+    below: Floats
+    """1 for a node that stands in another, 0 for a file."""
+    per_child: Floats
+    """1 divided by the number of children; 0 for none."""
+    youth: Floats
+    """1 for the newest, half of it after the half-life."""
 
     def __len__(self) -> int:
         """How many nodes there are."""
@@ -74,8 +92,11 @@ class Snapshot:
 
     def similarity(self, vector: Floats) -> Floats:
         """The cosine of every node to a vector."""
+        # Not `@`: its threads wait for each other, which on a busy machine takes ten times as long.
         found = [
-            vectors @ vector if vectors.shape[1] == len(vector) else np.zeros(len(vectors), np.float32)
+            np.einsum("ij,j->i", vectors, vector)
+            if vectors.shape[1] == len(vector)
+            else np.zeros(len(vectors), np.float32)
             for vectors in self.vectors
         ]
         return np.concatenate(found)[self.rows] if found else np.zeros(0, np.float32)
@@ -93,28 +114,30 @@ class Snapshot:
 class Corpus:
     """The shards, brought up to date by whoever holds the lock."""
 
-    def __init__(self, ancestor_weight: float) -> None:
+    def __init__(self, *, ancestor_weight: float, half_life_days: float) -> None:
         self._ancestor_weight = ancestor_weight
+        self._half_life_days = half_life_days
         self._vocabulary = Vocabulary()
         self._shards: list[Shard] = []
-        self._homes: dict[Document, tuple[Shard, int]] = {}
+        self._homes: dict[Document, Home] = {}
+        self._asked: Sequence[Document] = ()
         self._snapshot: Snapshot | None = None
 
     def of(self, documents: Sequence[Document], embed: Embed) -> Snapshot:
         """The snapshot of `documents`, made from what is known of them; only new ones are looked at."""
-        documents = [document for document in documents if document.nodes]
         known = self._snapshot
-        if known and len(known.documents) == len(documents) and all(map(is_, known.documents, documents)):
+        if known and len(self._asked) == len(documents) and all(map(is_, self._asked, documents)):
             return known
-        new = [each for each in dict.fromkeys(documents) if each not in self._homes]
-        if new:
-            shard = self._made(new, embed)  # may fail: nothing has been changed so far
-        there = set(documents)
+        there = {document: None for document in documents if document.nodes}
+        new = _few(document for document in there if document not in self._homes)
+        made = [(self._made(some, embed), some) for some in new]  # may fail: nothing has been changed so far
         self._homes = {document: home for document, home in self._homes.items() if document in there}
-        if new:
-            self._settle(shard, new)
+        for shard, some in made:
+            self._shards.append(shard)
+            self._settle(shard, some)
         self._tidy()
-        self._snapshot = self._taken(tuple(documents))
+        self._asked = tuple(documents)
+        self._snapshot = self._taken(tuple(document for document in documents if document.nodes))
         return self._snapshot
 
     def _made(self, documents: Sequence[Document], embed: Embed) -> Shard:
@@ -126,32 +149,35 @@ class Corpus:
             ((1.0, title), (1.0, learn(node.content)), (ancestor_weight, _above(at, titles, up)))
             for at, (node, title) in enumerate(zip(nodes, titles, strict=True))
         )
+        of_texts = postings(texts, self._vocabulary)
+        sizes = [len(document.nodes) for document in documents]
         return Shard(
-            texts=postings(texts, self._vocabulary),
+            texts=of_texts,
             titles=postings((((1.0, title),) for title in titles), self._vocabulary),
+            files=grouped(of_texts, np.repeat(np.arange(len(sizes), dtype=np.int32), sizes), len(sizes)),
             vectors=embed([embedded_text(node) for node in nodes]),
             up=np.asarray(up, np.int32),
             modified=np.fromiter(map(_seconds, nodes), np.float64, len(nodes)),
         )
 
     def _settle(self, shard: Shard, documents: Iterable[Document]) -> None:
-        self._shards.append(shard)
         at = 0
-        for document in documents:
-            self._homes[document] = shard, at
+        for number, document in enumerate(documents):
+            self._homes[document] = Home(shard, at, number)
             at += len(document.nodes)
 
     def _tidy(self) -> None:
-        """Merge from the end what is no longer much larger than what follows it, and what is mostly gone."""
+        """Merge from the end what is not much larger than what follows it; what is mostly gone, by itself."""
         alive = dict.fromkeys(map(id, self._shards), 0)
-        for document, (shard, _) in self._homes.items():
-            alive[id(shard)] += len(document.nodes)
+        for document, home in self._homes.items():
+            alive[id(home.shard)] += len(document.nodes)
         self._shards = [shard for shard in self._shards if alive[id(shard)]]
         at = len(self._shards) - 1
         while at >= 0:
             shard = self._shards[at]
             size = alive[id(shard)]
-            below = at > 0 and alive[id(self._shards[at - 1])] < _STEP * size
+            before = alive[id(self._shards[at - 1])] if at else 0
+            below = 0 < before < _STEP * size and before + size <= _MOST_ROWS
             if below or size * 2 < len(shard):
                 pieces = self._shards[at - 1 if below else at : at + 1]
                 whole = self._merged(pieces)
@@ -162,69 +188,86 @@ class Corpus:
             at -= 1
 
     def _merged(self, shards: Sequence[Shard]) -> Shard:
-        to = {id(shard): np.full(len(shard), -1, np.int32) for shard in shards}
-        homes: dict[Document, int] = {}
+        rows = {id(shard): np.full(len(shard), -1, np.int32) for shard in shards}
+        files = {id(shard): np.full(len(shard.files.lengths), -1, np.int32) for shard in shards}
+        stay = [(document, home) for document, home in self._homes.items() if id(home.shard) in rows]
         row = 0
-        for document, (shard, first) in self._homes.items():
-            if id(shard) in to:
-                count = len(document.nodes)
-                to[id(shard)][first : first + count] = np.arange(row, row + count, dtype=np.int32)
-                homes[document] = row
-                row += count
+        for number, (document, home) in enumerate(stay):
+            count = len(document.nodes)
+            rows[id(home.shard)][home.row : home.row + count] = np.arange(row, row + count, dtype=np.int32)
+            files[id(home.shard)][home.file] = number
+            row += count
         terms = len(self._vocabulary)
-        places = [to[id(shard)] for shard in shards]
+        to = list(rows.values())
         whole = Shard(
-            texts=merged([(shard.texts, to[id(shard)]) for shard in shards], terms),
-            titles=merged([(shard.titles, to[id(shard)]) for shard in shards], terms),
-            vectors=_moved([shard.vectors for shard in shards], places, row),
-            up=_moved([shard.up for shard in shards], places, row),
-            modified=_moved([shard.modified for shard in shards], places, row),
+            texts=merged([(shard.texts, rows[id(shard)]) for shard in shards], terms),
+            titles=merged([(shard.titles, rows[id(shard)]) for shard in shards], terms),
+            files=merged([(shard.files, files[id(shard)]) for shard in shards], terms),
+            vectors=_moved([shard.vectors for shard in shards], to, row),
+            up=_moved([shard.up for shard in shards], to, row),
+            modified=_moved([shard.modified for shard in shards], to, row),
         )
-        self._homes |= {document: (whole, at) for document, at in homes.items()}
+        self._settle(whole, [document for document, _ in stay])
         return whole
 
     def _taken(self, documents: tuple[Document, ...]) -> Snapshot:
-        sizes = [len(document.nodes) for document in documents]
-        count = sum(sizes)
         shards = self._shards
-        starts = list(accumulate(map(len, shards), initial=0))
-        first_rows = dict(zip(map(id, shards), starts, strict=False))
-        homes = (self._homes[document] for document in documents)
-        firsts = [first_rows[id(shard)] + first for shard, first in homes]
-        before = np.cumsum([0, *sizes])[:-1]
-        rows = np.arange(count) + np.repeat(np.asarray(firsts, np.intp) - before, sizes)
-        there = np.zeros(starts[-1], np.bool_)
-        there[rows] = True
-        kept = [there[first : first + len(shard)] for shard, first in zip(shards, starts, strict=False)]
-        left = [None if piece.all() else piece for piece in kept]
-        document_of = np.repeat(np.arange(len(documents), dtype=np.int32), sizes)
-        document_of_row = np.zeros(len(there), np.int32)
-        document_of_row[rows] = document_of
-        texts = Field(list(zip((shard.texts for shard in shards), left, strict=True)))
+        homes = [self._homes[document] for document in documents]
+        sizes = np.fromiter((len(document.nodes) for document in documents), np.intp, len(documents))
+        count = int(sizes.sum())
+        row_starts = dict(zip(map(id, shards), accumulate(map(len, shards), initial=0), strict=False))
+        file_starts = accumulate((len(shard.files.lengths) for shard in shards), initial=0)
+        first_files = dict(zip(map(id, shards), file_starts, strict=False))
+        firsts = np.asarray([row_starts[id(home.shard)] + home.row for home in homes], np.intp)
+        rows = np.arange(count) + np.repeat(firsts - (np.cumsum(sizes) - sizes), sizes)
+        file_rows = np.asarray([first_files[id(home.shard)] + home.file for home in homes], np.intp)
         up = np.concatenate([_NO_ROWS, *(shard.up for shard in shards)])[rows]
-        below = np.flatnonzero(up)
-        parents = below - up[below]
+        parents = np.arange(count) - up
+        children = np.bincount(parents, up > 0, minlength=count)
         modified = np.concatenate([_NO_ROWS, *(shard.modified for shard in shards)])[rows]
-        age = ((modified.max() if count else 0) - modified) / _DAY_SECONDS
+        age_days = ((modified.max() if count else 0) - modified) / _DAY_SECONDS
         return Snapshot(
             documents=documents,
             vocabulary=self._vocabulary,
             rows=rows,
-            texts=texts,
-            titles=Field(list(zip((shard.titles for shard in shards), left, strict=True))),
-            files=Groups(texts, document_of_row, len(documents)),
+            file_rows=file_rows,
+            sizes=sizes,
+            texts=_field([shard.texts for shard in shards], rows),
+            titles=_field([shard.titles for shard in shards], rows),
+            files=_field([shard.files for shard in shards], file_rows),
             vectors=tuple(shard.vectors for shard in shards),
-            document_of=document_of,
-            below=below,
             parents=parents,
-            siblings=np.bincount(parents, minlength=count)[parents],
-            age_days=age.astype(np.float32),
+            below=(up > 0).astype(np.float32),
+            per_child=np.divide(1, children, out=np.zeros(count), where=children > 0).astype(np.float32),
+            youth=np.exp2(age_days / -self._half_life_days).astype(np.float32),
         )
+
+
+def _field(pieces: Sequence[Postings], rows: NDArray[np.intp]) -> Field:
+    """The field of those texts that stand at `rows` of all."""
+    starts = np.cumsum([0, *(len(piece.lengths) for piece in pieces)])
+    there = np.zeros(starts[-1], np.bool_)
+    there[rows] = True
+    kept = np.split(there, starts[1:-1]) if pieces else []
+    return Field([(piece, None if left.all() else left) for piece, left in zip(pieces, kept, strict=True)])
 
 
 def embedded_text(node: Node) -> str:
     """What of a node is embedded: its title and its own text."""
     return f"{node.entry.title}\n{node.content}"[:LONGEST_EMBEDDED]
+
+
+def _few(documents: Iterable[Document]) -> list[list[Document]]:
+    """Documents, as many together as one shard should have."""
+    found: list[list[Document]] = []
+    room = 0
+    for document in documents:
+        if len(document.nodes) > room:
+            found.append([])
+            room = _MOST_ROWS
+        found[-1].append(document)
+        room -= len(document.nodes)
+    return found
 
 
 def _moved(arrays: Sequence[NDArray[_Number]], places: Sequence[Places], count: int) -> NDArray[_Number]:

@@ -84,6 +84,10 @@ def default_embedder() -> Embedder:
         raise UnreadableInput(str(weights), f"no word vectors ({error})") from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    # To this tokenizer a text is one word, hardly ever seen again: to remember 10,000 of them would take 60 MB,
+    # and a lock that its threads wait for.
+    model: Any = tokenizer.model
+    model._resize_cache(0)
     return WordVectors(f"{_PACKAGE}/{_MODEL}_256/{version(_PACKAGE)}", tokenizer, vectors)
 
 

@@ -8,7 +8,6 @@ depends on the texts that are there, not on how they came; bm25s's own index wou
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +38,7 @@ class Vocabulary:
 
     def learn(self, text: str) -> list[int]:
         """The terms of a text of the memory, word by word."""
-        return [self._numbers[word] for word in words(text)]
+        return list(map(self._numbers.__getitem__, words(text)))
 
     def terms(self, text: str) -> list[int]:
         """The terms of a query, each once, -1 for a word of no text; stop words where there is nothing else."""
@@ -80,21 +79,14 @@ class Postings:
     lengths: Floats
     """Of each text, in words that are no stop words."""
 
-    def of(self, term: int) -> tuple[Places, Floats]:
-        """The texts with a term and its amounts in them."""
-        if term + 1 >= len(self.starts):
-            return self.texts[:0], self.amounts[:0]
-        here = slice(int(self.starts[term]), int(self.starts[term + 1]))
-        return self.texts[here], self.amounts[here]
 
-
-def postings(texts: Iterable[Sequence[tuple[float, Sequence[int]]]], vocabulary: Vocabulary) -> Postings:
+def postings(texts: Iterable[Sequence[tuple[float, list[int]]]], vocabulary: Vocabulary) -> Postings:
     """Those of texts, each of which is some parts with their weights and terms."""
     numbers, sizes, parts = array("i"), array("i"), array("i")
     weights = array("f")
     for text in texts:
         for weight, found in text:
-            numbers.extend(found)
+            numbers.fromlist(found)
             sizes.append(len(found))
             weights.append(weight)
         parts.append(len(text))
@@ -104,22 +96,48 @@ def postings(texts: Iterable[Sequence[tuple[float, Sequence[int]]]], vocabulary:
     return _sorted(np.asarray(numbers, np.int32), places, amounts, len(parts), len(vocabulary))
 
 
+def grouped(piece: Postings, group_of: Places, count: int) -> Postings:
+    """Those of texts taken together, such as all of a file: each group as if it were one text.
+
+    The texts of a group stand side by side, and those of a term in their order.
+    """
+    groups = group_of[piece.texts]
+    is_first = np.diff(groups, prepend=-1) != 0
+    is_first[piece.starts[:-1][np.diff(piece.starts) > 0]] = True
+    firsts = np.flatnonzero(is_first)
+    return Postings(
+        starts=np.append(0, np.cumsum(is_first))[piece.starts],
+        texts=groups[firsts],
+        amounts=np.add.reduceat(piece.amounts, firsts) if len(firsts) else piece.amounts,
+        lengths=np.bincount(group_of, piece.lengths, minlength=count).astype(np.float32),
+    )
+
+
 def merged(pieces: Sequence[tuple[Postings, Places]], terms: int) -> Postings:
     """One of several: a text goes to the number it is given, or away where that is negative."""
-    numbers, places, amounts = [], [], []
-    count = 1 + max((int(to.max(initial=-1)) for _, to in pieces), default=-1)
-    lengths = np.zeros(count, np.float32)
-    for piece, to in pieces:
-        stays = to >= 0
-        lengths[to[stays]] = piece.lengths[stays]
-        moved = to[piece.texts]
-        kept = moved >= 0
-        of_term = np.repeat(np.arange(len(piece.starts) - 1, dtype=np.int32), np.diff(piece.starts))
-        numbers.append(of_term[kept])
-        places.append(moved[kept])
-        amounts.append(piece.amounts[kept])
-    whole = _sorted(np.concatenate(numbers), np.concatenate(places), np.concatenate(amounts), count, terms)
-    return Postings(whole.starts, whole.texts, whole.amounts, lengths)
+    lengths = np.zeros(1 + max((int(to.max(initial=-1)) for _, to in pieces), default=-1), np.float32)
+    kept = [to[piece.texts] >= 0 for piece, to in pieces]
+    sizes = [_sizes(piece, stays, terms) for (piece, _), stays in zip(pieces, kept, strict=True)]
+    starts = np.zeros(terms + 1, np.int64)
+    np.cumsum(np.sum(sizes, axis=0), out=starts[1:])
+    texts, amounts = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
+    free = starts[:-1].copy()
+    for (piece, to), stays, size in zip(pieces, kept, sizes, strict=True):
+        # Those of a term stand together in their old order, and so they will in the new place.
+        places = np.arange(size.sum()) + np.repeat(free - (np.cumsum(size) - size), size)
+        texts[places] = to[piece.texts[stays]]
+        amounts[places] = piece.amounts[stays]
+        free += size
+        lengths[to[to >= 0]] = piece.lengths[to >= 0]
+    return Postings(starts, texts, amounts, lengths)
+
+
+def _sizes(piece: Postings, stays: NDArray[np.bool_], terms: int) -> NDArray[np.int64]:
+    """Of each term, how many of its postings stay."""
+    before = np.append(0, np.cumsum(stays))
+    sizes = np.zeros(terms, np.int64)
+    sizes[: len(piece.starts) - 1] = np.diff(before[piece.starts])
+    return sizes
 
 
 def _sorted(numbers: Places, places: Places, amounts: Floats, count: int, terms: int) -> Postings:
@@ -138,15 +156,16 @@ def _sorted(numbers: Places, places: Places, amounts: Floats, count: int, terms:
     return Postings(starts, texts, summed.astype(np.float32), lengths.astype(np.float32))
 
 
-class Texts(Protocol):
-    """What can be scored: each text has a place."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Hits:
+    """Where a few terms stand: runs of texts, each run of one term; no text is in two runs of a term."""
 
-    lengths: Floats
-    count: int
-    """How many there are; some places may be empty."""
-
-    def find(self, term: int) -> tuple[Places, Floats]:
-        """The places of the texts with a term, and how much of it they have."""
+    terms: NDArray[np.int64]
+    """Of each run, which of them it is of; a term that no text has is of none."""
+    sizes: NDArray[np.int64]
+    """Of each run, how many texts it has: one or more."""
+    places: Places
+    amounts: Floats
 
 
 class Field:
@@ -163,44 +182,36 @@ class Field:
             len(piece.lengths) if there is None else int(np.count_nonzero(there)) for piece, there in pieces
         )
 
-    def find(self, term: int) -> tuple[Places, Floats]:
-        """The places of the texts with a term, and how much of it they have."""
-        found: list[tuple[Places, Floats]] = []
+    def find(self, terms: Sequence[int]) -> Hits:
+        """Where terms stand, and how much of each."""
+        asked = np.asarray(terms, np.int64)
+        runs: list[int] = []
+        firsts: list[int] = []
+        places, amounts = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
         first = 0
-        for piece, there in self._pieces if term != UNKNOWN else ():
-            texts, amounts = piece.of(term)
-            if there is not None and len(texts):
-                kept = there[texts]
-                texts, amounts = texts[kept], amounts[kept]
-            if len(texts):
-                found.append((texts + np.int32(first) if first else texts, amounts))
+        for piece, there in self._pieces:
+            known = np.flatnonzero((asked >= 0) & (asked < len(piece.starts) - 1))
+            starts, ends = piece.starts[asked[known]], piece.starts[asked[known] + 1]
+            for run, start, end in zip(known.tolist(), starts.tolist(), ends.tolist(), strict=True):
+                texts, some = piece.texts[start:end], piece.amounts[start:end]
+                if there is not None:
+                    kept = there.take(texts)
+                    texts, some = texts[kept], some[kept]
+                if len(texts):
+                    runs.append(run)
+                    firsts.append(first)
+                    places.append(texts)
+                    amounts.append(some)
             first += len(piece.lengths)
-        if len(found) == 1:
-            return found[0]
-        if not found:
-            return np.zeros(0, np.int32), np.zeros(0, np.float32)
-        places, amounts_found = zip(*found, strict=True)
-        return np.concatenate(places), np.concatenate(amounts_found)
-
-
-class Groups:
-    """Texts taken together, such as those of a file, each group as if it were one text."""
-
-    def __init__(self, field: Field, group_of: Places, count: int) -> None:
-        self._field = field
-        self._group_of = group_of
-        self.count = count
-        self.lengths = self._summed(group_of, field.lengths)
-
-    def find(self, term: int) -> tuple[Places, Floats]:
-        """The places of the groups with a term, and how much of it they have."""
-        places, amounts = self._field.find(term)
-        of_groups = self._summed(self._group_of[places], amounts)
-        having = np.flatnonzero(of_groups).astype(np.int32)
-        return having, of_groups[having]
-
-    def _summed(self, groups: Places, amounts: Floats) -> Floats:
-        return np.bincount(groups, amounts, minlength=self.count).astype(np.float32)
+        sizes = np.fromiter(map(len, places[1:]), np.int64, len(runs))
+        found = np.concatenate(places)
+        found += np.repeat(np.asarray(firsts, np.int32), sizes)
+        return Hits(
+            terms=np.asarray(runs, np.int64),
+            sizes=sizes,
+            places=found,
+            amounts=np.concatenate(amounts),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,42 +227,36 @@ class Match:
         return self.scores / np.float32(best) if best else self.scores
 
 
-def match(texts: Texts, query: Sequence[Sequence[int]]) -> Match:
+def match(texts: Field, query: Sequence[Sequence[int]]) -> Match:
     """The scores of texts for a query of some segments, each a few terms: the root of the sum of their squares.
 
     A long query has many thoughts, and a text is about one of them; a plain sum would prefer the texts that
     have something of each. As for the ideal, who asks in many words does not expect all of them.
     """
-    known: dict[int, tuple[float, Places, Floats]] = {}
     average = np.float32(float(texts.lengths.sum(dtype=np.float64)) / max(1, texts.count) or 1.0)
-    squares = np.zeros_like(texts.lengths)
+    squares = np.zeros(len(texts.lengths))
     ideal = 0.0
     for terms in query:
-        scores = np.zeros_like(squares)
-        idfs = []
-        for term in terms:
-            if term not in known:
-                known[term] = _scored(texts, term, average)
-            idf, places, parts = known[term]
-            idfs.append(idf)
-            scores[places] += parts
+        idfs, scores = _scored(texts, terms, average)
         ideal = max(ideal, sum(sorted(idfs)[-_EXPECTED_TERMS:]) / (1 + K1))
-        if len(query) == 1:
-            return Match(scores, ideal)
         squares += np.square(scores, out=scores)
-    return Match(np.sqrt(squares, out=squares), ideal)
+    return Match(np.sqrt(squares, out=squares).astype(np.float32), ideal)
 
 
-def _scored(texts: Texts, term: int, average: np.float32) -> tuple[float, Places, Floats]:
-    """What a term is worth, where it stands, and what it adds there."""
+def _scored(texts: Field, terms: Sequence[int], average: np.float32) -> tuple[list[float], NDArray[np.float64]]:
+    """What each term is worth, and the sum of what they add to each text."""
     from bm25s.scoring import _select_idf_scorer, _select_tfc_scorer
 
-    places, amounts = texts.find(term)
-    idf = _select_idf_scorer("lucene")(len(places), N=texts.count)
-    shares = _select_tfc_scorer("lucene")(
-        amounts, texts.lengths[places], average, np.float32(K1), np.float32(B)
+    hits = texts.find(terms)
+    often = np.bincount(hits.terms, hits.sizes, minlength=len(terms)).astype(int).tolist()
+    idf_of = _select_idf_scorer("lucene")
+    idfs = [idf_of(times, N=texts.count) for times in often]
+    parts = _select_tfc_scorer("lucene")(
+        hits.amounts, texts.lengths.take(hits.places), average, np.float32(K1), np.float32(B)
     )
-    return idf, places, np.float32(idf) * shares
+    parts *= np.repeat(np.asarray(idfs, np.float32)[hits.terms], hits.sizes)
+    scores = np.bincount(hits.places, parts, minlength=len(texts.lengths))
+    return idfs, scores.astype(np.float64, copy=False)
 
 
 def asked(vocabulary: Vocabulary, query: str) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """How much each node of a memory has to do with a query, or with another node."""
 
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -67,7 +67,9 @@ class Index:
         self._embedder = embedder
         self._vectors = vectors() if embedder and vectors else None
         self._weights = weights or default_weights()
-        self._corpus = Corpus(self._weights.ancestor_words)
+        self._corpus = Corpus(
+            ancestor_weight=self._weights.ancestor_words, half_life_days=self._weights.half_life_days
+        )
         self._lock = Lock()
 
     def to_query(self, documents: Sequence[Document], query: str) -> Scores:
@@ -110,8 +112,9 @@ def joined(
 ) -> Floats:
     """The relevance of every node, from all that says something of it."""
     full = weights.full_match
-    own: Floats = weights.words * match(snapshot.texts, terms).shares(full)[snapshot.rows]
-    own += weights.title * match(snapshot.titles, terms).shares(full)[snapshot.rows]
+    by_row = weights.words * match(snapshot.texts, terms).shares(full)
+    by_row += weights.title * match(snapshot.titles, terms).shares(full)
+    own: Floats = by_row[snapshot.rows]
     whole = weights.words + weights.title
     if similarity is not None:
         own += weights.meaning * _nearness(similarity, weights)
@@ -120,13 +123,13 @@ def joined(
     best = float(own.max())
     if not best:
         return own
-    files = match(snapshot.files, terms).shares(full)
+    files = match(snapshot.files, terms).shares(full)[snapshot.file_rows]
     # What the file that matches least has, all have: it tells nothing.
-    lifted: Floats = own + weights.document * (files - files.min())[snapshot.document_of]
-    lifted[snapshot.below] += _lift(snapshot, own, weights)
+    lifted: Floats = own + np.repeat(weights.document * (files - files.min()), snapshot.sizes)
+    lifted += _lift(snapshot, own, weights)
     # The best keeps what it has by itself: where everything matches badly, standing together is no merit.
     lifted *= best / float(lifted.max())
-    lifted *= 1 - weights.recency * (1 - np.exp2(snapshot.age_days / -weights.half_life_days))
+    lifted *= 1 - weights.recency + weights.recency * snapshot.youth
     return lifted
 
 
@@ -143,24 +146,8 @@ def _nearness(similarity: Floats, weights: Weights) -> Floats:
 
 
 def _lift(snapshot: Snapshot, own: Floats, weights: Weights) -> Floats:
-    """What each node that has a parent has from it, and from the mean of all that stand beside it."""
-    sums = np.bincount(snapshot.parents, own[snapshot.below], minlength=len(own))
-    means = sums[snapshot.parents] / snapshot.siblings
-    lift = weights.parent * own[snapshot.parents] + weights.siblings * means
-    return lift.astype(np.float32)
-
-
-def tree_distances(focus: Node, nodes: Iterable[Node]) -> NDArray[np.int32]:
-    """How many steps from parent to child or back lie between a node and each of others.
-
-    Files are children of the memory. Parents come before their children, as in documents.
-    """
-    above = {id(node): steps for steps, node in enumerate((focus, *focus.ancestors()))}
-    known: dict[int, int] = {}
-    for node in nodes:
-        steps = above.get(id(node))
-        if steps is None:
-            parent = id(node.parent) if node.parent else 0
-            steps = known.get(parent, above.get(parent, len(above))) + 1
-        known[id(node)] = steps
-    return np.fromiter(known.values(), np.int32, len(known))
+    """What each node has from its parent, and from the mean of all that stand in that."""
+    sums = np.bincount(snapshot.parents, own * snapshot.below, minlength=len(own)).astype(np.float32)
+    given = weights.parent * own + weights.siblings * sums * snapshot.per_child
+    lift: Floats = given[snapshot.parents] * snapshot.below
+    return lift

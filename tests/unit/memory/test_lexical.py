@@ -12,10 +12,10 @@ from foveate.memory.lexical import (
     UNKNOWN,
     B,
     Field,
-    Groups,
     Match,
     Vocabulary,
     asked,
+    grouped,
     match,
     merged,
     postings,
@@ -77,12 +77,14 @@ def test_scores_depend_on_the_texts_that_are_there_and_not_on_how_they_came(
 @given(_texts)
 def test_a_group_is_scored_as_if_it_were_one_text(texts: list[list[str]]) -> None:
     vocabulary = Vocabulary()
-    field = _field(texts, vocabulary)
+    apart = postings([[(1.0, vocabulary.learn(" ".join(text)))] for text in texts], vocabulary)
     group_of = np.arange(len(texts), dtype=np.int32) // 2
-    groups = Groups(field, group_of, int(group_of.max()) + 1)
+    together = Field([(grouped(apart, group_of, int(group_of.max()) + 1), None)])
     joined = [list(chain(*texts[first : first + 2])) for first in range(0, len(texts), 2)]
-    query = [vocabulary.terms("anchor basket")]
-    np.testing.assert_array_equal(match(groups, query).scores, match(_field(joined, vocabulary), query).scores)
+    query = [vocabulary.terms("anchor basket"), vocabulary.terms("copper zebra")]
+    np.testing.assert_array_equal(
+        match(together, query).scores, match(_field(joined, vocabulary), query).scores
+    )
 
 
 def test_a_segment_matched_well_counts_more_than_a_bit_of_each() -> None:

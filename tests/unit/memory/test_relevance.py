@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from foveate.errors import UpstreamTimeout
 from foveate.memory.embedding import Embedder
-from foveate.memory.nodes import Document, Node
-from foveate.memory.relevance import Index, default_weights, tree_distances
+from foveate.memory.nodes import Document
+from foveate.memory.relevance import Index, default_weights
 from tests.unit.memory.planted import LONG_AGO, Sown, planted
 
 _JUNK = "quuxly zorbing flimflam"
@@ -258,22 +258,6 @@ def test_every_weight_is_said_and_explained(root: Path) -> None:
         assert re.search(rf"^#.*\n{name} = ", text, re.MULTILINE), f"no comment above {name}"
     weights = default_weights()
     assert weights.words + weights.meaning + weights.title == pytest.approx(1)
-
-
-def _steps(one: Node, other: Node) -> int:
-    above = [one, *one.ancestors()]
-    others = [other, *other.ancestors()]
-    common = [node for node in above if node in others]
-    if not common:
-        return len(above) + len(others)
-    return above.index(common[0]) + others.index(common[0])
-
-
-@given(st.lists(_files, min_size=1, max_size=3), st.data())
-def test_distances_are_steps_along_the_tree(files: list[Document], data: st.DataObject) -> None:
-    nodes = [node for file in files for node in file.nodes]
-    focus = data.draw(st.sampled_from(nodes))
-    assert tree_distances(focus, nodes).tolist() == [_steps(focus, node) for node in nodes]
 
 
 def test_the_default_embedder_is_only_made_when_asked() -> None:
