@@ -126,8 +126,8 @@ def test_a_focus_whose_title_does_not_fit_is_exit_code_3_and_the_numbers(run: An
 
 @pytest.mark.parametrize("suffix", ["org", "md"])
 def test_a_heading_40_deep_is_shown_with_all_it_stands_in(run: Any, notes: Path, suffix: str) -> None:
-    """Markdown has six levels, and a heading in the seventh is a text."""
-    mark, deepest = ("*", 40) if suffix == "org" else ("#", 6)
+    """Markdown has six levels, of which the first is the title of the file."""
+    mark, deepest, below_file = ("*", 40, 1) if suffix == "org" else ("#", 6, 0)
     deep = "".join(f"{mark * level} Level {level}\nText {level}.\n" for level in range(1, deepest + 1))
     (notes / f"deep.{suffix}").write_text(deep, encoding="utf-8")
     outcome = run("memory", "render", notes, "--focus", f"Level {deepest}")
@@ -136,9 +136,9 @@ def test_a_heading_40_deep_is_shown_with_all_it_stands_in(run: Any, notes: Path,
     assert outcome.code == 0
     assert f"Text {deepest}." in lines
     for level in range(1, deepest + 1):
-        assert any(re.match(rf"\*{{{level + 1}}} Level {level}(?: |$)", line) for line in lines)
+        assert any(re.match(rf"\*{{{level + below_file}}} Level {level}(?: |$)", line) for line in lines)
     listed = run("memory", "outline", notes).out.splitlines()
-    assert any(line.startswith(f"{'  ' * deepest}Level {deepest}  <<") for line in listed)
+    assert any(line.startswith(f"{'  ' * (deepest - 1 + below_file)}Level {deepest}  <<") for line in listed)
 
 
 def test_a_heading_2000_deep_is_no_traceback(run: Any, notes: Path) -> None:

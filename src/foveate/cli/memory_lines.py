@@ -90,7 +90,8 @@ def outline_lines(nodes: Iterable[Node], depth: int | None, look: Look) -> Itera
         if not level:
             count = _count(document)
             line = _painted(line, _BOLD, look)
-            holds = f"{len(document.nodes):,} nodes, {number(count.tokens, count.exact)} tokens"
+            held = len(document.nodes)
+            holds = f"{held:,} node{'s' * (held != 1)}, {number(count.tokens, count.exact)} tokens"
             yield _GAP.join(filter(None, (line, id_, tags, look.plain(document.key), holds)))
         else:
             yield _GAP.join(filter(None, (line, id_, tags)))

@@ -3,10 +3,9 @@
 import re
 
 from foveate.memory.nodes import Node
-from foveate.memory.outline import StampKind
+from foveate.memory.stamps import read_planning
 from foveate.memory.view import ViewFormat
 
-_PLANNING = re.compile(rf"^[ \t]*(?:{'|'.join(kind.name for kind in StampKind)}):[^\n]*$", re.MULTILINE)
 # What would be taken for a heading of the view, and is none. Org knows a star after a blank as a list.
 _STARS = re.compile(r"^(?=\*+[ \t])", re.MULTILINE)
 _HASHES = re.compile(r"^(?=#{1,6}(?:[ \t]|$))", re.MULTILINE)
@@ -14,8 +13,10 @@ _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z
 _MARKDOWN_LEVELS = 6
 
 
-def heading(node: Node, form: ViewFormat, depth: int, score: float | None = None) -> str:
-    """The heading of a node, with its state, tags and id; with a score, what it promoted the node by."""
+def heading(
+    node: Node, form: ViewFormat, depth: int, score: float | None = None, *, shows_id: bool = True
+) -> str:
+    """The heading of a node, with its state, tags and id; with a score, also what it is shown for."""
     entry = node.entry
     title = " ".join(node.title.split())
     words = [entry.todo, f"[#{entry.priority}]" if entry.priority else "", title]
@@ -23,21 +24,29 @@ def heading(node: Node, form: ViewFormat, depth: int, score: float | None = None
     tags = f" :{':'.join(entry.tags)}:" if entry.tags else ""
     if form is ViewFormat.MARKDOWN:
         said = f" score={score:.2f}" if score is not None else ""
-        return f"{'#' * min(depth + 1, _MARKDOWN_LEVELS)} {line}{tags} {{#{node.id}{said}}}"
+        shown = f" {{#{node.id}{said}}}" if shows_id or said else ""
+        return f"{'#' * min(depth + 1, _MARKDOWN_LEVELS)} {line}{tags}{shown}"
     stars = "*" * (depth + 1)
     if score is None:
-        return f"{stars} {line} <<{node.id}>>{tags}"
+        return f"{stars} {line}{f' <<{node.id}>>' if shows_id else ''}{tags}"
     drawer = f":PROPERTIES:\n:ID: {node.id}\n:SEMANTIC_SCORE: {score:.2f}\n:END:"
     return f"{stars} {line}{tags}\n{drawer}"
 
 
-def body(node: Node, form: ViewFormat) -> str:
-    """What stands below the heading of a node that is shown in full: its planning and its content."""
+def planning(node: Node) -> str:
+    """When a node is scheduled, due or was closed, as it is written below its heading."""
     entry = node.entry
-    between = node.document.outline.text[entry.body : entry.content]
-    planning = [line.strip() for line in _PLANNING.findall(between)] if entry.stamps else []
-    content = node.content
-    return "\n".join([*planning, _shielded(content, form)] if content else planning)
+    if not entry.stamps:
+        return ""
+    # Those of a file may stand in its front matter.
+    start = entry.body if entry.level else entry.start
+    lines = map(str.strip, node.document.outline.text[start : entry.content].splitlines())
+    return "\n".join(line for line in lines if read_planning(line))
+
+
+def content(node: Node, form: ViewFormat) -> str:
+    """What a node says below that."""
+    return _shielded(node.content, form)
 
 
 def _shielded(content: str, form: ViewFormat) -> str:

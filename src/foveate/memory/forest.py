@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +13,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# About a page and a half.
-_AREA_CHARS = 6000
+SHORT_CHARS = 6000
+"""A file that is no longer, about a page and a half, is one thing to a reader."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -30,8 +29,6 @@ class Columns:
     chars: "NDArray[np.int32]"
     """Of its own content."""
     modified: "NDArray[np.float64]"
-    area: "NDArray[np.int32]"
-    """The first node of the area that a node is in."""
 
 
 def columns(document: Document) -> Columns:
@@ -44,28 +41,13 @@ def columns(document: Document) -> Columns:
         depth[place] = depth[above] + 1 if above >= 0 else 0
     for place in range(len(nodes) - 1, 0, -1):
         end[parent[place]] = max(end[parent[place]], end[place])
-    chars = [node.entry.end - node.entry.content for node in nodes]
     return Columns(
         parent=np.array(parent, np.int32),
         depth=np.array(depth, np.int32),
         end=np.array(end, np.int32),
-        chars=np.array(chars, np.int32),
-        area=np.array(_areas(end, chars), np.int32),
+        chars=np.array([node.entry.end - node.entry.content for node in nodes], np.int32),
         modified=np.array([_seconds(node) for node in nodes], np.float64),
     )
-
-
-def _areas(end: Sequence[int], chars: Sequence[int]) -> list[int]:
-    """For each node the first of its area: the largest branch that is short enough to be read as one thing."""
-    below = [0, *accumulate(chars)]
-    areas: list[int] = []
-    at = 0
-    while at < len(end):
-        is_short = below[end[at]] - below[at] <= _AREA_CHARS
-        until = end[at] if is_short else at + 1
-        areas += [at] * (until - at)
-        at = until
-    return areas
 
 
 def _seconds(node: Node) -> float:
@@ -125,9 +107,14 @@ class Forest:
         return self._joined([each.chars for each in self._each()])
 
     @cached_property
-    def area(self) -> "NDArray[np.int64]":
-        """The first node of the area that each is in: a branch that is short enough to be read as one thing."""
-        return self._joined([each.area for each in self._each()]) + self.starts[self.document_of]
+    def pieces(self) -> "NDArray[np.int64]":
+        """Where each piece begins that is read as one thing: a short file, or a node of a longer one."""
+        if not len(self.starts[:-1]):
+            return np.zeros(0, np.int64)
+        chars = np.array([len(document.outline.text) for document in self.documents])
+        is_long = np.repeat(chars > SHORT_CHARS, np.diff(self.starts))
+        is_long[self.starts[:-1][np.diff(self.starts) > 0]] = True
+        return np.flatnonzero(is_long)
 
     @cached_property
     def modified(self) -> "NDArray[np.float64]":
@@ -140,12 +127,12 @@ class Forest:
         """All nodes: the least deep first, of equals the newest, of those the first."""
         return np.lexsort((-self.modified, self.depth))
 
-    def place(self, node: Node) -> int:
-        """Where a node stands in the row."""
-        document = next(number for number, each in enumerate(self.documents) if each is node.document)
-        return int(self.starts[document]) + next(
-            i for i, each in enumerate(node.document.nodes) if each is node
-        )
+    def place(self, node: Node) -> int | None:
+        """Where a node stands in the row; None where its document is not one of these."""
+        for document, start in zip(self.documents, self.starts.tolist(), strict=False):
+            if document is node.document:
+                return int(start) + next(i for i, each in enumerate(document.nodes) if each is node)
+        return None
 
     def path(self, place: int) -> list[int]:
         """In what a node stands, the document first."""

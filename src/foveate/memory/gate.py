@@ -6,7 +6,6 @@ left to every reader to skip: it is gone, its text too, so that no reader can fo
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Self
 from unicodedata import normalize
 
@@ -45,9 +44,7 @@ class Gate:
     def is_private(self, tag: str) -> bool:
         """Whether a tag is one of these, with or without colons, in any case, or below one (`private/x`)."""
         bare = _bare(tag)
-        return bare in self.tags or (
-            "/" in bare and not self.tags.isdisjoint(accumulate(bare.split("/"), _below))
-        )
+        return bare in self.tags or ("/" in bare and any(bare.startswith(f"{each}/") for each in self.tags))
 
     def admitted(self, outline: Outline) -> PublicOutline:
         """What may be seen of `outline`, with a text that holds nothing else.
@@ -66,10 +63,6 @@ class Gate:
             return PublicOutline(outline.text, outline.entries, outline.problems)
         pieces = [outline.text[entry.start : entry.end] for entry in kept]
         return PublicOutline("".join(pieces), _moved(kept), ())
-
-
-def _below(above: str, tag: str) -> str:
-    return f"{above}/{tag}"
 
 
 def _moved(entries: Iterable[Entry]) -> list[Entry]:

@@ -35,13 +35,13 @@ _CHARS_PER_TOKEN = 4
 # What is near to the focus has a quarter of the limit, or more in steps: so what is far stays as it is while
 # the focus moves from one node to the next.
 _NEAR_PART, _STEPS = 4, 16
-# What stands after it has a third of what is left; more only where before it there is not as much to show.
-_AFTER_PART = 3
+# What stands after it has a quarter of what is left; more only where before it there is not as much to show.
+_AFTER_PART = 4
 # So much can go to what is similar to the focus, wherever it stands.
 _SIMILAR_PART = 16
 _ROUNDS = 2
-_FEW_AREAS = 64
-# After so many areas that do not fit, hardly any other will.
+_FEW_PIECES = 64
+# After so many that do not fit, hardly any other will.
 _PATIENCE = 8
 _SMALL_PART = 64
 
@@ -51,7 +51,7 @@ class Wish:
     """What a view is to show; places are those of the forest, and `inside` where it begins and ends.
 
     `relevance` and `similarity` have a number for each node. `lines` gives the numbers of the lines of a node's
-    body, the most relevant first.
+    content, the most relevant first.
     """
 
     inside: tuple[int, int]
@@ -108,31 +108,35 @@ def _fill_titles(page: Page, depths: "Iterable[NDArray[np.int64]]", room_tokens:
 
 
 def _fill_by_relevance(page: Page, wish: Wish, relevance: "NDArray[np.float32]", limit_tokens: int) -> None:
-    """Show the areas that match best, each whole; of the first that has no room, the nodes that match best."""
+    """Show what matches best, short files whole; of the first that has no room, the nodes that match best."""
     forest, (first, last) = page.forest, wish.inside
-    tokens = forest.chars / _CHARS_PER_TOKEN + 2 * _LEAST_TITLE_TOKENS
-    starts = np.unique(np.maximum(forest.area[first:last], first))
-    if not len(starts):
+    if first == last:
         return
+    tokens = forest.chars[first:last] / _CHARS_PER_TOKEN + 2 * _LEAST_TITLE_TOKENS
+    wanted = relevance[first:last]
+    starts = forest.pieces
+    starts = np.append(first, starts[(starts > first) & (starts < last)])
     ends = np.append(starts[1:], last)
-    area_tokens = np.add.reduceat(tokens[first:last], starts - first)
-    area_relevance = np.maximum.reduceat(relevance[first:last], starts - first)
-    best = _best(area_relevance, area_tokens, max(limit_tokens // _LEAST_TITLE_TOKENS, _FEW_AREAS))
+    piece_tokens = np.add.reduceat(tokens, starts - first)
+    # What is short is as relevant as the best of it and as all of it, half and half.
+    means = np.add.reduceat(wanted * tokens, starts - first) / piece_tokens
+    wanted_pieces = (np.maximum.reduceat(wanted, starts - first) + means) / 2
     missed = 0
-    for area in best:
-        start, end = int(starts[area]), int(ends[area])
-        is_small = area_tokens[area] <= limit_tokens * _LARGEST_PART
+    for piece in _best(wanted_pieces, piece_tokens, max(limit_tokens // _LEAST_TITLE_TOKENS, _FEW_PIECES)):
+        start, end = int(starts[piece]), int(ends[piece])
+        is_small = piece_tokens[piece] <= limit_tokens * _LARGEST_PART
         if is_small and page.put_together(range(start, end), limit_tokens):
             continue
         if not missed:
-            nodes = [start + place for place in _best(relevance[start:end], tokens[start:end], end - start)]
+            inside = slice(start - first, end - first)
+            nodes = [start + place for place in _best(wanted[inside], tokens[inside], end - start)]
             _fill_whole(page, wish, nodes, limit_tokens)
         missed += 1
         if missed > _PATIENCE:
             break
 
 
-def _best(relevance: "NDArray[np.float32]", tokens: "NDArray[np.float64]", most: int) -> list[int]:
+def _best(relevance: "NDArray[np.floating]", tokens: "NDArray[np.float64]", most: int) -> list[int]:
     """The most relevant for their tokens, the best first, but for what is not relevant at all."""
     worth = np.exp(_SHARPNESS * relevance) / tokens**_LENGTH
     found = np.flatnonzero(relevance > _IRRELEVANT)
@@ -145,23 +149,25 @@ def _best(relevance: "NDArray[np.float32]", tokens: "NDArray[np.float64]", most:
 def _fill_whole(page: Page, wish: Wish, places: Sequence[int], limit_tokens: int) -> None:
     """Show nodes whole as long as there is room, and of the first that has none an excerpt."""
     largest = int(limit_tokens * _LARGEST_PART)
+    shows_some = any(block.level is Level.FULL for block in page.blocks.values())
     run: list[int] = []
-    has_room = True
-    for place in places:
-        if page.forest.chars[place] <= largest * _CHARS_PER_TOKEN:
+    for place in [*places, None]:
+        if place is not None and page.forest.chars[place] <= largest * _CHARS_PER_TOKEN:
             run.append(place)
             continue
-        missed = page.put_all(run, Level.FULL, limit_tokens)
-        run = []
+        # Of what matches best something is shown, also where there would be room for all of something else.
+        missed = page.put_all(run, Level.FULL, limit_tokens, patience=_PATIENCE if shows_some else 0)
         if missed is not None:
-            places = [missed]
-            break
+            page.count()
+            _put_excerpt(page, wish, missed, limit_tokens)
+            page.put_all(run, Level.FULL, limit_tokens)
+            return
+        run = []
         # To find the best lines of a long text takes a while, which would be for nothing from now on.
-        has_room = has_room and _put_excerpt(page, wish, place, min(limit_tokens, page.used_tokens + largest))
-    missed = page.put_all(run, Level.FULL, limit_tokens)
-    if missed is not None:
-        page.count()
-        _put_excerpt(page, wish, missed, limit_tokens)
+        if place is not None and not _put_excerpt(
+            page, wish, place, min(limit_tokens, page.used_tokens + largest)
+        ):
+            return
 
 
 def _put_excerpt(page: Page, wish: Wish, place: int, room_tokens: int) -> bool:

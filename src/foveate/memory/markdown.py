@@ -9,6 +9,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from foveate.memory.commonmark import Found, headings
 from foveate.memory.doubts import mentioned, mentions, part
 from foveate.memory.front import read_front
@@ -53,13 +55,37 @@ _SAID_TAGS = re.compile(r"^[ \t*_>-]{0,9}(?:tags?|keywords)[*_]{0,2}[ \t]*:(.*)$
 
 
 def parse_markdown(text: str, gate: Gate, *, name: str = "") -> Outline:
-    """What a Markdown file says; `name` is its title where its front matter has none.
+    """What a Markdown file says; `name` is its title where it has none.
+
+    Its title stands in its front matter. Where it does not, a first heading that has no other beside it is the
+    title, and what stands below it is the text of the file.
 
     Text in a fence, a quote, a list or HTML has no headings, unless they have a privacy tag. A line of tags
     counts for the heading it stands below, or at the top for the file; where it stands elsewhere and has a
     privacy tag, for the file as well.
     """
     return _Reading(text, gate).outline(name)
+
+
+def _is_titled(preamble: str, entries: Sequence[Entry]) -> bool:
+    """Whether the first heading is the title of the whole file: nothing stands before it or beside it."""
+    if preamble.strip() or not entries or entries[0].level != 1:
+        return False
+    return all(entry.level > 1 for entry in entries[1:])
+
+
+def _titled(file: Entry, first: Entry) -> Entry:
+    """The file with what its first heading says, which is all about the file."""
+    has_id = bool(file.properties.get("ID", "").strip())
+    return replace(
+        first,
+        start=file.start,
+        level=0,
+        title=first.title or file.title,
+        tags=tuple(dict.fromkeys(file.tags + first.tags)),
+        properties=file.properties if has_id else {**file.properties, **first.properties},
+        stamps=file.stamps + first.stamps,
+    )
 
 
 class _Below(NamedTuple):
@@ -108,6 +134,8 @@ class _Reading:
             properties=self._front.properties,
             stamps=self._front.stamps + below.stamps,
         )
+        if not self._front.title and is_read and _is_titled(self._body[below.content : ends[0]], entries):
+            file, *entries = _titled(file, entries[0]), *entries[1:]
         return Outline(self._text, [file, *entries], self._problems.told())
 
     def _at(self, place: int) -> int:

@@ -16,7 +16,7 @@ from foveate.memory.nodes import Node
 from foveate.memory.queries import Query, active_projects, found, recent_tasks
 from foveate.memory.relevance import Index, Scores
 from foveate.memory.rendering import Look, render
-from foveate.memory.view import View, ViewFormat
+from foveate.memory.view import DEFAULT_LIMIT_TOKENS, View, ViewFormat
 from foveate.tokens.families import counter_for
 from foveate.tokens.gauge import gauge_for
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 THRESHOLD_VARIABLE = "CONTEXT_SEMANTIC_THRESHOLD"
 DEFAULT_THRESHOLD = 0.75
-DEFAULT_LIMIT_TOKENS = 2000
 
 
 class Memory:
@@ -35,8 +34,9 @@ class Memory:
     Safe to share between threads. What is rendered and found is as of the last `refresh`.
     """
 
-    def __init__(self, library: Library, index: Index) -> None:
+    def __init__(self, library: Library, gate: Gate, index: Index) -> None:
         self._library = library
+        self._gate = gate
         self._index = index
         self._forest = Forest.of(library.documents)
         self._lock = Lock()
@@ -51,9 +51,10 @@ class Memory:
         """
         if not paths:
             raise BadOption("a memory is read from files or folders: name at least one")
-        library = Library(paths, Gate.adding(private))
+        gate = Gate.adding(private)
+        library = Library(paths, gate)
         library.refresh()
-        return cls(library, index or Index())
+        return cls(library, gate, index or Index())
 
     def refresh(self) -> Changes:
         """Read again what has changed, and only that."""
@@ -67,6 +68,15 @@ class Memory:
     def version(self) -> str:
         """Another one after every change of the memory."""
         return self._library.version
+
+    @property
+    def privacy_tags(self) -> frozenset[str]:
+        """The tags of what is not in it."""
+        return self._gate.tags
+
+    def hides(self, tag: str) -> bool:
+        """Whether what has this tag is not in it."""
+        return self._gate.is_private(tag)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -140,9 +150,9 @@ class Memory:
         form = _format(format)
         inside = (0, len(forest.nodes))
         if scope is not None:
-            top = forest.place(self._meant(scope))
+            top = self._place(forest, scope)
             inside = (top, int(forest.end[top]))
-        place = None if focus is None else forest.place(self._meant(focus))
+        place = None if focus is None else self._place(forest, focus)
         if place is not None and not inside[0] <= place < inside[1]:
             raise BadOption(f"the focus {forest.nodes[place].id} is not in the scope")
         asked = query if query and query.strip() else None
@@ -161,8 +171,14 @@ class Memory:
             return self._index.to_query(forest.documents, query)
         return None if focus is None else self._index.to_node(forest.documents, forest.nodes[focus])
 
-    def _meant(self, wanted: str | Node) -> Node:
-        return self.node(wanted.id if isinstance(wanted, Node) else wanted)
+    def _place(self, forest: Forest, wanted: str | Node) -> int:
+        node = self.node(wanted.id if isinstance(wanted, Node) else wanted)
+        place = forest.place(node)
+        if place is None:  # another thread has just read its file again
+            place = next((place for place, each in enumerate(forest.nodes) if each.id == node.id), None)
+        if place is None:
+            raise BadOption(f"the node {node.id} has only just come into the memory: try again")
+        return place
 
     def active_projects(self) -> list[Node]:
         """The projects that are not done, in document order."""

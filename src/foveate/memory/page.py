@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from foveate.budget.cutting import Body, Parts, Room, cut
 from foveate.budget.sections import Keep
 from foveate.budget.standing import text_of
-from foveate.memory.blocks import body, heading
+from foveate.memory.blocks import content, heading, planning
 from foveate.memory.forest import Forest
 from foveate.memory.view import Level, View, ViewFormat, ViewNode
 from foveate.tokens.gauge import Gauge, Part
@@ -42,14 +42,19 @@ class Page:
     form: ViewFormat
     first: int = 0
     """What stands before this place is never shown."""
-    similarity: Mapping[int, float] = field(default_factory=dict)
-    """Of the nodes that are shown for it, which say so."""
+    promoted: Mapping[int, float] = field(default_factory=dict)
+    """The similarity of the nodes that are shown for it, which say so."""
     blocks: dict[int, Block] = field(default_factory=dict)
     """In the order in which they were put there."""
     used_tokens: int = 0
 
-    def put_all(self, places: Sequence[int], level: Level, room_tokens: int) -> int | None:
-        """Put those nodes on the page that fit in `room_tokens`; gives the first that did not."""
+    def put_all(
+        self, places: Sequence[int], level: Level, room_tokens: int, *, patience: int = _PATIENCE
+    ) -> int | None:
+        """Put those nodes on the page that fit in `room_tokens`; gives the first that did not.
+
+        After more than `patience` of these no others are tried.
+        """
         missed: list[int] = []
         for start in range(0, len(places), _BATCH):
             batch = [place for place in places[start : start + _BATCH] if self._adds(place, level)]
@@ -57,14 +62,16 @@ class Page:
             for place, tape in zip(batch, tapes, strict=True):
                 if not self._put(place, Block(level, (tape,), tape.total.upper + 1), room_tokens):
                     missed.append(place)
-                if len(missed) > _PATIENCE:
+                if len(missed) > patience:
                     return missed[0]
         return missed[0] if missed else None
 
     def put_together(self, places: Sequence[int], room_tokens: int) -> bool:
         """Put nodes that follow each other on the page, all of them whole or none."""
         adding = [place for place in places if self._adds(place, Level.FULL)]
-        tapes = self.gauge.tapes([self._text(place, Level.FULL) for place in adding])
+        # One id is enough for all of it: whoever wants to see more of it has it.
+        texts = [self._text(place, Level.FULL, shows_id=place == places[0]) for place in adding]
+        tapes = self.gauge.tapes(texts)
         blocks = {
             place: Block(Level.FULL, (tape,), tape.total.upper + 1)
             for place, tape in zip(adding, tapes, strict=True)
@@ -81,11 +88,11 @@ class Page:
     def put_excerpt(self, place: int, room_tokens: int, relevant: Sequence[int] | None = None) -> bool:
         """Put the largest piece of a node on the page that fits: its first lines, or those that are `relevant`.
 
-        `relevant` are the numbers of lines of its body, the most relevant first. Where there is no room for
+        `relevant` are the numbers of lines of its content, the most relevant first. Where there is no room for
         more than the heading nothing is put there.
         """
         tape = self.gauge.tape(self._text(place, Level.FULL))
-        head = len(self._text(place, Level.TITLE))
+        head = len(self._opening(place))
         above = sum(block.tokens for block in self._missing_above(place).values())
         room = Room(self.gauge, room_tokens - self.used_tokens - above - 1)
         piece = Body(tape=tape, keep=Keep.HEAD, start=0, end=len(tape.text.rstrip()))
@@ -134,11 +141,17 @@ class Page:
             ),
         )
 
-    def _text(self, place: int, level: Level) -> str:
+    def _text(self, place: int, level: Level, *, shows_id: bool = True) -> str:
         node = self.forest.nodes[place]
-        head = heading(node, self.form, int(self.forest.depth[place]), self.similarity.get(place))
-        said = body(node, self.form) if level is Level.FULL else ""
-        return f"{head}{_BETWEEN}{said}" if said else head
+        if level is Level.TITLE:
+            return heading(node, self.form, int(self.forest.depth[place]))
+        return _joined(self._opening(place, shows_id=shows_id), content(node, self.form))
+
+    def _opening(self, place: int, *, shows_id: bool = True) -> str:
+        """What is shown of a node before its content, whatever is cut of that."""
+        node, depth = self.forest.nodes[place], int(self.forest.depth[place])
+        head = heading(node, self.form, depth, self.promoted.get(place), shows_id=shows_id)
+        return _joined(head, planning(node))
 
     def _adds(self, place: int, level: Level) -> bool:
         there = self.blocks.get(place)
@@ -172,6 +185,10 @@ class Page:
         for _, block in sorted(self.blocks.items()):
             found += [_BETWEEN, *block.parts]
         return found[1:]
+
+
+def _joined(*texts: str) -> str:
+    return _BETWEEN.join(filter(None, texts))
 
 
 def _ranked(piece: Body, head: int, relevant: Sequence[int]) -> Body:

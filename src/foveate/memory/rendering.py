@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foveate.errors import BudgetExceeded
-from foveate.memory.blocks import body, heading
+from foveate.memory.blocks import content, heading
 from foveate.memory.forest import Forest
 from foveate.memory.levels import Wish, fill, outline
 from foveate.memory.page import Page
@@ -65,7 +65,7 @@ def render(forest: Forest, look: Look, *, limit_tokens: int | None, form: ViewFo
         gauge,
         form,
         first=first,
-        similarity={place: float(similarity[place]) for place in similar.tolist() if place != look.focus},
+        promoted={place: float(similarity[place]) for place in similar.tolist() if place != look.focus},
     )
     if limit_tokens is None:
         outline(page, wish)
@@ -126,7 +126,7 @@ class _Lines:
 
     def ranked(self, place: int) -> Sequence[int]:
         """The numbers of the lines below its heading that are not blank, the most relevant first."""
-        lines = body(self._forest.nodes[place], self._form).split("\n")
+        lines = content(self._forest.nodes[place], self._form).split("\n")
         found = [self._wanted.intersection(words(line)) for line in lines]
         often = Counter(word for each in found for word in each)
         own = [sum(math.log1p(len(lines) / often[word]) for word in each) for each in found]

@@ -5,6 +5,9 @@ from enum import StrEnum
 
 from foveate.values import TokenCount
 
+DEFAULT_LIMIT_TOKENS = 2000
+"""How many tokens a view takes at most, unless somebody says otherwise."""
+
 
 class Level(StrEnum):
     """How much of a node is shown."""

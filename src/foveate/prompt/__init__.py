@@ -4,6 +4,7 @@ from foveate.prompt.awareness import awareness
 from foveate.prompt.inputs import CallKind, ContextInputs, PrefixInputs, ToolText
 from foveate.prompt.parts import PromptParts
 from foveate.prompt.rendering import Built, Missing, render_context, render_prefix
+from foveate.prompt.showing import context_inputs, showing
 from foveate.prompt.time import TimeAwareness, TimeOptions
 from foveate.prompt.workspace import Workspace, WorkspaceCacheOptions, Workspaces
 
@@ -21,6 +22,8 @@ __all__ = [
     "WorkspaceCacheOptions",
     "Workspaces",
     "awareness",
+    "context_inputs",
     "render_context",
     "render_prefix",
+    "showing",
 ]

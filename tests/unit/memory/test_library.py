@@ -41,7 +41,7 @@ def test_nothing_is_read_before_the_first_refresh(tmp_path: Path) -> None:
 
 
 def test_org_and_markdown_become_documents_by_key(tmp_path: Path) -> None:
-    write(tmp_path, {"b.org": "* Star\n", "a.md": "# Hash\n", "sub/c.markdown": "text\n", "empty.md": ""})
+    write(tmp_path, {"b.org": "* Star\n", "a.md": "x\n# Hash\n", "sub/c.markdown": "text\n", "empty.md": ""})
     os.utime(tmp_path / "a.md", (1_700_000_000, 1_700_000_000))
     library = loaded(tmp_path)
 

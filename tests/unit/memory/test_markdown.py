@@ -18,8 +18,8 @@ def outline(text: str) -> Outline:
 
 
 def entry(text: str) -> Entry:
-    """The first heading of a text."""
-    return outline(text).entries[1]
+    """What a heading says that is not the title of its file."""
+    return outline(f"Text before it.\n\n{text}").entries[1]
 
 
 def content(text: str, number: int = 1) -> str:
@@ -115,10 +115,10 @@ def test_an_id_stands_in_braces_at_the_end() -> None:
 )
 def test_planning_stands_below_a_heading_with_or_without_brackets(line: str) -> None:
     text = f"# A\n\n{line}\n\nText\n"
-    (stamp,) = entry(text).stamps
 
-    assert (stamp.kind, stamp.at, stamp.has_time) == (StampKind.DEADLINE, datetime(2026, 11, 20, 17), True)
-    assert content(text) == "\nText\n"
+    for (stamp,) in (entry(text).stamps, outline(text).entries[0].stamps):
+        assert (stamp.kind, stamp.at, stamp.has_time) == (StampKind.DEADLINE, datetime(2026, 11, 20, 17), True)
+    assert content(text, 0) == content(f"x\n\n{text}") == "\nText\n"
 
 
 def test_several_dates_and_impossible_ones_are_read_as_in_org() -> None:
@@ -131,7 +131,7 @@ def test_several_dates_and_impossible_ones_are_read_as_in_org() -> None:
 
 @pytest.mark.parametrize("below", ["DEADLINE: soon\n", "Deadline: 2026-11-20, ask Bob\n", "Text #a\n", "#1\n"])
 def test_what_is_not_understood_whole_stays_in_the_content(below: str) -> None:
-    assert content(f"# A\n{below}") == below
+    assert content(f"# A\n{below}", 0) == content(f"x\n# A\n{below}") == below
 
 
 def test_a_line_of_tags_counts_for_the_heading_above_or_at_the_top_for_the_file() -> None:
@@ -142,10 +142,101 @@ def test_a_line_of_tags_counts_for_the_heading_above_or_at_the_top_for_the_file(
     assert (content(text, 0), content(text)) == ("\nText\n", "Text\n#g\n")
 
 
-def test_a_file_without_front_matter_is_called_by_its_name_and_its_first_heading_is_an_entry() -> None:
-    parsed = outline("# A\n")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# A\n\nText\n## B\nb\n### C\n## D\n",
+        "\n \n\n# A\n## B\n### C\n## D\n",
+        "A\n===\n## B\n### C\n## D\n",
+        "---\nname: x\n---\n\n# A\n## B\n### C\n## D\n",
+        "#tag\nDEADLINE: 2026-11-20\n\n# A\n## B\n### C\n## D\n",
+        "# A\n```\n# fenced\n```\n## B\n### C\n## D\n",
+    ],
+)
+def test_the_only_heading_of_the_first_level_is_the_title_of_its_file(text: str) -> None:
+    assert [(entry.level, entry.title) for entry in outline(text).entries] == [
+        (0, "A"), (2, "B"), (3, "C"), (2, "D"),
+    ]  # fmt: skip
 
-    assert [(entry.level, entry.title) for entry in parsed.entries] == [(0, "name"), (1, "A")]
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [
+        ("---\ntitle: name\n---\n# A\n", [0, 1]),
+        ("Text\n\n# A\n", [0, 1]),
+        ("<!-- x -->\n# A\n", [0, 1]),
+        ("Text #a\n\n# A\n", [0, 1]),
+        ("DEADLINE: 2026-11-20, ask Bob\n\n# A\n", [0, 1]),
+        ("# A\n# B\n", [0, 1, 1]),
+        ("# A\n## B\nC\n===\n", [0, 1, 2, 1]),
+        ("## A\n", [0, 2]),
+        ("## A\n# B\n", [0, 2, 1]),
+        ("---\na: [\n---\n# A\n", [0, 1]),
+        ("", [0]),
+        ("Text\n", [0]),
+    ],
+)
+def test_otherwise_a_file_is_called_as_its_front_matter_or_its_name_says(text: str, levels: list[int]) -> None:
+    parsed = outline(text)
+
+    assert parsed.entries[0].title == "name"
+    assert [entry.level for entry in parsed.entries] == levels
+
+
+def test_a_file_takes_over_all_that_the_heading_says_which_is_its_title() -> None:
+    text = (
+        "---\ntags: [a, b]\nkey: value\nscheduled: 2026-11-18\n---\n#c\n\n"
+        "# TODO [#B] A :b:d: {#some-id}\n#e\nDEADLINE: 2026-11-20\n\nText\n"
+    )
+    (file,) = outline(text).entries
+
+    assert (file.title, file.todo, file.priority, file.is_done) == ("A", "TODO", "B", False)
+    assert file.tags == ("a", "b", "c", "d", "e")
+    assert (file.properties["ID"], file.properties["KEY"]) == ("some-id", "value")
+    assert [stamp.kind for stamp in file.stamps] == [StampKind.SCHEDULED, StampKind.DEADLINE]
+    assert (file.start, file.end, content(text, 0)) == (0, len(text), "\nText\n")
+
+
+@pytest.mark.parametrize(("said", "id_"), [("id: front", "front"), ("id:", "heading"), ("id: ' '", "heading")])
+def test_an_id_in_the_front_matter_is_before_that_of_the_title(said: str, id_: str) -> None:
+    assert outline(f"---\n{said}\n---\n# A {{#heading}}\n").entries[0].properties["ID"] == id_
+
+
+def test_a_title_of_nothing_but_tags_leaves_a_file_its_name() -> None:
+    (file,) = outline("# #a\n").entries
+
+    assert (file.title, file.tags) == ("name", ("a",))
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("front", [(), ("---", "a: b", "---", "")])
+def test_a_title_is_one_whatever_the_ends_of_lines_and_a_mark_before_it(
+    line_end: str, mark: str, front: tuple[str, ...]
+) -> None:
+    text = mark + line_end.join((*front, "# A :a:", "DEADLINE: 2026-11-20", "Text", "## B", "b", ""))
+    file, below = outline(text).entries
+
+    assert (file.title, file.tags, len(file.stamps), below.title) == ("A", ("a",), 1, "B")
+    assert (content(text, 0), content(text)) == (f"Text{line_end}", f"b{line_end}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# A :private:\n## B\nText\n",
+        "---\nname: x\n---\n#a\n\n# A\n#private\n## B\nText\n",
+        "> # A :private:\n\n## B\nText\n",
+    ],
+)
+def test_a_private_title_hides_the_file(text: str) -> None:
+    assert list(GATE.admitted(outline(text)).entries) == []
+
+
+def test_what_is_private_below_a_title_hides_only_itself() -> None:
+    seen = GATE.admitted(outline("# A\nText\n## B :private:\n### C\n## D\n"))
+
+    assert ([entry.title for entry in seen.entries], seen.text) == (["A", "D"], "# A\nText\n## D\n")
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])

@@ -147,7 +147,7 @@ def test_a_real_collection_of_org_files_is_read_whole_and_as_orgparse_reads_it(s
 
 
 def test_a_real_collection_of_markdown_is_read_whole_and_as_the_library_reads_it(shared_data: Path) -> None:
-    count = 0
+    count, titled = 0, False
     for name, data in members(shared_data / "knowledge" / "tau2_banking.tar.gz"):
         if name.endswith(".md"):
             text = data.decode()
@@ -158,9 +158,15 @@ def test_a_real_collection_of_markdown_is_read_whole_and_as_the_library_reads_it
         outline = parse(text, GATE, path=name)
         check(outline, text)
         found, _ = judged(text)
-        assert [entry.start for entry in outline.entries[1:]] == [heading.start for heading in found]
+        # The only heading of the first level is the title of its file.
+        is_titled = len(outline.entries) == len(found)
+        titled |= is_titled
+        assert [entry.start for entry in outline.entries[1:]] == [
+            heading.start for heading in found[is_titled:]
+        ]
         count += len(found)
     assert count > 2000
+    assert titled
 
 
 _LONG = 200_000
@@ -242,7 +248,7 @@ def test_problems_are_told_by_line_and_not_by_the_thousand() -> None:
 
 
 def test_a_stamp_is_in_the_time_of_its_writer() -> None:
-    (stamp,) = parse("# A\nDEADLINE: 2026-11-20T17:00:00+09:00\n", GATE, path="a.md").entries[1].stamps
+    (stamp,) = parse("# A\nDEADLINE: 2026-11-20T17:00:00+09:00\n", GATE, path="a.md").entries[0].stamps
 
     assert isinstance(stamp, Stamp)
     assert (stamp.kind, stamp.at.isoformat(), stamp.at.tzinfo) == (
