@@ -1,0 +1,207 @@
+"""Which nodes a view shows and how much of each: without a limit, for a query, for a focus, and for neither."""
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from foveate import Memory
+from foveate.memory.view import Level, View
+from tests.unit.memory.shelves import write
+
+ROSES = (
+    "#+TITLE: Roses\n* Pruning\nPrune the roses in March.\n** Tools\nSharp shears.\n"
+    "*** Shears\nOiled.\n**** Oil\nLinseed.\n***** Tin\nBlue.\n"
+)
+KITCHEN = "#+TITLE: Kitchen\n* Bread\nFlour, water and salt.\n* Pruning roses\nPrune the roses in March.\n"
+FILLER = "The committee went on about the hedge and the gate and the parking of cars near the pond.\n"
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Memory:
+    return Memory.load(write(tmp_path, {"a.org": ROSES, "b.org": KITCHEN}))
+
+
+def levels(view: View) -> dict[str, Level]:
+    return {node.title: node.level for node in view.nodes}
+
+
+def at(level: Level, view: View) -> list[str]:
+    return [node.title for node in view.nodes if node.level is level]
+
+
+def test_without_a_limit_titles_are_shown_two_levels_below_the_files(memory: Memory) -> None:
+    view = memory.render(limit_tokens=None)
+
+    assert levels(view) == dict.fromkeys(
+        ["Roses", "Pruning", "Tools", "Kitchen", "Bread", "Pruning roses"], Level.TITLE
+    )
+    assert len(view.text.splitlines()) == 6
+
+
+def test_without_a_limit_a_deep_focus_is_whole_with_its_path_and_its_children_as_titles(memory: Memory) -> None:
+    view = memory.render("Shears", limit_tokens=None)
+
+    assert at(Level.FULL, view) == ["Shears"]
+    assert "\nOiled.\n***** Oil <<" in view.text
+    assert "Tin" not in levels(view)
+    assert list(levels(view))[:5] == ["Roses", "Pruning", "Tools", "Shears", "Oil"]
+
+
+def test_without_a_limit_levels_are_counted_from_the_scope(memory: Memory) -> None:
+    view = memory.render(limit_tokens=None, scope="Tools")
+
+    assert list(levels(view)) == ["Tools", "Shears", "Oil"]
+
+
+def test_what_is_similar_to_the_focus_is_whole_and_says_how_similar(memory: Memory) -> None:
+    view = memory.render("Pruning", limit_tokens=None)
+
+    assert at(Level.FULL, view) == ["Pruning", "Pruning roses"]
+    node = memory.node("Pruning roses")
+    start = f"** Pruning roses\n:PROPERTIES:\n:ID: {node.id}\n:SEMANTIC_SCORE: 0."
+    _, told = view.text.split(start)
+    assert told[2:] == "\n:END:\nPrune the roses in March."
+    assert told[:2].isdigit()
+    assert view.text.count(":SEMANTIC_SCORE:") == 1
+
+
+def test_what_is_similar_to_a_query_says_so_too_and_in_markdown_in_braces(memory: Memory) -> None:
+    view = memory.render(query="Prune the roses in March", limit_tokens=None, format="markdown")
+
+    assert at(Level.FULL, view) == ["Pruning", "Pruning roses"]
+    assert view.text.count(" score=0.") == 2
+    assert "## Bread {#" in view.text
+
+
+def test_how_similar_it_must_be_is_a_setting(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", "1")
+
+    assert at(Level.FULL, memory.render("Pruning", limit_tokens=None)) == ["Pruning"]
+
+
+def test_the_best_match_is_shown_where_there_is_room_for_little_else(tmp_path: Path) -> None:
+    texts = {
+        "fees": "Fees stay at forty a year, payable to the treasurer.",
+        "hose": "A timer for the hose was agreed on, up to sixty.",
+        "frost": "Water is off until the frosts are over.",
+    }
+    memory = Memory.load(
+        write(tmp_path, {f"{name}.org": f"* On {name}\n{text}\n" for name, text in texts.items()})
+    )
+
+    for query, name in (("what do fees cost a year", "fees"), ("a timer for the hose", "hose")):
+        view = memory.render(query=query, limit_tokens=75)
+        assert f"On {name}" in at(Level.FULL, view)
+        assert texts[name] in view.text
+
+
+def test_a_short_file_that_matches_is_shown_whole_under_one_id(tmp_path: Path) -> None:
+    other = {f"{number}.org": f"* Meeting {number}\n{FILLER * 20}" for number in range(5)}
+    heater = (
+        "#+TITLE: Heater\nIn the glasshouse.\n* Thermostat\nIt trips.\n** Button\nRed.\n* Fuse\nTen amperes.\n"
+    )
+    memory = Memory.load(write(tmp_path, {**other, "h.org": heater}))
+    view = memory.render(query="glasshouse heater thermostat", limit_tokens=200)
+
+    assert {"Heater", "Thermostat", "Button", "Fuse"} <= set(at(Level.FULL, view))
+    assert [memory.node(title).id in view.text for title in ("Heater", "Thermostat", "Button", "Fuse")] == [
+        True, False, False, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.org", "* Minutes\nDEADLINE: <2026-11-20 Fri>\n{}"),
+        ("a.md", "# Notes\n\n## Minutes\n**Deadline:** 2026-11-20\n\n{}"),
+    ],
+)
+def test_of_a_long_node_the_best_lines_are_shown_and_its_deadline(tmp_path: Path, name: str, text: str) -> None:
+    body = FILLER * 100 + "The walrus was sighted at noon.\n" + FILLER * 100
+    memory = Memory.load(write(tmp_path, {name: text.format(body)}))
+    view = memory.render(query="walrus sighted", limit_tokens=200)
+
+    assert levels(view)["Minutes"] is Level.EXCERPT
+    assert "The walrus was sighted at noon." in view.text
+    assert "2026-11-20" in view.text
+    assert view.text.index("2026-11-20") < view.text.index("walrus")
+
+
+def test_of_a_focus_that_is_too_long_the_beginning_is_shown_and_its_deadline(tmp_path: Path) -> None:
+    text = f"* Minutes\nDEADLINE: <2026-11-20 Fri>\nFirst of all.\n{FILLER * 100}"
+    view = Memory.load(write(tmp_path, {"a.org": text})).render("Minutes", limit_tokens=100)
+
+    assert levels(view)["Minutes"] is Level.EXCERPT
+    assert "\nDEADLINE: <2026-11-20 Fri>\nFirst of all.\n" in view.text
+    assert view.tokens > 60
+
+
+@pytest.mark.parametrize("limit_tokens", [None, 40, 2000])
+@pytest.mark.parametrize("query", [None, "flour and salt for bread"])
+@pytest.mark.parametrize("focus", [None, "Oil", "Tools"])
+def test_nothing_outside_a_scope_is_shown(
+    memory: Memory, limit_tokens: int | None, query: str | None, focus: str | None
+) -> None:
+    view = memory.render(focus, query, limit_tokens, scope="Tools")
+
+    assert set(levels(view)) <= {"Tools", "Shears", "Oil", "Tin"}
+    assert view.nodes
+
+
+def test_with_neither_titles_are_shown_the_least_deep_and_newest_first(tmp_path: Path) -> None:
+    for day in range(1, 31):
+        write(tmp_path, {f"{day:02}.org": f"#+TITLE: Day {day}\n{FILLER}* Inside {day}\n"})
+        os.utime(tmp_path / f"{day:02}.org", (day * 86_400, day * 86_400))
+    memory = Memory.load(tmp_path)
+    few, more = memory.render(limit_tokens=100), memory.render(limit_tokens=450)
+
+    shown = [title for title in levels(few) if title.startswith("Day")]
+    assert 3 < len(shown) < 30
+    assert shown == [f"Day {day}" for day in range(31 - len(shown), 31)]
+    assert {f"Day {day}" for day in range(1, 31)} < set(levels(more))
+    assert "Inside 30" in levels(more)
+    assert "Inside 1" not in levels(more)
+
+
+def test_where_there_is_room_for_everything_everything_is_shown(memory: Memory) -> None:
+    for view in (memory.render(), memory.render("Bread"), memory.render(query="flour")):
+        assert at(Level.FULL, view) == [node.title for node in memory.nodes]
+
+
+def test_a_step_to_the_next_heading_leaves_the_other_files_as_they_are(tmp_path: Path) -> None:
+    """Nothing in them is so similar to one of the two that it would be shown for that."""
+    about = {
+        "File a": "anchor basket copper dolphin ember falcon harvest island jacket kettle lantern",
+        "File b": "marble needle orchid pepper quarry river saddle timber umbrella violet walnut",
+        "File c": "zephyr bishop cactus drum eagle fiddle goblet hammer igloo jungle kitten",
+        "File d": "ladder mirror nutmeg oyster piano quilt ribbon sponge tunnel velvet wagon",
+    }
+    texts = {
+        title: "".join(f"* {word}\n" + f"About the {word}.\n" * 8 for word in words.split())
+        for title, words in about.items()
+    }
+    memory = Memory.load(
+        write(tmp_path, {f"{title}.org": f"#+TITLE: {title}\n{text}" for title, text in texts.items()})
+    )
+
+    def parts(focus: str) -> dict[str, str]:
+        text = memory.render(focus, limit_tokens=350).text
+        return {part[:6]: part for part in f"\n{text}".split("\n* ")[1:]}
+
+    for one, other in pairwise(about["File c"].split()):
+        first, second = parts(one), parts(other)
+        assert f"\nAbout the {one}." in first["File c"]
+        assert f"\nAbout the {other}." in second["File c"]
+        assert first.keys() == second.keys() == about.keys()
+        assert {name for name in about if first[name] != second[name]} == {"File c"}
+
+
+def test_with_a_focus_and_a_query_both_are_there(tmp_path: Path) -> None:
+    files = {f"{number}.org": f"* Heading {number}\n{FILLER * 5}" for number in range(20)}
+    memory = Memory.load(write(tmp_path, {**files, "x.org": "* Sea\nThe walrus was sighted at noon.\n"}))
+    view = memory.render("Heading 3", "walrus sighted", 250)
+
+    assert {"Heading 3", "Sea"} <= set(at(Level.FULL, view))
+    assert list(levels(view)).index("Heading 3") < list(levels(view)).index("Sea")

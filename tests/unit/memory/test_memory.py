@@ -1,0 +1,155 @@
+"""A memory by its front door: what it is read from, how a node is named, what is an error, what is new."""
+
+from pathlib import Path
+
+import pytest
+
+from foveate import Memory
+from foveate.errors import BadOption, BudgetExceeded, UnreadableInput
+from tests.unit.memory.shelves import write
+
+WITH_ID = "* {}\n:PROPERTIES:\n:ID: {}\n:END:\n"
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Memory:
+    text = (
+        f"{WITH_ID.format('One', 'first')}Text of one.\n* Two\n* Same\n* Same\n{WITH_ID.format('first', 'x')}"
+    )
+    return Memory.load(write(tmp_path, {"a.org": text, "b.md": "# Notes\n\n## Three\n\nText of three.\n"}))
+
+
+def test_a_node_is_named_by_its_id_or_by_a_title_that_only_it_has(memory: Memory) -> None:
+    two = memory.node("Two")
+
+    assert memory.node("first").title == "One"
+    assert memory.node(two.id) is two
+    assert memory.node("Notes").document.key == "b.md"
+
+
+def test_a_title_that_several_have_is_an_error_that_names_their_ids(memory: Memory) -> None:
+    ids = [node.id for node in memory.nodes if node.title == "Same"]
+
+    with pytest.raises(BadOption, match=f"2 nodes have the title 'Same'; name one by its id: {', '.join(ids)}"):
+        memory.node("Same")
+
+
+def test_a_node_that_is_not_there_is_an_error_that_names_one_that_is_called_alike(memory: Memory) -> None:
+    with pytest.raises(BadOption, match="no node 'Thre' in the memory; did you mean 'Three'"):
+        memory.node("Thre")
+    with pytest.raises(BadOption, match=r"no node 'zzzzzzzz' in the memory$"):
+        memory.node("zzzzzzzz")
+
+
+def test_a_private_title_is_not_even_suggested(tmp_path: Path) -> None:
+    memory = Memory.load(write(tmp_path, {"a.org": "* Secret plan :private:\n* Other\n"}))
+
+    with pytest.raises(BadOption) as error:
+        memory.node("Secret pla")
+    assert "did you mean" not in str(error.value)
+
+
+def test_a_memory_is_read_from_something(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="name at least one"):
+        Memory.load()
+    with pytest.raises(UnreadableInput):
+        Memory.load(tmp_path / "nowhere")
+    with pytest.raises(BadOption, match="privacy tags are a list"):
+        Memory.load(tmp_path, private="log")
+
+
+def test_an_empty_memory_is_an_empty_view(tmp_path: Path) -> None:
+    memory = Memory.load(tmp_path)
+
+    for view in (memory.render(), memory.render(query="anything"), memory.render(limit_tokens=None)):
+        assert (view.text, view.tokens, view.nodes) == ("", 0, ())
+
+
+def test_tags_that_hide_add_to_those_that_always_do(tmp_path: Path) -> None:
+    memory = Memory.load(
+        write(tmp_path, {"a.org": "* A :log:\n* B :private:\n* C :@personal:\n* D\n"}), private=("log",)
+    )
+
+    assert [node.title for node in memory.nodes] == ["a", "D"]
+
+
+@pytest.mark.parametrize("limit_tokens", [0, -1, True, 1.5, "2000"])
+def test_a_limit_is_a_number_of_tokens(memory: Memory, limit_tokens: int) -> None:
+    with pytest.raises(BadOption) as error:
+        memory.render(limit_tokens=limit_tokens)
+    assert error.value.path == ("limit_tokens",)
+
+
+def test_a_format_is_org_or_markdown(memory: Memory) -> None:
+    with pytest.raises(BadOption, match="format is one of org, markdown, not 'html'"):
+        memory.render(format="html")
+
+
+def test_a_focus_that_is_not_in_the_scope_is_an_error(memory: Memory) -> None:
+    with pytest.raises(BadOption, match="the focus first is not in the scope"):
+        memory.render("first", scope="Notes")
+
+
+def test_a_limit_for_not_even_the_title_of_the_focus_is_an_error_with_the_numbers(memory: Memory) -> None:
+    with pytest.raises(BudgetExceeded, match="the title of the focus takes") as error:
+        memory.render("first", limit_tokens=2)
+    assert error.value.limit_tokens == 2
+
+
+def test_a_blank_query_is_none(memory: Memory) -> None:
+    assert memory.render(query=" \n") == memory.render()
+
+
+def test_a_focus_can_be_given_as_a_node(memory: Memory) -> None:
+    assert memory.render(memory.node("Three")) == memory.render("Three")
+
+
+def test_a_refresh_shows_what_has_changed_and_gives_another_version(memory: Memory, tmp_path: Path) -> None:
+    version, three = memory.version, memory.node("Three")
+    write(tmp_path, {"a.org": "* Four\nA walrus was sighted.\n"})
+
+    assert "Four" not in memory.render(limit_tokens=None).text
+    changes = memory.refresh()
+    assert changes.read == (str(tmp_path / "a.org"),)
+    assert memory.version != version
+    assert "A walrus was sighted." in memory.render(query="walrus", limit_tokens=100).text
+    assert memory.node("Three") is three
+    with pytest.raises(BadOption, match="no node 'first'"):
+        memory.render("first")
+
+
+def test_a_node_from_before_a_refresh_is_the_one_that_now_has_its_id(memory: Memory, tmp_path: Path) -> None:
+    before = memory.node("first")
+    write(tmp_path, {"a.org": f"{WITH_ID.format('Uno', 'first')}Another text.\n"})
+    memory.refresh()
+
+    assert "** Uno <<first>>\nAnother text." in memory.render(before).text
+
+
+def test_where_nothing_has_changed_a_refresh_changes_nothing(memory: Memory) -> None:
+    version, nodes = memory.version, memory.nodes
+
+    assert memory.refresh().removed == ()
+    assert (memory.version, memory.nodes) == (version, nodes)
+
+
+@pytest.mark.parametrize("said", ["", "  ", "0.75", '"0.75"'])
+def test_a_threshold_may_be_said_by_a_variable(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    usual = memory.render("One", limit_tokens=None)
+    monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", said)
+    assert memory.render("One", limit_tokens=None) == usual
+
+    monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", "0")
+    assert {node.level for node in memory.render("One", limit_tokens=None).nodes} == {"full"}
+
+
+@pytest.mark.parametrize("said", ["high", "1.1", "-0.1", "nan"])
+def test_a_threshold_that_is_none_is_an_error(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", said)
+
+    with pytest.raises(BadOption, match="CONTEXT_SEMANTIC_THRESHOLD is a number from 0 to 1"):
+        memory.render()
