@@ -108,14 +108,20 @@ class SectionSize:
 
 
 class BudgetExceeded(FoveateError):
-    """What may not be cut does not fit; carries the numbers of every section."""
+    """What may not be cut does not fit; carries the numbers of every section.
+
+    `problem` and `remedy` are what its message says before and after these.
+    """
 
     code = "budget_exceeded"
 
     def __init__(
-        self, reason: str, *, limit_tokens: int, tokens: int, sections: tuple[SectionSize, ...]
+        self, problem: str, remedy: str, *, limit_tokens: int, tokens: int, sections: tuple[SectionSize, ...]
     ) -> None:
-        super().__init__(reason)
+        listed = ", ".join(f"{size.name} ({size.priority}) {size.after:,}" for size in sections)
+        super().__init__(f"{problem}: {listed}; {remedy}" if listed else f"{problem}; {remedy}")
+        self.problem = problem
+        self.remedy = remedy
         self.limit_tokens = limit_tokens
         self.tokens = tokens
         self.sections = sections

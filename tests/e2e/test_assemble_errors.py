@@ -58,9 +58,9 @@ def test_of_hundreds_of_sections_the_line_names_the_largest_and_json_all(run: An
 
     assert (outcome.code, outcome.err.count("\n")) == (3, 1)
     assert outcome.err.startswith(
-        f"foveate: what may not be cut takes up to {error['tokens']:,} of 3 tokens: part 199 ("
+        f"foveate: what is required takes {error['tokens']:,} of 3 tokens: part 199 ("
     )
-    assert " and 188 more; raise the limit, or make the largest shorter" in outcome.err
+    assert " and 188 more; raise the limit, or give a required section a cap" in outcome.err
     assert re.findall(r"part (\d+) ", outcome.err) == [str(i) for i in range(199, 187, -1)]
     assert len(error["sections"]) == 200
     assert all(f"part {i} (" in error["message"] for i in range(200))

@@ -13,7 +13,7 @@ RAISED = [
     errors.BadOption("no such backend", path=("token_counter", "backend")),
     errors.BadSetting("budget.yaml", "is no number", line=3, key="total_tokens"),
     errors.BudgetExceeded(
-        "too much", limit_tokens=5, tokens=9, sections=(errors.SectionSize("a", "required", 9, 9),)
+        "too much", "cut it", limit_tokens=5, tokens=9, sections=(errors.SectionSize("a", "required", 9, 9),)
     ),
     errors.UnwritableFile("budget.yaml", "the disk is full"),
     errors.UnwritableOutput("is closed"),

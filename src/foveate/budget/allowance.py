@@ -1,32 +1,32 @@
 """What an operator allows, and a budget that keeps within it."""
 
 from collections.abc import Iterator
-from typing import TypeVar
 
-from foveate.budget.budgets import Budget, SectionRule, smaller
+from foveate.budget.budgets import Budget, Number, SectionRule, smaller
 from foveate.budget.sections import Priority
-
-Number = TypeVar("Number", int, float)
 
 _OWN = "the section's own"
 _SWITCH = {True: "true", False: "false", None: _OWN}
 
 
 def in_force(call: Budget | None, agent: Budget | None, configuration: Budget | None) -> Budget:
-    """Whose ladder and rules hold: the call's, laid over the agent's or, where there is none, the operator's.
+    """Whose ladder and rules hold: the call's laid over the agent's laid over the operator's, field by field.
 
-    The agent's are held to what the operator allows. Numbers of tokens are for `limits` to resolve.
+    The agent's are held to what the operator allows, but for what it requires: that was decided where its file
+    was read, beside the defaults. Numbers of tokens are for `limits` to resolve.
     """
     held = configuration or Budget()
     if agent is not None:
-        # What it may require was decided where its file was read, beside the defaults.
-        held, _ = within(agent, held, defaults=agent)
-    if call is None:
-        return held
-    rules = dict(held.sections)
-    for name, rule in call.sections.items():
+        held = _over(within(agent, held, defaults=agent)[0], held)
+    return held if call is None else _over(call, held)
+
+
+def _over(budget: Budget, other: Budget) -> Budget:
+    """`budget`, and the rules of `other` for all that it says nothing of."""
+    rules = dict(other.sections)
+    for name, rule in budget.sections.items():
         rules[name] = rule.over(rules[name]) if name in rules else rule
-    return Budget(call.total_tokens, call.output_reserve, call.ladder, sections=rules)
+    return Budget(budget.total_tokens, budget.output_reserve, budget.ladder, sections=rules)
 
 
 def within(budget: Budget, allowed: Budget, *, defaults: Budget) -> tuple[Budget, tuple[str, ...]]:

@@ -26,8 +26,10 @@ from foveate.tokens.gauge import Gauge
 from foveate.tokens.tape import Tape
 from foveate.values import NOTHING, TokenCount
 
-# How often numbers are written anew until they are right.
+# How often the numbers of the budget that is shown are written anew until they are right, and room is made anew
+# for what that takes.
 _TRIES = 8
+# So many empty lines may make a number true that cannot be otherwise.
 _EMPTY_LINES = 3
 
 CAP = "cap"
@@ -107,24 +109,29 @@ def _whole(measured: Measured, limit_tokens: int, gauge: Gauge) -> Prompt | None
 
 
 def _cut(measured: Measured, limit_tokens: int, ladder: Ladder, gauge: Gauge) -> Prompt:
-    climb, count = _climbed(measured, limit_tokens, ladder, gauge)
+    climb = _capped(measured, limit_tokens, gauge)
+    count = _climbed(climb, ladder)
     if count.upper > limit_tokens:
         raise _ended(climb, count, limit_tokens, ladder)
     return _prompt(climb, count, limit_tokens)
 
 
-def _climbed(measured: Measured, limit_tokens: int, ladder: Ladder, gauge: Gauge) -> tuple[Climb, TokenCount]:
-    """The sections cut to fit, or as far as the ladder goes."""
-    standings = [stand(section, tape, cap) for section, tape, cap in measured]
-    climb = Climb(gauge, limit_tokens, standings)
-    for standing in standings:
+def _capped(measured: Measured, limit_tokens: int, gauge: Gauge) -> Climb:
+    """The sections, each cut to its own cap."""
+    climb = Climb(gauge, limit_tokens, [stand(section, tape, cap) for section, tape, cap in measured])
+    for standing in climb.standings:
         if standing.cap_tokens is not None and standing.after.upper > standing.cap_tokens:
             _cap(climb, standing, standing.cap_tokens)
+    return climb
+
+
+def _climbed(climb: Climb, ladder: Ladder) -> TokenCount:
+    """The count after the sections were cut to fit, or as far as the ladder goes."""
     count = climb.count()
-    if count.upper > limit_tokens:
+    if count.upper > climb.limit_tokens:
         _check_required(climb)
         count = climb.climb(ladder, count)
-    return climb, count
+    return count
 
 
 def _cap(climb: Climb, standing: Standing, cap_tokens: int) -> None:
@@ -177,9 +184,8 @@ def _exceeded(
     )
     exact = all(standing.after.exact for standing in standings)
     takes = "takes" if exact else "is estimated, and can take"
-    listed = ", ".join(f"{size.name} ({size.priority}) {size.after:,}" for size in sizes)
-    reason = f"{what} {takes} {tokens:,} of {limit_tokens:,} tokens: {listed}; {remedy}"
-    return BudgetExceeded(reason, limit_tokens=limit_tokens, tokens=tokens, sections=sizes)
+    problem = f"{what} {takes} {tokens:,} of {limit_tokens:,} tokens"
+    return BudgetExceeded(problem, remedy, limit_tokens=limit_tokens, tokens=tokens, sections=sizes)
 
 
 def _prompt(climb: Climb, count: TokenCount, limit_tokens: int) -> Prompt:
@@ -198,20 +204,23 @@ def _with_budget(sections: Sequence[Section], limit_tokens: int, ladder: Ladder,
     How long that section is depends on the numbers in it, and they on how much is left beside it. So room is
     made for the shortest that it can be; where it turns out longer, that much more, until it fits.
     """
-    measured = _measured(sections, limit_tokens, gauge)
-    shown = [_least(*each) for each in measured]
-    shortest = gauge.tape(context_budget(shown, tokens=limit_tokens, limit_tokens=limit_tokens))
+    capped = _capped(_measured(sections, limit_tokens, gauge), limit_tokens, gauge)
+    least = [standing.report() if standing.is_required else _gone(standing) for standing in capped.standings]
+    shortest = gauge.tape(context_budget(least, tokens=limit_tokens, limit_tokens=limit_tokens))
     own = Section(BUDGET_SECTION, shortest.text, priority=Priority.REQUIRED)
     room_tokens = limit_tokens
-    for tried in range(_TRIES):
-        climb, count = _climbed([*measured, (own, shortest, None)], room_tokens, ladder, gauge)
+    for tried in range(1, _TRIES + 1):
+        climb = capped.beside(stand(own, shortest, None), room_tokens)
         least_tokens = _required(climb).upper
-        count = _written(climb, count, limit_tokens)
+        fitted = _climbed(climb, ladder)
+        count = _written(climb, fitted, limit_tokens)
         if count.upper <= limit_tokens:
             return _prompt(climb, count, limit_tokens)
+        longer = count.upper - fitted.upper
         # With room for no more than what is required, the section is as short as it can be.
-        over = count.upper - limit_tokens if tried < _TRIES - 2 else room_tokens
-        room_tokens = max(room_tokens - over, least_tokens)
+        room_tokens = max(min(room_tokens - 1, limit_tokens - longer), least_tokens)
+        if tried == _TRIES - 1:
+            room_tokens = least_tokens
     raise _ended(climb, count, limit_tokens, ladder)
 
 
@@ -232,12 +241,11 @@ def _written(climb: Climb, count: TokenCount, limit_tokens: int) -> TokenCount:
     return count
 
 
-def _least(section: Section, tape: Tape, cap: int | None) -> SectionReport:
-    """A section's report where all that can go is gone."""
-    kept = NOTHING
-    if section.priority is Priority.REQUIRED:
-        kept = tape.total if cap is None or tape.total.upper <= cap else TokenCount(cap, False, cap)
-    return report(section, tape, cap, "", kept, untouched(section))
+def _gone(standing: Standing) -> SectionReport:
+    """A section's report where nothing is left of it."""
+    return report(
+        standing.section, standing.tape, standing.cap_tokens, "", NOTHING, untouched(standing.section)
+    )
 
 
 def _check_names(sections: Sequence[Section], reserved: str | None) -> None:

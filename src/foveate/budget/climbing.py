@@ -27,6 +27,14 @@ class Climb:
     limit_tokens: int
     standings: Sequence[Standing]
     cuts: list[Cut] = field(default_factory=list)
+    said_tokens: int | None = None
+    """The limit that reasons name, where less is free for these sections."""
+
+    def beside(self, other: Standing, limit_tokens: int) -> "Climb":
+        """A climb of its own from here, with another section at the end, within a limit that may be lower."""
+        standings = [*map(replace, self.standings), other]
+        said = self.limit_tokens if self.said_tokens is None else self.said_tokens
+        return Climb(self.gauge, limit_tokens, standings, list(self.cuts), said)
 
     def count(self) -> TokenCount:
         """How many tokens the prompt is now, counted whole."""
@@ -129,7 +137,8 @@ class Climb:
 
     def _over(self, tokens: int) -> str:
         exact = all(standing.tape.total.exact for standing in self.standings)
-        said = f"{tokens:,} tokens over the limit of {self.limit_tokens:,}"
+        limit_tokens = self.limit_tokens if self.said_tokens is None else self.said_tokens
+        said = f"{tokens:,} tokens over the limit of {limit_tokens:,}"
         return said if exact else f"by the bound of an estimate, {said}"
 
     def record(self, standing: Standing, rung: str, before: int, reason: str) -> None:

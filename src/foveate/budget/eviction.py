@@ -253,8 +253,8 @@ def _exceeded(messages: Sequence[Message], tokens: Sequence[int], eviction: Evic
     history = eviction.tokens_after - system
     return BudgetExceeded(
         f"the history does not fit: its budget is {eviction.token_budget} tokens, and what may not go has "
-        f"{eviction.tokens_after} (system {system}, the turn under way {history}); "
-        f"give it a larger budget or shorten these",
+        f"{eviction.tokens_after}",
+        "give it a larger budget or shorten these",
         limit_tokens=eviction.token_budget,
         tokens=eviction.tokens_after,
         sections=(

@@ -66,16 +66,17 @@ def resolved_limit(
         source=source,
     )
     if limit.tokens < 1:
-        raise _nothing_left(limit)
+        agents = agent is not None and 0 < agent.output_reserve == limit.output_reserve != call.output_reserve
+        raise _nothing_left(limit, "the agent's file" if agents else "the answer")
     return limit
 
 
-def _nothing_left(limit: Limit) -> BadOption:
+def _nothing_left(limit: Limit, who: str) -> BadOption:
     said = f"{_NAMED[limit.source]} is {limit.total_tokens} tokens"
     if not limit.output_reserve:
         return BadOption(f"{said}: nothing is left for the prompt; give at least 1", path=("total_tokens",))
     return BadOption(
-        f"{said}, of which the answer reserves {limit.output_reserve}: nothing is left for the prompt; "
+        f"{said}, of which {who} reserves {limit.output_reserve}: nothing is left for the prompt; "
         "give more total_tokens, or lower output_reserve or max_tokens",
         path=("output_reserve",),
     )
@@ -92,13 +93,12 @@ def _within(agent: Budget | None, configuration: Budget | None, window_tokens: i
     """The agent's total, or None where less is allowed and holds instead."""
     if agent is None or agent.total_tokens is None:
         return None
-    default = DEFAULT_TOKENS if configuration else agent.total_tokens
-    allowed = next(
-        tokens
-        for tokens in (configuration.total_tokens if configuration else None, window_tokens, default)
-        if tokens is not None
-    )
-    return None if allowed < agent.total_tokens else agent.total_tokens
+    said = configuration.total_tokens if configuration else None
+    if said is None:
+        said = window_tokens
+    if said is None and configuration:
+        said = DEFAULT_TOKENS
+    return agent.total_tokens if said is None or agent.total_tokens <= said else None
 
 
 def _reserve(

@@ -58,8 +58,5 @@ def _line(error: FoveateError) -> str:
         return str(error)
     largest = sorted(error.sections, key=lambda size: size.after, reverse=True)[:_MOST_SECTIONS]
     listed = ", ".join(f"{size.name} ({size.priority}) {size.after:,}" for size in largest)
-    return (
-        f"what may not be cut takes up to {error.tokens:,} of {error.limit_tokens:,} tokens: {listed} "
-        f"and {len(error.sections) - _MOST_SECTIONS:,} more; raise the limit, or make the largest shorter; "
-        "--json tells the whole reason"
-    )
+    more = len(error.sections) - _MOST_SECTIONS
+    return f"{error.problem}: {listed} and {more:,} more; {error.remedy}"

@@ -8,7 +8,7 @@ from foveate.memory.view import ViewFormat
 
 # What would be taken for a heading of the view, and is none. Org knows a star after a blank as a list.
 _STARS = re.compile(r"^(?=\*+[ \t])", re.MULTILINE)
-_HASHES = re.compile(r"^(?=#{1,6}(?:[ \t]|$))", re.MULTILINE)
+_HASHES = re.compile(r"^( {0,3})(?=#{1,6}(?:[ \t]|$))", re.MULTILINE)
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _MARKDOWN_LEVELS = 6
 
@@ -57,6 +57,6 @@ def _shielded(content: str, form: ViewFormat) -> str:
         return content
     pieces, at = [], 0
     for fence in _FENCE.finditer(content):
-        pieces += [_HASHES.sub(r"\\", content[at : fence.start()]), fence[0]]
+        pieces += [_HASHES.sub(r"\1\\", content[at : fence.start()]), fence[0]]
         at = fence.end()
-    return "".join([*pieces, _HASHES.sub(r"\\", content[at:])])
+    return "".join([*pieces, _HASHES.sub(r"\1\\", content[at:])])

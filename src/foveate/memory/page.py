@@ -60,7 +60,10 @@ class Page:
             batch = [place for place in places[start : start + _BATCH] if self._adds(place, level)]
             tapes = self.gauge.tapes([self._text(place, level) for place in batch])
             for place, tape in zip(batch, tapes, strict=True):
-                if not self._put(place, Block(level, (tape,), tape.total.upper + 1), room_tokens):
+                if not (
+                    self._put(place, Block(level, (tape,), tape.total.upper + 1), room_tokens)
+                    or self._put_without_score(place, level, room_tokens)
+                ):
                     missed.append(place)
                 if len(missed) > patience:
                     return missed[0]
@@ -140,6 +143,15 @@ class Page:
                 for place, block in sorted(self.blocks.items())
             ),
         )
+
+    def _put_without_score(self, place: int, level: Level, room_tokens: int) -> bool:
+        """Rather without saying how similar it is than not at all."""
+        if level is Level.TITLE or place not in self.promoted:
+            return False
+        node = self.forest.nodes[place]
+        head = heading(node, self.form, int(self.forest.depth[place]))
+        tape = self.gauge.tape(_joined(head, planning(node), content(node, self.form)))
+        return self._put(place, Block(level, (tape,), tape.total.upper + 1), room_tokens)
 
     def _text(self, place: int, level: Level, *, shows_id: bool = True) -> str:
         node = self.forest.nodes[place]

@@ -109,7 +109,8 @@ def _look_at(page: Page, focus: int | None, limit_tokens: int) -> None:
         title = heading(page.forest.nodes[focus], page.form, int(page.forest.depth[focus]))
         tokens = page.gauge.tape(title).total.upper
         raise BudgetExceeded(
-            f"the title of the focus takes {tokens:,} of {limit_tokens:,} tokens; raise the limit",
+            f"the title of the focus takes {tokens:,} of {limit_tokens:,} tokens",
+            "raise the limit",
             limit_tokens=limit_tokens,
             tokens=tokens,
             sections=(),

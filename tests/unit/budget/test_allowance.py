@@ -58,6 +58,15 @@ def test_a_ladder_alone_leaves_the_operators_rules_and_numbers() -> None:
     assert [cut.rung for cut in prompt.cuts if cut.section == "notes"] == ["drop_low_priority"]
 
 
+def test_what_an_agent_says_nothing_of_stays_as_its_operator_has_it() -> None:
+    operator = Budget(400, sections={"logs": SectionRule(priority=Priority.LOW, keep=Keep.NEWEST)})
+
+    prompt = foveate.assemble(SECTIONS, agent=Budget(100), configuration=operator)
+
+    assert prompt.sections[0].priority is Priority.LOW
+    assert prompt.sections[0].action in ("dropped", "truncated")
+
+
 def test_a_rule_of_the_call_is_laid_over_the_agents_field_by_field() -> None:
     agent = Budget(500, sections={"logs": SectionRule(max_tokens=30, keep=Keep.NEWEST)})
     call = Budget(sections={"logs": SectionRule(max_tokens=50), "notes": SectionRule(enabled=False)})

@@ -282,6 +282,19 @@ def test_with_the_section_on_the_budget_the_prompt_is_within_every_limit(model: 
         assert f"Using {prompt.count.upper}/{limit_tokens} tokens" in prompt.report
 
 
+@pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5", "gemini-2.5-flash"])
+def test_a_few_tokens_over_cost_a_few_tokens_also_where_the_budget_is_shown(model: str) -> None:
+    """Was: all that was not required went, since room was made for less than the section took."""
+    sections = [Section(f"part_{number}", "some words in it. " * 90, max_tokens=300) for number in range(8)]
+    whole = foveate.assemble(sections, Budget(10_000), model, show_budget=True).count.upper
+
+    for over in (1, 2, 3, 5, 9, 40):
+        prompt = foveate.assemble(sections, Budget(whole - over), model, show_budget=True)
+
+        assert prompt.count.upper >= 0.98 * (whole - over)
+        assert f"over the limit of {whole - over:,}" in prompt.cuts[-1].reason
+
+
 def test_the_section_on_the_budget_refuses_no_prompt_that_would_fit() -> None:
     names = [f"part_{number}" for number in range(12)]
     rules = Section("rules", WORDS * 3, priority="required")

@@ -314,9 +314,8 @@ def test_a_system_prompt_that_is_too_large_alone_is_an_error_with_its_numbers() 
     messages = [Message(role="system", parts=(Text("Be brief."),)), asked(), said(), asked()]
     notebook = Notebook()
 
-    with pytest.raises(
-        BudgetExceeded, match=r"budget is 50 tokens.* has 107 \(system 100.*under way 7\)"
-    ) as caught:
+    words = r"budget is 50 tokens.* has 107: system \(required\) 100, history \(high\) 7; give it"
+    with pytest.raises(BudgetExceeded, match=words) as caught:
         evict_turns(messages, [100, 5, 6, 7], token_budget=50, summariser=notebook)
 
     assert (caught.value.limit_tokens, caught.value.tokens) == (50, 107)

@@ -8,10 +8,10 @@ from foveate.errors import BudgetExceeded, SectionSize
 
 
 def told(sections: int, capsys: pytest.CaptureFixture[str]) -> str:
-    """The line for an error about so many sections, whose own words name none of them."""
+    """The line for an error about so many sections."""
     sizes = tuple(SectionSize(f"part {i}", "high", 9000, 1000 + i) for i in range(sections))
     with pytest.raises(typer.Exit) as ended, telling(as_json=False):
-        raise BudgetExceeded("own words", limit_tokens=3000, tokens=90_000, sections=sizes)
+        raise BudgetExceeded("too much", "cut it", limit_tokens=3000, tokens=90_000, sections=sizes)
     assert ended.value.exit_code == 3
     return capsys.readouterr().err
 
@@ -20,11 +20,10 @@ def test_of_many_sections_the_largest_are_told_by_their_numbers(capsys: pytest.C
     """Was: they were looked for in the error's own words, and all were listed where those were others."""
     largest = ", ".join(f"part {i} (high) {1000 + i:,}" for i in range(1999, 1987, -1))
 
-    assert told(2000, capsys) == (
-        f"foveate: what may not be cut takes up to 90,000 of 3,000 tokens: {largest} and 1,988 more; "
-        "raise the limit, or make the largest shorter; --json tells the whole reason\n"
-    )
+    assert told(2000, capsys) == (f"foveate: too much: {largest} and 1,988 more; cut it\n")
 
 
 def test_of_a_few_sections_the_error_tells_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(12, capsys) == "foveate: own words\n"
+    listed = ", ".join(f"part {i} (high) {1000 + i:,}" for i in range(12))
+
+    assert told(12, capsys) == f"foveate: too much: {listed}; cut it\n"
