@@ -1,12 +1,17 @@
-"""The newest lines of a log, read from its end, however long it is."""
+"""The newest lines of a log, read from its end, however long it is; of one that is notes, what is public."""
 
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from foveate.errors import BadOption
+from foveate.memory.gate import Gate
+from foveate.memory.parsing import parse
+from foveate.memory.reading import NotText, text_in
+from foveate.memory.walking import SUFFIXES
 
 VARIABLE = "CONTEXT_LOG_LIMIT"
 DEFAULT_LINES = 20
@@ -15,6 +20,11 @@ _BLOCK_BYTES = 64 * 1024
 # What is read at most: room for lines of 4 KB, so that one without an end does not bring a whole file along.
 _MOST_BYTES = 1024 * 1024
 _LINE_BYTES = 4096
+_SHORTER = "{name}: it became shorter while it was read"
+# Whether a line of notes is private is said above it, so they are read whole.
+_MOST_BYTES_OF_NOTES = 64 * 1024 * 1024
+# What the name of a log gets when it makes room for the next one.
+_PUT_ASIDE = re.compile(r"(?:\.\d{1,20}|\.bak|\.old|~){1,9}\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +55,12 @@ def log_limit(environment: Mapping[str, str]) -> int:
     return lines
 
 
-def log_tail(path: str | Path, limit_lines: int = DEFAULT_LINES) -> LogTail:
+def log_tail(path: str | Path, limit_lines: int = DEFAULT_LINES, *, gate: Gate) -> LogTail:
     r"""The newest lines of the file at `path`, as `tail -n` has them.
+
+    Of a log in Org or Markdown, by its name or that of the file it links to, they are the newest of what `gate`
+    lets through. It is read whole for that, and one that is larger than 64 MB or not UTF-8 gives no lines and a
+    warning. In files of other names nothing is private.
 
     A line ends with `\n` or `\r\n`; the last may still be without its end. What is not UTF-8 is shown as
     U+FFFD. A file that is not there, as happens while logs are rotated, or that cannot be read gives no lines
@@ -71,6 +85,8 @@ def log_tail(path: str | Path, limit_lines: int = DEFAULT_LINES) -> LogTail:
         status = os.fstat(opened)
         if not stat.S_ISREG(status.st_mode):
             return LogTail(warnings=(f"{path}: this is no file",))
+        if limit_lines and (notes := _notes(path)):
+            return _public_tail(opened, status.st_size, limit_lines, gate=gate, notes=notes, name=str(path))
         return tail_of(
             lambda start, size: os.pread(opened, size, start), status.st_size, limit_lines, name=str(path)
         )
@@ -78,6 +94,37 @@ def log_tail(path: str | Path, limit_lines: int = DEFAULT_LINES) -> LogTail:
         return LogTail(warnings=(f"{path}: {error.strerror or error}",))
     finally:
         os.close(opened)
+
+
+def _notes(path: str | Path) -> str:
+    """The name by which a file is notes, its own or that of what it links to; or nothing."""
+    for name in (os.fspath(path), os.path.realpath(path)):
+        kept = _PUT_ASIDE.sub("", PurePath(name).name)
+        if PurePath(kept).suffix.lower() in SUFFIXES:
+            return kept
+    return ""
+
+
+def _public_tail(opened: int, size: int, limit_lines: int, *, gate: Gate, notes: str, name: str) -> LogTail:
+    """The newest of the lines that the gate lets through."""
+    if size > _MOST_BYTES_OF_NOTES:
+        most = f"{_MOST_BYTES_OF_NOTES:,} bytes"
+        return LogTail(warnings=(f"{name}: more than {most} of notes, which are read whole",))
+    blocks, start = [], 0
+    while start < size and (block := os.pread(opened, size - start, start)):
+        blocks.append(block)
+        start += len(block)
+    if start < size:
+        return LogTail(warnings=(_SHORTER.format(name=name),))
+    data = b"".join(blocks)
+    text = text_in(data)
+    if isinstance(text, NotText):
+        if not text.is_cut_off:
+            # As if it were UTF-8, its tags could not be read while its words could.
+            return LogTail(warnings=(f"{name}: not UTF-8 from byte {text.at_byte} on",))
+        text = data.decode("utf-8", "replace")
+    public = gate.admitted(parse(text, gate, path=notes)).text.encode()
+    return tail_of(lambda start, size: public[start : start + size], len(public), limit_lines, name=name)
 
 
 def tail_of(read: Callable[[int, int], bytes], size: int, limit_lines: int, *, name: str) -> LogTail:
@@ -90,7 +137,7 @@ def tail_of(read: Callable[[int, int], bytes], size: int, limit_lines: int, *, n
         length = min(_BLOCK_BYTES, start, most - (size - start))
         block = read(start - length, length)
         if len(block) < length:
-            return LogTail(warnings=(f"{name}: it became shorter while it was read",))
+            return LogTail(warnings=(_SHORTER.format(name=name),))
         start -= length
         ends += block.count(b"\n")
         blocks.append(block)

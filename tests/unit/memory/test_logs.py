@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.errors import BadOption
+from foveate.memory.gate import Gate
 from foveate.memory.logs import LogTail, log_limit, log_tail, tail_of
 
 KB = 1024
+GATE = Gate()
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def log(tmp_path: Path) -> Path:
 def test_the_twenty_newest_lines_are_shown_oldest_first(log: Path) -> None:
     log.write_text("".join(f"line {number}\n" for number in range(100)), encoding="utf-8")
 
-    assert log_tail(log) == LogTail(tuple(f"line {number}" for number in range(80, 100)))
+    assert log_tail(log, gate=GATE) == LogTail(tuple(f"line {number}" for number in range(80, 100)))
 
 
 @pytest.mark.parametrize(
@@ -41,13 +43,13 @@ def test_the_twenty_newest_lines_are_shown_oldest_first(log: Path) -> None:
 def test_lines_end_where_they_do_and_nowhere_else(log: Path, written: bytes, lines: tuple[str, ...]) -> None:
     log.write_bytes(written)
 
-    assert log_tail(log, 2) == LogTail(lines)
+    assert log_tail(log, 2, gate=GATE) == LogTail(lines)
 
 
 def test_no_lines_are_shown_where_none_are_wanted(log: Path) -> None:
     log.write_bytes(b"one\n")
 
-    assert log_tail(log, 0) == LogTail()
+    assert log_tail(log, 0, gate=GATE) == LogTail()
 
 
 @given(
@@ -87,13 +89,13 @@ def test_a_file_with_a_gigabyte_before_its_last_lines_is_read_from_the_end(log: 
         file.seek(0, os.SEEK_END)
         file.write(b"\nlast but one\nlast\n")
 
-    assert log_tail(log, 2) == LogTail(("last but one", "last"))
+    assert log_tail(log, 2, gate=GATE) == LogTail(("last but one", "last"))
 
 
 def test_a_line_without_an_end_brings_only_its_own_end_along(log: Path) -> None:
     log.write_bytes("ä".encode() * 2_000_000 + b"x\nlast\n")
 
-    tail = log_tail(log)
+    tail = log_tail(log, gate=GATE)
 
     assert tail.lines[1] == "last"
     assert 500 * KB < len(tail.lines[0]) <= 1024 * KB
@@ -105,14 +107,14 @@ def test_what_is_not_there_or_no_file_gives_no_lines_and_says_why(tmp_path: Path
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
 
-    assert log_tail(tmp_path / "gone.log") == LogTail(
+    assert log_tail(tmp_path / "gone.log", gate=GATE) == LogTail(
         warnings=(f"{tmp_path / 'gone.log'}: No such file or directory",)
     )
-    assert log_tail(tmp_path).warnings == (f"{tmp_path}: this is no file",)
-    assert log_tail(tmp_path / "pipe").warnings == (f"{tmp_path / 'pipe'}: this is no file",)
-    assert "loop" in log_tail(tmp_path / "loop").warnings[0]
-    assert log_tail("a\0b").warnings == ("'a\\x00b': no file can have this name",)
-    assert log_tail("a\ud800b").lines == ()
+    assert log_tail(tmp_path, gate=GATE).warnings == (f"{tmp_path}: this is no file",)
+    assert log_tail(tmp_path / "pipe", gate=GATE).warnings == (f"{tmp_path / 'pipe'}: this is no file",)
+    assert "loop" in log_tail(tmp_path / "loop", gate=GATE).warnings[0]
+    assert log_tail("a\0b", gate=GATE).warnings == ("'a\\x00b': no file can have this name",)
+    assert log_tail("a\ud800b", gate=GATE).lines == ()
 
 
 def test_a_log_that_is_emptied_while_it_is_read_gives_no_lines_and_says_so() -> None:
@@ -146,4 +148,58 @@ def test_a_number_of_lines_that_cannot_be_read_is_an_error_that_names_the_variab
 
 def test_a_number_of_lines_below_0_is_refused(log: Path) -> None:
     with pytest.raises(BadOption, match="limit_lines is a number of lines, 0 or more, not -1"):
-        log_tail(log, -1)
+        log_tail(log, -1, gate=GATE)
+
+
+@pytest.mark.parametrize(
+    ("name", "heading", "private"),
+    [
+        ("log.org", "* %s", " :private:"),
+        ("log.ORG_ARCHIVE", "* %s", " :private:"),
+        ("log.md", "# %s", " #private"),
+        ("log.Markdown", "# %s", " #private"),
+        ("log.org.1", "* %s", " :private:"),
+        ("log.md.old~", "# %s", " :private:"),
+    ],
+)
+def test_of_a_log_in_notes_only_what_is_public_is_shown(
+    tmp_path: Path, name: str, heading: str, private: str
+) -> None:
+    log = tmp_path / name
+    text = f"{heading % 'Monday'}\r\nrain\r\n{heading % ('Bank' + private)}\r\nsecret\r\n"
+    log.write_text(f"{text}{heading % 'Tuesday'}\nsun\n", encoding="utf-8", newline="")
+    (tmp_path / "link").symlink_to(log)
+
+    for path in (log, str(log), tmp_path / "link"):
+        assert log_tail(path, 3, gate=GATE) == LogTail(("rain", heading % "Tuesday", "sun"))
+    assert log_tail(log, gate=Gate.adding(["x"], to=["y"])).lines[-3:] == ("secret", heading % "Tuesday", "sun")
+
+
+def test_a_log_that_is_private_far_above_its_newest_lines_is_so_to_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "log.org"
+    log.write_bytes(b"* A\nshown\n* Bank :private:\n" + b"secret\n" * 200_000)
+
+    assert log_tail(log, gate=GATE) == LogTail(("* A", "shown"))
+    log.write_bytes(b"#+FILETAGS: :private:\n" + log.read_bytes())
+    assert log_tail(log, gate=GATE) == LogTail()
+
+
+def test_notes_that_are_too_large_or_not_utf_8_give_no_lines_and_say_so(tmp_path: Path) -> None:
+    large, other, cut = tmp_path / "large.org", tmp_path / "other.md", tmp_path / "cut.md"
+    with large.open("wb") as file:
+        file.truncate(64 * KB * KB + 1)
+    other.write_bytes("# A :private:\nsecret\n".encode("utf-16"))
+    cut.write_bytes("# A\nb\u00e4".encode()[:-1])
+
+    assert log_tail(large, gate=GATE) == LogTail(
+        warnings=(f"{large}: more than 67,108,864 bytes of notes, which are read whole",)
+    )
+    assert log_tail(other, gate=GATE) == LogTail(warnings=(f"{other}: not UTF-8 from byte 0 on",))
+    assert log_tail(cut, gate=GATE) == LogTail(("# A", "b\ufffd"))
+
+
+def test_a_log_that_is_no_notes_is_shown_as_it_is(tmp_path: Path) -> None:
+    log = tmp_path / "example.org.log"
+    log.write_bytes(b"* A :private:\nshown\n")
+
+    assert log_tail(log, gate=GATE) == LogTail(("* A :private:", "shown"))
