@@ -16,6 +16,7 @@ from foveate.errors import UpstreamTimeout
 from foveate.memory.embedding import Embedder
 from foveate.memory.nodes import Document
 from foveate.memory.relevance import Index, default_weights
+from foveate.memory.vectors import VectorFile, embedded
 from tests.unit.memory.planted import LONG_AGO, Sown, planted
 
 _JUNK = "quuxly zorbing flimflam"
@@ -189,6 +190,20 @@ def test_only_what_has_changed_is_embedded_again() -> None:
     found = _relevance(index, files, "cat")
     assert embedder.asked == ["file 7\n", "A cat\n", "cat"]
     assert max(found, key=found.__getitem__) == "file 7/A cat"
+
+
+def test_of_what_is_asked_nothing_is_kept_with_the_vectors(tmp_path: Path) -> None:
+    vectors, embedder = VectorFile(tmp_path / "v.sqlite"), Recording()
+    document = _bank()
+    Index(lambda: embedder, vectors=lambda: vectors).to_query([document], "fees of a cat")
+    Index(lambda: embedder, vectors=lambda: vectors).to_node(
+        [document], _file(Sown(title="Fees, a cat")).nodes[1]
+    )
+    asked_first = [*embedder.asked]
+    assert {"fees of a cat", "Fees, a cat\n"} <= {*asked_first}, "both were embedded"
+    embedder.asked.clear()
+    embedded(embedder, vectors, list(dict.fromkeys(asked_first)))
+    assert embedder.asked == ["fees of a cat", "Fees, a cat\n"], "and all else is there"
 
 
 def test_an_embedder_that_fails_leaves_the_index_as_it_was() -> None:
