@@ -2,6 +2,7 @@
 
 import re
 
+from foveate.budget import graphemes
 from foveate.memory.nodes import Node
 from foveate.memory.stamps import read_planning
 from foveate.memory.view import ViewFormat
@@ -11,6 +12,7 @@ _STARS = re.compile(r"^(?=\*+[ \t])", re.MULTILINE)
 _HASHES = re.compile(r"^( {0,3})(?=#{1,6}(?:[ \t]|$))", re.MULTILINE)
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _MARKDOWN_LEVELS = 6
+_LONGEST_TITLE = 240
 
 
 def heading(
@@ -18,7 +20,7 @@ def heading(
 ) -> str:
     """The heading of a node, with its state, tags and id; with a score, also what it is shown for."""
     entry = node.entry
-    title = " ".join(node.title.split())
+    title = _short(" ".join(node.title.split()))
     words = [entry.todo, f"[#{entry.priority}]" if entry.priority else "", title]
     line = " ".join(word for word in words if word)
     tags = f" :{':'.join(entry.tags)}:" if entry.tags else ""
@@ -31,6 +33,13 @@ def heading(
         return f"{stars} {line}{f' <<{node.id}>>' if shows_id else ''}{tags}"
     drawer = f":PROPERTIES:\n:ID: {node.id}\n:SEMANTIC_SCORE: {score:.2f}\n:END:"
     return f"{stars} {line}{tags}\n{drawer}"
+
+
+def _short(title: str) -> str:
+    """A title as far as it is one: a longer one would leave no room for what it stands above."""
+    if len(title) <= _LONGEST_TITLE:
+        return title
+    return f"{title[: graphemes.floor(title, _LONGEST_TITLE)].rstrip()}…"
 
 
 def planning(node: Node) -> str:

@@ -7,6 +7,7 @@ that caches prompts can use again what comes before a change, and nothing that c
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -108,37 +109,66 @@ def _fill_titles(page: Page, depths: "Iterable[NDArray[np.int64]]", room_tokens:
 
 
 def _fill_by_relevance(page: Page, wish: Wish, relevance: "NDArray[np.float32]", limit_tokens: int) -> None:
-    """Show what matches best, short files whole; of the first that has no room, the nodes that match best."""
-    forest, (first, last) = page.forest, wish.inside
+    """Show what matches best, short files whole where they fit, otherwise node by node."""
+    first, last = wish.inside
     if first == last:
         return
-    tokens = forest.chars[first:last] / _CHARS_PER_TOKEN + 2 * _LEAST_TITLE_TOKENS
+    tokens = page.forest.chars[first:last] / _CHARS_PER_TOKEN + 2 * _LEAST_TITLE_TOKENS
     wanted = relevance[first:last]
-    starts = forest.pieces
-    starts = np.append(first, starts[(starts > first) & (starts < last)])
-    ends = np.append(starts[1:], last)
-    piece_tokens = np.add.reduceat(tokens, starts - first)
-    # What is short is as relevant as the best of it and as all of it, half and half.
-    means = np.add.reduceat(wanted * tokens, starts - first) / piece_tokens
-    wanted_pieces = (np.maximum.reduceat(wanted, starts - first) + means) / 2
-    missed = 0
-    for piece in _best(wanted_pieces, piece_tokens, max(limit_tokens // _LEAST_TITLE_TOKENS, _FEW_PIECES)):
-        start, end = int(starts[piece]), int(ends[piece])
-        is_small = piece_tokens[piece] <= limit_tokens * _LARGEST_PART
-        if is_small and page.put_together(range(start, end), limit_tokens):
-            continue
-        if not missed:
-            inside = slice(start - first, end - first)
-            nodes = [start + place for place in _best(wanted[inside], tokens[inside], end - start)]
-            _fill_whole(page, wish, nodes, limit_tokens)
-        missed += 1
-        if missed > _PATIENCE:
-            break
+    starts = page.forest.pieces
+    starts = np.append(0, starts[(starts > first) & (starts < last)] - first)
+    ends = np.append(starts[1:], last - first)
+    sizes = np.add.reduceat(tokens, starts)
+    # What is read as one thing is as relevant as the best of it and as all of it, half and half.
+    means = np.add.reduceat(wanted * tokens, starts) / sizes
+    both = (np.maximum.reduceat(wanted, starts) + means) / 2
+    worth = _worth(both, sizes)
+    most = max(limit_tokens // _LEAST_TITLE_TOKENS, _FEW_PIECES)
+    waiting = [
+        (-float(worth[piece]), int(starts[piece]), int(ends[piece])) for piece in _best(both, worth, most)
+    ]
+    heapify(waiting)
+    missed: list[int] = []
+    while waiting and len(missed) <= _PATIENCE:
+        _, start, end = heappop(waiting)
+        if end - start == 1:
+            missed += _put_node(page, wish, first + start, limit_tokens)
+        elif not _put_piece(page, range(first + start, first + end), limit_tokens):
+            own = _worth(wanted[start:end], tokens[start:end])
+            for place in _best(wanted[start:end], own, end - start):
+                heappush(waiting, (-float(own[place]), start + place, start + place + 1))
+    if missed:
+        page.count()
+        _put_excerpt(page, wish, missed[0], limit_tokens)
 
 
-def _best(relevance: "NDArray[np.floating]", tokens: "NDArray[np.float64]", most: int) -> list[int]:
-    """The most relevant for their tokens, the best first, but for what is not relevant at all."""
-    worth = np.exp(_SHARPNESS * relevance) / tokens**_LENGTH
+def _put_piece(page: Page, places: range, limit_tokens: int) -> bool:
+    """Show a short file whole, unless it would take most of the page."""
+    chars = int(page.forest.chars[places.start : places.stop].sum())
+    is_small = chars <= limit_tokens * _LARGEST_PART * _CHARS_PER_TOKEN
+    return is_small and page.put_together(places, limit_tokens)
+
+
+def _put_node(page: Page, wish: Wish, place: int, limit_tokens: int) -> list[int]:
+    """Show a node whole, or an excerpt where it is too long or nothing is shown yet; itself where it is not."""
+    largest = int(limit_tokens * _LARGEST_PART)
+    if page.forest.chars[place] > largest * _CHARS_PER_TOKEN:
+        shown = _put_excerpt(page, wish, place, min(limit_tokens, page.used_tokens + largest))
+    else:
+        shown = page.put_all([place], Level.FULL, limit_tokens) is None
+        # Of what matches best something is shown, also where there would be room for all of something else.
+        if not shown and not any(block.level is Level.FULL for block in page.blocks.values()):
+            shown = _put_excerpt(page, wish, place, limit_tokens)
+    return [] if shown else [place]
+
+
+def _worth(relevance: "NDArray[np.floating]", tokens: "NDArray[np.float64]") -> "NDArray[np.floating]":
+    worth: NDArray[np.floating] = np.exp(_SHARPNESS * relevance) / tokens**_LENGTH
+    return worth
+
+
+def _best(relevance: "NDArray[np.floating]", worth: "NDArray[np.floating]", most: int) -> list[int]:
+    """Those that are worth most, the best first, but for what is not relevant at all."""
     found = np.flatnonzero(relevance > _IRRELEVANT)
     if most < len(found):
         found = found[np.argpartition(-worth[found], most)[:most]]

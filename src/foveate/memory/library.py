@@ -39,6 +39,11 @@ class Library:
         self._refreshing = Lock()
 
     @property
+    def holdings(self) -> Holdings:
+        """All that is known now, as one value that never changes."""
+        return self._holdings
+
+    @property
     def documents(self) -> tuple[Document, ...]:
         """What may be seen of the files, by key; those that are wholly private are not there."""
         return self._holdings.documents

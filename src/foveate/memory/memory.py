@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Self
 
@@ -11,12 +13,14 @@ from foveate.budget.sections import checked_cap
 from foveate.errors import BadOption
 from foveate.memory.forest import Forest
 from foveate.memory.gate import Gate
+from foveate.memory.holdings import Holdings
 from foveate.memory.library import Changes, Library, Problem
 from foveate.memory.nodes import Node
 from foveate.memory.queries import Query, active_projects, found, recent_tasks
 from foveate.memory.relevance import Index, Scores
 from foveate.memory.rendering import Look, render
 from foveate.memory.view import DEFAULT_LIMIT_TOKENS, View, ViewFormat
+from foveate.memory.words import words
 from foveate.tokens.families import counter_for
 from foveate.tokens.gauge import gauge_for
 
@@ -26,6 +30,45 @@ if TYPE_CHECKING:
 
 THRESHOLD_VARIABLE = "CONTEXT_SEMANTIC_THRESHOLD"
 DEFAULT_THRESHOLD = 0.75
+_FEW_IDS = 8
+# To compare titles letter by letter is slow.
+_MOST_COMPARED = 400
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A memory at one moment, whatever is read meanwhile."""
+
+    held: Holdings
+    forest: Forest
+
+    def node(self, wanted: str) -> Node:
+        node = self.held.nodes.get(wanted)
+        if node is not None:
+            return node
+        named = [node for node in self.forest.nodes if node.title == wanted]
+        if len(named) == 1:
+            return named[0]
+        if named:
+            ids = ", ".join(node.id for node in named[:_FEW_IDS])
+            raise BadOption(f"{len(named)} nodes have the title {wanted!r:.80}; name one by its id: {ids}")
+        close = self._like(wanted)
+        hint = f"; did you mean {close!r:.80}?" if close else ""
+        raise BadOption(f"there is no node {wanted!r:.80} in the memory{hint}")
+
+    def place(self, wanted: str | Node) -> int:
+        place = self.forest.place(self.node(wanted.id if isinstance(wanted, Node) else wanted))
+        assert place is not None  # since both are of the same documents
+        return place
+
+    def _like(self, wanted: str) -> str | None:
+        """A title that may have been meant: one that begins alike, or has a word in common."""
+        asked, start = frozenset(words(wanted)), wanted[:2].casefold()
+        titles = dict.fromkeys(node.title for node in self.forest.nodes)
+        near = (
+            title for title in titles if title[:2].casefold() == start or not asked.isdisjoint(words(title))
+        )
+        return next(iter(get_close_matches(wanted, islice(near, _MOST_COMPARED), n=1)), None)
 
 
 class Memory:
@@ -38,7 +81,7 @@ class Memory:
         self._library = library
         self._gate = gate
         self._index = index
-        self._forest = Forest.of(library.documents)
+        self._now = _Moment(library.holdings, Forest.of(library.documents))
         self._lock = Lock()
 
     @classmethod
@@ -60,14 +103,16 @@ class Memory:
         """Read again what has changed, and only that."""
         with self._lock:
             changes = self._library.refresh()
-            if self._forest.documents != self._library.documents:
-                self._forest = Forest.of(self._library.documents, self._forest)
+            held, forest = self._library.holdings, self._now.forest
+            if held.documents != forest.documents:
+                forest = Forest.of(held.documents, forest)
+            self._now = _Moment(held, forest)
             return changes
 
     @property
     def version(self) -> str:
         """Another one after every change of the memory."""
-        return self._library.version
+        return self._now.held.version
 
     @property
     def privacy_tags(self) -> frozenset[str]:
@@ -81,12 +126,12 @@ class Memory:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """What could not be read, or not as it was meant."""
-        return self._library.problems
+        return self._now.held.problems
 
     @property
     def nodes(self) -> list[Node]:
         """Every node, in document order."""
-        return self._forest.nodes
+        return self._now.forest.nodes
 
     def node(self, wanted: str) -> Node:
         """The node with this id or, where there is none, the only one with this title.
@@ -94,18 +139,7 @@ class Memory:
         Raises:
             BadOption: there is none, or there are several.
         """
-        node = self._library.node(wanted)
-        if node is not None:
-            return node
-        named = [node for node in self.nodes if node.title == wanted]
-        if len(named) == 1:
-            return named[0]
-        if named:
-            ids = ", ".join(node.id for node in named[:8])
-            raise BadOption(f"{len(named)} nodes have the title {wanted!r}; name one by its id: {ids}")
-        close = get_close_matches(wanted, {node.title: None for node in self.nodes[:20_000]}, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise BadOption(f"there is no node {wanted!r:.80} in the memory{hint}")
+        return self._now.node(wanted)
 
     def query(
         self,
@@ -146,13 +180,14 @@ class Memory:
             BadOption: no such node, format or limit.
             BudgetExceeded: not even the title of the focus fits.
         """
-        forest = self._forest
+        now = self._now
+        forest = now.forest
         form = _format(format)
         inside = (0, len(forest.nodes))
         if scope is not None:
-            top = self._place(forest, scope)
+            top = now.place(scope)
             inside = (top, int(forest.end[top]))
-        place = None if focus is None else self._place(forest, focus)
+        place = None if focus is None else now.place(focus)
         if place is not None and not inside[0] <= place < inside[1]:
             raise BadOption(f"the focus {forest.nodes[place].id} is not in the scope")
         asked = query if query and query.strip() else None
@@ -170,15 +205,6 @@ class Memory:
         if query is not None:
             return self._index.to_query(forest.documents, query)
         return None if focus is None else self._index.to_node(forest.documents, forest.nodes[focus])
-
-    def _place(self, forest: Forest, wanted: str | Node) -> int:
-        node = self.node(wanted.id if isinstance(wanted, Node) else wanted)
-        place = forest.place(node)
-        if place is None:  # another thread has just read its file again
-            place = next((place for place, each in enumerate(forest.nodes) if each.id == node.id), None)
-        if place is None:
-            raise BadOption(f"the node {node.id} has only just come into the memory: try again")
-        return place
 
     def active_projects(self) -> list[Node]:
         """The projects that are not done, in document order."""

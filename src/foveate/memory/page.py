@@ -107,19 +107,29 @@ class Page:
         return self._put(place, Block(Level.EXCERPT, parts, self.gauge.count(parts).upper + 1), room_tokens)
 
     def put_alone(self, place: int, room_tokens: int) -> bool:
-        """Put the title of a node on the page, and of what it stands in only the nearest that fit."""
-        (tape,) = self.gauge.tapes([self._text(place, Level.TITLE)])
-        above = list(self._missing_above(place).items())[::-1]
+        """Put the title of a node on the page, and of what it stands in the nearest titles that fit."""
+        tape = self.gauge.tape(self._text(place, Level.TITLE))
         if tape.total.upper > room_tokens:
             return False
+        above = list(self._missing_above(place).items())[::-1]
         self.blocks[place] = Block(Level.TITLE, (tape,), tape.total.upper + 1)
+        tokens = tape.total.upper
         for each, block in above:
-            self.blocks[each] = block
-            if self.count().upper > room_tokens:
-                del self.blocks[each]
+            # What a title takes beside others can be a token less, hardly ever more.
+            tokens += block.tokens - 1
+            if tokens > room_tokens:
                 break
-        self.count()
+            self.blocks[each] = block
+        while self.count().upper > room_tokens:
+            self.take_off_last()
         return True
+
+    def stands_free(self, place: int) -> bool:
+        """Whether something that a node stands in is not on the page."""
+        while (place := int(self.forest.parent[place])) >= self.first:
+            if place not in self.blocks:
+                return True
+        return False
 
     def take_off_last(self) -> None:
         """Take off again what was put on the page last."""

@@ -71,10 +71,13 @@ def render(forest: Forest, look: Look, *, limit_tokens: int | None, form: ViewFo
         outline(page, wish)
     else:
         _look_at(page, look.focus, limit_tokens)
-        must = len(page.blocks)
-        fill(page, wish, limit_tokens)
-        while page.count().upper > limit_tokens and len(page.blocks) > must:
+        must = page.blocks.copy()
+        if look.focus is None or not page.stands_free(look.focus):
+            fill(page, wish, limit_tokens)
+        while page.count().upper > limit_tokens and len(page.blocks) > len(must):
             page.take_off_last()
+        if page.used_tokens > limit_tokens:  # what must be there was made longer
+            page.blocks = must
     relevance = np.zeros(len(forest.nodes), np.float32) if scores is None else scores.relevance
     return page.view(limit_tokens, {place: _score(place, look.focus, relevance) for place in page.blocks})
 

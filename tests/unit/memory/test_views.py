@@ -66,7 +66,8 @@ def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
     shown = {each.id: each.level for each in view.nodes}
     assert node.id in shown
     assert node.id in view.text
-    if limit_tokens > 20 * (len(path) + 1):  # as much as the titles can take here
+    titles = "\n".join(heading(each, ViewFormat(form), each.depth) for each in [*reversed(path[:-1]), node])
+    if foveate.count(titles).tokens <= limit_tokens:
         assert all(each.id in shown for each in path)
     if limit_tokens > 450:
         assert shown[node.id] == "full"
@@ -96,3 +97,32 @@ def test_a_view_is_never_over_its_limit_and_always_the_same(
         order = [node.id for node in memory.nodes]
         places = [order.index(node.id) for node in view.nodes]
         assert places == sorted(places)
+
+
+def nested(levels: int) -> str:
+    """An Org file with a heading in each heading, all with a text."""
+    return "".join(f"{'*' * level} Level {level}\ntext {level}\n" for level in range(1, levels + 1))
+
+
+@pytest.mark.parametrize("levels", [2, 7, 60])
+@pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5"])
+def test_with_a_focus_deep_down_a_view_is_within_every_limit(tmp_path: Path, levels: int, model: str) -> None:
+    """Was: what stood there for the focus was made longer, and could not be taken off again."""
+    (tmp_path / "deep.org").write_text(nested(levels), encoding="utf-8")
+    (tmp_path / "flat.org").write_text(
+        "".join(f"* Note {n}\nsome words\n" for n in range(30)), encoding="utf-8"
+    )
+    memory = Memory.load(tmp_path)
+    node = memory.node(f"Level {levels}")
+    path = [*reversed([*node.ancestors()]), node]
+    titles = foveate.count("\n".join(heading(each, ViewFormat.ORG, each.depth) for each in path), model)
+
+    for limit_tokens in range(40, 1200, 13):
+        for query in (None, "text of level 2"):
+            view = memory.render(node, query, limit_tokens, model=model)
+            shown = {each.id for each in view.nodes}
+
+            assert view.count.upper <= limit_tokens
+            assert node.id in shown
+            if titles.upper <= limit_tokens:
+                assert shown.issuperset(each.id for each in path)
