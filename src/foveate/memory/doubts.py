@@ -2,7 +2,7 @@
 
 import re
 
-from foveate.memory.gate import Gate
+from foveate.memory.gate import Gate, folded
 
 # Not so the address of a page.
 _MARKED = re.compile(r"[:#](?!//)([^\s:#]+)")
@@ -11,8 +11,8 @@ _BETWEEN_WORDS = re.compile(r"[\s:#,;|.!?(){}<>\"'`*=~/\[\]]+")
 
 def mentions(text: str, gate: Gate) -> bool:
     """Whether any privacy tag is in `text` at all, even inside a word: where not, there is no doubt."""
-    folded = text.casefold()
-    return any(tag in folded for tag in gate.tags)
+    said = folded(text)
+    return any(tag in said for tag in gate.tags)
 
 
 def meant_in_heading(line: str, gate: Gate) -> str:
@@ -40,6 +40,6 @@ def mentioned(text: str, gate: Gate) -> str:
     for word in _BETWEEN_WORDS.split(text):
         if gate.is_private(word):
             return word
-    folded = text.casefold()
+    said = folded(text)
     # One that is itself of several words, or has a dot in it.
-    return next((tag for tag in sorted(gate.tags) if _BETWEEN_WORDS.search(tag) and tag in folded), "")
+    return next((tag for tag in sorted(gate.tags) if _BETWEEN_WORDS.search(tag) and tag in said), "")

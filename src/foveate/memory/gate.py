@@ -7,7 +7,7 @@ left to every reader to skip: it is gone, its text too, so that no reader can fo
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
-from unicodedata import normalize
+from unicodedata import category, normalize
 
 import msgspec
 
@@ -94,6 +94,16 @@ def _each(tags: Iterable[str]) -> Iterator[str]:
         yield from parts
 
 
+def folded(text: str) -> str:
+    """A text as tags are compared: whatever its case, and all that looks the same is."""
+    if text.isascii():
+        return text.lower()
+    # Nobody sees a soft hyphen or a blank without width.
+    unseen = [letter for letter in set(text) if category(letter) == "Cf"]
+    seen = text.translate(dict.fromkeys(map(ord, unseen))) if unseen else text
+    # Composed, since one letter with an accent can be written as two characters.
+    return normalize("NFC", seen.casefold())
+
+
 def _bare(tag: str) -> str:
-    # Composed, since one letter with an accent can be written as two characters and look the same.
-    return normalize("NFC", tag.strip().strip(":#").strip().casefold())
+    return folded(tag).strip().strip(":#").strip()

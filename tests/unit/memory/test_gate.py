@@ -131,6 +131,19 @@ def test_an_accent_hides_whether_it_is_one_character_or_two() -> None:
     assert Gate.adding([decomposed]).is_private(composed)
 
 
+@pytest.mark.parametrize("unseen", ["\u200b", "\u00ad", "\u2060", "\ufeff", "\u200e", "\U000e0020"])
+def test_what_nobody_sees_in_a_tag_makes_no_difference(unseen: str) -> None:
+    for tag in ("pri%svate", "%sprivate", "private%s", "%s:private:", "#%sPrivate%s/x"):
+        assert Gate().is_private(tag.replace("%s", unseen))
+    assert Gate.adding([f"se{unseen}cret"]).is_private("secret")
+
+
+@pytest.mark.parametrize("tags", [["\u200b"], [":\u00ad:"]])
+def test_a_tag_that_nobody_sees_is_refused(tags: list[str]) -> None:
+    with pytest.raises(BadOption):
+        Gate.adding(tags)
+
+
 def test_tags_of_a_gate_hide_however_they_are_given() -> None:
     assert Gate(frozenset({":Secret:"})).is_private("secret")
     assert Gate.adding([":one:two:", "#Three"]).tags == {*PRIVACY_TAGS, "one", "two", "three"}
