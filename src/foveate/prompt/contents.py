@@ -21,16 +21,27 @@ def read(sight: Sight, gate: Gate) -> Reading:
     files: list[BundleFile] = []
     troubles = list(sight.troubles)
     for source in sight.sources:
+        data = b""
         try:
-            text = _text(_bytes(sight.root or "/", source), source.path)
+            data = _bytes(sight.root or "/", source)
+            text = _text(data, source.path)
         except UnreadableInput as error:
             troubles.append(Trouble(source.path, error.reason, source.name))
+            if _says_private(data, gate, source.path):
+                # It may have become private since it was good: then it is not shown as it was either.
+                files.append(BundleFile(source.name, source.path, "", is_blank=False))
             continue
         outline = gate.admitted(parse(text, gate, path=source.path))
         public = outline.text.strip("\r\n").rstrip()
         files.append(BundleFile(source.name, source.path, public, is_blank=not text or text.isspace()))
         troubles.extend(Trouble(source.path, problem, is_lasting=True) for problem in outline.problems)
     return Reading(files=tuple(files), troubles=tuple(troubles))
+
+
+def _says_private(data: bytes, gate: Gate, path: str) -> bool:
+    """Whether something is private in what is no text, as far as it can be read."""
+    text = data.decode("utf-8-sig", "replace")
+    return gate.admitted(parse(text, gate, path=path)).text != text
 
 
 def _bytes(root: str, source: Source) -> bytes:

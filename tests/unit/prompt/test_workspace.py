@@ -236,6 +236,24 @@ def test_a_writer_that_is_killed_halfway_leaves_the_last_good_bundle(root: Path)
     ]
 
 
+@pytest.mark.parametrize("end", [b"\xff", "é".encode()[:1], b"\0"])
+def test_a_file_that_has_become_private_is_not_shown_as_it_was_even_where_it_is_broken(
+    root: Path, end: bytes
+) -> None:
+    clock = Clock()
+    workspaces = blind(clock)
+    before = workspaces.bundle(Workspace(root)).text
+    said = (root / "user.md").read_text(encoding="utf-8").strip()
+    (root / "user.md").write_bytes(b"---\ntags: private\n---\nBob.\n" + end)
+    clock.now += 100
+
+    now = workspaces.bundle(Workspace(root))
+
+    assert said in before
+    assert said not in now.text
+    assert [warning.path for warning in now.warnings] == ["user.md"]
+
+
 def test_a_file_that_is_emptied_to_be_written_is_not_believed_and_one_that_stays_empty_is(root: Path) -> None:
     clock = Clock()
     workspaces = blind(clock)
