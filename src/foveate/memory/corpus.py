@@ -25,7 +25,7 @@ LONGEST_EMBEDDED = 4_000
 _STEP = 4
 # No more nodes are put in a shard at a time, but for those of one file: what it takes to make one is several
 # times what it takes to have it, and a process does not give all of that back.
-_MOST_ROWS = 16_384
+_MOST_ROWS = 65_536
 # What a node stands in far above says little of it, and 100,000 nodes may be 2,000 levels deep.
 _NEAREST_ANCESTORS = 6
 _Number = TypeVar("_Number", bound=np.generic)

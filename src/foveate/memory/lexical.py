@@ -6,8 +6,9 @@ depends on the texts that are there, not on how they came; bm25s's own index wou
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,10 +91,23 @@ def postings(texts: Iterable[Sequence[tuple[float, list[int]]]], vocabulary: Voc
             sizes.append(len(found))
             weights.append(weight)
         parts.append(len(text))
-    of_part = np.repeat(np.arange(len(parts), dtype=np.int32), parts)
-    places = np.repeat(of_part, sizes)
-    amounts = np.repeat(np.asarray(weights, np.float32), sizes)
-    return _sorted(np.asarray(numbers, np.int32), places, amounts, len(parts), len(vocabulary))
+    # A key is a term and the number of a text. There may be millions: what is not needed any more goes at once.
+    keys = np.asarray(numbers, np.int64) << 32
+    keys |= np.repeat(np.repeat(np.arange(len(parts), dtype=np.int32), parts), sizes)
+    del numbers
+    order = np.argsort(keys, kind="stable")
+    amounts = np.repeat(np.asarray(weights, np.float32), sizes)[order]
+    keys = keys[order]
+    del order
+    firsts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
+    if len(firsts):
+        amounts = np.add.reduceat(amounts, firsts)
+    keys = keys[firsts]
+    places = (keys & 0xFFFFFFFF).astype(np.int32)
+    starts = np.searchsorted(keys, np.arange(len(vocabulary) + 1) << 32)
+    telling = slice(int(starts[len(STOP_WORDS)]), None)
+    lengths = np.bincount(places[telling], amounts[telling], minlength=len(parts))
+    return Postings(starts, places, amounts, lengths.astype(np.float32))
 
 
 def grouped(piece: Postings, group_of: Places, count: int) -> Postings:
@@ -140,30 +154,14 @@ def _sizes(piece: Postings, stays: NDArray[np.bool_], terms: int) -> NDArray[np.
     return sizes
 
 
-def _sorted(numbers: Places, places: Places, amounts: Floats, count: int, terms: int) -> Postings:
-    keys = (numbers.astype(np.int64) << 32) | places
-    order = np.argsort(keys, kind="stable")  # quick where it is pieces that are in order already
-    keys = keys[order]
-    first = np.flatnonzero(np.diff(keys, prepend=-1))
-    summed = np.add.reduceat(amounts[order], first) if len(first) else amounts
-    keys = keys[first]
-    terms_found = (keys >> 32).astype(np.int64)
-    starts = np.zeros(terms + 1, np.int64)
-    np.cumsum(np.bincount(terms_found, minlength=terms), out=starts[1:])
-    texts = (keys & 0xFFFFFFFF).astype(np.int32)
-    telling = terms_found >= len(STOP_WORDS)
-    lengths = np.bincount(texts[telling], summed[telling], minlength=count)
-    return Postings(starts, texts, summed.astype(np.float32), lengths.astype(np.float32))
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Hits:
     """Where a few terms stand: runs of texts, each run of one term; no text is in two runs of a term."""
 
     terms: NDArray[np.int64]
     """Of each run, which of them it is of; a term that no text has is of none."""
     sizes: NDArray[np.int64]
-    """Of each run, how many texts it has: one or more."""
+    """Of each run, how many texts it has."""
     places: Places
     amounts: Floats
 
@@ -182,36 +180,37 @@ class Field:
             len(piece.lengths) if there is None else int(np.count_nonzero(there)) for piece, there in pieces
         )
 
-    def find(self, terms: Sequence[int]) -> Hits:
-        """Where terms stand, and how much of each."""
-        asked = np.asarray(terms, np.int64)
-        runs: list[int] = []
-        firsts: list[int] = []
-        places, amounts = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
-        first = 0
-        for piece, there in self._pieces:
-            known = np.flatnonzero((asked >= 0) & (asked < len(piece.starts) - 1))
-            starts, ends = piece.starts[asked[known]], piece.starts[asked[known] + 1]
-            for run, start, end in zip(known.tolist(), starts.tolist(), ends.tolist(), strict=True):
-                texts, some = piece.texts[start:end], piece.amounts[start:end]
-                if there is not None:
-                    kept = there.take(texts)
-                    texts, some = texts[kept], some[kept]
-                if len(texts):
+    def find(self, query: Sequence[Sequence[int]]) -> Iterator[Hits]:
+        """Where the terms of each segment stand, and how much of each."""
+        terms = np.fromiter(chain.from_iterable(query), np.int64)
+        starts = [piece.starts.take(terms, mode="clip").tolist() for piece, _ in self._pieces]
+        ends = [piece.starts.take(terms + 1, mode="clip").tolist() for piece, _ in self._pieces]
+        last = 0
+        for segment in query:
+            first, last = last, last + len(segment)
+            runs: list[int] = []
+            shifts: list[int] = []
+            places, amounts = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
+            shift = 0
+            for (piece, there), froms, tos in zip(self._pieces, starts, ends, strict=True):
+                for run, start, end in zip(
+                    range(len(segment)), froms[first:last], tos[first:last], strict=True
+                ):
+                    if start == end:
+                        continue
+                    texts, some = piece.texts[start:end], piece.amounts[start:end]
+                    if there is not None:
+                        kept = there.take(texts)
+                        texts, some = texts[kept], some[kept]
                     runs.append(run)
-                    firsts.append(first)
+                    shifts.append(shift)
                     places.append(texts)
                     amounts.append(some)
-            first += len(piece.lengths)
-        sizes = np.fromiter(map(len, places[1:]), np.int64, len(runs))
-        found = np.concatenate(places)
-        found += np.repeat(np.asarray(firsts, np.int32), sizes)
-        return Hits(
-            terms=np.asarray(runs, np.int64),
-            sizes=sizes,
-            places=found,
-            amounts=np.concatenate(amounts),
-        )
+                shift += len(piece.lengths)
+            sizes = np.fromiter(map(len, places[1:]), np.int64, len(runs))
+            found = np.concatenate(places)
+            found += np.repeat(np.asarray(shifts, np.int32), sizes)
+            yield Hits(np.asarray(runs, np.int64), sizes, found, np.concatenate(amounts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,19 +235,20 @@ def match(texts: Field, query: Sequence[Sequence[int]]) -> Match:
     average = np.float32(float(texts.lengths.sum(dtype=np.float64)) / max(1, texts.count) or 1.0)
     squares = np.zeros(len(texts.lengths))
     ideal = 0.0
-    for terms in query:
-        idfs, scores = _scored(texts, terms, average)
+    for terms, hits in zip(query, texts.find(query), strict=True):
+        idfs, scores = _scored(texts, len(terms), hits, average)
         ideal = max(ideal, sum(sorted(idfs)[-_EXPECTED_TERMS:]) / (1 + K1))
         squares += np.square(scores, out=scores)
     return Match(np.sqrt(squares, out=squares).astype(np.float32), ideal)
 
 
-def _scored(texts: Field, terms: Sequence[int], average: np.float32) -> tuple[list[float], NDArray[np.float64]]:
+def _scored(
+    texts: Field, terms: int, hits: Hits, average: np.float32
+) -> tuple[list[float], NDArray[np.float64]]:
     """What each term is worth, and the sum of what they add to each text."""
     from bm25s.scoring import _select_idf_scorer, _select_tfc_scorer
 
-    hits = texts.find(terms)
-    often = np.bincount(hits.terms, hits.sizes, minlength=len(terms)).astype(int).tolist()
+    often = np.bincount(hits.terms, hits.sizes, minlength=terms).astype(int).tolist()
     idf_of = _select_idf_scorer("lucene")
     idfs = [idf_of(times, N=texts.count) for times in often]
     parts = _select_tfc_scorer("lucene")(
