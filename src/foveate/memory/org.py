@@ -12,7 +12,7 @@ from typing import NamedTuple
 from orgparse.inline import to_plain_text
 from orgparse.node import parse_seq_todo
 
-from foveate.memory.doubts import mentioned, mentions
+from foveate.memory.doubts import meant_in_property, mentioned, mentions, private_items
 from foveate.memory.gate import Gate
 from foveate.memory.headings import with_doubt, without_priority, without_state, without_tags
 from foveate.memory.outline import NO_PROPERTIES, Entry, Outline, Stamp
@@ -38,6 +38,13 @@ _READ_ELSEWHERE = frozenset({"FILETAGS", "TITLE", "TODO", "SEQ_TODO", "TYP_TODO"
 _DRAWER = re.compile(r"[ \t]*:(properties|logbook|clock):[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
 _END = re.compile(r"^[ \t]*:end:[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
 _PROPERTY = re.compile(r":(\S+):(?!\S)")
+# Wherever they stand, for what may be meant as private.
+_ANY_SETTING = re.compile(r"^\ufeff?[ \t]*#\+([^\s:]+)[ \t]*:(.*)$", re.MULTILINE)
+_ANY_PROPERTY = re.compile(r"^[ \t]*:(\S+):(?:[ \t]+(.*))?$", re.MULTILINE)
+# `#+TAGS: a b(c)` says which tags there are; like this it is meant as FILETAGS.
+_NO_CHOICE = re.compile(r":\S+:|[^\s(){}\[\]]+")
+# Ends at the next heading, whatever that is.
+_LEVEL_OF_ITEM = 1 << 30
 _BLANK_LINES = re.compile(r"(?:[ \t\r]*\n)*")
 # Its links would take a while.
 _LONG_TITLE_CHARS = 2000
@@ -53,6 +60,16 @@ def parse_org(text: str, gate: Gate, *, name: str = "") -> Outline:
 
 
 _Properties = dict[str, list[str]]
+
+
+class _Heading(NamedTuple):
+    """Where a heading begins, and what it says behind its stars."""
+
+    start: int
+    after: int
+    level: int
+    tag: str = ""
+    """That of a list's item, which is taken for a heading since it has a privacy tag."""
 
 
 class _Below(NamedTuple):
@@ -73,7 +90,7 @@ class _Reading:
         self._gate = gate
         self._is_doubtful = mentions(text, gate)
         self._problems = Problems(text)
-        self._headings: list[re.Match[str]] = []
+        self._headings: list[_Heading] = []
         self._title: list[str] = []
         self._file_tags: list[str] = []
         self._todo: list[str] = []
@@ -84,7 +101,9 @@ class _Reading:
         if not self._todo and not self._done:
             self._todo, self._done = ["TODO"], ["DONE"]
         states, done = frozenset(self._todo + self._done), frozenset(self._done)
-        starts = [found.start() for found in self._headings]
+        if self._is_doubtful:
+            self._take_doubtful()
+        starts = [found.start for found in self._headings]
         ends = [*starts, len(self._text)]
         entries = [self._file(ends[0], name)]
         for found, end in zip(self._headings, ends[1:], strict=True):
@@ -116,7 +135,7 @@ class _Reading:
             if found.lastindex == _HEADING:
                 # Behind the stars is a blank; what else looks like one is doubtful.
                 if found[0][-1] == " " or self._is_meant_private(found):
-                    self._headings.append(found)
+                    self._headings.append(_found(found))
             else:
                 self._set(found[_SETTING].upper(), self._rest(found.end()).strip())
 
@@ -124,14 +143,43 @@ class _Reading:
         for found in noted if self._is_doubtful else ():
             if found.lastindex == _HEADING and self._is_meant_private(found):
                 self._problems.add(found.start(), "a heading with a privacy tag in a block is taken for one")
-                self._headings.append(found)
-            elif found.lastindex == _SETTING and found[_SETTING].upper() == "FILETAGS":
-                tag = mentioned(self._rest(found.end()), self._gate)
-                if tag:
-                    self._problems.add(
-                        found.start(), "FILETAGS with a privacy tag in a block are taken for some"
-                    )
-                    self._file_tags.append(tag)
+                self._headings.append(_found(found))
+
+    def _take_doubtful(self) -> None:
+        """Take settings anywhere that may make the file private, and items of lists that may be so."""
+        for setting in _ANY_SETTING.finditer(self._lines):
+            if mentions(setting[0], self._gate) and (tag := self._meant_in_setting(setting[1], setting[2])):
+                self._problems.add(setting.start(), f"“{tag}” is taken for a tag of the file")
+                self._file_tags.append(tag)
+        items = [
+            _Heading(item.start, item.start, _LEVEL_OF_ITEM, item.tag)
+            for item in private_items(self._lines, self._gate)
+        ]
+        if items:
+            taken = {heading.start for heading in self._headings}
+            self._headings = sorted([*self._headings, *(item for item in items if item.start not in taken)])
+
+    def _meant_in_setting(self, key: str, value: str) -> str:
+        match key.upper():
+            case "PROPERTY":
+                key, value = (*value.split(None, 1), "", "")[:2]
+                return meant_in_property(key.removesuffix("+"), value, self._gate)
+            case "TAGS" if not _NO_CHOICE.fullmatch(value.strip()):
+                return ""
+            case _:
+                return meant_in_property(key, value, self._gate)
+
+    def _meant_in_properties(self, start: int, end: int) -> tuple[str, ...]:
+        """A privacy tag in a line such as `:TAGS: private`, or `:private:` alone, in a drawer or not."""
+        if not self._is_doubtful or not mentions(self._lines[start:end], self._gate):
+            return ()
+        for found in _ANY_PROPERTY.finditer(self._lines[start:end]):
+            key, value = found[1].removesuffix("+"), (found[2] or "").strip()
+            tag = meant_in_property(key, value, self._gate) or ("" if value else mentioned(key, self._gate))
+            if tag:
+                self._problems.add(start + found.start(), f"“{tag}” is taken for a tag")
+                return (tag,)
+        return ()
 
     def _is_meant_private(self, heading: re.Match[str]) -> bool:
         if not self._is_doubtful:
@@ -189,29 +237,30 @@ class _Reading:
             end=end,
             level=0,
             title=_shown(" ".join(filter(None, self._title))) or name,
-            tags=tuple(dict.fromkeys(self._file_tags)),
+            tags=tuple(dict.fromkeys((*self._file_tags, *self._meant_in_properties(0, end)))),
             properties=_joined(properties),
             stamps=tuple(stamps),
         )
 
-    def _entry(self, heading: re.Match[str], end: int, states: frozenset[str], done: frozenset[str]) -> Entry:
-        line_end = self._lines.find("\n", heading.end(), end)
+    def _entry(self, heading: _Heading, end: int, states: frozenset[str], done: frozenset[str]) -> Entry:
+        line_end = self._lines.find("\n", heading.after, end)
         body = end if line_end < 0 else line_end + 1
-        line = self._lines[heading.end() : body].strip()
+        line = self._lines[heading.after : body].strip()
         title, tags = without_tags(line)
         if self._is_doubtful:
             tags, problem = with_doubt(line, tags, self._gate)
             if problem:
-                self._problems.add(heading.start(), problem)
+                self._problems.add(heading.start, problem)
+            tags += (heading.tag,) if heading.tag else self._meant_in_properties(body, end)
         title, todo = without_state(title, states)
         title, priority = without_priority(title)
         below = self._below(body, end)
         return Entry(
-            start=heading.start(),
+            start=heading.start,
             body=body,
             content=below.content,
             end=end,
-            level=len(heading[_HEADING]),
+            level=heading.level,
             title=_shown(title),
             tags=tags,
             todo=todo,
@@ -266,6 +315,10 @@ class _Reading:
             elif stripped:
                 return False
         return True
+
+
+def _found(heading: re.Match[str]) -> _Heading:
+    return _Heading(heading.start(), heading.end(), len(heading[_HEADING]))
 
 
 def _joined(properties: _Properties) -> Mapping[str, str]:

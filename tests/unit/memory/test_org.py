@@ -255,6 +255,65 @@ def test_what_only_has_the_word_is_not_private(text: str) -> None:
     assert not is_private(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#+KEYWORDS: work, private\nsecret",
+        "secret\n* A\n#+ROAM_TAGS: private\n",
+        "#+hugo_tags: private work\nsecret",
+        "#+HUGO_CATEGORIES: Private\nsecret",
+        "#+PROPERTY: filetags :private:\nsecret",
+        "#+PROPERTY: tags+ private\nsecret",
+        "#+TAGS: private\nsecret",
+        "#+TAGS: :work:private:\nsecret",
+        "#+PRIVATE: t\nsecret",
+        "#+begin_src org\n#+KEYWORDS: private\n#+end_src\nsecret",
+        ":PROPERTIES:\n:FILETAGS: private\n:END:\nsecret\n* A\nsecret",
+        "* A\n:PROPERTIES:\n:TAGS: :work:private:\n:END:\nsecret\n** B\nsecret",
+        "* A\n:PROPERTIES:\n:ROAM_TAGS: private\n:END:\nsecret",
+        "* A\n:PROPERTIES:\n:ARCHIVE_ITAGS: work private\n:END:\nsecret",
+        "* A\n:PROPERTIES:\n:TAGS: work\n:TAGS+: private\n:END:\nsecret",
+        "* A\n:PROPERTIES:\n:TAGS: work\n:TAGS: private\n:END:\nsecret",
+        "* A\n\n:PROPERTIES:\nodd\n:tags: private\nsecret",
+        "* A\n:PROPERTIES:\r\n:Private: t\r\n:END:\r\nsecret",
+        "* A\n:PROPERTIES:\n:VISIBILITY: private\n:END:\nsecret",
+        "* A\n:private:\nsecret\n:END:\n",
+        "* A\n:work:private:\nsecret",
+        "- [ ] secret :private:\n",
+        "* A\n  1. secret #private #x\n     secret\n",
+        "* A\n- TODO secret #private <2026-01-02 Fri>\n** B\n",
+    ],
+)
+def test_what_may_be_meant_as_private_beside_tags_of_headings_is(text: str) -> None:
+    assert is_private(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#+TAGS: work(w) private(p)\nsecret",
+        "#+TAGS: { work private }\nsecret",
+        "#+EXCLUDE_TAGS: private\nsecret",
+        "#+TITLE: Private\nsecret",
+        "#+NAME: private\nsecret",
+        "#+PROPERTY: header-args :var x=private\nsecret",
+        "* A\n:PROPERTIES:\n:CUSTOM_ID: private\n:PRIVATE: nil\n:TAGS_ALL: private work\n:END:\nsecret",
+        "* A\n- private: secret\n- a :private: part of a secret\n- see [[#private]]\n",
+        "* A\n:PROPERTIES:\n:TAGS: private\n:END:\n* B\nsecret",
+        "* A\n- x :private:\n** B\nsecret",
+        "* A\nsecret :private:\n",
+    ],
+)
+def test_what_is_named_or_offered_as_private_is_not(text: str) -> None:
+    assert not is_private(text)
+
+
+def test_a_private_item_hides_what_follows_it_up_to_the_next_heading() -> None:
+    seen = GATE.admitted(outline("* A\nfirst\n- one\n- two :private:\n  more\n- three\n** B\nlast\n"))
+
+    assert seen.text == "* A\nfirst\n- one\n** B\nlast\n"
+
+
 def test_a_tag_that_was_glued_wrongly_is_told() -> None:
     assert outline("x\n* A :private\n").problems == ("line 2: “private” is taken for a tag",)
 
