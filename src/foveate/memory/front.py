@@ -1,4 +1,6 @@
-"""Front matter: what a Markdown file says of itself at its top, in YAML between `---` or in TOML between `+++`.
+"""Front matter: what a Markdown file says of itself at its top.
+
+It is in YAML between `---`, in TOML between `+++`, or in JSON between braces.
 
 What stands there is for privacy too. So where it cannot be read, or is read as something else than was meant
 (`tags: #private` is a comment to YAML), a privacy tag that it mentions is taken for one.
@@ -23,6 +25,7 @@ _LONGEST_CHARS = 65_536
 _DEEPEST = 50
 
 _OPENED = re.compile(r"(---|\+\+\+)[ \t]*\r?\n")
+_JSON = re.compile(r"\{\s*[\"}]")
 _CLOSED = {
     "---": re.compile(r"^(?:---|\.\.\.)[ \t]*\r?$", re.MULTILINE),
     "+++": re.compile(r"^\+\+\+[ \t]*\r?$", re.MULTILINE),
@@ -66,7 +69,7 @@ def read_front(text: str, gate: Gate) -> Front:
     nothing = Front(start, start)
     opened = _OPENED.match(text, start)
     if not opened:
-        return nothing
+        return _in_json(text, nothing, gate) if _JSON.match(text, start) else nothing
     limit = min(len(text), opened.end() + _LONGEST_CHARS)
     closed = _CLOSED[opened[1]].search(text, opened.end(), limit)
     if not closed:
@@ -84,6 +87,23 @@ def read_front(text: str, gate: Gate) -> Front:
         tag = mentioned(said, gate)
         return nothing._replace(tags=(tag,) if tag else ())
     return _read(pairs, said, Front(end, end), gate)
+
+
+def _in_json(text: str, nothing: Front, gate: Gate) -> Front:
+    """Front matter in JSON, with nothing behind it on its last line; or a text that begins with a brace."""
+    start = nothing.end
+    try:
+        pairs, end = _json(text[start : start + _LONGEST_CHARS])
+    except _Broken as broken:
+        said = text[start : start + _LONGEST_CHARS]
+        heading = _HEADING.search(said)
+        tag = mentioned(said[: heading.start()] if heading else said, gate)
+        return nothing._replace(tags=(tag,) if tag else (), problems=(f"the front matter is broken: {broken}",))
+    after = text.find("\n", start + end) + 1 or len(text)
+    if text[start + end : after].strip():
+        tag = mentioned(text[start : start + end], gate)
+        return nothing._replace(tags=(tag,) if tag else ())
+    return _read(pairs, text[start : start + end], Front(after, after), gate)
 
 
 def _unclosed(said: str, nothing: Front, gate: Gate) -> Front:
@@ -231,13 +251,36 @@ def _toml(said: str) -> list[tuple[str, Value]]:
         raise _Broken("it is nested too deep") from None
 
 
-def _plain(value: object) -> Value:
-    """A value of TOML with nothing but texts in it."""
+def _json(said: str) -> tuple[list[tuple[str, Value]], int]:
+    """The pairs of the object that a text begins with, and where that ends."""
+    decoder = json.JSONDecoder(object_pairs_hook=_once_each, parse_int=str, parse_float=str)
+    try:
+        value, end = decoder.raw_decode(said)
+        return [(key, _plain(item)) for key, item in value.items()], end
+    except ValueError as error:
+        raise _Broken(str(error)) from None
+    except RecursionError:
+        raise _Broken("it is nested too deep") from None
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _Broken("it has a key twice")
+    return found
+
+
+def _plain(value: object, depth: int = 0) -> Value:
+    """A value of TOML or JSON with nothing but texts in it."""
+    if depth > _DEEPEST:
+        raise _Broken(f"it is nested more than {_DEEPEST} deep")
     match value:
         case list():
-            return [_plain(item) for item in value]
+            return [_plain(item, depth + 1) for item in value]
         case dict():
-            return {key: _plain(item) for key, item in value.items()}
+            return {key: _plain(item, depth + 1) for key, item in value.items()}
+        case None:
+            return ""
         case bool():
             return "true" if value else "false"
         case datetime():

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from foveate.memory.commonmark import Found, headings
-from foveate.memory.doubts import mentioned, mentions, part
+from foveate.memory.doubts import meant_in_heading, mentioned, mentions, part, private_items
 from foveate.memory.front import read_front
 from foveate.memory.gate import Gate
 from foveate.memory.headings import with_doubt, without_priority, without_state, without_tags
@@ -51,6 +51,10 @@ _LIKE_TAGS = re.compile(
     r"^[ \t>]*(?:[-*+][ \t]+)?(#\S+(?:[ \t]+#\S+)*)[ \t]*$|^[ \t]*#\+filetags[ \t]*:(.*)$",
     re.MULTILINE | re.IGNORECASE,
 )
+_HTML_HEADING = re.compile(r"<(/?)h[1-6](?![^\s>])", re.IGNORECASE)
+_LONGEST_HTML_CHARS = 1000
+# Ends at the next heading, whatever that is.
+_LEVEL_OF_ITEM = 7
 _SAID_TAGS = re.compile(r"^[ \t*_>-]{0,9}(?:tags?|keywords)[*_]{0,2}[ \t]*:(.*)$", re.MULTILINE | re.IGNORECASE)
 
 
@@ -219,6 +223,17 @@ class _Reading:
                 private.append(Found(like.start(), after, level, line.strip()))
                 reason = "what looks like a heading with a privacy tag is taken for one"
                 self._problems.add(self._at(like.start()), reason)
+        taken = {heading.start for heading in (*found, *private)}
+        for item in private_items(self._body, self._gate):
+            number = bisect_right(starts, item.start) - 1
+            is_inside = number >= 0 and item.start < found[number].body
+            if item.start not in taken and not is_inside and not _hashtags(item.text.split()):
+                after = self._body.find("\n", item.end) + 1 or len(self._body)
+                # With its tag at the end once more, where it counts whatever else the line says.
+                private.append(Found(item.start, after, _LEVEL_OF_ITEM, f"{item.text} :{item.tag}"))
+                self._problems.add(
+                    self._at(item.start), "an item of a list is taken for one with a privacy tag"
+                )
         return sorted([*found, *private])
 
     def _tags_elsewhere(self) -> tuple[str, ...]:
@@ -231,7 +246,18 @@ class _Reading:
                 reason = "tags that stand neither at the top nor below a heading are taken for the file's"
                 self._problems.add(self._at(line.start()), reason)
                 found.append(tag)
-        return tuple(found)
+        return (*found, *self._tags_in_html())
+
+    def _tags_in_html(self) -> tuple[str, ...]:
+        """A privacy tag in a heading of HTML, of which it is not known what stands below it."""
+        tags = list(_HTML_HEADING.finditer(self._body))
+        ends = [*(tag.start() for tag in tags), len(self._body)][1:]
+        for opened, end in zip(tags, ends, strict=True):
+            said = self._body[opened.end() : min(end, opened.end() + _LONGEST_HTML_CHARS)]
+            if not opened[1] and mentions(said, self._gate) and (tag := meant_in_heading(said, self._gate)):
+                self._problems.add(self._at(opened.start()), f"“{tag}” is taken for a tag of the file")
+                return (tag,)
+        return ()
 
 
 def _evened(text: str) -> tuple[str, Callable[[int], int]]:

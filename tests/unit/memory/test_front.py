@@ -60,6 +60,23 @@ def test_toml_gives_the_same() -> None:
     )
 
 
+def test_json_gives_the_same() -> None:
+    said = '"title": "T",\n"tags": ["a", "#b"], "deadline": "2026-11-20 17:00", "n": 1.50, "no": null'
+    text = f"{{\n{said}}}\n\nText\n"
+    found = file(text)
+
+    assert (found.title, found.tags) == ("T", ("a", "b"))
+    assert found.stamps[0].at == datetime(2026, 11, 20, 17)
+    assert (found.properties["N"], found.properties["NO"]) == ("1.50", "")
+    assert text[found.content :] == "\nText\n"
+
+
+def test_json_that_is_broken_or_a_text_that_begins_with_a_brace_stays_in_the_content() -> None:
+    for text in ('{"a": }\nText\n', '{"a": 1} Text\n', "{a}\nText\n", '{"a": ' + "[" * 100 + "]" * 100 + "}\n"):
+        assert file(text).content == 0
+    assert outline('{"a": }\n').problems[0].startswith("line 1: the front matter is broken: ")
+
+
 @pytest.mark.parametrize(
     "tags",
     [
@@ -164,6 +181,13 @@ def test_broken_front_matter_with_headings_in_it_is_a_text_between_two_lines() -
         "+++\ntags = ['private']\n+++",
         "+++\nprivate = true\n+++",
         "+++\ntags = [private]\n+++",
+        '{ "tags": ["private"] }',
+        '{\n  "title": "T",\n  "private": true\n}\n',
+        '\ufeff{"x": {"visibility": "Private"}}',
+        '{"tags": ["a"], "tags": ["private"]}',
+        '{"tags": ["private"], "bad": }',
+        '{"tags": ["private"]} and more',
+        '{"tags": ["private"]',
         "+++\n[extra]\nvisibility = 'private'\n+++",
     ],
 )
@@ -182,6 +206,8 @@ def test_front_matter_that_may_be_meant_as_private_is(front: str) -> None:
         "---\nbad: [\ntags: privateer\n---",
         "---\ntags: [privateer, not-private]\n---",
         "---\n\nText\n",
+        '{"title": "Private", "private": false}',
+        "{{ private }}",
     ],
 )
 def test_front_matter_that_only_has_the_word_is_not_private(front: str) -> None:

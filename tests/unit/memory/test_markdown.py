@@ -301,6 +301,12 @@ def test_lines_end_with_lf_cr_or_both_and_nowhere_else(line_end: str, mark: str)
         "** A :private:\nsecret\n",
         "secret\n#+FILETAGS: :private:\n",
         "\ufeff# A :private:\nsecret",
+        "secret\n<h1>A :private:</h1>\nsecret",
+        "secret\n<H2 class=x>\nA #private\n</H2>\nsecret",
+        "- [ ] secret #private\n",
+        "# A\n- [x] secret #private 2026-01-02\n",
+        "# A\n* secret :private:\n  - secret\n- secret\n",
+        "# A\n> 1) secret #work #private.\n",
         "x\r# A :private:\rsecret",
     ],
 )
@@ -315,12 +321,23 @@ def test_what_may_be_meant_as_private_is(text: str) -> None:
         "# [A](https://x.example/private)\nsecret",
         "# A #privateer :private-key:\nsecret",
         "# A\nsecret that is #private in a sentence",
+        "# A\n- secret that is #private in a sentence\n- private: x\n- [Private](#private)\n",
+        "# A\nsecret #private",
+        "# A\n- x #private\n\n###### B\nsecret",
+        "<h1>A private talk</h1>\nsecret",
+        "<hr>\nsecret :private:\n",
         "# A\n```python\ndef private(): # secret\n```\n",
         "# A :private:\nx\n# B\nsecret",
     ],
 )
 def test_what_only_has_the_word_is_not_private(text: str) -> None:
     assert not is_private(text)
+
+
+def test_a_private_item_hides_what_follows_it_up_to_the_next_heading() -> None:
+    seen = GATE.admitted(outline("# A\nfirst\n- one\n- two #private\n  more\n- three\n## B\nlast\n"))
+
+    assert seen.text == "# A\nfirst\n- one\n## B\nlast\n"
 
 
 def test_what_only_looks_like_a_heading_ends_where_a_real_one_begins() -> None:
