@@ -61,7 +61,7 @@ class Holdings:
     """What was wrong with files and folders before anything was read in them."""
     grown: Mapping[str, Grown] = field(default_factory=dict)
     owners: Owners = field(default_factory=Owners)
-    nodes: Mapping[str, Node] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
     documents: tuple[Document, ...] = ()
     problems: tuple[Problem, ...] = ()
     version: str = ""
@@ -147,14 +147,20 @@ def _grown(path: str, content: Content, outline: PublicOutline, owners: Owners) 
 
 def _indexed(before: Holdings, grown: Mapping[str, Grown]) -> dict[str, Node]:
     """All nodes by id. Only those of documents that are different are gone through."""
-    nodes = dict(before.nodes)
+    new = {
+        node.id: node
+        for path, each in grown.items()
+        if before.grown.get(path) is not each
+        for node in each.document.nodes
+    }
+    # Not `dict(…)`, which puts in one after the other once there was one that is gone.
+    nodes = before.nodes.copy()
     for path, old in before.grown.items():
         if grown.get(path) is not old:
             for node in old.document.nodes:
-                nodes.pop(node.id, None)
-    for path, new in grown.items():
-        if before.grown.get(path) is not new:
-            nodes.update((node.id, node) for node in new.document.nodes)
+                if node.id not in new:
+                    nodes.pop(node.id, None)
+    nodes.update(new)
     return nodes
 
 
