@@ -25,7 +25,7 @@ LONGEST_EMBEDDED = 4_000
 _STEP = 4
 # No more nodes are put in a shard at a time, but for those of one file: what it takes to make one is several
 # times what it takes to have it, and a process does not give all of that back.
-_MOST_ROWS = 65_536
+MOST_ROWS = 65_536
 # What a node stands in far above says little of it, and 100,000 nodes may be 2,000 levels deep.
 _NEAREST_ANCESTORS = 6
 _Number = TypeVar("_Number", bound=np.generic)
@@ -114,9 +114,10 @@ class Snapshot:
 class Corpus:
     """The shards, brought up to date by whoever holds the lock."""
 
-    def __init__(self, *, ancestor_weight: float, half_life_days: float) -> None:
+    def __init__(self, *, ancestor_weight: float, half_life_days: float, most_rows: int = MOST_ROWS) -> None:
         self._ancestor_weight = ancestor_weight
         self._half_life_days = half_life_days
+        self._most_rows = most_rows
         self._vocabulary = Vocabulary()
         self._shards: list[Shard] = []
         self._homes: dict[Document, Home] = {}
@@ -129,7 +130,7 @@ class Corpus:
         if known and len(self._asked) == len(documents) and all(map(is_, self._asked, documents)):
             return known
         there = {document: None for document in documents if document.nodes}
-        new = _few(document for document in there if document not in self._homes)
+        new = _apart((document for document in there if document not in self._homes), self._most_rows)
         made = [(self._made(some, embed), some) for some in new]  # may fail: nothing has been changed so far
         self._homes = {document: home for document, home in self._homes.items() if document in there}
         for shard, some in made:
@@ -149,6 +150,7 @@ class Corpus:
             ((1.0, title), (1.0, learn(node.content)), (ancestor_weight, _above(at, titles, up)))
             for at, (node, title) in enumerate(zip(nodes, titles, strict=True))
         )
+        seconds = {when: _seconds(when) for when in {node.modified for node in nodes}}
         of_texts = postings(texts, self._vocabulary)
         sizes = [len(document.nodes) for document in documents]
         return Shard(
@@ -157,7 +159,7 @@ class Corpus:
             files=grouped(of_texts, np.repeat(np.arange(len(sizes), dtype=np.int32), sizes), len(sizes)),
             vectors=embed([embedded_text(node) for node in nodes]),
             up=np.asarray(up, np.int32),
-            modified=np.fromiter(map(_seconds, nodes), np.float64, len(nodes)),
+            modified=np.fromiter((seconds[node.modified] for node in nodes), np.float64, len(nodes)),
         )
 
     def _settle(self, shard: Shard, documents: Iterable[Document]) -> None:
@@ -177,7 +179,7 @@ class Corpus:
             shard = self._shards[at]
             size = alive[id(shard)]
             before = alive[id(self._shards[at - 1])] if at else 0
-            below = 0 < before < _STEP * size and before + size <= _MOST_ROWS
+            below = 0 < before < _STEP * size and before + size <= self._most_rows
             if below or size * 2 < len(shard):
                 pieces = self._shards[at - 1 if below else at : at + 1]
                 whole = self._merged(pieces)
@@ -257,14 +259,14 @@ def embedded_text(node: Node) -> str:
     return f"{node.entry.title}\n{node.content}"[:LONGEST_EMBEDDED]
 
 
-def _few(documents: Iterable[Document]) -> list[list[Document]]:
+def _apart(documents: Iterable[Document], most_rows: int) -> list[list[Document]]:
     """Documents, as many together as one shard should have."""
     found: list[list[Document]] = []
     room = 0
     for document in documents:
         if len(document.nodes) > room:
             found.append([])
-            room = _MOST_ROWS
+            room = most_rows
         found[-1].append(document)
         room -= len(document.nodes)
     return found
@@ -300,5 +302,5 @@ def _above(at: int, titles: Sequence[list[int]], up: Sequence[int]) -> list[int]
     return list(found)
 
 
-def _seconds(node: Node) -> float:
-    return (node.modified.replace(tzinfo=None) - _EPOCH).total_seconds()
+def _seconds(when: datetime) -> float:
+    return (when.replace(tzinfo=None) - _EPOCH).total_seconds()
