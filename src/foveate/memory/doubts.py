@@ -78,7 +78,7 @@ def private_items(text: str, gate: Gate) -> Iterator[Item]:
 def _meant_in_item(line: str, gate: Gate) -> str:
     is_task = bool(_TASK.match(line))
     for word in reversed(line.split()):
-        found = folded(word)
+        found = folded(word).lstrip("(*_~")
         is_marked = found[:1] in ("#", ":") or (found[-1:] == ":" and found.count(":") > 1)
         if is_marked and (
             tag := next(filter(None, (part(each[1], gate) for each in _MARKED.finditer(word))), "")

@@ -307,6 +307,8 @@ def test_lines_end_with_lf_cr_or_both_and_nowhere_else(line_end: str, mark: str)
         "# A\n- [x] secret #private 2026-01-02\n",
         "# A\n* secret :private:\n  - secret\n- secret\n",
         "# A\n> 1) secret #work #private.\n",
+        "# A\n- secret (#private)\n",
+        "# A\n- secret **#private**\n",
         "x\r# A :private:\rsecret",
     ],
 )
