@@ -134,6 +134,17 @@ class Forest:
                 return int(start) + next(i for i, each in enumerate(document.nodes) if each is node)
         return None
 
+    def distances(self, place: int) -> "tuple[int, NDArray[np.int64]]":
+        """Where the document of a node begins, and how far in the tree each of its nodes is from that node."""
+        document = self.document_of[place]
+        start, end = int(self.starts[document]), int(self.starts[document + 1])
+        depth = self.depth[start:end]
+        found = depth + self.depth[place]
+        for above in [*self.path(place), place]:
+            branch = slice(above - start, int(self.end[above]) - start)
+            found[branch] = depth[branch] + self.depth[place] - 2 * self.depth[above]
+        return start, found
+
     def path(self, place: int) -> list[int]:
         """In what a node stands, the document first."""
         found: list[int] = []

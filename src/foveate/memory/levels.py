@@ -244,17 +244,9 @@ def _by_depth(
 
 def _nearest(forest: "Forest", wish: Wish, focus: int) -> "NDArray[np.int64]":
     """The nodes of the focus's own document, the nearest to it in the tree first, of equals the first."""
-    document = forest.document_of[focus]
-    start = max(int(forest.starts[document]), wish.inside[0])
-    end = min(int(forest.starts[document + 1]), wish.inside[1])
-    distance = forest.depth[start:end] + forest.depth[focus]
-    for above in [*forest.path(focus), focus]:
-        if above >= start:
-            within = slice(above - start, int(forest.end[above]) - start)
-            distance[within] = (
-                forest.depth[above : int(forest.end[above])] + forest.depth[focus] - 2 * forest.depth[above]
-            )
-    return np.argsort(distance, kind="stable") + start
+    start, distances = forest.distances(focus)
+    places = np.argsort(distances, kind="stable") + start
+    return places[(places >= wish.inside[0]) & (places < wish.inside[1])]
 
 
 def _children(forest: "Forest", place: int) -> list[int]:

@@ -197,6 +197,7 @@ class Memory:
             query=asked,
             scores=self._scores(forest, asked, place),
             threshold=_threshold(os.environ.get(THRESHOLD_VARIABLE)),
+            nearness=self._index.weights.nearness,
         )
         gauge = gauge_for(counter_for(model) if isinstance(model, str) else model)
         return render(forest, look, limit_tokens=_limit(limit_tokens), form=form, gauge=gauge)

@@ -30,6 +30,7 @@ class Weights:
     parent: float
     siblings: float
     document: float
+    nearness: float
     recency: float
     half_life_days: float
     ancestor_words: float
@@ -71,6 +72,11 @@ class Index:
             ancestor_weight=self._weights.ancestor_words, half_life_days=self._weights.half_life_days
         )
         self._lock = Lock()
+
+    @property
+    def weights(self) -> Weights:
+        """What the parts of relevance count here."""
+        return self._weights
 
     def to_query(self, documents: Sequence[Document], query: str) -> Scores:
         """How relevant every node is to a query."""

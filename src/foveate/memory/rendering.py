@@ -40,6 +40,8 @@ class Look:
     query: str | None = None
     scores: "Scores | None" = None
     threshold: float = 0.75
+    nearness: float = 0.0
+    """What it counts beside a query to stand near the focus."""
 
 
 def render(forest: Forest, look: Look, *, limit_tokens: int | None, form: ViewFormat, gauge: Gauge) -> View:
@@ -48,12 +50,13 @@ def render(forest: Forest, look: Look, *, limit_tokens: int | None, form: ViewFo
     Raises:
         BudgetExceeded: not even the title of the focus fits.
     """
-    scores = look.scores
-    similarity = np.zeros(len(forest.nodes), np.float32) if scores is None else scores.similarity
+    nothing = np.zeros(len(forest.nodes), np.float32)
+    similarity = nothing if look.scores is None else look.scores.similarity
+    relevance = nothing if look.scores is None else _relevance(forest, look, look.scores.relevance)
     wish = Wish(
         inside=look.inside,
         focus=look.focus,
-        relevance=scores.relevance if scores is not None and look.query is not None else None,
+        relevance=None if look.query is None else relevance,
         similarity=similarity,
         threshold=look.threshold,
         lines=None if look.query is None else _Lines(forest, form, look.query).ranked,
@@ -78,8 +81,17 @@ def render(forest: Forest, look: Look, *, limit_tokens: int | None, form: ViewFo
             page.take_off_last()
         if page.used_tokens > limit_tokens:  # what must be there was made longer
             page.blocks = must
-    relevance = np.zeros(len(forest.nodes), np.float32) if scores is None else scores.relevance
     return page.view(limit_tokens, {place: _score(place, look.focus, relevance) for place in page.blocks})
+
+
+def _relevance(forest: Forest, look: Look, relevance: "NDArray[np.float32]") -> "NDArray[np.float32]":
+    """What matches the query; with a focus, what stands near it a little more."""
+    if look.query is None or look.focus is None or not look.nearness:
+        return relevance
+    start, distances = forest.distances(look.focus)
+    near = relevance.copy()
+    near[start : start + len(distances)] += np.float32(look.nearness) / (1 + np.maximum(distances - 1, 0))
+    return np.minimum(near, np.float32(1))
 
 
 def _score(place: int, focus: int | None, relevance: "NDArray[np.float32]") -> float:

@@ -205,3 +205,19 @@ def test_with_a_focus_and_a_query_both_are_there(tmp_path: Path) -> None:
 
     assert {"Heading 3", "Sea"} <= set(at(Level.FULL, view))
     assert list(levels(view)).index("Heading 3") < list(levels(view)).index("Sea")
+
+
+def test_of_what_matches_alike_the_nearer_to_the_focus_is_shown(tmp_path: Path) -> None:
+    branch = "* {0} branch\n** {0} notes\nThe kettle whistles at noon.\n** {0} other\nNothing of the kind.\n"
+    filler = "".join(f"* Filler {number}\nwords that fill the file, line by line\n" for number in range(200))
+    (tmp_path / "a.org").write_text(filler + branch.format("First") + branch.format("Second"), encoding="utf-8")
+    memory = Memory.load(tmp_path)
+
+    for focus, other in (("First", "Second"), ("Second", "First")):
+        view = memory.render(f"{focus} other", "when does the kettle whistle?", 130)
+        scores = {node.title: node.score for node in view.nodes}
+        assert scores[f"{focus} notes"] > scores[f"{other} notes"] > scores["a"]
+
+        view = memory.render(f"{focus} other", "when does the kettle whistle?", 80)
+        assert f"{focus} notes" in at(Level.FULL, view)
+        assert f"{other} notes" not in levels(view)
