@@ -55,7 +55,7 @@ def planning(node: Node) -> str:
 
 def content(node: Node, form: ViewFormat) -> str:
     """What a node says below that."""
-    return _shielded(node.content, form)
+    return _shielded(node.said, form)
 
 
 def _shielded(content: str, form: ViewFormat) -> str:

@@ -147,7 +147,7 @@ class Corpus:
         titles = [learn(node.entry.title) for node in nodes]
         up = _up(documents)
         texts = (
-            ((1.0, title), (1.0, learn(node.content)), (ancestor_weight, _above(at, titles, up)))
+            ((1.0, title), (1.0, learn(node.said)), (ancestor_weight, _above(at, titles, up)))
             for at, (node, title) in enumerate(zip(nodes, titles, strict=True))
         )
         seconds = {when: _seconds(when) for when in {node.modified for node in nodes}}
@@ -256,7 +256,7 @@ def _field(pieces: Sequence[Postings], rows: NDArray[np.intp]) -> Field:
 
 def embedded_text(node: Node) -> str:
     """What of a node is embedded: its title and its own text."""
-    return f"{node.entry.title}\n{node.content}"[:LONGEST_EMBEDDED]
+    return f"{node.entry.title}\n{node.said}"[:LONGEST_EMBEDDED]
 
 
 def _apart(documents: Iterable[Document], most_rows: int) -> list[list[Document]]:

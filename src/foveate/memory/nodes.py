@@ -20,6 +20,12 @@ _COOKIE = re.compile(r"\[\d*(?:/\d*|%)\]")
 # others and of when it was closed; where there is none of all that, what holds for the node it stands in.
 _MODIFIED = ("MODIFIED", "UPDATED", "LAST_MODIFIED", "LAST-MODIFIED", "LASTMOD")
 _BEGUN = ("DATE", "CREATED")
+# What says how a file is to be treated, and nothing that a reader would look for.
+_HOUSEKEEPING = frozenset(
+    {"ID", "CUSTOM_ID", "TITLE", "TAGS", "TAG", "KEYWORDS", "FILETAGS", "TYPE", "CATEGORY", "EFFORT", "STYLE",
+     "COOKIE_DATA", "ORDERED", "VISIBILITY", "LAYOUT", "DRAFT", "SLUG", "WEIGHT", "PRIVATE",
+     *(kind.name for kind in StampKind), *_MODIFIED, *_BEGUN}
+)  # fmt: skip
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](?:\w{2,4}\.? )?(\d\d:\d\d(?::\d\d)?))?")
 
 
@@ -67,6 +73,24 @@ class Node:
         """Its own text below its heading, planning and properties, without blank lines around."""
         entry = self.entry
         return self.document.outline.text[entry.content : entry.end].strip("\r\n").rstrip()
+
+    @property
+    def said(self) -> str:
+        """All that it says below its heading: its details, then its content."""
+        details = self.details
+        return f"{details}\n{self.content}" if details else self.content
+
+    @property
+    def details(self) -> str:
+        """Its properties, a line each, but for those that only say how it is to be treated."""
+        entry = self.entry
+        if not entry.properties or (entry.level == 0 and self.document.key.endswith((".org", ".org_archive"))):
+            return ""  # at the top of Org files these are settings
+        return "\n".join(
+            f"{name}: {value}"
+            for name, value in entry.properties.items()
+            if name not in _HOUSEKEEPING and value.strip()
+        )
 
     @property
     def depth(self) -> int:

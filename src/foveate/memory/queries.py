@@ -126,7 +126,7 @@ class Query:
 
     def _is_said_in(self, node: Node) -> bool:
         # No phrase goes from a title on into the text: it would have to hold this character.
-        said = _folded(f"{node.title}\0{node.content}")
+        said = _folded(f"{node.title}\0{node.said}")
         return all(phrase.search(said) for phrase in self._phrases)
 
 

@@ -153,3 +153,17 @@ def test_a_threshold_that_is_none_is_an_error(
 
     with pytest.raises(BadOption, match="CONTEXT_SEMANTIC_THRESHOLD is a number from 0 to 1"):
         memory.render()
+
+
+def test_what_stands_in_properties_is_shown_and_found(tmp_path: Path) -> None:
+    """Was: a number that stood in a drawer was in no view, and no query found it."""
+    org = "* Lena\n:PROPERTIES:\n:ID: lena\n:PHONE: 5550101\n:END:\nLikes plums.\n* Other\nNothing.\n"
+    (tmp_path / "people.org").write_text(org, encoding="utf-8")
+    (tmp_path / "bob.md").write_text("---\ntitle: Bob\nphone: 5550102\ntags: [friend]\n---\nLikes figs.\n")
+    memory = Memory.load(tmp_path)
+
+    assert "PHONE: 5550101\nLikes plums." in memory.render("Lena").text
+    assert "PHONE: 5550102\nLikes figs." in memory.render(query="5550102").text
+    assert [node.title for node in memory.query(text="5550101")] == ["Lena"]
+    assert "ID: lena" not in memory.render("Lena").text
+    assert "TAGS:" not in memory.render("Bob").text
