@@ -144,7 +144,7 @@ def embedded(embedder: Embedder, vectors: Vectors | None, texts: Sequence[str]) 
 
 def _embedded(embedder: Embedder, vectors: Vectors | None, texts: Sequence[str]) -> Floats:
     keys = [_key(embedder.name, text) for text in texts]
-    found = dict(vectors.find(keys)) if vectors else {}
+    found = {key: row for key, row in (vectors.find(keys) if vectors else {}).items() if _is_sound(row)}
     missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
     if missing:
         made = embedder.embed(list(missing.values())).astype(_KEPT)
@@ -154,9 +154,15 @@ def _embedded(embedder: Embedder, vectors: Vectors | None, texts: Sequence[str])
         found |= new
     if len(set(map(len, found.values()))) > 1:
         return _embedded(embedder, None, texts)
-    return (
-        np.frombuffer(b"".join([found[key] for key in keys]), _KEPT).reshape(len(texts), -1).astype(np.float32)
-    )
+    whole = np.frombuffer(b"".join([found[key] for key in keys]), _KEPT).reshape(len(texts), -1)
+    if vectors and not np.isfinite(whole).all():
+        return _embedded(embedder, None, texts)
+    return whole.astype(np.float32)
+
+
+def _is_sound(row: object) -> bool:
+    """Whether it can be a vector; whatever else got into the file is made anew."""
+    return isinstance(row, bytes) and bool(row) and len(row) % _KEPT.itemsize == 0
 
 
 def _key(name: str, text: str) -> bytes:

@@ -84,6 +84,17 @@ def test_the_text_itself_is_not_in_the_file(tmp_path: Path) -> None:
     assert all(b"falcon" not in path.read_bytes() for path in tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("row", [b"odd", "text", b"", 5, b"\xff" * 6, b"\0" * 8])
+def test_what_is_no_vector_in_the_file_is_made_anew(tmp_path: Path, row: object) -> None:
+    texts = ["one", "three"]
+    good = embedded(Counting(), VectorFile(tmp_path / "v.sqlite"), texts)
+    with sqlite3.connect(tmp_path / "v.sqlite") as database:
+        database.execute("UPDATE vectors SET vector = ? WHERE number = 1", (row,))
+    database.close()
+
+    np.testing.assert_array_equal(embedded(Counting(), VectorFile(tmp_path / "v.sqlite"), texts), good)
+
+
 def test_the_oldest_make_room(tmp_path: Path) -> None:
     vectors = VectorFile(tmp_path / "v.sqlite", most_vectors=10)
     for number in range(30):
