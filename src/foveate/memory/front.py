@@ -20,11 +20,17 @@ from foveate.memory.gate import Gate
 from foveate.memory.outline import NO_PROPERTIES, Stamp, StampKind
 from foveate.memory.stamps import read_stamp
 
-# What is longer is a text that begins with a line.
+# What is longer is a text that begins with a line. So far, though, it may still say that it is private.
 _LONGEST_CHARS = 65_536
+_DOUBTFUL_CHARS = 1 << 20
 _DEEPEST = 50
 
 _OPENED = re.compile(r"(---|\+\+\+)[ \t]*\r?\n")
+# What was meant as front matter, but has something before it, or a line that is too long or not quite one.
+_ODDLY_OPENED = re.compile(
+    r"(?:[\s\ufeff]|<!--(?:(?!-->).)*+-->|%%(?:(?!%%).)*+%%)*+(-{3,}+|\+{3,}+)[^\S\n]*+\n\s*+", re.DOTALL
+)
+_ODDLY_CLOSED = re.compile(r"^[^\S\n]*+(?:-{3,}+|\+{3,}+|\.\.\.)[^\S\n]*$", re.MULTILINE)
 _JSON = re.compile(r"\{\s*[\"}]")
 _CLOSED = {
     "---": re.compile(r"^(?:---|\.\.\.)[ \t]*\r?$", re.MULTILINE),
@@ -40,6 +46,8 @@ _BARE_ITEM = re.compile(r"(?<=[\[,])([ \t]*)([@#%][^\s,\[\]'\"]+)")
 _TAG_KEYS = frozenset({"TAGS", "TAG", "KEYWORDS", "FILETAGS"})
 # A file may be called so without being so.
 _NAMES = frozenset({"TITLE", "NAME", "ALIAS", "ALIASES"})
+# Where a privacy tag may stand among others, though these are no tags otherwise.
+_LIKE_TAG_KEYS = frozenset({"CATEGORY", "CATEGORIES", "LABEL", "LABELS", "TOPIC", "TOPICS", "GROUPS"})
 _NO = frozenset({"false", "no", "off", "0", "n", "f"})
 _PLANNED = {kind.upper(): kind for kind in StampKind}
 
@@ -69,11 +77,11 @@ def read_front(text: str, gate: Gate) -> Front:
     nothing = Front(start, start)
     opened = _OPENED.match(text, start)
     if not opened:
-        return _in_json(text, nothing, gate) if _JSON.match(text, start) else nothing
-    limit = min(len(text), opened.end() + _LONGEST_CHARS)
+        return _in_json(text, nothing, gate) if _JSON.match(text, start) else _odd(text, nothing, gate)
+    limit = min(len(text), opened.end() + _DOUBTFUL_CHARS)
     closed = _CLOSED[opened[1]].search(text, opened.end(), limit)
-    if not closed:
-        return _unclosed(text[opened.end() : limit], nothing, gate)
+    if not closed or closed.start() > opened.end() + _LONGEST_CHARS:
+        return _unclosed(text[opened.end() : closed.start() if closed else limit], nothing, gate)
     said = text[opened.end() : closed.start()]
     end = text.find("\n", closed.end()) + 1 or len(text)
     try:
@@ -89,13 +97,28 @@ def read_front(text: str, gate: Gate) -> Front:
     return _read(pairs, said, Front(end, end), gate)
 
 
+def _odd(text: str, nothing: Front, gate: Gate) -> Front:
+    """A text with no front matter; or with what is meant as such, of which only a privacy tag counts."""
+    opened = _ODDLY_OPENED.match(text, 0, _DOUBTFUL_CHARS)
+    if not opened or not _KEY.match(text, opened.end()):
+        return nothing
+    limit = opened.end() + _LONGEST_CHARS
+    closed = _ODDLY_CLOSED.search(text, opened.end(), limit)
+    if not closed:
+        return _unclosed(text[opened.end() : limit], nothing, gate)
+    fence = opened[1][:3]
+    meant = read_front(f"{fence}\n{text[opened.end() : closed.start()]}{fence}\n", gate)
+    tags = tuple(filter(gate.is_private, meant.tags))
+    return nothing._replace(tags=tags, problems=("the front matter has an odd beginning",) if tags else ())
+
+
 def _in_json(text: str, nothing: Front, gate: Gate) -> Front:
     """Front matter in JSON, with nothing behind it on its last line; or a text that begins with a brace."""
     start = nothing.end
     try:
         pairs, end = _json(text[start : start + _LONGEST_CHARS])
     except _Broken as broken:
-        said = text[start : start + _LONGEST_CHARS]
+        said = text[start : start + _DOUBTFUL_CHARS]
         heading = _HEADING.search(said)
         tag = mentioned(said[: heading.start()] if heading else said, gate)
         return nothing._replace(tags=(tag,) if tag else (), problems=(f"the front matter is broken: {broken}",))
@@ -149,8 +172,11 @@ def _meant(pairs: Sequence[tuple[str, Value]], tags: Sequence[str], said: str, g
         if found := part(tag, gate):
             return found
     for name, value in pairs:
-        if name.strip().upper() not in _NAMES:
+        key = name.strip().upper()
+        if key not in _NAMES:
             for text in _leaves(value):
+                if key in _LIKE_TAG_KEYS and (found := part(text, gate)):
+                    return found
                 if gate.is_private(text):
                     return text.strip().strip(":#")
     lines = (line for line in said.splitlines() if "#" in line or ":" in line)

@@ -189,6 +189,18 @@ def test_broken_front_matter_with_headings_in_it_is_a_text_between_two_lines() -
         '{"tags": ["private"]} and more',
         '{"tags": ["private"]',
         "+++\n[extra]\nvisibility = 'private'\n+++",
+        "---\ncategories: private, health\n---",
+        "---\nlabels: [work private]\n---",
+        "\n \n---\nprivate: true\n---",
+        "<!-- made\nby x -->\n---\nvisibility: private\n---",
+        " ---\nprivate: true\n ---",
+        "----\nprivate: true\n----",
+        "---\u00a0\nprivate: true\n---",
+        "\ufeff\ufeff---\nprivate: true\n---",
+        "\n+++\nprivate = true\n+++",
+        "\n---\ntitle: T\nvisibility: private\n",
+        "---\nabout: " + "x " * 40_000 + "\ntags: private\n---",
+        '{"about": "' + "x " * 40_000 + '", "tags": ["private"]}',
     ],
 )
 def test_front_matter_that_may_be_meant_as_private_is(front: str) -> None:
@@ -207,6 +219,8 @@ def test_front_matter_that_may_be_meant_as_private_is(front: str) -> None:
         "---\ntags: [privateer, not-private]\n---",
         "---\n\nText\n",
         '{"title": "Private", "private": false}',
+        "\n---\ntitle: Private\nabout: a private talk\n---",
+        "\n---\nThe private beach\n---",
         "{{ private }}",
     ],
 )

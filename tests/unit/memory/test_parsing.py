@@ -210,6 +210,9 @@ _KILLERS = {
     "front matter": "---\n" + "a: b\n" * 12_000 + "---\n",
     "nested front matter": "---\na: " + "[" * 60_000 + "\n---\n",
     "nested toml": "+++\na = " + "{a=" * 20_000 + "\n+++\n",
+    "long front matter": "---\nprivate : no\n" + "a: b\n" * (_LONG // 5) + "---\n",
+    "comments before front matter": "<!-- x -->\n" * (_LONG // 11) + "---\nprivate: no\n",
+    "odd front matter": "\n----\n" * (_LONG // 6) + "private: no\n",
     "a comment in front matter": "---\na: #x" + " " * 60_000 + "\n---\n",
 }
 
