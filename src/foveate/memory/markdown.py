@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from foveate.memory.commonmark import Found, headings
-from foveate.memory.doubts import meant_in_heading, mentioned, mentions, part, private_items
+from foveate.memory.doubts import meant_in_heading, mentioned, mentions, part, private_items, said_tags
 from foveate.memory.front import read_front
 from foveate.memory.gate import Gate
 from foveate.memory.headings import with_doubt, without_priority, without_state, without_tags
@@ -42,7 +42,8 @@ _LONG_TITLE_CHARS = 500
 
 # What would be a heading or tags if it stood elsewhere, had a blank behind its signs, or the file were Org.
 _LIKE_HEADING = re.compile(
-    r"^[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*(#{1,6})[ \t]*([^#\s].*)$"
+    r"^(?:[^\S\n]|[\ufeff>]|(?:[-*+]|\d{1,9}[.)]|\[[ xX-]\]|\[\^[^\]\s]{1,60}\]:)[^\S\n])*+"
+    r"(#{1,6})[^\S\n]*([^#\s].*)$"
     r"|^(\*+)[ \t]+(\S.*)$"
     r"|^([^\n]+)\n[ \t>]{0,20}(=+|-+)[ \t]*$",
     re.MULTILINE,
@@ -55,7 +56,8 @@ _HTML_HEADING = re.compile(r"<(/?)h[1-6](?![^\s>])", re.IGNORECASE)
 _LONGEST_HTML_CHARS = 1000
 # Ends at the next heading, whatever that is.
 _LEVEL_OF_ITEM = 7
-_SAID_TAGS = re.compile(r"^[ \t*_>-]{0,9}(?:tags?|keywords)[*_]{0,2}[ \t]*:(.*)$", re.MULTILINE | re.IGNORECASE)
+# At the top of a file, it is meant of all of it, whatever is behind it.
+_FIRST_WORD = re.compile(r"[\s\ufeff]*+[#＃]([^\s#]+)")
 
 
 def parse_markdown(text: str, gate: Gate, *, name: str = "") -> Outline:
@@ -110,6 +112,7 @@ class _Reading:
         self._problems = Problems(text)
         self._front = read_front(re.sub(r"\r(?!\n)", "\n", text) if "\r" in text else text, gate)
         self._body, self._place = _evened(text[self._front.end :])
+        self._said = said_tags(self._body, gate) if self._is_doubtful else []
         # Those that belong to a heading, or at the top to the file.
         self._tag_lines: set[int] = set()
 
@@ -196,14 +199,15 @@ class _Reading:
         return _Below(content, tuple(tags), tuple(stamps))
 
     def _said_tags(self, start: int, end: int) -> tuple[str, ...]:
-        """A privacy tag in a line such as `Tags: private`, in the first paragraph here."""
+        """A privacy tag in a line such as `Tags: private` or `:private:`, in the first paragraph here."""
         blank = _BLANK.match(self._body, start, end)
         at = blank.end() if blank else start
         paragraph_end = self._body.find("\n\n", at, end)
-        for line in _SAID_TAGS.finditer(self._body[at : end if paragraph_end < 0 else paragraph_end]):
-            if tag := mentioned(line[1], self._gate):
-                return (tag,)
-        return ()
+        last = end if paragraph_end < 0 else paragraph_end
+        first = bisect_left(self._said, (self._body.rfind("\n", start, at) + 1 or start,))
+        said = self._said[first : bisect_left(self._said, (last,))]
+        self._tag_lines.update(each.start for each in said)
+        return tuple(each.tag for each in said)
 
     def _with_private(self, found: list[Found]) -> list[Found]:
         """These headings, and what looks like one with a privacy tag but stands where there are none."""
@@ -246,6 +250,13 @@ class _Reading:
                 reason = "tags that stand neither at the top nor below a heading are taken for the file's"
                 self._problems.add(self._at(line.start()), reason)
                 found.append(tag)
+        for said in self._said:
+            if said.start not in self._tag_lines and not said.is_code:
+                self._problems.add(self._at(said.start), f"“{said.tag}” is taken for a tag of the file")
+                found.append(said.tag)
+        first = _FIRST_WORD.match(self._body)
+        if first and (tag := mentioned(first[1], self._gate)):
+            found.append(tag)
         return (*found, *self._tags_in_html())
 
     def _tags_in_html(self) -> tuple[str, ...]:
