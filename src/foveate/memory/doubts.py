@@ -28,9 +28,10 @@ _SAID = re.compile(
     r"|[\[(](?:tags?|keywords)[ \t]*::(?P<field>[^\])\n]*+)",
     re.MULTILINE | re.IGNORECASE,
 )
-# A line of nothing but tags, each of them marked, also in a comment or a list.
+# A line of nothing but tags, each of them marked, also in a comment or a list. Not so a property or setting.
 _ALONE = re.compile(
-    r"^(?:[^\S\n]|[\ufeff>*+-]|<!--|%%)*+((?:[#:@：＃](?!#)\S++|[:：][^\S\n]+[^\s:：]++[^\S\n]+[:：])"
+    r"^(?:[^\S\n]|[\ufeff>*+-]|<!--|%%)*+(?!#\+|:[\w+-]++:[^\S\n]+\S)"
+    r"((?:[#:@：＃](?!#)\S++|[:：][^\S\n]+[^\s:：]++[^\S\n]+[:：])"
     r"(?:[^\S\n]+[#:@：＃](?!#)\S++)*+)[^\S\n]*+(?:-->|%%)?[^\S\n]*$",
     re.MULTILINE,
 )
@@ -103,7 +104,7 @@ def said_tags(text: str, gate: Gate) -> list[Said]:
         for line in _SAID.finditer(text)
         if (tag := mentioned(line["said"] or line["field"] or "", gate))
     ]
-    found += [Said(line.start(), tag) for line in _ALONE.finditer(text) if (tag := mentioned(line[1], gate))]
+    found += alone(text, gate)
     if not found:
         return []
     fences = _fences(text)
@@ -113,6 +114,11 @@ def said_tags(text: str, gate: Gate) -> list[Said]:
         if fence >= 0 and said.start < fences[fence][1]:
             found[number] = said._replace(is_code=True)
     return sorted(found)
+
+
+def alone(text: str, gate: Gate) -> list[Said]:
+    """The lines of nothing but tags with a privacy tag among them."""
+    return [Said(line.start(), tag) for line in _ALONE.finditer(text) if (tag := mentioned(line[1], gate))]
 
 
 def _fences(text: str) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from orgparse.inline import to_plain_text
 from orgparse.node import parse_seq_todo
 
-from foveate.memory.doubts import meant_in_property, mentioned, mentions, private_items
+from foveate.memory.doubts import alone, meant_in_heading, meant_in_property, mentioned, mentions, private_items
 from foveate.memory.gate import Gate
 from foveate.memory.headings import with_doubt, without_priority, without_state, without_tags
 from foveate.memory.outline import NO_PROPERTIES, Entry, Outline, Stamp
@@ -21,7 +21,8 @@ from foveate.memory.stamps import PLANNED, read_planning
 
 _BLOCK = "src|example|export|comment"
 _NOTED = re.compile(
-    rf"^\ufeff?(?:(\*+)[^\S\r\n]|[ \t]*#\+(?:begin_({_BLOCK})(?!\S)|end_({_BLOCK})(?!\S)"
+    rf"^(?:(?:[^\S\r\n]|[\ufeff,])*+(\*+)[^\S\r\n]"
+    rf"|[ \t\ufeff]*#\+(?:begin_({_BLOCK})(?!\S)|end_({_BLOCK})(?!\S)"
     r"|(filetags|title|todo|seq_todo|typ_todo)[ \t]*:))",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -39,7 +40,10 @@ _DRAWER = re.compile(r"[ \t]*:(properties|logbook|clock):[ \t]*\r?$", re.MULTILI
 _END = re.compile(r"^[ \t]*:end:[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
 _PROPERTY = re.compile(r":(\S+):(?!\S)")
 # Wherever they stand, for what may be meant as private.
-_ANY_SETTING = re.compile(r"^\ufeff?[ \t]*#\+([^\s:]+)[ \t]*:(.*)$", re.MULTILINE)
+_ANY_SETTING = re.compile(
+    r"^[ \t\ufeff,]*+#\+[ \t]*+(filetags(?=[ \t])|[^\s:]++(?=[ \t]*:))[ \t]*:?(.*)$",
+    re.MULTILINE | re.IGNORECASE,
+)
 _ANY_PROPERTY = re.compile(r"^[ \t]*:(\S+):(?:[ \t]+(.*))?$", re.MULTILINE)
 # `#+TAGS: a b(c)` says which tags there are; like this it is meant as FILETAGS.
 _NO_CHOICE = re.compile(r":\S+:|[^\s(){}\[\]]+")
@@ -133,8 +137,7 @@ class _Reading:
     def _take(self, noted: Iterable[re.Match[str]]) -> None:
         for found in noted:
             if found.lastindex == _HEADING:
-                # Behind the stars is a blank; what else looks like one is doubtful.
-                if found[0][-1] == " " or self._is_meant_private(found):
+                if _is_plain(found) or self._is_meant_private(found):
                     self._headings.append(_found(found))
             else:
                 self._set(found[_SETTING].upper(), self._rest(found.end()).strip())
@@ -160,7 +163,10 @@ class _Reading:
             self._headings = sorted([*self._headings, *(item for item in items if item.start not in taken)])
 
     def _meant_in_setting(self, key: str, value: str) -> str:
+        key = key.removesuffix("+")
         match key.upper():
+            case "TITLE":
+                return meant_in_heading(value, self._gate)
             case "PROPERTY":
                 key, value = (*value.split(None, 1), "", "")[:2]
                 return meant_in_property(key.removesuffix("+"), value, self._gate)
@@ -170,7 +176,7 @@ class _Reading:
                 return meant_in_property(key, value, self._gate)
 
     def _meant_in_properties(self, start: int, end: int) -> tuple[str, ...]:
-        """A privacy tag in a line such as `:TAGS: private`, or `:private:` alone, in a drawer or not."""
+        """A privacy tag in a line such as `:TAGS: private`, or alone in one, in a drawer or not."""
         if not self._is_doubtful or not mentions(self._lines[start:end], self._gate):
             return ()
         for found in _ANY_PROPERTY.finditer(self._lines[start:end]):
@@ -179,10 +185,10 @@ class _Reading:
             if tag:
                 self._problems.add(start + found.start(), f"“{tag}” is taken for a tag")
                 return (tag,)
-        return ()
+        return tuple(said.tag for said in alone(self._lines[start:end], self._gate))
 
     def _is_meant_private(self, heading: re.Match[str]) -> bool:
-        if not self._is_doubtful:
+        if not self._is_doubtful or _is_item(heading):
             return False
         line = self._rest(heading.end()).strip()
         tags, _ = with_doubt(line, without_tags(line)[1], self._gate)
@@ -315,6 +321,21 @@ class _Reading:
             elif stripped:
                 return False
         return True
+
+
+def _is_plain(heading: re.Match[str]) -> bool:
+    """Whether the stars begin the line and a blank is behind them; what else looks like it is doubtful."""
+    return heading[0][-1] == " " and _before(heading) in ("", "\ufeff")
+
+
+def _is_item(heading: re.Match[str]) -> bool:
+    """Whether it is rather an item of a list: a star with nothing but blanks before it."""
+    before = _before(heading)
+    return bool(before) and len(heading[_HEADING]) == 1 and not before.strip(" \t")
+
+
+def _before(heading: re.Match[str]) -> str:
+    return heading[0][: heading.start(_HEADING) - heading.start()]
 
 
 def _found(heading: re.Match[str]) -> _Heading:

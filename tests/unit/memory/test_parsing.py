@@ -196,6 +196,8 @@ _KILLERS = {
     "signs before tags": "private\n" + "- > [ ] * %% <!-- " * (_LONG // 18) + "\n" + ": : " * (_LONG // 4),
     "marks": "private\n" + "@a :b #c " * (_LONG // 9) + "d\n# " + "@a " * (_LONG // 3),
     "fences and tags": "```\n:private:\n```\n" * (_LONG // 18),
+    "signs before stars": "private\n" + ", \x0c" * (_LONG // 3) + "x\n" + " ,* :private\n" * (_LONG // 13),
+    "settings with no colon": "private\n#+" + "a" * _LONG + "\n" + "#+FILETAGS a\n" * (_LONG // 13),
     "nested JSON": '{"tags": ' + "[" * 60_000,
     "open JSON": "{" * 60_000 + "private",
     "blocks that do not end": "#+begin_src\n* x :private:\n" * (_LONG // 27),
