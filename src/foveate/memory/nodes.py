@@ -186,7 +186,7 @@ def grow(document: Document, owners: Mapping[str, str] | None = None) -> list[Re
         while made in owners:
             # Whoever writes down a made id as an `ID` means that node, wherever it has been moved to.
             wanted.append(made)
-            made = _made_id(made, title, number)
+            made = _made_id(f"not {made}", title, number)  # which no node below the other one can have
         node = Node(
             id=made,
             entry=entry,
