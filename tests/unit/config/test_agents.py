@@ -1,8 +1,6 @@
 """What an operator allows, and agents that write whatever they like."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 import yaml
@@ -43,18 +41,6 @@ wishes = st.one_of(
     st.dictionaries(names, names).map(lambda wish: yaml.safe_dump(wish).encode()),
     st.binary(),
 )
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "budget.yaml"
-
-
-@pytest.fixture(scope="module")
-def lasting_file() -> Iterator[Path]:
-    """One for all examples of a property."""
-    with TemporaryDirectory() as folder:
-        yield Path(folder) / "budget.yaml"
 
 
 def test_a_wish_for_more_than_is_allowed_is_brought_down_and_told(file: Path) -> None:
