@@ -163,7 +163,8 @@ def _put_node(page: Page, wish: Wish, place: int, limit_tokens: int) -> list[int
 
 
 def _worth(relevance: "NDArray[np.floating]", tokens: "NDArray[np.float64]") -> "NDArray[np.floating]":
-    worth: NDArray[np.floating] = np.exp(_SHARPNESS * relevance) / tokens**_LENGTH
+    """What each is worth, as a logarithm: only the order counts."""
+    worth: NDArray[np.floating] = _SHARPNESS * relevance - _LENGTH * np.log(tokens)
     return worth
 
 

@@ -6,7 +6,7 @@ depends on the texts that are there, not on how they came; bm25s's own index wou
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -21,6 +21,8 @@ UNKNOWN = -1
 """The term of all words that stand in no text."""
 # A text that has so many of a segment's rarest words, once each, is all that can be expected.
 _EXPECTED_TERMS = 4
+MOST_HITS = 4_000_000
+"""So many are kept from one question to the next, of 12 bytes each."""
 
 Floats = NDArray[np.float32]
 Places = NDArray[np.int32]
@@ -155,15 +157,13 @@ def _sizes(piece: Postings, stays: NDArray[np.bool_], terms: int) -> NDArray[np.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Hits:
-    """Where a few terms stand: runs of texts, each run of one term; no text is in two runs of a term."""
+class Run:
+    """The texts that a term stands in, no text twice, and what it adds to the score of each."""
 
-    terms: NDArray[np.int64]
-    """Of each run, which of them it is of; a term that no text has is of none."""
-    sizes: NDArray[np.int64]
-    """Of each run, how many texts it has."""
-    places: Places
-    amounts: Floats
+    idf: float
+    """What the term is worth at all."""
+    places: NDArray[np.intp]
+    parts: Floats
 
 
 class Field:
@@ -172,45 +172,77 @@ class Field:
     Of each it says which texts are still there, or None where all are.
     """
 
-    def __init__(self, pieces: Sequence[tuple[Postings, NDArray[np.bool_] | None]]) -> None:
+    def __init__(
+        self, pieces: Sequence[tuple[Postings, NDArray[np.bool_] | None]], *, most_hits: int = MOST_HITS
+    ) -> None:
         self._pieces = pieces
+        self._most_hits = most_hits
         kept = [piece.lengths if there is None else piece.lengths * there for piece, there in pieces]
         self.lengths: Floats = np.concatenate(kept) if kept else np.zeros(0, np.float32)
         self.count = sum(
             len(piece.lengths) if there is None else int(np.count_nonzero(there)) for piece, there in pieces
         )
+        self._average = np.float32(float(self.lengths.sum(dtype=np.float64)) / max(1, self.count) or 1.0)
+        # Never changed, only replaced: threads share it.
+        self._runs: dict[int, Run] = {}
 
-    def find(self, query: Sequence[Sequence[int]]) -> Iterator[Hits]:
-        """Where the terms of each segment stand, and how much of each."""
-        terms = np.fromiter(chain.from_iterable(query), np.int64)
-        starts = [piece.starts.take(terms, mode="clip").tolist() for piece, _ in self._pieces]
-        ends = [piece.starts.take(terms + 1, mode="clip").tolist() for piece, _ in self._pieces]
+    def runs(self, terms: Iterable[int]) -> dict[int, Run]:
+        """The run of each term. They are kept, for a question has many words of the one before it."""
+        known = self._runs
+        new = self._made([term for term in dict.fromkeys(terms) if term not in known])
+        if not new:
+            return known
+        whole = known | new
+        self._runs = next((some for some in (whole, new) if _hits(some) <= self._most_hits), {})
+        return whole
+
+    def _made(self, terms: Sequence[int]) -> dict[int, Run]:
+        from bm25s.scoring import _select_idf_scorer, _select_tfc_scorer
+
+        sizes, places, amounts = self._found(terms)
+        parts = _select_tfc_scorer("lucene")(
+            amounts, self.lengths.take(places), self._average, np.float32(K1), np.float32(B)
+        )
+        idf_of = _select_idf_scorer("lucene")
+        made: dict[int, Run] = {}
         last = 0
-        for segment in query:
-            first, last = last, last + len(segment)
-            runs: list[int] = []
-            shifts: list[int] = []
-            places, amounts = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
+        for term, size in zip(terms, sizes, strict=True):
+            first, last = last, last + size
+            idf = float(idf_of(size, N=self.count))
+            parts[first:last] *= np.float32(idf)
+            made[term] = Run(idf, places[first:last], parts[first:last])
+        return made
+
+    def _found(self, terms: Sequence[int]) -> tuple[list[int], NDArray[np.intp], Floats]:
+        """In how many texts each term stands; in which, one term after the other; and how much of it."""
+        numbers = np.asarray(terms, np.int64)
+        bounds = [
+            (
+                piece.starts.take(numbers, mode="clip").tolist(),
+                piece.starts.take(numbers + 1, mode="clip").tolist(),
+            )
+            for piece, _ in self._pieces
+        ]
+        places, amounts = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
+        sizes = [0] * len(terms)
+        for number in range(len(terms)):
             shift = 0
-            for (piece, there), froms, tos in zip(self._pieces, starts, ends, strict=True):
-                for run, start, end in zip(
-                    range(len(segment)), froms[first:last], tos[first:last], strict=True
-                ):
-                    if start == end:
-                        continue
+            for (piece, there), (starts, ends) in zip(self._pieces, bounds, strict=True):
+                start, end = starts[number], ends[number]
+                if start < end:
                     texts, some = piece.texts[start:end], piece.amounts[start:end]
                     if there is not None:
                         kept = there.take(texts)
                         texts, some = texts[kept], some[kept]
-                    runs.append(run)
-                    shifts.append(shift)
-                    places.append(texts)
+                    places.append(texts + np.int32(shift) if shift else texts)
                     amounts.append(some)
+                    sizes[number] += len(texts)
                 shift += len(piece.lengths)
-            sizes = np.fromiter(map(len, places[1:]), np.int64, len(runs))
-            found = np.concatenate(places)
-            found += np.repeat(np.asarray(shifts, np.int32), sizes)
-            yield Hits(np.asarray(runs, np.int64), sizes, found, np.concatenate(amounts))
+        return sizes, np.concatenate(places, dtype=np.intp), np.concatenate(amounts)
+
+
+def _hits(runs: dict[int, Run]) -> int:
+    return sum(len(run.places) for run in runs.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,31 +264,17 @@ def match(texts: Field, query: Sequence[Sequence[int]]) -> Match:
     A long query has many thoughts, and a text is about one of them; a plain sum would prefer the texts that
     have something of each. As for the ideal, who asks in many words does not expect all of them.
     """
-    average = np.float32(float(texts.lengths.sum(dtype=np.float64)) / max(1, texts.count) or 1.0)
-    squares = np.zeros(len(texts.lengths))
+    runs = texts.runs(chain.from_iterable(query))
+    squares, scores = np.zeros((2, len(texts.lengths)), np.float32)
     ideal = 0.0
-    for terms, hits in zip(query, texts.find(query), strict=True):
-        idfs, scores = _scored(texts, len(terms), hits, average)
-        ideal = max(ideal, sum(sorted(idfs)[-_EXPECTED_TERMS:]) / (1 + K1))
+    for terms in query:
+        own = [runs[term] for term in terms]
+        ideal = max(ideal, sum(sorted(run.idf for run in own)[-_EXPECTED_TERMS:]) / (1 + K1))
+        for run in own:
+            np.add.at(scores, run.places, run.parts)
         squares += np.square(scores, out=scores)
-    return Match(np.sqrt(squares, out=squares).astype(np.float32), ideal)
-
-
-def _scored(
-    texts: Field, terms: int, hits: Hits, average: np.float32
-) -> tuple[list[float], NDArray[np.float64]]:
-    """What each term is worth, and the sum of what they add to each text."""
-    from bm25s.scoring import _select_idf_scorer, _select_tfc_scorer
-
-    often = np.bincount(hits.terms, hits.sizes, minlength=terms).astype(int).tolist()
-    idf_of = _select_idf_scorer("lucene")
-    idfs = [idf_of(times, N=texts.count) for times in often]
-    parts = _select_tfc_scorer("lucene")(
-        hits.amounts, texts.lengths.take(hits.places), average, np.float32(K1), np.float32(B)
-    )
-    parts *= np.repeat(np.asarray(idfs, np.float32)[hits.terms], hits.sizes)
-    scores = np.bincount(hits.places, parts, minlength=len(texts.lengths))
-    return idfs, scores.astype(np.float64, copy=False)
+        scores.fill(0)
+    return Match(np.sqrt(squares, out=squares), ideal)
 
 
 def asked(vocabulary: Vocabulary, query: str) -> list[list[int]]:

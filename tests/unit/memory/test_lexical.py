@@ -74,6 +74,20 @@ def test_scores_depend_on_the_texts_that_are_there_and_not_on_how_they_came(
     np.testing.assert_array_equal(match(Field([(whole, None)]), query).scores, expected.scores)
 
 
+@given(_texts, st.lists(st.lists(st.sampled_from(_WORDS), min_size=1), min_size=1), st.integers(0, 12))
+def test_what_was_asked_before_does_not_change_the_scores(
+    texts: list[list[str]], queries: list[list[str]], most_hits: int
+) -> None:
+    vocabulary = Vocabulary()
+    of_texts = postings([[(1.0, vocabulary.learn(" ".join(text)))] for text in texts], vocabulary)
+    field = Field([(of_texts, None)], most_hits=most_hits)
+    for query in queries:
+        terms = [vocabulary.terms(word) for word in query]
+        found, fresh = match(field, terms), match(Field([(of_texts, None)]), terms)
+        np.testing.assert_array_equal(found.scores, fresh.scores)
+        assert found.ideal == fresh.ideal
+
+
 @given(_texts)
 def test_a_group_is_scored_as_if_it_were_one_text(texts: list[list[str]]) -> None:
     vocabulary = Vocabulary()
