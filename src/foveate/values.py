@@ -165,3 +165,152 @@ class Request:
     schema: Schema | None = None
     extras: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
+
+
+class Area(StrEnum):
+    """The three stretches of a request, in the order in which a provider reads them."""
+
+    TOOLS = "tools"
+    SYSTEM = "system"
+    MESSAGES = "messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something stands in a request: a tool, a block of the system prompt, a message or a block of it.
+
+    A content that is a plain string is one block, number 0.
+    """
+
+    area: Area
+    index: int
+    block: int | None = None
+
+
+class Ttl(StrEnum):
+    """How long a provider is asked to keep a prefix."""
+
+    FIVE_MINUTES = "5m"
+    THIRTY_MINUTES = "30m"
+    ONE_HOUR = "1h"
+    TWELVE_HOURS = "12h"
+
+    @property
+    def seconds(self) -> int:
+        """The same in seconds."""
+        return int(self[:-1]) * (60 if self.endswith("m") else 3600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One block of a request, as far as a cache looks at it.
+
+    `kind` is the provider's own word (`tool`, `text`, `tool_use`, `thinking`, …), `said` the JSON of the block
+    in one spelling and without its mark: equal for a string and for the one text block that means the same.
+    `mark` is the client's own.
+    """
+
+    place: Place
+    kind: str
+    said: bytes
+    mark: Ttl | None = None
+    is_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheUsage:
+    """The input tokens of a bill, by what the cache did for them.
+
+    `written_5m` is what was written for the provider's short time (5 minutes at Anthropic, 30 at OpenAI), and
+    `written_1h` for its long one.
+    """
+
+    uncached: int = 0
+    read: int = 0
+    written_5m: int = 0
+    written_1h: int = 0
+
+    @property
+    def input_tokens(self) -> int:
+        """All of them."""
+        return self.uncached + self.read + self.written_5m + self.written_1h
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a provider billed for one call; `raw` is its own block of numbers, as it came.
+
+    `reasoning_tokens` are part of `output_tokens`.
+    """
+
+    cache: CacheUsage
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    raw: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Keep what stands up to here: a cache mark on a block. Without a `ttl` it is the provider's usual one."""
+
+    place: Place
+    reason: str
+    ttl: Ttl | None = None
+    saved_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceText:
+    """Another text for a block; for a tool result, in the place of all that it holds."""
+
+    place: Place
+    text: str
+    reason: str
+    saved_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceMessages:
+    """Other messages for those from `start` up to, not with, `end`; none to drop them."""
+
+    start: int
+    end: int
+    messages: tuple[Message, ...]
+    reason: str
+    saved_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Insert:
+    """Parts put before `place`: as a message of their own, by `role`, where it names a message.
+
+    An index or block that is one more than the last puts them at the end.
+    """
+
+    place: Place
+    parts: tuple[Part, ...]
+    reason: str
+    role: str = "user"
+    saved_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReorderTools:
+    """The tools in another order: `order[i]` is the present index of the one that comes i-th."""
+
+    order: tuple[int, ...]
+    reason: str
+    saved_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetParameter:
+    """A parameter of the whole request, by its path (`prompt_cache_key`, `stream_options.include_usage`)."""
+
+    path: tuple[str, ...]
+    value: str | int | bool
+    reason: str
+    saved_tokens: int = 0
+
+
+Edit = Mark | ReplaceText | ReplaceMessages | Insert | ReorderTools | SetParameter

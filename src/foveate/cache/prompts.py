@@ -1,0 +1,64 @@
+"""A request as a provider's cache sees it: pieces in a row, each told by its digest, and what breaks it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from blake3 import blake3
+
+from foveate.values import Area, Place, Ttl
+
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One block: what it says (by digest), its tokens, and the mark that it bears.
+
+    `area` is the stretch it stands in. `markable` says whether the provider would take a mark on it.
+    """
+
+    digest: bytes
+    tokens: int
+    kind: str
+    area: Area
+    place: Place | None = None
+    mark: Ttl | None = None
+    markable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedPrompt:
+    """The pieces of one request, tools first, then system, then messages.
+
+    `settings` are what else has to be the same for a prefix to hold: the digest of the parameters that break it
+    from that area on (the model and its tools' settings from the start, a tool choice from the messages on).
+    """
+
+    model: str
+    pieces: tuple[Piece, ...]
+    settings: Mapping[Area, bytes] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        """Those of all pieces."""
+        return sum(piece.tokens for piece in self.pieces)
+
+
+def digest(said: bytes) -> bytes:
+    """What tells a block from every other one."""
+    return blake3(said).digest(_DIGEST_BYTES)
+
+
+def prefixes(prompt: CachedPrompt) -> list[bytes]:
+    """For each piece, what tells the whole prompt up to and with it from every other one."""
+    chain = blake3(prompt.model.encode())
+    areas = list(Area)
+    mixed = 0
+    found = []
+    for piece in prompt.pieces:
+        while mixed <= areas.index(piece.area):  # also those of areas that hold nothing
+            chain.update(b"\0" + prompt.settings.get(areas[mixed], b""))
+            mixed += 1
+        chain.update(piece.digest)
+        found.append(chain.digest(_DIGEST_BYTES))
+    return found
