@@ -52,7 +52,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def llama_server() -> Iterator[LlamaServer]:
-    """A real llama.cpp server with a small model, one for all tests."""
+    """A real llama.cpp server with a small model, one for all tests of a process."""
     try:
         with running_llama_server() as server:
             yield server

@@ -50,6 +50,8 @@ def test_a_reader_that_has_gone_is_no_error(text_file: Path) -> None:
 
 
 def test_control_c_ends_it_with_130_and_no_traceback() -> None:
+    # Whoever runs in the background has it ignored, and so have its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     controller, terminal = pty.openpty()
     with subprocess.Popen(
         [*COMMAND, "count"], stdin=terminal, stderr=subprocess.PIPE, env=WITHOUT_KEYS

@@ -350,11 +350,11 @@ def test_an_impossible_limit_is_refused(
 def test_the_cost_is_linear_in_the_messages(turns: int, steps: int) -> None:
     """A loop over all messages for each of them would take half a minute."""
     talk = long_talk(turns, steps)
-    started = time.monotonic()
+    started = time.process_time()
 
     eviction = evict(talk.messages, talk.tokens, token_budget=40, max_turns=40)
 
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
     assert gone(eviction) == talk.may_go[: len(eviction.evicted)]
     assert len(eviction.kept) <= 4
 

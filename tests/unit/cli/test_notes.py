@@ -1,6 +1,6 @@
 """What is said of a prompt beside its picture: only what its reader can do something about."""
 
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -94,11 +94,11 @@ def test_thousands_of_names_are_compared_but_for_case_alone_and_so_in_no_time() 
     budget = Budget(100, sections=rules | {"A Section with the number 7": RULE})
     prompt = foveate.assemble(sections, budget)
 
-    before = perf_counter()
+    before = process_time()
     (line,) = notes(prompt, budget, model="gpt-4o", explain=False)
 
     assert "did you mean 'a section with the number 7'?" in line
-    assert perf_counter() - before < 2
+    assert process_time() - before < 2
 
 
 @pytest.mark.parametrize("ladder", ["truncate_low_priority", "drop_low_priority", [{"truncate": "lowest"}]])

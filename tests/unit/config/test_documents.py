@@ -4,7 +4,7 @@ import json
 import math
 from contextlib import suppress
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -228,10 +228,10 @@ def test_an_error_about_half_of_a_surrogate_pair_can_be_printed() -> None:
 
 
 def test_a_few_lines_of_aliases_cannot_stand_for_gigabytes() -> None:
-    started = perf_counter()
+    started = process_time()
     error = refusal(LAUGHS)
 
-    assert perf_counter() - started < 1
+    assert process_time() - started < 1
     assert "the aliases stand for too much" in error.reason
     assert error.line == 6
 

@@ -199,9 +199,9 @@ def test_no_character_makes_the_time_grow_faster_than_the_text(name: str, unit: 
 def _seconds(tokenizer: Bpe, text: str) -> float:
     taken = []
     for _ in range(2):
-        began = time.perf_counter()
+        began = time.process_time()
         tokenizer.count(text)
-        taken.append(time.perf_counter() - began)
+        taken.append(time.process_time() - began)
     return min(taken)
 
 

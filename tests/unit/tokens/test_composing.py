@@ -47,10 +47,10 @@ def test_no_character_at_which_a_text_is_cut_is_made_one_with_what_stands_before
 def test_a_long_run_of_marks_takes_no_more_time_than_its_length() -> None:
     """64,000 marks once took 1.5 s, and the square of that for more, with nobody else getting a turn."""
     text = "a" + "\u0301\u0327" * 500_000
-    began = time.perf_counter()
+    began = time.process_time()
 
     assert composed(text) == text
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_what_stands_around_a_long_run_of_marks_is_composed() -> None:

@@ -94,10 +94,10 @@ def test_the_estimate_takes_linear_time() -> None:
     ruler = estimate_for("o200k_base")
     chance = random.Random(1)
     text = "".join(chance.choice("abcXYZ 0123.,;{}\n漢é😀") for _ in range(100_000))
-    began = time.perf_counter()
+    began = time.process_time()
     ruler.lengths([text * 10])
 
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 @given(texts=st.lists(any_texts, max_size=5))
