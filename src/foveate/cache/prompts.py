@@ -1,6 +1,6 @@
 """A request as a provider's cache sees it: pieces in a row, each told by its digest, and what breaks it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from blake3 import blake3
@@ -8,6 +8,7 @@ from blake3 import blake3
 from foveate.values import Area, Place, Ttl
 
 _DIGEST_BYTES = 16
+_RUNS = frozenset(("tool_use", "tool_result"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,4 +62,18 @@ def prefixes(prompt: CachedPrompt) -> list[bytes]:
             mixed += 1
         chain.update(piece.digest)
         found.append(chain.digest(_DIGEST_BYTES))
+    return found
+
+
+def positions(pieces: Sequence[Piece], *, runs_are_one: bool) -> list[int]:
+    """The position of each piece, as a mark's lookback counts them.
+
+    Where `runs_are_one`, consecutive tool calls are one position, and so are consecutive tool results.
+    """
+    found: list[int] = []
+    before = ""
+    for piece in pieces:
+        is_run = runs_are_one and piece.kind == before and piece.kind in _RUNS
+        found.append(found[-1] + (not is_run) if found else 0)
+        before = piece.kind
     return found
