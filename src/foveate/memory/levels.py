@@ -18,6 +18,7 @@ from foveate.memory.view import Level
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from foveate.memory.excerpts import Stretch
     from foveate.memory.forest import Forest
 
 OUTLINED_DEPTH = 2
@@ -51,8 +52,8 @@ _SMALL_PART = 64
 class Wish:
     """What a view is to show; places are those of the forest, and `inside` where it begins and ends.
 
-    `relevance` and `similarity` have a number for each node. `lines` gives the numbers of the lines of a node's
-    content, the most relevant first.
+    `relevance` and `similarity` have a number for each node. `stretches` gives those of a node's content, the
+    most relevant first.
     """
 
     inside: tuple[int, int]
@@ -60,7 +61,7 @@ class Wish:
     relevance: "NDArray[np.float32] | None"
     similarity: "NDArray[np.float32]"
     threshold: float
-    lines: Callable[[int], Sequence[int]] | None
+    stretches: "Callable[[int], Sequence[Stretch]] | None"
 
 
 def outline(page: Page, wish: Wish) -> None:
@@ -204,7 +205,7 @@ def _fill_whole(page: Page, wish: Wish, places: Sequence[int], limit_tokens: int
 def _put_excerpt(page: Page, wish: Wish, place: int, room_tokens: int) -> bool:
     if place in page.blocks:
         return True
-    return page.put_excerpt(place, room_tokens, wish.lines(place) if wish.lines else None)
+    return page.put_excerpt(place, room_tokens, wish.stretches(place) if wish.stretches else None)
 
 
 def _fill_around(page: Page, wish: Wish, focus: int, limit_tokens: int) -> None:

@@ -1,12 +1,15 @@
 """A page: a view while it is being filled, within its limit."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from foveate.budget.cutting import Body, Parts, Room, cut
 from foveate.budget.sections import Keep
 from foveate.budget.standing import text_of
 from foveate.memory.blocks import content, heading, planning
+from foveate.memory.excerpts import Stretch
 from foveate.memory.forest import Forest
 from foveate.memory.view import Level, View, ViewFormat, ViewNode
 from foveate.tokens.gauge import Gauge, Part
@@ -17,6 +20,9 @@ _BETWEEN = "\n"
 _BATCH = 64
 # After so many that do not fit, hardly any other will.
 _PATIENCE = 24
+
+# Tokens are shorter, but for rows of blanks and the like.
+_MOST_CHARS_PER_TOKEN = 64
 
 _RANKS = {Level.HIDDEN: 0, Level.TITLE: 1, Level.EXCERPT: 2, Level.FULL: 3}
 
@@ -88,21 +94,24 @@ class Page:
         self.used_tokens = tokens
         return True
 
-    def put_excerpt(self, place: int, room_tokens: int, relevant: Sequence[int] | None = None) -> bool:
-        """Put the largest piece of a node on the page that fits: its first lines, or those that are `relevant`.
+    def put_excerpt(self, place: int, room_tokens: int, relevant: Sequence[Stretch] | None = None) -> bool:
+        """Put the largest piece of a node on the page that fits: its first lines, or what is `relevant`.
 
-        `relevant` are the numbers of lines of its content, the most relevant first. Where there is no room for
-        more than the heading nothing is put there.
+        `relevant` are stretches of its content, the most relevant first. Where there is no room for more than
+        the heading nothing is put there.
         """
-        tape = self.gauge.tape(self._text(place, Level.FULL))
-        head = len(self._opening(place))
         above = sum(block.tokens for block in self._missing_above(place).values())
         room = Room(self.gauge, room_tokens - self.used_tokens - above - 1)
-        piece = Body(tape=tape, keep=Keep.HEAD, start=0, end=len(tape.text.rstrip()))
-        if relevant is not None:
-            piece = _ranked(piece, head, relevant)
+        opening, said = self._opening(place), content(self.forest.nodes[place], self.form)
+        # What certainly has no room is not even measured: there may be megabytes of it.
+        most_chars = max(room.limit_tokens, 1) * _MOST_CHARS_PER_TOKEN
+        if relevant is None:
+            text = _joined(opening, said[:most_chars]).rstrip()
+            piece = Body(tape=self.gauge.tape(text), keep=Keep.HEAD, start=0, end=len(text))
+        else:
+            piece = _ranked(self.gauge, opening, said, _within(relevant, most_chars))
         parts = cut(piece, room)
-        if parts is None or len(text_of(parts[:-1]).rstrip()) <= head:
+        if parts is None or len(text_of(parts[:-1]).rstrip()) <= len(opening):
             return False
         return self._put(place, Block(Level.EXCERPT, parts, self.gauge.count(parts).upper + 1), room_tokens)
 
@@ -213,13 +222,30 @@ def _joined(*texts: str) -> str:
     return _BETWEEN.join(filter(None, texts))
 
 
-def _ranked(piece: Body, head: int, relevant: Sequence[int]) -> Body:
-    """The same with the heading and each line as items, the heading first of all."""
-    text = piece.tape.text
-    items, at = [(0, head)], head + len(_BETWEEN)
-    while at <= piece.end:
-        end = text.find(_BETWEEN, at, piece.end)
-        items.append((at, piece.end if end < 0 else end))
-        at = items[-1][1] + len(_BETWEEN)
-    ranking = [0, *(number + 1 for number in relevant if number + 1 < len(items))]
-    return Body(tape=piece.tape, keep=Keep.RELEVANT, start=0, end=piece.end, items=items, ranking=ranking)
+def _within(ranked: Sequence[Stretch], most_chars: int) -> Sequence[Stretch]:
+    """As many of the first as are not longer together; at least one."""
+    ends = list(accumulate(end - start for start, end in ranked))
+    return ranked[: bisect_right(ends, most_chars, lo=min(1, len(ends)))]
+
+
+def _ranked(gauge: Gauge, opening: str, said: str, relevant: Sequence[Stretch]) -> Body:
+    """A text of these stretches in the order in which they stand, each an item; the opening first of all."""
+    texts, items = [opening], [(0, len(opening))]
+    numbers: dict[Stretch, int] = {}
+    before = -1
+    for start, end in sorted(relevant):
+        between = "" if start == before else _BETWEEN
+        at = items[-1][1] + len(between)
+        texts += [between, said[start:end]]
+        numbers[start, end] = len(items)
+        items.append((at, at + end - start))
+        before = end
+    ranking = [0, *(numbers[stretch] for stretch in relevant)]
+    return Body(
+        tape=gauge.tape("".join(texts)),
+        keep=Keep.RELEVANT,
+        start=0,
+        end=items[-1][1],
+        items=items,
+        ranking=ranking,
+    )

@@ -1,15 +1,15 @@
 """Rendering: from a forest, and what is looked for in it, to a view within its limit."""
 
-import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from foveate.errors import BudgetExceeded
 from foveate.memory.blocks import content, heading
+from foveate.memory.excerpts import Stretch, ranked
 from foveate.memory.forest import Forest
 from foveate.memory.levels import Wish, fill, outline
 from foveate.memory.page import Page
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from foveate.memory.relevance import Scores
 
-# A line beside one that matches is of some use too.
-_NEIGHBOUR = 0.3
 # How often a focus that does not fit is cut anew, by what it was over.
 _TRIES = 6
 
@@ -59,7 +57,7 @@ def render(forest: Forest, look: Look, *, limit_tokens: int | None, form: ViewFo
         relevance=None if look.query is None else relevance,
         similarity=similarity,
         threshold=look.threshold,
-        lines=None if look.query is None else _Lines(forest, form, look.query).ranked,
+        stretches=None if look.query is None else _best_stretches(forest, form, look.query),
     )
     first, last = look.inside
     similar = np.flatnonzero(similarity[first:last] >= look.threshold) + first
@@ -132,21 +130,8 @@ def _look_at(page: Page, focus: int | None, limit_tokens: int) -> None:
         )
 
 
-class _Lines:
-    """Which lines of a node match a query best: those with its words, rare ones most, and their neighbours."""
-
-    def __init__(self, forest: Forest, form: ViewFormat, query: str) -> None:
-        self._forest = forest
-        self._form = form
-        self._wanted = frozenset(words(query))
-
-    def ranked(self, place: int) -> Sequence[int]:
-        """The numbers of the lines below its heading that are not blank, the most relevant first."""
-        lines = content(self._forest.nodes[place], self._form).split("\n")
-        found = [self._wanted.intersection(words(line)) for line in lines]
-        often = Counter(word for each in found for word in each)
-        own = [sum(math.log1p(len(lines) / often[word]) for word in each) for each in found]
-        beside = [0.0, *own, 0.0]
-        worth = [here + _NEIGHBOUR * (beside[number] + beside[number + 2]) for number, here in enumerate(own)]
-        written = [number for number, line in enumerate(lines) if line.strip()]
-        return sorted(written, key=lambda number: -worth[number])
+def _best_stretches(forest: Forest, form: ViewFormat, query: str) -> Callable[[int], Sequence[Stretch]]:
+    """For a node, the stretches of its content that match a query, the best first."""
+    wanted = frozenset(words(query))
+    # To go through a long text takes a while, and it may be tried with more than one room.
+    return cache(lambda place: ranked(content(forest.nodes[place], form), wanted))

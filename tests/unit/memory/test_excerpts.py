@@ -1,0 +1,59 @@
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.budget import graphemes
+from foveate.budget.cutting import LONG_LINE_CHARS
+from foveate.memory.excerpts import ranked, stretches
+from foveate.memory.memory import Memory
+
+_pieces = st.sampled_from(("a", " ", "\n", "e\u0301", "漢字", "👩‍👩‍👧", "word ", "x" * 700, "one two " * 400))
+texts = st.lists(_pieces, max_size=30).map("".join)
+
+
+@given(text=texts)
+def test_stretches_are_all_of_a_text_but_line_ends_and_none_is_long(text: str) -> None:
+    found = list(stretches(text))
+
+    before = 0
+    for number, (start, end) in enumerate(found):
+        assert text[before:start] == ("\n" if start > before else "")
+        assert 0 <= end - start <= LONG_LINE_CHARS
+        assert "\n" not in text[start:end]
+        assert graphemes.floor(text, start) == start, number
+        before = end
+    assert before == len(text)
+
+
+def test_a_line_is_one_stretch_unless_it_is_long() -> None:
+    assert list(stretches("one\n\ntwo")) == [(0, 3), (4, 4), (5, 8)]
+    assert list(stretches("")) == [(0, 0)]
+    assert len(list(stretches("a" * LONG_LINE_CHARS))) == 1
+    assert len(list(stretches("a" * (LONG_LINE_CHARS + 1)))) == 5
+
+
+def test_a_long_cluster_of_characters_stays_whole() -> None:
+    text = "a" + "\u0301" * 3000
+
+    assert list(stretches(text)) == [(0, len(text)), (len(text), len(text))]
+
+
+def test_what_has_rare_words_of_the_query_comes_first_and_blanks_never() -> None:
+    text = "the fee\n\nthe fee of a falcon\nthe fee\nnothing"
+
+    best = [text[start:end] for start, end in ranked(text, frozenset(("fee", "falcon")))]
+
+    assert best[0] == "the fee of a falcon"
+    assert sorted(best) == sorted(filter(None, text.split("\n")))
+
+
+def test_of_a_line_of_megabytes_that_is_shown_which_matches(tmp_path: Path) -> None:
+    """Nothing of it was shown, after all of it was tokenised four times over."""
+    filler = "some words of no interest " * 40_000
+    (tmp_path / "a.md").write_text(f"# A\n\n{filler}the zyxomma was seen {filler}\n", encoding="utf-8")
+
+    view = Memory.load(tmp_path).render(query="zyxomma", limit_tokens=500)
+
+    assert "the zyxomma was seen" in view.text
+    assert view.tokens <= 500
