@@ -1,0 +1,199 @@
+"""A request as a provider's cache sees it: its blocks with their digests, tokens and marks.
+
+The request is counted once, as it will be billed; a message's tokens are then shared among its blocks by how
+many tokens their own texts are, so that all pieces add up to the whole. What a block weighs is remembered, so
+that a session that grows by a turn counts one turn.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, groupby, pairwise
+from typing import Any, Protocol
+
+from foveate import wire
+from foveate.cache import parameters
+from foveate.cache.prompts import CachedPrompt, Piece, digest
+from foveate.cache.rules import Rules
+from foveate.errors import MalformedRequest
+from foveate.tokens import RequestCount, counter_for
+from foveate.tokens.caches import register
+from foveate.tokens.memo import Memo
+from foveate.values import Area, Block, Request, TokenCount
+from foveate.wire.body import TOO_DEEP, as_text, inner_fields, value
+
+# A session of 2,000 turns with a handful of tool calls in each.
+_KEPT_WEIGHTS = 16 * 1024
+_KEPT_MODELS = 64
+
+# Fields that hold what is encoded or sealed. It is not billed by its letters; so many of them weigh a token.
+_SEALED = frozenset(
+    ("data", "bytes", "file_data", "signature", "encrypted_content", "thoughtSignature", "thought_signature")
+)
+_SEALED_CHARS_PER_TOKEN = 16
+
+
+class Counter(Protocol):
+    """What counts a request and its texts: a `tokens.RequestCounter`, or one that stands in for it."""
+
+    def text(self, text: str) -> TokenCount:
+        """The count of a text alone."""
+
+    def request(self, request: Request) -> RequestCount:
+        """The count of a whole request, part by part."""
+
+
+class BlockTokens:
+    """How many tokens each block of a request takes, by one model's counter. Safe to share between threads."""
+
+    def __init__(self, counter: Counter, *, capacity: int = _KEPT_WEIGHTS) -> None:
+        self._counter = counter
+        self._weights: Memo[tuple[int, int]] = Memo(capacity)
+        register(self)
+
+    def drop(self) -> None:
+        """Forget what blocks weigh."""
+        self._weights = Memo(self._weights.capacity)
+
+    def of(self, request: Request, blocks: Sequence[Block]) -> list[int]:
+        """The tokens of each of `blocks`, which are all that `request` has; they add up to its count.
+
+        Raises:
+            MalformedRequest: a part cannot be read, or is nested too deeply.
+        """
+        if not blocks:
+            return []
+        rows = {part.name: part.tokens for part in self._counter.request(request).parts}
+        owed = 0  # of messages that have no block, such as an empty one
+        shares: list[int] = []
+        images = rows.pop("images", 0)
+        for row, own in _by_row(blocks, rows):
+            tokens = rows.pop(row, 0) + owed
+            owed = 0 if own else tokens
+            shares += _shared(
+                tokens, [self._weight(block)[0] for block in own] if len(own) > 1 else [1] * len(own)
+            )
+        if images:
+            seen = [self._weight(block)[1] if b"image" in block.said else 0 for block in blocks]
+            if any(seen):
+                shares = [a + b for a, b in zip(shares, _shared(images, seen), strict=True)]
+            else:
+                owed += images
+        shares[-1] += owed + sum(rows.values())  # what goes around it all, and rows that nothing stands for
+        return shares
+
+    def _weight(self, block: Block) -> tuple[int, int]:
+        """The tokens of a block's own text, at least 1, and how many images it holds."""
+        weights = self._weights
+        key = digest(block.said)
+        found = weights.get(key)
+        if found is None:
+            said = value(block.said)
+            texts, sealed_chars = _legible(said)
+            tokens = self._counter.text(texts).tokens + sealed_chars // _SEALED_CHARS_PER_TOKEN
+            found = max(tokens, 1), parameters.pictures(said)
+            weights.put(key, found)
+        return found
+
+
+@lru_cache(_KEPT_MODELS)
+def block_tokens_for(model: str) -> BlockTokens:
+    """How many tokens blocks take for `model`, counted offline."""
+    return BlockTokens(counter_for(model))
+
+
+def cached_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> CachedPrompt:
+    """`request` as the cache of a model with `rules` sees it.
+
+    Raises:
+        MalformedRequest: a part cannot be read, or is nested too deeply.
+    """
+    blocks = wire.blocks(request)
+    return prompt_of(request, blocks, rules, tokens)
+
+
+def prompt_of(request: Request, blocks: Sequence[Block], rules: Rules, tokens: BlockTokens) -> CachedPrompt:
+    """The same for who has the request's blocks already."""
+    try:
+        shares = tokens.of(request, blocks)
+        settings = parameters.digests(parameters.settings(request, blocks, rules))
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP) from None
+    speakers = roles(request)
+    return CachedPrompt(
+        model=request.model,
+        pieces=tuple(
+            Piece(
+                digest=_digest(block, speakers),
+                tokens=share,
+                kind=block.kind,
+                area=block.place.area,
+                place=block.place,
+                mark=block.mark,
+                markable=block.kind in rules.markable and not block.is_empty,
+            )
+            for block, share in zip(blocks, shares, strict=True)
+        ),
+        settings=settings,
+    )
+
+
+def roles(request: Request) -> tuple[str, ...]:
+    """Who speaks in each message; the user where it is not said."""
+    return tuple(as_text(value(inner_fields(raw).get("role"))) or "user" for raw in request.messages)
+
+
+def _digest(block: Block, speakers: Sequence[str]) -> bytes:
+    """Of a message also who says it: the same words of somebody else are no prefix."""
+    if block.place.area is not Area.MESSAGES:
+        return digest(block.said)
+    return digest(speakers[block.place.index].encode("utf-8", "replace") + b"\0" + block.said)
+
+
+def _by_row(blocks: Sequence[Block], rows: Mapping[str, int]) -> list[tuple[str, list[Block]]]:
+    """The blocks that share each row of a count, in their order, and between them the messages without any."""
+    found: list[tuple[str, list[Block]]] = []
+    reached = 0
+    for row, own in groupby(blocks, _row):
+        group = list(own)
+        if group[0].place.area is Area.MESSAGES:
+            found += [(f"messages[{index}]", []) for index in range(reached, group[0].place.index)]
+            reached = group[0].place.index + 1
+        found.append((row, group))
+    return [(row, own) for row, own in found if own or row in rows]
+
+
+def _row(block: Block) -> str:
+    place = block.place
+    return f"messages[{place.index}]" if place.area is Area.MESSAGES else str(place.area)
+
+
+def _shared(tokens: int, weights: Sequence[int]) -> list[int]:
+    """`tokens` in whole numbers by `weights`, less than one away from each one's part; nothing for none."""
+    if not weights:
+        return []
+    total = sum(weights)
+    ends = [tokens * end // total for end in accumulate(weights)]
+    return [end - start for start, end in pairwise((0, *ends))]
+
+
+def _legible(said: Any) -> tuple[str, int]:
+    """The words in a block's JSON, and how many characters of it are sealed."""
+    words: list[str] = []
+    sealed_chars = 0
+    waiting = [said]
+    while waiting:
+        entry = waiting.pop()
+        if isinstance(entry, dict):
+            for name, inner in entry.items():
+                if name in _SEALED and isinstance(inner, str):
+                    sealed_chars += len(inner)
+                else:
+                    words.append(name)
+                    waiting.append(inner)
+        elif isinstance(entry, list):
+            waiting += entry
+        elif isinstance(entry, str):
+            words.append("" if entry.startswith("data:") else entry)
+        else:
+            words.append(str(entry))
+    return " ".join(words), sealed_chars
