@@ -124,6 +124,15 @@ class Memory:
         return self._gate.is_private(tag)
 
     @property
+    def semantic_threshold(self) -> float:
+        """How similar a node is that is shown for that: what the environment says now.
+
+        Raises:
+            BadOption: it says what is no such number.
+        """
+        return _threshold(os.environ.get(THRESHOLD_VARIABLE))
+
+    @property
     def problems(self) -> tuple[Problem, ...]:
         """What could not be read, or not as it was meant."""
         return self._now.held.problems
@@ -170,11 +179,13 @@ class Memory:
         *,
         scope: str | Node | None = None,
         model: "str | TextCounter" = "gpt-4o",
+        semantic_threshold: float | None = None,
     ) -> View:
         """The memory as a text: the focus whole, what matches the query, and the rest in outline.
 
         It takes at most `limit_tokens` of `model`. `focus` and `scope` are ids or titles; nothing outside the
-        scope is shown. Without a limit, titles are shown down to the second level.
+        scope is shown. Without a limit, titles are shown down to the second level. What is as similar as
+        `semantic_threshold` is shown for that; None is what the environment says.
 
         Raises:
             BadOption: no such node, format or limit.
@@ -196,7 +207,7 @@ class Memory:
             focus=place,
             query=asked,
             scores=self._scores(forest, asked, place),
-            threshold=_threshold(os.environ.get(THRESHOLD_VARIABLE)),
+            threshold=self.semantic_threshold if semantic_threshold is None else semantic_threshold,
             nearness=self._index.weights.nearness,
         )
         gauge = gauge_for(counter_for(model) if isinstance(model, str) else model)

@@ -8,6 +8,8 @@ from types import NoneType
 from foveate.budget.sections import checked_cap
 from foveate.errors import BadOption
 
+DEFAULT_MODEL = "gpt-4o"
+
 
 class CallKind(StrEnum):
     """What a call is made for."""
@@ -73,8 +75,9 @@ class ContextInputs:
     """All that the context section is made from.
 
     `scope` names a subtree of the memory, the whole where it is None; `privacy_tags` are what may not be shown;
-    `format` is how the memory is written out. `memory_version` can be any value that is another one after every
-    change of the memory: a number, a hash, not the memory itself.
+    `format` is how the memory is written out, and `model` whose tokens the limit is in; `semantic_threshold` is
+    how similar something is that is shown for that, what is usual where it is None. `memory_version` can be any
+    value that is another one after every change of the memory: a number, a hash, not the memory itself.
     """
 
     agent: str
@@ -85,16 +88,18 @@ class ContextInputs:
     scope: str | None = None
     query: str | None = None
     limit_tokens: int | None = None
+    model: str = DEFAULT_MODEL
+    semantic_threshold: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would be taken for something else.
 
         Raises:
-            BadOption: a limit that is no number of tokens, a version that cannot be hashed, something else
-                where a text belongs, or tags that are no frozenset: a single text would be taken letter by
+            BadOption: a limit that is no number of tokens, a threshold that is not from 0 to 1, a version
+                that cannot be hashed, something else where a text belongs, or tags that are no frozenset: a single text would be taken letter by
                 letter, and nothing would be private.
         """
-        for name in ("agent", "format"):
+        for name in ("agent", "format", "model"):
             check_kind(getattr(self, name), str, "a text", ("context", name))
         for name in ("focus", "scope", "query"):
             check_kind(getattr(self, name), (str, NoneType), "a text or None", ("context", name))
@@ -102,6 +107,7 @@ class ContextInputs:
         for tag in self.privacy_tags:
             check_kind(tag, str, "made of texts", ("context", "privacy_tags"))
         checked_cap(self.limit_tokens, ("context", "limit_tokens"))
+        _check_threshold(self.semantic_threshold, ("context", "semantic_threshold"))
         try:
             hash(self.memory_version)
         except TypeError:
@@ -110,6 +116,11 @@ class ContextInputs:
                 f"context.memory_version is a value that can be hashed, not {given}",
                 path=("context", "memory_version"),
             ) from None
+
+
+def _check_threshold(value: float | None, path: tuple[str, ...]) -> None:
+    if value is not None and not (type(value) in (int, float) and 0 <= value <= 1):
+        raise BadOption(f"{'.'.join(path)} is a number from 0 to 1, not {value!r:.40}", path=path)
 
 
 def check_kind(value: object, kind: type | tuple[type, ...], what: str, path: tuple[str | int, ...]) -> None:

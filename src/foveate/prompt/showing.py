@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from foveate.errors import BadOption
 from foveate.memory.view import DEFAULT_LIMIT_TOKENS
-from foveate.prompt.inputs import ContextInputs
+from foveate.prompt.inputs import DEFAULT_MODEL, ContextInputs
+from foveate.tokens.families import counter_for
 
 if TYPE_CHECKING:
     from foveate.memory.memory import Memory
@@ -21,8 +22,13 @@ def context_inputs(
     query: str | None = None,
     limit_tokens: int | None = DEFAULT_LIMIT_TOKENS,
     format: str = "org",  # noqa: A002  # the spec's word
+    model: str = DEFAULT_MODEL,
 ) -> ContextInputs:
-    """All that the context is made from, with what holds of the memory now."""
+    """All that the context is made from, with what holds of the memory and in the environment now.
+
+    Raises:
+        BadOption: one of them is none, or CONTEXT_SEMANTIC_THRESHOLD is no number from 0 to 1.
+    """
     return ContextInputs(
         agent=agent,
         format=format,
@@ -32,11 +38,18 @@ def context_inputs(
         scope=scope,
         query=query,
         limit_tokens=limit_tokens,
+        model=model,
+        semantic_threshold=memory.semantic_threshold,
     )
 
 
-def showing(memory: "Memory", model: "str | TextCounter" = "gpt-4o") -> Callable[[ContextInputs], str]:
-    """What makes the text of the context from a memory, counted for a model: a view of it.
+def showing(
+    memory: "Memory", *, counters: "Callable[[str], TextCounter]" = counter_for
+) -> Callable[[ContextInputs], str]:
+    """What makes the text of the context from a memory: a view of it, counted for the model of the inputs.
+
+    `counters` gives the counter of a model by its name. The model is one of the inputs, and not held here,
+    since a text that is kept for one model can be too long for another.
 
     It raises a BadOption where something is to be hidden that the memory was read with: nothing is shown then.
     """
@@ -48,7 +61,13 @@ def showing(memory: "Memory", model: "str | TextCounter" = "gpt-4o") -> Callable
                 f"the memory was read without hiding {', '.join(open_tags)}: load it with private=…"
             )
         view = memory.render(
-            inputs.focus, inputs.query, inputs.limit_tokens, inputs.format, scope=inputs.scope, model=model
+            inputs.focus,
+            inputs.query,
+            inputs.limit_tokens,
+            inputs.format,
+            scope=inputs.scope,
+            model=counters(inputs.model),
+            semantic_threshold=inputs.semantic_threshold,
         )
         return view.text
 

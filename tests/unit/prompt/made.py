@@ -15,6 +15,7 @@ FIELDS: dict[type[PrefixInputs] | type[ContextInputs], list[str]] = {
 # Where the type alone says too little; a field that is not here is drawn by its type.
 NARROWER: dict[str, st.SearchStrategy[Any]] = {
     "limit_tokens": st.none() | st.integers(0, 5000),
+    "semantic_threshold": st.none() | st.floats(0, 1),
     "memory_version": st.integers() | st.text() | st.tuples(st.integers(), st.text()),
 }
 

@@ -185,6 +185,9 @@ def test_a_tool_is_described_by_texts(name: str, value: Any) -> None:
     [
         ({"agent": None}, "context.agent is a text, not NoneType"),
         ({"format": 1}, "context.format is a text, not int"),
+        ({"model": None}, "context.model is a text, not NoneType"),
+        ({"semantic_threshold": 1.5}, "context.semantic_threshold is a number from 0 to 1, not 1.5"),
+        ({"semantic_threshold": "0.5"}, "context.semantic_threshold is a number from 0 to 1, not '0.5'"),
         ({"focus": ["garden"]}, "context.focus is a text or None, not list"),
         ({"scope": 5}, "context.scope is a text or None, not int"),
         ({"query": b"roses"}, "context.query is a text or None, not bytes"),

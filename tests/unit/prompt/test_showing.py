@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+import foveate
 from foveate import Memory
 from foveate.prompt import PromptParts, context_inputs, showing
+from foveate.tokens import counter_for
+from foveate.tokens.gauge import TextCounter
 
 
 @pytest.fixture
@@ -64,3 +67,47 @@ def test_a_focus_that_is_gone_is_a_placeholder_and_a_warning(garden: Path) -> No
 
     assert built.sections[0].text == "[Awareness not available]"
     assert "there is no node 'Diary'" in str(built.warnings[0])
+
+
+def long_notes(folder: Path) -> Memory:
+    text = "".join(f"* Bed {number}\nРозы, 薔薇 and {number * 7919} more of them.\n" for number in range(200))
+    (folder / "beds.org").write_text(text, encoding="utf-8")
+    return Memory.load(folder)
+
+
+@pytest.mark.parametrize("models", [("gpt-4o", "claude-sonnet-4-5"), ("claude-sonnet-4-5", "gpt-4o")])
+def test_a_switch_of_models_shows_what_fits_the_new_one(tmp_path: Path, models: tuple[str, str]) -> None:
+    """A context kept for one model was given to another, whose limit it was over."""
+    memory, parts = long_notes(tmp_path), PromptParts()
+    for model in (*models, models[0]):
+        inputs = context_inputs(memory, agent="ana", query="薔薇", limit_tokens=1000, model=model)
+
+        (section,) = parts.context("user", inputs, showing(memory)).sections
+
+        assert section.text == memory.render(None, "薔薇", 1000, model=model).text
+        assert foveate.count(section.text, model=model).upper <= 1000
+
+
+def test_a_counter_of_ones_own_is_asked_for_by_the_name_of_the_model(garden: Path) -> None:
+    memory, asked = Memory.load(garden), list[str]()
+
+    def counters(model: str) -> TextCounter:
+        asked.append(model)
+        return counter_for("gpt-4o")
+
+    PromptParts().context(
+        "user", context_inputs(memory, agent="ana", model="mine"), showing(memory, counters=counters)
+    )
+
+    assert asked == ["mine"]
+
+
+def test_another_threshold_makes_the_context_anew(garden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, parts = Memory.load(garden), PromptParts()
+    texts = []
+    for threshold in ("0.01", "1", "0.01"):
+        monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", threshold)
+        inputs = context_inputs(memory, agent="ana", focus="Roses", limit_tokens=None)
+        texts.append(parts.context("user", inputs, showing(memory)).sections[0].text)
+
+    assert texts[0] == texts[2] != texts[1]
