@@ -8,7 +8,7 @@ from blake3 import blake3
 from foveate.values import Area, Place, Ttl
 
 _DIGEST_BYTES = 16
-_RUNS = frozenset(("tool_use", "tool_result"))
+_RUNS = frozenset(("tool_use", "tool_result", "toolUse", "toolResult"))  # the latter on Bedrock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,15 @@ class CachedPrompt:
 
     `settings` are what else has to be the same for a prefix to hold: the digest of the parameters that break it
     from that area on (the model and its tools' settings from the start, a tool choice from the messages on).
+    `only_marked` asks a provider that keeps things unasked to keep what is marked alone (OpenAI's explicit
+    mode), `ttl` is for how long it is asked to keep them.
     """
 
     model: str
     pieces: tuple[Piece, ...]
     settings: Mapping[Area, bytes] = field(default_factory=dict)
+    only_marked: bool = False
+    ttl: Ttl | None = None
 
     @property
     def tokens(self) -> int:

@@ -1,21 +1,23 @@
-"""The provider's cache as a value: what a request would read, write and be billed, and the cache after it."""
+"""The provider's cache as a value: what a request would read, write and be billed, and the cache after it.
 
-from collections.abc import Mapping
+Three kinds are known. Where a provider keeps what is marked (Anthropic), each mark looks for an entry at itself
+and at some positions before it, and what lies between the longest that is found and the last mark is written.
+Where it keeps everything (OpenAI before GPT-5.6), the longest prefix of whole pieces that was sent before is
+read, in steps. From GPT-5.6 on OpenAI puts a mark of its own at the end, and takes others on top.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
-from foveate.cache.prompts import CachedPrompt
-from foveate.cache.rules import Rules
+from foveate.cache.entries import Entries, Entry
+from foveate.cache.prompts import CachedPrompt, positions, prefixes
+from foveate.cache.rules import Caching, Rules
 from foveate.values import CacheUsage, Ttl
 
+__all__ = ["Cache", "Entry", "Served"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A prefix that the provider keeps: `tokens` long, until `expires_at`, readable from `readable_at` on."""
-
-    tokens: int
-    ttl: Ttl
-    expires_at: float
-    readable_at: float
+_LONG = frozenset((Ttl.ONE_HOUR, Ttl.TWELVE_HOURS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +36,115 @@ class Served:
 class Cache:
     """Everything that is kept, by prefix (`prompts.prefixes`)."""
 
-    entries: Mapping[bytes, Entry] = field(default_factory=dict)
+    entries: Entries = field(default_factory=Entries)
 
     def serve(
         self, prompt: CachedPrompt, rules: Rules, *, at: float, answers_at: float | None = None
     ) -> Served:
         """`prompt` sent at `at`, its answer beginning at `answers_at` (at once where it is not said)."""
-        raise NotImplementedError
+        ends = list(accumulate(piece.tokens for piece in prompt.pieces))
+        keys = prefixes(prompt)
+        asked = {
+            place: ttl for place, ttl in _asked(prompt, rules).items() if ends[place] >= rules.minimum_tokens
+        }
+
+        found = (place for place in _places(prompt, rules, asked) if self._reads(keys[place], at))
+        hit = next(found, -1)
+        read = ends[hit] // rules.step_tokens * rules.step_tokens if hit >= 0 else 0
+        if read < rules.minimum_tokens:
+            hit, read = -1, 0
+
+        readable_at = at if answers_at is None else max(at, answers_at)
+        changes = self._changes(keys, ends, asked, hit=hit, at=at, readable_at=readable_at)
+        return Served(
+            usage=_bill(read, ends, asked, free=rules.caching is Caching.AUTOMATIC),
+            read_pieces=hit + 1,
+            cache=Cache(self.entries.changed(changes, at=at)) if changes else self,
+        )
+
+    def _reads(self, key: bytes, at: float) -> bool:
+        entry = self.entries.get(key)
+        return entry is not None and entry.reads(at)
+
+    def _changes(
+        self,
+        keys: Sequence[bytes],
+        ends: Sequence[int],
+        asked: Mapping[int, Ttl],
+        *,
+        hit: int,
+        at: float,
+        readable_at: float,
+    ) -> dict[bytes, Entry]:
+        """What this request uses or writes.
+
+        Up to the hit nothing is billed as written, so nothing is: an entry there keeps the time that it was
+        written for, also under a mark that asks for a longer one, and a mark without an entry leaves none.
+        Behind it each mark leaves one, which is kept for the mark's time whole, though only what lies behind
+        the hit was paid for at that time's price. Documentation settles none of these; the formula of the bill
+        does.
+        """
+        changes = {}
+        for place in asked.keys() | ({hit} if hit >= 0 else set()):
+            entry = self.entries.get(keys[place])
+            if entry is not None and not entry.lives(at):
+                entry = None
+            if place <= hit:
+                if entry is not None:
+                    changes[keys[place]] = entry.used(at)
+            elif entry is not None:  # in flight, or out of a mark's sight
+                changes[keys[place]] = entry.kept(asked[place], at=at, readable_at=readable_at)
+            else:
+                ttl = asked[place]
+                changes[keys[place]] = Entry(
+                    tokens=ends[place], ttl=ttl, expires_at=at + ttl.seconds, readable_at=readable_at
+                )
+        return changes
+
+
+def _asked(prompt: CachedPrompt, rules: Rules) -> dict[int, Ttl]:
+    """The pieces up to which something is to be kept, and for how long."""
+    last = len(prompt.pieces) - 1
+    marked = {at: piece.mark for at, piece in enumerate(prompt.pieces) if piece.mark is not None}
+    match rules.caching:
+        case Caching.MARKS:
+            return marked
+        case Caching.AUTOMATIC:
+            return dict.fromkeys(range(last + 1), rules.ttls[0])
+        case Caching.BOTH if prompt.only_marked:
+            return dict(list(marked.items())[-rules.most_marks :])
+        case Caching.BOTH:
+            # The provider's own mark at the end is one of those that it writes.
+            latest = list(marked.items())[1 - rules.most_marks :]
+            return dict(latest) | ({last: prompt.ttl or rules.ttls[0]} if last >= 0 else {})
+        case Caching.NONE:
+            return {}
+
+
+def _places(prompt: CachedPrompt, rules: Rules, asked: Mapping[int, Ttl]) -> Iterator[int]:
+    """Where an entry would be found, the longest prefix first."""
+    if prompt.only_marked and rules.caching is Caching.BOTH:
+        # "Matched exactly at a breakpoint": at any of the request's own, also those too many to be written.
+        yield from (at for at in range(max(asked, default=-1), -1, -1) if prompt.pieces[at].mark)
+        return
+    position = positions(prompt.pieces, runs_are_one=rules.runs_are_one_position)
+    lowest = None
+    for at in range(max(asked, default=-1), -1, -1):
+        if at in asked:
+            lowest = position[at] - rules.lookback_positions + 1 if rules.lookback_positions else 0
+        if lowest is not None and position[at] >= lowest:
+            yield at
+
+
+def _bill(read: int, ends: Sequence[int], asked: Mapping[int, Ttl], *, free: bool) -> CacheUsage:
+    """With a hit to A, the last long mark at B and the last short one at C: A read, B−A and C−B written."""
+    total = ends[-1] if ends else 0
+    if free:
+        return CacheUsage(read=read, uncached=total - read)
+    to_long = max((ends[at] for at, ttl in asked.items() if ttl in _LONG), default=0)
+    to_short = max((ends[at] for at, ttl in asked.items() if ttl not in _LONG), default=0)
+    written_1h = max(0, to_long - read)
+    written_5m = max(0, to_short - max(read, to_long))
+    return CacheUsage(
+        uncached=total - read - written_1h - written_5m, read=read, written_5m=written_5m, written_1h=written_1h
+    )
