@@ -4,6 +4,7 @@
     ├── InputError             what was handed in cannot be used as it is
     │   ├── UnreadableInput    a file that is not there, not text, or not UTF-8
     │   ├── MalformedRequest   a request body that is not JSON or has none of the known shapes
+    │   ├── BadEdit            an edit that cannot be written into a request, or contradicts another
     │   ├── BadVocabulary      a tokenizer file that cannot be read or used
     │   ├── BadOption          an option with an impossible value
     │   └── BadSetting         a file of settings with something in it that cannot be; names file, line and key
@@ -60,6 +61,16 @@ class MalformedRequest(InputError):
     """A request body that is not JSON or has none of the known shapes."""
 
     code = "malformed_request"
+
+
+class BadEdit(InputError):
+    """An edit that cannot be written into a request, or contradicts another; `path` is the place it names."""
+
+    code = "bad_edit"
+
+    def __init__(self, reason: str, *, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(f"{'.'.join(map(str, path))}: {reason}" if path else reason)
+        self.path = path
 
 
 class BadVocabulary(InputError):

@@ -5,6 +5,7 @@ ones that somebody looks at are read into a `Message` or a `Tool`.
 """
 
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 
 
@@ -207,12 +208,13 @@ class Block:
 
     `kind` is the provider's own word (`tool`, `text`, `tool_use`, `thinking`, …), `said` the JSON of the block
     in one spelling and without its mark: equal for a string and for the one text block that means the same.
-    `mark` is the client's own.
+    `role` is who says it, in a message. `mark` is the client's own.
     """
 
     place: Place
     kind: str
     said: bytes
+    role: str = ""
     mark: Ttl | None = None
     is_empty: bool = False
 
@@ -240,13 +242,22 @@ class CacheUsage:
 class Usage:
     """What a provider billed for one call; `raw` is its own block of numbers, as it came.
 
-    `reasoning_tokens` are part of `output_tokens`.
+    `reasoning_tokens` are part of `output_tokens`; `said_dollars` is the price, where the provider says one.
     """
 
     cache: CacheUsage
     output_tokens: int = 0
     reasoning_tokens: int = 0
+    said_dollars: Decimal | None = None
     raw: bytes = b""
+
+
+class MarkStyle(StrEnum):
+    """The ways in which providers want a mark written."""
+
+    CACHE_CONTROL = "cache_control"  # Anthropic, and who passes its marks on
+    BREAKPOINT = "prompt_cache_breakpoint"  # OpenAI; the time to live is said once for the whole request
+    CACHE_POINT = "cachePoint"  # Bedrock: a block of its own behind the marked one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

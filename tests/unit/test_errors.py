@@ -9,6 +9,7 @@ from foveate import errors
 RAISED = [
     errors.UnreadableInput("notes.txt", "is binary"),
     errors.MalformedRequest("not JSON"),
+    errors.BadEdit("there is no such message", path=("messages", 7)),
     errors.BadVocabulary("a.tiktoken", "is empty"),
     errors.BadOption("no such backend", path=("token_counter", "backend")),
     errors.BadSetting("budget.yaml", "is no number", line=3, key="total_tokens"),

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from foveate.errors import MalformedRequest
-from foveate.values import Format, Message, Request, Tool
+from foveate.values import Block, Format, Message, Request, Tool, Ttl
 from foveate.wire import anthropic, bedrock, chat, gemini, responses
+from foveate.wire.blocks import automatic_mark_of, blocks_of
 from foveate.wire.body import (
     TOO_DEEP,
     Fields,
@@ -23,12 +24,16 @@ from foveate.wire.body import (
     to_bytes,
     value,
 )
+from foveate.wire.marks import MEMBERS, without_marks
+from foveate.wire.shapes import Shape
 
-__all__ = ["message", "read", "recognise", "tool", "unmarked"]
+__all__ = ["automatic_mark", "blocks", "message", "read", "recognise", "tool", "unmarked"]
 
 
 class Wire(Protocol):
     """What a format's file offers."""
+
+    SHAPE: Shape
 
     def read(self, body: bytes, fields: Fields) -> Request:
         """The whole body."""
@@ -57,6 +62,7 @@ _ANTHROPIC_FIELDS = frozenset(
      "context_management", "container")
 )  # fmt: skip
 _ANTHROPIC_BLOCKS = frozenset(("tool_use", "tool_result", "redacted_thinking", "image", "document"))
+_MARK_NAMES = tuple(f'"{name}"'.encode() for name in MEMBERS)
 _CHAT_ROLES = frozenset(("system", "developer", "tool", "function"))
 
 
@@ -149,19 +155,26 @@ def _is_untyped(blocks: object) -> bool:
 
 def unmarked(raw: bytes) -> bytes:
     """A message without its cache marks, which move from turn to turn and are never counted."""
-    if b'"cache_control"' not in raw:
+    if not any(name in raw for name in _MARK_NAMES):
         return raw
     try:
-        return compact(_without_marks(value(raw)))
+        return compact(without_marks(value(raw)))
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
 
 
-def _without_marks(entry: Any) -> Any:
-    """Marks stand on messages and blocks; the same word inside a tool's arguments is a word like any other."""
-    if not isinstance(entry, dict):
-        return entry
-    kept = {name: inner for name, inner in entry.items() if name != "cache_control"}
-    if isinstance(kept.get("content"), list):
-        kept["content"] = [_without_marks(block) for block in kept["content"]]
-    return kept
+def blocks(request: Request) -> tuple[Block, ...]:
+    """Every block of a request in the order its provider reads them: tools, system prompt, messages.
+
+    Raises:
+        MalformedRequest: a part of it cannot be read, or is nested too deeply.
+    """
+    try:
+        return blocks_of(request, FORMATS[request.format].SHAPE)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP) from None
+
+
+def automatic_mark(request: Request) -> Ttl | None:
+    """How long a client asks Anthropic to keep the whole request, by a mark on no block in particular."""
+    return automatic_mark_of(request)

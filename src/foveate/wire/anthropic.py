@@ -6,6 +6,7 @@ from foveate.values import (
     Document,
     Format,
     Image,
+    MarkStyle,
     Message,
     Part,
     Request,
@@ -30,8 +31,20 @@ from foveate.wire.body import (
     record,
     value,
 )
+from foveate.wire.shapes import Shape
 
 _SERVER_SIDE_FIELDS = ("container", "mcp_servers", "context_management")
+
+
+SHAPE = Shape(
+    messages=("messages",),
+    content="content",
+    tools=(("tools",),),
+    system=("system",),
+    text_kind="text",
+    results={"tool_result": ("content",)},
+    mark_styles=(MarkStyle.CACHE_CONTROL,),
+)
 
 
 def read(body: bytes, fields: Fields) -> Request:

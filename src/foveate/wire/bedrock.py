@@ -7,6 +7,7 @@ from foveate.values import (
     Document,
     Format,
     Image,
+    MarkStyle,
     Message,
     Opaque,
     Part,
@@ -32,6 +33,16 @@ from foveate.wire.body import (
     opaque,
     record,
     value,
+)
+from foveate.wire.shapes import Shape
+
+SHAPE = Shape(
+    messages=("messages",),
+    content="content",
+    tools=(("toolConfig", "tools"),),
+    system=("system",),
+    results={"toolResult": ("toolResult", "content")},
+    mark_styles=(MarkStyle.CACHE_POINT,),
 )
 
 

@@ -1,11 +1,13 @@
 """OpenAI chat completions, and the many servers that speak it (read November 2026)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from foveate.values import (
     Document,
     Format,
     Image,
+    MarkStyle,
     Message,
     Opaque,
     Part,
@@ -31,9 +33,27 @@ from foveate.wire.body import (
     record,
     value,
 )
+from foveate.wire.shapes import Shape
 
 _PLAIN_FIELDS = frozenset(("role", "content"))
 _SERVER_SIDE_FIELDS = ("web_search_options", "audio")
+
+
+def _whole_kind(message: Mapping[str, Any]) -> str:
+    return "tool_result" if message.get("role") in ("tool", "function") else ""
+
+
+SHAPE = Shape(
+    messages=("messages",),
+    content="content",
+    tools=(("tools",), ("functions",)),
+    text_kind="text",
+    results={"tool_result": ("content",)},
+    marks_inside_results=True,
+    whole_kind=_whole_kind,
+    calls="tool_calls",
+    mark_styles=(MarkStyle.CACHE_CONTROL, MarkStyle.BREAKPOINT),
+)
 
 
 def read(body: bytes, fields: Fields) -> Request:

@@ -39,6 +39,22 @@ from foveate.wire.body import (
     record,
     value,
 )
+from foveate.wire.shapes import Shape
+
+SHAPE = Shape(
+    messages=("contents",),
+    content="parts",
+    tools=(("tools",),),
+    system=("systemInstruction", "system_instruction"),
+    system_content="parts",
+    wrapper="generateContentRequest",
+    takes_single=True,
+    results={
+        "functionResponse": ("functionResponse", "response"),
+        "function_response": ("function_response", "response"),
+    },
+    result_is_object=True,
+)
 
 
 def read(body: bytes, fields: Fields) -> Request:

@@ -1,7 +1,11 @@
 """OpenAI Responses: https://platform.openai.com/docs/api-reference/responses (read November 2026)."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from foveate.values import (
     Format,
+    MarkStyle,
     Message,
     Opaque,
     Part,
@@ -25,9 +29,30 @@ from foveate.wire.body import (
     record,
     value,
 )
+from foveate.wire.shapes import Shape
 
 # Fields through which the provider adds what it has stored.
 _STORED_FIELDS = ("previous_response_id", "conversation", "prompt", "context_management")
+
+
+def _whole_kind(message: Mapping[str, Any]) -> str:
+    kind = as_text(message.get("type")) or "message"
+    return "" if kind == "message" else kind
+
+
+SHAPE = Shape(
+    messages=("input",),
+    content="content",
+    tools=(("tools",),),
+    system=("instructions",),
+    system_is_text=True,
+    text_kind="input_text",
+    text_kind_by_role={"assistant": "output_text"},
+    results={"function_call_output": ("output",), "custom_tool_call_output": ("output",)},
+    marks_inside_results=True,
+    whole_kind=_whole_kind,
+    mark_styles=(MarkStyle.BREAKPOINT, MarkStyle.CACHE_CONTROL),
+)
 
 
 def read(body: bytes, fields: Fields) -> Request:

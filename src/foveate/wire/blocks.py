@@ -1,0 +1,234 @@
+"""The blocks of a request, as far as a provider's cache looks at them.
+
+What was made of a message is remembered by its bytes, so that a long session costs only its new turns.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+from foveate.values import Area, Block, Format, Place, Request, Ttl
+from foveate.wire.body import (
+    Fields,
+    as_list,
+    as_record,
+    as_text,
+    compact,
+    fields,
+    inner_fields,
+    items,
+    record,
+    value,
+)
+from foveate.wire.marks import MEMBERS, is_point, mark_of, ttl_of, without_marks
+from foveate.wire.shapes import Shape
+
+# Bytes of messages and of what was made of them: a dozen long sessions.
+_KEPT_BYTES = 64 * 1024 * 1024
+
+_Key = tuple[Format, Area, int, Ttl, bytes]
+
+
+class _Memory:
+    """The blocks of messages and tools seen before, the least recently used forgotten first."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._held_bytes = 0
+        self._kept: OrderedDict[_Key, tuple[Block, ...]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: _Key) -> tuple[Block, ...] | None:
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+            return found
+
+    def put(self, key: _Key, blocks: tuple[Block, ...]) -> None:
+        with self._lock:
+            if key not in self._kept:
+                self._held_bytes += _size(key, blocks)
+            self._kept[key] = blocks
+            while self._held_bytes > self._capacity_bytes:
+                self._held_bytes -= _size(*self._kept.popitem(last=False))
+
+
+def _size(key: _Key, blocks: tuple[Block, ...]) -> int:
+    return len(key[-1]) + sum(len(block.said) for block in blocks) + 512
+
+
+_seen = _Memory(_KEPT_BYTES)
+
+
+def blocks_of(request: Request, shape: Shape) -> tuple[Block, ...]:
+    """Every block: the tools, the system prompt, the messages.
+
+    Raises:
+        MalformedRequest: a part of it cannot be read.
+    """
+    found = root_fields(request, shape)
+    reader = _Reader(request.format, shape, _breakpoint_ttl(found))
+    return (
+        *reader.tools(request, found),
+        *reader.system(found),
+        *(block for index, raw in enumerate(request.messages) for block in reader.message(index, raw)),
+    )
+
+
+def root_fields(request: Request, shape: Shape) -> Fields:
+    """The fields of a request, also where it stands inside another object."""
+    found = fields(request.body)
+    return inner_fields(found[shape.wrapper]) if shape.wrapper in found else found
+
+
+def _breakpoint_ttl(found: Fields) -> Ttl:
+    return ttl_of(value(found.get("prompt_cache_options")), usual=Ttl.THIRTY_MINUTES)
+
+
+class _Reader:
+    """Reads the blocks of one request."""
+
+    def __init__(self, spoken: Format, shape: Shape, breakpoint_ttl: Ttl) -> None:
+        self._spoken = spoken
+        self._shape = shape
+        self._breakpoint_ttl = breakpoint_ttl
+
+    def tools(self, request: Request, found: Fields) -> Iterable[Block]:
+        """One block a tool."""
+        marks = self._marks_behind_tools(found)
+        for index, raw in enumerate(request.tools):
+            (block,) = self._remembered(Area.TOOLS, index, raw)
+            yield replace(block, mark=marks[index]) if marks.get(index) else block
+
+    def system(self, found: Fields) -> list[Block]:
+        """The blocks of the system prompt."""
+        given = value(next((found[name] for name in self._shape.system if name in found), None))
+        if self._shape.system_content and isinstance(given, dict):
+            given = given.get(self._shape.system_content)
+        return [
+            replace(block, place=Place(Area.SYSTEM, position))
+            for position, block in enumerate(self._content(given, "", Place(Area.SYSTEM, 0)))
+        ]
+
+    def message(self, index: int, raw: bytes) -> tuple[Block, ...]:
+        """The blocks of one message."""
+        return self._remembered(Area.MESSAGES, index, raw)
+
+    def _remembered(self, area: Area, index: int, raw: bytes) -> tuple[Block, ...]:
+        key = (self._spoken, area, index, self._breakpoint_ttl, raw)
+        known = _seen.get(key)
+        if known is None:
+            read = self._tool if area is Area.TOOLS else self._message
+            known = tuple(read(index, value(raw)))
+            _seen.put(key, known)
+        return known
+
+    def _tool(self, index: int, found: Any) -> list[Block]:
+        return [self._block(Place(Area.TOOLS, index), "tool", found)]
+
+    def _message(self, index: int, found: Any) -> list[Block]:
+        message = as_record(found)
+        role = as_text(message.get("role"))
+        place = Place(Area.MESSAGES, index)
+        own_mark = mark_of(message, self._breakpoint_ttl)
+        if kind := self._shape.whole_kind(message):
+            return [self._result(Place(place.area, index, 0), kind, message, role)]
+        made = self._content(message.get(self._shape.content), role, place)
+        if own_mark and made:  # some clients mark the message, and mean its last block
+            made[-1] = replace(made[-1], mark=made[-1].mark or own_mark)
+        if self._shape.calls:
+            made += self._beside_content(message, role, _at_block(place, len(made)))
+        return made
+
+    def _content(self, given: Any, role: str, place: Place) -> list[Block]:
+        """The blocks of a content field; a string is the one text block that means the same."""
+        if given is None:
+            return []
+        if isinstance(given, str):
+            given = self._shape.text_block(given, role)
+        made: list[Block] = []
+        for entry in given if isinstance(given, list) else [given]:
+            if is_point(entry) and not self._shape.text_kind:
+                if made:
+                    made[-1] = replace(made[-1], mark=ttl_of(entry["cachePoint"]))
+                continue
+            made.append(self._block(_at_block(place, len(made)), self._shape.block_kind(entry), entry, role))
+        return made
+
+    def _beside_content(self, message: dict[str, Any], role: str, place: Place) -> list[Block]:
+        """What a chat message says outside of its content: calls of tools, reasoning, a refusal, a name."""
+        beside = [("tool_call", call) for call in as_list(message.get(self._shape.calls))]
+        for name, inner in message.items():
+            is_list_of_calls = name == self._shape.calls and isinstance(inner, list)
+            if inner and name not in ("role", self._shape.content, *MEMBERS) and not is_list_of_calls:
+                beside.append((name, {name: inner}))
+        first = place.block or 0
+        return [
+            self._block(_at_block(place, first + position), kind, entry, role)
+            for position, (kind, entry) in enumerate(beside)
+        ]
+
+    def _result(self, place: Place, kind: str, message: dict[str, Any], role: str) -> Block:
+        """A message that is one block; a mark on a part of what it holds is its own."""
+        path = self._shape.results.get(kind, ())
+        if not path:
+            return self._block(place, kind, message, role)
+        (name,) = path
+        held = message.get(name)
+        parts = [self._shape.text_block(held, role)] if isinstance(held, str) else as_list(held)
+        said = without_marks({**message, name: [without_marks(part) for part in parts]})
+        marks = [mark_of(as_record(part), self._breakpoint_ttl) for part in (*parts, message)]
+        return Block(
+            place=place,
+            kind=kind,
+            said=compact(said),
+            role=role,
+            mark=next(filter(None, reversed(marks)), None),
+            is_empty=not parts or self._is_blank(parts[-1]),
+        )
+
+    def _block(self, place: Place, kind: str, entry: Any, role: str = "") -> Block:
+        found = as_record(entry)
+        return Block(
+            place=place,
+            kind=kind,
+            said=compact(without_marks(entry)),
+            role=role,
+            mark=mark_of(found, self._breakpoint_ttl),
+            is_empty=self._is_blank(entry),
+        )
+
+    def _is_blank(self, entry: object) -> bool:
+        """Whether it is a text block that says nothing, which providers refuse to mark."""
+        found = as_record(entry)
+        kind = as_text(found.get("type")) if self._shape.text_kind else next(iter(found), "")
+        is_text = kind in ("text", "input_text", "output_text")
+        return is_text and not as_text(found.get("text")).strip()
+
+    def _marks_behind_tools(self, found: Fields) -> dict[int, Ttl]:
+        """Bedrock's marks, which stand between the tools."""
+        marks: dict[int, Ttl] = {}
+        if self._spoken is not Format.BEDROCK:
+            return marks
+        before = -1
+        for entry in map(record, items(inner_fields(found.get("toolConfig")).get("tools"))):
+            if is_point(entry):
+                marks[before] = ttl_of(entry["cachePoint"])
+            else:
+                before += 1
+        return marks
+
+
+def _at_block(place: Place, block: int) -> Place:
+    """The place of a block of the same message."""
+    return Place(place.area, place.index, block)
+
+
+def automatic_mark_of(request: Request) -> Ttl | None:
+    """The time to live that a top-level `cache_control` asks for: Anthropic marks the last block by itself."""
+    if request.format is not Format.ANTHROPIC:
+        return None
+    return mark_of({"cache_control": value(fields(request.body).get("cache_control"))}, Ttl.FIVE_MINUTES)

@@ -1,0 +1,66 @@
+"""How a wire format is laid out, as far as blocks and edits need to know; each format's file says its own."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from foveate.values import MarkStyle
+from foveate.wire.body import as_record, as_text, kind_of
+
+Path = tuple[str, ...]
+
+# What stands beside the one name that says what a block is, where blocks have no `type`.
+_BESIDE = frozenset(
+    ("thought", "thoughtSignature", "thought_signature", "videoMetadata", "video_metadata",
+     "mediaResolution", "media_resolution", "partMetadata", "part_metadata")
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Where a format keeps what, and how it writes a text and a mark.
+
+    `messages` and `system` are the names a field goes by, the first of them the one to write; `tools` are the
+    paths of the lists of tools, `wrapper` the field that may hold the whole request. `text_kind` is the `type`
+    of a text block (by role where they differ), none where blocks have no type. `results` are the kinds of
+    block that hold a tool's result, and where in them its content is; `whole_kind` gives the kind of a message
+    that is one block, nothing for others.
+    """
+
+    messages: Path
+    content: str
+    tools: tuple[Path, ...]
+    system: Path = ()
+    system_content: str = ""  # where the system prompt is an object, the name of its list of blocks
+    system_is_text: bool = False  # one string, never blocks
+    wrapper: str = ""
+    takes_single: bool = False  # one message or block may stand without a list around it
+    text_kind: str = ""
+    text_kind_by_role: Mapping[str, str] = field(default_factory=dict)
+    results: Mapping[str, Path] = field(default_factory=dict)
+    result_is_object: bool = False
+    marks_inside_results: bool = False  # a mark on a result stands on the last part of its content
+    whole_kind: Callable[[Mapping[str, Any]], str] = lambda _: ""
+    calls: str = ""  # the field beside the content that lists a message's calls of tools
+    mark_styles: tuple[MarkStyle, ...] = ()
+
+    def kind_of_text(self, role: str) -> str:
+        """The `type` of a text block that `role` says; none where blocks have no type."""
+        return self.text_kind_by_role.get(role, self.text_kind)
+
+    def text_opening(self, role: str) -> bytes:
+        """What stands before the string of a text block; a brace closes it."""
+        kind = self.kind_of_text(role)
+        return b'{"type":"' + kind.encode() + b'","text":' if kind else b'{"text":'
+
+    def text_block(self, text: str, role: str) -> dict[str, Any]:
+        """The block that means the same as the plain string `text`."""
+        kind = self.kind_of_text(role)
+        return {"type": kind, "text": text} if kind else {"text": text}
+
+    def block_kind(self, block: object) -> str:
+        """What a block calls itself; what JSON calls it where it does not say."""
+        found = as_record(block)
+        if self.text_kind:
+            return as_text(found.get("type")) or kind_of(block)
+        return next((name for name in found if name not in _BESIDE), next(iter(found), kind_of(block)))
