@@ -1,0 +1,187 @@
+"""Recorded sessions of agents as the prompts that a provider's cache would have seen.
+
+A trace holds no texts, only the ids of blocks of 64 tokens, so where a message ends is read off what happened:
+a request's last message ends where the next request goes on, the model's answer is as long as was billed, and
+tools and system prompt are as long as the trace says.
+"""
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import BadData
+from foveate.cache.prompts import CachedPrompt, Piece, digest
+from foveate.values import Area, Place
+
+Runs = Sequence[Sequence[int]]
+
+# A request ends with what asks for the answer, which the next one does not repeat: so many blocks at the most.
+_LAST_BLOCKS = 4
+_ANSWER = "tool_use"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One request of a line: its prompt, and when it was sent.
+
+    `repeated_tokens` is how much it has in common with the request before it, `answer` the model's answer as
+    the next request brings it.
+    """
+
+    at: float
+    prompt: CachedPrompt
+    repeated_tokens: int
+    answer: Piece
+
+    @property
+    def tokens(self) -> int:
+        """Those of the whole prompt."""
+        return self.prompt.tokens
+
+
+Line = tuple[Asked, ...]
+
+
+def lines(path: Path) -> list[Line]:
+    """The requests of each session and each of its models: what can share cache entries."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            traces = [json.loads(line) for line in file if line.strip()]
+        return [line for trace in traces for session in _sessions(trace) for line in _lines(session)]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadData(f"{path}: no traces that can be read ({error})") from None
+
+
+def _sessions(trace: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The trace itself, and every sub-agent in it."""
+    yield trace
+    for request in trace["requests"]:
+        if "requests" in request:
+            yield from _sessions({"block_size": trace["block_size"], **request})
+
+
+def _lines(session: Mapping[str, Any]) -> Iterator[Line]:
+    by_model = defaultdict(list)
+    for request in session["requests"]:
+        if "requests" not in request:
+            by_model[request["model"]].append(request)
+    for model, requests in by_model.items():
+        yield tuple(_answered(list(_asked(session, model, requests))))
+
+
+def _answered(line: Sequence[Asked]) -> Iterator[Asked]:
+    """Each request with its answer as the next one brings it, where that can be told apart."""
+    for asked, after in pairwise(line):
+        going_on = [piece for piece in asked.prompt.pieces if piece.markable]
+        comes = after.prompt.pieces[len(going_on) : len(going_on) + 1]
+        goes_on = after.prompt.pieces[: len(going_on)] == tuple(going_on)
+        yield replace(asked, answer=comes[0]) if goes_on and comes and comes[0].kind == _ANSWER else asked
+    yield line[-1]
+
+
+def _asked(session: Mapping[str, Any], model: str, requests: Sequence[Mapping[str, Any]]) -> Iterator[Asked]:
+    size = session["block_size"]
+    tools = session.get("tool_tokens", 0) // size
+    borders = (tools, tools + session.get("system_tokens", 0) // size)
+    shared = [common(a["hash_runs"], b["hash_runs"]) for a, b in pairwise(requests)]
+    cut = _Cut(size, borders)
+    before = 0
+    for number, request in enumerate(requests):
+        length = blocks(request["hash_runs"])
+        after = shared[number] if number < len(shared) else 0
+        end = after if after >= length - _LAST_BLOCKS else length
+        answer = requests[number - 1]["out"] if number else 0
+        pieces = cut.advance(request["hash_runs"], before, end, length, request["in"], answer)
+        yield Asked(
+            at=request["t"],
+            prompt=CachedPrompt(model=model, pieces=pieces),
+            repeated_tokens=min(before * size, request["in"]),
+            answer=Piece(
+                digest=digest(b"answer %d" % number),
+                tokens=max(1, request["out"]),
+                kind="text",
+                area=Area.MESSAGES,
+                place=Place(Area.MESSAGES, len(pieces) + 1, 0),
+            ),
+        )
+        before = after
+
+
+class _Cut:
+    """The pieces of a line's prompts, those that go on from request to request kept as they are."""
+
+    def __init__(self, block_tokens: int, borders: tuple[int, int]) -> None:
+        self._block_tokens = block_tokens
+        self._borders = borders
+        self._pieces: list[Piece] = []
+        self._ends: list[int] = []
+
+    def advance(
+        self, runs: Runs, repeated: int, end: int, length: int, tokens: int, answer_tokens: int
+    ) -> tuple[Piece, ...]:
+        """The pieces of the next request, of which the first `repeated` blocks are those of the last one."""
+        goes_on = bool(self._ends) and repeated == self._ends[-1]
+        while self._ends and self._ends[-1] > repeated:
+            self._ends.pop()
+            self._pieces.pop()
+        answer = repeated + -(-answer_tokens // self._block_tokens) if goes_on else 0
+        cuts = {*self._borders, repeated, answer, end}
+        for to in sorted(cut for cut in cuts if (self._ends or [0])[-1] < cut <= end):
+            start = (self._ends or [0])[-1]
+            kind = "text" if to in self._borders else _ANSWER if to == answer else "tool_result"
+            self._pieces.append(self._piece(runs, start, to, kind))
+            self._ends.append(to)
+        rest = tokens - end * self._block_tokens
+        if rest > 0:
+            asks = replace(self._piece(runs, end, length, "rest"), tokens=rest, markable=False)
+            return (*self._pieces, asks)
+        last = self._pieces[-1]
+        return (*self._pieces[:-1], replace(last, tokens=max(0, last.tokens + rest)))
+
+    def _piece(self, runs: Runs, start: int, end: int, kind: str) -> Piece:
+        tools, system = self._borders
+        area = Area.TOOLS if end <= tools else Area.SYSTEM if end <= system else Area.MESSAGES
+        return Piece(
+            digest=digest(json.dumps(stretch(runs, start, end)).encode()),
+            tokens=(end - start) * self._block_tokens,
+            kind="tool" if area is Area.TOOLS else kind,
+            area=area,
+            place=Place(area, len(self._pieces), 0 if area is Area.MESSAGES else None),
+        )
+
+
+def blocks(runs: Runs) -> int:
+    """How many blocks there are in runs of ids, each from its first id to its last."""
+    return sum(last - first + 1 for first, last in runs)
+
+
+def stretch(runs: Runs, start: int, end: int) -> list[list[int]]:
+    """The runs of the blocks from `start` up to, not with, `end`."""
+    found: list[list[int]] = []
+    passed = 0
+    for first, last in runs:
+        length = last - first + 1
+        begins, ends = max(start - passed, 0), min(end - passed, length)
+        if begins < ends:
+            found.append([first + begins, first + ends - 1])
+        passed += length
+    return found
+
+
+def common(one: Runs, other: Runs) -> int:
+    """How many blocks two prompts have in common from their beginnings."""
+    shared = 0
+    left, right = iter(one), iter(other)
+    a, b = list(next(left, ())), list(next(right, ()))
+    while a and b and a[0] == b[0]:
+        length = min(a[1] - a[0], b[1] - b[0]) + 1
+        shared += length
+        a, b = [a[0] + length, a[1]], [b[0] + length, b[1]]
+        a = a if a[0] <= a[1] else list(next(left, ()))
+        b = b if b[0] <= b[1] else list(next(right, ()))
+    return shared

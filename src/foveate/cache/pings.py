@@ -1,0 +1,124 @@
+"""Keep-alive pings: a cheap read just before an entry dies, while a return is likely enough to pay for it.
+
+Two kinds. One repeats the last request up to an entry, which refreshes that entry for its time. The other
+repeats the request and its answer, and marks the answer as long-lived: for the price of reading the prompt once
+and of writing the answer, all of it is kept for the long time, and the next request begins with just that answer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from foveate.cache.layout import kept
+from foveate.cache.prompts import CachedPrompt, Piece
+from foveate.cache.rhythm import Forecast
+from foveate.cache.rules import Rules
+from foveate.cache.simulate import Cache, Entry
+from foveate.values import Ttl
+
+# A ping has to have begun before the entry dies: so long before, for clocks that differ and slow connections.
+MARGIN_SECONDS = 10.0
+DEFAULT_MOST_PINGS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """A read to be sent at `at`, of the last request's first `pieces`; `with_answer`, of its answer as well.
+
+    `saved_tokens` is what it is expected to save, in uncached tokens, its own price taken off.
+    """
+
+    at: float
+    pieces: int
+    with_answer: bool
+    saved_tokens: float
+
+
+def next_ping(
+    prompt: CachedPrompt,
+    rules: Rules,
+    cache: Cache,
+    expected: Forecast,
+    *,
+    answer_tokens: int,
+    last_at: float,
+    now: float,
+    sent: int = 0,
+    most_pings: int = DEFAULT_MOST_PINGS,
+) -> Ping | None:
+    """The next ping that is expected to pay, after a request of `last_at` and `sent` pings since; or none."""
+    if sent >= most_pings or not rules.ttls:
+        return None
+    ends = list(accumulate(piece.tokens for piece in prompt.pieces))
+    live = kept(prompt, cache, now)
+    if not live:
+        return None
+    last = max(live)
+    lasting = max((at for at, entry in live.items() if entry.ttl is not _short(rules)), default=-1)
+    worth = _Worth(rules, expected, last_at)
+    found = []
+    if last != lasting:
+        protected = ends[last] - (ends[lasting] if lasting >= 0 else 0)
+        found += worth.of_refreshing(live[last], last, ends[last], protected)
+        found += worth.of_prolonging(live[last], last, ends[last], protected, answer_tokens)
+    best = max(found, key=lambda ping: ping.saved_tokens, default=None)
+    if best is None and lasting >= 0:
+        best = next(iter(worth.of_refreshing(live[lasting], lasting, ends[lasting], ends[lasting])), None)
+    return best
+
+
+def pinged(
+    prompt: CachedPrompt, ping: Ping, answer: Piece, rules: Rules, live: Mapping[int, Entry]
+) -> CachedPrompt:
+    """The request that `ping` sends, as the cache sees it."""
+    pieces = [replace(piece, mark=None) for piece in prompt.pieces[: ping.pieces]]
+    for at, entry in live.items():
+        if at < ping.pieces and entry.ttl is not _short(rules):
+            pieces[at] = replace(pieces[at], mark=entry.ttl)
+    if ping.with_answer:
+        pieces.append(replace(answer, mark=_long(rules)))
+    elif pieces[-1].mark is None:
+        pieces[-1] = replace(pieces[-1], mark=live[ping.pieces - 1].ttl)
+    return replace(prompt, pieces=tuple(pieces))
+
+
+class _Worth:
+    """What pings are expected to save, where no request has come since `last_at`."""
+
+    def __init__(self, rules: Rules, expected: Forecast, last_at: float) -> None:
+        self._rules = rules
+        self._expected = expected
+        self._last_at = last_at
+        self._write_price = rules.write_prices[_short(rules)]
+
+    def of_refreshing(self, entry: Entry, at: int, tokens: int, protected: int) -> list[Ping]:
+        """One that keeps an entry for its own time again, if it pays."""
+        due = entry.expires_at - MARGIN_SECONDS
+        chance = self._chance(due, entry.ttl)
+        saved = (
+            chance * protected * (self._write_price - self._rules.read_price) - tokens * self._rules.read_price
+        )
+        return [Ping(at=due, pieces=at + 1, with_answer=False, saved_tokens=saved)] if saved > 0 else []
+
+    def of_prolonging(self, entry: Entry, at: int, tokens: int, protected: int, answer: int) -> list[Ping]:
+        """One that keeps prompt and answer for the long time, if there is one and it pays."""
+        if len(self._rules.ttls) < 2:
+            return []
+        due = entry.expires_at - MARGIN_SECONDS
+        chance = self._chance(due, _long(self._rules))
+        price = tokens * self._rules.read_price + answer * self._rules.write_prices[_long(self._rules)]
+        kept = protected + answer
+        saved = chance * kept * (self._write_price - self._rules.read_price) - price
+        return [Ping(at=due, pieces=at + 1, with_answer=True, saved_tokens=saved)] if saved > 0 else []
+
+    def _chance(self, due: float, ttl: Ttl) -> float:
+        silence = due - self._last_at
+        return self._expected.chance(silence, silence + ttl.seconds)
+
+
+def _short(rules: Rules) -> Ttl:
+    return min(rules.ttls, key=lambda ttl: ttl.seconds)
+
+
+def _long(rules: Rules) -> Ttl:
+    return max(rules.ttls, key=lambda ttl: ttl.seconds)

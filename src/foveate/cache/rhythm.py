@@ -1,0 +1,123 @@
+"""How soon the next request comes, learnt from the gaps that a session and its agent have shown.
+
+Gaps are counted by length. What a session itself has not shown yet is taken from its agent's others, and
+before those from recorded agents (`cache/rhythm.toml`), so that the first request is not decided blindly.
+"""
+
+import math
+import tomllib
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TypedDict
+
+_TABLE = Path(__file__).with_name("rhythm.toml")
+_SHORTEST_SECONDS = 1.0
+
+
+class _Prior(TypedDict):
+    edges_seconds: list[float]
+    shares: list[float]
+    weight_gaps: float
+    most_agent_gaps: float
+    fading: float
+    rewritten_history: float
+    rewritten_system: float
+    patience: float
+
+
+@cache
+def _prior() -> _Prior:
+    table: _Prior = tomllib.loads(_TABLE.read_text(encoding="utf-8"))  # type: ignore[assignment]
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """Gaps counted by their length; the last count is of those after which nothing came any more."""
+
+    counts: tuple[float, ...] = ()
+
+    def heard(self, gap_seconds: float) -> "Rhythm":
+        """With one gap more, the older ones fading; `math.inf` for a session that has ended."""
+        prior = _prior()
+        counts = [count * prior["fading"] for count in self.counts] or [0.0] * len(prior["shares"])
+        counts[bisect_left(prior["edges_seconds"], gap_seconds)] += 1
+        return Rhythm(tuple(counts))
+
+    def joined(self, other: "Rhythm") -> "Rhythm":
+        """The gaps of both."""
+        if not self.counts or not other.counts:
+            return self if self.counts else other
+        return Rhythm(tuple(a + b for a, b in zip(self.counts, other.counts, strict=True)))
+
+    def scaled(self, most: float) -> "Rhythm":
+        """The same shares, weighing `most` at the most."""
+        total = sum(self.counts)
+        if total <= most:
+            return self
+        return Rhythm(tuple(count * most / total for count in self.counts))
+
+
+SILENT = Rhythm()
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When the next request can be expected, as the share of gaps up to each length."""
+
+    rhythm: Rhythm
+
+    def chance(self, after_seconds: float, until_seconds: float) -> float:
+        """How likely it comes by `until_seconds`, where it has not come by `after_seconds`."""
+        beyond = 1 - self._share(after_seconds)
+        if beyond <= 0 or until_seconds <= after_seconds:
+            return 0.0
+        return (self._share(until_seconds) - self._share(after_seconds)) / beyond
+
+    def _share(self, seconds: float) -> float:
+        """The share of gaps that are not longer, straight over the logarithm of time between edges."""
+        counts, total, below, passed = self.rhythm.counts, sum(self.rhythm.counts), _SHORTEST_SECONDS, 0.0
+        for edge, count in zip(_prior()["edges_seconds"], counts, strict=False):
+            if seconds < edge:
+                part = math.log(max(seconds, below) / below) / math.log(edge / below)
+                return (passed + count * part) / total
+            passed += count
+            below = edge
+        return passed / total
+
+
+def forecast(session: Rhythm = SILENT, agent: Rhythm = SILENT) -> Forecast:
+    """What the session's own gaps, its agent's, and those of recorded agents let one expect, in this order."""
+    prior = _prior()
+    recorded = Rhythm(tuple(share * prior["weight_gaps"] for share in prior["shares"]))
+    return Forecast(recorded.joined(agent.scaled(prior["most_agent_gaps"])).joined(session))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chances:
+    """What the next request may do to what is kept now, as weights.
+
+    It comes `soon`, while short-lived entries live, or `late`, while only long-lived ones do; with its history
+    rewritten, or its system prompt.
+    """
+
+    soon: float
+    late: float
+    rewritten_history: float
+    rewritten_system: float
+
+
+def chances(expected: Forecast, *, short_seconds: float, long_seconds: float) -> Chances:
+    """The weights of what may come next, for entries that live for `short_seconds` and `long_seconds`."""
+    prior = _prior()
+    soon = expected.chance(0, short_seconds)
+    late = expected.chance(0, long_seconds) - soon
+    whole = 1 - prior["rewritten_history"] - prior["rewritten_system"]
+    return Chances(
+        soon=soon * whole,
+        late=late * whole * prior["patience"],
+        rewritten_history=(soon + late) * prior["rewritten_history"],
+        rewritten_system=(soon + late) * prior["rewritten_system"],
+    )
