@@ -1,4 +1,4 @@
-"""What a provider's cache looks at beside the blocks of a request: parameters, by their names in `Rules.breaks`.
+"""What a provider's cache looks at beside a request's blocks: its parameters, by their names in `Rules.breaks`.
 
 A name is a path in the body (`speed`, `output_config.effort`), or one of the words below, for what each format
 says in another place, or does not say in one place at all (whether there are images in the request).
@@ -11,7 +11,7 @@ from typing import Any
 
 from foveate.cache.prompts import digest
 from foveate.cache.rules import Rules
-from foveate.values import Area, Block, Format, Request
+from foveate.values import Area, Block, Format, Request, Ttl
 from foveate.wire.body import Fields, as_list, as_record, as_text, fields, inner_fields, value
 
 MODEL = "model"
@@ -36,7 +36,7 @@ _PATHS: Mapping[str, tuple[str, ...]] = {
         *(f"{config}.{name}" for config in _CONFIGS for name in ("thinkingConfig", "thinking_config")),
     ),
     "effort": ("output_config.effort", "reasoning_effort", "reasoning.effort"),
-    "output_format": (
+    "schema": (
         "output_config.format",
         "output_format",
         "response_format",
@@ -63,6 +63,27 @@ class Setting:
     name: str
     area: Area
     said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions:
+    """What a request asks of its provider's cache as a whole (OpenAI): how, for how long, under which key."""
+
+    only_marked: bool
+    ttl: Ttl | None
+    key: str
+
+
+def cache_options(request: Request, key_parameter: str = "prompt_cache_key") -> CacheOptions:
+    """How `request` asks to be kept."""
+    found = _body(request)
+    options = as_record(value(found.get("prompt_cache_options")))
+    said = options.get("ttl")
+    return CacheOptions(
+        only_marked=options.get("mode") == "explicit",
+        ttl=Ttl(said) if said in tuple(Ttl) else None,
+        key=as_text(value(found.get(key_parameter))),
+    )
 
 
 def settings(request: Request, blocks: Sequence[Block], rules: Rules) -> tuple[Setting, ...]:

@@ -6,20 +6,22 @@ that a session that grows by a turn counts one turn.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
 from typing import Any, Protocol
 
 from foveate import wire
 from foveate.cache import parameters
+from foveate.cache.parameters import Setting
 from foveate.cache.prompts import CachedPrompt, Piece, digest
 from foveate.cache.rules import Rules
 from foveate.errors import MalformedRequest
 from foveate.tokens import RequestCount, counter_for
 from foveate.tokens.caches import register
 from foveate.tokens.memo import Memo
-from foveate.values import Area, Block, Request, TokenCount
-from foveate.wire.body import TOO_DEEP, as_text, inner_fields, value
+from foveate.values import Area, Block, Request, TokenCount, Ttl
+from foveate.wire.body import TOO_DEEP, value
 
 # A session of 2,000 turns with a handful of tool calls in each.
 _KEPT_WEIGHTS = 16 * 1024
@@ -108,45 +110,52 @@ def cached_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> Cached
         MalformedRequest: a part cannot be read, or is nested too deeply.
     """
     blocks = wire.blocks(request)
-    return prompt_of(request, blocks, rules, tokens)
-
-
-def prompt_of(request: Request, blocks: Sequence[Block], rules: Rules, tokens: BlockTokens) -> CachedPrompt:
-    """The same for who has the request's blocks already."""
     try:
-        shares = tokens.of(request, blocks)
-        settings = parameters.digests(parameters.settings(request, blocks, rules))
+        settings = parameters.settings(request, blocks, rules)
+        return prompt_of(request, blocks, settings, rules, tokens)
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
-    speakers = roles(request)
+
+
+def prompt_of(
+    request: Request, blocks: Sequence[Block], settings: Sequence[Setting], rules: Rules, tokens: BlockTokens
+) -> CachedPrompt:
+    """The same for who has the blocks and settings of the request already."""
+    pieces = [
+        Piece(
+            digest=_digest(block),
+            tokens=share,
+            kind=block.kind,
+            area=block.place.area,
+            place=block.place,
+            mark=block.mark,
+            markable=block.kind in rules.markable and not block.is_empty,
+        )
+        for block, share in zip(blocks, tokens.of(request, blocks), strict=True)
+    ]
+    options = parameters.cache_options(request)
     return CachedPrompt(
         model=request.model,
-        pieces=tuple(
-            Piece(
-                digest=_digest(block, speakers),
-                tokens=share,
-                kind=block.kind,
-                area=block.place.area,
-                place=block.place,
-                mark=block.mark,
-                markable=block.kind in rules.markable and not block.is_empty,
-            )
-            for block, share in zip(blocks, shares, strict=True)
-        ),
-        settings=settings,
+        pieces=_marked_at_end(pieces, wire.automatic_mark(request)),
+        settings=parameters.digests(settings),
+        only_marked=options.only_marked,
+        ttl=options.ttl,
     )
 
 
-def roles(request: Request) -> tuple[str, ...]:
-    """Who speaks in each message; the user where it is not said."""
-    return tuple(as_text(value(inner_fields(raw).get("role"))) or "user" for raw in request.messages)
+def _marked_at_end(pieces: list[Piece], ttl: Ttl | None) -> tuple[Piece, ...]:
+    """With the mark that a client leaves to its provider to place: on the last block that takes one."""
+    last = next((at for at in reversed(range(len(pieces))) if pieces[at].markable), None)
+    if ttl is not None and last is not None and pieces[last].mark is None:
+        pieces[last] = replace(pieces[last], mark=ttl)
+    return tuple(pieces)
 
 
-def _digest(block: Block, speakers: Sequence[str]) -> bytes:
+def _digest(block: Block) -> bytes:
     """Of a message also who says it: the same words of somebody else are no prefix."""
     if block.place.area is not Area.MESSAGES:
         return digest(block.said)
-    return digest(speakers[block.place.index].encode("utf-8", "replace") + b"\0" + block.said)
+    return digest(block.role.encode("utf-8", "replace") + b"\0" + block.said)
 
 
 def _by_row(blocks: Sequence[Block], rows: Mapping[str, int]) -> list[tuple[str, list[Block]]]:

@@ -1,0 +1,209 @@
+"""What changed between two texts: a timestamp, a counter, an id, spaces, or the words themselves."""
+
+import json
+import re
+import unicodedata
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+_WEEKDAY = r"(?:(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?)"
+_MONTH = (
+    r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?"
+    r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)"
+)
+_CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s?[AaPp]\.?[Mm]\b\.?)?"
+_ZONE = r"(?:\s?(?:Z|UTC|GMT|[A-Z]{3,4}|[+-]\d{2}:?\d{2})\b)?"
+_DAY = (
+    rf"(?:\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}|\d{{1,2}}[-/.]\d{{1,2}}[-/.](?:\d{{4}}|\d{{2}})"
+    rf"|(?:{_WEEKDAY},?\s)?{_MONTH}\.?\s\d{{1,2}}(?:st|nd|rd|th)?(?:,?\s\d{{4}})?"
+    rf"|(?:{_WEEKDAY},?\s)?\d{{1,2}}(?:st|nd|rd|th)?\.?\s{_MONTH}\.?(?:,?\s\d{{4}})?)"
+)
+_HEX = "[0-9a-fA-F]"
+# Tried in this order at each place: what says most first.
+_TELLING = re.compile(
+    rf"(?<![\w-])(?=\w)(?:(?P<uuid>{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}})"
+    rf"|(?P<timestamp>{_WEEKDAY}\s{_MONTH}\s+\d{{1,2}}\s{_CLOCK}{_ZONE}\s\d{{4}}|\d{{8}}T\d{{6}}{_ZONE}"
+    rf"|{_DAY}(?:T|,?\s(?:at\s)?){_CLOCK}{_ZONE}|1[5-9]\d{{8}}(?:\d{{3}})?(?:\.\d+)?)"
+    rf"|(?P<date>{_DAY}|{_WEEKDAY})"
+    rf"|(?P<time>{_CLOCK}{_ZONE}))(?![\w])"
+)
+_WORD = re.compile(r"[A-Za-z0-9_-]+(?:\.\d+)*")
+_BEFORE_IN_WORD = re.compile(r"[A-Za-z0-9_-]|(?<=\d)\.(?=\d)")
+# Only from the start of a word on: a long one would be looked at again from each of its letters.
+_CHANGING = re.compile(rf"{_TELLING.pattern}|(?<![\w-])[\w-]*\d[\w-]*")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+# How far around a difference a timestamp that holds it may reach.
+_AROUND_CHARS = 64
+_SHORTEST_ID_CHARS = 6
+_LARGEST_COUNTER_STEP = 100
+# What stands in the place of a text that was cut is a line, and what was cut is more than that.
+_PLACEHOLDER_CHARS = 200
+_LEAST_CUT_CHARS = 100
+
+
+class Wording(StrEnum):
+    """What changed in a text."""
+
+    TIMESTAMP = "timestamp"
+    DATE = "date"
+    TIME = "time"
+    UUID = "uuid"
+    RANDOM_ID = "random_id"
+    COUNTER = "counter"
+    NUMBER = "number"
+    WHITESPACE = "whitespace"
+    UNICODE = "unicode_form"
+    JSON_SPELLING = "json_spelling"
+    SHORTENED = "shortened"
+    EXTENDED = "extended"
+    EDITED = "edited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reworded:
+    """What changed, and from where to where it stands on each side, in characters."""
+
+    wording: Wording
+    start: int
+    end_before: int
+    end_after: int
+
+
+def reworded(before: str, after: str) -> Reworded:
+    """What changed between two texts that are not the same."""
+    start = common_prefix(before, after)
+    telling = _telling(before, after, start) or _identifier(before, after, start)
+    if telling is not None:
+        return telling
+    tail = common_prefix(before[start:][::-1], after[start:][::-1])
+    return Reworded(
+        wording=_otherwise(before, after, start, tail),
+        start=start,
+        end_before=len(before) - tail,
+        end_after=len(after) - tail,
+    )
+
+
+def common_prefix(one: str, other: str) -> int:
+    """How many characters two texts share at their start."""
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    step = 64
+    while (
+        one[low : low + step] == other[low : low + step]
+    ):  # doubled, so that an early difference is found soon
+        low += step
+        step *= 2
+    high = min(high, low + step)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _telling(before: str, after: str, at: int) -> Reworded | None:
+    """A timestamp, date, time or UUID that stands on both sides where they first differ."""
+    one, other = _match_at(before, at), _match_at(after, at)
+    if one is None or other is None or one.start() != other.start() or one[0] == other[0]:
+        return None
+    found = one.lastgroup
+    if found is None or found != other.lastgroup:
+        return None
+    if not _is_steady(_rest_of_line(before, one.end()), _rest_of_line(after, other.end())):
+        return None
+    return Reworded(wording=Wording(found), start=one.start(), end_before=one.end(), end_after=other.end())
+
+
+def _match_at(text: str, at: int) -> re.Match[str] | None:
+    start = max(0, at - _AROUND_CHARS)
+    for found in _TELLING.finditer(text, start, at + _AROUND_CHARS):
+        if found.start() <= at <= found.end():
+            return found
+    return None
+
+
+def _rest_of_line(text: str, at: int) -> str:
+    end = text.find("\n", at)
+    return text[at:] if end < 0 else text[at:end]
+
+
+def _identifier(before: str, after: str, at: int) -> Reworded | None:
+    """A number or an id in texts that are the same but for such words."""
+    one, other = _word_at(before, at), _word_at(after, at)
+    if one is None or other is None or one[0] != other[0]:
+        return None
+    (start, end_before), (_, end_after) = one, other
+    if not _is_steady(before[end_before:], after[end_after:]):
+        return None
+    was, now = before[start:end_before], after[start:end_after]
+    wording = _numbering(was, now) or (Wording.RANDOM_ID if _is_random(was, now) else None)
+    if wording is None:
+        return None
+    return Reworded(wording=wording, start=start, end_before=end_before, end_after=end_after)
+
+
+def _word_at(text: str, at: int) -> tuple[int, int] | None:
+    start = at
+    while start > 0 and at - start < _AROUND_CHARS and _BEFORE_IN_WORD.match(text, start - 1):
+        start -= 1
+    found = _WORD.match(text, start)
+    return None if found is None else (start, found.end())
+
+
+def _numbering(was: str, now: str) -> Wording | None:
+    """Two words that differ in one number alone."""
+    if _NUMBER.sub("#", was) != _NUMBER.sub("#", now):
+        return None
+    pairs = zip(_NUMBER.findall(was), _NUMBER.findall(now), strict=True)
+    changed = [(one, other) for one, other in pairs if one != other]
+    if len(changed) != 1:
+        return None
+    one, other = changed[0]
+    if len(one) == len(other) >= 9 and not _counts_up(one, other):
+        return Wording.RANDOM_ID
+    return Wording.COUNTER if _counts_up(one, other) else Wording.NUMBER
+
+
+def _counts_up(one: str, other: str) -> bool:
+    if not (one.isdecimal() and other.isdecimal()) or max(len(one), len(other)) > 18:
+        return False
+    return 0 < int(other) - int(one) <= _LARGEST_COUNTER_STEP
+
+
+def _is_random(was: str, now: str) -> bool:
+    """Whether two words look like ids that somebody drew: letters and digits, of about one length."""
+    if min(len(was), len(now)) < _SHORTEST_ID_CHARS or abs(len(was) - len(now)) > 2:
+        return False
+    return any(map(str.isdigit, was + now)) and any(map(str.isalpha, was + now))
+
+
+def _is_steady(before: str, after: str) -> bool:
+    """Whether two texts are the same but for what changes by itself: times, numbers, ids."""
+    return before == after or _CHANGING.sub("\0", before) == _CHANGING.sub("\0", after)
+
+
+def _otherwise(before: str, after: str, head: int, tail: int) -> Wording:
+    if "".join(before.split()) == "".join(after.split()):
+        return Wording.WHITESPACE
+    if unicodedata.normalize("NFC", before) == unicodedata.normalize("NFC", after):
+        return Wording.UNICODE
+    was, now = _parsed(before), _parsed(after)
+    if was is not None and was == now:
+        return Wording.JSON_SPELLING
+    if len(before) - len(after) >= _LEAST_CUT_CHARS and head + tail >= len(after) - _PLACEHOLDER_CHARS:
+        return Wording.SHORTENED
+    return Wording.EXTENDED if head == len(before) else Wording.EDITED
+
+
+def _parsed(text: str) -> Any:
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
