@@ -1,1 +1,9 @@
-"""A strict stand-in for the providers, for people and tests that have no key."""
+"""A strict stand-in for the providers, for people and tests that have no key.
+
+`accept` says whether a provider would take a request, without a server.
+"""
+
+from foveate.sandbox.accepting import accept
+from foveate.sandbox.refusals import Refusal
+
+__all__ = ["Refusal", "accept"]

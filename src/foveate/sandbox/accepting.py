@@ -1,0 +1,51 @@
+"""Whether a provider would take a request, told without a server: the rules of each format, by its name."""
+
+from typing import Any
+
+import msgspec
+
+from foveate.errors import MalformedRequest
+from foveate.sandbox import anthropic_rules, chat_rules, responses_rules
+from foveate.sandbox.refusals import Refusal, unreadable
+from foveate.values import Format, Request
+from foveate.wire.body import TOO_DEEP
+
+SPOKEN = (Format.ANTHROPIC, Format.CHAT, Format.RESPONSES)
+
+
+def accept(request: Request, *, prompt_tokens: int | None = None, counting: bool = False) -> Refusal | None:
+    """Why the provider of a request's format would refuse it, or None where it would take it.
+
+    Without `prompt_tokens` it is not asked whether the prompt fits. `counting` asks for Anthropic's
+    `count_tokens`.
+
+    Raises:
+        MalformedRequest: the request is in a format that the sandbox does not speak.
+    """
+    asked = decoded(request.format, request.body)
+    if isinstance(asked, Refusal):
+        return asked
+    match request.format:
+        case Format.ANTHROPIC:
+            return anthropic_rules.first_problem(asked, prompt_tokens=prompt_tokens, counting=counting)
+        case Format.CHAT:
+            return chat_rules.first_problem(asked, prompt_tokens=prompt_tokens)
+        case Format.RESPONSES:
+            return responses_rules.first_problem(asked, prompt_tokens=prompt_tokens)
+        case other:
+            raise MalformedRequest(f"the sandbox does not speak {other}")
+
+
+def decoded(spoken: Format, body: bytes) -> dict[str, Any] | Refusal:
+    """A body as plain data; providers take no half emoji, and nothing else than JSON."""
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        return unreadable(spoken, str(error))
+    except UnicodeDecodeError:
+        return unreadable(spoken, "it is not UTF-8")
+    except RecursionError:
+        return unreadable(spoken, TOO_DEEP)
+    if not isinstance(found, dict):
+        return unreadable(spoken, "it is not an object")
+    return found

@@ -1,0 +1,52 @@
+"""The models that the sandbox stands in for, found by name in a dated table (`sandbox/models.toml`)."""
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from foveate.values import Format
+
+_TABLE = Path(__file__).with_name("models.toml")
+_KEPT_MODELS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """How much a model may answer, and what a conversation with it may end with.
+
+    `adds_output`: prompt and answer have to fit in the window together before the model begins. `reasons` says
+    that it thinks before it answers, unasked.
+    """
+
+    name: str
+    most_output_tokens: int
+    takes_prefill: bool
+    adds_output: bool
+    reasons: bool = False
+
+
+@lru_cache(_KEPT_MODELS)
+def model_of(spoken: Format, name: str) -> Model | None:
+    """What is known of a model that a format's provider has; None where it has none of that name."""
+    provider = _provider(spoken)
+    if not re.fullmatch(provider["names"], name):
+        return None
+    row = next(row for row in provider["model"] if re.match(row["match"], name))
+    return Model(name=name, **{word: value for word, value in row.items() if word != "match"})
+
+
+def listed(spoken: Format) -> tuple[str, ...]:
+    """The models that a format's provider lists, newest first."""
+    return tuple(_provider(spoken)["listed"])
+
+
+def _provider(spoken: Format) -> dict[str, Any]:
+    return _table()["anthropic" if spoken is Format.ANTHROPIC else "openai"]
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(_TABLE.read_text(encoding="utf-8"))
