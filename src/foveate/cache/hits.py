@@ -1,0 +1,122 @@
+"""Hit ratios: how much of what an agent sent in the last hour was read from the provider's cache."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from threading import Lock
+
+from foveate.values import CacheUsage
+
+WINDOW_SECONDS = 3600
+BUCKET_SECONDS = 30
+MOST_AGENTS = 1024
+"""How many agents are watched; the one that was silent for longest is forgotten first."""
+
+_WINDOW_BUCKETS = WINDOW_SECONDS // BUCKET_SECONDS
+# Twice as many as are looked at, so that late arrivals, and a clock that was put back, push out nothing that is
+# still looked at.
+_MOST_BUCKETS = 2 * _WINDOW_BUCKETS
+
+
+class Level(StrEnum):
+    """What a hit ratio says about an agent."""
+
+    HEALTHY = "healthy"
+    FAIR = "fair"
+    FLAGGED = "flagged"
+    UNKNOWN = "unknown"  # nothing was sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """From which ratio on an agent is healthy, and below which it is flagged."""
+
+    healthy_from: float = 0.7
+    flagged_below: float = 0.3
+
+
+LEVELS = Levels()
+
+
+@dataclass(frozen=True, slots=True)
+class HitRatio:
+    """The input tokens of some time, and those of them that the cache had."""
+
+    read_tokens: int
+    input_tokens: int
+
+    @property
+    def ratio(self) -> float | None:
+        """The share that was read from the cache; None where nothing was sent."""
+        return self.read_tokens / self.input_tokens if self.input_tokens else None
+
+    def level(self, levels: Levels = LEVELS) -> Level:
+        """Whether that is good."""
+        ratio = self.ratio
+        if ratio is None:
+            return Level.UNKNOWN
+        if ratio >= levels.healthy_from:
+            return Level.HEALTHY
+        return Level.FLAGGED if ratio < levels.flagged_below else Level.FAIR
+
+
+class _Hour:
+    """One agent's tokens by the half minute; at most so many, the one that was fed longest ago goes first."""
+
+    __slots__ = ("_buckets",)
+
+    def __init__(self) -> None:
+        self._buckets: OrderedDict[int, tuple[int, int]] = OrderedDict()
+
+    def add(self, bucket: int, usage: CacheUsage) -> None:
+        read, sent = self._buckets.pop(bucket, (0, 0))
+        self._buckets[bucket] = read + usage.read, sent + usage.input_tokens
+        if len(self._buckets) > _MOST_BUCKETS:
+            self._buckets.popitem(last=False)
+
+    def until(self, bucket: int) -> HitRatio:
+        asked = range(bucket - _WINDOW_BUCKETS + 1, bucket + 1)
+        found = [self._buckets[each] for each in asked if each in self._buckets]
+        return HitRatio(sum(read for read, _ in found), sum(sent for _, sent in found))
+
+
+class Hits:
+    """The hit ratio of each agent over a sliding hour, in steps of half a minute.
+
+    Takes the same room however much traffic there is: two numbers for each half minute in which an agent sent
+    something. Times are seconds of any clock. What arrives late counts where it belongs, and where a clock is
+    put back nothing is lost: what lies ahead of it counts again once it gets there. Safe to share between
+    threads.
+    """
+
+    def __init__(self, most_agents: int = MOST_AGENTS) -> None:
+        self._most_agents = most_agents
+        self._hours: OrderedDict[str, _Hour] = OrderedDict()
+        self._lock = Lock()
+
+    def add(self, agent: str, usage: CacheUsage, *, at: float) -> None:
+        """Count what a call of `agent` was billed for at `at`."""
+        bucket = _bucket(at)
+        with self._lock:
+            hour = self._hours.setdefault(agent, _Hour())
+            hour.add(bucket, usage)
+            self._hours.move_to_end(agent)
+            if len(self._hours) > self._most_agents:
+                self._hours.popitem(last=False)
+
+    def ratio(self, agent: str, *, at: float) -> HitRatio:
+        """What `agent` sent in the hour before `at`, and read from the cache."""
+        with self._lock:
+            hour = self._hours.get(agent)
+            return hour.until(_bucket(at)) if hour else HitRatio(0, 0)
+
+    def ratios(self, *, at: float) -> Mapping[str, HitRatio]:
+        """The same for every agent that sent something in that hour, by name."""
+        with self._lock:
+            found = {agent: hour.until(_bucket(at)) for agent, hour in self._hours.items()}
+        return {agent: found[agent] for agent in sorted(found) if found[agent].input_tokens}
+
+
+def _bucket(at: float) -> int:
+    return int(at // BUCKET_SECONDS)
