@@ -1,0 +1,94 @@
+"""The order of tools: the same ones are sent in the same order, since the cache holds only that far."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from foveate.cache.prompts import digest
+from foveate.values import ReorderTools, Tool, Ttl
+
+MOST_SETS = 4
+"""How many sets of tools a session remembers the order of: agents switch between a few (plan and edit)."""
+
+REASON = "the order in which this session sent them first"
+
+
+def sorted_tools(tools: Iterable[Tool]) -> tuple[Tool, ...]:
+    """A list that Foveate builds, in the one order that it always has: by name."""
+    return tuple(sorted(tools, key=lambda tool: (tool.name, tool.kind, tool.raw)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTool:
+    """A tool as a client listed it: its name, empty where it has none, its JSON without its mark, and that."""
+
+    name: str
+    said: bytes
+    mark: Ttl | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOrders:
+    """The orders in which a session sent its tools: of each of its last sets the first, the latest set last.
+
+    A tool is known by the digest of its name, so that one whose description has changed keeps its place.
+    """
+
+    sent: tuple[tuple[bytes, ...], ...] = ()
+
+    def settled(self, tools: Sequence[ListedTool]) -> tuple[ReorderTools | None, "ToolOrders"]:
+        """What to do with a client's list, and what is known after it was sent.
+
+        A list is left alone as long as the session has kept to its order: also where tools were added or left
+        out, wherever they stand. A set that was sent before gets the order it had then. Another one, in which
+        tools have changed places since the list before, gets the order of that one, and behind it what is new.
+        """
+        listed = _keys(tools)
+        wanted = self._order(listed)
+        places = {key: place for place, key in enumerate(listed)}
+        order = tuple(places[key] for key in wanted)
+        # A mark moves with its tool, and a short-lived one may not come before one that lasts.
+        if not _marks_descend([tools[place].mark for place in order]):
+            wanted, order = listed, tuple(range(len(listed)))
+        edit = ReorderTools(order=order, reason=REASON) if wanted != listed else None
+        return edit, self._with(wanted)
+
+    def _order(self, listed: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        present = set(listed)
+        for known in reversed(self.sent):
+            if len(known) == len(listed) and present.issuperset(known):
+                return known
+        last = self.sent[-1] if self.sent else ()
+        kept = tuple(key for key in last if key in present)
+        common = set(kept)
+        if tuple(key for key in listed if key in common) == kept:
+            return listed
+        return kept + tuple(key for key in listed if key not in common)
+
+    def _with(self, order: tuple[bytes, ...]) -> "ToolOrders":
+        if not order or (self.sent and self.sent[-1] == order):
+            return self
+        tools = set(order)
+        others = [known for known in self.sent if set(known) != tools]
+        return ToolOrders((*others, order)[-MOST_SETS:])
+
+
+def _keys(tools: Sequence[ListedTool]) -> tuple[bytes, ...]:
+    """What each tool is known by, no two the same: its name, or all it says where that is not its alone."""
+    names = Counter(tool.name for tool in tools)
+    seen: Counter[tuple[str, bytes]] = Counter()
+    found = []
+    for tool in tools:
+        name = tool.name.encode("utf-8", "surrogatepass")
+        if name and names[tool.name] == 1:
+            found.append(digest(b"0\0" + name))
+            continue
+        seen[tool.name, tool.said] += 1
+        found.append(digest(b"%d\0%b\0%b" % (seen[tool.name, tool.said], name, tool.said)))
+    return tuple(found)
+
+
+def _marks_descend(marks: Iterable[Ttl | None]) -> bool:
+    lives = [mark.seconds for mark in marks if mark is not None]
+    return all(before >= after for before, after in pairwise(lives))
