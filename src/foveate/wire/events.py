@@ -1,0 +1,210 @@
+"""A stream cut into its events as it comes, each with its own bytes.
+
+The bytes of all events, and the rest that is no whole event yet, are the stream; where the network cuts it
+changes nothing. (Server-sent events: html.spec.whatwg.org, read November 2026.)
+"""
+
+import codecs
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+MOST_BYTES = 16 * 1024 * 1024  # of one event; a larger one is passed on, and not read
+
+_LINE_END = rb"(?>\r\n|\n|\r)"
+_EVENT_END = re.compile(_LINE_END + _LINE_END)
+_LONGEST_END = len(b"\r\n\r\n")
+
+_IN_STRING = re.compile(rb'["\\]')
+_STRUCTURE = re.compile(rb'["{}\[\]]')
+
+
+class Piece(Protocol):
+    """One event, in whatever way a stream is cut."""
+
+    @property
+    def raw(self) -> bytes:
+        """Its bytes in the stream."""
+
+    @property
+    def data(self) -> bytes:
+        """What it says; nothing where it says nothing, or was too large to be kept."""
+
+
+class Splitter(Protocol):
+    """What finds the events of a stream."""
+
+    def feed(self, chunk: bytes) -> Sequence[Piece]:
+        """The events that end in `chunk`."""
+
+    def end(self) -> Sequence[Piece]:
+        """The last one, where the stream ended without saying so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A server-sent event. Its lines begin at `lines_at`; what stands before that is not read."""
+
+    raw: bytes
+    lines_at: int = 0
+
+    @property
+    def name(self) -> str:
+        """What the event calls itself; often nothing."""
+        found = self._values(b"event")
+        return found[-1].decode(errors="replace") if found else ""
+
+    @property
+    def data(self) -> bytes:
+        """Its data, the lines of it joined."""
+        return b"\n".join(self._values(b"data"))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is the last word of a chat stream, which is no JSON."""
+        return self.data == b"[DONE]"
+
+    def _values(self, field: bytes) -> list[bytes]:
+        found = []
+        for line in self.raw[self.lines_at :].splitlines():
+            name, _, value = line.partition(b":")
+            if name == field:
+                found.append(value.removeprefix(b" "))
+        return found
+
+
+class EventSplitter:
+    """Server-sent events out of chunks. Comments and empty events are events too, without data.
+
+    One that ends in a CR is held until it is known whether an LF belongs to it.
+    """
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._held = bytearray()
+        self._has_cr = False
+        self._is_first = True
+        self._is_too_large = False
+
+    @property
+    def rest(self) -> bytes:
+        """What came and is no whole event yet."""
+        return bytes(self._held)
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """The events that end in `chunk`."""
+        self._has_cr = self._has_cr or b"\r" in chunk
+        searched = max(len(self._held) - _LONGEST_END + 1, 0)
+        data: bytes | bytearray = chunk
+        if self._held:
+            self._held += chunk
+            data = self._held
+        found = []
+        start = 0
+        while (end := self._end(data, searched)) is not None:
+            found.append(self._event(bytes(data[start:end])))
+            start = searched = end
+        if data is chunk:
+            self._held += chunk[start:]
+        else:
+            del self._held[:start]
+        if len(self._held) > self._most_bytes:
+            found.append(self._part())
+        return found
+
+    def end(self) -> list[Event]:
+        """The last event, where no empty line came after it."""
+        rest = self.rest
+        self._held.clear()
+        return [self._event(rest)] if rest else []
+
+    def _end(self, data: bytes | bytearray, start: int) -> int | None:
+        """Where the first event that ends after `start` does."""
+        if not self._has_cr:
+            at = data.find(b"\n\n", start)
+            return at + 2 if at >= 0 else None
+        match = _EVENT_END.search(data, start)
+        is_open = match is not None and match.end() == len(data) and data.endswith(b"\r")
+        return None if match is None or is_open else match.end()
+
+    def _event(self, raw: bytes) -> Event:
+        begins = len(codecs.BOM_UTF8) if self._is_first and raw.startswith(codecs.BOM_UTF8) else 0
+        is_too_large = self._is_too_large or len(raw) > self._most_bytes
+        self._is_first = self._is_too_large = False
+        return Event(raw, len(raw) if is_too_large else begins)
+
+    def _part(self) -> Event:
+        """All of an event that is too large but the bytes in which its end may begin."""
+        self._is_too_large = True
+        cut = len(self._held) - _LONGEST_END + 1
+        raw = bytes(self._held[:cut])
+        del self._held[:cut]
+        return Event(raw, len(raw))
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One object of a list that is streamed as JSON."""
+
+    raw: bytes
+
+    @property
+    def data(self) -> bytes:
+        """The object."""
+        return self.raw
+
+
+class ListSplitter:
+    """The objects of a JSON list out of chunks, as Gemini streams them where no events are asked for."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._held = bytearray()  # of the object that is still open
+        self._depth = 0
+        self._in_string = False
+        self._is_escaped = False
+        self._is_too_large = False
+
+    def feed(self, chunk: bytes) -> list[Item]:
+        """The objects that end in `chunk`."""
+        found = []
+        start = 0 if self._depth > 1 else None
+        at = 1 if chunk and self._is_escaped else 0
+        self._is_escaped = self._is_escaped and not chunk
+        while match := (_IN_STRING if self._in_string else _STRUCTURE).search(chunk, at):
+            at = match.end()
+            if match[0] == b"\\":
+                at += 1
+                self._is_escaped = at > len(chunk)
+            elif match[0] == b'"':
+                self._in_string = not self._in_string
+            elif match[0] in b"{[":
+                self._depth += 1
+                start = match.start() if self._depth == 2 else start
+            else:
+                self._depth -= 1
+                if self._depth == 1 and start is not None:
+                    found += self._closed(chunk[start:at])
+                    start = None
+        if start is not None:
+            self._hold(chunk[start:])
+        return found
+
+    def end(self) -> list[Item]:
+        """Nothing: an object that is not closed says nothing."""
+        return []
+
+    def _closed(self, last: bytes) -> list[Item]:
+        self._hold(last)
+        found = [] if self._is_too_large else [Item(bytes(self._held))]
+        self._held.clear()
+        self._is_too_large = False
+        return found
+
+    def _hold(self, piece: bytes) -> None:
+        self._is_too_large = self._is_too_large or len(self._held) + len(piece) > self._most_bytes
+        if self._is_too_large:
+            self._held.clear()
+        else:
+            self._held += piece

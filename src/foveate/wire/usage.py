@@ -1,0 +1,285 @@
+"""What a provider billed, whatever it calls its numbers (read November 2026).
+
+Two families: those whose input number is only what no cache served (Anthropic, Bedrock Converse), and those
+whose input number holds the cached tokens too (all others). A number that cannot be (null, negative, a string,
+half a token) is 0, so that a bill with one odd number in it is still read.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from foveate.errors import MalformedRequest
+from foveate.values import CacheUsage, Format, Usage
+from foveate.wire.body import (
+    Fields,
+    as_list,
+    as_record,
+    as_text,
+    fields,
+    inner_fields,
+    is_list,
+    items,
+    record,
+    to_bytes,
+)
+
+_MOST_TOKENS = 2**53 - 1  # the largest whole number that every reader of JSON keeps
+
+# Calls within a Messages call that its totals leave out; they hold all others (`message`, `fallback_message`).
+_LEFT_OUT = frozenset(("compaction", "advisor_message"))
+
+_Numbers = Mapping[str, Any]
+
+
+def reply_usage(spoken: Format, reply: bytes) -> Usage | None:
+    """The usage in a whole reply body, or in one chunk of a streamed one; None where it says nothing of it."""
+    try:
+        data = to_bytes(reply)
+        if not is_list(data):
+            return usage_in(spoken, fields(data))
+        read = (usage_in(spoken, inner_fields(item)) for item in reversed(items(data)))
+        return next((usage for usage in read if usage), None)  # a Gemini stream that is a list, not events
+    except MalformedRequest:
+        return None
+
+
+def usage_in(spoken: Format, reply: Fields) -> Usage | None:
+    """The usage among the fields of a reply.
+
+    Raises:
+        MalformedRequest: the field that should hold it cannot be read.
+    """
+    timings = record(reply.get("timings"))
+    for block in _blocks(reply):
+        usage = _read(spoken, block, timings)
+        if usage:
+            return usage
+    return None
+
+
+def block_usage(spoken: Format, block: bytes) -> Usage | None:
+    """The usage that a provider's own block of numbers tells; None where it has no number that is known."""
+    try:
+        return _read(spoken, block, {})
+    except MalformedRequest:
+        return None
+
+
+def _blocks(reply: Fields) -> Iterator[msgspec.Raw | None]:
+    """Where usage may stand, the usual places first."""
+    yield reply.get("usage")
+    yield reply.get("usageMetadata")  # Gemini
+    yield inner_fields(reply.get("x_groq")).get("usage")  # Groq, in a stream
+    yield reply.get("meta")  # Cohere, beside a vector
+    yield reply.get("timings")  # llama.cpp
+    for choice in items(reply.get("choices")):  # Moonshot, in a stream
+        yield inner_fields(choice).get("usage")
+
+
+def _read(spoken: Format, block: msgspec.Raw | bytes | None, timings: _Numbers) -> Usage | None:
+    found = record(block)
+    read = _dialect(spoken, found)
+    if block is None or read is None:
+        return None
+    usage = read({**found, "timings": timings})
+    return replace(usage, said_dollars=_dollars(found), raw=bytes(block))
+
+
+def _dialect(spoken: Format, found: _Numbers) -> Callable[[_Numbers], Usage] | None:
+    """How to read a block, told by its own names: hosts answer in other dialects than their route's.
+
+    Only `input_tokens` is ambiguous: Anthropic and Responses share it, and mean different things.
+    """
+    names = found.keys()
+    for known, read in _DIALECTS:
+        if names & known:
+            return read
+    if names & {"input_tokens", "output_tokens"}:
+        is_responses = spoken is Format.RESPONSES or "input_tokens_details" in names
+        return _responses if is_responses else _anthropic
+    return _chat if "total_tokens" in names else None
+
+
+def _anthropic(found: _Numbers) -> Usage:
+    """`input_tokens` is what no cache served. What server-side compaction took stands in `iterations` alone."""
+    calls = [found, *(call for call in map(as_record, as_list(found.get("iterations"))) if _is_left_out(call))]
+    written = [_written(call.get("cache_creation_input_tokens"), call.get("cache_creation")) for call in calls]
+    cache = CacheUsage(
+        uncached=sum(_count(call.get("input_tokens")) for call in calls),
+        read=sum(_count(call.get("cache_read_input_tokens")) for call in calls),
+        written_5m=sum(short for short, _ in written),
+        written_1h=sum(long for _, long in written),
+    )
+    output = sum(_count(call.get("output_tokens")) for call in calls)
+    thinking = _count(as_record(found.get("output_tokens_details")).get("thinking_tokens"))
+    return Usage(cache=cache, output_tokens=output, reasoning_tokens=min(thinking, output))
+
+
+def _is_left_out(call: _Numbers) -> bool:
+    return as_text(call.get("type")) in _LEFT_OUT
+
+
+def _bedrock(found: _Numbers) -> Usage:
+    """`inputTokens` is what no cache served; an older spelling of the cached ones ends in `Count`."""
+    read = _most(found, "cacheReadInputTokens", "cacheReadInputTokenCount")
+    details = [as_record(entry) for entry in as_list(found.get("cacheDetails"))]
+    long = sum(_count(entry.get("inputTokens")) for entry in details if entry.get("ttl") == "1h")
+    short = max(_most(found, "cacheWriteInputTokens", "cacheWriteInputTokenCount") - long, 0)
+    output = _count(found.get("outputTokens"))
+    rest = _count(found.get("totalTokens")) - output - read - short - long
+    uncached = _whole(found.get("inputTokens"))
+    uncached = max(rest, 0) if uncached is None else uncached
+    cache = CacheUsage(uncached=uncached, read=read, written_5m=short, written_1h=long)
+    return Usage(cache=cache, output_tokens=output)
+
+
+def _chat(found: _Numbers) -> Usage:
+    """`prompt_tokens` holds the cached ones, for which each host has a name of its own."""
+    details = as_record(found.get("prompt_tokens_details")) or as_record(found.get("prompt_token_details"))
+    read = max(
+        _count(details.get("cached_tokens")),
+        _count(as_record(found.get("timings")).get("cache_n")),  # llama.cpp
+        # DeepSeek; Mistral; Moonshot and Hugging Face; LiteLLM
+        _most(
+            found, "prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens", "cache_read_input_tokens"
+        ),
+    )
+    written = _written(
+        max(  # OpenAI and OpenRouter; LiteLLM; Qwen
+            _most(details, "cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens"),
+            _count(found.get("cache_creation_input_tokens")),
+        ),
+        details.get("cache_creation") or details.get("cache_creation_token_details"),
+    )
+    spoken = as_record(found.get("completion_tokens_details")) or as_record(
+        found.get("completion_token_details")
+    )
+    reasoning = _most(spoken, "reasoning_tokens") or _count(found.get("reasoning_tokens"))
+    prompt = _whole(found.get("prompt_tokens"))
+    if prompt is None and "prompt_cache_miss_tokens" in found:
+        prompt = read + _count(found.get("prompt_cache_miss_tokens"))
+    return _inclusive(
+        prompt,
+        _whole(found.get("completion_tokens")),
+        total=_count(found.get("total_tokens")),
+        read=read,
+        written=written,
+        reasoning=reasoning,
+    )
+
+
+def _responses(found: _Numbers) -> Usage:
+    """As chat, with names of its own."""
+    details = as_record(found.get("input_tokens_details"))
+    return _inclusive(
+        _whole(found.get("input_tokens")),
+        _whole(found.get("output_tokens")),
+        total=_count(found.get("total_tokens")),
+        read=_count(details.get("cached_tokens")),
+        written=(_count(details.get("cache_write_tokens")), 0),
+        reasoning=_count(as_record(found.get("output_tokens_details")).get("reasoning_tokens")),
+    )
+
+
+def _gemini(found: _Numbers) -> Usage:
+    """Thoughts stand beside the candidates, what tools brought in beside the prompt."""
+    thoughts = _count(found.get("thoughtsTokenCount"))
+    output = _most(found, "candidatesTokenCount", "responseTokenCount") + thoughts  # the live API says response
+    read = _count(found.get("cachedContentTokenCount"))
+    prompt = _whole(found.get("promptTokenCount"))
+    if prompt is None:  # a prefix that is only stored has just a total
+        input_tokens = max(_count(found.get("totalTokenCount")) - output, read)
+    else:
+        input_tokens = prompt + _count(found.get("toolUsePromptTokenCount"))
+    return Usage(cache=_cache(input_tokens, read), output_tokens=output, reasoning_tokens=thoughts)
+
+
+def _cohere(found: _Numbers) -> Usage:
+    """`tokens` is what the model read and wrote, `cached_tokens` a part of it; `billed_units` is less."""
+    tokens = as_record(found.get("tokens")) or as_record(found.get("billed_units"))
+    cache = _cache(_count(tokens.get("input_tokens")), _count(found.get("cached_tokens")))
+    return Usage(cache=cache, output_tokens=_count(tokens.get("output_tokens")))
+
+
+def _llama(found: _Numbers) -> Usage:
+    """The timings of llama.cpp, where they come without usage; `prompt_n` is what its cache did not hold."""
+    cache = CacheUsage(uncached=_count(found.get("prompt_n")), read=_count(found.get("cache_n")))
+    return Usage(cache=cache, output_tokens=_count(found.get("predicted_n")))
+
+
+_DIALECTS: tuple[tuple[frozenset[str], Callable[[_Numbers], Usage]], ...] = (
+    (
+        frozenset(("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "totalTokenCount")),
+        _gemini,
+    ),
+    (frozenset(("inputTokens", "outputTokens", "totalTokens")), _bedrock),
+    (frozenset(("prompt_tokens", "completion_tokens", "prompt_cache_miss_tokens")), _chat),
+    (frozenset(("tokens", "billed_units")), _cohere),
+    (frozenset(("prompt_n", "predicted_n")), _llama),
+)
+
+
+def _inclusive(
+    prompt: int | None, answer: int | None, *, total: int, read: int, written: tuple[int, int], reasoning: int
+) -> Usage:
+    """Usage whose input number holds the cached tokens; where a number is missing, the total helps.
+
+    xAI, and Gemini behind its OpenAI route, count reasoning in the total alone.
+    """
+    if prompt is None:
+        prompt = max(total - (answer or 0), read)
+    output = max(total - prompt, answer or 0)
+    apart = 0 if answer is None else output - answer
+    return Usage(
+        cache=_cache(prompt, read, *written),
+        output_tokens=output,
+        reasoning_tokens=min(max(reasoning, apart), output),
+    )
+
+
+def _cache(input_tokens: int, read: int, short: int = 0, long: int = 0) -> CacheUsage:
+    """`input_tokens`, of which some were read and some written: never more than there are.
+
+    OpenRouter bills some prefixes of Gemini as read and as written at once; they are taken as read.
+    """
+    read = min(read, input_tokens)
+    long = min(long, input_tokens - read)
+    short = min(short, input_tokens - read - long)
+    rest = input_tokens - read - long - short
+    return CacheUsage(uncached=rest, read=read, written_5m=short, written_1h=long)
+
+
+def _written(total: object, by_ttl: object) -> tuple[int, int]:
+    """What was written for the short time and for the long one; a mere sum is all for the short one."""
+    split = as_record(by_ttl)
+    short, long = _count(split.get("ephemeral_5m_input_tokens")), _count(split.get("ephemeral_1h_input_tokens"))
+    return max(short, _count(total) - long), long
+
+
+def _most(found: _Numbers, *names: str) -> int:
+    """The largest of several names for one number: a host may fill only one of them."""
+    return max(_count(found.get(name)) for name in names)
+
+
+def _count(said: object) -> int:
+    return _whole(said) or 0
+
+
+def _whole(said: object) -> int | None:
+    """A number of tokens, or None where `said` cannot be one."""
+    if isinstance(said, float) and said.is_integer():  # some hosts write every number with a point
+        said = int(said)
+    return said if type(said) is int and 0 <= said <= _MOST_TOKENS else None
+
+
+def _dollars(found: _Numbers) -> Decimal | None:
+    """What OpenRouter says a call cost; with a key of one's own, its fee and the provider's price together."""
+    said = [found.get("cost")]
+    if found.get("is_byok") is True:
+        said.append(as_record(found.get("cost_details")).get("upstream_inference_cost"))
+    costs = [Decimal(str(cost)) for cost in said if type(cost) in (int, float)]
+    return sum(costs, Decimal(0)) if len(costs) == len(said) and min(costs) >= 0 else None
