@@ -1,14 +1,14 @@
-"""Request bodies in, values out: one file a wire format.
+"""Request bodies in, values out: one file a wire format. And edits back in, into the bytes that came.
 
 `read` recognises the format and reads what every request needs; `message` and `tool` read one of its parts
-when somebody looks at it.
+when somebody looks at it, `blocks` gives all of it as a provider's cache sees it, `write` puts edits in.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from foveate.errors import MalformedRequest
-from foveate.values import Block, Format, Message, Request, Tool, Ttl
+from foveate.values import Block, Edit, Format, MarkStyle, Message, Request, Tool, Ttl
 from foveate.wire import anthropic, bedrock, chat, gemini, responses
 from foveate.wire.blocks import automatic_mark_of, blocks_of
 from foveate.wire.body import (
@@ -24,10 +24,11 @@ from foveate.wire.body import (
     to_bytes,
     value,
 )
+from foveate.wire.edits import written
 from foveate.wire.marks import MEMBERS, without_marks
 from foveate.wire.shapes import Shape
 
-__all__ = ["automatic_mark", "blocks", "message", "read", "recognise", "tool", "unmarked"]
+__all__ = ["automatic_mark", "blocks", "message", "read", "recognise", "tool", "unmarked", "write"]
 
 
 class Wire(Protocol):
@@ -178,3 +179,19 @@ def blocks(request: Request) -> tuple[Block, ...]:
 def automatic_mark(request: Request) -> Ttl | None:
     """How long a client asks Anthropic to keep the whole request, by a mark on no block in particular."""
     return automatic_mark_of(request)
+
+
+def write(request: Request, edits: Sequence[Edit], *, marks: MarkStyle | None = None) -> bytes:
+    """The body of `request` with `edits` written into it; the very same bytes where there are none.
+
+    Every place that an edit names is one of the request as it came. `marks` says how cache marks are written
+    where a format knows several ways: in chat completions it is Anthropic's way unless said.
+
+    Raises:
+        BadEdit: an edit names what is not there, cannot be written in this format, or contradicts another.
+        MalformedRequest: the request is nested too deeply.
+    """
+    try:
+        return written(request, edits, FORMATS[request.format].SHAPE, marks)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP) from None

@@ -203,10 +203,7 @@ class _Reader:
 
     def _is_blank(self, entry: object) -> bool:
         """Whether it is a text block that says nothing, which providers refuse to mark."""
-        found = as_record(entry)
-        kind = as_text(found.get("type")) if self._shape.text_kind else next(iter(found), "")
-        is_text = kind in ("text", "input_text", "output_text")
-        return is_text and not as_text(found.get("text")).strip()
+        return self._shape.is_text(entry) and not as_text(as_record(entry).get("text")).strip()
 
     def _marks_behind_tools(self, found: Fields) -> dict[int, Ttl]:
         """Bedrock's marks, which stand between the tools."""

@@ -9,6 +9,8 @@ from foveate.wire.body import as_record, as_text, kind_of
 
 Path = tuple[str, ...]
 
+_TEXTS = frozenset(("text", "input_text", "output_text"))
+
 # What stands beside the one name that says what a block is, where blocks have no `type`.
 _BESIDE = frozenset(
     ("thought", "thoughtSignature", "thought_signature", "videoMetadata", "video_metadata",
@@ -63,4 +65,10 @@ class Shape:
         found = as_record(block)
         if self.text_kind:
             return as_text(found.get("type")) or kind_of(block)
+        if found.get("thought") is True:
+            return "thought"
         return next((name for name in found if name not in _BESIDE), next(iter(found), kind_of(block)))
+
+    def is_text(self, block: object) -> bool:
+        """Whether a block is plain text."""
+        return self.block_kind(block) in _TEXTS

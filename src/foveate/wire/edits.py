@@ -1,0 +1,191 @@
+"""Edits written into the bytes of a request: what no edit means stays as it came, byte for byte.
+
+Every place is one of the request as it came, whatever the other edits do.
+"""
+
+from collections.abc import Sequence
+
+from foveate.errors import BadEdit
+from foveate.values import Edit, MarkStyle, Message, Request
+from foveate.wire import writing
+from foveate.wire.body import as_text, compact
+from foveate.wire.outline import Outline, Row, Written
+from foveate.wire.rows import RowWriter
+from foveate.wire.shapes import Path, Shape
+from foveate.wire.spans import Members, Span, members
+from foveate.wire.splice import Patch
+from foveate.wire.wanted import RowEdits, Tree, Wanted, sorted_by_place
+
+
+def written(request: Request, edits: Sequence[Edit], shape: Shape, style: MarkStyle | None) -> bytes:
+    """The body of `request` with all `edits`; the same object where there are none.
+
+    Raises:
+        BadEdit: an edit names what is not there, cannot be written in this format, or contradicts another.
+    """
+    if not edits:
+        return request.body
+    wanted = sorted_by_place(edits)
+    writer = _Writer(Outline(request, shape), _style(wanted, shape, style))
+    writer.tools(wanted)
+    if wanted.system:
+        writer.system(wanted.system)
+    if wanted.messages or wanted.inserted or wanted.dropped:
+        writer.messages(wanted)
+    writer.parameters(writer.outline.root, wanted.parameters)
+    return writer.patch.applied(request.body)
+
+
+def _style(wanted: Wanted, shape: Shape, style: MarkStyle | None) -> MarkStyle:
+    """How marks are to be written, if there are any."""
+    if wanted.marks and not shape.mark_styles:
+        raise BadEdit("this format has no cache marks")
+    if wanted.marks and style is not None and style not in shape.mark_styles:
+        raise BadEdit(f"this format has no marks of the style `{style}`")
+    return style or next(iter(shape.mark_styles), MarkStyle.CACHE_CONTROL)
+
+
+class _Writer:
+    """Gathers the splices of one request."""
+
+    def __init__(self, outline: Outline, style: MarkStyle) -> None:
+        self.outline = outline
+        self.patch = Patch()
+        self._data = outline.data
+        self._shape = outline.shape
+        self._style = style
+        self._rows = RowWriter(outline, self.patch, style)
+
+    def parameters(self, owner: Members, tree: Tree, path: Path = ()) -> None:
+        """Sets parameters, and those inside of them."""
+        shape = self._shape
+        taken = {(name,) for name in (*shape.messages, *shape.system, shape.wrapper)}.union(shape.tools)
+        for name, new in tree.items():
+            here = (*path, name)
+            is_value = not isinstance(new, dict)
+            if here in taken or (is_value and any(other[: len(here)] == here for other in taken)):
+                raise BadEdit("is no parameter, but part of the conversation", path=here)
+            span = owner.values.get(name)
+            present = b"null" if span is None else span.of(self._data)
+            if not isinstance(new, dict) or present == b"null":
+                self.patch.set_member(owner, name, compact(new))
+            elif span is not None and present.startswith(b"{"):
+                self.parameters(members(self._data, span), new, here)
+            else:
+                raise BadEdit("is no object, so that nothing can be set in it", path=here)
+
+    def tools(self, wanted: Wanted) -> None:
+        """Marks tools, and puts them in another order; a mark travels with its tool."""
+        if wanted.tools.texts or wanted.tools.inserts:
+            raise BadEdit("tools are only marked and put in another order", path=("tools",))
+        if not wanted.tools.marks and wanted.order is None:
+            return
+        slots = self.outline.tools()
+        wanted.tools.check(len(slots))
+        order = tuple(range(len(slots))) if wanted.order is None else wanted.order
+        if sorted(order) != list(range(len(slots))):
+            raise BadEdit(f"the order does not name each of {len(slots)} tools once", path=("tools",))
+        for slot, index in zip(slots, order, strict=True):
+            tool, mark = slots[index], wanted.tools.marks.get(index)
+            if tool.row is not slot.row:
+                raise BadEdit("cannot stand in the place of a tool of another list", path=("tools", index))
+            inside = Patch()
+            inner = RowWriter(self.outline, inside, self._style)
+            if mark is not None and self._style is not MarkStyle.CACHE_POINT:
+                inner.mark(tool.row, tool.number, mark, ("tools", index))
+            elif mark is not None:
+                self._rows.mark(slot.row, slot.number, mark, ("tools", index))
+            if tool is slot:
+                self.patch.include(inside)
+            else:
+                self.patch.put(slot.span.start, slot.span.end, inside.applied(self._data, tool.span))
+
+    def system(self, edits: RowEdits) -> None:
+        """Edits the system prompt."""
+        row = self.outline.system()
+        if self._shape.system_is_text and row.written in (Written.STRING, Written.NOTHING):
+            self._plain_text(row, edits)
+        else:
+            self._rows.blocks(row, edits, "")
+
+    def messages(self, wanted: Wanted) -> None:
+        """Edits, replaces, drops and inserts messages."""
+        row = self.outline.messages()
+        size = len(row.entries)
+        for index in (*wanted.messages, *wanted.dropped):
+            if not 0 <= index < size:
+                raise BadEdit(f"there is no such message, of {size}", path=("messages", index))
+        for index in wanted.inserted:
+            if not 0 <= index <= size:
+                raise BadEdit(f"nothing can stand there, among {size} messages", path=("messages", index))
+        added = {index: self._new(new) for index, new in wanted.inserted.items() if new}
+        if row.written is Written.STRING and not wanted.dropped:
+            self._message_as_string(row, wanted.messages.get(0, RowEdits(("messages", 0))), added)
+            return
+        for index, edits in sorted(wanted.messages.items()):
+            self._message(row.entries[index], edits)
+        self._rows.entries(row, added, wanted.dropped)
+
+    def _new(self, given: Sequence[Message]) -> list[bytes]:
+        return [writing.message(one, self._shape) for one in given]
+
+    def _message(self, span: Span, edits: RowEdits) -> None:
+        message = members(self._data, span)
+        head = self.outline.head(message)
+        kind = self._shape.whole_kind(head)
+        if not kind:
+            role = as_text(head.get("role"))
+            row = self.outline.content(message, role)
+            self._mark_message(message, len(row.blocks) - 1, edits)
+            self._rows.blocks(row, edits, role)
+            return
+        edits.check(1)
+        path = (*edits.path, 0)
+        if edits.inserts:
+            raise BadEdit(f"a `{kind}` has no blocks of its own", path=edits.path)
+        if kind not in self._shape.results:
+            raise BadEdit(f"a `{kind}` can be neither marked nor given another text", path=path)
+        self._mark_message(message, 0, edits)
+        (held,) = self._shape.results[kind]
+        if edits.texts or edits.marks:
+            self._rows.result(message, held, edits.texts.get(0), edits.marks.get(0), path)
+
+    def _mark_message(self, message: Members, last: int, edits: RowEdits) -> None:
+        """A mark on the last block where the client put its own: on the message, of which there is then one."""
+        own = message.values.get(self._style.value)
+        if last in edits.marks and own is not None and own.of(self._data) != b"null":
+            self._rows.mark_object(message, edits.marks.pop(last))
+
+    def _message_as_string(self, row: Row, edits: RowEdits, added: dict[int, list[bytes]]) -> None:
+        """The one message of the user that a plain string is; a list around it only where there must be."""
+        content = self.outline.content_of_string(row)
+        (literal,) = row.entries
+        if not added and not edits.marks and not edits.inserts:
+            self._rows.blocks(content, edits, "user")
+            return
+        first = b"".join(one + b"," for one in added.get(0, ()))
+        last = b"".join(b"," + one for one in added.get(1, ()))
+        self.patch.put(literal.start, literal.start, b"[" + first + row.text_opening)
+        self._rows.blocks(content, edits, "user")
+        self.patch.put(literal.end, literal.end, b"}" + last + b"]")
+
+    def _plain_text(self, row: Row, edits: RowEdits) -> None:
+        """A system prompt that is one string: what is inserted stands before or behind, after a blank line."""
+        edits.check(len(row.blocks))
+        if edits.marks:
+            raise BadEdit("a plain string bears no mark in this format", path=("system", 0))
+        size = len(row.blocks)
+        before = writing.joined(edits.inserts.get(0, []) if size else [])
+        after = writing.joined(edits.inserts.get(size, []))
+        is_empty = row.span is None or row.span.of(self._data) in (b"null", b'""')
+        if row.span is None or is_empty or edits.texts:
+            paragraphs = (before, edits.texts.get(0, ""), after)
+            new = compact(writing.BLANK_LINE.join(filter(None, paragraphs)))
+            self.patch.set_member(row.owner, row.name, new)
+            return
+        if before:
+            start = row.span.start + 1
+            self.patch.put(start, start, compact(before + writing.BLANK_LINE)[1:-1])
+        if after:
+            end = row.span.end - 1
+            self.patch.put(end, end, compact(writing.BLANK_LINE + after)[1:-1])

@@ -1,0 +1,174 @@
+"""Where the rows of a request lie in its bytes: its messages, its system prompt, a message's blocks, its tools.
+
+Only what is asked for is looked into.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any
+
+from foveate.errors import BadEdit
+from foveate.values import MarkStyle, Request
+from foveate.wire.body import value
+from foveate.wire.marks import is_point
+from foveate.wire.shapes import Path, Shape
+from foveate.wire.spans import Members, Span, items, members, whole
+
+
+class Written(Enum):
+    """How a row of blocks or messages is written."""
+
+    LIST = auto()
+    STRING = auto()  # one text
+    SINGLE = auto()  # one, without a list around it
+    NOTHING = auto()  # null, or not there
+    OTHER = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of blocks or messages, under `name` of `owner`; `span` is None where it is not there at all.
+
+    `entries` are all that stand in it, `blocks` the numbers of those that are no marks of Bedrock's. Between
+    `opening` and `closing` it would stand as a list; `text_opening` and a brace make a block of a string.
+    """
+
+    owner: Members
+    name: str
+    span: Span | None
+    written: Written
+    entries: tuple[Span, ...]
+    blocks: Sequence[int]
+    text_opening: bytes
+    opening: bytes = b"["
+    closing: bytes = b"]"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place of a tool: its number in the list that it stands in."""
+
+    row: tuple[Span, ...]
+    number: int
+
+    @property
+    def span(self) -> Span:
+        """Where the tool lies."""
+        return self.row[self.number]
+
+
+class Outline:
+    """Finds the rows of one request."""
+
+    def __init__(self, request: Request, shape: Shape) -> None:
+        self.data = request.body
+        self.shape = shape
+        self._request = request
+        self.root = members(self.data, whole(self.data))
+        if shape.wrapper in self.root.values:
+            self.root = members(self.data, self.root.values[shape.wrapper])
+
+    def messages(self) -> Row:
+        """The messages; a plain string is one that the user says."""
+        opening = b'{"role":"user","' + self.shape.content.encode() + b'":'
+        name = self.shape.messages[0]
+        return self._row(self.root, name, opening, known=self._request.messages)
+
+    def system(self) -> Row:
+        """The system prompt.
+
+        Raises:
+            BadEdit: this format has no field for it.
+        """
+        shape = self.shape
+        if not shape.system:
+            reason = "this format has no field for it: insert a message with the role `system`"
+            raise BadEdit(reason, path=("system",))
+        name = next((name for name in shape.system if name in self.root.values), shape.system[0])
+        if not shape.system_content:
+            return self._row(self.root, name, shape.text_opening(""))
+        span = self.root.values.get(name)
+        if span is not None and self.data.startswith(b"{", span.start):
+            return self._row(members(self.data, span), shape.system_content, shape.text_opening(""))
+        around = b'{"' + shape.system_content.encode() + b'":['
+        row = self._row(self.root, name, shape.text_opening(""))
+        return replace(row, opening=around, closing=b"]}")
+
+    def content(self, message: Members, role: str) -> Row:
+        """The blocks of a message."""
+        return self._row(message, self.shape.content, self.shape.text_opening(role))
+
+    def content_of_string(self, messages: Row) -> Row:
+        """The one block of the one message, where the messages are written as a string."""
+        return replace(messages, text_opening=self.shape.text_opening("user"))
+
+    def head(self, message: Members) -> dict[str, Any]:
+        """What a message says of itself: who speaks, and what it is."""
+        names = [name for name in ("role", "type") if name in message.values]
+        return {name: value(message.values[name].of(self.data)) for name in names}
+
+    def tools(self) -> list[Slot]:
+        """The places of all tools, in the order of `Request.tools`."""
+        slots: list[Slot] = []
+        for path in self.shape.tools:
+            listed = self._at(path)
+            if listed is None:
+                continue
+            for row in self._declarations(listed) if self.shape.wrapper else [self._entries(listed)]:
+                slots += [Slot(row, number) for number, span in enumerate(row) if not self.is_point(span)]
+        return slots
+
+    def is_point(self, span: Span) -> bool:
+        """Whether what lies there is Bedrock's mark on what stands before it."""
+        may_be = MarkStyle.CACHE_POINT in self.shape.mark_styles
+        return may_be and is_point(value(span.of(self.data)))
+
+    def _declarations(self, listed: Span) -> Iterator[tuple[Span, ...]]:
+        """Gemini's tools: lists of functions, and tools of Google's that are members of an entry."""
+        is_list = self.data.startswith(b"[", listed.start)
+        for entry in items(self.data, listed) if is_list else (listed,):
+            if not self.data.startswith(b"{", entry.start):
+                continue
+            for name, span in members(self.data, entry).values.items():
+                is_declared = name in ("functionDeclarations", "function_declarations")
+                yield self._entries(span) if is_declared else (span,)
+
+    def _entries(self, span: Span) -> tuple[Span, ...]:
+        is_list = self.data.startswith(b"[", span.start)
+        return items(self.data, span) if is_list else ()
+
+    def _at(self, path: Path) -> Span | None:
+        owner = self.root
+        for name in path[:-1]:
+            span = owner.values.get(name)
+            if span is None or not self.data.startswith(b"{", span.start):
+                return None
+            owner = members(self.data, span)
+        return owner.values.get(path[-1])
+
+    def _row(self, owner: Members, name: str, text_opening: bytes, known: Sequence[bytes] = ()) -> Row:
+        span = owner.values.get(name)
+        entries: tuple[Span, ...] = ()
+        if span is None or self.data.startswith(b"n", span.start):
+            written = Written.NOTHING
+        elif self.data.startswith(b"[", span.start):
+            written, entries = Written.LIST, items(self.data, span, known)
+        elif self.data.startswith(b'"', span.start):
+            written, entries = Written.STRING, (span,)
+        elif self.shape.takes_single and self.data.startswith(b"{", span.start):
+            written, entries = Written.SINGLE, (span,)
+        else:
+            written = Written.OTHER
+        blocks: Sequence[int] = range(len(entries))
+        if name not in self.shape.messages:
+            blocks = [number for number in blocks if not self.is_point(entries[number])]
+        return Row(
+            owner=owner,
+            name=name,
+            span=span,
+            written=written,
+            entries=entries,
+            blocks=blocks,
+            text_opening=text_opening,
+        )

@@ -1,0 +1,165 @@
+"""Edits sorted by what they are for, and found out where they contradict each other."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from foveate.errors import BadEdit
+from foveate.values import (
+    Area,
+    Edit,
+    Insert,
+    Mark,
+    Message,
+    Part,
+    Place,
+    ReorderTools,
+    ReplaceMessages,
+    ReplaceText,
+    SetParameter,
+)
+
+Tree = dict[str, "Tree | str | int | bool"]
+
+
+@dataclass(slots=True)
+class RowEdits:
+    """What is asked of a row of blocks: texts and marks by block, and what comes before which.
+
+    `path` is where the row is, as an error names it.
+    """
+
+    path: tuple[str | int, ...]
+    texts: dict[int, str] = field(default_factory=dict)
+    marks: dict[int, Mark] = field(default_factory=dict)
+    inserts: dict[int, list[Part]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether anything is asked of it."""
+        return bool(self.texts or self.marks or self.inserts)
+
+    def check(self, size: int) -> None:
+        """Whether all that is edited is there, in a row of `size` blocks.
+
+        Raises:
+            BadEdit: it is not.
+        """
+        for block in (*self.texts, *self.marks):
+            if not 0 <= block < size:
+                raise BadEdit(f"there is no such block, of {size} that can be edited", path=(*self.path, block))
+        for block in self.inserts:
+            if not 0 <= block <= size:
+                raise BadEdit(f"nothing can stand there, among {size} blocks", path=(*self.path, block))
+
+
+@dataclass(slots=True)
+class Wanted:
+    """All edits of a request. `inserted` are new messages by the one that they come before."""
+
+    tools: RowEdits = field(default_factory=lambda: RowEdits(("tools",)))
+    order: tuple[int, ...] | None = None
+    system: RowEdits = field(default_factory=lambda: RowEdits(("system",)))
+    messages: dict[int, RowEdits] = field(default_factory=dict)
+    inserted: dict[int, list[Message]] = field(default_factory=dict)
+    dropped: set[int] = field(default_factory=set)
+    parameters: Tree = field(default_factory=dict)
+
+    @property
+    def marks(self) -> bool:
+        """Whether anything is to be marked."""
+        return any(row.marks for row in (self.tools, self.system, *self.messages.values()))
+
+    def row(self, place: Place) -> tuple[RowEdits, int]:
+        """The row that a place is in, and its number there."""
+        if place.area is Area.MESSAGES:
+            if place.block is None:
+                raise BadEdit("names a message, where a block of it is meant", path=path_of(place))
+            row = self.messages.setdefault(place.index, RowEdits(("messages", place.index)))
+            return row, place.block
+        if place.block is not None:
+            raise BadEdit("has no blocks of its own", path=path_of(place))
+        return (self.tools if place.area is Area.TOOLS else self.system), place.index
+
+
+def path_of(place: Place) -> tuple[str | int, ...]:
+    """A place as an error names it."""
+    path = (place.area.value, place.index)
+    return path if place.block is None else (*path, place.block)
+
+
+def sorted_by_place(edits: Iterable[Edit]) -> Wanted:
+    """All `edits`, by what they are for.
+
+    Raises:
+        BadEdit: two of them contradict each other.
+    """
+    wanted = Wanted()
+    spans: list[ReplaceMessages] = []
+    for edit in edits:
+        match edit:
+            case Mark():
+                row, block = wanted.row(edit.place)
+                if block in row.marks and row.marks[block].ttl != edit.ttl:
+                    raise BadEdit("two marks that differ for one block", path=path_of(edit.place))
+                row.marks[block] = edit
+            case ReplaceText():
+                row, block = wanted.row(edit.place)
+                if row.texts.setdefault(block, edit.text) != edit.text:
+                    raise BadEdit("two texts for one block", path=path_of(edit.place))
+            case Insert():
+                _insert(wanted, edit)
+            case ReplaceMessages():
+                if edit not in spans:
+                    spans.append(edit)
+                    _replace(wanted, edit)
+            case ReorderTools():
+                if wanted.order not in (None, edit.order):
+                    raise BadEdit("two orders for the tools", path=("tools",))
+                wanted.order = edit.order
+            case SetParameter():
+                _set(wanted.parameters, edit)
+    _check_spans(wanted, spans)
+    return wanted
+
+
+def _insert(wanted: Wanted, edit: Insert) -> None:
+    if not edit.parts:
+        raise BadEdit("nothing is given to insert", path=path_of(edit.place))
+    if edit.place.area is Area.MESSAGES and edit.place.block is None:
+        message = Message(role=edit.role, parts=edit.parts)
+        wanted.inserted.setdefault(edit.place.index, []).append(message)
+        return
+    row, block = wanted.row(edit.place)
+    row.inserts.setdefault(block, []).extend(edit.parts)
+
+
+def _replace(wanted: Wanted, edit: ReplaceMessages) -> None:
+    if not 0 <= edit.start <= edit.end:
+        raise BadEdit(f"messages {edit.start} to {edit.end} are no span", path=("messages",))
+    span = range(edit.start, edit.end)
+    if not wanted.dropped.isdisjoint(span):
+        raise BadEdit("two edits replace the same messages", path=("messages", edit.start))
+    wanted.dropped.update(span)
+    wanted.inserted.setdefault(edit.start, []).extend(edit.messages)
+
+
+def _check_spans(wanted: Wanted, spans: list[ReplaceMessages]) -> None:
+    for index in wanted.messages:
+        if index in wanted.dropped:
+            raise BadEdit("is edited and replaced at once", path=("messages", index))
+    for span in spans:
+        for index in wanted.inserted:
+            if span.start < index < span.end:
+                raise BadEdit("something is inserted into a span that is replaced", path=("messages", index))
+
+
+def _set(tree: Tree, edit: SetParameter) -> None:
+    if not edit.path:
+        raise BadEdit("a parameter without a name")
+    for name in edit.path[:-1]:
+        inner = tree.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise BadEdit("is set to a value and to an object at once", path=edit.path)
+        tree = inner
+    present = tree.setdefault(edit.path[-1], edit.value)
+    if present != edit.value or type(present) is not type(edit.value):
+        raise BadEdit("two values for one parameter", path=edit.path)
