@@ -1,0 +1,245 @@
+"""Why a request did not read what the one before it left in the provider's cache, and what that cost.
+
+Both are served by the simulated cache: what the first one leaves there is what the second could have read. The
+first difference between them, a mark, the time that passed or the size of the prefix is why it did not.
+"""
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from foveate.cache.causes import Cause, Difference, Side
+from foveate.cache.differences import first_difference
+from foveate.cache.remembered import Remembered
+from foveate.cache.rules import Caching, Rules
+from foveate.cache.simulate import Cache
+from foveate.values import CacheUsage, Place, Ttl
+
+# Counts are estimates for some models: a bill that reads this much of what was kept has missed nothing.
+_READ_ENOUGH = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoBreak:
+    """What was kept could be read. `remarks` are what changed all the same, and why that does no harm."""
+
+    kept_tokens: int
+    read_tokens: int
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Break:
+    """Why what was kept could not be read, and what that costs.
+
+    `kept_tokens` is what the previous request left there for this one, `read_tokens` what this one could read
+    of it, or did by its bill, `lost_tokens` what was paid for again. `lost_uncached_tokens` is the same in
+    money: so many uncached input tokens cost as much as what was paid too much; without a price, `lost_dollars`
+    is unknown. `same_tokens` is how far the two requests are the same. `also` are further reasons, each of
+    which would have been enough.
+    """
+
+    cause: Cause
+    because: str
+    place: Place | None
+    field: str
+    before: Side | None
+    after: Side | None
+    same_tokens: int
+    kept_tokens: int
+    read_tokens: int
+    lost_tokens: int
+    lost_uncached_tokens: int
+    lost_dollars: Decimal | None
+    also: tuple[str, ...] = ()
+
+
+def explain(
+    previous: Remembered,
+    current: Remembered,
+    rules: Rules,
+    *,
+    gap_seconds: float | None = None,
+    billed: CacheUsage | None = None,
+    price_per_token: Decimal | None = None,
+) -> Break | NoBreak:
+    """Why `current` could not read what `previous` left in the cache, or that it could.
+
+    `rules` are those of the current model, `gap_seconds` is the time between the starts of both, `billed` what
+    the provider says of the current one, `price_per_token` the dollars of an uncached input token.
+    """
+    return _Case(previous, current, rules, gap_seconds, billed, price_per_token).verdict()
+
+
+class _Case:
+    """Two requests, and what the cache would have done for them."""
+
+    def __init__(
+        self,
+        previous: Remembered,
+        current: Remembered,
+        rules: Rules,
+        gap_seconds: float | None,
+        billed: CacheUsage | None,
+        price_per_token: Decimal | None,
+    ) -> None:
+        self.previous = previous
+        self.current = current
+        self.rules = rules
+        self.gap_seconds = gap_seconds
+        self.billed = billed
+        self.price_per_token = price_per_token
+        kept = Cache().serve(previous.prompt, rules, at=0.0).cache
+        longest = max(kept.entries.values(), key=lambda entry: entry.tokens, default=None)
+        # What is read of an entry is counted in steps, and no more of it than there is of the request.
+        most = min(longest.tokens if longest else 0, current.prompt.tokens)
+        self.kept_tokens = most // rules.step_tokens * rules.step_tokens
+        self.fresh_tokens = kept.serve(current.prompt, rules, at=0.0).usage.read
+        self.aged_tokens = kept.serve(current.prompt, rules, at=gap_seconds or 0.0).usage.read
+        self.lifetime_seconds = longest.ttl.seconds if longest else 0
+
+    @property
+    def read_tokens(self) -> int:
+        return self.billed.read if self.billed is not None else min(self.aged_tokens, self.kept_tokens)
+
+    def verdict(self) -> Break | NoBreak:
+        found = first_difference(self.previous, self.current)
+        if self._was_read():
+            return NoBreak(
+                kept_tokens=self.kept_tokens, read_tokens=self.read_tokens, remarks=self._remarks(found)
+            )
+        if found is not None and self.fresh_tokens < self.kept_tokens:
+            return self._break(found, also=self._also(found))
+        if found is not None and not self.kept_tokens:
+            return self._break(found, also=self._nothing_kept())
+        return self._break(self._unchanged())
+
+    def _was_read(self) -> bool:
+        if not self.kept_tokens:
+            return False
+        if self.billed is not None:
+            return self.billed.read >= _READ_ENOUGH * self.kept_tokens
+        return self.aged_tokens >= self.kept_tokens and not self._has_other_key()
+
+    def _has_other_key(self) -> bool:
+        return self.previous.cache_key != self.current.cache_key
+
+    def _unchanged(self) -> Difference:
+        """Why a prefix that is the same, as far as anything was kept of it, was not read."""
+        at = len(self.previous.prompt.pieces)
+        if not self.kept_tokens:
+            cause, because = self._not_kept()
+        elif self.fresh_tokens < self.kept_tokens:
+            cause, because = self._out_of_sight()
+        elif self.aged_tokens < self.fresh_tokens:
+            cause, because = Cause.EXPIRED, self._expired()
+        elif self._has_other_key():
+            cause, because = Cause.CACHE_KEY, self._other_key()
+        else:
+            because = (
+                "the prefix is the same and should have been read: the provider may have dropped it early, "
+                "have served the request elsewhere, or not have had it ready yet"
+            )
+            cause = Cause.UNEXPLAINED
+        return Difference(at=at, cause=cause, because=because)
+
+    def _not_kept(self) -> tuple[Cause, str]:
+        """Why nothing of the previous request was kept."""
+        rules, prompt = self.rules, self.previous.prompt
+        if rules.caching is Caching.NONE:
+            return Cause.NOT_CACHED, f"nothing is known of a cache for {prompt.model}"
+        marked = [at for at, piece in enumerate(prompt.pieces) if piece.mark is not None]
+        if not marked and (rules.caching is Caching.MARKS or prompt.only_marked):
+            return Cause.MARK_MISSING, "nothing was kept: the previous request bears no cache mark"
+        end = marked[-1] + 1 if rules.caching is Caching.MARKS else len(prompt.pieces)
+        tokens = sum(piece.tokens for piece in prompt.pieces[:end])
+        return Cause.BELOW_MINIMUM, (
+            f"nothing was kept: {tokens:,} tokens are below this model's minimum of {rules.minimum_tokens:,}"
+        )
+
+    def _out_of_sight(self) -> tuple[Cause, str]:
+        """Why no mark of the current request found what the previous one left, though it begins the same."""
+        ours = self.current.prompt
+        marked = [at for at, piece in enumerate(ours.pieces) if piece.mark is not None]
+        if len(ours.pieces) < len(self.previous.prompt.pieces):
+            because = (
+                "this request ends before what was kept does: it begins as the previous one and stops short"
+            )
+            return Cause.CUT_BACK, because
+        if not marked:
+            return (
+                Cause.MARK_MISSING,
+                "this request bears no cache mark, and only a mark looks for what is kept",
+            )
+        sight = self.rules.lookback_positions
+        because = (
+            f"the last mark stands more than {sight} positions behind what was kept, and looks back no further"
+            if sight
+            else "no mark stands where something was kept"
+        )
+        return Cause.MARK_TOO_FAR, because
+
+    def _expired(self) -> str:
+        gap, lifetime = _duration(self.gap_seconds or 0), _duration(self.lifetime_seconds)
+        return f"the cache entry ran out: it lived {lifetime} and the next request came after {gap}"
+
+    def _other_key(self) -> str:
+        was, now = (found.cache_key or "none" for found in (self.previous, self.current))
+        name = self.rules.key_parameter
+        return f"`{name}` changed from {was[:40]} to {now[:40]}, so another machine may have served the request"
+
+    def _nothing_kept(self) -> tuple[str, ...]:
+        return (self._not_kept()[1],)
+
+    def _also(self, found: Difference) -> tuple[str, ...]:
+        also = []
+        if self.gap_seconds is not None and self.gap_seconds > self.lifetime_seconds > 0:
+            also.append(self._expired())
+        if self._has_other_key() and found.cause is not Cause.MODEL:
+            also.append(self._other_key())
+        return tuple(also)
+
+    def _remarks(self, found: Difference | None) -> tuple[str, ...]:
+        if found is not None:
+            return (f"{found.because}; nothing that was kept stands behind it",)
+        ours, theirs = self.previous.spellings, self.current.spellings
+        if any(a != b for a, b in zip(ours, theirs, strict=False) if a and b):
+            return ("JSON is spelled differently (spaces, escapes), which the provider's cache does not mind",)
+        return ()
+
+    def _break(self, found: Difference, *, also: tuple[str, ...] = ()) -> Break:
+        ours = self.current.prompt
+        read = self.read_tokens
+        lost = max(0, self.kept_tokens - read)
+        multiple = max(Decimal(0), self._paid_multiple() - Decimal(str(self.rules.read_price)))
+        uncached = lost * multiple
+        side = found.after or found.before
+        return Break(
+            cause=found.cause,
+            because=found.because,
+            place=None if side is None else side.place,
+            field=found.field,
+            before=found.before,
+            after=found.after,
+            same_tokens=sum(piece.tokens for piece in ours.pieces[: found.at]),
+            kept_tokens=self.kept_tokens,
+            read_tokens=read,
+            lost_tokens=lost,
+            lost_uncached_tokens=round(uncached),
+            lost_dollars=None if self.price_per_token is None else uncached * self.price_per_token,
+            also=also,
+        )
+
+    def _paid_multiple(self) -> Decimal:
+        """What the lost tokens cost instead, as a multiple of the uncached price."""
+        rules, prompt = self.rules, self.current.prompt
+        marks = [piece.mark for piece in prompt.pieces if piece.mark is not None]
+        ttl: Ttl | None = marks[-1] if marks else None
+        if ttl is None and rules.caching is Caching.BOTH and not prompt.only_marked:
+            ttl = prompt.ttl or rules.ttls[0]
+        return Decimal(str(rules.write_prices.get(ttl, 1.0))) if ttl is not None else Decimal(1)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
