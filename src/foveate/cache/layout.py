@@ -13,6 +13,7 @@ turn brings many blocks, one mark has to stand near the entry that is known to b
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, combinations, pairwise
+from typing import NamedTuple
 
 from foveate.cache.prompts import CachedPrompt, Piece, positions, prefixes
 from foveate.cache.rhythm import Chances
@@ -83,8 +84,7 @@ def _with_mark(piece: Piece, ttl: Ttl | None) -> Piece:
     )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Place:
+class _Place(NamedTuple):
     """A mark on the piece number `at`."""
 
     at: int

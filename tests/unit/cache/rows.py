@@ -1,0 +1,62 @@
+"""Prompts made by hand, for tests of what a cache does with them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from foveate.cache.prompts import CachedPrompt, Piece, digest
+from foveate.values import Area, Place, Ttl
+
+MODEL = "claude-sonnet-4-5"
+
+
+def piece(
+    said: str,
+    tokens: int,
+    *,
+    kind: str = "text",
+    area: Area = Area.MESSAGES,
+    index: int = 0,
+    block: int | None = 0,
+    mark: Ttl | None = None,
+    markable: bool = True,
+) -> Piece:
+    place = Place(area, index, block if area is Area.MESSAGES else None)
+    return Piece(
+        digest=digest(said.encode()),
+        tokens=tokens,
+        kind=kind,
+        area=area,
+        place=place,
+        mark=mark,
+        markable=markable,
+    )
+
+
+def prompt(*pieces: Piece, model: str = MODEL) -> CachedPrompt:
+    return CachedPrompt(model=model, pieces=pieces)
+
+
+def opening(tools_tokens: int = 4000, system_tokens: int = 3000) -> list[Piece]:
+    """Tools and a system prompt."""
+    return [
+        piece("tools", tools_tokens, kind="tool", area=Area.TOOLS),
+        piece("system", system_tokens, area=Area.SYSTEM),
+    ]
+
+
+def turns(*tokens: int, start: int = 0) -> list[Piece]:
+    """Messages of one block each, the user's and the model's in turn."""
+    return [piece(f"turn {index}", size, index=index) for index, size in enumerate(tokens, start=start)]
+
+
+def results(count: int, tokens: int, *, index: int, kind: str = "tool_result") -> list[Piece]:
+    """One message of many blocks."""
+    return [piece(f"{kind} {index} {n}", tokens, kind=kind, index=index, block=n) for n in range(count)]
+
+
+def with_marks(pieces: Sequence[Piece], marks: Iterable[tuple[int, Ttl]]) -> list[Piece]:
+    """The pieces, some with a mark of the client's own."""
+    found = list(pieces)
+    for at, ttl in marks:
+        found[at] = replace(found[at], mark=ttl)
+    return found

@@ -1,0 +1,87 @@
+"""Pings are sent while they are expected to pay, and not once longer."""
+
+from dataclasses import replace
+
+from foveate.cache.layout import kept, layout, marked
+from foveate.cache.pings import MARGIN_SECONDS, Ping, next_ping, pinged
+from foveate.cache.prompts import CachedPrompt
+from foveate.cache.rhythm import SILENT, Forecast, chances, forecast
+from foveate.cache.rules import rules_for
+from foveate.cache.simulate import Cache
+from foveate.values import Ttl
+from tests.unit.cache.rows import MODEL, opening, piece, prompt, turns
+
+RULES = rules_for(MODEL)
+SHORT, LONG = Ttl.FIVE_MINUTES, Ttl.ONE_HOUR
+WEIGHTS = chances(forecast(), short_seconds=SHORT.seconds, long_seconds=LONG.seconds)
+ANSWER = piece("answer", 200, index=9)
+
+
+def sent(row: CachedPrompt) -> tuple[CachedPrompt, Cache]:
+    whole = marked(row, layout(row, RULES, Cache(), WEIGHTS, now=0.0))
+    return whole, Cache().serve(whole, RULES, at=0.0).cache
+
+
+def returning(*gaps: float) -> Forecast:
+    rhythm = SILENT
+    for gap in gaps:
+        rhythm = rhythm.heard(gap)
+    return forecast(rhythm)
+
+
+def test_a_large_prompt_that_is_kept_for_five_minutes_is_prolonged_before_they_are_over() -> None:
+    row, cache = sent(prompt(*opening(), *turns(50_000)))
+    ping = next_ping(row, RULES, cache, forecast(), answer_tokens=200, last_at=0.0, now=0.0)
+    assert ping is not None
+    assert ping.with_answer
+    assert ping.at == SHORT.seconds - MARGIN_SECONDS
+    asks = pinged(row, ping, ANSWER, RULES, kept(row, cache, ping.at))
+    served = cache.serve(asks, RULES, at=ping.at)
+    assert (served.usage.read, served.usage.written_1h, served.usage.uncached) == (row.tokens, 200, 0)
+    goes_on = prompt(*(opening()), *turns(50_000), ANSWER, piece("more", 500, index=10, mark=SHORT))
+    late = served.cache.serve(goes_on, RULES, at=ping.at + 3000)
+    assert late.usage.read == row.tokens + 200
+
+
+def test_nothing_is_sent_where_nobody_is_expected_to_return() -> None:
+    row, cache = sent(prompt(*opening(), *turns(50_000)))
+    gone = returning(*[float("inf")] * 200)
+    assert next_ping(row, RULES, cache, gone, answer_tokens=200, last_at=0.0, now=0.0) is None
+
+
+def test_an_answer_as_long_as_the_prompt_is_not_written_again() -> None:
+    row, cache = sent(prompt(*opening(), *turns(2_000)))
+    ping = next_ping(row, RULES, cache, forecast(), answer_tokens=60_000, last_at=0.0, now=0.0)
+    assert ping is None or not ping.with_answer
+
+
+def test_what_is_kept_for_an_hour_is_refreshed_where_the_session_has_come_back_so_late_before() -> None:
+    long_lived = prompt(*opening(), *turns(50_000))
+    whole = marked(long_lived, layout(long_lived, RULES, Cache(), WEIGHTS, now=0.0))
+    pieces = tuple(replace(each, mark=LONG) if each.mark else each for each in whole.pieces)
+    whole = CachedPrompt(model=MODEL, pieces=pieces)
+    cache = Cache().serve(whole, RULES, at=0.0).cache
+    assert next_ping(whole, RULES, cache, forecast(), answer_tokens=9, last_at=0.0, now=0.0) is None
+    ping = next_ping(whole, RULES, cache, returning(20, 5000, 20, 5000), answer_tokens=9, last_at=0.0, now=0.0)
+    assert ping is not None
+    assert ping.at == LONG.seconds - MARGIN_SECONDS
+    served = cache.serve(pinged(whole, ping, ANSWER, RULES, kept(whole, cache, ping.at)), RULES, at=ping.at)
+    assert served.usage.read == served.usage.input_tokens == whole.tokens
+    assert kept(whole, served.cache, ping.at + LONG.seconds - 1)
+
+
+def test_there_are_no_more_pings_than_allowed() -> None:
+    row, cache = sent(prompt(*opening(), *turns(50_000)))
+
+    def ping_after(sent: int) -> Ping | None:
+        return next_ping(
+            row, RULES, cache, forecast(), answer_tokens=200, last_at=0.0, now=0.0, sent=sent, most_pings=3
+        )
+
+    assert ping_after(2) is not None
+    assert ping_after(3) is None
+
+
+def test_what_has_died_is_not_pinged() -> None:
+    row, cache = sent(prompt(*opening(), *turns(50_000)))
+    assert next_ping(row, RULES, cache, forecast(), answer_tokens=200, last_at=0.0, now=301.0) is None

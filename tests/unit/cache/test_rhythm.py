@@ -1,0 +1,69 @@
+"""What a session's gaps let one expect of the next."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast
+
+HOUR = 3600.0
+
+
+def heard(*gaps: float) -> Rhythm:
+    found = SILENT
+    for gap in gaps:
+        found = found.heard(gap)
+    return found
+
+
+def test_without_a_gap_of_its_own_a_session_is_taken_for_a_usual_one() -> None:
+    expected = forecast()
+    assert 0.9 < expected.chance(0, 300) < 0.96
+    assert 0.02 < expected.chance(300, HOUR) * (1 - expected.chance(0, 300)) < 0.08
+
+
+def test_a_session_that_always_rests_is_expected_to_rest() -> None:
+    assert forecast(heard(*[1200.0] * 30)).chance(0, 300) < forecast().chance(0, 300) / 1.4
+    assert forecast(heard(*[20.0] * 30)).chance(0, 300) > forecast().chance(0, 300)
+
+
+def test_what_is_newer_weighs_more() -> None:
+    resting_now = forecast(heard(*[20.0] * 30, *[1200.0] * 30))
+    rested_once = forecast(heard(*[1200.0] * 30, *[20.0] * 30))
+    assert resting_now.chance(300, HOUR) > rested_once.chance(300, HOUR) or resting_now.chance(
+        0, 300
+    ) < rested_once.chance(0, 300)
+
+
+def test_an_agents_other_sessions_stand_in_for_those_gaps_that_are_missing() -> None:
+    agent = heard(*[1200.0] * 500)
+    assert forecast(SILENT, agent).chance(0, 300) < forecast().chance(0, 300)
+    assert forecast(heard(*[20.0] * 200), agent).chance(0, 300) > forecast(SILENT, agent).chance(0, 300)
+
+
+def test_a_session_that_came_back_after_an_hour_is_likelier_to_do_so_again() -> None:
+    assert forecast(heard(20.0, 5000.0, 20.0)).chance(HOUR, 2 * HOUR) > 3 * forecast().chance(HOUR, 2 * HOUR)
+
+
+def test_a_session_that_ended_lowers_the_chance_of_a_return() -> None:
+    assert forecast(SILENT, heard(*[math.inf] * 20)).chance(300, HOUR) < forecast().chance(300, HOUR)
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=20), st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6))
+def test_chances_are_chances_and_grow_with_time(gaps: list[float], a: float, b: float, c: float) -> None:
+    expected = forecast(heard(*gaps))
+    after, sooner, later = sorted((a, b, c))
+    assert 0 <= expected.chance(after, sooner) <= expected.chance(after, later) <= 1
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=20))
+def test_weights_of_what_may_come_next_are_not_negative(gaps: list[float]) -> None:
+    found = chances(forecast(heard(*gaps)), short_seconds=300, long_seconds=HOUR)
+    assert min(found.soon, found.late, found.rewritten_history, found.rewritten_system) >= 0
+
+
+def test_a_gap_just_at_a_lifetime_counts_as_within_it() -> None:
+    assert heard(300.0).counts[1] == pytest.approx(1.0)
+    assert heard(300.1).counts[2] == pytest.approx(1.0)
