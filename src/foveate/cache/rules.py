@@ -36,6 +36,9 @@ class Rules:
     `ttls` are the times that a mark may ask for, the usual one first; of a provider that keeps things unasked,
     how long it does so while nobody uses them. `breaks` names the parameters whose change
     a prefix does not outlive, each with the area from which on it is lost.
+    `binds_thinking`: a replayed thinking block is refused where anything before it was changed. `drops_thinking`:
+    the provider leaves out all thinking that stands before the last message in which the user speaks (one that
+    holds more than tool results), so that the prefix ends at the first of it.
     """
 
     provider: str
@@ -55,6 +58,7 @@ class Rules:
     markable: frozenset[str]
     breaks: Mapping[str, Area]
     binds_thinking: bool
+    drops_thinking: bool
     key_parameter: str
     key_header: str
     takes_blocks: bool
