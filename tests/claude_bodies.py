@@ -5,7 +5,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-MODELS = ("claude-sonnet-4-5", "claude-opus-4-6", "claude-opus-4-8", "claude-haiku-5-5")
+from foveate.sandbox import seals
+
+MODELS = ("claude-sonnet-4-5", "claude-opus-4-6", "claude-haiku-5-5", "claude-opus-5-5")
 MOST_MARKS = 4
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -23,8 +25,9 @@ _TEXTS = st.one_of(
 )
 
 
-def _unsigned(_body: Body, _thought: str) -> str:
-    return "c2lnbmF0dXJl"
+def sealed(body: Body, thought: str) -> str:
+    """A signature as the sandbox gives it for a thought that stands after `body`."""
+    return seals.signature(body["model"], seals.prefix_of(body).digest(), thought)
 
 
 def _text(draw: st.DrawFn) -> Block:
@@ -46,7 +49,7 @@ def claude_bodies(
     marks: bool = True,
     most_turns: int = 4,
     most_calls: int = 30,
-    sign: Sign | None = _unsigned,
+    sign: Sign | None = sealed,
 ) -> Body:
     """A request whose last message is the user's; `sign` is None for one without thinking."""
     thinks = sign is not None and draw(st.booleans())

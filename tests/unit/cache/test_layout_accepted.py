@@ -1,0 +1,83 @@
+"""Whatever is asked, what the layout makes of it is a request that the provider takes."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate import wire
+from foveate.cache.layout import layout
+from foveate.cache.requests import block_tokens_for, cached_prompt
+from foveate.cache.rhythm import SILENT, chances, forecast
+from foveate.cache.rules import rules_for
+from foveate.cache.simulate import Cache
+from foveate.sandbox import accept
+from foveate.values import Request
+from tests.claude_bodies import Body, claude_bodies
+
+
+def read(body: Body) -> Request:
+    return wire.read(json.dumps(body).encode())
+
+
+def laid_out(request: Request, cache: Cache, now: float, gaps: list[float]) -> tuple[Request, Cache]:
+    """The request with its marks, and the cache once it was sent."""
+    rules, tokens = rules_for(request.model), block_tokens_for(request.model)
+    rhythm = SILENT
+    for gap in gaps:
+        rhythm = rhythm.heard(gap)
+    weights = chances(forecast(rhythm), short_seconds=300, long_seconds=3600)
+    found = layout(cached_prompt(request, rules, tokens), rules, cache, weights, now=now)
+    written = wire.read(wire.write(request, found))
+    return written, cache.serve(cached_prompt(written, rules, tokens), rules, at=now).cache
+
+
+def marks_in(found: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(found, dict):
+        if isinstance(found.get("cache_control"), dict):
+            yield found["cache_control"]
+        for name, inner in found.items():
+            if name != "input_schema":
+                yield from marks_in(inner)
+    elif isinstance(found, list):
+        for inner in found:
+            yield from marks_in(inner)
+
+
+def without_marks(found: Any) -> Any:
+    """The same with every string content as one block, so that what is left is what was said."""
+    if isinstance(found, dict):
+        kept = {name: without_marks(inner) for name, inner in found.items() if name != "cache_control"}
+        for name in ("content", "system"):
+            if isinstance(kept.get(name), str):
+                kept[name] = [{"type": "text", "text": kept[name]}]
+        return kept
+    return [without_marks(inner) for inner in found] if isinstance(found, list) else found
+
+
+@settings(max_examples=60)
+@given(claude_bodies(), st.lists(st.floats(1, 9000), max_size=6))
+def test_every_request_with_our_marks_is_taken(body: Body, gaps: list[float]) -> None:
+    request = read(body)
+    assert accept(request) is None
+    written, _ = laid_out(request, Cache(), 0.0, gaps)
+    assert accept(written) is None
+    said = json.loads(written.body)
+    assert len(list(marks_in(said))) <= 4
+    assert without_marks(said) == without_marks(body)
+
+
+@settings(max_examples=25)
+@given(claude_bodies(most_turns=6), st.lists(st.floats(0.1, 4000), min_size=7, max_size=7))
+def test_every_request_of_a_session_that_grows_is_taken(body: Body, gaps: list[float]) -> None:
+    cache, now = Cache(), 0.0
+    ends = [at + 1 for at, message in enumerate(body["messages"]) if message["role"] == "user"]
+    for end, gap in zip(ends, gaps, strict=False):
+        request = read({**body, "messages": body["messages"][:end]})
+        if accept(request) is not None:  # a call without its result, where the turn was cut
+            continue
+        now += gap
+        written, cache = laid_out(request, cache, now, gaps)
+        assert accept(written) is None
