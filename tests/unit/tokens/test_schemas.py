@@ -145,9 +145,9 @@ def test_a_definition_is_followed_wherever_a_schema_of_ordinary_size_names_it() 
     )
 
 
-def test_a_definition_used_ten_thousand_times_is_written_in_proportion_to_the_schema() -> None:
-    definition = {"type": "object", "properties": {f"q{i}": {"type": "string"} for i in range(1000)}}
-    used = {f"p{i}": {"$ref": "#/$defs/node"} for i in range(10_000)}
+def test_a_definition_used_thousands_of_times_is_written_in_proportion_to_the_schema() -> None:
+    definition = {"type": "object", "properties": {f"q{i}": {"type": "string"} for i in range(500)}}
+    used = {f"p{i}": {"$ref": "#/$defs/node"} for i in range(3_000)}
     parameters = {"type": "object", "properties": used, "$defs": {"node": definition}}
 
     for model in ("gpt-4o", "gpt-oss-20b", "gemini-2.5-flash", "gemini-3-pro"):

@@ -71,7 +71,7 @@ def read_all(body: Any, spoken: Format | None = None) -> None:
         wire.tool(request.format, raw)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(body=bodies, listed=st.sampled_from(LISTS), inner=messages, spoken=st.sampled_from(list(Format)))
 def test_any_json_in_any_field_is_read_or_refused(
     body: dict[str, Any], listed: str, inner: list[Any], spoken: Format
@@ -105,7 +105,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         wire.read(data)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(body=bodies, at=st.integers(0, 400))
 def test_a_body_that_breaks_off_is_refused(body: dict[str, Any], at: int) -> None:
     data = json.dumps({**SHAPES[Format.CHAT], **body}).encode()
