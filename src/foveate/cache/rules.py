@@ -34,11 +34,11 @@ class Rules:
     `source` and `as_of` say where the rules come from; `inherited` that nothing is known of this very model, so
     that the rules are those of its kin, `family`. A `lookback_positions` of 0 is one without a bound.
     `ttls` are the times that a mark may ask for, the usual one first; of a provider that keeps things unasked,
-    how long it does so while nobody uses them. `breaks` names the parameters whose change
-    a prefix does not outlive, each with the area from which on it is lost.
-    `binds_thinking`: a replayed thinking block is refused where anything before it was changed. `drops_thinking`:
-    the provider leaves out all thinking that stands before the last message in which the user speaks (one that
-    holds more than tool results), so that the prefix ends at the first of it.
+    how long it does so while nobody uses them. `breaks` names the parameters whose change a prefix does not
+    outlive, each with the area from which on it is lost. `binds_thinking`: a replayed thinking block is refused
+    where anything before it was changed. `drops_thinking`: the provider leaves out all thinking that stands
+    before the last message in which the user speaks (one that holds more than tool results), so that the prefix
+    ends at the first of it.
     """
 
     provider: str
