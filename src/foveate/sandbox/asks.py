@@ -1,0 +1,34 @@
+"""A request as it reaches the sandbox, and what is to be sent back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LIMIT_BYTES = 32 * 1024 * 1024
+"""The most bytes of a body that either provider takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A request over HTTP, byte for byte; the names of headers are in small letters."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What is sent back: the pieces of a body, and where there is more than one, as a stream.
+
+    After `delay_seconds` it begins, between two pieces `pace_seconds` pass. Where it `breaks_off`, the
+    connection is cut after the last piece, though the client was promised more.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    pieces: tuple[bytes, ...]
+    streams: bool = False
+    delay_seconds: float = 0
+    pace_seconds: float = 0
+    breaks_off: bool = False

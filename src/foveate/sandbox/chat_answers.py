@@ -1,0 +1,142 @@
+"""Answers as OpenAI's chat completions give them: a completion, or the chunks that stream one.
+
+After https://platform.openai.com/docs/api-reference/chat-streaming (read November 2026).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from foveate.sandbox.answers import Answer, Called, Said, Stop, Wish, pieces
+from foveate.sandbox.rendering import Sheet, event
+from foveate.wire.body import as_list, as_record, as_text, compact
+
+_STOPS = {
+    Stop.DONE: "stop",
+    Stop.CALLED: "tool_calls",
+    Stop.LIMIT: "length",
+    Stop.SEQUENCE: "stop",
+    Stop.WINDOW: "length",
+}
+DONE = b"data: [DONE]\n\n"
+_FINGERPRINT = "fp_sandbox"
+
+
+def wish(asked: dict[str, Any], room_tokens: int | None) -> Wish:
+    """What an accepted request wants of its answer."""
+    stops = asked.get("stop")
+    limit = asked.get("max_completion_tokens") or asked.get("max_tokens")
+    inner = [as_record(tool.get("function")) for tool in map(as_record, as_list(asked.get("tools")))]
+    output = as_record(asked.get("response_format"))
+    schema = as_record(as_record(output.get("json_schema")).get("schema"))
+    last = as_record(asked["messages"][-1]).get("content")
+    return Wish(
+        model=as_text(asked["model"]),
+        streams=bool(asked.get("stream")),
+        tools=tuple((as_text(tool.get("name")), as_record(tool.get("parameters"))) for tool in inner if tool),
+        must_call=must_call(asked.get("tool_choice")),
+        schema={"json_schema": schema, "json_object": {}}.get(as_text(output.get("type"))),
+        limit_tokens=limit,
+        room_tokens=room_tokens,
+        stops=(stops,) if isinstance(stops, str) else tuple(as_list(stops)),
+        text=last if isinstance(last, str) else text_of(last),
+    )
+
+
+def must_call(choice: object) -> str | None:
+    """The tool that has to be called: its name, empty for any, None where none has to be."""
+    if choice == "required":
+        return ""
+    named = as_record(choice)
+    return as_text(as_record(named.get("function")).get("name")) or as_text(named.get("name")) or None
+
+
+def text_of(parts: object) -> str:
+    """What the parts of a content say."""
+    return "\n".join(as_text(part.get("text")) for part in map(as_record, as_list(parts)))
+
+
+class Rendered:
+    """An answer in the words of chat completions."""
+
+    def __init__(self, answer: Answer, sheet: Sheet, asked: dict[str, Any]) -> None:
+        self._sheet = sheet
+        self._id = sheet.new_id("chatcmpl-")
+        self._choices = range(asked.get("n") or 1)
+        self._tells_usage = as_record(asked.get("stream_options")).get("include_usage") is True
+        self._finish = _STOPS[answer.stop]
+        self._text = "".join(part.text for part in answer.parts if isinstance(part, Said))
+        self._calls: list[dict[str, Any]] = [
+            {
+                "id": sheet.new_id("call_"),
+                "type": "function",
+                "function": {"name": part.name, "arguments": part.arguments},
+            }
+            for part in answer.parts
+            if isinstance(part, Called)
+        ]
+
+    def body(self) -> bytes:
+        """The completion."""
+        message: dict[str, Any] = {"role": "assistant", "content": self._text or None, "refusal": None}
+        if self._calls:
+            message["tool_calls"] = self._calls
+        message["annotations"] = []
+        choices = [
+            {"index": index, "message": message, "logprobs": None, "finish_reason": self._finish}
+            for index in self._choices
+        ]
+        return compact(self._frame("chat.completion") | {"choices": choices, "usage": usage_block(self._sheet)})
+
+    def events(self) -> Iterator[bytes]:
+        """The same as a stream."""
+        for index in self._choices:
+            opening = {"role": "assistant", "content": None if self._calls else "", "refusal": None}
+            yield self._chunk(index, opening)
+            for piece in pieces(self._text):
+                yield self._chunk(index, {"content": piece})
+            for number, call in enumerate(self._calls):
+                empty = call["function"] | {"arguments": ""}
+                yield self._chunk(index, {"tool_calls": [{"index": number, **call, "function": empty}]})
+                for piece in pieces(call["function"]["arguments"]):
+                    delta = {"index": number, "function": {"arguments": piece}}
+                    yield self._chunk(index, {"tool_calls": [delta]})
+            yield self._chunk(index, {}, finish=self._finish)
+        if self._tells_usage:
+            frame = self._frame("chat.completion.chunk")
+            yield event(frame | {"choices": [], "usage": usage_block(self._sheet)})
+        yield DONE
+
+    def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+        chunk = self._frame("chat.completion.chunk") | {"choices": [choice]}
+        return event(chunk | {"usage": None} if self._tells_usage else chunk)
+
+    def _frame(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": int(self._sheet.created_at),
+            "model": self._sheet.model,
+            "service_tier": "default",
+            "system_fingerprint": _FINGERPRINT,
+        }
+
+
+def usage_block(sheet: Sheet) -> dict[str, Any]:
+    """A bill as chat completions write it: the prompt includes what was read and written."""
+    cache, output = sheet.usage.cache, sheet.usage.output_tokens
+    details = {"cached_tokens": cache.read, "audio_tokens": 0}
+    if sheet.writes:
+        details["cache_write_tokens"] = cache.written_5m + cache.written_1h
+    return {
+        "prompt_tokens": cache.input_tokens,
+        "completion_tokens": output,
+        "total_tokens": cache.input_tokens + output,
+        "prompt_tokens_details": details,
+        "completion_tokens_details": {
+            "reasoning_tokens": sheet.usage.reasoning_tokens,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }

@@ -1,0 +1,50 @@
+"""Who is asked, and by whom: the provider that a request means, and the key that it brings."""
+
+from collections.abc import Collection
+from enum import StrEnum
+
+from foveate.sandbox.asks import Ask
+from foveate.sandbox.refusals import Refusal, failed
+from foveate.values import Format
+
+
+class Provider(StrEnum):
+    """The providers that the sandbox stands in for."""
+
+    ANTHROPIC = "anthropic"
+    OPENAI = "openai"
+
+
+def spoken_by(ask: Ask, providers: Collection[Provider]) -> Format:
+    """The format that a request is in, by its path, or else by its headers where two providers share a path."""
+    if Provider.OPENAI not in providers:
+        return Format.ANTHROPIC
+    if Provider.ANTHROPIC in providers and _is_for_anthropic(ask):
+        return Format.ANTHROPIC
+    return Format.RESPONSES if ask.path.startswith("/v1/responses") else Format.CHAT
+
+
+def _is_for_anthropic(ask: Ask) -> bool:
+    if ask.path.startswith("/v1/messages"):
+        return True
+    own_paths = ("/v1/chat", "/v1/responses", "/v1/completions", "/v1/embeddings")
+    return not ask.path.startswith(own_paths) and not {"anthropic-version", "x-api-key"}.isdisjoint(ask.headers)
+
+
+def key_of(ask: Ask, spoken: Format) -> str | Refusal:
+    """The key that a request brings, whatever it is, or why the provider would not let it in."""
+    scheme, _, bearer = ask.headers.get("authorization", "").partition(" ")
+    token = bearer.strip() if scheme.lower() == "bearer" else ""
+    if spoken is not Format.ANTHROPIC:
+        return token or failed(
+            spoken,
+            401,
+            "You didn't provide an API key. You need to provide your API key in an Authorization header using "
+            "Bearer auth (i.e. Authorization: Bearer YOUR_KEY). The sandbox takes any.",
+        )
+    key = ask.headers.get("x-api-key", "").strip() or token
+    if not key:
+        return failed(spoken, 401, "x-api-key header is required")
+    if not ask.headers.get("anthropic-version"):
+        return failed(spoken, 400, "anthropic-version: header is required")
+    return key

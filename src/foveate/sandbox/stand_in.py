@@ -1,0 +1,283 @@
+"""The stand-in itself: takes requests as they come over HTTP, refuses or answers them, and bills the answers.
+
+It knows no network and reads no clock of its own, so that a test can let an hour pass.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from blake3 import blake3
+
+from foveate import wire
+from foveate.budget.windows import window_of
+from foveate.cache.prompts import CachedPrompt
+from foveate.cache.requests import block_tokens_for, cached_prompt
+from foveate.cache.rules import Caching, Rules, rules_for
+from foveate.errors import BadOption, MalformedRequest
+from foveate.sandbox import anthropic_answers, catalogue, chat_answers, refusals, responses_answers, seals
+from foveate.sandbox.accepting import accept, decoded
+from foveate.sandbox.accounts import Account, Accounts
+from foveate.sandbox.answers import Answer, Wish, answer
+from foveate.sandbox.asks import LIMIT_BYTES, Ask, Reply
+from foveate.sandbox.doors import Provider, key_of, spoken_by
+from foveate.sandbox.refusals import Refusal
+from foveate.sandbox.rendering import Sheet
+from foveate.sandbox.scripts import HEADER, Script, Step, asked_step
+from foveate.tokens import counter_for
+from foveate.values import Format, Request, Usage
+from foveate.wire.body import as_list, as_text, compact
+
+_ANSWERED = {
+    "/v1/messages": Format.ANTHROPIC,
+    "/v1/chat/completions": Format.CHAT,
+    "/v1/responses": Format.RESPONSES,
+}
+_COUNTED = {
+    "/v1/messages/count_tokens": Format.ANTHROPIC,
+    "/v1/responses/input_tokens": Format.RESPONSES,
+}
+_MODELS = "/v1/models"
+_PROVIDERS = {Format.ANTHROPIC: "anthropic", Format.CHAT: "openai", Format.RESPONSES: "openai"}
+
+Rendered = anthropic_answers.Rendered | chat_answers.Rendered | responses_answers.Rendered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """A request that is accepted, and whose account it is."""
+
+    asked: dict[str, Any]
+    request: Request
+    rules: Rules
+    prompt: CachedPrompt
+    account: Account
+
+
+class Sandbox:
+    """Stands in for the providers: one for each program, with a cache for each key that comes along.
+
+    `clock` gives the time in seconds, `seed` makes its ids different from those of every other sandbox.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        seed: bytes,
+        script: Script | None = None,
+        providers: Collection[Provider] = tuple(Provider),
+    ) -> None:
+        self._clock = clock
+        self._seed = seed
+        self._script = script or Script()
+        self._providers = frozenset(providers)
+        self._accounts = Accounts()
+        self._ids = 0
+        self._answered = 0
+
+    def reply(self, ask: Ask) -> Reply:
+        """What a provider would send back."""
+        spoken = spoken_by(ask, self._providers)
+        key = key_of(ask, spoken)
+        if isinstance(key, Refusal):
+            return self.refused(spoken, key)
+        if len(ask.body) > LIMIT_BYTES:
+            return self.refused(spoken, refusals.too_large(spoken, LIMIT_BYTES))
+        try:
+            found = self._routed(ask, spoken, self._accounts.of(key))
+        except (MalformedRequest, BadOption) as error:
+            return self.refused(spoken, Refusal(message=str(error)))
+        return self.refused(spoken, found) if isinstance(found, Refusal) else found
+
+    def refused(self, spoken: Format, refusal: Refusal) -> Reply:
+        """A refusal as its provider sends it."""
+        request_id = self._new_id("req_01")
+        headers = self._headers(spoken, request_id)
+        if refusal.retry_after_seconds is not None:
+            headers["retry-after"] = f"{refusal.retry_after_seconds:g}"
+        body = refusals.error_body(spoken, refusal, request_id)
+        return Reply(status=refusal.status, headers=headers, pieces=(body,))
+
+    def _routed(self, ask: Ask, spoken: Format, account: Account) -> Reply | Refusal:
+        path = ask.path.rstrip("/")
+        if path in _ANSWERED | _COUNTED and _serves(spoken, (_ANSWERED | _COUNTED)[path]):
+            if ask.method != "POST":
+                return refusals.failed(spoken, 405, f"Method Not Allowed: {ask.method} {ask.path}")
+            taken = self._taken(ask.body, spoken, account, counting=path in _COUNTED)
+            if isinstance(taken, Refusal):
+                return taken
+            return self._count(taken) if path in _COUNTED else self._answer(ask, taken)
+        if ask.method == "GET" and (path == _MODELS or path.startswith(f"{_MODELS}/")):
+            found = catalogue.models(spoken, path[len(_MODELS) + 1 :])
+            return found if isinstance(found, Refusal) else self._plain(spoken, found)
+        return _no_such_route(ask, spoken)
+
+    def _taken(self, body: bytes, spoken: Format, account: Account, *, counting: bool) -> _Taken | Refusal:
+        """The request, unless there is something wrong with it."""
+        asked = decoded(spoken, body)
+        if isinstance(asked, Refusal):
+            return asked
+        request = wire.read(body, spoken)
+        if spoken is Format.RESPONSES:
+            found = _continued(asked, account)
+            if isinstance(found, Refusal):
+                return found
+            request = found or request
+        refusal = accept(request, counting=counting)
+        if refusal is not None:
+            return refusal
+        rules = rules_for(request.model, _PROVIDERS[spoken])
+        prompt = cached_prompt(request, rules, block_tokens_for(request.model))
+        refusal = accept(request, prompt_tokens=prompt.tokens, counting=counting)
+        taken = _Taken(asked=asked, request=request, rules=rules, prompt=prompt, account=account)
+        return taken if refusal is None else refusal
+
+    def _count(self, taken: _Taken) -> Reply:
+        spoken, tokens = taken.request.format, taken.prompt.tokens
+        if spoken is Format.ANTHROPIC:
+            return self._plain(spoken, compact({"input_tokens": tokens}))
+        return self._plain(spoken, compact({"object": "response.input_tokens", "input_tokens": tokens}))
+
+    def _answer(self, ask: Ask, taken: _Taken) -> Reply | Refusal:
+        spoken = taken.request.format
+        wish = _wish(taken)
+        step = asked_step(ask.headers.get(HEADER), wish.text)
+        if step is None:
+            step = self._script.step(self._answered)
+            self._answered += 1
+        failure = _failure(spoken, step, streams=wish.streams)
+        if failure is not None:
+            return failure
+        counter = counter_for(taken.request.model)
+        told = answer(wish, step, lambda text: counter.text(text).tokens)
+        rendered = self._rendered(taken, told, delay_seconds=step.delay_seconds if step else 0)
+        headers = self._headers(spoken, self._new_id("req_01"))
+        if not wish.streams:
+            return _faulty(Reply(status=200, headers=headers, pieces=(rendered.body(),)), step, spoken)
+        headers |= {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+        reply = Reply(status=200, headers=headers, pieces=tuple(rendered.events()), streams=True)
+        return _faulty(reply, step, spoken)
+
+    def _rendered(self, taken: _Taken, told: Answer, *, delay_seconds: float) -> Rendered:
+        now = self._clock()
+        cache = taken.account.bill(taken.prompt, taken.rules, at=now, answers_at=now + delay_seconds)
+        sheet = Sheet(
+            model=taken.request.model,
+            created_at=now,
+            usage=Usage(cache=cache, output_tokens=told.output_tokens, reasoning_tokens=told.thought_tokens),
+            new_id=self._new_id,
+            writes=taken.rules.caching is Caching.BOTH,
+        )
+        match taken.request.format:
+            case Format.ANTHROPIC:
+                asked, prefix = taken.asked, seals.prefix_of(taken.asked).digest()
+                return anthropic_answers.Rendered(
+                    told,
+                    sheet,
+                    show=lambda text: anthropic_answers.shown(asked, text),
+                    sign=lambda text: seals.signature(sheet.model, prefix, text),
+                )
+            case Format.CHAT:
+                return chat_answers.Rendered(told, sheet, taken.asked)
+            case _:
+                response = responses_answers.Rendered(told, sheet, taken.asked)
+                if taken.asked.get("store") is not False:
+                    taken.account.store(response.id, (*_items(taken.request), *response.output))
+                return response
+
+    def _plain(self, spoken: Format, body: bytes) -> Reply:
+        return Reply(status=200, headers=self._headers(spoken, self._new_id("req_01")), pieces=(body,))
+
+    def _headers(self, spoken: Format, request_id: str) -> dict[str, str]:
+        own = {"content-type": "application/json"}
+        if spoken is Format.ANTHROPIC:
+            return own | {"request-id": request_id, "anthropic-organization-id": "sandbox"}
+        return own | {
+            "x-request-id": request_id,
+            "openai-version": "2020-10-01",
+            "openai-organization": "sandbox",
+            "openai-processing-ms": "1",
+        }
+
+    def _new_id(self, prefix: str) -> str:
+        self._ids += 1
+        return prefix + blake3(self._seed + self._ids.to_bytes(8, "big")).hexdigest(length=12)
+
+
+def _wish(taken: _Taken) -> Wish:
+    window = window_of(taken.request.model)
+    room = None if window is None else window.tokens - taken.prompt.tokens
+    match taken.request.format:
+        case Format.ANTHROPIC:
+            return anthropic_answers.wish(taken.asked, room)
+        case Format.CHAT:
+            return chat_answers.wish(taken.asked, room)
+        case _:
+            return responses_answers.wish(taken.asked, room)
+
+
+def _continued(asked: dict[str, Any], account: Account) -> Request | Refusal | None:
+    """A request with all that came before it, where it goes on from a response that was stored."""
+    if asked.get("conversation") is not None:
+        return refusals.failed(Format.RESPONSES, 404, "The sandbox keeps no conversations: send `input`")
+    earlier_id = asked.get("previous_response_id")
+    if earlier_id is None:
+        return None
+    earlier = account.stored(as_text(earlier_id))
+    if earlier is None:
+        return Refusal(
+            message=f"Previous response with id '{earlier_id}' not found.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    given = asked.get("input")
+    own = [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given)
+    whole = {name: said for name, said in asked.items() if name != "previous_response_id"}
+    return wire.read(compact(whole | {"input": [*earlier, *own]}), Format.RESPONSES)
+
+
+def _items(request: Request) -> list[dict[str, Any]]:
+    return [wire.body.record(raw) for raw in request.messages]
+
+
+def _failure(spoken: Format, step: Step | None, *, streams: bool) -> Refusal | None:
+    """What a step answers in the place of an answer."""
+    if step is None:
+        return None
+    if step.status is not None:
+        found = refusals.failed(spoken, step.status, step.message)
+    elif step.overloaded or (step.fail_after is not None and not streams):
+        found = refusals.overloaded(spoken)
+    else:
+        return None
+    return replace(found, retry_after_seconds=step.retry_after_seconds)
+
+
+def _faulty(reply: Reply, step: Step | None, spoken: Format) -> Reply:
+    """A reply as slow, and as soon broken off, as a step wants it."""
+    if step is None:
+        return reply
+    pieces = reply.pieces
+    if step.fail_after is not None:
+        pieces = (*pieces[: step.fail_after], catalogue.stream_error(spoken, step.fail_after))
+    if step.disconnect_after is not None:
+        whole = pieces if reply.streams else (pieces[0][: len(pieces[0]) // 2],)
+        pieces = whole[: step.disconnect_after]
+    return replace(
+        reply,
+        pieces=pieces,
+        delay_seconds=step.delay_seconds,
+        pace_seconds=step.pace_seconds,
+        breaks_off=step.disconnect_after is not None,
+    )
+
+
+def _serves(spoken: Format, wanted: Format) -> bool:
+    return _PROVIDERS[spoken] == _PROVIDERS[wanted]
+
+
+def _no_such_route(ask: Ask, spoken: Format) -> Refusal:
+    if spoken is Format.ANTHROPIC:
+        return refusals.failed(spoken, 404, "Not Found")
+    return refusals.failed(spoken, 404, f"Invalid URL ({ask.method} {ask.path})")
