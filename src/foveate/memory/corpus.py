@@ -7,7 +7,6 @@ node is moved a few times, however the files change. What is scored is a snapsho
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import accumulate
 from operator import is_
 from typing import TypeVar
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foveate.memory.lexical import Field, Floats, Places, Postings, Vocabulary, grouped, merged, postings
-from foveate.memory.nodes import Document, Node
+from foveate.memory.nodes import Document, Node, seconds
 
 Embed = Callable[[Sequence[str]], Floats]
 # Texts are cut here before they are embedded: what a node is about stands at its beginning.
@@ -29,7 +28,6 @@ MOST_ROWS = 65_536
 # What a node stands in far above says little of it, and 100,000 nodes may be 2,000 levels deep.
 _NEAREST_ANCESTORS = 6
 _Number = TypeVar("_Number", bound=np.generic)
-_EPOCH = datetime(1970, 1, 1)
 _DAY_SECONDS = 86_400.0
 _NO_ROWS = np.zeros(0, np.int32)
 
@@ -150,7 +148,7 @@ class Corpus:
             ((1.0, title), (1.0, learn(node.said)), (ancestor_weight, _above(at, titles, up)))
             for at, (node, title) in enumerate(zip(nodes, titles, strict=True))
         )
-        seconds = {when: _seconds(when) for when in {node.modified for node in nodes}}
+        modified = {when: seconds(when) for when in {node.modified for node in nodes}}
         of_texts = postings(texts, self._vocabulary)
         sizes = [len(document.nodes) for document in documents]
         return Shard(
@@ -159,7 +157,7 @@ class Corpus:
             files=grouped(of_texts, np.repeat(np.arange(len(sizes), dtype=np.int32), sizes), len(sizes)),
             vectors=embed([embedded_text(node) for node in nodes]),
             up=np.asarray(up, np.int32),
-            modified=np.fromiter((seconds[node.modified] for node in nodes), np.float64, len(nodes)),
+            modified=np.fromiter((modified[node.modified] for node in nodes), np.float64, len(nodes)),
         )
 
     def _settle(self, shard: Shard, documents: Iterable[Document]) -> None:
@@ -300,7 +298,3 @@ def _above(at: int, titles: Sequence[list[int]], up: Sequence[int]) -> list[int]
         at -= up[at]
         found.update(dict.fromkeys(titles[at]))
     return list(found)
-
-
-def _seconds(when: datetime) -> float:
-    return (when.replace(tzinfo=None) - _EPOCH).total_seconds()

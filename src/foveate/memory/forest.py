@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foveate.memory.nodes import Document, Node
+from foveate.memory.nodes import Document, Node, seconds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,14 +46,8 @@ def columns(document: Document) -> Columns:
         depth=np.array(depth, np.int32),
         end=np.array(end, np.int32),
         chars=np.array([node.entry.end - node.entry.content for node in nodes], np.int32),
-        modified=np.array([_seconds(node) for node in nodes], np.float64),
+        modified=np.array([seconds(node.modified) for node in nodes], np.float64),
     )
-
-
-def _seconds(node: Node) -> float:
-    # Without a zone, since dates in notes have none; and not `timestamp()`, which fails in the year 1.
-    when = node.modified
-    return when.toordinal() * 86_400.0 + when.hour * 3600 + when.minute * 60 + when.second
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ class Gate:
 
     def __post_init__(self) -> None:
         """However its tags are written, they are compared as `is_private` does."""
-        object.__setattr__(self, "tags", frozenset(map(_bare, self.tags)))
+        object.__setattr__(self, "tags", frozenset(map(bare, self.tags)))
 
     @classmethod
     def adding(cls, tags: Iterable[str], *, to: Iterable[str] = PRIVACY_TAGS) -> Self:
@@ -39,12 +39,12 @@ class Gate:
         Raises:
             BadOption: a single text, which would be taken letter by letter, or a tag that is none.
         """
-        return cls(frozenset(_bare(tag) for given in (to, tags) for tag in _each(given)))
+        return cls(frozenset(bare(tag) for given in (to, tags) for tag in _each(given)))
 
     def is_private(self, tag: str) -> bool:
         """Whether a tag is one of these, with or without colons, in any case, or below one (`private/x`)."""
-        bare = _bare(tag)
-        return bare in self.tags or ("/" in bare and any(bare.startswith(f"{each}/") for each in self.tags))
+        found = bare(tag)
+        return found in self.tags or ("/" in found and any(found.startswith(f"{each}/") for each in self.tags))
 
     def admitted(self, outline: Outline) -> PublicOutline:
         """What may be seen of `outline`, with a text that holds nothing else.
@@ -88,7 +88,7 @@ def _each(tags: Iterable[str]) -> Iterator[str]:
     if isinstance(tags, str):
         raise BadOption(f"privacy tags are a list, also where there is only one: [{tags!r}]", path=("private",))
     for tag in tags:
-        parts = [part for part in str(tag).split(":") if _bare(part)]
+        parts = [part for part in str(tag).split(":") if bare(part)]
         if not parts:
             raise BadOption(f"a privacy tag is a word, not {tag!r}", path=("private",))
         yield from parts
@@ -105,5 +105,6 @@ def folded(text: str) -> str:
     return normalize("NFC", seen.casefold())
 
 
-def _bare(tag: str) -> str:
+def bare(tag: str) -> str:
+    """A tag as tags are compared: with or without colons, whatever its case."""
     return folded(tag).strip().strip(":#").strip()

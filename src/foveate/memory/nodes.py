@@ -1,7 +1,7 @@
 """Nodes: what has come through the gate, as a forest: a tree for each file, with the file at its root."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -26,6 +26,7 @@ _HOUSEKEEPING = frozenset(
      "COOKIE_DATA", "ORDERED", "VISIBILITY", "LAYOUT", "DRAFT", "SLUG", "WEIGHT", "PRIVATE",
      *(kind.name for kind in StampKind), *_MODIFIED, *_BEGUN}
 )  # fmt: skip
+_EPOCH = datetime(1970, 1, 1)
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](?:\w{2,4}\.? )?(\d\d:\d\d(?::\d\d)?))?")
 
 
@@ -267,7 +268,7 @@ def _digest(text: str) -> bytes:
     return blake3(text.encode("utf-8", "surrogatepass")).digest(length=_DIGEST_BYTES)
 
 
-def in_order(documents: Sequence[Document]) -> Iterator[Node]:
-    """Every node, document by document."""
-    for document in documents:
-        yield from document.nodes
+def seconds(when: datetime) -> float:
+    """A time as notes have it, without a zone, as a number that can be compared and subtracted."""
+    # Not `timestamp()`, which fails in the year 1.
+    return (when.replace(tzinfo=None) - _EPOCH).total_seconds()

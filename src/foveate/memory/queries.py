@@ -13,6 +13,7 @@ from heapq import nlargest
 from typing import Self
 
 from foveate.errors import BadOption
+from foveate.memory.gate import bare
 from foveate.memory.nodes import Node
 from foveate.memory.outline import StampKind
 
@@ -61,7 +62,7 @@ class Query:
         Raises:
             BadOption: a tag, state, type or text that is empty, or a time after which the other cannot come.
         """
-        object.__setattr__(self, "_tags", frozenset(map(_bare, _parts(self.tag or ""))))
+        object.__setattr__(self, "_tags", frozenset(map(bare, _parts(self.tag or ""))))
         object.__setattr__(self, "_phrases", tuple(_phrases(self.text or "")))
         for name, says in (
             ("tag", self._tags),
@@ -115,7 +116,7 @@ class Query:
         return (
             (self.todo is None or _has_state(node, self.todo))
             and (self.type is None or node.type.casefold() == self.type.strip().casefold())
-            and (not self._tags or self._tags.issubset(map(_bare, node.tags)))
+            and (not self._tags or self._tags.issubset(map(bare, node.tags)))
             and self._is_in_time(node)
             and (not self._phrases or self._is_said_in(node))
         )
@@ -139,7 +140,7 @@ def active_projects(nodes: Iterable[Node]) -> Iterator[Node]:
     """The nodes that are tagged as a project, themselves and not by what they stand in, and are not done."""
     for node in nodes:
         entry = node.entry
-        if not entry.is_done and any(_bare(tag) == PROJECT for tag in entry.tags):
+        if not entry.is_done and any(bare(tag) == PROJECT for tag in entry.tags):
             yield node
 
 
@@ -201,8 +202,4 @@ def _folded(text: str) -> str:
 
 
 def _parts(tag: str) -> list[str]:
-    return [part for part in tag.split(":") if _bare(part)]
-
-
-def _bare(tag: str) -> str:
-    return tag.strip().strip(":#").strip().casefold()
+    return [part for part in tag.split(":") if bare(part)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from foveate.memory.gate import Gate
 from foveate.memory.library import Library
+from foveate.memory.nodes import Node
 
 _NOBODY = 65534
 _opened: list[list[str]] = []
@@ -33,6 +34,12 @@ def loaded(*paths: Path | str, gate: Gate | None = None) -> Library:
 def ids(library: Library) -> dict[str, str]:
     """The ids by title; for files in which no two headings have the same."""
     return {node.title: node.id for document in library.documents for node in document.nodes}
+
+
+def every_node(library: Library) -> Iterator[Node]:
+    """All of them, file by file."""
+    for document in library.documents:
+        yield from document.nodes
 
 
 def said(library: Library) -> list[str]:

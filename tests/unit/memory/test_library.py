@@ -12,8 +12,8 @@ import pytest
 from foveate.errors import BadOption, UnreadableInput
 from foveate.memory.gate import Gate
 from foveate.memory.library import Library
-from foveate.memory.nodes import in_order
 from tests.unit.memory.shelves import (
+    every_node,
     folder_for_everybody,
     ids,
     loaded,
@@ -378,7 +378,7 @@ def test_a_node_that_gives_way_has_no_id_that_one_below_the_other_has(tmp_path: 
     """Was: both were made from the id and the title."""
     made = ids(loaded(write(tmp_path, {"a.org": "* Two\n"})))["Two"]
     library = loaded(write(tmp_path, {"a.org": "* Two\n" + WITH_ID.format("One", made) + "** Two\n"}))
-    nodes = list(in_order(library.documents))
+    nodes = list(every_node(library))
 
     assert len({node.id for node in nodes}) == len(nodes) == 4
     assert all(library.node(node.id) is node for node in nodes)

@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foveate.memory.library import Library
-from foveate.memory.nodes import in_order
 from tests.unit.memory.notes import Forest, forests, note_texts
-from tests.unit.memory.shelves import ids, loaded, said, settled, write
+from tests.unit.memory.shelves import every_node, ids, loaded, said, settled, write
 
 WITH_ID = "* {}\n:PROPERTIES:\n:ID: {}\n:END:\n"
 
@@ -39,7 +38,7 @@ def seen(library: Library) -> list[tuple[object, ...]]:
             node.tags,
             node.parent and node.parent.id,
         )
-        for node in in_order(library.documents)
+        for node in every_node(library)
     ]
 
 
@@ -48,7 +47,7 @@ def assert_as_if_read_anew(library: Library, folder: Path) -> None:
     assert seen(library) == seen(anew)
     assert library.version == anew.version
     assert library.problems == anew.problems
-    for node in in_order(library.documents):
+    for node in every_node(library):
         assert library.node(node.id) is node
 
 
@@ -173,7 +172,7 @@ def test_after_any_changes_a_library_is_as_if_it_was_read_anew(data: st.DataObje
         library = loaded(folder)
         for _ in range(data.draw(st.integers(1, 5))):
             # An id that some node has by its titles, given to another.
-            pinned = data.draw(st.sampled_from(["y", *(node.id for node in in_order(library.documents))]))
+            pinned = data.draw(st.sampled_from(["y", *(node.id for node in every_node(library))]))
             for path in data.draw(st.lists(st.sampled_from(FILES), min_size=1, max_size=2, unique=True)):
                 tree = data.draw(st.one_of(st.none(), headings, headings, headings))
                 if tree is None:
@@ -182,7 +181,7 @@ def test_after_any_changes_a_library_is_as_if_it_was_read_anew(data: st.DataObje
                     write(folder, {path: written(tree, pinned)})
             library.refresh()
             assert_as_if_read_anew(library, folder)
-            nodes = list(in_order(library.documents))
+            nodes = list(every_node(library))
             assert len({node.id for node in nodes}) == len(nodes)
 
 
@@ -246,7 +245,7 @@ def test_the_real_notes_are_read_whole(tmp_path: Path, shared_data: Path) -> Non
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
     library = loaded(tmp_path)
-    nodes = list(in_order(library.documents))
+    nodes = list(every_node(library))
 
     assert len(library.documents) == len(list(tmp_path.rglob("*.org")))
     assert len({node.id for node in nodes}) == len(nodes) > 6000

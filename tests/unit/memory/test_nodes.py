@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from foveate.memory.gate import Gate
-from foveate.memory.nodes import Document, Node, Refused, claims, grow, in_order
+from foveate.memory.nodes import Document, Node, Refused, claims, grow
 from foveate.memory.org import parse_org
 from tests.unit.memory.planted import LONG_AGO, Sown, closed, planted, titles
 
@@ -251,11 +251,3 @@ def test_neither_nodes_nor_documents_show_their_text_when_they_are_printed() -> 
 
     assert "text" not in repr(made) + repr(made.nodes)
     assert "'One'" in repr(made.nodes[1])
-
-
-def test_nodes_are_listed_document_by_document() -> None:
-    documents = [document("* One\n"), document("* Two\n")]
-    for each in documents:
-        grow(each)
-
-    assert titles(in_order(documents)) == ["notes", "One", "notes", "Two"]

@@ -37,6 +37,13 @@ def test_a_tag_matches_whole_with_or_without_colons_in_any_case_and_is_inherited
     assert asked(tag=tag) == ["Roses", "Prune", "Buy shears"]
 
 
+def test_a_tag_matches_one_that_looks_the_same_as_the_gate_sees_it() -> None:
+    """Was: a letter and its accent as two characters, or a soft hyphen, made it another tag."""
+    nodes = planted(Sown(title="Menu", tags=("cafe\u0301", "din\u00adner")))
+
+    assert asked(nodes, tag="café") == asked(nodes, tag="dinner") == ["Menu"]
+
+
 def test_of_several_tags_all_are_wanted() -> None:
     assert asked(tag="garden:project") == []
 
