@@ -7,6 +7,7 @@
     │   ├── BadEdit            an edit that cannot be written into a request, or contradicts another
     │   ├── BadVocabulary      a tokenizer file that cannot be read or used
     │   ├── BadOption          an option with an impossible value
+    │   ├── CannotListen       an address that no server can be had at: in use, not allowed, not of this machine
     │   └── BadSetting         a file of settings with something in it that cannot be; names file, line and key
     ├── BudgetExceeded         what may not be cut does not fit; carries every section's size
     ├── UnwritableOutput       standard output that is closed, or takes no more
@@ -92,6 +93,18 @@ class BadOption(InputError):
     def __init__(self, reason: str, *, path: tuple[str | int, ...] = ()) -> None:
         super().__init__(reason)
         self.path = path
+
+
+class CannotListen(InputError):
+    """An address that no server can be had at: in use, not allowed, or not of this machine."""
+
+    code = "cannot_listen"
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(f"cannot listen on {host}:{port}: {reason}")
+        self.host = host
+        self.port = port
+        self.reason = reason
 
 
 class BadSetting(InputError):

@@ -12,6 +12,7 @@ RAISED = [
     errors.BadEdit("there is no such message", path=("messages", 7)),
     errors.BadVocabulary("a.tiktoken", "is empty"),
     errors.BadOption("no such backend", path=("token_counter", "backend")),
+    errors.CannotListen("127.0.0.1", 80, "Permission denied"),
     errors.BadSetting("budget.yaml", "is no number", line=3, key="total_tokens"),
     errors.BudgetExceeded(
         "too much", "cut it", limit_tokens=5, tokens=9, sections=(errors.SectionSize("a", "required", 9, 9),)

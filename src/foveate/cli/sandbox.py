@@ -1,0 +1,58 @@
+"""`foveate sandbox`: a strict stand-in for the providers, to point an agent at without a key."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foveate.cli import screen
+from foveate.cli.exits import telling
+from foveate.errors import BadOption
+
+DEFAULT_PORT = 8790
+BOTH = "both"
+
+
+def command(
+    port: Annotated[
+        int, typer.Option(help="The port to listen on; 0 is any that is free.", min=0, max=65535)
+    ] = DEFAULT_PORT,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    provider: Annotated[
+        str, typer.Option(metavar="NAME", help="Whom to stand in for: anthropic, openai or both.")
+    ] = BOTH,
+    script: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="What to answer, request by request: YAML or JSON, see docs/sandbox.md."
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it is ready.")] = False,
+) -> None:
+    """Stand in for Anthropic and OpenAI: as strict, with a simulated prompt cache, and without a key or a bill."""
+    with telling(as_json=json):
+        from foveate.sandbox.doors import Provider
+        from foveate.sandbox.scripts import read_script
+        from foveate.sandbox.server import address, listening, serve
+
+        if provider not in (*Provider, BOTH):
+            raise BadOption(f"--provider takes anthropic, openai or both, not {provider}")
+        providers = frozenset(Provider if provider == BOTH else (Provider(provider),))
+        steps = None if script is None else read_script(Path(script))
+        with listening(host, port) as where:
+            url = address(where)
+            if json:
+                screen.print_object({"url": url, "providers": sorted(providers)})
+            else:
+                screen.print_text("\n".join(_lines(url, providers)))
+            serve(where, script=steps, providers=providers)
+
+
+def _lines(url: str, providers: frozenset[str]) -> list[str]:
+    """Where it is, and how a client is pointed at it."""
+    lines = [f"The sandbox is at {url}. Any key will do. Ctrl-C ends it."]
+    if "anthropic" in providers:
+        lines.append(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=sandbox")
+    if "openai" in providers:
+        lines.append(f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=sandbox")
+    return lines
