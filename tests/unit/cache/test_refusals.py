@@ -248,7 +248,10 @@ def test_no_more_is_remembered_than_may_be_and_the_latest_always_is(
         known = known.remembering(kind, "up", str(model), session=str(session), at=at)
 
         assert len(known.remembered) <= most
-        assert known.takes_marks("up", str(model), session=str(session), at=at) is (kind is Refusal.TTL)
+        if kind is Refusal.TTL:
+            assert not known.takes_ttl("up", str(model), at=at)
+        else:
+            assert not known.takes_marks("up", str(model), session=str(session), at=at)
         assert known.takes_marks(
             "up", str(model), session=str(session), at=at + max(REMEMBERED_SECONDS.values()) + 200_000
         )
