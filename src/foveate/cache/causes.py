@@ -200,7 +200,8 @@ def _cause_of(change: FieldChange, area: Area) -> tuple[Cause, str]:
             cause = Cause.TOOL_CHANGED if area is Area.TOOLS else Cause.EDITED
             return cause, f"`{name}` was {change.how}"
     wording = change.change.wording
-    if wording in (Wording.EDITED, Wording.SHORTENED, Wording.EXTENDED) and area is Area.TOOLS:
+    is_plain = wording in (Wording.EDITED, Wording.SHORTENED, Wording.EXTENDED) or name.endswith("name")
+    if is_plain and area is Area.TOOLS:
         return Cause.TOOL_CHANGED, f"`{name}` changed"
     return Cause(wording), _WORDS[wording] + inside
 

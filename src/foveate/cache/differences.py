@@ -67,11 +67,13 @@ class _Compared:
         now = names[1][self.at] if self.at < len(after) else None
         if was is not None and was == now:
             return reworded_block(self.previous, self.current, self.at, self.at)
-        if was is not None and now is not None and was not in names[1] and now not in names[0]:
+        is_gone = was is not None and (now is None or names[0].count(was) > names[1].count(was))
+        is_new = now is not None and (was is None or names[1].count(now) > names[0].count(now))
+        if is_gone and is_new:
             return self._in_place_of()
-        if now is not None and now not in names[0]:
+        if is_new:
             return self._came(Cause.TOOL_ADDED, f"the tool {self._tool(self.current, self.at)} was added")
-        if was is not None and was not in names[1]:
+        if is_gone:
             return self._went(Cause.TOOL_REMOVED, f"the tool {self._tool(self.previous, self.at)} was removed")
         return self._reordered(names[0], names[1])
 

@@ -15,7 +15,7 @@ _MONTH = (
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s?[AaPp]\.?[Mm]\b\.?)?"
 _ZONE = r"(?:\s?(?:Z|UTC|GMT|[A-Z]{3,4}|[+-]\d{2}:?\d{2})\b)?"
 _DAY = (
-    rf"(?:\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}|\d{{1,2}}[-/.]\d{{1,2}}[-/.](?:\d{{4}}|\d{{2}})"
+    rf"(?:\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}|\d{{4}}年\d{{1,2}}月\d{{1,2}}日|\d{{1,2}}[-/.]\d{{1,2}}[-/.](?:\d{{4}}|\d{{2}})"
     rf"|(?:{_WEEKDAY},?\s)?{_MONTH}\.?\s\d{{1,2}}(?:st|nd|rd|th)?(?:,?\s\d{{4}})?"
     rf"|(?:{_WEEKDAY},?\s)?\d{{1,2}}(?:st|nd|rd|th)?\.?\s{_MONTH}\.?(?:,?\s\d{{4}})?)"
 )
@@ -24,19 +24,27 @@ _HEX = "[0-9a-fA-F]"
 _TELLING = re.compile(
     rf"(?<![\w-])(?=\w)(?:(?P<uuid>{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}})"
     rf"|(?P<timestamp>{_WEEKDAY}\s{_MONTH}\s+\d{{1,2}}\s{_CLOCK}{_ZONE}\s\d{{4}}|\d{{8}}T\d{{6}}{_ZONE}"
-    rf"|{_DAY}(?:T|,?\s(?:at\s)?){_CLOCK}{_ZONE}|1[5-9]\d{{8}}(?:\d{{3}})?(?:\.\d+)?)"
-    rf"|(?P<date>{_DAY}|{_WEEKDAY})"
+    rf"|{_DAY}(?:T|,?\s(?:(?:at|um|à)\s)?){_CLOCK}{_ZONE}|\d{{4}}(?:-\d{{2}}){{2}}[T_-]\d{{2}}(?:-\d{{2}}){{2}}"
+    rf"|1[5-9]\d{{8}}(?:\d{{3}})?(?:\.\d+)?)"
+    rf"|(?P<date>{_DAY}|{_WEEKDAY}|{_MONTH}(?:,?\s\d{{4}})?|(?:19|20)\d\d-(?:0[1-9]|1[0-2]))"
     rf"|(?P<time>{_CLOCK}{_ZONE}))(?![\w])"
 )
-_WORD = re.compile(r"[A-Za-z0-9_-]+(?:\.\d+)*")
-_BEFORE_IN_WORD = re.compile(r"[A-Za-z0-9_-]|(?<=\d)\.(?=\d)")
+_WORD = re.compile(r"[A-Za-z0-9_-]+(?:[.,]\d+)*")
+_BEFORE_IN_WORD = re.compile(r"[A-Za-z0-9_-]|(?<=\d)[.,](?=\d)")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{15,}={0,2}")
+_BEFORE_IN_BASE64 = re.compile(r"[A-Za-z0-9+/]")
 # Only from the start of a word on: a long one would be looked at again from each of its letters.
-_CHANGING = re.compile(rf"{_TELLING.pattern}|(?<![\w-])[\w-]*\d[\w-]*")
+_CHANGING = re.compile(rf"{_TELLING.pattern}|(?<![\w-])[\w-]*\d[\w-]*(?:[.,]\d+)*")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 # How far around a difference a timestamp that holds it may reach.
 _AROUND_CHARS = 64
+# How much of two texts is compared word by word.
+_COMPARED_CHARS = 64 * 1024
 _SHORTEST_ID_CHARS = 6
+_SHORTEST_DRAWN_NUMBER = 9
 _LARGEST_COUNTER_STEP = 100
+_LONGEST_COUNTER = 18
+_CAPITAL_INSIDE = re.compile(r"[a-z][A-Z].*[a-z]|[A-Z]{2}[a-z]")
 # What stands in the place of a text that was cut is a line, and what was cut is more than that.
 _PLACEHOLDER_CHARS = 200
 _LEAST_CUT_CHARS = 100
@@ -134,24 +142,23 @@ def _rest_of_line(text: str, at: int) -> str:
 
 def _identifier(before: str, after: str, at: int) -> Reworded | None:
     """A number or an id in texts that are the same but for such words."""
-    one, other = _word_at(before, at), _word_at(after, at)
-    if one is None or other is None or one[0] != other[0]:
-        return None
-    (start, end_before), (_, end_after) = one, other
-    if not _is_steady(before[end_before:], after[end_after:]):
-        return None
-    was, now = before[start:end_before], after[start:end_after]
-    wording = _numbering(was, now) or (Wording.RANDOM_ID if _is_random(was, now) else None)
-    if wording is None:
-        return None
-    return Reworded(wording=wording, start=start, end_before=end_before, end_after=end_after)
+    for word, lead in ((_WORD, _BEFORE_IN_WORD), (_BASE64, _BEFORE_IN_BASE64)):
+        one, other = _word_at(before, at, word, lead), _word_at(after, at, word, lead)
+        if one is None or other is None or one[0] != other[0]:
+            continue
+        (start, end_before), (_, end_after) = one, other
+        was, now = before[start:end_before], after[start:end_after]
+        wording = _numbering(was, now) or (Wording.RANDOM_ID if _is_random(was, now) else None)
+        if wording is not None and _is_steady(before[end_before:], after[end_after:]):
+            return Reworded(wording=wording, start=start, end_before=end_before, end_after=end_after)
+    return None
 
 
-def _word_at(text: str, at: int) -> tuple[int, int] | None:
+def _word_at(text: str, at: int, word: re.Pattern[str], lead: re.Pattern[str]) -> tuple[int, int] | None:
     start = at
-    while start > 0 and at - start < _AROUND_CHARS and _BEFORE_IN_WORD.match(text, start - 1):
+    while start > 0 and at - start < _AROUND_CHARS and lead.match(text, start - 1):
         start -= 1
-    found = _WORD.match(text, start)
+    found = word.match(text, start)
     return None if found is None else (start, found.end())
 
 
@@ -164,27 +171,44 @@ def _numbering(was: str, now: str) -> Wording | None:
     if len(changed) != 1:
         return None
     one, other = changed[0]
-    if len(one) == len(other) >= 9 and not _counts_up(one, other):
-        return Wording.RANDOM_ID
-    return Wording.COUNTER if _counts_up(one, other) else Wording.NUMBER
+    if _counts_up(one.replace(",", ""), other.replace(",", "")):
+        return Wording.COUNTER
+    is_drawn = one.isdecimal() and len(one) == len(other) >= _SHORTEST_DRAWN_NUMBER
+    return Wording.RANDOM_ID if is_drawn else Wording.NUMBER
 
 
 def _counts_up(one: str, other: str) -> bool:
-    if not (one.isdecimal() and other.isdecimal()) or max(len(one), len(other)) > 18:
+    if not (one.isdecimal() and other.isdecimal()) or max(len(one), len(other)) > _LONGEST_COUNTER:
         return False
     return 0 < int(other) - int(one) <= _LARGEST_COUNTER_STEP
 
 
 def _is_random(was: str, now: str) -> bool:
-    """Whether two words look like ids that somebody drew: letters and digits, of about one length."""
+    """Whether two words look like ids that somebody drew: of about one length, digits or capitals all over."""
     if min(len(was), len(now)) < _SHORTEST_ID_CHARS or abs(len(was) - len(now)) > 2:
         return False
-    return any(map(str.isdigit, was + now)) and any(map(str.isalpha, was + now))
+    if not any(map(str.isalpha, was + now)):
+        return False
+    start = common_prefix(was, now)
+    tail = common_prefix(was[start:][::-1], now[start:][::-1])
+    parts = was[start : len(was) - tail], now[start : len(now) - tail]
+    return any(map(str.isdigit, "".join(parts))) or all(map(_CAPITAL_INSIDE.search, parts))
 
 
 def _is_steady(before: str, after: str) -> bool:
-    """Whether two texts are the same but for what changes by itself: times, numbers, ids."""
-    return before == after or _CHANGING.sub("\0", before) == _CHANGING.sub("\0", after)
+    """Whether two texts are the same but for what changes by itself: times, numbers, ids.
+
+    Of long ones, whether their beginnings are.
+    """
+    if before == after:
+        return True
+    shared = max(0, common_prefix(before[::-1], after[::-1]) - _AROUND_CHARS)
+    was, now = before[: len(before) - shared], after[: len(after) - shared]
+    is_cut = max(len(was), len(now)) > _COMPARED_CHARS
+    was, now = (_CHANGING.sub("\0", text[:_COMPARED_CHARS]) for text in (was, now))
+    # The words at the cut may be torn, and not in the same place.
+    end = min(len(was), len(now)) - _AROUND_CHARS if is_cut else max(len(was), len(now))
+    return was[:end] == now[:end]
 
 
 def _otherwise(before: str, after: str, head: int, tail: int) -> Wording:
