@@ -2,8 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable
 
 import pytest
 from anthropic._streaming import SSEDecoder as AnthropicDecoder
@@ -13,6 +12,7 @@ from openai._streaming import SSEDecoder as OpenAIDecoder
 
 from foveate.wire.events import Event, EventSplitter, ListSplitter
 from foveate.wire.frames import FrameSplitter
+from tests.unit.wire.pieces import cut, cuts, frame
 
 LINES = [
     "data: ",
@@ -30,13 +30,6 @@ ENDS = ["\n", "\r", "\r\n", "\n\n", "\r\r", "\r\n\r\n"]
 TEXTS = ['{"a": "é漢😀"}', " ", "x", "\u2028", "\x0b"]
 fragments = st.sampled_from([*LINES, *ENDS, *TEXTS])
 streams = st.lists(fragments, max_size=40).map(lambda parts: "".join(parts).encode())
-cuts = st.lists(st.integers(0, 10_000), max_size=20)
-
-
-def cut(stream: bytes, at: list[int]) -> Iterator[bytes]:
-    places = sorted({0, len(stream), *(place % (len(stream) + 1) for place in at)})
-    for start, end in pairwise(places):
-        yield stream[start:end]
 
 
 def split(stream: bytes, at: list[int], most_bytes: int = 10_000) -> list[Event]:
@@ -165,16 +158,6 @@ def test_an_object_that_is_too_large_is_left_out_of_a_list() -> None:
         splitter = ListSplitter(most_bytes=30)
         found = [json.loads(item.data) for chunk in cut(stream, at) for item in splitter.feed(chunk)]
         assert found == [{"a": 1}, {"c": 2}]
-
-
-def header(name: bytes, value: bytes) -> bytes:
-    return bytes([len(name)]) + name + b"\x07" + len(value).to_bytes(2) + value
-
-
-def frame(name: bytes, payload: bytes) -> bytes:
-    headers = header(b":event-type", name) + header(b":content-type", b"application/json")
-    size = 12 + len(headers) + len(payload) + 4
-    return size.to_bytes(4) + len(headers).to_bytes(4) + b"sums" + headers + payload + b"sums"
 
 
 @settings(max_examples=50)

@@ -1,0 +1,26 @@
+"""Streams for tests, whole and in pieces."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from hypothesis import strategies as st
+
+cuts = st.lists(st.integers(0, 10_000), max_size=20)
+
+
+def cut(stream: bytes, at: list[int]) -> Iterator[bytes]:
+    """`stream` in the pieces that it falls into when it is cut at these places."""
+    places = sorted({0, len(stream), *(place % (len(stream) + 1) for place in at)})
+    for start, end in pairwise(places):
+        yield stream[start:end]
+
+
+def frame(name: bytes, payload: bytes, kind: bytes = b":event-type") -> bytes:
+    """A frame as Bedrock streams it, without real checksums."""
+    headers = _header(kind, name) + _header(b":content-type", b"application/json")
+    size = 12 + len(headers) + len(payload) + 4
+    return size.to_bytes(4) + len(headers).to_bytes(4) + b"sums" + headers + payload + b"sums"
+
+
+def _header(name: bytes, value: bytes) -> bytes:
+    return bytes([len(name)]) + name + b"\x07" + len(value).to_bytes(2) + value
