@@ -15,19 +15,24 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedBlock:
-    """One block of a message: what it is, all that the log has of it, and the text that a model reads."""
+    """One block of a message: what it is, all that the log has of it, and the text that a model reads.
+
+    `call` names the tool call that it is, or is the result of.
+    """
 
     kind: str
     said: str
     text: str
+    call: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedMessage:
-    """Blocks that one speaker said in a row."""
+    """Blocks that one speaker said in a row, as they were sent; `latest` is the one that was logged last."""
 
     role: str
     blocks: tuple[LoggedBlock, ...]
+    latest: int
 
     @property
     def opens_turn(self) -> bool:
@@ -46,6 +51,7 @@ class LoggedRequest:
     client: str
     log: str
     sequence: str
+    is_agent: bool
     model: str
     at: float
     answers_at: float
@@ -132,6 +138,7 @@ def _claude_code(log: str, lines: Sequence[Line]) -> Iterator[LoggedRequest]:
             sequence=str(path[0].get("uuid"))
             if answer[0].get("isSidechain")
             else str(answer[0].get("sessionId")),
+            is_agent=bool(answer[0].get("isSidechain")),
             model=str(answer[-1]["message"].get("model", "")),
             at=min(max(sent, default=answers_at), answers_at),
             answers_at=answers_at,
@@ -210,6 +217,7 @@ def _pi(log: str, lines: Sequence[Line]) -> Iterator[LoggedRequest]:
                     client="pi",
                     log=log,
                     sequence=log,
+                    is_agent=False,
                     model=str(said.get("model", "")),
                     at=at,
                     answers_at=at,
@@ -226,13 +234,20 @@ def _pi(log: str, lines: Sequence[Line]) -> Iterator[LoggedRequest]:
 
 
 def _messages(spoken: Iterable[tuple[str, tuple[LoggedBlock, ...]]]) -> tuple[LoggedMessage, ...]:
-    """Messages as they are sent: what one speaker says in a row is one."""
-    found: list[LoggedMessage] = []
+    """Messages as they are sent: what one speaker says in a row is one, results in the order of their calls."""
+    said: list[tuple[str, list[LoggedBlock]]] = []
     for role, blocks in spoken:
-        if found and found[-1].role == role:
-            found[-1] = replace(found[-1], blocks=found[-1].blocks + blocks)
+        if said and said[-1][0] == role:
+            said[-1][1].extend(blocks)
         elif blocks:
-            found.append(LoggedMessage(role=role, blocks=blocks))
+            said.append((role, list(blocks)))
+    found: list[LoggedMessage] = []
+    calls: dict[str, int] = {}
+    for role, logged in said:
+        sent = sorted(logged, key=lambda block: calls.get(block.call, len(calls)))
+        latest = next(at for at, block in enumerate(sent) if block is logged[-1])
+        found.append(LoggedMessage(role=role, blocks=tuple(sent), latest=latest))
+        calls = {block.call: at for at, block in enumerate(logged) if block.kind == "tool_use"}
     return tuple(found)
 
 
@@ -254,6 +269,7 @@ def _block(block: Line) -> LoggedBlock:
         kind=_KINDS.get(kind, kind),
         said=json.dumps(block, sort_keys=True),
         text=text if isinstance(text, str) else json.dumps(text, ensure_ascii=False) if text else "",
+        call=str(block.get("tool_use_id") or block.get("id") or ""),
     )
 
 
