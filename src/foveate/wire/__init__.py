@@ -2,6 +2,7 @@
 
 `read` recognises the format and reads what every request needs; `message` and `tool` read one of its parts
 when somebody looks at it, `blocks` gives all of it as a provider's cache sees it, `write` puts edits in.
+What comes back: `reply_usage` and `block_usage` read a bill, a `StreamReader` looks at a reply as it streams.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +28,24 @@ from foveate.wire.body import (
 from foveate.wire.edits import written
 from foveate.wire.marks import MEMBERS, without_marks
 from foveate.wire.shapes import Shape
+from foveate.wire.streams import StreamError, StreamReader, UsageChunkFilter
+from foveate.wire.usage import block_usage, reply_usage
 
-__all__ = ["automatic_mark", "blocks", "message", "read", "recognise", "tool", "unmarked", "write"]
+__all__ = [
+    "StreamError",
+    "StreamReader",
+    "UsageChunkFilter",
+    "automatic_mark",
+    "block_usage",
+    "blocks",
+    "message",
+    "read",
+    "recognise",
+    "reply_usage",
+    "tool",
+    "unmarked",
+    "write",
+]
 
 
 class Wire(Protocol):
