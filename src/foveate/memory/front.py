@@ -9,13 +9,13 @@ What stands there is for privacy too. So where it cannot be read, or is read as 
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any, NamedTuple
 
 import yaml
 
-from foveate.memory.doubts import meant_in_heading, mentioned, mentions, part
+from foveate.memory.doubts import among, meant_in_heading, mentioned, mentions
 from foveate.memory.gate import Gate
 from foveate.memory.outline import NO_PROPERTIES, Stamp, StampKind
 from foveate.memory.stamps import read_stamp
@@ -48,6 +48,8 @@ _TAG_KEYS = frozenset({"TAGS", "TAG", "KEYWORDS", "FILETAGS"})
 _NAMES = frozenset({"TITLE", "NAME", "ALIAS", "ALIASES"})
 # Where a privacy tag may stand among others, though these are no tags otherwise.
 _LIKE_TAG_KEYS = frozenset({"CATEGORY", "CATEGORIES", "LABEL", "LABELS", "TOPIC", "TOPICS", "GROUPS"})
+# Without and with commas; what has a sign before it is a tag of its own anyhow.
+_BETWEEN_TAGS = re.compile(r"\s+"), re.compile(r"\s*[,;]\s*|\s+(?=[#@])")
 _NO = frozenset({"false", "no", "off", "0", "n", "f"})
 _PLANNED = {kind.upper(): kind for kind in StampKind}
 
@@ -108,8 +110,7 @@ def _odd(text: str, nothing: Front, gate: Gate) -> Front:
         return _unclosed(text[opened.end() : limit], nothing, gate)
     fence = opened[1][:3]
     meant = read_front(f"{fence}\n{text[opened.end() : closed.start()]}{fence}\n", gate)
-    tags = tuple(filter(gate.is_private, meant.tags))
-    return nothing._replace(tags=tags, problems=("the front matter has an odd beginning",) if tags else ())
+    return nothing._replace(tags=tuple(filter(gate.is_private, meant.tags)))
 
 
 def _in_json(text: str, nothing: Front, gate: Gate) -> Front:
@@ -156,7 +157,6 @@ def _read(pairs: Sequence[tuple[str, Value]], said: str, bounds: Front, gate: Ga
     if mentions(said, gate) and not any(map(gate.is_private, tags)):
         tag = _meant(pairs, tags, said, gate)
         tags += [tag] if tag else []
-        problems += [f"“{tag}” in the front matter is taken for a tag"] if tag else []
     return bounds._replace(
         title=" ".join(properties.get("TITLE", "").split()),
         properties=properties,
@@ -168,17 +168,14 @@ def _read(pairs: Sequence[tuple[str, Value]], said: str, bounds: Front, gate: Ga
 
 def _meant(pairs: Sequence[tuple[str, Value]], tags: Sequence[str], said: str, gate: Gate) -> str:
     """A privacy tag that is a part of a tag, or all of another value, or is marked as one; or nothing."""
-    for tag in tags:
-        if found := part(tag, gate):
-            return found
+    if found := among(tags, gate):
+        return found
     for name, value in pairs:
         key = name.strip().upper()
-        if key not in _NAMES:
-            for text in _leaves(value):
-                if key in _LIKE_TAG_KEYS and (found := part(text, gate)):
-                    return found
-                if gate.is_private(text):
-                    return text.strip().strip(":#")
+        if key in _LIKE_TAG_KEYS and (found := among(_tags(value), gate)):
+            return found
+        if key not in _NAMES and (found := next(filter(gate.is_private, _leaves(value)), "")):
+            return found.strip().strip(":#")
     lines = (line for line in said.splitlines() if "#" in line or ":" in line)
     return next((tag for line in lines if (tag := _marked(line, gate))), "")
 
@@ -190,8 +187,12 @@ def _marked(line: str, gate: Gate) -> str:
 
 
 def _tags(value: Value) -> list[str]:
-    """Tags from a list, or from a text that has them one after the other."""
-    said = re.split(r"[,;\s]+", value) if isinstance(value, str) else _leaves(value)
+    """Tags from a list, or from a text that has them one after the other; with commas, they may have blanks."""
+    if isinstance(value, str):
+        has_commas = "," in value or ";" in value
+        said: Iterable[str] = _BETWEEN_TAGS[has_commas].split(value)
+    else:
+        said = _leaves(value)
     return [tag for each in said for tag in [each.strip().strip("#:").strip()] if tag]
 
 

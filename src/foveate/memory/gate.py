@@ -4,6 +4,7 @@ Everything that is read goes through here before anybody else can look at it. Wh
 left to every reader to skip: it is gone, its text too, so that no reader can forget to.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
@@ -59,28 +60,26 @@ class Gate:
             hidden_level = entry.level if any(map(self.is_private, entry.tags)) else None
             if hidden_level is None:
                 kept.append(entry)
-        if len(kept) == len(outline.entries):
+        if len(kept) == len(outline.entries) and not outline.private:
             return PublicOutline(outline.text, outline.entries, outline.problems)
-        pieces = [outline.text[entry.start : entry.end] for entry in kept]
-        return PublicOutline("".join(pieces), _moved(kept), ())
+        return _joined(outline, kept)
 
 
-def _moved(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries with their places in a text that has nothing but them."""
-    found, at = [], 0
+def _joined(outline: Outline, entries: Iterable[Entry]) -> PublicOutline:
+    """The entries without what is private in their content, with their places in a text of nothing else."""
+    pieces: list[str] = []
+    moved, at = [], 0
     for entry in entries:
+        first = bisect_left(outline.private, (entry.content,))
+        cuts = outline.private[first : bisect_left(outline.private, (entry.end,))]
+        ends = [entry.start, *(end for _, end in cuts)]
+        starts = [*(start for start, _ in cuts), entry.end]
+        pieces += [outline.text[start:end] for start, end in zip(ends, starts, strict=True)]
         by = at - entry.start
-        found.append(
-            msgspec.structs.replace(
-                entry,
-                start=at,
-                body=entry.body + by,
-                content=entry.content + by,
-                end=entry.end + by,
-            )
-        )
-        at += entry.end - entry.start
-    return found
+        at += sum(starts) - sum(ends)
+        start, body, content = entry.start + by, entry.body + by, entry.content + by
+        moved.append(msgspec.structs.replace(entry, start=start, body=body, content=content, end=at))
+    return PublicOutline("".join(pieces), moved, ())
 
 
 def _each(tags: Iterable[str]) -> Iterator[str]:
@@ -98,11 +97,12 @@ def folded(text: str) -> str:
     """A text as tags are compared: whatever its case, and all that looks the same is."""
     if text.isascii():
         return text.lower()
+    # A letter can be written as two characters, or in another width; to a reader it is the same.
+    text = normalize("NFKC", text)
     # Nobody sees a soft hyphen or a blank without width.
     unseen = [letter for letter in set(text) if category(letter) == "Cf"]
     seen = text.translate(dict.fromkeys(map(ord, unseen))) if unseen else text
-    # Composed, since one letter with an accent can be written as two characters.
-    return normalize("NFC", seen.casefold())
+    return normalize("NFKC", seen.casefold())
 
 
 def bare(tag: str) -> str:

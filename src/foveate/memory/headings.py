@@ -43,9 +43,9 @@ def without_priority(line: str) -> tuple[str, str]:
     return (line[found.end() :], found[1].upper()) if found else (line, "")
 
 
-def with_doubt(line: str, tags: tuple[str, ...], gate: Gate) -> tuple[tuple[str, ...], str]:
-    """The tags of a heading, also with one that only may be meant; and what to say of that."""
+def with_doubt(line: str, tags: tuple[str, ...], gate: Gate) -> tuple[str, ...]:
+    """The tags of a heading, also with one that only may be meant."""
     if not mentions(line, gate) or any(map(gate.is_private, tags)):
-        return tags, ""
+        return tags
     tag = meant_in_heading(line, gate)
-    return ((*tags, tag), f"“{tag}” is taken for a tag") if tag else (tags, "")
+    return (*tags, tag) if tag else tags

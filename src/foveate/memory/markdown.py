@@ -12,13 +12,15 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from foveate.memory.commonmark import Found, headings
-from foveate.memory.doubts import meant_in_heading, mentioned, mentions, part, private_items, said_tags
+from foveate.memory.doubts import meant_in_heading, mentioned, mentions, part, said_tags
+from foveate.memory.fences import Code
 from foveate.memory.front import read_front
 from foveate.memory.gate import Gate
 from foveate.memory.headings import with_doubt, without_priority, without_state, without_tags
 from foveate.memory.outline import NO_PROPERTIES, Entry, Outline, Stamp
 from foveate.memory.problems import Problems
 from foveate.memory.stamps import PLANNED, read_planning
+from foveate.memory.tagged import private_blocks
 
 _STATES = frozenset({"TODO", "DONE"})
 _CHECKBOX = re.compile(r"\[([ xX])\](?!\S)\s*")
@@ -40,7 +42,7 @@ _LONG_LINE_CHARS = 2000
 # Looking for links in a longer title would take a while.
 _LONG_TITLE_CHARS = 500
 
-# What would be a heading or tags if it stood elsewhere, had a blank behind its signs, or the file were Org.
+# What would be a heading if it stood elsewhere, had a blank behind its signs, or the file were Org.
 _LIKE_HEADING = re.compile(
     r"^(?:[^\S\n]|[\ufeff>]|(?:[-*+]|\d{1,9}[.)]|\[[ xX-]\]|\[\^[^\]\s]{1,60}\]:)[^\S\n])*+"
     r"(#{1,6})[^\S\n]*([^#\s].*)$"
@@ -48,14 +50,8 @@ _LIKE_HEADING = re.compile(
     r"|^([^\n]+)\n[ \t>]{0,20}(=+|-+)[ \t]*$",
     re.MULTILINE,
 )
-_LIKE_TAGS = re.compile(
-    r"^[ \t>]*(?:[-*+][ \t]+)?(#\S+(?:[ \t]+#\S+)*)[ \t]*$|^[ \t]*#\+filetags[ \t]*:(.*)$",
-    re.MULTILINE | re.IGNORECASE,
-)
 _HTML_HEADING = re.compile(r"<(/?)h[1-6](?![^\s>])", re.IGNORECASE)
 _LONGEST_HTML_CHARS = 1000
-# Ends at the next heading, whatever that is.
-_LEVEL_OF_ITEM = 7
 # At the top of a file, it is meant of all of it, whatever is behind it.
 _FIRST_WORD = re.compile(r"[\s\ufeff]*+[#＃]([^\s#]+)")
 
@@ -63,12 +59,12 @@ _FIRST_WORD = re.compile(r"[\s\ufeff]*+[#＃]([^\s#]+)")
 def parse_markdown(text: str, gate: Gate, *, name: str = "") -> Outline:
     """What a Markdown file says; `name` is its title where it has none.
 
-    Its title stands in its front matter. Where it does not, a first heading that has no other beside it is the
-    title, and what stands below it is the text of the file.
+    Its title stands in its front matter. Where it does not, or says the same, a first heading that has no other
+    beside it is the title, and what stands below it is the text of the file.
 
     Text in a fence, a quote, a list or HTML has no headings, unless they have a privacy tag. A line of tags
     counts for the heading it stands below, or at the top for the file; where it stands elsewhere and has a
-    privacy tag, for the file as well.
+    privacy tag, for the file as well. In a fence that is closed it is part of an example.
     """
     return _Reading(text, gate).outline(name)
 
@@ -110,9 +106,12 @@ class _Reading:
         self._gate = gate
         self._is_doubtful = mentions(text, gate)
         self._problems = Problems(text)
-        self._front = read_front(re.sub(r"\r(?!\n)", "\n", text) if "\r" in text else text, gate)
+        # A lone CR ends a line too. Places stay the same.
+        self._lines = re.sub(r"\r(?!\n)", "\n", text) if "\r" in text else text
+        self._front = read_front(self._lines, gate)
         self._body, self._place = _evened(text[self._front.end :])
-        self._said = said_tags(self._body, gate) if self._is_doubtful else []
+        self._code = Code.fenced(self._body) if self._is_doubtful else Code()
+        self._said = said_tags(self._body, self._code, gate) if self._is_doubtful else []
         # Those that belong to a heading, or at the top to the file.
         self._tag_lines: set[int] = set()
 
@@ -141,9 +140,22 @@ class _Reading:
             properties=self._front.properties,
             stamps=self._front.stamps + below.stamps,
         )
-        if not self._front.title and is_read and _is_titled(self._body[below.content : ends[0]], entries):
-            file, *entries = _titled(file, entries[0]), *entries[1:]
-        return Outline(self._text, [file, *entries], self._problems.told())
+        if is_read and _is_titled(self._body[below.content : ends[0]], entries):
+            title = " ".join(entries[0].title.split())
+            if not self._front.title or self._front.title == title:
+                file, *entries = _titled(file, entries[0]), *entries[1:]
+        entries = [file, *entries]
+        return Outline(self._text, entries, self._problems.told(), self._private_blocks(entries))
+
+    def _private_blocks(self, entries: Sequence[Entry]) -> list[tuple[int, int]]:
+        if not self._is_doubtful:
+            return []
+        code = Code.fenced(self._lines)
+        return [
+            block
+            for entry in entries
+            for block in private_blocks(self._lines, entry.content, entry.end, code, self._gate)
+        ]
 
     def _at(self, place: int) -> int:
         """Where in the file a place of the body is."""
@@ -155,9 +167,7 @@ class _Reading:
         below = self._below(body, end)
         tags = heading.tags + below.tags
         if self._is_doubtful:
-            tags, problem = with_doubt(found.title, tags, self._gate)
-            if problem:
-                self._problems.add(self._at(found.start), problem)
+            tags = with_doubt(found.title, tags, self._gate)
         return Entry(
             start=self._at(found.start),
             body=self._at(body),
@@ -220,40 +230,19 @@ class _Reading:
             number = bisect_right(starts, like.start()) - 1
             if number >= 0 and like.start() < found[number].body:
                 continue
-            tags, _ = with_doubt(line, _read(line, self._gate).tags, self._gate)
+            if like[3] and "#" in line:
+                # With stars it is a heading of Org, where `#` is no sign of a tag, or an item of a list.
+                line = line.replace("#", " ")
+            tags = with_doubt(line, _read(line, self._gate).tags, self._gate)
             if any(map(self._gate.is_private, tags)):
                 level = len(like[1] or like[3] or "") or (1 if like[6][0] == "=" else 2)
                 after = self._body.find("\n", like.end()) + 1 or len(self._body)
                 private.append(Found(like.start(), after, level, line.strip()))
-                reason = "what looks like a heading with a privacy tag is taken for one"
-                self._problems.add(self._at(like.start()), reason)
-        taken = {heading.start for heading in (*found, *private)}
-        for item in private_items(self._body, self._gate):
-            number = bisect_right(starts, item.start) - 1
-            is_inside = number >= 0 and item.start < found[number].body
-            if item.start not in taken and not is_inside and not _hashtags(item.text.split()):
-                after = self._body.find("\n", item.end) + 1 or len(self._body)
-                # With its tag at the end once more, where it counts whatever else the line says.
-                private.append(Found(item.start, after, _LEVEL_OF_ITEM, f"{item.text} :{item.tag}"))
-                self._problems.add(
-                    self._at(item.start), "an item of a list is taken for one with a privacy tag"
-                )
         return sorted([*found, *private])
 
     def _tags_elsewhere(self) -> tuple[str, ...]:
         """Privacy tags in lines of tags that stand neither below a heading nor at the top."""
-        found = []
-        for line in _LIKE_TAGS.finditer(self._body):
-            if line.start() in self._tag_lines or not mentions(line[0], self._gate):
-                continue
-            if tag := mentioned(line[1] or line[2], self._gate):
-                reason = "tags that stand neither at the top nor below a heading are taken for the file's"
-                self._problems.add(self._at(line.start()), reason)
-                found.append(tag)
-        for said in self._said:
-            if said.start not in self._tag_lines and not said.is_code:
-                self._problems.add(self._at(said.start), f"“{said.tag}” is taken for a tag of the file")
-                found.append(said.tag)
+        found = [said.tag for said in self._said if said.start not in self._tag_lines]
         first = _FIRST_WORD.match(self._body)
         if first and (tag := mentioned(first[1], self._gate)):
             found.append(tag)
@@ -265,8 +254,9 @@ class _Reading:
         ends = [*(tag.start() for tag in tags), len(self._body)][1:]
         for opened, end in zip(tags, ends, strict=True):
             said = self._body[opened.end() : min(end, opened.end() + _LONGEST_HTML_CHARS)]
-            if not opened[1] and mentions(said, self._gate) and (tag := meant_in_heading(said, self._gate)):
-                self._problems.add(self._at(opened.start()), f"“{tag}” is taken for a tag of the file")
+            if opened[1] or opened.start() in self._code or not mentions(said, self._gate):
+                continue
+            if tag := meant_in_heading(said, self._gate):
                 return (tag,)
         return ()
 

@@ -12,16 +12,19 @@ from typing import NamedTuple
 from orgparse.inline import to_plain_text
 from orgparse.node import parse_seq_todo
 
-from foveate.memory.doubts import alone, meant_in_heading, meant_in_property, mentioned, mentions, private_items
+from foveate.memory.doubts import alone, meant_in_heading, meant_in_property, mentioned, mentions
+from foveate.memory.fences import Code
 from foveate.memory.gate import Gate
 from foveate.memory.headings import with_doubt, without_priority, without_state, without_tags
 from foveate.memory.outline import NO_PROPERTIES, Entry, Outline, Stamp
 from foveate.memory.problems import Problems
 from foveate.memory.stamps import PLANNED, read_planning
+from foveate.memory.tagged import private_blocks
 
 _BLOCK = "src|example|export|comment"
 _NOTED = re.compile(
-    rf"^(?:(?:[^\S\r\n]|[\ufeff,])*+(\*+)[^\S\r\n]"
+    # The blank behind the stars may have been forgotten, if tags are at the end; unless the stars make it bold.
+    rf"^(?:(?:[^\S\r\n]|[\ufeff,])*+(\*+)(?:[^\S\r\n]|(?=[^\s*][^*\n]*:[ \t\r]*$))"
     rf"|[ \t\ufeff]*#\+(?:begin_({_BLOCK})(?!\S)|end_({_BLOCK})(?!\S)"
     r"|(filetags|title|todo|seq_todo|typ_todo)[ \t]*:))",
     re.MULTILINE | re.IGNORECASE,
@@ -47,8 +50,6 @@ _ANY_SETTING = re.compile(
 _ANY_PROPERTY = re.compile(r"^[ \t]*:(\S+):(?:[ \t]+(.*))?$", re.MULTILINE)
 # `#+TAGS: a b(c)` says which tags there are; like this it is meant as FILETAGS.
 _NO_CHOICE = re.compile(r":\S+:|[^\s(){}\[\]]+")
-# Ends at the next heading, whatever that is.
-_LEVEL_OF_ITEM = 1 << 30
 _BLANK_LINES = re.compile(r"(?:[ \t\r]*\n)*")
 # Its links would take a while.
 _LONG_TITLE_CHARS = 2000
@@ -72,8 +73,6 @@ class _Heading(NamedTuple):
     start: int
     after: int
     level: int
-    tag: str = ""
-    """That of a list's item, which is taken for a heading since it has a privacy tag."""
 
 
 class _Below(NamedTuple):
@@ -95,6 +94,7 @@ class _Reading:
         self._is_doubtful = mentions(text, gate)
         self._problems = Problems(text)
         self._headings: list[_Heading] = []
+        self._code: list[tuple[int, int]] = []
         self._title: list[str] = []
         self._file_tags: list[str] = []
         self._todo: list[str] = []
@@ -112,21 +112,32 @@ class _Reading:
         entries = [self._file(ends[0], name)]
         for found, end in zip(self._headings, ends[1:], strict=True):
             entries.append(self._entry(found, end, states, done))
-        return Outline(self._text, entries, self._problems.told())
+        return Outline(self._text, entries, self._problems.told(), self._private_blocks(entries))
+
+    def _private_blocks(self, entries: Iterable[Entry]) -> list[tuple[int, int]]:
+        if not self._is_doubtful:
+            return []
+        code = Code(self._code)
+        return [
+            block
+            for entry in entries
+            for block in private_blocks(self._lines, entry.content, entry.end, code, self._gate)
+        ]
 
     def _scan(self) -> None:
         """Find the headings and the settings, also those in literal blocks that turn out not to be."""
-        block = ""
+        block, opened = "", 0
         inside: list[re.Match[str]] = []
         for found in _NOTED.finditer(self._lines):
             kind = found.lastindex
             if kind == _BEGIN:
                 # Where one has begun already, that was never closed, so what is in it counts.
                 self._take(inside)
-                block, inside = found[_BEGIN].lower(), []
+                block, opened, inside = found[_BEGIN].lower(), found.start(), []
             elif kind == _END_OF_BLOCK:
                 if block == found[_END_OF_BLOCK].lower():
                     self._take_private(inside)
+                    self._code.append((opened, found.end()))
                     block, inside = "", []
             elif block:
                 inside.append(found)
@@ -145,22 +156,13 @@ class _Reading:
     def _take_private(self, noted: Iterable[re.Match[str]]) -> None:
         for found in noted if self._is_doubtful else ():
             if found.lastindex == _HEADING and self._is_meant_private(found):
-                self._problems.add(found.start(), "a heading with a privacy tag in a block is taken for one")
                 self._headings.append(_found(found))
 
     def _take_doubtful(self) -> None:
-        """Take settings anywhere that may make the file private, and items of lists that may be so."""
+        """Take settings anywhere that may make the file private."""
         for setting in _ANY_SETTING.finditer(self._lines):
             if mentions(setting[0], self._gate) and (tag := self._meant_in_setting(setting[1], setting[2])):
-                self._problems.add(setting.start(), f"“{tag}” is taken for a tag of the file")
                 self._file_tags.append(tag)
-        items = [
-            _Heading(item.start, item.start, _LEVEL_OF_ITEM, item.tag)
-            for item in private_items(self._lines, self._gate)
-        ]
-        if items:
-            taken = {heading.start for heading in self._headings}
-            self._headings = sorted([*self._headings, *(item for item in items if item.start not in taken)])
 
     def _meant_in_setting(self, key: str, value: str) -> str:
         key = key.removesuffix("+")
@@ -183,7 +185,6 @@ class _Reading:
             key, value = found[1].removesuffix("+"), (found[2] or "").strip()
             tag = meant_in_property(key, value, self._gate) or ("" if value else mentioned(key, self._gate))
             if tag:
-                self._problems.add(start + found.start(), f"“{tag}” is taken for a tag")
                 return (tag,)
         return tuple(said.tag for said in alone(self._lines[start:end], self._gate))
 
@@ -191,7 +192,7 @@ class _Reading:
         if not self._is_doubtful or _is_item(heading):
             return False
         line = self._rest(heading.end()).strip()
-        tags, _ = with_doubt(line, without_tags(line)[1], self._gate)
+        tags = with_doubt(line, without_tags(line)[1], self._gate)
         return any(map(self._gate.is_private, tags))
 
     def _rest(self, at: int) -> str:
@@ -254,10 +255,7 @@ class _Reading:
         line = self._lines[heading.after : body].strip()
         title, tags = without_tags(line)
         if self._is_doubtful:
-            tags, problem = with_doubt(line, tags, self._gate)
-            if problem:
-                self._problems.add(heading.start, problem)
-            tags += (heading.tag,) if heading.tag else self._meant_in_properties(body, end)
+            tags = with_doubt(line, tags, self._gate) + self._meant_in_properties(body, end)
         title, todo = without_state(title, states)
         title, priority = without_priority(title)
         below = self._below(body, end)

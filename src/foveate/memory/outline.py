@@ -59,6 +59,8 @@ class Outline(msgspec.Struct, frozen=True):
     entries: Sequence[Entry]
     problems: tuple[str, ...] = ()
     """In words, what could not be read as it was meant; nothing of it is lost."""
+    private: Sequence[tuple[int, int]] = ()
+    """Where text begins and ends that has a privacy tag of its own, in order, each in an entry's content."""
 
     def printed(self) -> str:
         """The text again, from the entries."""

@@ -96,8 +96,8 @@ class ContextInputs:
 
         Raises:
             BadOption: a limit that is no number of tokens, a threshold that is not from 0 to 1, a version
-                that cannot be hashed, something else where a text belongs, or tags that are no frozenset: a single text would be taken letter by
-                letter, and nothing would be private.
+                that cannot be hashed, something else where a text belongs, or tags that are no frozenset: a
+                single text would be taken letter by letter, and nothing would be private.
         """
         for name in ("agent", "format", "model"):
             check_kind(getattr(self, name), str, "a text", ("context", name))

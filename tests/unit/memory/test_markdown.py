@@ -31,11 +31,6 @@ def titles(text: str) -> list[str]:
     return [entry.title for entry in outline(text).entries[1:]]
 
 
-def is_private(text: str) -> bool:
-    """Whether nothing of a text that says `secret` can be seen."""
-    return "secret" not in GATE.admitted(outline(text)).text
-
-
 def test_headings_are_those_of_commonmark() -> None:
     text = (
         "# A\n## B ##\nC\nc\n===\n D\n---\n#\n  ### E\n\n"
@@ -266,104 +261,14 @@ def test_lines_end_with_lf_cr_or_both_and_nowhere_else(line_end: str, mark: str)
     assert content(text, 2) == f"e{line_end}"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "# A :private:\nsecret",
-        "# A #Private\n## B\nsecret",
-        "A :@personal:\n---\nsecret",
-        "# A:private:\nsecret",
-        "# A :private\nsecret",
-        "# A :pri\u00advate:\nsecret",
-        "# A :x:private\u200b:\nsecret",
-        "# A #\u200bprivate\nsecret",
-        "# A\n#pri\u00advate\nsecret",
-        "---\ntags: [pri\u200bvate]\n---\nsecret",
-        "# A #private first\nsecret",
-        "# A #private/bank\nsecret",
-        "# A {.private}\nsecret",
-        "# A\n#private\nsecret",
-        "# A\n\n#work #Private\n\nsecret",
-        "# A\nTags: work, private\n\nsecret",
-        "Title: A\n**Tags:** private\n\nsecret\n# B\nsecret",
-        "#private\nsecret\n# A\nsecret",
-        "# A secret\n#private\n---\nsecret",
-        "secret\n# A\nsecret\n## B\nsecret\n\n#work #private\n",
-        "```\n# A :private:\n```\nsecret",
-        "```\nA :private:\n===\nsecret",
-        "~~~\n# A #private\nsecret",
-        "> # A :private:\n> secret",
-        "- # A :private:\n  secret",
-        "<div>\n# A :private:\nsecret",
-        "    # A :private:\n\nsecret",
-        "#A :private:\nsecret",
-        "* A :private:\nsecret",
-        "** A :private:\nsecret\n",
-        "secret\n#+FILETAGS: :private:\n",
-        "\ufeff# A :private:\nsecret",
-        "secret\n<h1>A :private:</h1>\nsecret",
-        "secret\n<H2 class=x>\nA #private\n</H2>\nsecret",
-        "- [ ] secret #private\n",
-        "# A\n- [x] secret #private 2026-01-02\n",
-        "# A\n* secret :private:\n  - secret\n- secret\n",
-        "# A\n> 1) secret #work #private.\n",
-        "# A\n- secret (#private)\n",
-        "# A\n- secret **#private**\n",
-        "x\r# A :private:\rsecret",
-        *(f"x\n{before}# A :private:\nsecret" for before in ("- [ ] ", "- > ", "\x0c", "\x0b", "\ufeff")),
-        "# x\n##\u00a0A :private:\nsecret",
-        "# A ：private：\nsecret",
-        "# A : private :\nsecret",
-        "# A ＃private\nsecret",
-        "# Doctor @personal\nsecret",
-        "- secret @personal @phone\n",
-        "# A\n:private:\nsecret",
-        "# A\n@personal\nsecret",
-        "secret\n# A\nsecret\n## B\nx\n\n@personal\n",
-        "secret\n\nx\n\nTags: #private #health\n",
-        "# A\nsecret\n# B\nx\n\n**Tags:**\n\n- work\n- private\n",
-        "secret\n\n- x\n  tags:: private\n",
-        "secret\n\nx [tags:: a, private] y\n",
-        "filetags:: :private:\n\nsecret",
-        "#private my diary\nsecret\n# A\nsecret",
-        "%% #private %%\n# A\nsecret\n# B\nsecret",
-        "<!-- tags: private -->\n# A\nsecret\n# B\nsecret",
-        "# A\nsecret\n\n```\nTags: private\n",
-    ],
-)
-def test_what_may_be_meant_as_private_is(text: str) -> None:
-    assert is_private(text)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_heading_that_says_the_title_of_the_front_matter_again_is_no_node_beside_the_file(end: str) -> None:
+    text = "---\ntitle: Tea time\ntags: a\n---\n\n# Tea  time :b:\n#c\nText\n## Green\n".replace("\n", end)
+    file, below = outline(text).entries
 
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "# A private talk\nsecret",
-        "# [A](https://x.example/private)\nsecret",
-        "# A #privateer :private-key:\nsecret",
-        "# A\nsecret that is #private in a sentence",
-        "# A\n- secret that is #private in a sentence\n- private: x\n- [Private](#private)\n",
-        "# A\nsecret #private",
-        "# A\n- x #private\n\n###### B\nsecret",
-        "<h1>A private talk</h1>\nsecret",
-        "<hr>\nsecret :private:\n",
-        "# A\n```python\ndef private(): # secret\n```\n",
-        "# A :private:\nx\n# B\nsecret",
-        "# A\nx\n\n```yaml\ntags: private\n:private:\n```\nsecret",
-        "# A\nx\n\nOf tags: private is one\n\nsecret to me@personal.example",
-        "x\n# A\nTags: private\n\n# B\nsecret",
-        "x\n# A\n:private:\n@personal\n# B\nsecret",
-        "x\n## :private:\nx\n## B\nsecret",
-    ],
-)
-def test_what_only_has_the_word_is_not_private(text: str) -> None:
-    assert not is_private(text)
-
-
-def test_a_private_item_hides_what_follows_it_up_to_the_next_heading() -> None:
-    seen = GATE.admitted(outline("# A\nfirst\n- one\n- two #private\n  more\n- three\n## B\nlast\n"))
-
-    assert seen.text == "# A\nfirst\n- one\n## B\nlast\n"
+    assert (" ".join(file.title.split()), file.tags, below.title) == ("Tea time", ("a", "b", "c"), "Green")
+    assert content(text, 0) == f"Text{end}"
+    assert [entry.level for entry in outline("---\ntitle: Tea\n---\n# Tea\n# Tea\n").entries] == [0, 1, 1]
 
 
 def test_what_only_looks_like_a_heading_ends_where_a_real_one_begins() -> None:

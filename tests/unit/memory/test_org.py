@@ -248,6 +248,12 @@ def test_lines_end_with_lf_cr_or_both_and_nowhere_else(line_end: str, mark: str)
         "* A\n- [ ] secret @personal\n",
         "* A\n@personal\nsecret",
         "#private\nsecret\n* A\nsecret",
+        "*A :private:\nsecret",
+        "* x\n**A :work:private: \nsecret",
+        "* A :ｐｒｉｖａｔｅ:\nsecret",
+        "* https://x.example/a:private:\nsecret",
+        "* A\n- LATER secret :private: and more\n",
+        "* A\nsecret #private\nsecret\n",
     ],
 )
 def test_what_may_be_meant_as_private_is(text: str) -> None:
@@ -269,6 +275,12 @@ def test_what_may_be_meant_as_private_is(text: str) -> None:
         "* A\n@personal\n* B\nsecret",
         "* Write to me@personal.example\nsecret",
         "#+TITLE: On private: a secret\nsecret",
+        "* https://x.example/page#private\nsecret",
+        "* See [[#private]] and [[file:a.org::#private][it]]\nsecret",
+        "* The flag =:private:= or ~#private~\nsecret",
+        "*A* is bold :private:\nsecret",
+        "* A\n#+begin_src css\n#private { secret }\n- a #private\n#+end_src\n",
+        "* A\nx #private\n\nsecret",
     ],
 )
 def test_what_only_has_the_word_is_not_private(text: str) -> None:
@@ -331,14 +343,10 @@ def test_what_is_named_or_offered_as_private_is_not(text: str) -> None:
     assert not is_private(text)
 
 
-def test_a_private_item_hides_what_follows_it_up_to_the_next_heading() -> None:
+def test_a_private_item_hides_what_stands_below_it_and_nothing_else() -> None:
     seen = GATE.admitted(outline("* A\nfirst\n- one\n- two :private:\n  more\n- three\n** B\nlast\n"))
 
-    assert seen.text == "* A\nfirst\n- one\n** B\nlast\n"
-
-
-def test_a_tag_that_was_glued_wrongly_is_told() -> None:
-    assert outline("x\n* A :private\n").problems == ("line 2: “private” is taken for a tag",)
+    assert seen.text == "* A\nfirst\n- one\n- three\n** B\nlast\n"
 
 
 def test_privacy_tags_are_those_of_the_gate() -> None:

@@ -1,0 +1,103 @@
+"""Paragraphs and items of lists with a privacy tag in them, which note apps take for a tag of just these."""
+
+import re
+from collections.abc import Iterator
+
+from foveate.memory.doubts import at_tag, mentions, part, said_itself
+from foveate.memory.fences import Code
+from foveate.memory.gate import Gate, folded
+
+_WITH_MARK = re.compile(r"^[^\n#＃@＠:：]*+[#＃@＠:：].*$", re.MULTILINE)
+_MARKED = re.compile(r"[:#：＃]([^\s:#：＃]+)")
+_ITEM = re.compile(r"[ \t>]*(?:[-+*]|\d{1,9}[.)])[ \t]+(?=\S)")
+_TASK = re.compile(
+    r"(?:\[[ xX/-]\]|TODO|DONE|LATER|NOW|DOING|NEXT|WAIT|WAITING|HOLD|STARTED|IN-PROGRESS|CANCELL?ED)(?!\S)"
+)
+_INDENT = re.compile(r"[ \t>]*")
+# Settings, drawers, rows of a table: lines that are no part of a paragraph.
+_OF_ITSELF = re.compile(r"[ \t>]*(?:\||#\+|:\S+:(?!\S))")
+_BETWEEN_WORDS = re.compile(r"[\s|]+")
+_OPENING = "(*_~[{\"'"
+
+
+def private_blocks(text: str, start: int, end: int, code: Code, gate: Gate) -> Iterator[tuple[int, int]]:
+    """Where the blocks between these places begin and end that have a privacy tag in them.
+
+    In running text `#private` and `@personal` count. At the end of an item of a list, and anywhere in a task,
+    `:private:` does as well. With an item goes what stands below it; of a table it is the row.
+    """
+    if start >= end or not mentions(text[start:end], gate):
+        return
+    for line in _WITH_MARK.finditer(text, start, end):
+        if line.start() < start or not mentions(line[0], gate) or line.start() in code:
+            continue
+        if _is_meant(said_itself(line[0]), gate):
+            begin = _begin(text, line.start(), start, code)
+            start = _end(text, begin, line.end(), end, code)
+            yield begin, start
+
+
+def _is_meant(line: str, gate: Gate) -> bool:
+    item = _ITEM.match(line)
+    is_task = bool(item and _TASK.match(line, item.end()))
+    # From the end on, until there is a word that is no tag.
+    is_ending = bool(item)
+    for word in reversed(_BETWEEN_WORDS.split(line.strip())):
+        bare = folded(word).lstrip(_OPENING)
+        has_sign = bare[:1] in ("#", "@")
+        has_colon = bare[:1] == ":" or (bare[-1:] == ":" and bare.count(":") > 1)
+        counts = has_sign or (has_colon and (is_ending or is_task))
+        if counts and (at_tag(word, gate) or any(part(each[1], gate) for each in _MARKED.finditer(word))):
+            return True
+        is_ending = is_ending and (has_sign or has_colon)
+    return False
+
+
+def _begin(text: str, at: int, floor: int, code: Code) -> int:
+    """Where the block of the line begins that begins here."""
+    while at > floor and not _ITEM.match(text, at) and not _OF_ITSELF.match(text, at):
+        above = text.rfind("\n", floor, at - 1) + 1 or floor
+        if _is_blank(text[above:at]) or above in code or _OF_ITSELF.match(text, above):
+            break
+        at = above
+    return at
+
+
+def _end(text: str, begin: int, at: int, last: int, code: Code) -> int:
+    """Where the block ends that begins there and goes on at least to here."""
+    at = _after(text, at, last)
+    if _OF_ITSELF.match(text, begin):
+        return at
+    item, end, has_gap = _ITEM.match(text, begin), at, False
+    while at < last:
+        after = _after(text, at, last)
+        if _is_blank(text[at:after]):
+            has_gap = True
+        elif has_gap if not item else not _is_below(text, at, _indent(text, begin), has_gap):
+            break
+        else:
+            closed = code.end(at)
+            after = _after(text, closed, last) if closed is not None else after
+            end, has_gap = after, False
+        at = after
+    return end
+
+
+def _is_below(text: str, at: int, indent: int, has_gap: bool) -> bool:
+    """Whether a line belongs to an item above it: it is further in, or goes on with its text."""
+    return _indent(text, at) > indent or not (has_gap or _ITEM.match(text, at))
+
+
+def _indent(text: str, at: int) -> int:
+    found = _INDENT.match(text, at)
+    return len(found[0].expandtabs(4)) if found else 0
+
+
+def _is_blank(line: str) -> bool:
+    return not line.strip(" \t\r\n>")
+
+
+def _after(text: str, at: int, last: int) -> int:
+    """Where the line behind this one begins."""
+    end = text.find("\n", at, last)
+    return last if end < 0 else end + 1
