@@ -30,6 +30,31 @@ def notes(root: Path) -> Path:
     return root / "examples" / "notes"
 
 
+LEFT_OUT = "foveate: something is tagged private, or may be meant to be, and is left out\n"
+
+
+@pytest.mark.parametrize("command", ["render", "query", "outline"])
+def test_that_something_is_left_out_is_told_but_not_what_where_or_how_much(
+    run: Any, tmp_path: Path, command: str
+) -> None:
+    """Items with a tag in them were gone without a word."""
+    note = tmp_path / "week.md"
+    outcomes = []
+    for private in ("", "- [ ] Set the repo #private on the forge\n", "- a #private\n- b #private\n"):
+        note.write_text(f"# Week\n\n{private}- public\n", encoding="utf-8")
+        outcomes.append(
+            (run("memory", command, note).err, json.loads(run("memory", command, note, "--json").out))
+        )
+    (before, bare), (one, said), (two, _) = outcomes
+
+    assert LEFT_OUT not in before
+    assert one.startswith(LEFT_OUT)
+    assert one == two
+    assert "week" not in one
+    assert "forge" not in one
+    assert (bare["private_left_out"], said["private_left_out"], said["problems"]) == (False, True, [])
+
+
 def private_words(shown: str) -> list[str]:
     public = shown.replace("and a shed that leaks", "")
     return [word for word in PRIVATE if word in public]
@@ -46,7 +71,7 @@ def test_the_focus_is_shown_whole_with_what_it_stands_in_and_the_rest_in_outline
     assert foveate.count(outcome.out.rstrip("\n")).tokens <= 150
     assert outcome.err.startswith("foveate: ")
     assert " of 150 tokens, gpt-4o, exact; of " in outcome.err
-    assert outcome.err.count("\n") == 1
+    assert outcome.err.count("\n") == 2, "that something is left out, and how long it is"
 
 
 def test_what_matches_a_query_is_shown_whole(run: Any, notes: Path) -> None:
@@ -161,7 +186,7 @@ def test_a_query_prints_a_line_a_node(run: Any, notes: Path) -> None:
         "spring-sowing  TODO  Plan the spring sowing  :garden:project:  garden.org\n",
         outcome.err,
     )
-    assert outcome.err.startswith("foveate: 2 of ")
+    assert outcome.err.startswith(f"{LEFT_OUT}foveate: 2 of ")
 
 
 def test_a_node_that_is_found_is_told_with_its_dates(run: Any, notes: Path) -> None:
@@ -188,7 +213,7 @@ def test_an_outline_is_the_tree_with_ids_and_what_each_file_holds(run: Any, note
     outcome = run("memory", "outline", notes)
     lines = outcome.out.splitlines()
 
-    assert (outcome.code, outcome.err) == (0, "")
+    assert (outcome.code, outcome.err) == (0, LEFT_OUT)
     assert "  Beds  <<beds>>" in lines
     assert "    Roses  <<roses>>" in lines
     assert "  TODO [#A] Mend the glasshouse  <<glasshouse>>  :project:" in lines

@@ -218,6 +218,8 @@ def _note_problems(memory: "Memory") -> None:
         screen.print_note(str(problem))
     if len(problems) > _MOST_PROBLEMS:
         screen.print_note(f"… and {len(problems) - _MOST_PROBLEMS:,} more; --json tells all")
+    if memory.has_private:
+        screen.print_note("something is tagged private, or may be meant to be, and is left out")
     if not memory.nodes:
         screen.print_note("the memory is empty: there are no Org or Markdown notes that may be shown")
 
@@ -225,7 +227,11 @@ def _note_problems(memory: "Memory") -> None:
 def _state(memory: "Memory", failures: Iterable[UnreadableInput]) -> dict[str, object]:
     """What every JSON object says of the memory it is of."""
     missing = [{"path": failure.source, "reason": failure.reason} for failure in failures]
-    return {"version": memory.version, "problems": missing + [asdict(problem) for problem in memory.problems]}
+    return {
+        "version": memory.version,
+        "problems": missing + [asdict(problem) for problem in memory.problems],
+        "private_left_out": memory.has_private,
+    }
 
 
 def _as_shown(text: str) -> str:

@@ -31,8 +31,8 @@ def summary(view: View, *, model: str, nodes: int) -> str:
         for level, word in ((Level.FULL, "full"), (Level.EXCERPT, "excerpt"), (Level.TITLE, "title"))
         if level in levels
     )
-    hidden = f"{nodes - len(levels):,} hidden"
-    return f"{tokens}, {model}, {trust}; of {nodes:,} nodes {f'{shown}, ' if shown else ''}{hidden}"
+    others = f"{nodes - len(levels):,} not shown"
+    return f"{tokens}, {model}, {trust}; of {nodes:,} nodes {f'{shown}, ' if shown else ''}{others}"
 
 
 def view_object(view: View, *, model: str, focus: str | None) -> dict[str, object]:

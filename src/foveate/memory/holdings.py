@@ -34,6 +34,8 @@ class Content:
     """A digest of what the file says by now, where that is only half of something."""
     fault: str = ""
     """Why what it says by now cannot be read."""
+    has_private: bool = False
+    """Something in it may not be seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Holdings:
     documents: tuple[Document, ...] = ()
     problems: tuple[Problem, ...] = ()
     version: str = ""
+    has_private: bool = False
+    """Something in the files may not be seen; not where, nor how much."""
 
 
 def after(before: Holdings, files: Mapping[str, File], found: tuple[Problem, ...]) -> tuple[Holdings, Changes]:
@@ -104,6 +108,7 @@ def after(before: Holdings, files: Mapping[str, File], found: tuple[Problem, ...
         documents=tuple(sorted((each.document for each in grown.values()), key=lambda each: each.key)),
         problems=tuple(sorted([*found, *_problems(new, grown, nodes)], key=lambda each: each.path)),
         version=_version(new.values()),
+        has_private=any(content.has_private for content in new.values()),
     )
     changes = Changes(
         read=tuple(path for path in changed if path in grown and path in stale),

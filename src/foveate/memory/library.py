@@ -112,13 +112,14 @@ class Library:
     def _content(self, text: str | NotText, digest: bytes, known: Content, path: str) -> Content:
         if isinstance(text, str):
             outline = self._gate.admitted(parse(text, self._gate, path=shown(path)))
-            return replace(known, digest=digest, outline=outline, newer=b"", fault="")
+            has_private = len(outline.text) < len(text)
+            return replace(known, digest=digest, outline=outline, newer=b"", fault="", has_private=has_private)
         fault = f"is not UTF-8 (byte {text.at_byte:,})"
         if text.is_cut_off and known.outline and known.newer != digest:
             return replace(known, newer=digest, fault=fault)
         # Once it is seen a second time it is not being written any more. To go on with what was there before
         # could show what is private by now.
-        return replace(known, digest=digest, outline=None, newer=b"", fault=fault)
+        return replace(known, digest=digest, outline=None, newer=b"", fault=fault, has_private=False)
 
 
 def _meant(path: StrPath) -> str:

@@ -124,6 +124,11 @@ class Memory:
         return self._gate.is_private(tag)
 
     @property
+    def has_private(self) -> bool:
+        """Whether something in its files has such a tag, or may be meant to have one, and so is not in it."""
+        return self._now.held.has_private
+
+    @property
     def semantic_threshold(self) -> float:
         """How similar a node is that is shown for that: what the environment says now.
 

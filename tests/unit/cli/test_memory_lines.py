@@ -56,13 +56,13 @@ def view(count: TokenCount, limit_tokens: int | None = 100, levels: tuple[Level,
     [
         (
             view(TokenCount(1990, True, 1990), 2000, (Level.FULL, Level.TITLE, Level.TITLE, Level.EXCERPT)),
-            "1,990 of 2,000 tokens, gpt-4o, exact; of 1,234 nodes 1 full, 1 excerpt, 2 title, 1,230 hidden",
+            "1,990 of 2,000 tokens, gpt-4o, exact; of 1,234 nodes 1 full, 1 excerpt, 2 title, 1,230 not shown",
         ),
         (
             view(TokenCount(90, False, 99), 100, (Level.TITLE,)),
-            "~90 of 100 tokens, gpt-4o, estimated, at most 99; of 1,234 nodes 1 title, 1,233 hidden",
+            "~90 of 100 tokens, gpt-4o, estimated, at most 99; of 1,234 nodes 1 title, 1,233 not shown",
         ),
-        (view(TokenCount(0, True, 0), None), "0 tokens, gpt-4o, exact; of 1,234 nodes 1,234 hidden"),
+        (view(TokenCount(0, True, 0), None), "0 tokens, gpt-4o, exact; of 1,234 nodes 1,234 not shown"),
     ],
     ids=["exact", "estimated", "no limit"],
 )
