@@ -248,6 +248,7 @@ def test_the_later_numbers_of_anthropic_win_but_a_zero_unsays_nothing() -> None:
     emptied = {"input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 7}
 
     assert usage({"input_tokens": 4}, grown) == CacheUsage(uncached=40, read=900)
+    assert usage(START_USAGE, {"input_tokens": 5, "cache_read_input_tokens": None}).read == 90
     assert usage({"input_tokens": 0, "output_tokens": 0}, grown) == CacheUsage(uncached=40, read=900)
     assert usage(START_USAGE, emptied) == WRITTEN
     assert usage({"input_tokens": 4}, {"output_tokens": 9, "iterations": [

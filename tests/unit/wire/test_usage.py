@@ -290,18 +290,54 @@ def test_any_numbers_are_read_into_a_usage_that_can_be(spoken: Format, numbers: 
 @settings(max_examples=150)
 @given(
     prompt=st.integers(0, 1_000),
+    output=st.integers(0, 1_000),
     cached=st.integers(0, 2_000),
     written=st.integers(0, 2_000),
-    odd=st.sampled_from([None, "7", -3, 1.5, True, [], {}]),
+    reasoning=st.integers(0, 2_000),
 )
-def test_the_parts_of_an_input_are_never_more_than_it(prompt: int, cached: int, written: int, odd: Any) -> None:
+def test_the_parts_of_a_number_are_never_more_than_it(
+    prompt: int, output: int, cached: int, written: int, reasoning: int
+) -> None:
     details = {"cached_tokens": cached, "cache_write_tokens": written}
-    for spoken, names in (
-        (Format.CHAT, ("prompt_tokens", "prompt_tokens_details", "completion_tokens")),
-        (Format.RESPONSES, ("input_tokens", "input_tokens_details", "output_tokens")),
+    said = {"reasoning_tokens": reasoning}
+    for spoken, numbers in (
+        (
+            Format.CHAT,
+            {
+                "prompt_tokens": prompt,
+                "prompt_tokens_details": details,
+                "completion_tokens": output,
+                "completion_tokens_details": said,
+            },
+        ),
+        (
+            Format.RESPONSES,
+            {
+                "input_tokens": prompt,
+                "input_tokens_details": details,
+                "output_tokens": output,
+                "output_tokens_details": said,
+            },
+        ),
     ):
-        usage = read(spoken, dict(zip(names, (prompt, details, odd), strict=True)))
+        usage = read(spoken, numbers)
 
         assert usage.cache.input_tokens == prompt
         assert usage.cache.read == min(cached, prompt)
-        assert usage.output_tokens == 0
+        assert usage.cache.written_5m == min(written, prompt - usage.cache.read)
+        assert usage.cache.uncached >= 0
+        assert (usage.output_tokens, usage.reasoning_tokens) == (output, min(reasoning, output))
+
+
+@pytest.mark.parametrize("odd", [None, "7", -3, 1.5, True, [], {}, 10**17])
+def test_a_number_that_cannot_be_is_none_and_the_total_helps(odd: Any) -> None:
+    chat = {"prompt_tokens": odd, "completion_tokens": 4, "prompt_tokens_details": odd}
+    responses = {"input_tokens": 9, "output_tokens": odd, "input_tokens_details": {"cached_tokens": odd}}
+
+    assert read(Format.CHAT, chat).cache == CacheUsage()
+    assert read(Format.CHAT, {**chat, "total_tokens": 10}).cache == CacheUsage(uncached=6)
+    assert read(Format.RESPONSES, responses).output_tokens == 0
+    assert read(Format.RESPONSES, {**responses, "total_tokens": 10}).output_tokens == 1
+    assert read(Format.RESPONSES, responses).cache == CacheUsage(uncached=9)
+    assert read(Format.ANTHROPIC, {"input_tokens": 9, "output_tokens": odd}).cache == CacheUsage(uncached=9)
+    assert read(Format.CHAT, {"prompt_tokens": 9.0}).cache == CacheUsage(uncached=9)
