@@ -197,7 +197,7 @@ _LINE_ENDS = ("\n", "\n", "\n", "\n\n", "\r\n", "\r", "", "\u2028", "\x0c", "\x8
 _ODD_LINES = (
     "", " ", "\t", "text", "text :private:", "\ufeff", "\0", "\ud800", "é", "---", "===", "```", "~~~",
     "> quote", "    code", "- item", "<div>", "<!--", "-->", "* Star", "# Hash", "DEADLINE: <2026-02-31 Tue>",
-    ":END:", "#private", ":a::private:",
+    ":END:", "#private", ":a::private:", "text #private", "- item #private", "  - below", "| row | #private |",
 )  # fmt: skip
 _ORG_LINES = (
     "* One", "** Two :a:b:", "*** TODO [#A] Three :private:", "* DONE Four [1/3]", "*", "**bold**", "* ",

@@ -34,6 +34,12 @@ def check(outline: Outline, text: str) -> None:
     assert all(before.end == after.start for before, after in pairwise(outline.entries))
     assert all(entry.start <= entry.body <= entry.content <= entry.end for entry in outline.entries)
     assert all(entry.level >= 1 for entry in rest)
+    assert all(start < end for start, end in outline.private)
+    assert all(before[1] <= after[0] for before, after in pairwise(outline.private))
+    assert all(
+        any(entry.content <= start and end <= entry.end for entry in outline.entries)
+        for start, end in outline.private
+    )
 
 
 @settings(max_examples=600)
@@ -187,6 +193,8 @@ _KILLERS = {
     "half properties": "* private\n" + ":a" * (_LONG // 2) + "x\n",
     "settings": "#+KEYWORDS: privately\n" * (_LONG // 22),
     "private items": "- [ ] a #private\n" * (_LONG // 17),
+    "private paragraphs": "a #private\n" * (_LONG // 11) + "\n\n" + "b\n" * (_LONG // 4) + "c #private\n",
+    "ticks and links": "private #" + "` `` [[ a:// b=' =c " * (_LONG // 20),
     "an item of tags": "- " + "#privately " * (_LONG // 11) + "\n- " + "#private:" * (_LONG // 9),
     "HTML headings": "<h1>:private\n" * (_LONG // 13),
     "half HTML headings": "private <h1" * (_LONG // 11),
