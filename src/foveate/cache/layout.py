@@ -11,7 +11,7 @@ turn brings many blocks, one mark has to stand near the entry that is known to b
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, combinations, pairwise
 from typing import NamedTuple
 
@@ -52,36 +52,32 @@ def layout(
     """The marks to add to `prompt`, sent at `now`, where `cache` is what is known to be kept."""
     if rules.caching not in (Caching.MARKS, Caching.BOTH):
         return ()
-    own = [_Place(at, _is_long(piece.mark, rules)) for at, piece in enumerate(prompt.pieces) if piece.mark]
+    own = _own(prompt, rules)
     free = rules.most_marks - len(own)
     if free <= 0 or not prompt.pieces:
         return ()
     sums = _Sums(prompt, rules, cache, chances, now)
-    candidates = [at for at in _candidates(prompt, sums, options) if not prompt.pieces[at].mark]
+    taken = {place.at for place in own}
+    candidates = [at for at in _candidates(prompt, sums, options) if at not in taken]
     best = _best(sums, own, candidates, free, _lifetimes(rules, options))
     return tuple(_mark(prompt, sums, place, rules) for place in best)
+
+
+def _own(prompt: CachedPrompt, rules: Rules) -> list["_Place"]:
+    """The client's own marks, and the one that some providers put at the end by themselves."""
+    own = [_Place(at, _is_long(piece.mark, rules)) for at, piece in enumerate(prompt.pieces) if piece.mark]
+    last = len(prompt.pieces) - 1
+    is_implicit = rules.caching is Caching.BOTH and not prompt.only_marked
+    return [*own, _Place(last, False)] if is_implicit and not (own and own[-1].at == last) else own
 
 
 def marked(prompt: CachedPrompt, marks: Sequence[Mark]) -> CachedPrompt:
     """`prompt` as it is after `marks` were written into it."""
     wanted = {mark.place: mark.ttl for mark in marks}
     pieces = (
-        piece if piece.place is None or piece.place not in wanted else _with_mark(piece, wanted[piece.place])
-        for piece in prompt.pieces
+        replace(piece, mark=wanted[piece.place]) if piece.place in wanted else piece for piece in prompt.pieces
     )
-    return CachedPrompt(model=prompt.model, pieces=tuple(pieces), settings=prompt.settings)
-
-
-def _with_mark(piece: Piece, ttl: Ttl | None) -> Piece:
-    return Piece(
-        digest=piece.digest,
-        tokens=piece.tokens,
-        kind=piece.kind,
-        area=piece.area,
-        place=piece.place,
-        mark=ttl,
-        markable=piece.markable,
-    )
+    return replace(prompt, pieces=tuple(pieces))
 
 
 class _Place(NamedTuple):
@@ -176,10 +172,11 @@ def _is_long(ttl: Ttl | None, rules: Rules) -> bool:
 
 
 def _lifetimes(rules: Rules, options: LayoutOptions) -> tuple[bool, ...]:
-    """Which of long-lived and short-lived marks may be set."""
+    """Which of short-lived and long-lived marks may be set; where a request has one time for all, the short."""
     if options.ttl is not None:
         return (_is_long(options.ttl, rules),)
-    return (False, True) if options.long_ttl and len(rules.ttls) > 1 else (False,)
+    chosen = options.long_ttl and len(rules.ttls) > 1 and rules.caching is Caching.MARKS
+    return (False, True) if chosen else (False,)
 
 
 def _candidates(prompt: CachedPrompt, sums: _Sums, options: LayoutOptions) -> list[int]:

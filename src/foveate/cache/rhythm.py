@@ -22,6 +22,7 @@ class _Prior(TypedDict):
     weight_gaps: float
     most_agent_gaps: float
     fading: float
+    few_gaps: float
     rewritten_history: float
     rewritten_system: float
     patience: float
@@ -59,40 +60,49 @@ class Rhythm:
             return self
         return Rhythm(tuple(count * most / total for count in self.counts))
 
+    def longer(self, seconds: float) -> float:
+        """How many gaps were longer; between two edges, by the logarithm of time."""
+        left, below = sum(self.counts), _SHORTEST_SECONDS
+        for edge, count in zip(_prior()["edges_seconds"], self.counts, strict=False):
+            if seconds < edge:
+                return left - count * math.log(max(seconds, below) / below) / math.log(edge / below)
+            left -= count
+            below = edge
+        return left
+
 
 SILENT = Rhythm()
 
 
+@cache
+def _recorded() -> Rhythm:
+    prior = _prior()
+    return Rhythm(tuple(share * prior["weight_gaps"] for share in prior["shares"]))
+
+
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When the next request can be expected, as the share of gaps up to each length."""
+    """When the next request can be expected, by gaps like those of `rhythm`."""
 
     rhythm: Rhythm
 
     def chance(self, after_seconds: float, until_seconds: float) -> float:
-        """How likely it comes by `until_seconds`, where it has not come by `after_seconds`."""
-        beyond = 1 - self._share(after_seconds)
-        if beyond <= 0 or until_seconds <= after_seconds:
-            return 0.0
-        return (self._share(until_seconds) - self._share(after_seconds)) / beyond
+        """How likely it comes by `until_seconds`, where it has not come by `after_seconds`.
 
-    def _share(self, seconds: float) -> float:
-        """The share of gaps that are not longer, straight over the logarithm of time between edges."""
-        counts, total, below, passed = self.rhythm.counts, sum(self.rhythm.counts), _SHORTEST_SECONDS, 0.0
-        for edge, count in zip(_prior()["edges_seconds"], counts, strict=False):
-            if seconds < edge:
-                part = math.log(max(seconds, below) / below) / math.log(edge / below)
-                return (passed + count * part) / total
-            passed += count
-            below = edge
-        return passed / total
+        Where hardly a gap was ever so long, recorded agents weigh as much as a few of them: that one came back
+        after two hours once is no rule.
+        """
+        if until_seconds <= after_seconds:
+            return 0.0
+        few = _prior()["few_gaps"]
+        beyond, later = self.rhythm.longer(after_seconds), self.rhythm.longer(until_seconds)
+        usual = 1 - _recorded().longer(until_seconds) / _recorded().longer(after_seconds)
+        return (beyond - later + few * usual) / (beyond + few)
 
 
 def forecast(session: Rhythm = SILENT, agent: Rhythm = SILENT) -> Forecast:
     """What the session's own gaps, its agent's, and those of recorded agents let one expect, in this order."""
-    prior = _prior()
-    recorded = Rhythm(tuple(share * prior["weight_gaps"] for share in prior["shares"]))
-    return Forecast(recorded.joined(agent.scaled(prior["most_agent_gaps"])).joined(session))
+    return Forecast(_recorded().joined(agent.scaled(_prior()["most_agent_gaps"])).joined(session))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from foveate.cli import assemble, count, memory, sandbox, screen
+from foveate.cli import assemble, count, explain, memory, sandbox, screen
 from foveate.cli.exits import exit_code
 from foveate.errors import UnwritableOutput
 
@@ -41,6 +41,7 @@ def _options(
 app.command("count")(count.command)
 app.command("assemble")(assemble.command)
 app.add_typer(memory.app)
+app.command("explain")(explain.command)
 app.command("sandbox")(sandbox.command)
 
 
