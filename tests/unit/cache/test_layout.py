@@ -132,6 +132,14 @@ def test_models_that_cache_by_themselves_or_not_at_all_get_no_marks() -> None:
         assert marks(prompt(*opening(), *turns(5_000), model=model)) == []
 
 
+def test_a_model_that_marks_the_end_itself_gets_what_is_stable_marked_and_no_more_than_four() -> None:
+    row = prompt(*opening(), *turns(5_000), model="gpt-5.6")
+    found = marks(row)
+    assert len(row.pieces) - 1 not in ends(row, found)
+    assert 1 in ends(row, found)
+    assert len(found) <= 3
+
+
 def test_every_mark_says_why_it_is_there() -> None:
     row = prompt(*opening(), *turns(500))
     assert all(mark.reason and mark.saved_tokens for mark in marks(row))

@@ -1,0 +1,30 @@
+"""The cache key of a session, for providers that find a warm machine by one and not by marks."""
+
+from blake3 import blake3
+
+from foveate.cache.rules import Rules
+from foveate.values import Request, SetParameter
+from foveate.wire.body import fields
+
+_KEY_BYTES = 16
+
+
+def key_of(session: str) -> str:
+    """A session's key: the same for all its requests, and nothing that could be read back."""
+    return blake3(b"cache key\0" + session.encode("utf-8", "replace")).hexdigest(_KEY_BYTES)
+
+
+def keyed(request: Request, rules: Rules, session: str) -> SetParameter | None:
+    """The edit that gives a request its session's key, where its provider takes one and it has none."""
+    if not rules.key_parameter or rules.key_parameter in fields(request.body):
+        return None
+    return SetParameter(
+        path=(rules.key_parameter,),
+        value=key_of(session),
+        reason="requests with one key are sent to the machine that is warm",
+    )
+
+
+def headers(rules: Rules, session: str) -> dict[str, str]:
+    """The header that does the same where a provider wants it there."""
+    return {rules.key_header: key_of(session)} if rules.key_header else {}

@@ -1,0 +1,37 @@
+"""Providers that cache by themselves are told which requests belong together."""
+
+import json
+
+import pytest
+
+from foveate import wire
+from foveate.cache.keys import headers, key_of, keyed
+from foveate.cache.rules import rules_for
+
+
+def body(**more: object) -> bytes:
+    return json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "Hi"}], **more}).encode()
+
+
+def test_a_request_gets_the_key_of_its_session() -> None:
+    request = wire.read(body())
+    edit = keyed(request, rules_for("gpt-4o"), "ana/1")
+    assert edit is not None
+    assert json.loads(wire.write(request, [edit]))["prompt_cache_key"] == key_of("ana/1")
+
+
+def test_sessions_have_keys_of_their_own_that_do_not_tell_their_names() -> None:
+    assert key_of("ana/1") == key_of("ana/1") != key_of("ana/2")
+    assert "ana" not in key_of("ana/1")
+
+
+@pytest.mark.parametrize("own", ["mine", "", None])
+def test_a_client_that_gave_a_key_keeps_it(own: str | None) -> None:
+    assert keyed(wire.read(body(prompt_cache_key=own)), rules_for("gpt-4o"), "ana/1") is None
+
+
+def test_only_who_takes_a_key_gets_one() -> None:
+    assert keyed(wire.read(body()), rules_for("claude-sonnet-4-5"), "ana/1") is None
+    assert headers(rules_for("claude-sonnet-4-5"), "ana/1") == {}
+    assert headers(rules_for("grok-4"), "ana/1") == {"x-grok-conv-id": key_of("ana/1")}
+    assert keyed(wire.read(body()), rules_for("mistral-large-latest"), "ana/1") is not None
