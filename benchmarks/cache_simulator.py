@@ -114,6 +114,7 @@ def run(data: Path | None) -> Report:
 def _logs(where: Path) -> list[Path]:
     if where.is_file():
         return [where]
+    where = where / "sessions" if (where / "sessions").is_dir() else where
     found = sorted(path for path in where.rglob("*.jsonl*") if path.suffix in (".jsonl", ".gz"))
     if not found:
         raise BadData(f"there are no logs (*.jsonl, *.jsonl.gz) under {where}")
@@ -271,7 +272,7 @@ def _cause(sequence: _Sequence, request: LoggedRequest, prompt: CachedPrompt, ru
     assert last is not None
     if last.model != request.model:
         return "another model"
-    if request.at - last.at > rules.ttls[0].seconds:
+    if rules.ttls and request.at - last.at > rules.ttls[0].seconds:
         return "its time ran out"
     if before.settings != prompt.settings:
         return "thinking switched on or off"
