@@ -113,13 +113,15 @@ def pictures(said: Any) -> int:
         return sum(map(pictures, said))
     if not isinstance(said, dict):
         return 0
+    return 1 if is_picture(said) else sum(pictures(said[name]) for name in _INNER if name in said)
+
+
+def is_picture(said: dict[str, Any]) -> bool:
+    """Whether a block is an image, in any of the formats."""
     if as_text(said.get("type")) in _PICTURES or "source" in as_record(said.get("image")):
-        return 1
-    for key in _PICTURE_KEYS:
-        data = as_record(said.get(key))
-        if as_text(data.get("mimeType") or data.get("mime_type")).startswith("image/"):
-            return 1
-    return sum(pictures(said[name]) for name in _INNER if name in said)
+        return True
+    held = (as_record(said.get(key)) for key in _PICTURE_KEYS)
+    return any(as_text(data.get("mimeType") or data.get("mime_type")).startswith("image/") for data in held)
 
 
 def _body(request: Request) -> Fields:

@@ -186,13 +186,13 @@ def _shared(tokens: int, weights: Sequence[int]) -> list[int]:
 
 
 def _legible(said: Any) -> tuple[str, int]:
-    """The words in a block's JSON, and how many characters of it are sealed."""
+    """The words in a block's JSON but for its images, and how many characters of it are sealed."""
     words: list[str] = []
     sealed_chars = 0
     waiting = [said]
     while waiting:
         entry = waiting.pop()
-        if isinstance(entry, dict):
+        if isinstance(entry, dict) and not parameters.is_picture(entry):
             for name, inner in entry.items():
                 if name in _SEALED and isinstance(inner, str):
                     sealed_chars += len(inner)
@@ -203,6 +203,6 @@ def _legible(said: Any) -> tuple[str, int]:
             waiting += entry
         elif isinstance(entry, str):
             words.append("" if entry.startswith("data:") else entry)
-        else:
+        elif not isinstance(entry, dict):
             words.append(str(entry))
     return " ".join(words), sealed_chars
