@@ -59,7 +59,7 @@ class Counting:
 words = st.text(alphabet="ab c.é漢", max_size=40)
 blocks = st.one_of(
     st.builds(lambda text: {"type": "text", "text": text}, words),
-    st.just(IMAGE),
+    st.just(IMAGE).map(copy.deepcopy),
     st.builds(lambda text: {"type": "tool_result", "tool_use_id": "t", "content": text}, words),
     st.builds(lambda text: {"type": "tool_use", "id": "t", "name": "look", "input": {"at": text}}, words),
     st.builds(lambda text: {"type": "thinking", "thinking": text, "signature": "s" * 40}, words),
@@ -154,8 +154,11 @@ def test_a_picture_is_billed_where_it_stands() -> None:
     assert large[0].tokens > 10 * large[1].tokens
 
 
-def test_a_message_without_blocks_is_paid_with_the_next() -> None:
-    body = claude({"role": "user", "content": []}, "Hello")
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_message_without_blocks_is_paid_with_the_next_or_else_the_last(place: int) -> None:
+    messages: list[Any] = ["Hello"]
+    messages.insert(place, {"role": "user", "content": []})
+    body = claude(*messages)
 
     assert prompt_of(body).tokens == counter_for(MODEL).request(request_of(body)).total.tokens
 
