@@ -27,8 +27,13 @@ class Entry:
         return self.readable_at <= at <= self.expires_at
 
     def used(self, at: float) -> "Entry":
-        """The same after a use."""
-        return self.kept(self.ttl, at=at, readable_at=self.readable_at)
+        """The same after a use, which keeps it for its time again."""
+        return Entry(
+            tokens=self.tokens,
+            ttl=self.ttl,
+            expires_at=max(self.expires_at, at + self.ttl.seconds),
+            readable_at=self.readable_at,
+        )
 
     def kept(self, ttl: Ttl, *, at: float, readable_at: float) -> "Entry":
         """The same, written once more: for the longer time, and readable as soon as one of both is."""
