@@ -34,6 +34,7 @@ from foveate.wire.body import (
     record,
     value,
 )
+from foveate.wire.marks import is_point
 from foveate.wire.shapes import Shape
 
 SHAPE = Shape(
@@ -57,7 +58,7 @@ def read(body: bytes, fields: Fields) -> Request:
         model=as_text(value(fields.get("modelId"))),
         body=body,
         system=parts(value(fields.get("system"))),
-        tools=tuple(raw for raw in items(config.get("tools")) if b'"cachePoint"' not in raw[:40]),
+        tools=tuple(raw for raw in items(config.get("tools")) if not is_point(record(raw))),
         messages=entries(fields.get("messages"), "messages"),
         tool_choice=choice,
         thinking=thinking or as_text(added.get("reasoning_config")),

@@ -101,7 +101,7 @@ class _Reader:
         marks = self._marks_behind_tools(found)
         for index, raw in enumerate(request.tools):
             (block,) = self._remembered(Area.TOOLS, index, raw)
-            yield replace(block, mark=marks[index]) if marks.get(index) else block
+            yield replace(block, mark=marks[index]) if index in marks else block
 
     def system(self, found: Fields) -> list[Block]:
         """The blocks of the system prompt."""
@@ -152,7 +152,7 @@ class _Reader:
         made: list[Block] = []
         for entry in given if isinstance(given, list) else [given]:
             if is_point(entry) and not self._shape.text_kind:
-                if made:
+                if made and made[-1].mark is None:
                     made[-1] = replace(made[-1], mark=ttl_of(entry["cachePoint"]))
                 continue
             made.append(self._block(_at_block(place, len(made)), self._shape.block_kind(entry), entry, role))
@@ -213,7 +213,7 @@ class _Reader:
         before = -1
         for entry in map(record, items(inner_fields(found.get("toolConfig")).get("tools"))):
             if is_point(entry):
-                marks[before] = ttl_of(entry["cachePoint"])
+                marks.setdefault(before, ttl_of(entry["cachePoint"]))
             else:
                 before += 1
         return marks

@@ -19,6 +19,9 @@ _FIELDS = msgspec.json.Decoder(Fields)
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _VALUE = msgspec.json.Decoder()
 
+_BLANKS = b" \t\r\n"
+_HEAD_BYTES = 64
+
 _KINDS: dict[type, str] = {
     dict: "an object",
     list: "a list",
@@ -84,8 +87,7 @@ def fields(data: bytes) -> Fields:
 
 def inner_fields(raw: msgspec.Raw | bytes | None) -> Fields:
     """The fields of an object inside a body, each with its own bytes; none where it is something else."""
-    is_object = raw is not None and bytes(raw).lstrip(b" \t\r\n").startswith(b"{")
-    return fields(bytes(raw)) if raw is not None and is_object else {}
+    return fields(bytes(raw)) if raw is not None and _begins(raw, b"{") else {}
 
 
 def items(raw: msgspec.Raw | bytes | None) -> tuple[bytes, ...]:
@@ -162,7 +164,13 @@ def opaque(block: object) -> Opaque:
 
 def is_list(raw: msgspec.Raw | bytes) -> bool:
     """Whether a piece of JSON is a list."""
-    return bytes(raw).lstrip(b" \t\r\n").startswith(b"[")
+    return _begins(raw, b"[")
+
+
+def _begins(raw: msgspec.Raw | bytes, sign: bytes) -> bool:
+    """Whether a piece of JSON begins with `sign`; a copy is made of its head alone, for it can be long."""
+    head = bytes(memoryview(raw)[:_HEAD_BYTES]).lstrip(_BLANKS)
+    return (head or bytes(raw).lstrip(_BLANKS)).startswith(sign)
 
 
 def compact(found: object) -> bytes:

@@ -13,7 +13,7 @@ from foveate.values import MarkStyle, Request
 from foveate.wire.body import value
 from foveate.wire.marks import is_point
 from foveate.wire.shapes import Path, Shape
-from foveate.wire.spans import Members, Span, items, members, whole
+from foveate.wire.spans import Members, Span, items, members, members_around, whole
 
 
 class Written(Enum):
@@ -64,16 +64,15 @@ class Outline:
     def __init__(self, request: Request, shape: Shape) -> None:
         self.data = request.body
         self.shape = shape
-        self._request = request
-        self.root = members(self.data, whole(self.data))
+        known = {shape.messages[0]: request.messages, shape.tools[0][0]: request.tools}
+        self.root, self._walked = members_around(self.data, whole(self.data), known)
         if shape.wrapper in self.root.values:
-            self.root = members(self.data, self.root.values[shape.wrapper])
+            self.root, self._walked = members_around(self.data, self.root.values[shape.wrapper], known)
 
     def messages(self) -> Row:
         """The messages; a plain string is one that the user says."""
         opening = b'{"role":"user","' + self.shape.content.encode() + b'":'
-        name = self.shape.messages[0]
-        return self._row(self.root, name, opening, known=self._request.messages)
+        return self._row(self.root, self.shape.messages[0], opening)
 
     def system(self) -> Row:
         """The system prompt.
@@ -135,8 +134,9 @@ class Outline:
                 yield self._entries(span) if is_declared else (span,)
 
     def _entries(self, span: Span) -> tuple[Span, ...]:
-        is_list = self.data.startswith(b"[", span.start)
-        return items(self.data, span) if is_list else ()
+        if not self.data.startswith(b"[", span.start):
+            return ()
+        return self._walked.get(span) or items(self.data, span)
 
     def _at(self, path: Path) -> Span | None:
         owner = self.root
@@ -147,13 +147,13 @@ class Outline:
             owner = members(self.data, span)
         return owner.values.get(path[-1])
 
-    def _row(self, owner: Members, name: str, text_opening: bytes, known: Sequence[bytes] = ()) -> Row:
+    def _row(self, owner: Members, name: str, text_opening: bytes) -> Row:
         span = owner.values.get(name)
         entries: tuple[Span, ...] = ()
         if span is None or self.data.startswith(b"n", span.start):
             written = Written.NOTHING
         elif self.data.startswith(b"[", span.start):
-            written, entries = Written.LIST, items(self.data, span, known)
+            written, entries = Written.LIST, self._entries(span)
         elif self.data.startswith(b'"', span.start):
             written, entries = Written.STRING, (span,)
         elif self.shape.takes_single and self.data.startswith(b"{", span.start):
