@@ -65,22 +65,19 @@ class BlockTokens:
         if not blocks:
             return []
         rows = {part.name: part.tokens for part in self._counter.request(request).parts}
-        owed = 0  # of messages that have no block, such as an empty one
+        owed = 0  # by messages that have no block, to the next that has one
         shares: list[int] = []
-        images = rows.pop("images", 0)
         for row, own in _by_row(blocks, rows):
             tokens = rows.pop(row, 0) + owed
             owed = 0 if own else tokens
             shares += _shared(
                 tokens, [self._weight(block)[0] for block in own] if len(own) > 1 else [1] * len(own)
             )
-        if images:
-            seen = [self._weight(block)[1] if b"image" in block.said else 0 for block in blocks]
-            if any(seen):
-                shares = [a + b for a, b in zip(shares, _shared(images, seen), strict=True)]
-            else:
-                owed += images
-        shares[-1] += owed + sum(rows.values())  # what goes around it all, and rows that nothing stands for
+        seen = [self._weight(block)[1] if b"image" in block.said else 0 for block in blocks]
+        if any(seen):
+            images = _shared(rows.pop("images", 0), seen)
+            shares = [share + image for share, image in zip(shares, images, strict=True)]
+        shares[-1] += sum(rows.values())  # what goes around it all, and rows that no block stands for
         return shares
 
     def _weight(self, block: Block) -> tuple[int, int]:

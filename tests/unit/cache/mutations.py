@@ -186,13 +186,14 @@ def _keys(tools: list[Any]) -> int:
     return len(tools) - 1
 
 
-def drop_head(one: Body, other: Body) -> Expected | None:
-    return _cut_messages(
-        other, lambda first, found: found.__delitem__(slice(first, first + 2)), "messages_dropped"
-    )
+def drop_head(_: Body, other: Body) -> Expected | None:
+    def drop(first: int, found: list[Any]) -> None:
+        del found[first : first + 2]
+
+    return _cut_messages(other, drop, "messages_dropped")
 
 
-def fold_head(one: Body, other: Body) -> Expected | None:
+def fold_head(_: Body, other: Body) -> Expected | None:
     def fold(first: int, found: list[Any]) -> None:
         summary = _said(other, "user", "What happened so far: we looked at the lamp.")
         found[first : first + 3] = [summary]
@@ -200,7 +201,7 @@ def fold_head(one: Body, other: Body) -> Expected | None:
     return _cut_messages(other, fold, "messages_replaced")
 
 
-def insert(one: Body, other: Body) -> Expected | None:
+def insert(_: Body, other: Body) -> Expected | None:
     def put(first: int, found: list[Any]) -> None:
         found.insert(first, _said(other, "user", "By the way, the lamp is green."))
 
@@ -237,7 +238,7 @@ def go_on(body: Body) -> None:
         body[name] += [_said(body, "assistant", "It is on."), _said(body, "user", "And the other one?")]
 
 
-def edit_last(one: Body, other: Body) -> Expected | None:
+def edit_last(_: Body, other: Body) -> Expected | None:
     slots = list(text_slots(other))
     if not slots:
         return None
@@ -246,7 +247,7 @@ def edit_last(one: Body, other: Body) -> Expected | None:
     return Expected(("edited",), area, index)
 
 
-def tell_it_longer(one: Body, other: Body) -> Expected | None:
+def tell_it_longer(_: Body, other: Body) -> Expected | None:
     slots = list(text_slots(other))
     if not slots:
         return None
@@ -255,7 +256,7 @@ def tell_it_longer(one: Body, other: Body) -> Expected | None:
     return Expected(("extended",), area, index)
 
 
-def cut_text(one: Body, other: Body) -> Expected | None:
+def cut_text(_: Body, other: Body) -> Expected | None:
     slots = [slot for slot in text_slots(other) if len(slot[0][slot[1]]) > 400 and slot[2] is Area.MESSAGES]
     if not slots:
         return None
@@ -264,7 +265,7 @@ def cut_text(one: Body, other: Body) -> Expected | None:
     return Expected(("shortened",), area, index)
 
 
-def change_model(one: Body, other: Body) -> Expected | None:
+def change_model(_: Body, other: Body) -> Expected | None:
     if not other.get("model"):
         return None
     other["model"] += "-20990101"
