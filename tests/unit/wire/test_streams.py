@@ -232,6 +232,17 @@ def test_an_event_of_a_wrong_shape_is_passed_over(spoken: Format, name: str) -> 
         assert (reader.id, reader.model) in (("", ""), ("x", "x"))
 
 
+@pytest.mark.parametrize("spoken", Format)
+def test_nesting_at_the_edge_of_the_stack_harms_nobody(spoken: Format) -> None:
+    for depth in range(100, 1_100, 25):
+        deep = '{"a":' + "[" * depth + "]" * depth + "}"
+        held = ",".join(f'"{name}":{deep}' for name in HELD)
+        for kind in ("message_start", "message_delta", "response.completed"):
+            message = f'"message":{{"usage":{deep}}},"usage":{deep}'
+            read(spoken, f'data: {{"type":"{kind}",{held},{message}}}\n\n'.encode())
+        read(spoken, frame(b"metadata", f'{{"usage":{deep}}}'.encode()))
+
+
 def test_the_last_event_needs_no_empty_line_after_it() -> None:
     for spoken, stream in ((Format.ANTHROPIC, ANTHROPIC), (Format.CHAT, CHAT), (Format.RESPONSES, RESPONSES)):
         assert told(read(spoken, stream.rstrip(b"\n"))) == told(read(spoken, stream))
