@@ -6,13 +6,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Thread
 
+import msgspec
+
 from foveate.sandbox.asks import Ask
 from foveate.sandbox.doors import Provider
-from foveate.sandbox.scripts import Script, Step
+from foveate.sandbox.scripts import HEADER, Script, Step
 from foveate.sandbox.server import App, address, listening, server
 from foveate.sandbox.stand_in import Sandbox
 
 KEY = "sk-of-a-test"
+
+
+def doing(step: Step) -> dict[str, str]:
+    """Headers that have one request answered by a step of its own."""
+    return {HEADER: msgspec.json.encode(step).decode()}
 
 
 @dataclass
@@ -38,6 +45,14 @@ class RunningSandbox:
     def openai_url(self) -> str:
         """The address as OpenAI's clients want it."""
         return f"{self.url}/v1"
+
+    def lost_one(self, *, within_seconds: float) -> Ask:
+        """The first request whose client went away, waited for."""
+        deadline = time.monotonic() + within_seconds
+        while not self.lost:
+            assert time.monotonic() < deadline, "no client has gone"
+            time.sleep(0.01)
+        return self.lost[0]
 
 
 @contextmanager

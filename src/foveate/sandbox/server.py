@@ -128,9 +128,12 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((host, port), family=family, backlog=_WAITING_CONNECTIONS)
-    except (OSError, OverflowError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise CannotListen(host, port, reason) from None
+    except socket.gaierror as error:
+        raise CannotListen(host, port, error.strerror or "no such host") from None
+    except UnicodeError:
+        raise CannotListen(host, port, "no such host") from None
+    except OSError as error:
+        raise CannotListen(host, port, os.strerror(error.errno or 0)) from None
 
 
 def address(found: socket.socket) -> str:

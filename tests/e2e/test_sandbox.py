@@ -1,0 +1,107 @@
+"""`foveate sandbox` as a user calls it: how it begins, how it ends, and what it says where it cannot begin."""
+
+import json
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.e2e.command import COMMAND, WITHOUT_KEYS, spawn
+
+HEADERS = {"x-api-key": "any", "anthropic-version": "2023-06-01"}
+ASKED = {"model": "claude-opus-5-5", "max_tokens": 100, "messages": [{"role": "user", "content": "Hello"}]}
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A sandbox in a process of its own, and the first line that it prints."""
+    command = [*COMMAND, "sandbox", "--port", "0", *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=WITHOUT_KEYS
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline()
+        finally:
+            process.kill()
+
+
+def posted(url: str, body: Any, headers: dict[str, str] = HEADERS) -> tuple[int, Any]:
+    try:
+        with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=30) as answer:
+            return answer.status, json.loads(answer.read())
+    except HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_it_says_where_it_is_answers_and_ends_cleanly(number: signal.Signals, code: int) -> None:
+    with started("--json") as (process, line):
+        ready = json.loads(line)
+        assert ready.keys() == {"url", "providers"}
+        assert ready["providers"] == ["anthropic", "openai"]
+        status, answer = posted(f"{ready['url']}/v1/messages", ASKED)
+        assert (status, answer["type"]) == (200, "message")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+
+    assert process.returncode == code
+    assert (out, err) == ("", "")
+
+
+def test_a_person_is_told_how_to_point_a_client_at_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.yaml"
+    script.write_text("- text: By the script.\n", encoding="utf-8")
+    with started("--provider", "anthropic", "--script", str(script)) as (process, line):
+        url = line.split()[4].rstrip(".")
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=sandbox\n"
+        _, answer = posted(f"{url}/v1/messages", ASKED)
+        assert answer["content"] == [{"type": "text", "text": "By the script."}]
+        status, error = posted(f"{url}/v1/chat/completions", {}, HEADERS)
+        assert (status, error["type"]) == (404, "error")
+
+
+def test_a_port_in_use_is_one_clear_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        outcome = spawn("sandbox", "--port", port)
+        as_json = spawn("sandbox", "--port", port, "--json")
+
+    assert outcome.code == 2
+    assert outcome.err == f"foveate: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert json.loads(as_json.out)["error"]["code"] == "cannot_listen"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--provider", "mistral"], "foveate: --provider takes anthropic, openai or both, not mistral\n"),
+        (["--host", "192.0.2.1", "--port", "0"], "foveate: cannot listen on 192.0.2.1:0: "),
+        (["--script", "nothing.yaml"], "foveate: nothing.yaml: No such file or directory\n"),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments: list[str], says: str) -> None:
+    outcome = spawn("sandbox", *arguments)
+
+    assert outcome.code == 2
+    assert outcome.err.startswith(says)
+    assert outcome.err.count("\n") == 1
+    assert not outcome.out
+
+
+def test_a_step_that_cannot_be_is_named_with_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "script.yaml"
+    script.write_text("- text: a\n- status: 99\n", encoding="utf-8")
+    outcome = spawn("sandbox", "--script", script)
+
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"foveate: {script}:2: ")

@@ -1,0 +1,246 @@
+"""Anthropic's official client against the sandbox, over HTTP: one of each for all tests."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import pytest
+
+from foveate.sandbox.scripts import Call, Step
+from tests.sandboxes import KEY, RunningSandbox, doing, running_sandbox
+
+MODEL = "claude-opus-5-5"
+LONG = "These words are kept. " * 800
+TOOL: Any = {
+    "name": "read_file",
+    "description": "Reads a file.",
+    "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+}
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+ASKING: Any = {"model": MODEL, "max_tokens": 4_000, "messages": HELLO}
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[RunningSandbox]:
+    with running_sandbox() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(sandbox: RunningSandbox) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=0) as made:
+        yield made
+
+
+def text_of(answer: anthropic.types.Message) -> str:
+    assert answer.content[0].type == "text"
+    return answer.content[0].text
+
+
+def test_a_message_is_answered(client: anthropic.Anthropic) -> None:
+    answer = client.messages.create(**ASKING)
+
+    assert "sandbox" in text_of(answer)
+    assert answer.stop_reason == "end_turn"
+    assert answer.usage.input_tokens > 0
+    assert answer.usage.output_tokens > 10
+    assert answer._request_id
+
+
+def test_the_cache_is_billed_and_runs_out(client: anthropic.Anthropic, sandbox: RunningSandbox) -> None:
+    system: Any = [{"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}]
+    usages = []
+    for seconds in (0, 200, 301):
+        sandbox.clock.now += seconds
+        usage = client.messages.create(**ASKING, system=system).usage
+        usages.append((usage.cache_read_input_tokens, usage.cache_creation_input_tokens))
+
+    written = usages[0][1] or 0
+    assert written > 3_000
+    assert usages == [(0, written), (written, 0), (0, written)]
+
+
+def test_a_streamed_answer_is_the_one_that_comes_whole(client: anthropic.Anthropic) -> None:
+    asking: Any = ASKING | {"thinking": {"type": "adaptive"}}
+    whole = client.messages.create(**asking)
+    with client.messages.stream(**asking) as stream:
+        kinds = {event.type for event in stream}
+        streamed = stream.get_final_message()
+
+    shown = {"type", "text", "thinking", "signature"}
+    assert [block.model_dump(include=shown) for block in streamed.content] == [
+        block.model_dump(include=shown) for block in whole.content
+    ]
+    assert streamed.usage.output_tokens == whole.usage.output_tokens
+    assert streamed.stop_reason == whole.stop_reason
+    assert {"message_start", "content_block_start", "thinking", "signature", "text", "message_stop"} <= kinds
+
+
+def test_raw_events_come_in_the_order_of_the_api(client: anthropic.Anthropic) -> None:
+    stream = client.messages.create(**ASKING, stream=True, tools=[TOOL], tool_choice={"type": "any"})
+    kinds = [event.type for event in stream]
+
+    assert kinds[0] == "message_start"
+    assert kinds[1] == "content_block_start"
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    assert set(kinds[2:-3]) == {"content_block_delta"}
+
+
+def test_a_tool_is_called_and_its_result_taken(client: anthropic.Anthropic) -> None:
+    step = Step(text="I look.", tools=(Call(name="read_file", input={"path": "a.md"}),))
+    asking: Any = {"model": MODEL, "max_tokens": 500, "tools": [TOOL]}
+    with client.messages.stream(messages=HELLO, extra_headers=doing(step), **asking) as stream:
+        first = stream.get_final_message()
+    call = first.content[1]
+    assert call.type == "tool_use"
+    assert (first.stop_reason, call.input) == ("tool_use", {"path": "a.md"})
+    history: Any = [*HELLO, {"role": "assistant", "content": first.content}]
+    result: Any = {"type": "tool_result", "tool_use_id": call.id, "content": "# A"}
+
+    with pytest.raises(anthropic.BadRequestError, match="without `tool_result` blocks"):
+        client.messages.create(messages=[*history, *HELLO], **asking)
+    second = client.messages.create(messages=[*history, {"role": "user", "content": [result]}], **asking)
+
+    assert second.stop_reason == "end_turn"
+
+
+def test_a_forced_tool_is_called_with_fitting_arguments(client: anthropic.Anthropic) -> None:
+    answer = client.messages.create(**ASKING, tools=[TOOL], tool_choice={"type": "tool", "name": "read_file"})
+
+    assert answer.content[0].type == "tool_use"
+    assert answer.content[0].input == {"path": "sandbox"}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_thought_goes_there_and_back(client: anthropic.Anthropic, streams: bool) -> None:
+    asking: Any = ASKING | {"thinking": {"type": "adaptive"}, "system": "Be brief."}
+    if streams:
+        with client.messages.stream(**asking) as stream:
+            content: Any = stream.get_final_message().content
+    else:
+        content = client.messages.create(**asking).content
+    assert content[0].type == "thinking"
+    asking["messages"] = [*HELLO, {"role": "assistant", "content": content}, *HELLO]
+
+    assert client.messages.create(**asking).stop_reason == "end_turn"
+    with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
+        client.messages.create(**asking | {"system": "Be long."})
+
+
+def test_tokens_are_counted_as_they_are_billed(client: anthropic.Anthropic) -> None:
+    asking: Any = {"model": MODEL, "messages": HELLO, "tools": [TOOL], "system": "Be brief."}
+    counted = client.messages.count_tokens(**asking)
+    billed = client.messages.create(max_tokens=5, **asking)
+
+    assert counted.input_tokens == billed.usage.input_tokens
+    assert billed.stop_reason == "max_tokens"
+    assert billed.usage.output_tokens == 5
+
+
+def test_stop_sequences_are_honoured(client: anthropic.Anthropic) -> None:
+    answer = client.messages.create(**ASKING, stop_sequences=[", not"])
+
+    assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", ", not")
+    assert text_of(answer) == "This is Foveate's sandbox"
+
+
+def test_models_are_listed(client: anthropic.Anthropic) -> None:
+    assert MODEL in [model.id for model in client.models.list()]
+    assert client.models.retrieve(MODEL).max_input_tokens == 1_000_000
+
+
+def test_beta_headers_are_ignored(client: anthropic.Anthropic, sandbox: RunningSandbox) -> None:
+    beta = {"anthropic-beta": "context-1m-2025-08-07,extended-cache-ttl-2025-04-11"}
+    answer = client.messages.create(**ASKING, extra_headers=beta, extra_query={"beta": "true"})
+
+    assert answer.stop_reason == "end_turn"
+    assert sandbox.heard[-1].headers["anthropic-beta"] == beta["anthropic-beta"]
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        (Step(status=401), anthropic.AuthenticationError),
+        (Step(status=403), anthropic.PermissionDeniedError),
+        (Step(status=429), anthropic.RateLimitError),
+        (Step(status=500), anthropic.InternalServerError),
+        (Step(overloaded=True), anthropic.InternalServerError),
+        (Step(fail_after=1), anthropic.InternalServerError),
+    ],
+)
+def test_failures_are_the_clients_own_errors(
+    client: anthropic.Anthropic, step: Step, error: type[anthropic.APIStatusError]
+) -> None:
+    with pytest.raises(error) as found:
+        client.messages.create(**ASKING, extra_headers=doing(step))
+
+    assert found.value.request_id
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"messages": []}, anthropic.BadRequestError),
+        ({"model": "claud-opus"}, anthropic.NotFoundError),
+        ({"max_tokens": 10_000_000, "timeout": 10}, anthropic.BadRequestError),
+    ],
+)
+def test_refusals_are_the_clients_own_errors(
+    client: anthropic.Anthropic, more: dict[str, Any], error: type[anthropic.APIStatusError]
+) -> None:
+    with pytest.raises(error):
+        client.messages.create(**ASKING | more)
+
+
+def test_a_client_tries_again_after_an_overload() -> None:
+    with (
+        running_sandbox(Step(overloaded=True, retry_after_seconds=0.01)) as sandbox,
+        anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=1) as client,
+    ):
+        answer = client.messages.create(**ASKING)
+
+    assert answer.stop_reason == "end_turn"
+    assert len(sandbox.heard) == 2
+
+
+@pytest.mark.parametrize("events", [0, 3])
+def test_a_stream_that_is_cut_off_is_a_lost_connection(client: anthropic.Anthropic, events: int) -> None:
+    stream = client.messages.create(**ASKING, stream=True, extra_headers=doing(Step(disconnect_after=events)))
+
+    with pytest.raises(Exception, match="peer closed connection"):
+        list(stream)
+
+
+@pytest.mark.parametrize("pieces", [0, 1])
+def test_an_answer_that_is_cut_off_is_a_lost_connection(client: anthropic.Anthropic, pieces: int) -> None:
+    with pytest.raises(anthropic.APIConnectionError):
+        client.messages.create(**ASKING, extra_headers=doing(Step(disconnect_after=pieces)))
+
+
+def test_a_stream_that_fails_in_the_middle_raises_what_it_says(client: anthropic.Anthropic) -> None:
+    stream = client.messages.create(**ASKING, stream=True, extra_headers=doing(Step(fail_after=4)))
+
+    with pytest.raises(anthropic.APIStatusError, match="Overloaded"):
+        list(stream)
+
+
+def test_the_sandbox_notices_a_client_that_goes_away(
+    client: anthropic.Anthropic, sandbox: RunningSandbox
+) -> None:
+    slow = doing(Step(pace_seconds=30))
+    stream = client.messages.create(**ASKING, stream=True, extra_headers=slow)
+    next(iter(stream))
+    stream.close()
+
+    assert sandbox.lost_one(within_seconds=10).headers["x-sandbox-answer"] == slow["x-sandbox-answer"]
+
+
+async def test_the_async_client_works_too(sandbox: RunningSandbox) -> None:
+    async with anthropic.AsyncAnthropic(base_url=sandbox.url, api_key=KEY, max_retries=0) as client:
+        answer = await client.messages.create(**ASKING)
+        async with client.messages.stream(**ASKING) as stream:
+            text = "".join([piece async for piece in stream.text_stream])
+        with pytest.raises(anthropic.BadRequestError):
+            await client.messages.create(**ASKING | {"messages": []})
+
+    assert text_of(answer) == text

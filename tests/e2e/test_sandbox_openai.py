@@ -1,0 +1,237 @@
+"""OpenAI's official client against the sandbox, over HTTP: one of each for all tests."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from foveate.sandbox.scripts import Call, Step
+from tests.sandboxes import KEY, RunningSandbox, doing, running_sandbox
+
+MODEL = "gpt-5.6-sol"
+PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+TOOL: Any = {"type": "function", "function": {"name": "read_file", "parameters": PARAMETERS}}
+FLAT_TOOL: Any = {"type": "function", "name": "read_file", "parameters": PARAMETERS, "strict": False}
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+CHAT: Any = {"model": MODEL, "messages": HELLO}
+RESPONSE: Any = {"model": MODEL, "input": "Hello"}
+LOOKS = Step(tools=(Call(name="read_file", input={"path": "a.md"}),))
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[RunningSandbox]:
+    with running_sandbox() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(sandbox: RunningSandbox) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=sandbox.openai_url, api_key=KEY, max_retries=0) as made:
+        yield made
+
+
+def test_a_chat_is_answered(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(**CHAT)
+
+    assert "sandbox" in (answer.choices[0].message.content or "")
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer._request_id
+
+
+def test_a_chat_is_billed_with_the_cache(client: openai.OpenAI, sandbox: RunningSandbox) -> None:
+    long: Any = [{"role": "system", "content": "These words are kept. " * 800}, *HELLO]
+    details = []
+    for seconds in (0, 1_700, 1_801):
+        sandbox.clock.now += seconds
+        usage = client.chat.completions.create(model=MODEL, messages=long).usage
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        details.append(
+            (usage.prompt_tokens_details.cached_tokens, usage.prompt_tokens_details.cache_write_tokens)
+        )
+
+    written = details[0][1] or 0
+    assert written > 3_000
+    assert details == [(0, written), (written, 0), (0, written)]
+
+
+def test_a_streamed_chat_is_the_one_that_comes_whole(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(**CHAT)
+    chunks = list(client.chat.completions.create(**CHAT, stream=True))
+
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+def test_usage_comes_in_a_last_chunk_where_it_is_asked_for(client: openai.OpenAI) -> None:
+    chunks = list(client.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True}))
+
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens > 10
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_chat_calls_a_tool_and_takes_its_result(client: openai.OpenAI, streams: bool) -> None:
+    asking: Any = CHAT | {"tools": [TOOL]}
+    if streams:
+        with client.chat.completions.stream(**asking, extra_headers=doing(LOOKS)) as stream:
+            stream.until_done()
+            choice: Any = stream.get_final_completion().choices[0]
+    else:
+        choice = client.chat.completions.create(**asking, extra_headers=doing(LOOKS)).choices[0]
+    (call,) = choice.message.tool_calls
+    assert choice.finish_reason == "tool_calls"
+    assert json.loads(call.function.arguments) == {"path": "a.md"}
+    said = {"role": "assistant", "tool_calls": [call.model_dump(include={"id", "type", "function"})]}
+    said["tool_calls"][0]["function"].pop("parsed_arguments", None)
+    result = {"role": "tool", "tool_call_id": call.id, "content": "# A"}
+
+    with pytest.raises(openai.BadRequestError, match="must be followed by tool messages"):
+        client.chat.completions.create(**asking | {"messages": [*HELLO, said, *HELLO]})
+    answer = client.chat.completions.create(**asking | {"messages": [*HELLO, said, result]})
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_a_forced_tool_is_called_with_fitting_arguments(client: openai.OpenAI) -> None:
+    message = client.chat.completions.create(**CHAT, tools=[TOOL], tool_choice="required").choices[0].message
+
+    assert message.tool_calls
+    assert message.tool_calls[0].type == "function"
+    assert json.loads(message.tool_calls[0].function.arguments) == {"path": "sandbox"}
+
+
+def test_json_that_is_asked_for_fits_its_schema(client: openai.OpenAI) -> None:
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "path", "schema": PARAMETERS}}
+    answer = client.chat.completions.create(**CHAT, response_format=wanted)
+
+    assert json.loads(answer.choices[0].message.content or "") == {"path": "sandbox"}
+
+
+def test_limits_and_stops_are_honoured(client: openai.OpenAI) -> None:
+    short = client.chat.completions.create(**CHAT, max_completion_tokens=3)
+    stopped = client.chat.completions.create(**CHAT, stop=[", not"])
+
+    assert short.choices[0].finish_reason == "length"
+    assert short.usage is not None
+    assert short.usage.completion_tokens == 3
+    assert stopped.choices[0].message.content == "This is Foveate's sandbox"
+
+
+def test_a_response_is_answered(client: openai.OpenAI) -> None:
+    answer = client.responses.create(**RESPONSE)
+
+    assert "sandbox" in answer.output_text
+    assert answer.status == "completed"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
+
+
+def test_a_streamed_response_is_the_one_that_comes_whole(client: openai.OpenAI) -> None:
+    asking: Any = RESPONSE | {"reasoning": {"effort": "low"}}
+    whole = client.responses.create(**asking)
+    events: list[Any] = list(client.responses.create(**asking, stream=True))
+
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [events[0].type, events[1].type] == ["response.created", "response.in_progress"]
+    assert events[-1].type == "response.completed"
+    assert events[-1].response.output_text == whole.output_text
+    assert [item.type for item in events[-1].response.output] == ["reasoning", "message"]
+    said = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert said == whole.output_text
+
+
+def test_a_response_calls_a_tool_and_takes_its_output(client: openai.OpenAI) -> None:
+    asking: Any = RESPONSE | {"tools": [FLAT_TOOL]}
+    with client.responses.stream(**asking, extra_headers=doing(LOOKS)) as stream:
+        first: Any = stream.until_done().get_final_response()
+    (call,) = first.output
+    assert (call.type, json.loads(call.arguments)) == ("function_call", {"path": "a.md"})
+    output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "# A"}
+
+    with pytest.raises(openai.BadRequestError, match="No tool call found"):
+        client.responses.create(**asking | {"input": [output]})
+    stored = client.responses.create(**asking | {"input": [output]}, previous_response_id=first.id)
+    assert stored.status == "completed"
+    items = [*HELLO, call.model_dump(exclude={"parsed_arguments"}, exclude_none=True), output]
+    assert client.responses.create(**asking | {"input": items}).status == "completed"
+
+
+def test_a_response_that_is_cut_short_is_incomplete(client: openai.OpenAI) -> None:
+    answer = client.responses.create(**RESPONSE, max_output_tokens=16)
+
+    assert answer.status == "incomplete"
+    assert answer.incomplete_details is not None
+    assert answer.incomplete_details.reason == "max_output_tokens"
+
+
+def test_input_tokens_are_counted_as_they_are_billed(client: openai.OpenAI) -> None:
+    counted = client.responses.input_tokens.count(**RESPONSE)
+    billed = client.responses.create(**RESPONSE).usage
+
+    assert billed is not None
+    assert counted.input_tokens == billed.input_tokens
+
+
+def test_models_are_listed(client: openai.OpenAI) -> None:
+    assert MODEL in [model.id for model in client.models.list()]
+    assert client.models.retrieve("gpt-4o").owned_by == "openai"
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        (Step(status=401), openai.AuthenticationError),
+        (Step(status=429), openai.RateLimitError),
+        (Step(status=500), openai.InternalServerError),
+        (Step(overloaded=True), openai.InternalServerError),
+        (Step(disconnect_after=0), openai.APIConnectionError),
+        (Step(disconnect_after=1), openai.APIConnectionError),
+    ],
+)
+def test_failures_are_the_clients_own_errors(
+    client: openai.OpenAI, step: Step, error: type[openai.APIError]
+) -> None:
+    with pytest.raises(error):
+        client.chat.completions.create(**CHAT, extra_headers=doing(step))
+
+
+def test_refusals_are_the_clients_own_errors(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.chat.completions.create(**CHAT | {"model": "nobody"})
+    with pytest.raises(openai.BadRequestError) as long:
+        client.chat.completions.create(model="gpt-4", messages=[{"role": "user", "content": "word " * 9_000}])
+    with pytest.raises(openai.BadRequestError) as lost:
+        client.responses.create(**RESPONSE, previous_response_id="resp_nothing")
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="text-embedding-3-small", input="x")
+
+    assert unknown.value.code == "model_not_found"
+    assert long.value.code == "context_length_exceeded"
+    assert lost.value.code == "previous_response_not_found"
+
+
+def test_a_stream_that_fails_in_the_middle_raises_what_it_says(client: openai.OpenAI) -> None:
+    failing = doing(Step(fail_after=3))
+
+    with pytest.raises(openai.APIError, match="currently overloaded"):
+        list(client.chat.completions.create(**CHAT, stream=True, extra_headers=failing))
+    *_, last = client.responses.create(**RESPONSE, stream=True, extra_headers=failing)
+    assert (last.type, last.sequence_number) == ("error", 3)  # which the client hands on
+
+
+async def test_the_async_client_works_too(sandbox: RunningSandbox) -> None:
+    async with openai.AsyncOpenAI(base_url=sandbox.openai_url, api_key=KEY, max_retries=0) as client:
+        answer = await client.chat.completions.create(**CHAT)
+        pieces = [chunk async for chunk in await client.chat.completions.create(**CHAT, stream=True)]
+        response = await client.responses.create(**RESPONSE)
+
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
+    assert said == answer.choices[0].message.content == response.output_text
