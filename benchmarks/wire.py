@@ -1,0 +1,136 @@
+"""Read, mark and write a request of 100 KB to 10 MB, beside parsing it and writing it anew.
+
+What is timed is a gateway's whole work on the bytes of a request that gets four cache marks: ours reads it and
+writes the marks into what came; the peers decode all of it, set the same marks, and encode all of it.
+"""
+
+import json
+import math
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.harness import BadData, Report, Timings, time_side_by_side
+from foveate import wire
+from foveate.values import Area, Edit, Mark, Place
+
+SEED = 20261115
+# (bytes, messages); the second is the one that the figures are of.
+SIZES = ((100_000, 50), (1_000_000, 500), (1_000_000, 2_000), (10_000_000, 5_000))
+MAIN = (1_000_000, 500)
+MARK = {"type": "ephemeral"}
+
+TEXT = """
+def read(path: str) -> bytes:
+    "The file."
+    return open(path, "rb").read()
+for line in lines:
+\tif line.startswith('# '): yield line[2:]
+{"name": "naïve café", "größe": 12.5, "漢字": ["試験", "🙂"], "path": "C:\\\\Users\\\\me"}
+ERROR: test_edit failed: expected 'a\\tb' but got "a b" (exit code 1); see the log…
+"""
+WORDS = TEXT.split(" ")
+
+
+def run(data: Path | None) -> Report:
+    """Our time as a share of the peers'."""
+    if data is not None:
+        raise BadData("this benchmark reads no recorded data")
+    timings = {size: _timed(*size) for size in SIZES}
+    main = timings[MAIN]
+    small, large = timings[SIZES[0]], timings[SIZES[-1]]
+    growth = math.log(large.median_seconds("foveate") / small.median_seconds("foveate")) / math.log(
+        SIZES[-1][0] / SIZES[0][0]
+    )
+    return Report(
+        figures={
+            "time_of_json": round(1 / main.speedup("foveate", over="json"), 3),
+            "time_of_msgspec": round(1 / main.speedup("foveate", over="msgspec"), 3),
+            "write_time_of_json": round(1 / main.speedup("write", over="json"), 3),
+            "blocks_seen_before_time_of_json": round(1 / main.speedup("blocks", over="json"), 3),
+            "growth_exponent": round(growth, 2),
+            "ms": round(main.median_seconds("foveate") * 1000, 2),
+        },
+        peers={peer: {"ms": round(main.median_seconds(peer) * 1000, 2)} for peer in ("json", "msgspec")},
+        rows=[
+            {
+                "bytes": size,
+                "messages": messages,
+                "what": name,
+                "ms": round(taken.median_seconds(name) * 1000, 2),
+            }
+            for (size, messages), taken in timings.items()
+            for name in taken.seconds
+        ],
+    )
+
+
+def _timed(size_bytes: int, messages: int) -> Timings:
+    body = json.dumps(_session(size_bytes, messages), ensure_ascii=False).encode()
+    places = _places(messages)
+    edits: list[Edit] = [Mark(place=place, reason="bench") for place in places]
+    request = wire.read(body)
+    contenders: dict[str, Callable[[], object]] = {
+        "foveate": lambda: wire.write(wire.read(body), edits),
+        "json": partial(_round_trip, body, json.loads, _dumped, places),
+        "msgspec": partial(_round_trip, body, msgspec.json.decode, msgspec.json.encode, places),
+        "write": lambda: wire.write(request, edits),
+        "blocks": lambda: wire.blocks(request),
+    }
+    ours = json.loads(wire.write(request, edits))
+    theirs = json.loads(_round_trip(body, json.loads, _dumped, places))
+    assert ours == theirs, "the contenders do not say the same"
+    return time_side_by_side(contenders, rounds=5 if size_bytes > 2_000_000 else 11)
+
+
+def _places(messages: int) -> list[Place]:
+    tail = Place(Area.MESSAGES, messages - 1, 0)
+    return [Place(Area.TOOLS, 19), Place(Area.SYSTEM, 0), Place(Area.MESSAGES, messages // 2, 0), tail]
+
+
+def _round_trip(
+    body: bytes, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes], places: list[Place]
+) -> bytes:
+    request = decode(body)
+    for place in places:
+        listed = request[place.area]
+        block = listed[place.index] if place.block is None else listed[place.index]["content"][place.block]
+        block["cache_control"] = MARK
+    return encode(request)
+
+
+def _dumped(request: Any) -> bytes:
+    return json.dumps(request).encode()
+
+
+def _session(size_bytes: int, messages: int) -> dict[str, Any]:
+    """A coding agent's request: calls of tools and their results, code, escapes, several scripts."""
+    dice = random.Random(SEED)
+    share = size_bytes * 2 // messages - 350
+    said: list[dict[str, Any]] = []
+    for turn in range(messages // 2):
+        name = f"toolu_{turn:06}"
+        call = {"type": "tool_use", "id": name, "name": "read", "input": {"path": f"src/{turn}.py"}}
+        plan = {"type": "text", "text": _text(dice, share // 8)}
+        result = {"type": "tool_result", "tool_use_id": name, "content": _text(dice, share * 3 // 4)}
+        said.append({"role": "assistant", "content": [plan, call]})
+        said.append({"role": "user", "content": [result]})
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+    return {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 8192,
+        "system": [{"type": "text", "text": _text(dice, size_bytes // 100)}],
+        "tools": [
+            {"name": f"tool_{number}", "description": _text(dice, 200), "input_schema": schema}
+            for number in range(20)
+        ],
+        "messages": said,
+    }
+
+
+def _text(dice: random.Random, length: int) -> str:
+    return " ".join(dice.choices(WORDS, k=max(1, length // 7)))[:length]
