@@ -9,6 +9,7 @@ from decimal import Decimal
 
 from foveate.cache.causes import Cause, Difference, Side
 from foveate.cache.differences import first_difference
+from foveate.cache.prompts import prefixes
 from foveate.cache.remembered import Remembered
 from foveate.cache.rules import Caching, Rules
 from foveate.cache.simulate import Cache
@@ -88,14 +89,23 @@ class _Case:
         self.gap_seconds = gap_seconds
         self.billed = billed
         self.price_per_token = price_per_token
-        kept = Cache().serve(previous.prompt, rules, at=0.0).cache
-        longest = max(kept.entries.values(), key=lambda entry: entry.tokens, default=None)
-        # What is read of an entry is counted in steps, and no more of it than there is of the request.
-        most = min(longest.tokens if longest else 0, current.prompt.tokens)
+        cache = Cache().serve(previous.prompt, rules, at=0.0).cache
+        kept = [at for at, key in enumerate(prefixes(previous.prompt)) if key in cache.entries]
+        # Pieces are compared, and not tokens: what goes around the last one is counted with another one later.
+        self.kept_pieces = kept[-1] + 1 if kept else 0
+        self.fresh_pieces = cache.serve(current.prompt, rules, at=0.0).read_pieces
+        aged = cache.serve(current.prompt, rules, at=gap_seconds or 0.0)
+        self.aged_pieces = aged.read_pieces
+        kept_tokens = sum(piece.tokens for piece in previous.prompt.pieces[: self.kept_pieces])
+        # What is read of an entry is counted in steps, and is no more than there is of the request.
+        most = min(kept_tokens, current.prompt.tokens)
         self.kept_tokens = most // rules.step_tokens * rules.step_tokens
-        self.fresh_tokens = kept.serve(current.prompt, rules, at=0.0).usage.read
-        self.aged_tokens = kept.serve(current.prompt, rules, at=gap_seconds or 0.0).usage.read
-        self.lifetime_seconds = longest.ttl.seconds if longest else 0
+        self.aged_tokens = self.kept_tokens if self._holds(aged.read_pieces) else aged.usage.read
+        entries = cache.entries.values()
+        self.lifetime_seconds = max(entries, key=lambda entry: entry.tokens).ttl.seconds if entries else 0
+
+    def _holds(self, pieces: int) -> bool:
+        return 0 < self.kept_pieces <= pieces
 
     @property
     def read_tokens(self) -> int:
@@ -107,18 +117,16 @@ class _Case:
             return NoBreak(
                 kept_tokens=self.kept_tokens, read_tokens=self.read_tokens, remarks=self._remarks(found)
             )
-        if found is not None and self.fresh_tokens < self.kept_tokens:
+        if found is not None and not self.kept_pieces:
+            return self._break(found, also=(self._not_kept()[1],))
+        if found is not None and not self._holds(self.fresh_pieces):
             return self._break(found, also=self._also(found))
-        if found is not None and not self.kept_tokens:
-            return self._break(found, also=self._nothing_kept())
         return self._break(self._unchanged())
 
     def _was_read(self) -> bool:
-        if not self.kept_tokens:
-            return False
         if self.billed is not None:
-            return self.billed.read >= _READ_ENOUGH * self.kept_tokens
-        return self.aged_tokens >= self.kept_tokens and not self._has_other_key()
+            return self.billed.read >= _READ_ENOUGH * self.kept_tokens > 0
+        return self._holds(self.aged_pieces) and not self._has_other_key()
 
     def _has_other_key(self) -> bool:
         return self.previous.cache_key != self.current.cache_key
@@ -126,11 +134,11 @@ class _Case:
     def _unchanged(self) -> Difference:
         """Why a prefix that is the same, as far as anything was kept of it, was not read."""
         at = len(self.previous.prompt.pieces)
-        if not self.kept_tokens:
+        if not self.kept_pieces:
             cause, because = self._not_kept()
-        elif self.fresh_tokens < self.kept_tokens:
+        elif not self._holds(self.fresh_pieces):
             cause, because = self._out_of_sight()
-        elif self.aged_tokens < self.fresh_tokens:
+        elif self.aged_pieces < self.fresh_pieces:
             cause, because = Cause.EXPIRED, self._expired()
         elif self._has_other_key():
             cause, because = Cause.CACHE_KEY, self._other_key()
@@ -186,9 +194,6 @@ class _Case:
         was, now = (found.cache_key or "none" for found in (self.previous, self.current))
         name = self.rules.key_parameter
         return f"`{name}` changed from {was[:40]} to {now[:40]}, so another machine may have served the request"
-
-    def _nothing_kept(self) -> tuple[str, ...]:
-        return (self._not_kept()[1],)
 
     def _also(self, found: Difference) -> tuple[str, ...]:
         also = []

@@ -67,11 +67,11 @@ def lists_of_tools(body: Body) -> list[Any] | None:
 
 
 def messages_name(body: Body) -> str:
-    return next(name for name in ("messages", "input", "contents") if name in body)
+    return next((name for name in ("messages", "input", "contents") if name in body), "messages")
 
 
 def messages(body: Body) -> list[Any]:
-    found = body[messages_name(body)]
+    found = body.get(messages_name(body))
     return found if isinstance(found, list) else []
 
 
@@ -90,6 +90,8 @@ def text_slots(body: Body) -> Iterator[tuple[Any, Any, Area, int]]:
             if isinstance(block.get("text"), str):
                 yield block, "text", Area.SYSTEM, index
     for index, message in enumerate(messages(body)):
+        if not isinstance(message, dict):
+            continue
         content = message.get("content", message.get("parts"))
         if isinstance(message.get("content"), str) and message["content"]:
             yield message, "content", Area.MESSAGES, index
@@ -233,9 +235,11 @@ def _said(body: Body, role: str, text: str) -> Body:
 
 def go_on(body: Body) -> None:
     """What every next request does: the answer, and another question."""
-    name = messages_name(body)
-    if isinstance(body[name], list):
-        body[name] += [_said(body, "assistant", "It is on."), _said(body, "user", "And the other one?")]
+    if messages(body):
+        body[messages_name(body)] += [
+            _said(body, "assistant", "It is on."),
+            _said(body, "user", "And the other one?"),
+        ]
 
 
 def edit_last(_: Body, other: Body) -> Expected | None:
