@@ -204,7 +204,8 @@ def _thinking(asked: dict[str, Any]) -> Iterator[Refusal]:
         yield Refusal(message="max_tokens: 0 is not supported when thinking is enabled")
     if asked.get("temperature") not in (None, 1):
         yield Refusal(message="`temperature` may only be set to 1 when thinking is enabled.")
-    if as_record(asked.get("tool_choice")).get("type") in ("any", "tool"):
+    # An adaptive model leaves out its thought instead, as recorded requests show.
+    if kind == "enabled" and as_record(asked.get("tool_choice")).get("type") in ("any", "tool"):
         yield Refusal(message="Thinking may not be enabled when tool_choice forces tool use.")
 
 
@@ -215,7 +216,9 @@ def _ending(asked: dict[str, Any], model: Model) -> Iterator[Refusal]:
     if not turns:
         return
     blocks = anthropic_turns.blocks_of(messages[turns[-1]])
-    is_prefill = turns[-1] == len(messages) - 1
+    # A turn that the provider's own tools paused is sent back to be gone on with.
+    is_paused = any(block.get("type") == "server_tool_use" for block in blocks)
+    is_prefill = turns[-1] == len(messages) - 1 and not is_paused
     if is_prefill and blocks and not model.takes_prefill:
         yield Refusal(
             message="This model does not support assistant message prefill. The conversation must end with a "
@@ -234,7 +237,7 @@ def _ending(asked: dict[str, Any], model: Model) -> Iterator[Refusal]:
                 "thinking block (preceeding the lastmost set of `tool_use` and `tool_result` blocks). To avoid "
                 "this requirement, disable `thinking`."
             )
-    if is_prefill and blocks[-1].get("type") not in _SIGNED:
+    if is_prefill and blocks[0].get("type") not in _SIGNED:
         yield Refusal(message="Prefilling assistant messages is not supported when `thinking` is enabled.")
 
 

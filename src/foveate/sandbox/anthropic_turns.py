@@ -6,6 +6,7 @@ others (read November 2026). Since October 2024 roles need not alternate, and th
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 from foveate.sandbox.refusals import Refusal
@@ -43,6 +44,7 @@ _REQUIRED = {
 }
 # What may stand in the content of a tool's result.
 _IN_RESULTS = frozenset(("text", "image", "document", "search_result", "tool_reference", "browser_state"))
+_BY_SYSTEM = ("text", "tool_addition", "tool_removal")
 _BY_ASSISTANT_ONLY = frozenset(("tool_use", "thinking", "redacted_thinking", "server_tool_use"))
 
 
@@ -105,8 +107,8 @@ def _block(at: str, block: Any, role: str) -> Iterator[Refusal]:
         yield Refusal(message=f"{at}: `{kind}` blocks can only be in `assistant` messages")
     if role != "user" and kind == "tool_result":
         yield Refusal(message=f"{at}: `tool_result` blocks can only be in `user` messages")
-    if role == "system" and kind != "text":
-        yield Refusal(message=f"{at}: `system` messages take `text` blocks only")
+    if role == "system" and kind not in _BY_SYSTEM:
+        yield Refusal(message=f"{at}: `{kind}` blocks cannot be in `system` messages")
     yield from _inside(at, kind, block)
 
 
@@ -178,39 +180,47 @@ def text_problems(area: str, at: str, blocks: list[dict[str, Any]]) -> Iterator[
 
 
 def _pairs(messages: list[dict[str, Any]]) -> Iterator[Refusal]:
-    """Every call has one result, in the next message and before anything else there."""
-    seen: set[str] = set()
+    """Every call has one result, in the next turn and before anything else there.
+
+    Messages in a row by one speaker are one turn, and another turn may use an id again: recorded requests with
+    either were taken and billed.
+    """
     called: list[str] = []
-    for i, message in enumerate(messages):
-        blocks = blocks_of(message)
-        yield from _results(f"messages.{i}.content", blocks, called)
-        answered = _leading_results(blocks)
+    spoken_at = 0
+    for _, turn in groupby(enumerate(messages), lambda entry: entry[1]["role"]):
+        numbered = list(turn)
+        placed = [
+            (f"messages.{i}.content.{j}", block)
+            for i, message in numbered
+            for j, block in enumerate(blocks_of(message))
+        ]
+        yield from _results(placed, called)
+        answered = _leading_results([block for _, block in placed])
         missing = [call for call in called if call not in answered]
         if missing:
-            yield _unanswered(i - 1, missing)
-        called = [as_text(block.get("id")) for block in blocks if block.get("type") == "tool_use"]
-        for call in called:
-            if call in seen:
-                yield Refusal(message=f"messages.{i}: `tool_use` ids must be unique")
-            seen.add(call)
+            yield _unanswered(spoken_at, missing)
+        spoken_at = numbered[-1][0]
+        called = [as_text(block.get("id")) for _, block in placed if block.get("type") == "tool_use"]
+        if len(called) > len(set(called)):
+            yield Refusal(message=f"messages.{spoken_at}: `tool_use` ids must be unique")
     if called:
-        yield _unanswered(len(messages) - 1, called)
+        yield _unanswered(spoken_at, called)
 
 
-def _results(at: str, blocks: list[dict[str, Any]], called: list[str]) -> Iterator[Refusal]:
+def _results(placed: list[tuple[str, dict[str, Any]]], called: list[str]) -> Iterator[Refusal]:
     answered: set[str] = set()
-    for j, block in enumerate(blocks):
+    for at, block in placed:
         if block.get("type") != "tool_result":
             continue
         call = as_text(block.get("tool_use_id"))
         if call not in called:
             yield Refusal(
-                message=f"{at}.{j}: unexpected `tool_use_id` found in `tool_result` blocks: {call}. Each "
+                message=f"{at}: unexpected `tool_use_id` found in `tool_result` blocks: {call}. Each "
                 "`tool_result` block must have a corresponding `tool_use` block in the previous message."
             )
         if call in answered:
             yield Refusal(
-                message=f"{at}.{j}: each tool_use must have a single result. Found multiple `tool_result` "
+                message=f"{at}: each tool_use must have a single result. Found multiple `tool_result` "
                 f"blocks with id: {call}"
             )
         answered.add(call)

@@ -123,6 +123,7 @@ def _pairs(items: list[dict[str, Any]], asked: dict[str, Any]) -> Iterator[Refus
     is_continued = any(asked.get(field) is not None for field in _STORED)
     for call_kind, output_kind in _CALLS.items():
         called: list[str] = []
+        searched: set[str] = set()  # a search for tools may be answered as a call of one
         answered: set[str] = set()
         for item in items:
             call = as_text(item.get("call_id"))
@@ -130,8 +131,10 @@ def _pairs(items: list[dict[str, Any]], asked: dict[str, Any]) -> Iterator[Refus
                 if call in called:
                     yield Refusal(message=f"Duplicate call_id {call} in input.", param="input")
                 called.append(call)
+            elif item.get("type") == "tool_search_call":
+                searched.add(call)
             elif item.get("type") == output_kind:
-                if call not in called and not is_continued:
+                if call not in called and call not in searched and not is_continued:
                     yield Refusal(
                         message=f"No tool call found for function call output with call_id {call}.",
                         param="input",

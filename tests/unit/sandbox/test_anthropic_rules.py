@@ -44,6 +44,10 @@ PLAIN = claude()
             user("Look"), assistant(call("a"), call("b")), user(result("b"), result("a", content=[text("x")]))
         ),
         claude(assistant(call("a")), user(result("a")), tools=[tool()]),
+        claude(assistant(call("a")), assistant(call("b")), user(result("a")), user(result("b"), "And?")),
+        claude(assistant(call("a")), user(result("a")), assistant(call("a")), user(result("a"))),
+        claude(user("x"), {"role": "system", "content": [{"type": "tool_addition", "tool": {}}]}, user("y")),
+        claude(user("x"), thinking={"type": "adaptive"}, tools=[tool()], tool_choice={"type": "any"}),
         claude(tools=[tool(), {"type": "web_search_20250305", "name": "web_search"}]),
         claude(tools=[tool()], tool_choice={"type": "tool", "name": "look"}),
         claude(thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=1025),
@@ -140,7 +144,7 @@ ORPHAN = "unexpected `tool_use_id` found in `tool_result` blocks: toolu_1. Each"
         ([user("x"), assistant(call())], f"messages.1: {LONELY}"),
         ([user("x"), assistant(call()), user("no answer")], f"messages.1: {LONELY}"),
         ([user("x"), assistant(call()), user("first", result())], f"messages.1: {LONELY}"),
-        ([assistant(call()), assistant("oh"), user(result())], f"messages.0: {LONELY}"),
+        ([assistant(call()), {"role": "system", "content": "x"}, user(result())], f"messages.0: {LONELY}"),
         ([user(result())], f"messages.0.content.0: {ORPHAN}"),
         ([user("x"), assistant("y"), user("z", result())], f"messages.2.content.1: {ORPHAN}"),
         (
@@ -148,10 +152,7 @@ ORPHAN = "unexpected `tool_use_id` found in `tool_result` blocks: toolu_1. Each"
             f"messages.3.content.0: {ORPHAN}",
         ),
         ([assistant(call(), call()), user(result())], "messages.0: `tool_use` ids must be unique"),
-        (
-            [assistant(call()), user(result()), assistant(call()), user(result())],
-            "messages.2: `tool_use` ids must be unique",
-        ),
+        ([assistant(call()), assistant(call()), user(result())], "messages.1: `tool_use` ids must be unique"),
         (
             [assistant(call()), user(result(), result())],
             "messages.1.content.1: each tool_use must have a single result",

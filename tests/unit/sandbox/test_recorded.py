@@ -1,0 +1,38 @@
+"""Requests that the real providers took and billed: the sandbox has to take them as well."""
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from foveate import wire
+from foveate.sandbox import accept
+from foveate.values import Format
+
+ROUTES = {
+    "https://api.anthropic.com/v1/messages": Format.ANTHROPIC,
+    "https://api.openai.com/v1/chat/completions": Format.CHAT,
+    "https://api.openai.com/v1/responses": Format.RESPONSES,
+}
+# Only who signed a thought can tell whether it is genuine.
+FOREIGN = "Invalid `signature` in"
+
+
+def test_what_the_providers_billed_is_taken(shared_data: Path) -> None:
+    taken: Counter[Format] = Counter()
+    refused = {}
+    with gzip.open(shared_data / "usage_pairs.jsonl.gz") as rows:
+        for row in map(json.loads, rows):
+            where = urlsplit(row["uri"])
+            spoken = ROUTES.get(f"{where.scheme}://{where.netloc}{where.path}")
+            if spoken is None or not isinstance(row["request"], dict):
+                continue
+            found = accept(wire.read(row["request"], spoken))
+            if found is None:
+                taken[spoken] += 1
+            elif FOREIGN not in found.message:
+                refused[row["file"], row["idx"]] = found.message
+
+    assert not refused
+    assert all(taken[spoken] > 200 for spoken in ROUTES.values())
