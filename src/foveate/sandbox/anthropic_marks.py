@@ -37,8 +37,6 @@ def problems(asked: dict[str, Any], rules: Rules) -> Iterator[Refusal]:
             path = f"{place.path}.{place.tag}" if place.tag else place.path
             if place.kind not in rules.markable:
                 yield Refusal(message=f"{path}.cache_control: Extra inputs are not permitted")
-            if place.is_empty:
-                yield Refusal(message=f"{path}: cache_control cannot be set for empty text blocks")
             yield from _mark(f"{path}.cache_control", place.mark, rules)
     if automatic is not None:
         yield from _mark("cache_control", automatic, rules)

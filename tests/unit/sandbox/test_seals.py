@@ -145,6 +145,19 @@ def test_a_forged_signature_is_refused_on_every_model(model: str, signature: str
     )
 
 
+def test_a_signature_cannot_be_made_to_fit_an_edited_history() -> None:
+    """The prefix's digest is in the signature for all to see, but only the sandbox can seal it."""
+    body = continued()
+    body["messages"][0]["content"][0]["text"] = "Look away."
+    block = body["messages"][1]["content"][0]
+    sealed = bytearray(base64.b64decode(block["signature"]))
+    before = body | {"messages": body["messages"][:1]}
+    sealed[16:32] = seals.prefix_of(before).digest()
+    block["signature"] = base64.b64encode(sealed).decode()
+
+    assert "Invalid `signature`" in refusal(Format.ANTHROPIC, body).message
+
+
 def test_a_thought_whose_words_were_changed_is_refused() -> None:
     body = continued(CLAUDE)
     body["messages"][3]["content"][0]["thinking"] = "Oho."
