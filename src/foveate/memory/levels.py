@@ -203,7 +203,7 @@ def _fill_whole(page: Page, wish: Wish, places: Sequence[int], limit_tokens: int
 
 
 def _put_excerpt(page: Page, wish: Wish, place: int, room_tokens: int) -> bool:
-    if place in page.blocks:
+    if place in page.blocks and page.blocks[place].level is Level.FULL:
         return True
     return page.put_excerpt(place, room_tokens, wish.stretches(place) if wish.stretches else None)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from foveate.budget.cutting import Body, Parts, Room, cut
+from foveate.budget.cutting import TRUNCATED, Body, Parts, Room, cut
 from foveate.budget.sections import Keep
 from foveate.budget.standing import text_of
 from foveate.memory.blocks import content, heading, planning
@@ -13,6 +13,7 @@ from foveate.memory.excerpts import Stretch
 from foveate.memory.forest import Forest
 from foveate.memory.view import Level, View, ViewFormat, ViewNode
 from foveate.tokens.gauge import Gauge, Part
+from foveate.tokens.tape import NOTHING
 from foveate.values import TokenCount
 
 _BETWEEN = "\n"
@@ -21,8 +22,10 @@ _BATCH = 64
 # After so many that do not fit, hardly any other will.
 _PATIENCE = 24
 
-# Tokens are shorter, but for rows of blanks and the like.
-_MOST_CHARS_PER_TOKEN = 64
+# The longest tokens of all are rows of so many blanks.
+_MOST_CHARS_PER_TOKEN = 128
+# So many blanks between two lines are kept.
+_MOST_BLANKS = 128
 
 _RANKS = {Level.HIDDEN: 0, Level.TITLE: 1, Level.EXCERPT: 2, Level.FULL: 3}
 
@@ -85,35 +88,31 @@ class Page:
             place: Block(Level.FULL, (tape,), tape.total.upper + 1)
             for place, tape in zip(adding, tapes, strict=True)
         }
-        above = self._missing_above(places[0])
         there = sum(self.blocks[place].tokens for place in adding if place in self.blocks)
-        tokens = self.used_tokens - there + sum(block.tokens for block in (*above.values(), *blocks.values()))
+        tokens = self.used_tokens - there + sum(block.tokens for block in blocks.values())
         if tokens > room_tokens:
             return False
-        self.blocks |= above | blocks
+        self.blocks |= blocks
         self.used_tokens = tokens
         return True
 
     def put_excerpt(self, place: int, room_tokens: int, relevant: Sequence[Stretch] | None = None) -> bool:
-        """Put the largest piece of a node on the page that fits: its first lines, or what is `relevant`.
+        """Put as much of a node on the page as fits: all of it, its beginning, or what is `relevant`.
 
         `relevant` are stretches of its content, the most relevant first. Where there is no room for more than
         the heading nothing is put there.
         """
-        above = sum(block.tokens for block in self._missing_above(place).values())
-        room = Room(self.gauge, room_tokens - self.used_tokens - above - 1)
-        opening, said = self._opening(place), content(self.forest.nodes[place], self.form)
-        # What certainly has no room is not even measured: there may be megabytes of it.
-        most_chars = max(room.limit_tokens, 1) * _MOST_CHARS_PER_TOKEN
-        if relevant is None:
-            text = _joined(opening, said[:most_chars]).rstrip()
-            piece = Body(tape=self.gauge.tape(text), keep=Keep.HEAD, start=0, end=len(text))
-        else:
-            piece = _ranked(self.gauge, opening, said, _within(relevant, most_chars))
-        parts = cut(piece, room)
-        if parts is None or len(text_of(parts[:-1]).rstrip()) <= len(opening):
+        above = self._missing_above(place)
+        free_tokens = room_tokens - self._used_without(place) - (1 if self.blocks else 0)
+        node, head = self.forest.nodes[place], self._heading(place)
+        said, plan = content(node, self.form), planning(node)
+        block = self._cut(above, _joined(head, plan), said, free_tokens, relevant)
+        if block is None and plan:
+            block = self._planned(above, head, plan.split(_BETWEEN), free_tokens)
+        if block is None:
             return False
-        return self._put(place, Block(Level.EXCERPT, parts, self.gauge.count(parts).upper + 1), room_tokens)
+        self._add(place, block, above)
+        return True
 
     def put_alone(self, place: int, room_tokens: int) -> bool:
         """Put the title of a node on the page, and of what it stands in the nearest titles that fit."""
@@ -163,6 +162,48 @@ class Page:
             ),
         )
 
+    def _cut(
+        self,
+        above: Mapping[int, Block],
+        opening: str,
+        said: str,
+        room_tokens: int,
+        relevant: Sequence[Stretch] | None = None,
+    ) -> Block | None:
+        """As much of a text as fits below the titles `above` and its opening; None where that is nothing."""
+        opening += _BETWEEN if said else ""
+        before = self.gauge.run([*_parts_of(above), _BETWEEN, opening] if above else [opening])
+        room = Room(self.gauge, room_tokens, (before, NOTHING), (before, NOTHING))
+        # What certainly has no room is not even measured: there may be megabytes of it.
+        most_chars = max(room_tokens, 1) * _MOST_CHARS_PER_TOKEN
+        if relevant:
+            body = _ranked(self.gauge, said, _within(relevant, most_chars))
+        else:
+            text = said[:most_chars]
+            body = Body(tape=self.gauge.tape(text), keep=Keep.HEAD, start=0, end=len(text))
+        is_whole = body.tape.text.rstrip() == said.rstrip() and room.left((body.tape,)) >= 0
+        kept = (body.tape,) if is_whole else cut(body, room)
+        if kept is None:
+            return None
+        parts = (opening, *kept)
+        level = Level.FULL if is_whole else Level.EXCERPT
+        return Block(level, parts, self.gauge.count(parts).upper + 1)
+
+    def _planned(
+        self, above: Mapping[int, Block], head: str, lines: Sequence[str], room_tokens: int
+    ) -> Block | None:
+        """A heading with as many lines of its planning as fit, where there is room for nothing else.
+
+        None is cut inside, since half a date is another one; rather nothing says that there is more.
+        """
+        for size in range(len(lines), 0, -1):
+            for marker in (TRUNCATED, ""):
+                text = _joined(head, *lines[:size], marker)
+                if self.gauge.count([*_parts_of(above), _BETWEEN if above else "", text]).upper <= room_tokens:
+                    tape = self.gauge.tape(text)
+                    return Block(Level.EXCERPT, (tape,), tape.total.upper + 1)
+        return None
+
     def _put_without_score(self, place: int, level: Level, room_tokens: int) -> bool:
         """Rather without saying how similar it is than not at all."""
         if level is Level.TITLE or place not in self.promoted:
@@ -180,9 +221,11 @@ class Page:
 
     def _opening(self, place: int, *, shows_id: bool = True) -> str:
         """What is shown of a node before its content, whatever is cut of that."""
+        return _joined(self._heading(place, shows_id=shows_id), planning(self.forest.nodes[place]))
+
+    def _heading(self, place: int, *, shows_id: bool = True) -> str:
         node, depth = self.forest.nodes[place], int(self.forest.depth[place])
-        head = heading(node, self.form, depth, self.promoted.get(place), shows_id=shows_id)
-        return _joined(head, planning(node))
+        return heading(node, self.form, depth, self.promoted.get(place), shows_id=shows_id)
 
     def _adds(self, place: int, level: Level) -> bool:
         there = self.blocks.get(place)
@@ -190,15 +233,22 @@ class Page:
 
     def _put(self, place: int, block: Block, room_tokens: int) -> bool:
         above = self._missing_above(place)
-        there = self.blocks.get(place)
-        tokens = self.used_tokens + block.tokens - (there.tokens if there else 0)
-        tokens += sum(each.tokens for each in above.values())
-        if tokens > room_tokens:
+        tokens = block.tokens + sum(each.tokens for each in above.values())
+        if self._used_without(place) + tokens > room_tokens:
             return False
+        self._add(place, block, above)
+        return True
+
+    def _add(self, place: int, block: Block, above: Mapping[int, Block]) -> None:
+        self.used_tokens = (
+            self._used_without(place) + block.tokens + sum(each.tokens for each in above.values())
+        )
         self.blocks.update(above)
         self.blocks[place] = block
-        self.used_tokens = tokens
-        return True
+
+    def _used_without(self, place: int) -> int:
+        there = self.blocks.get(place)
+        return self.used_tokens - (there.tokens if there else 0)
 
     def _missing_above(self, place: int) -> dict[int, Block]:
         """The titles of what a node stands in, as far as they are not there yet."""
@@ -212,10 +262,12 @@ class Page:
         }
 
     def _parts(self) -> list[Part]:
-        found: list[Part] = []
-        for _, block in sorted(self.blocks.items()):
-            found += [_BETWEEN, *block.parts]
-        return found[1:]
+        return _parts_of(dict(sorted(self.blocks.items())))
+
+
+def _parts_of(blocks: Mapping[int, Block]) -> list[Part]:
+    """Blocks that stand below each other."""
+    return [part for block in blocks.values() for part in (_BETWEEN, *block.parts)][1:]
 
 
 def _joined(*texts: str) -> str:
@@ -228,24 +280,25 @@ def _within(ranked: Sequence[Stretch], most_chars: int) -> Sequence[Stretch]:
     return ranked[: bisect_right(ends, most_chars, lo=min(1, len(ends)))]
 
 
-def _ranked(gauge: Gauge, opening: str, said: str, relevant: Sequence[Stretch]) -> Body:
-    """A text of these stretches in the order in which they stand, each an item; the opening first of all."""
-    texts, items = [opening], [(0, len(opening))]
-    numbers: dict[Stretch, int] = {}
-    before = -1
+def _ranked(gauge: Gauge, said: str, relevant: Sequence[Stretch]) -> Body:
+    """A text of these stretches in the order in which they stand, each an item, and the blanks between."""
+    texts: list[str] = []
+    items: dict[Stretch, tuple[int, int]] = {}
+    at = before = 0
     for start, end in sorted(relevant):
-        between = "" if start == before else _BETWEEN
-        at = items[-1][1] + len(between)
-        texts += [between, said[start:end]]
-        numbers[start, end] = len(items)
-        items.append((at, at + end - start))
-        before = end
-    ranking = [0, *(numbers[stretch] for stretch in relevant)]
+        blanks = said[before:start]
+        if blanks.strip() or len(blanks) > _MOST_BLANKS:
+            blanks = _BETWEEN
+        texts += [blanks, said[start:end]]
+        at += len(blanks)
+        items[start, end] = (at, at + end - start)
+        at, before = items[start, end][1], end
+    numbers = {stretch: number for number, stretch in enumerate(items)}
     return Body(
         tape=gauge.tape("".join(texts)),
         keep=Keep.RELEVANT,
         start=0,
-        end=items[-1][1],
-        items=items,
-        ranking=ranking,
+        end=at,
+        items=[*items.values()],
+        ranking=[numbers[stretch] for stretch in relevant],
     )

@@ -13,7 +13,7 @@ from foveate.memory.excerpts import Stretch, ranked
 from foveate.memory.forest import Forest
 from foveate.memory.levels import Wish, fill, outline
 from foveate.memory.page import Page
-from foveate.memory.view import Level, View, ViewFormat
+from foveate.memory.view import View, ViewFormat
 from foveate.memory.words import words
 from foveate.tokens.gauge import Gauge
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from foveate.memory.relevance import Scores
-
-# How often a focus that does not fit is cut anew, by what it was over.
-_TRIES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,21 +101,7 @@ def _look_at(page: Page, focus: int | None, limit_tokens: int) -> None:
     """
     if focus is None:
         return
-    room_tokens = limit_tokens
-    for _ in range(_TRIES):
-        if page.put_all([focus], Level.FULL, room_tokens) is not None and not page.put_excerpt(
-            focus, room_tokens
-        ):
-            break
-        over = page.count().upper - limit_tokens
-        if over <= 0:
-            return
-        page.blocks.clear()
-        page.used_tokens = 0
-        room_tokens -= over
-    page.blocks.clear()
-    page.used_tokens = 0
-    if not page.put_alone(focus, limit_tokens):
+    if not page.put_excerpt(focus, limit_tokens) and not page.put_alone(focus, limit_tokens):
         title = heading(page.forest.nodes[focus], page.form, int(page.forest.depth[focus]))
         tokens = page.gauge.tape(title).total.upper
         raise BudgetExceeded(

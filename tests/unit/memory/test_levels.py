@@ -138,6 +138,60 @@ def test_of_a_focus_that_is_too_long_the_beginning_is_shown_and_its_deadline(tmp
     assert view.tokens > 60
 
 
+PARAGRAPH = " ".join(f"On day {day} we walk to the mill." for day in range(40))
+
+
+@pytest.mark.parametrize("limit_tokens", [40, 100, 200, 300, 400])
+def test_a_focus_of_one_line_that_is_too_long_is_cut_inside_it(tmp_path: Path, limit_tokens: int) -> None:
+    """Was: its title alone, since a title is a line that fits, and the room went to titles of no interest."""
+    others = {f"{number}.org": f"* Other {number}\nWords.\n" for number in range(50)}
+    memory = Memory.load(write(tmp_path, {**others, "plan.org": f"* Plan\n{PARAGRAPH}\n"}))
+    view = memory.render("Plan", limit_tokens=limit_tokens)
+
+    assert levels(view)["Plan"] is Level.EXCERPT
+    assert limit_tokens - 8 <= view.tokens <= limit_tokens
+    assert set(levels(view)) == {"plan", "Plan"}
+    assert "\nOn day 0 we walk" in view.text
+    assert view.text.endswith("\n[...truncated]")
+
+
+def test_a_focus_that_fits_to_the_token_is_whole_and_with_a_token_less_still_has_its_deadline(
+    tmp_path: Path,
+) -> None:
+    """Was: a token too many was counted for each line that it takes, and of one that did not fit the title."""
+    text = "#+TITLE: House\n* Roof\n** TODO Tiles\nDEADLINE: <2026-11-20 Fri>\nForty of them, red.\n"
+    memory = Memory.load(write(tmp_path, {"a.org": text}))
+    whole = memory.render("Tiles", limit_tokens=None)
+    assert "Forty of them, red." in whole.text
+
+    assert levels(memory.render("Tiles", limit_tokens=whole.tokens))["Tiles"] is Level.FULL
+    assert memory.render("Tiles", limit_tokens=whole.tokens).text == whole.text
+    for less in (1, 4):
+        view = memory.render("Tiles", limit_tokens=whole.tokens - less)
+        assert levels(view)["Tiles"] is Level.EXCERPT
+        assert "DEADLINE: <2026-11-20 Fri>" in view.text
+
+
+def test_of_planning_that_does_not_fit_what_fits_is_shown(tmp_path: Path) -> None:
+    lines = "DEADLINE: <2026-11-20 Fri>\nSCHEDULED: <2026-11-10 Tue>\n"
+    memory = Memory.load(write(tmp_path, {"a.md": f"# Notes\n\n## Tiles\n{lines}\nForty of them.\n"}))
+    view = memory.render("Tiles", limit_tokens=45)
+
+    assert levels(view)["Tiles"] is Level.EXCERPT
+    assert "DEADLINE: <2026-11-20 Fri>" in view.text
+
+
+def test_a_node_of_which_every_line_is_shown_is_whole_and_says_nothing_of_truncation(tmp_path: Path) -> None:
+    """Was: what many characters made seem too long was an excerpt of all its lines."""
+    body = "\n\n".join(f"{'walrus ' * 20}\n{'=' * 64}" for _ in range(6))
+    memory = Memory.load(write(tmp_path, {"a.org": f"* Sea\n{body}\n", "b.org": "* Land\nNothing.\n"}))
+    view = memory.render(query="walrus", limit_tokens=420)
+
+    assert levels(view)["Sea"] is Level.FULL
+    assert body in view.text
+    assert "truncated" not in view.text
+
+
 @pytest.mark.parametrize("limit_tokens", [None, 40, 2000])
 @pytest.mark.parametrize("query", [None, "flour and salt for bread"])
 @pytest.mark.parametrize("focus", [None, "Oil", "Tools"])
