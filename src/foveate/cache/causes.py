@@ -192,7 +192,8 @@ def _cause_of(change: FieldChange, area: Area) -> tuple[Cause, str]:
     inside = f" in `{name}`" if name not in ("", "text") else ""
     match change.how:
         case How.KEY_ORDER:
-            return Cause.KEY_ORDER, f"the keys{inside} are in another order, and a cache goes by their order"
+            certainty = "a cache goes" if change.path else "a cache may go"
+            return Cause.KEY_ORDER, f"the keys{inside} are in another order, and {certainty} by that"
         case How.ITEM_ORDER:
             words = f"the items{inside} are in another order"
             return (Cause.TOOL_CHANGED if area is Area.TOOLS else Cause.EDITED), words
