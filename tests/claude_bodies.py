@@ -150,6 +150,6 @@ def _add_marks(draw: st.DrawFn, body: Body) -> None:
         lasting = {"ttl": "1h"} if number < long_lived else draw(st.sampled_from(({}, {"ttl": "5m"})))
         blocks[place]["cache_control"] = {"type": "ephemeral", **lasting}
     last = body["messages"][-1]["content"]
-    is_marked = isinstance(last, list) and "cache_control" in last[-1]
-    if len(places) < MOST_MARKS and not is_marked and draw(st.booleans()):
-        body["cache_control"] = {"type": "ephemeral"}
+    own = last[-1].get("cache_control") if isinstance(last, list) else None
+    if len(places) < MOST_MARKS and draw(st.booleans()):
+        body["cache_control"] = dict(own or {"type": "ephemeral"})

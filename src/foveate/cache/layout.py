@@ -53,7 +53,7 @@ def layout(
     if rules.caching not in (Caching.MARKS, Caching.BOTH):
         return ()
     own = _own(prompt, rules)
-    free = rules.most_marks - len(own)
+    free = rules.most_marks - len(own) - prompt.double_marks
     if free <= 0 or not prompt.pieces:
         return ()
     sums = _Sums(prompt, rules, cache, chances, now)

@@ -2,7 +2,7 @@
 
 Two kinds. One repeats the last request up to an entry, which refreshes that entry for its time. The other
 repeats the request and its answer, and marks the answer as long-lived: for the price of reading the prompt once
-and of writing the answer, all of it is kept for the long time, and the next request begins with just that answer.
+and of writing the answer, all of it is kept for the long time, and the next request begins with that answer.
 """
 
 from collections.abc import Mapping

@@ -34,7 +34,8 @@ class CachedPrompt:
     `settings` are what else has to be the same for a prefix to hold: the digest of the parameters that break it
     from that area on (the model and its tools' settings from the start, a tool choice from the messages on).
     `only_marked` asks a provider that keeps things unasked to keep what is marked alone (OpenAI's explicit
-    mode), `ttl` is for how long it is asked to keep them.
+    mode), `ttl` is for how long it is asked to keep them. `double_marks` are those that take one of the places
+    which the provider has for marks, and stand on a piece that bears another one.
     """
 
     model: str
@@ -42,6 +43,7 @@ class CachedPrompt:
     settings: Mapping[Area, bytes] = field(default_factory=dict)
     only_marked: bool = False
     ttl: Ttl | None = None
+    double_marks: int = 0
 
     @property
     def tokens(self) -> int:

@@ -131,21 +131,24 @@ def prompt_of(
         for block, share in zip(blocks, tokens.of(request, blocks), strict=True)
     ]
     options = parameters.cache_options(request)
+    automatic = wire.automatic_mark(request)
+    marked = _marked_at_end(pieces, automatic)
     return CachedPrompt(
         model=request.model,
-        pieces=_marked_at_end(pieces, wire.automatic_mark(request)),
+        pieces=marked,
         settings=parameters.digests(settings),
         only_marked=options.only_marked,
         ttl=options.ttl,
+        double_marks=int(automatic is not None and marked == tuple(pieces)),
     )
 
 
-def _marked_at_end(pieces: list[Piece], ttl: Ttl | None) -> tuple[Piece, ...]:
+def _marked_at_end(pieces: Sequence[Piece], ttl: Ttl | None) -> tuple[Piece, ...]:
     """With the mark that a client leaves to its provider to place: on the last block that takes one."""
     last = next((at for at in reversed(range(len(pieces))) if pieces[at].markable), None)
-    if ttl is not None and last is not None and pieces[last].mark is None:
-        pieces[last] = replace(pieces[last], mark=ttl)
-    return tuple(pieces)
+    if ttl is None or last is None or pieces[last].mark is not None:
+        return tuple(pieces)
+    return (*pieces[:last], replace(pieces[last], mark=ttl), *pieces[last + 1 :])
 
 
 def _digest(block: Block) -> bytes:
