@@ -47,6 +47,7 @@ _PART_FIELDS = {
     "input_audio": frozenset(("type", "input_audio", "prompt_cache_breakpoint")),
     "file": frozenset(("type", "file", "prompt_cache_breakpoint")),
 }
+_MOST_CHOICES = 128
 _TTLS = (Ttl.THIRTY_MINUTES,)  # 12h is for Responses
 
 
@@ -212,6 +213,7 @@ def _tools(asked: dict[str, Any]) -> Iterator[Refusal]:
 
 
 def _options(asked: dict[str, Any]) -> Iterator[Refusal]:
+    yield from openai_rules.flag_problems(asked)
     if asked.get("stream_options") is not None and not asked.get("stream"):
         yield Refusal(
             message="The 'stream_options' parameter is only allowed when 'stream' is enabled.",
@@ -233,7 +235,12 @@ def _options(asked: dict[str, Any]) -> Iterator[Refusal]:
         )
     for param in ("max_tokens", "max_completion_tokens"):
         yield from openai_rules.output_problems(asked, param, least=1)
+    number = asked.get("n")
+    if number is not None and (not isinstance(number, int) or not 1 <= number <= _MOST_CHOICES):
+        yield wrong_type("n", f"an integer from 1 to {_MOST_CHOICES}", number)
     stops = asked.get("stop")
+    if not all(isinstance(stop, str) for stop in (stops if isinstance(stops, list) else [stops or ""])):
+        yield wrong_type("stop", "one of a string or array of strings", stops)
     if isinstance(stops, list) and len(stops) > 4:
         yield Refusal(
             message="Invalid 'stop': array too long. Expected an array with maximum length 4, but got an "

@@ -161,6 +161,13 @@ def _options(asked: dict[str, Any], takes_marks: bool, ttls: tuple[Ttl, ...]) ->
         )
 
 
+def flag_problems(asked: dict[str, Any]) -> Iterator[Refusal]:
+    """Switches that are neither on nor off."""
+    for param in ("stream", "store", "parallel_tool_calls"):
+        if not isinstance(asked.get(param), (bool, type(None))):
+            yield wrong_type(param, "a boolean", asked[param])
+
+
 def output_problems(asked: dict[str, Any], param: str, *, least: int) -> Iterator[Refusal]:
     """A limit of the answer that is none, or more than the model can say."""
     wanted = asked.get(param)

@@ -177,6 +177,7 @@ def _tools(asked: dict[str, Any]) -> Iterator[Refusal]:
 
 
 def _options(asked: dict[str, Any]) -> Iterator[Refusal]:
+    yield from openai_rules.flag_problems(asked)
     yield from openai_rules.output_problems(asked, "max_output_tokens", least=_LEAST_OUTPUT_TOKENS)
     if asked.get("stream_options") is not None and not asked.get("stream"):
         yield Refusal(
