@@ -16,6 +16,7 @@ _ELLIPSIS = "…"
 # A reader's character; what `budget.graphemes` is exact about, good enough for the ends of an excerpt.
 _GRAPHEME = regex.compile(r"\X")
 _LONGEST_GRAPHEME_CHARS = 32
+_FURTHEST_BACK_CHARS = 4096
 
 Step = str | int
 
@@ -153,7 +154,10 @@ def _boundary(text: str, at: int) -> int:
     """The last place up to `at` that is not inside of a reader's character."""
     if not 0 < at < len(text):
         return max(0, min(at, len(text)))
-    back = max(0, at - _LONGEST_GRAPHEME_CHARS)
+    least = max(0, at - _FURTHEST_BACK_CHARS)
+    back = at
+    while back > least and not text[back].isascii():  # of a row of flags, each is told by all that stand before
+        back -= 1
     last = back
     for found in _GRAPHEME.finditer(text, back, at + _LONGEST_GRAPHEME_CHARS):
         if found.start() > at:

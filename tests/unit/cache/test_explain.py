@@ -216,30 +216,40 @@ def test_bytes_are_those_of_the_field_in_utf_8() -> None:
     assert text[found.after.start_byte : found.after.end_byte] == b"2026-11-15T10:00:07Z"
 
 
-graphemes = st.text(alphabet="ab \u0301é👩\u200d🚀🇩🇪漢", max_size=150)
+graphemes = st.builds(str.__mul__, st.text(alphabet="ab \u0301é👩\u200d🚀🇩🇪漢", max_size=20), st.integers(1, 8))
 
 
-@settings(max_examples=80)
+@settings(max_examples=150)
 @given(head=graphemes, one=graphemes, other=graphemes, tail=graphemes)
 def test_an_excerpt_is_always_short_and_no_character_of_it_is_torn(
     head: str, one: str, other: str, tail: str
 ) -> None:
-    if one == other:
-        return
     before, after = claude(), claude()
-    before["messages"][0]["content"], after["messages"][0]["content"] = (
-        f"x{head}{one}{tail}",
-        f"x{head}{other}{tail}",
-    )
+    texts = f"x{head}{one}{tail}", f"x{head}{other}{tail}"
+    for body, text in zip((before, after), texts, strict=True):
+        body["messages"][0]["content"] = text
     found = verdict(before, next_of(after))
-    assert isinstance(found, Break)
-    for side, text in ((found.before, before), (found.after, after)):
+    assert isinstance(found, Break) == (texts[0] != texts[1])
+    sides = (found.before, found.after) if isinstance(found, Break) else ()
+    for side, text in zip(sides, texts, strict=False):
         assert side is not None
         assert len(side.excerpt) <= 60
-        whole = regex.findall(r"\X", text["messages"][0]["content"])
-        shown = regex.findall(r"\X", side.excerpt.strip("…"))
-        assert "".join(shown[1:-1]) in "".join(whole)
-        assert all(cluster in whole for cluster in shown[1:-1])
+        shown = side.excerpt.strip("…")
+        ends = {0, *(match.end() for match in regex.finditer(r"\X", text))}
+        places = (at for at in range(len(text) + 1) if text.startswith(shown, at))
+        assert any(at in ends and at + len(shown) in ends for at in places)
+
+
+def test_what_comes_first_is_told_a_parameter_or_a_text() -> None:
+    def stamp(body: Body, area: str) -> None:
+        block = body["system"][1] if area == "system" else body["messages"][2]
+        block["text" if area == "system" else "content"] = "Quite another text."
+
+    choosing = {"tool_choice": {"type": "any"}}  # breaks the messages
+    for area, cause in (("system", Cause.EDITED), ("messages", Cause.PARAMETER)):
+        after = next_of(claude()) | choosing
+        stamp(after, area)
+        assert broken(claude(), after).cause is cause
 
 
 SLOTS = len(list(text_slots(claude())))
