@@ -129,9 +129,9 @@ _result = some({"toolResult": some({"toolUseId": ids}, content=listed(_plain, mo
 bedrock = some(
     {
         "modelId": "nova",
-        "messages": listed(some({"role": roles, "content": listed(_plain, _result, _point)})),
+        "messages": listed(some({"role": roles, "content": texts | listed(_plain, _result, _point)})),
     },
-    system=listed(_plain, _point),
+    system=texts | listed(_plain, _point),
     toolConfig=some({"tools": listed(st.just({"toolSpec": {"name": "a"}}), _point, most=4)}),
     inferenceConfig=st.just({"maxTokens": 3}),
 )

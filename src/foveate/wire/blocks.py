@@ -28,26 +28,28 @@ from foveate.wire.shapes import Shape
 # Bytes of messages and of what was made of them: a dozen long sessions.
 _KEPT_BYTES = 64 * 1024 * 1024
 
-_Key = tuple[Format, Area, int, Ttl, bytes]
+Key = tuple[Format, Area, int, Ttl, bytes]
 
 
-class _Memory:
+class KeptBlocks:
     """The blocks of messages and tools seen before, the least recently used forgotten first."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
         self._held_bytes = 0
-        self._kept: OrderedDict[_Key, tuple[Block, ...]] = OrderedDict()
+        self._kept: OrderedDict[Key, tuple[Block, ...]] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, key: _Key) -> tuple[Block, ...] | None:
+    def get(self, key: Key) -> tuple[Block, ...] | None:
+        """What was kept under `key`, which is now the most recently used."""
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
             return found
 
-    def put(self, key: _Key, blocks: tuple[Block, ...]) -> None:
+    def put(self, key: Key, blocks: tuple[Block, ...]) -> None:
+        """Keep `blocks`, and forget the oldest where they would be too many bytes."""
         with self._lock:
             if key not in self._kept:
                 self._held_bytes += _size(key, blocks)
@@ -56,11 +58,11 @@ class _Memory:
                 self._held_bytes -= _size(*self._kept.popitem(last=False))
 
 
-def _size(key: _Key, blocks: tuple[Block, ...]) -> int:
+def _size(key: Key, blocks: tuple[Block, ...]) -> int:
     return len(key[-1]) + sum(len(block.said) for block in blocks) + 512
 
 
-_seen = _Memory(_KEPT_BYTES)
+_seen = KeptBlocks(_KEPT_BYTES)
 
 
 def blocks_of(request: Request, shape: Shape) -> tuple[Block, ...]:

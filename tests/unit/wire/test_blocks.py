@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.values import Area, Block, Format, Place, Request, Ttl
+from foveate.wire.blocks import KeptBlocks
 from tests.json_tree import spell
 from tests.requests_to_edit import BODIES, requests
 
@@ -108,6 +109,18 @@ def test_what_is_remembered_is_what_is_read(request: Request) -> None:
 
     assert wire.blocks(request) == wire.blocks(request)
     assert [b.place for b in wire.blocks(moved)] == [b.place for b in wire.blocks(request)]
+
+
+def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
+    kept = KeptBlocks(capacity_bytes=3 * 1600)  # of which each takes 1000, and something for itself
+    keys = [(Format.CHAT, Area.MESSAGES, 0, Ttl.FIVE_MINUTES, bytes([number]) * 1000) for number in range(4)]
+    for key in keys[:3]:
+        kept.put(key, ())
+        kept.put(key, ())
+    kept.get(keys[0])
+    kept.put(keys[3], ())
+
+    assert [kept.get(key) is not None for key in keys] == [True, False, True, True]
 
 
 def test_the_same_message_at_another_place_is_another_block() -> None:

@@ -23,6 +23,13 @@ def test_cache_marks_are_removed_where_they_are_marks() -> None:
     assert json.loads(wire.unmarked(json.dumps(marked).encode())) == plain
 
 
+def test_breakpoints_of_openai_are_marks_too() -> None:
+    part = {"type": "text", "text": "a"}
+    marked = {"role": "user", "content": [{**part, "prompt_cache_breakpoint": {"mode": "explicit"}}]}
+
+    assert json.loads(wire.unmarked(json.dumps(marked).encode())) == {"role": "user", "content": [part]}
+
+
 @pytest.mark.parametrize(
     "message",
     [
