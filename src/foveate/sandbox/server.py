@@ -126,7 +126,7 @@ def listening(host: str, port: int) -> socket.socket:
         CannotListen: the port is in use or not allowed, or the host is not of this machine.
     """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=_WAITING_CONNECTIONS)
     except socket.gaierror as error:
         raise CannotListen(host, port, error.strerror or "no such host") from None

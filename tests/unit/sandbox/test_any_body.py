@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foveate import wire
+from foveate.errors import MalformedRequest
+from foveate.sandbox import accept
 from foveate.sandbox.asks import Ask
 from foveate.sandbox.stand_in import Sandbox
+from foveate.values import Format
 from tests.sandboxes import Clock
 from tests.unit.sandbox.requests import MARK, Json, assistant, call, claude, result, text, tool, user
 
@@ -114,3 +118,11 @@ def test_a_body_with_anything_in_any_place_is_answered_or_refused(
 
     assert reply.status == 200 or 400 <= reply.status < 500
     assert reply.pieces
+
+
+@pytest.mark.parametrize("spoken", [Format.GEMINI, Format.BEDROCK])
+def test_a_format_that_it_does_not_speak_is_an_error_and_not_taken(spoken: Format) -> None:
+    body = {"contents": [], "messages": []}
+
+    with pytest.raises(MalformedRequest, match=f"does not speak {spoken}"):
+        accept(wire.read(body, spoken))

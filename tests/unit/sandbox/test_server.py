@@ -1,0 +1,141 @@
+"""The app around the sandbox: bodies of any length, clients that go away, and sockets."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from foveate.errors import CannotListen
+from foveate.sandbox.asks import LIMIT_BYTES, Ask
+from foveate.sandbox.scripts import Script, Step
+from foveate.sandbox.server import App, address, listening
+from foveate.sandbox.stand_in import Sandbox
+from tests.sandboxes import Clock
+from tests.unit.sandbox.requests import claude, user
+
+SCOPE: dict[str, Any] = {
+    "type": "http",
+    "method": "POST",
+    "path": "/v1/messages",
+    "headers": [(b"X-Api-Key", b"k"), (b"anthropic-version", b"2023-06-01")],
+}
+
+
+class Client:
+    """The other side of an app: sends pieces of a body, keeps what comes back, and may go away."""
+
+    def __init__(self, *pieces: bytes, goes: bool = False) -> None:
+        self._waiting = [
+            {"type": "http.request", "body": piece, "more_body": number < len(pieces)}
+            for number, piece in enumerate(pieces, 1)
+        ]
+        self._goes = goes
+        self.sent: list[Mapping[str, Any]] = []
+
+    async def receive(self) -> Any:
+        if self._waiting:
+            return self._waiting.pop(0)
+        if not self._goes:
+            await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        self.sent.append(message)
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message["body"] for message in self.sent[1:])
+
+
+def app(*steps: Step, heard: list[Ask] | None = None, lost: list[Ask] | None = None) -> App:
+    sandbox = Sandbox(clock=Clock(), seed=b"x", script=Script(steps=steps))
+    return App(
+        sandbox, heard=None if heard is None else heard.append, lost=None if lost is None else lost.append
+    )
+
+
+async def asked(made: App, pieces: Sequence[bytes], *, goes: bool = False) -> Client:
+    client = Client(*pieces, goes=goes)
+    await made(SCOPE, client.receive, client.send)
+    return client
+
+
+async def test_a_body_may_come_in_pieces() -> None:
+    body = json.dumps(claude()).encode()
+    heard: list[Ask] = []
+    client = await asked(app(heard=heard), [body[:10], body[10:]])
+
+    assert client.status == 200
+    assert client.sent[-1] == {"type": "http.response.body", "body": b""}
+    assert heard[0].body == body
+    assert heard[0].headers["x-api-key"] == "k"
+
+
+async def test_a_long_body_is_counted_beside_the_event_loop() -> None:
+    body = json.dumps(claude(user("word " * 20_000))).encode()
+    client = await asked(app(), [body])
+
+    assert client.status == 200
+    assert json.loads(client.body)["usage"]["input_tokens"] > 10_000
+
+
+async def test_no_more_is_kept_of_a_body_than_shows_that_it_is_too_long() -> None:
+    heard: list[Ask] = []
+    client = await asked(app(heard=heard), [b" " * (LIMIT_BYTES // 4)] * 6)
+
+    assert client.status == 413
+    assert len(heard[0].body) <= LIMIT_BYTES * 5 // 4
+
+
+async def test_a_client_that_goes_before_it_has_asked_is_not_answered() -> None:
+    client = Client(goes=True)
+    await app()(SCOPE, client.receive, client.send)
+
+    assert client.sent == []
+
+
+@pytest.mark.parametrize("step", [Step(delay_seconds=60), Step(pace_seconds=60)])
+async def test_a_client_that_goes_while_it_waits_is_noticed(step: Step) -> None:
+    lost: list[Ask] = []
+    body = json.dumps(claude(stream=True)).encode()
+    async with asyncio.timeout(10):
+        await asked(app(step, lost=lost), [body], goes=True)
+
+    assert len(lost) == 1
+
+
+async def test_an_answer_that_is_broken_off_is_not_ended() -> None:
+    body = json.dumps(claude(stream=True)).encode()
+    client = await asked(app(Step(disconnect_after=2)), [body])
+
+    assert [message.get("more_body") for message in client.sent] == [None, True, True]
+
+
+async def test_what_is_no_request_is_left_alone() -> None:
+    client = Client()
+    await app()({"type": "websocket"}, client.receive, client.send)
+
+    assert client.sent == []
+
+
+def test_an_address_is_one_that_can_be_connected_to() -> None:
+    for host, shown in (("0.0.0.0", "http://127.0.0.1:"), ("127.0.0.1", "http://127.0.0.1:")):
+        with listening(host, 0) as where:
+            assert address(where) == f"{shown}{where.getsockname()[1]}"
+            socket.create_connection(("127.0.0.1", where.getsockname()[1]), timeout=5).close()
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "a" * 70, "not a host"])
+def test_an_address_that_cannot_be_had_says_why(host: str) -> None:
+    with pytest.raises(CannotListen, match="cannot listen on") as found:
+        listening(host, 0)
+
+    assert found.value.host == host
+    assert found.value.reason
