@@ -122,7 +122,7 @@ def test_a_body_with_anything_in_any_place_is_answered_or_refused(
 
 @pytest.mark.parametrize("spoken", [Format.GEMINI, Format.BEDROCK])
 def test_a_format_that_it_does_not_speak_is_an_error_and_not_taken(spoken: Format) -> None:
-    body = {"contents": [], "messages": []}
+    body: Json = {"contents": [], "messages": []}
 
     with pytest.raises(MalformedRequest, match=f"does not speak {spoken}"):
         accept(wire.read(body, spoken))
