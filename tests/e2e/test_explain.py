@@ -36,7 +36,7 @@ def test_the_cause_both_sides_and_the_loss_are_shown(run: Any, tmp_path: Path) -
     assert re.search(
         r"are paid again, which\s+costs as much as ~[\d,]+ uncached input tokens, \$0\.\d+", outcome.out
     )
-    assert lines[-1].startswith(("claude-sonnet-4-5", "tokens", "2026", "as of"))
+    assert "claude-sonnet-4-6: the cache of claude-sonnet-4.6 at anthropic" in outcome.out
     assert not outcome.err
 
 

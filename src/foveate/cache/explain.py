@@ -213,6 +213,11 @@ class _Case:
 
     def _break(self, found: Difference, *, also: tuple[str, ...] = ()) -> Break:
         ours = self.current.prompt
+        if found.cause is Cause.THINKING_REMOVED and self.rules.drops_thinking:
+            also = (
+                *also,
+                "this model is never shown the reasoning of earlier turns once the user speaks again",
+            )
         read = self.read_tokens
         lost = max(0, self.kept_tokens - read)
         multiple = max(Decimal(0), self._paid_multiple() - Decimal(str(self.rules.read_price)))

@@ -12,7 +12,7 @@ from foveate import wire
 from foveate.cache import parameters
 from foveate.cache.parameters import Setting
 from foveate.cache.prompts import CachedPrompt, Piece, digest
-from foveate.cache.requests import BlockTokens, prompt_of
+from foveate.cache.requests import BlockTokens, blocks_read, prompt_of
 from foveate.cache.rules import Rules
 from foveate.errors import MalformedRequest
 from foveate.values import Area, Format, Place, Request
@@ -54,7 +54,7 @@ def remember(request: Request, rules: Rules, tokens: BlockTokens, *, warm: bool 
     Raises:
         MalformedRequest: a part cannot be read, or is nested too deeply.
     """
-    blocks = wire.blocks(request)
+    blocks = blocks_read(request, rules)
     try:
         settings = parameters.settings(request, blocks, rules)
         prompt = prompt_of(request, blocks, settings, rules, tokens)

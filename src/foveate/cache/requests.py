@@ -33,6 +33,9 @@ _SEALED = frozenset(
 )
 _SEALED_CHARS_PER_TOKEN = 16
 
+_THINKING = frozenset(("thinking", "redacted_thinking", "reasoningContent"))  # the last on Bedrock
+_RESULTS = frozenset(("tool_result", "toolResult"))
+
 
 class Counter(Protocol):
     """What counts a request and its texts: a `tokens.RequestCounter`, or one that stands in for it."""
@@ -106,7 +109,7 @@ def cached_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> Cached
     Raises:
         MalformedRequest: a part cannot be read, or is nested too deeply.
     """
-    blocks = wire.blocks(request)
+    blocks = blocks_read(request, rules)
     try:
         settings = parameters.settings(request, blocks, rules)
         return prompt_of(request, blocks, settings, rules, tokens)
@@ -114,10 +117,24 @@ def cached_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> Cached
         raise MalformedRequest(TOO_DEEP) from None
 
 
+def blocks_read(request: Request, rules: Rules) -> tuple[Block, ...]:
+    """The blocks of `request` that its provider reads; some leave out the thinking of earlier turns.
+
+    Raises:
+        MalformedRequest: a part cannot be read, or is nested too deeply.
+    """
+    blocks = wire.blocks(request)
+    if not rules.drops_thinking:
+        return blocks
+    speaks = (b.place.index for b in reversed(blocks) if b.role == "user" and b.kind not in _RESULTS)
+    last = next(speaks, 0)
+    return tuple(block for block in blocks if block.kind not in _THINKING or block.place.index >= last)
+
+
 def prompt_of(
     request: Request, blocks: Sequence[Block], settings: Sequence[Setting], rules: Rules, tokens: BlockTokens
 ) -> CachedPrompt:
-    """The same for who has the blocks and settings of the request already."""
+    """The same for who has the blocks that are read, and the settings, of the request already."""
     pieces = [
         Piece(
             digest=_digest(block),

@@ -55,7 +55,7 @@ def claude() -> Body:
     messages[-1]["content"] = [tail]
     system = [{"type": "text", "text": HANDBOOK, "cache_control": MARK}, {"type": "text", "text": "Be brief."}]
     return {
-        "model": "claude-sonnet-4-5",
+        "model": "claude-sonnet-4-6",
         "max_tokens": 9,
         "tools": tools,
         "system": system,

@@ -158,3 +158,16 @@ def test_what_is_kept_for_an_hour_costs_more_to_write_again() -> None:
     found = broken(body, after)
 
     assert found.lost_uncached_tokens == round(found.lost_tokens * Decimal("1.9"))
+
+
+def test_a_provider_that_leaves_out_earlier_thinking_ends_the_prefix_there() -> None:
+    body = claude() | {"model": "claude-sonnet-4-5"}
+    del body["messages"][5:]
+    body["messages"][4]["content"] = [body["messages"][4]["content"][0] | {"cache_control": MARK}]
+    found = broken(body, next_of(body))
+
+    assert found.cause is Cause.THINKING_REMOVED
+    assert "never shown the reasoning of earlier turns" in found.also[0]
+    assert found.read_tokens > 1000  # up to the mark on the system prompt
+    kept = body | {"model": "claude-sonnet-4-6"}
+    assert isinstance(verdict(kept, next_of(kept)), NoBreak)

@@ -181,6 +181,25 @@ def test_a_mark_for_the_whole_request_stands_on_the_last_block_that_takes_one() 
     assert [piece.mark for piece in prompt.pieces] == [None, Ttl.ONE_HOUR, None]
 
 
+def test_thinking_of_earlier_turns_is_no_piece_where_the_provider_leaves_it_out() -> None:
+    thought = {"type": "thinking", "thinking": "Hm. " * 50, "signature": "s"}
+    call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "green"}
+    looping = claude(
+        "Which lamp?",
+        {"role": "assistant", "content": [thought, call]},
+        {"role": "user", "content": [result]},
+    )
+    asking = claude(*looping["messages"], {"role": "assistant", "content": "The green one."}, "Sure?")
+    kinds = [[piece.kind for piece in prompt_of(body).pieces] for body in (looping, asking)]
+    newer = prompt_of(asking | {"model": "claude-opus-4-6"})
+
+    assert "thinking" in kinds[0]
+    assert "thinking" not in kinds[1]
+    assert "thinking" in [piece.kind for piece in newer.pieces]
+    assert prompt_of(asking).tokens == counter_for(MODEL).request(request_of(asking)).total.tokens
+
+
 def test_what_is_asked_of_openai_as_a_whole_is_heeded() -> None:
     body = {"model": "gpt-5.6", "input": "Hi", "prompt_cache_options": {"mode": "explicit", "ttl": "12h"}}
 
