@@ -227,6 +227,7 @@ def test_a_stream_that_fails_in_the_middle_raises_what_it_says(client: anthropic
 def test_the_sandbox_notices_a_client_that_goes_away(
     client: anthropic.Anthropic, sandbox: RunningSandbox
 ) -> None:
+    sandbox.lost.clear()
     slow = doing(Step(pace_seconds=30))
     stream = client.messages.create(**ASKING, stream=True, extra_headers=slow)
     next(iter(stream))

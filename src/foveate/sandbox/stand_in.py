@@ -26,7 +26,7 @@ from foveate.sandbox.rendering import Sheet
 from foveate.sandbox.scripts import HEADER, Script, Step, asked_step
 from foveate.tokens import counter_for
 from foveate.values import Format, Request, Usage
-from foveate.wire.body import as_list, as_text, compact
+from foveate.wire.body import TOO_DEEP, as_list, as_text, compact
 
 _ANSWERED = {
     "/v1/messages": Format.ANTHROPIC,
@@ -88,6 +88,8 @@ class Sandbox:
             found = self._routed(ask, spoken, self._accounts.of(key))
         except (MalformedRequest, BadOption) as error:
             return self.refused(spoken, Refusal(message=str(error)))
+        except RecursionError:
+            return self.refused(spoken, refusals.unreadable(spoken, TOO_DEEP))
         return self.refused(spoken, found) if isinstance(found, Refusal) else found
 
     def refused(self, spoken: Format, refusal: Refusal) -> Reply:

@@ -120,6 +120,16 @@ def test_a_body_with_anything_in_any_place_is_answered_or_refused(
     assert reply.pieces
 
 
+@pytest.mark.parametrize("route", BODIES)
+def test_a_body_is_answered_or_refused_however_deep_it_is_nested(sandbox: Sandbox, route: str) -> None:
+    for depth in (300, *range(940, 1000), 100_000):
+        deep = "[" * depth + "]" * depth
+        body = json.dumps(BODIES[route]).replace('{"type": "object"}', f'{{"type": "object", "x": {deep}}}')
+        reply = sandbox.reply(Ask(method="POST", path=route, headers=HEADERS, body=body.encode()))
+
+        assert reply.status in (200, 400)
+
+
 @pytest.mark.parametrize("spoken", [Format.GEMINI, Format.BEDROCK])
 def test_a_format_that_it_does_not_speak_is_an_error_and_not_taken(spoken: Format) -> None:
     body: Json = {"contents": [], "messages": []}
