@@ -25,7 +25,7 @@ def written(request: Request, edits: Sequence[Edit], shape: Shape, style: MarkSt
     """
     if not edits:
         return request.body
-    wanted = sorted_by_place(edits)
+    wanted = sorted_by_place(edits, len(request.messages))
     writer = _Writer(Outline(request, shape), _style(wanted, shape, style))
     writer.tools(wanted)
     if wanted.system:
@@ -111,13 +111,6 @@ class _Writer:
     def messages(self, wanted: Wanted) -> None:
         """Edits, replaces, drops and inserts messages."""
         row = self.outline.messages()
-        size = len(row.entries)
-        for index in (*wanted.messages, *wanted.dropped):
-            if not 0 <= index < size:
-                raise BadEdit(f"there is no such message, of {size}", path=("messages", index))
-        for index in wanted.inserted:
-            if not 0 <= index <= size:
-                raise BadEdit(f"nothing can stand there, among {size} messages", path=("messages", index))
         added = {index: self._new(new) for index, new in wanted.inserted.items() if new}
         if row.written is Written.STRING and not wanted.dropped:
             self._message_as_string(row, wanted.messages.get(0, RowEdits(("messages", 0))), added)
@@ -136,6 +129,7 @@ class _Writer:
         if not kind:
             role = as_text(head.get("role"))
             row = self.outline.content(message, role)
+            edits.check(len(row.blocks))
             self._mark_message(message, len(row.blocks) - 1, edits)
             self._rows.blocks(row, edits, role)
             return

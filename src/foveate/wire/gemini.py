@@ -48,6 +48,7 @@ SHAPE = Shape(
     system=("systemInstruction", "system_instruction"),
     system_content="parts",
     wrapper="generateContentRequest",
+    declarations=("functionDeclarations", "function_declarations"),
     takes_single=True,
     results={
         "functionResponse": ("functionResponse", "response"),

@@ -114,7 +114,7 @@ class Outline:
             listed = self._at(path)
             if listed is None:
                 continue
-            for row in self._declarations(listed) if self.shape.wrapper else [self._entries(listed)]:
+            for row in self._declarations(listed) if self.shape.declarations else [self._entries(listed)]:
                 slots += [Slot(row, number) for number, span in enumerate(row) if not self.is_point(span)]
         return slots
 
@@ -130,8 +130,7 @@ class Outline:
             if not self.data.startswith(b"{", entry.start):
                 continue
             for name, span in members(self.data, entry).values.items():
-                is_declared = name in ("functionDeclarations", "function_declarations")
-                yield self._entries(span) if is_declared else (span,)
+                yield self._entries(span) if name in self.shape.declarations else (span,)
 
     def _entries(self, span: Span) -> tuple[Span, ...]:
         if not self.data.startswith(b"[", span.start):

@@ -36,6 +36,7 @@ class Shape:
     system_content: str = ""  # where the system prompt is an object, the name of its list of blocks
     system_is_text: bool = False  # one string, never blocks
     wrapper: str = ""
+    declarations: Path = ()  # where tools are lists inside of the list of tools, the names of these
     takes_single: bool = False  # one message or block may stand without a list around it
     text_kind: str = ""
     text_kind_by_role: Mapping[str, str] = field(default_factory=dict)

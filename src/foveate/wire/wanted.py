@@ -86,11 +86,11 @@ def path_of(place: Place) -> tuple[str | int, ...]:
     return path if place.block is None else (*path, place.block)
 
 
-def sorted_by_place(edits: Iterable[Edit]) -> Wanted:
-    """All `edits`, by what they are for.
+def sorted_by_place(edits: Iterable[Edit], messages: int) -> Wanted:
+    """All `edits` of a request with so many messages, by what they are for.
 
     Raises:
-        BadEdit: two of them contradict each other.
+        BadEdit: two of them contradict each other, or name messages that are not there.
     """
     wanted = Wanted()
     spans: list[ReplaceMessages] = []
@@ -110,14 +110,14 @@ def sorted_by_place(edits: Iterable[Edit]) -> Wanted:
             case ReplaceMessages():
                 if edit not in spans:
                     spans.append(edit)
-                    _replace(wanted, edit)
+                    _replace(wanted, edit, messages)
             case ReorderTools():
                 if wanted.order not in (None, edit.order):
                     raise BadEdit("two orders for the tools", path=("tools",))
                 wanted.order = edit.order
             case SetParameter():
                 _set(wanted.parameters, edit)
-    _check_spans(wanted, spans)
+    _check(wanted, spans, messages)
     return wanted
 
 
@@ -132,9 +132,10 @@ def _insert(wanted: Wanted, edit: Insert) -> None:
     row.inserts.setdefault(block, []).extend(edit.parts)
 
 
-def _replace(wanted: Wanted, edit: ReplaceMessages) -> None:
-    if not 0 <= edit.start <= edit.end:
-        raise BadEdit(f"messages {edit.start} to {edit.end} are no span", path=("messages",))
+def _replace(wanted: Wanted, edit: ReplaceMessages, messages: int) -> None:
+    if not 0 <= edit.start <= edit.end <= messages:
+        reason = f"{edit.start} to {edit.end} is no span of {messages} messages"
+        raise BadEdit(reason, path=("messages", edit.start))
     span = range(edit.start, edit.end)
     if not wanted.dropped.isdisjoint(span):
         raise BadEdit("two edits replace the same messages", path=("messages", edit.start))
@@ -142,8 +143,13 @@ def _replace(wanted: Wanted, edit: ReplaceMessages) -> None:
     wanted.inserted.setdefault(edit.start, []).extend(edit.messages)
 
 
-def _check_spans(wanted: Wanted, spans: list[ReplaceMessages]) -> None:
+def _check(wanted: Wanted, spans: list[ReplaceMessages], messages: int) -> None:
+    for index in wanted.inserted:
+        if not 0 <= index <= messages:
+            raise BadEdit(f"nothing can stand there, among {messages} messages", path=("messages", index))
     for index in wanted.messages:
+        if not 0 <= index < messages:
+            raise BadEdit(f"there is no such message, of {messages}", path=("messages", index))
         if index in wanted.dropped:
             raise BadEdit("is edited and replaced at once", path=("messages", index))
     for span in spans:
