@@ -153,7 +153,10 @@ class RowWriter:
             return
         *outer, name = self._shape.results[kind]
         for step in outer:
-            owner = members(self._data, owner.values[step])
+            inner = owner.values[step]
+            if not self._data.startswith(b"{", inner.start):
+                raise BadEdit("holds nothing that could be another text", path=path)
+            owner = members(self._data, inner)
         self._result_text(owner, name, text)
 
     def _result_text(self, owner: Members, name: str, text: str) -> None:

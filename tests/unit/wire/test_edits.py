@@ -220,6 +220,11 @@ def test_edits_that_cannot_be_are_refused(edits: list[Edit], said: str) -> None:
         ({"messages": [{"role": "tool", "content": []}]}, [mark(Area.MESSAGES, 0, 0)], "holds nothing"),
         ({"messages": [{"role": "tool", "content": "a"}]}, [insert("b", Area.MESSAGES, 0, 0)], "no blocks"),
         ({"tools": [{}], "functions": [{}], "messages": []}, [order(1, 0)], "another list"),
+        (
+            {"messages": [{"role": "user", "content": [{"toolResult": 1}]}]},
+            [text("b", Area.MESSAGES, 0, 0)],
+            "holds nothing",
+        ),
         ({"messages": [], "system": 5}, [insert("b", Area.SYSTEM, 0)], "something else where a list"),
         ({"messages": [{"role": "tool", "content": ["a"]}]}, [mark(Area.MESSAGES, 0, 0)], "could bear a mark"),
     ],

@@ -1,0 +1,83 @@
+"""Whatever shape a request has and wherever an edit points: it is written, or refused with a clear error."""
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate import wire
+from foveate.errors import BadEdit, MalformedRequest
+from foveate.values import (
+    Area,
+    Edit,
+    Format,
+    Insert,
+    Mark,
+    MarkStyle,
+    Message,
+    Place,
+    ReorderTools,
+    ReplaceMessages,
+    ReplaceText,
+    SetParameter,
+    Text,
+)
+from tests.json_tree import spell
+from tests.requests_to_edit import BODIES
+
+JUNK: st.SearchStrategy[Any] = st.sampled_from(
+    (None, True, 1, "", "x", [], {}, [1], ["x"], [[]], [None], {"a": 1}, {"type": []})
+)
+places = st.builds(Place, st.sampled_from(Area), st.integers(-1, 3), st.none() | st.integers(-1, 3))
+paths = st.lists(
+    st.sampled_from(("a", "tools", "toolConfig", "system", "messages", "metadata")), max_size=3
+).map(tuple)
+edits: st.SearchStrategy[Edit] = st.one_of(
+    st.builds(Mark, place=places, reason=st.just("")),
+    st.builds(ReplaceText, place=places, text=st.just("t"), reason=st.just("")),
+    st.builds(Insert, place=places, parts=st.just((Text("p"),)), reason=st.just("")),
+    st.builds(
+        ReplaceMessages,
+        start=st.integers(-1, 3),
+        end=st.integers(-1, 3),
+        messages=st.sampled_from(((), (Message(role="user", parts=(Text("m"),)),))),
+        reason=st.just(""),
+    ),
+    st.builds(ReorderTools, order=st.permutations(range(3)).map(tuple), reason=st.just("")),
+    st.builds(SetParameter, path=paths, value=st.just(1), reason=st.just("")),
+)
+
+
+def spoilt(value: Any, draw: st.DrawFn) -> Any:
+    """`value` with something else somewhere inside."""
+    if not value or not isinstance(value, dict | list) or draw(st.integers(0, 3)) == 0:
+        return draw(JUNK)
+    if isinstance(value, list):
+        at = draw(st.integers(0, len(value) - 1))
+        return [*value[:at], spoilt(value[at], draw), *value[at + 1 :]]
+    name = draw(st.sampled_from(sorted(value)))
+    return {**value, name: spoilt(value[name], draw)}
+
+
+@st.composite
+def spoilt_bodies(draw: st.DrawFn) -> tuple[Format, bytes]:
+    spoken = draw(st.sampled_from(Format))
+    body = draw(BODIES[spoken])
+    name = draw(st.sampled_from(sorted(body)))
+    return spoken, spell({**body, name: spoilt(body[name], draw)}, draw(st.integers(0, 2**32)))
+
+
+@given(spoilt_bodies(), st.lists(edits, max_size=3), st.none() | st.sampled_from(MarkStyle))
+@settings(max_examples=300)
+def test_an_edit_is_written_or_refused(
+    body: tuple[Format, bytes], wanted: list[Edit], style: MarkStyle | None
+) -> None:
+    try:
+        request = wire.read(body[1], body[0])
+        wire.blocks(request)
+        written = wire.write(request, wanted, marks=style)
+    except (BadEdit, MalformedRequest):
+        return
+    assert isinstance(json.loads(written), dict)
+    assert (written == request.body) or wanted
