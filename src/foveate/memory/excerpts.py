@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from foveate.budget import graphemes
-from foveate.budget.cutting import LONG_LINE_CHARS
 from foveate.memory.words import words
 
-# Of a line that is too long to be shown whole, so many characters are one stretch.
-_STRETCH_CHARS = 500
+# Of a longer line, at most so many characters are one stretch: it may be all that there is room for.
+STRETCH_CHARS = 500
+_SENTENCE_ENDS = (". ", "! ", "? ", "。")
 # A stretch beside one that matches is of some use too.
 _NEIGHBOUR = 0.3
 
@@ -23,20 +23,20 @@ def stretches(text: str) -> Iterator[Stretch]:
     while start <= len(text):
         end = text.find("\n", start)
         end = len(text) if end < 0 else end
-        if end - start > LONG_LINE_CHARS:
-            while end - start > _STRETCH_CHARS:
-                after = _after(text, start, start + _STRETCH_CHARS)
-                yield start, after
-                start = after
+        while end - start > STRETCH_CHARS:
+            after = _after(text, start, start + STRETCH_CHARS)
+            yield start, after
+            start = after
         yield start, end
         start = end + 1
 
 
 def _after(text: str, start: int, most: int) -> int:
-    """Where the part of a long line ends that begins at `start`: behind a blank, or between characters."""
-    blank = text.rfind(" ", start, most)
-    if blank > start:
-        return graphemes.ceil(text, blank + 1)
+    """Where the part of a long line ends that begins at `start`: with a sentence, a word, or a character."""
+    for ends in (_SENTENCE_ENDS, (" ",)):
+        found = max(text.rfind(end, start + 1, most) + len(end) for end in ends)
+        if found > start + 1:
+            return graphemes.ceil(text, found)
     end = graphemes.floor(text, most)
     return end if end > start else graphemes.ceil(text, most)
 

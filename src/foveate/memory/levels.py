@@ -157,10 +157,17 @@ def _put_node(page: Page, wish: Wish, place: int, limit_tokens: int) -> list[int
         shown = _put_excerpt(page, wish, place, min(limit_tokens, page.used_tokens + largest))
     else:
         shown = page.put_all([place], Level.FULL, limit_tokens) is None
-        # Of what matches best something is shown, also where there would be room for all of something else.
-        if not shown and not any(block.level is Level.FULL for block in page.blocks.values()):
-            shown = _put_excerpt(page, wish, place, limit_tokens)
+    # Of what matches best something is shown, also where there would be room for all of something else.
+    if not shown and not _says_something(page):
+        shown = _put_excerpt(page, wish, place, limit_tokens, needs_stretch=False)
     return [] if shown else [place]
+
+
+def _says_something(page: Page) -> bool:
+    """Whether more than headings is shown."""
+    return any(
+        block.level is not Level.TITLE and page.forest.chars[place] for place, block in page.blocks.items()
+    )
 
 
 def _worth(relevance: "NDArray[np.floating]", tokens: "NDArray[np.float64]") -> "NDArray[np.floating]":
@@ -191,21 +198,22 @@ def _fill_whole(page: Page, wish: Wish, places: Sequence[int], limit_tokens: int
         missed = page.put_all(run, Level.FULL, limit_tokens, patience=_PATIENCE if shows_some else 0)
         if missed is not None:
             page.count()
-            _put_excerpt(page, wish, missed, limit_tokens)
+            _put_excerpt(page, wish, missed, limit_tokens, needs_stretch=_says_something(page))
             page.put_all(run, Level.FULL, limit_tokens)
             return
         run = []
         # To find the best lines of a long text takes a while, which would be for nothing from now on.
-        if place is not None and not _put_excerpt(
-            page, wish, place, min(limit_tokens, page.used_tokens + largest)
-        ):
-            return
+        if place is not None:
+            room_tokens = min(limit_tokens, page.used_tokens + largest)
+            if not _put_excerpt(page, wish, place, room_tokens, needs_stretch=_says_something(page)):
+                return
 
 
-def _put_excerpt(page: Page, wish: Wish, place: int, room_tokens: int) -> bool:
+def _put_excerpt(page: Page, wish: Wish, place: int, room_tokens: int, *, needs_stretch: bool = True) -> bool:
     if place in page.blocks and page.blocks[place].level is Level.FULL:
         return True
-    return page.put_excerpt(place, room_tokens, wish.stretches(place) if wish.stretches else None)
+    best = wish.stretches(place) if wish.stretches else None
+    return page.put_excerpt(place, room_tokens, best, needs_stretch=needs_stretch)
 
 
 def _fill_around(page: Page, wish: Wish, focus: int, limit_tokens: int) -> None:

@@ -9,7 +9,7 @@ from foveate.budget.cutting import TRUNCATED, Body, Parts, Room, cut
 from foveate.budget.sections import Keep
 from foveate.budget.standing import text_of
 from foveate.memory.blocks import content, heading, planning
-from foveate.memory.excerpts import Stretch
+from foveate.memory.excerpts import Stretch, stretches
 from foveate.memory.forest import Forest
 from foveate.memory.view import Level, View, ViewFormat, ViewNode
 from foveate.tokens.gauge import Gauge, Part
@@ -96,18 +96,29 @@ class Page:
         self.used_tokens = tokens
         return True
 
-    def put_excerpt(self, place: int, room_tokens: int, relevant: Sequence[Stretch] | None = None) -> bool:
+    def put_excerpt(
+        self,
+        place: int,
+        room_tokens: int,
+        relevant: Sequence[Stretch] | None = None,
+        *,
+        needs_stretch: bool = False,
+    ) -> bool:
         """Put as much of a node on the page as fits: all of it, its beginning, or what is `relevant`.
 
         `relevant` are stretches of its content, the most relevant first. Where there is no room for more than
-        the heading nothing is put there.
+        the heading nothing is put there; with `needs_stretch`, where the first stretch has no room whole.
         """
         above = self._missing_above(place)
         free_tokens = room_tokens - self._used_without(place) - (1 if self.blocks else 0)
         node, head = self.forest.nodes[place], self._heading(place)
         said, plan = content(node, self.form), planning(node)
         block = self._cut(above, _joined(head, plan), said, free_tokens, relevant)
-        if block is None and plan:
+        if needs_stretch:
+            start, end = relevant[0] if relevant else next(stretches(said))
+            if block is None or said[start:end].rstrip() not in text_of(block.parts):
+                return False
+        elif block is None and plan:
             block = self._planned(above, head, plan.split(_BETWEEN), free_tokens)
         if block is None:
             return False

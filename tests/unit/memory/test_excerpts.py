@@ -1,14 +1,18 @@
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.budget import graphemes
-from foveate.budget.cutting import LONG_LINE_CHARS
-from foveate.memory.excerpts import ranked, stretches
+from foveate.memory.excerpts import STRETCH_CHARS, ranked, stretches
 from foveate.memory.memory import Memory
+from foveate.memory.view import Level
+from tests.unit.memory.shelves import write
 
-_pieces = st.sampled_from(("a", " ", "\n", "e\u0301", "漢字", "👩‍👩‍👧", "word ", "x" * 700, "one two " * 400))
+_pieces = st.sampled_from(
+    ("a", " ", "\n", "e\u0301", "漢字", "👩‍👩‍👧", "word ", "End. ", "完。", "x" * 700, "one two " * 400)
+)
 texts = st.lists(_pieces, max_size=30).map("".join)
 
 
@@ -19,7 +23,7 @@ def test_stretches_are_all_of_a_text_but_line_ends_and_none_is_long(text: str) -
     before = 0
     for number, (start, end) in enumerate(found):
         assert text[before:start] == ("\n" if start > before else "")
-        assert 0 <= end - start <= LONG_LINE_CHARS
+        assert 0 <= end - start <= STRETCH_CHARS + len("👩‍👩‍👧")
         assert "\n" not in text[start:end]
         assert graphemes.floor(text, start) == start, number
         before = end
@@ -29,8 +33,15 @@ def test_stretches_are_all_of_a_text_but_line_ends_and_none_is_long(text: str) -
 def test_a_line_is_one_stretch_unless_it_is_long() -> None:
     assert list(stretches("one\n\ntwo")) == [(0, 3), (4, 4), (5, 8)]
     assert list(stretches("")) == [(0, 0)]
-    assert len(list(stretches("a" * LONG_LINE_CHARS))) == 1
-    assert len(list(stretches("a" * (LONG_LINE_CHARS + 1)))) == 5
+    assert len(list(stretches("a" * STRETCH_CHARS))) == 1
+    assert len(list(stretches("a" * (4 * STRETCH_CHARS + 1)))) == 5
+
+
+def test_a_long_line_is_parted_where_a_sentence_ends_otherwise_where_a_word_does() -> None:
+    sentences = "It rained. " * 60
+    assert {sentences[start:end][-11:] for start, end in stretches(sentences)} == {"It rained. "}
+    words = "rain " * 120
+    assert {words[start:end][-5:] for start, end in stretches(words)} == {"rain "}
 
 
 def test_a_long_cluster_of_characters_stays_whole() -> None:
@@ -57,3 +68,23 @@ def test_of_a_line_of_megabytes_that_is_shown_which_matches(tmp_path: Path) -> N
 
     assert "the zyxomma was seen" in view.text
     assert view.tokens <= 500
+
+
+@pytest.mark.parametrize("limit_tokens", [60, 100, 200, 400])
+@pytest.mark.parametrize("sentences", [40, 80, 200])
+def test_of_what_matches_best_the_part_of_its_one_line_is_shown_and_the_room_is_used(
+    tmp_path: Path, limit_tokens: int, sentences: int
+) -> None:
+    """Was: its title alone, since no line was parted that is shorter than 2,000 characters."""
+    filler = "We had soup again. " * sentences
+    others = {f"{number}.md": f"# Bread {number}\n\nFlour and water.\n" for number in range(5)}
+    line = f"{filler}An airship came to the mast. {filler}"
+    memory = Memory.load(write(tmp_path, {**others, "n.md": f"# Notes\n\n## Log\n{line}\n"}))
+    view = memory.render(query="airship at the mast", limit_tokens=limit_tokens)
+
+    shown = {node.title: node for node in view.nodes}
+    assert shown["Log"].level is Level.EXCERPT
+    assert shown["Log"].tokens > limit_tokens // 2
+    assert view.tokens > 0.7 * limit_tokens
+    if limit_tokens > 100:
+        assert "An airship came to the mast." in view.text

@@ -219,6 +219,29 @@ def test_with_neither_titles_are_shown_the_least_deep_and_newest_first(tmp_path:
     assert "Inside 1" not in levels(more)
 
 
+def test_with_neither_of_one_long_line_the_beginning_is_shown(tmp_path: Path) -> None:
+    view = Memory.load(write(tmp_path, {"a.org": f"* Plan\n{PARAGRAPH}\n"})).render(limit_tokens=100)
+
+    assert levels(view)["Plan"] is Level.EXCERPT
+    assert "\nOn day 0 we walk" in view.text
+
+
+def test_the_nearest_to_the_focus_come_first(tmp_path: Path) -> None:
+    branch = "* {0}\n** {0} one\n*** {0} one deep\n** {0} two\n** {0} three\n"
+    text = "".join(branch.format(name) for name in ("Apple", "Berry", "Cherry", "Damson"))
+    memory = Memory.load(write(tmp_path, {"a.org": f"#+TITLE: Fruit\n{text}"}))
+    distance = {"Fruit": 2, "Cherry": 1, "Cherry two": 0, "Cherry one": 2, "Cherry three": 2}
+    distance |= {"Apple": 3, "Berry": 3, "Damson": 3, "Cherry one deep": 3}
+
+    sizes = set()
+    for limit_tokens in range(40, 130, 5):
+        shown = levels(memory.render("Cherry two", limit_tokens=limit_tokens))
+        sizes.add(len(shown))
+        farthest = max(distance.get(title, 4) for title in shown)
+        assert {title for title, steps in distance.items() if steps < farthest} <= shown.keys()
+    assert len(sizes) > 5
+
+
 def test_where_there_is_room_for_everything_everything_is_shown(memory: Memory) -> None:
     for view in (memory.render(), memory.render("Bread"), memory.render(query="flour")):
         assert at(Level.FULL, view) == [node.title for node in memory.nodes]
