@@ -1,5 +1,8 @@
 """What must always hold of a view, whatever is in the memory and whatever is looked at."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 import foveate
 from foveate import Memory
 from foveate.errors import BadOption, BudgetExceeded
-from foveate.memory.blocks import heading
+from foveate.memory.blocks import content, heading, planning
 from foveate.memory.relevance import Index
 from foveate.memory.view import ViewFormat
 from tests.unit.budget.sectioned import Odd
@@ -69,9 +72,84 @@ def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
     titles = "\n".join(heading(each, ViewFormat(form), each.depth) for each in [*reversed(path[:-1]), node])
     if foveate.count(titles).tokens <= limit_tokens:
         assert all(each.id in shown for each in path)
-    if limit_tokens > 450:
+    below = "\n".join(filter(None, (planning(node), content(node, ViewFormat(form)))))
+    # A date is not cut inside, any other line is.
+    least = below.split("\n")[0] if planning(node) else below[:8]
+    if below and foveate.count(f"{titles}\n{least}\n[...truncated]").tokens <= limit_tokens:
+        assert shown[node.id] != "title"
+        assert f"\n{least}" in view.text
+    if foveate.count(f"{titles}\n{below}".rstrip()).tokens <= limit_tokens:
         assert shown[node.id] == "full"
-        assert node.content.strip().split("\n")[-1] in view.text
+        assert below in view.text
+
+
+_WORDS = (
+    "anchor", "basket", "copper", "dolphin", "ember", "falcon", "garden", "harvest", "island", "jacket",
+    "kettle", "lantern", "marble",
+)  # fmt: skip
+
+
+@st.composite
+def long_notes(draw: st.DrawFn) -> str:
+    """An Org file with so many headings that there is something to choose from."""
+    shapes = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 20)), min_size=10, max_size=24))
+    return "".join(
+        f"{'*' * level} Heading {number}\n{' '.join(_WORDS[(number * size + at) % 13] for at in range(size))}\n"
+        for number, (level, size) in enumerate(shapes)
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    text=long_notes(),
+    number=st.none() | st.integers(0, 9),
+    query=st.none() | st.lists(st.sampled_from(_WORDS), min_size=1, max_size=4).map(" ".join),
+    part=st.floats(0.2, 0.9),
+)
+def test_a_view_of_less_than_everything_is_the_same_each_time_and_from_a_fresh_memory(
+    text: str, number: int | None, query: str | None, part: float
+) -> None:
+    """What is nearest or best comes first, and of equals always the same one."""
+    focus = None if number is None else f"Heading {number}"
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "a.org").write_text(text, encoding="utf-8")
+        memory, again = Memory.load(folder), Memory.load(folder, index=Index())
+        limit_tokens = max(int(memory.render(focus, query, 10_000).tokens * part), 60)
+        views = [memory.render(focus, query, limit_tokens) for _ in range(4)]
+        views.append(again.render(focus, query, limit_tokens))
+
+        assert all(view == views[0] for view in views)
+
+
+_NOTES = "".join(
+    f"* Branch {branch}\n" + "".join(f"** Leaf {branch}{leaf}\nWords {leaf} of it.\n" for leaf in range(6))
+    for branch in "abcdef"
+)
+_RENDERED = """
+import sys
+from foveate import Memory
+memory = Memory.load(sys.argv[1])
+for limit_tokens in (60, 150, 250, 400):
+    for focus, query in (("Leaf c3", None), (None, "words 2 of leaf d"), ("Leaf a1", "words 4")):
+        print(memory.render(focus, query, limit_tokens).text)
+"""
+
+
+def test_a_view_is_the_same_in_another_process(tmp_path: Path) -> None:
+    (tmp_path / "a.org").write_text(_NOTES, encoding="utf-8")
+    (tmp_path / "b.org").write_text(_NOTES.replace("Leaf", "Twig"), encoding="utf-8")
+    told = {
+        subprocess.run(
+            (sys.executable, "-c", _RENDERED, tmp_path),
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+
+    assert len(told) == 1
+    assert b"Leaf c3" in told.pop()
 
 
 @settings(max_examples=200, deadline=None)
