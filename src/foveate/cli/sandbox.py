@@ -29,7 +29,7 @@ def command(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it is ready.")] = False,
 ) -> None:
-    """Stand in for Anthropic and OpenAI: as strict, with a simulated prompt cache, and without a key or a bill."""
+    """Stand in for Anthropic and OpenAI: as strict, with a simulated prompt cache, without a key or a bill."""
     with telling(as_json=json):
         from foveate.sandbox.doors import Provider
         from foveate.sandbox.scripts import read_script

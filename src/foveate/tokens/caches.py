@@ -4,6 +4,8 @@ from threading import Lock
 from typing import Protocol
 from weakref import WeakSet
 
+from foveate.wire.blocks import SEEN
+
 
 class Cache(Protocol):
     """Something that remembers, and can forget while others use it."""
@@ -12,7 +14,7 @@ class Cache(Protocol):
         """Forget everything."""
 
 
-_caches: WeakSet[Cache] = WeakSet()
+_caches: WeakSet[Cache] = WeakSet([SEEN])
 _lock = Lock()
 
 
@@ -25,8 +27,8 @@ def register(cache: Cache) -> None:
 def drop_caches() -> None:
     """Forget every text, and every count of one, that this process remembers.
 
-    That is what counters, their vocabularies and the parts of prompts keep, whoever holds them. Other threads
-    are not disturbed; some of what they are counting at that moment may be remembered afterwards.
+    That is what counters, their vocabularies, the blocks of requests and the parts of prompts keep, whoever
+    holds them. Other threads are not disturbed; some of what they are counting then may be kept afterwards.
     """
     with _lock:
         caches = list(_caches)

@@ -40,6 +40,11 @@ class KeptBlocks:
         self._kept: OrderedDict[Key, tuple[Block, ...]] = OrderedDict()
         self._lock = Lock()
 
+    @property
+    def held_bytes(self) -> int:
+        """How much is held, about."""
+        return self._held_bytes
+
     def get(self, key: Key) -> tuple[Block, ...] | None:
         """What was kept under `key`, which is now the most recently used."""
         with self._lock:
@@ -57,12 +62,18 @@ class KeptBlocks:
             while self._held_bytes > self._capacity_bytes:
                 self._held_bytes -= _size(*self._kept.popitem(last=False))
 
+    def drop(self) -> None:
+        """Forget all of them."""
+        with self._lock:
+            self._kept.clear()
+            self._held_bytes = 0
+
 
 def _size(key: Key, blocks: tuple[Block, ...]) -> int:
     return len(key[-1]) + sum(len(block.said) for block in blocks) + 512
 
 
-_seen = KeptBlocks(_KEPT_BYTES)
+SEEN = KeptBlocks(_KEPT_BYTES)
 
 
 def blocks_of(request: Request, shape: Shape) -> tuple[Block, ...]:
@@ -121,11 +132,11 @@ class _Reader:
 
     def _remembered(self, area: Area, index: int, raw: bytes) -> tuple[Block, ...]:
         key = (self._spoken, area, index, self._breakpoint_ttl, raw)
-        known = _seen.get(key)
+        known = SEEN.get(key)
         if known is None:
             read = self._tool if area is Area.TOOLS else self._message
             known = tuple(read(index, value(raw)))
-            _seen.put(key, known)
+            SEEN.put(key, known)
         return known
 
     def _tool(self, index: int, found: Any) -> list[Block]:
