@@ -50,17 +50,33 @@ def test_nothing_private_is_ever_in_a_view(
 
 
 @settings(max_examples=200, deadline=None)
-@given(data=st.data(), forest=forests(), limit_tokens=st.integers(1, 500), form=FORMATS)
+@given(data=st.data(), forest=forests(), form=FORMATS)
 def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
-    data: st.DataObject, forest: Forest, limit_tokens: int, form: str
+    data: st.DataObject, forest: Forest, form: str
 ) -> None:
+    shape = ViewFormat(form)
     with TemporaryDirectory() as folder:
         memory = loaded(forest, Path(folder))
         assume(memory.nodes)
         node = data.draw(st.sampled_from(memory.nodes))
         query = data.draw(st.none() | st.sampled_from(sorted(forest.public) or ["none"]))
-        path = [*node.ancestors(), node]
-        alone = foveate.count(heading(node, ViewFormat(form), node.depth)).tokens
+        path = [*reversed([*node.ancestors()]), node]
+        titles = "\n".join(heading(each, shape, each.depth) for each in path)
+        below = "\n".join(filter(None, (planning(node), content(node, shape))))
+        # A date is not cut inside, any other line is.
+        least = below.split("\n")[0] if planning(node) else below[:8]
+        alone, above, some, whole = (
+            foveate.count(text).tokens
+            for text in (
+                heading(node, shape, node.depth),
+                titles,
+                f"{titles}\n{least}\n[...truncated]",
+                f"{titles}\n{below}" if below else titles,
+            )
+        )
+        # What can go wrong does so where it just fits.
+        edge = data.draw(st.sampled_from((alone, above, some, whole)))
+        limit_tokens = max(data.draw(st.integers(edge - 1, edge + 2) | st.integers(1, 500)), 1)
         if limit_tokens < alone:
             with pytest.raises(BudgetExceeded, match="the title of the focus takes"):
                 memory.render(node, query, limit_tokens, form)
@@ -69,16 +85,12 @@ def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
     shown = {each.id: each.level for each in view.nodes}
     assert node.id in shown
     assert node.id in view.text
-    titles = "\n".join(heading(each, ViewFormat(form), each.depth) for each in [*reversed(path[:-1]), node])
-    if foveate.count(titles).tokens <= limit_tokens:
+    if above <= limit_tokens:
         assert all(each.id in shown for each in path)
-    below = "\n".join(filter(None, (planning(node), content(node, ViewFormat(form)))))
-    # A date is not cut inside, any other line is.
-    least = below.split("\n")[0] if planning(node) else below[:8]
-    if below and foveate.count(f"{titles}\n{least}\n[...truncated]").tokens <= limit_tokens:
+    if below and some <= limit_tokens:
         assert shown[node.id] != "title"
         assert f"\n{least}" in view.text
-    if foveate.count(f"{titles}\n{below}".rstrip()).tokens <= limit_tokens:
+    if whole <= limit_tokens:
         assert shown[node.id] == "full"
         assert below in view.text
 
