@@ -1,0 +1,91 @@
+"""What is kept of folds, and the small interface of who keeps it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from typing import Protocol
+
+
+class Outcome(StrEnum):
+    """How a fold ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    LOCK_HELD = "lock_held"
+    NO_BOUNDARY = "no_boundary"
+    TOOL_RESULT_TRUNCATED = "tool_result_truncated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """One row of `compactions_v1`: the first `messages` of a conversation, and what stands for them.
+
+    `boundary` is the hash of the last folded message, by which the same head is recognised in any session.
+    `carried` are the facts that were added to the summary since it had left them out. `cost` is None where the
+    price is not known.
+    """
+
+    id: str
+    agent: str
+    session_id: str
+    boundary: bytes
+    messages: int
+    summary: str
+    carried: tuple[str, ...]
+    tokens_before: int
+    tokens_after: int
+    model: str
+    cost: Decimal | None
+    duration_seconds: float
+    outcome: Outcome
+    compacted_at: float
+    undone_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to fold a session, until `expires_at`; of two, the one with the higher `fence` is the later."""
+
+    session_id: str
+    holder: str
+    fence: int
+    expires_at: float
+
+
+class Journal(Protocol):
+    """Keeps folds, the turns that they folded, and who may fold."""
+
+    async def lease(self, session_id: str, holder: str, *, ttl_seconds: float, now: float) -> Lease | None:
+        """The right to fold, or None where somebody else holds it and it has not expired."""
+
+    async def renew(self, lease: Lease, *, ttl_seconds: float, now: float) -> Lease | None:
+        """The same right for longer, or None where it was lost."""
+
+    async def release(self, lease: Lease) -> None:
+        """Give the right back; nothing where it is no longer one's own."""
+
+    async def record(self, fold: Fold, turns: Sequence[bytes], *, lease: Lease | None, now: float) -> bool:
+        """Keep a fold and the turns it folded, in one; False, and nothing kept, where the lease was lost."""
+
+    async def folds(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Fold]:
+        """The folds in force at any of `boundaries`: those that went well and were not undone."""
+
+    async def fold(self, fold_id: str) -> Fold | None:
+        """One fold by its id."""
+
+    async def folded(self, fold_id: str) -> Sequence[bytes]:
+        """The turns that a fold folded, each as it came."""
+
+    async def undo(self, fold_id: str, *, now: float) -> bool:
+        """Have the fold in force no longer; False where there is none, or it was undone before."""
+
+    async def listed(
+        self,
+        *,
+        agent: str | None = None,
+        session_id: str | None = None,
+        limit: int = 50,
+        before: float | None = None,
+    ) -> Sequence[Fold]:
+        """Folds, the newest first."""
