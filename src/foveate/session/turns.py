@@ -24,7 +24,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One message, told by the hash of the chain up to and with it, and where it stands."""
+    """One message, told by the hash of the chain up to and with it, and where it stands: the first is 0."""
 
     hash: bytes
     position: int
@@ -32,7 +32,7 @@ class Turn:
 
 
 class Turns(Protocol):
-    """Keeps sessions, their turns, and each turn's tokens per counter."""
+    """Keeps sessions, their turns, and what was counted of each turn."""
 
     async def known(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
         """Those of `hashes` that are kept for `agent`."""
@@ -40,11 +40,16 @@ class Turns(Protocol):
     async def session(self, session_id: str) -> Session | None:
         """A session by its id."""
 
-    async def keep(self, session: Session, turns: Sequence[Turn]) -> None:
-        """Keep a session as it is now, and turns that are new; one that is there already stays as it is."""
+    async def keep(self, session: Session, turns: Sequence[Turn], *, after: bytes | None) -> bool:
+        """Keep a session as it is now and its new turns, all in one.
 
-    async def tokens(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, int]:
-        """How many tokens each of those turns is by `counter`, as far as that is kept."""
+        `after` is the tip that the session had, None for one that is new. False, and nothing kept, where that
+        is so no longer (its tip is another, it is there already), or where one of `turns` is kept already:
+        somebody else was quicker, and has to be looked at first.
+        """
 
-    async def keep_tokens(self, agent: str, tokens: Mapping[bytes, int], counter: str) -> None:
-        """Keep how many tokens turns are by `counter`."""
+    async def counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
+        """What `counter` wrote down of each of those turns, as far as that is kept."""
+
+    async def keep_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
+        """Keep what `counter` wrote down of turns; what it wrote before of the same ones stays."""
