@@ -12,6 +12,8 @@
     ├── BudgetExceeded         what may not be cut does not fit; carries every section's size
     ├── UnwritableOutput       standard output that is closed, or takes no more
     ├── UnwritableFile         a file that cannot be written; what it held before is untouched
+    ├── StoreUnavailable       a database that cannot be reached, read or written; nothing of it is half done
+    │   └── StoreTooNew        a database that a newer Foveate has changed
     └── UpstreamError          somebody else's server did not give an answer that can be used
         ├── UpstreamUnreachable  no connection
         ├── UpstreamTimeout      no answer in time
@@ -170,6 +172,30 @@ class UnwritableFile(FoveateError):
         super().__init__(f"{path}: {reason}")
         self.path = path
         self.reason = reason
+
+
+class StoreUnavailable(FoveateError):
+    """A database that cannot be reached, read or written; what was asked of it is not half done."""
+
+    code = "store_unavailable"
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.where = where
+        self.reason = reason
+
+
+class StoreTooNew(StoreUnavailable):
+    """A database that a newer Foveate has changed; its tables are of `version`, the newest known is `known`."""
+
+    code = "store_too_new"
+
+    def __init__(self, where: str, *, version: str, known: str) -> None:
+        super().__init__(
+            where, f"was changed by a newer Foveate (tables {version}, this one knows {known}): update Foveate"
+        )
+        self.version = version
+        self.known = known
 
 
 class UpstreamError(FoveateError):

@@ -19,6 +19,8 @@ RAISED = [
     ),
     errors.UnwritableFile("budget.yaml", "the disk is full"),
     errors.UnwritableOutput("is closed"),
+    errors.StoreUnavailable("/data/foveate.sqlite", "the disk is full"),
+    errors.StoreTooNew("/data/foveate.sqlite", version="0002", known="0001"),
     errors.UpstreamUnreachable("http://localhost", "refused"),
     errors.UpstreamTimeout("http://localhost", 2.0),
     errors.UpstreamStatus("http://localhost", 503, "busy"),
