@@ -110,7 +110,7 @@ def evict(
         BadOption: a limit that cannot be, or not one count for each message.
     """
     _check(messages, tokens, token_budget, max_turns)
-    spoken = [place for place, message in enumerate(messages) if not _is_system(message)]
+    spoken = [place for place, message in enumerate(messages) if not is_system(message)]
     outline = _Outline([messages[place] for place in spoken])
     total = left = sum(tokens)
     turns_left = outline.opened_by_question(outline.turns)
@@ -134,7 +134,9 @@ def evict(
     )
 
 
-class _Kind(Enum):
+class Kind(Enum):
+    """What a message is in a turn."""
+
     QUESTION = auto()
     RESULTS = auto()
     MODEL = auto()
@@ -144,23 +146,23 @@ class _Outline:
     """Where the turns of a history without its system messages begin and end, and the steps of the last one."""
 
     def __init__(self, history: Sequence[Message]) -> None:
-        self._kinds = [_kind(message) for message in history]
-        self._is_seam = _seams(history, self._kinds)
-        self.turns = self._cut(range(len(history)), _Kind.QUESTION)
+        self._kinds = [kind_of(message) for message in history]
+        self._is_seam = seams(history, self._kinds)
+        self.turns = self._cut(range(len(history)), Kind.QUESTION)
 
     def opened_by_question(self, spans: Sequence[range]) -> int:
         """How many of `spans` begin with a question."""
-        return sum(self._kinds[span.start] is _Kind.QUESTION for span in spans)
+        return sum(self._kinds[span.start] is Kind.QUESTION for span in spans)
 
     def loose_steps(self) -> list[range]:
         """The steps of the last turn that may go."""
         if not self.turns:
             return []
-        *earlier, _ = self._cut(self.turns[-1], _Kind.MODEL)
-        asked = max((place for place in self.turns[-1] if self._kinds[place] is _Kind.QUESTION), default=-1)
-        return [step for step in earlier if self._kinds[step.start] is not _Kind.QUESTION and asked not in step]
+        *earlier, _ = self._cut(self.turns[-1], Kind.MODEL)
+        asked = max((place for place in self.turns[-1] if self._kinds[place] is Kind.QUESTION), default=-1)
+        return [step for step in earlier if self._kinds[step.start] is not Kind.QUESTION and asked not in step]
 
-    def _cut(self, span: range, opening: _Kind) -> list[range]:
+    def _cut(self, span: range, opening: Kind) -> list[range]:
         """`span` in parts, each from where messages of kind `opening` begin; what stands before is one too."""
         if not span:
             return []
@@ -169,11 +171,11 @@ class _Outline:
         ]
         return [range(start, stop) for start, stop in pairwise((span.start, *starts, span.stop))]
 
-    def _opens(self, place: int, opening: _Kind) -> bool:
+    def _opens(self, place: int, opening: Kind) -> bool:
         return self._kinds[place] is opening and self._is_seam[place]
 
 
-def _seams(history: Sequence[Message], kinds: Sequence[_Kind]) -> list[bool]:
+def seams(history: Sequence[Message], kinds: Sequence[Kind]) -> list[bool]:
     """Whether each message answers nothing, nor any later one, that stands before it."""
     calls: defaultdict[str, list[int]] = defaultdict(list)
     latest: dict[str, int] = {}
@@ -189,26 +191,28 @@ def _seams(history: Sequence[Message], kinds: Sequence[_Kind]) -> list[bool]:
                 # with the same name. A result without a call goes with what the model said last.
                 call = calls[answered].pop() if calls[answered] else latest.get(answered, spoke)
                 answers_to[place] = min(answers_to[place], call)
-        if kinds[place] is _Kind.MODEL:
+        if kinds[place] is Kind.MODEL:
             spoke = place
-    seams = [False] * len(history)
+    found = [False] * len(history)
     earliest = len(history)
     for place in reversed(range(len(history))):
         earliest = min(earliest, answers_to[place])
-        seams[place] = earliest >= place
-    return seams
+        found[place] = earliest >= place
+    return found
 
 
-def _is_system(message: Message) -> bool:
+def is_system(message: Message) -> bool:
+    """Whether a message stays wherever it stands: it is the developer's, and no part of any turn."""
     return message.role in _SYSTEM_ROLES or any(
         isinstance(part, Opaque) and part.kind == _MORE_TOOLS for part in message.parts
     )
 
 
-def _kind(message: Message) -> _Kind:
+def kind_of(message: Message) -> Kind:
+    """What a message is, of those that are no system messages."""
     if message.parts and all(_answered(part) is not None for part in message.parts):
-        return _Kind.RESULTS
-    return _Kind.QUESTION if message.role == "user" else _Kind.MODEL
+        return Kind.RESULTS
+    return Kind.QUESTION if message.role == "user" else Kind.MODEL
 
 
 def _asked(part: Part) -> str | None:
@@ -249,7 +253,7 @@ def _is_whole_number(value: object, *, at_least: int) -> bool:
 
 
 def _exceeded(messages: Sequence[Message], tokens: Sequence[int], eviction: Eviction) -> BudgetExceeded:
-    system = sum(tokens[place] for place, message in enumerate(messages) if _is_system(message))
+    system = sum(tokens[place] for place, message in enumerate(messages) if is_system(message))
     history = eviction.tokens_after - system
     return BudgetExceeded(
         f"the history does not fit: its budget is {eviction.token_budget} tokens, and what may not go has "
