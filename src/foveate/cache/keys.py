@@ -3,10 +3,11 @@
 from blake3 import blake3
 
 from foveate.cache.rules import Rules
-from foveate.values import Request, SetParameter
+from foveate.values import Format, Request, SetParameter
 from foveate.wire.body import fields
 
 _KEY_BYTES = 16
+_TAKE_A_KEY = (Format.CHAT, Format.RESPONSES)
 
 
 def key_of(session: str) -> str:
@@ -15,8 +16,10 @@ def key_of(session: str) -> str:
 
 
 def keyed(request: Request, rules: Rules, session: str) -> SetParameter | None:
-    """The edit that gives a request its session's key, where its provider takes one and it has none."""
-    if not rules.key_parameter or rules.key_parameter in fields(request.body):
+    """The edit that gives a request its session's key, where provider and format take one and it has none."""
+    if not rules.key_parameter or request.format not in _TAKE_A_KEY:
+        return None
+    if rules.key_parameter in fields(request.body):
         return None
     return SetParameter(
         path=(rules.key_parameter,),

@@ -68,8 +68,9 @@ class Rules:
 def rules_for(model: str, provider: str | None = None) -> Rules:
     """The rules of a model at a provider; where none is said, at the one that the model's name points to.
 
-    A model that the table does not have yet gets the rules of its family, and what belongs to no family those
-    of a cache that takes no marks and promises nothing. Both say that they are `inherited`.
+    A model that the table does not have yet gets the rules of its family, at the price and minimum of its least
+    generous one, and what belongs to no family those of a cache that takes no marks and promises nothing. Both
+    say that they are `inherited`.
     """
     table = _table()
     host = table.by_name.get(provider.lower()) if provider is not None else _host(model, table)
@@ -81,7 +82,9 @@ def rules_for(model: str, provider: str | None = None) -> Rules:
     if host is None or maker is None:
         return _rules(table.defaults | {"provider": host.name if host else provider or "", "inherited": True})
     row, is_known = maker.row_of(name)
-    facts = table.defaults | maker.facts | (row.facts if row else {}) | {"inherited": not is_known}
+    facts = table.defaults | maker.facts | {"inherited": not is_known}
+    if row is not None:
+        facts = facts | row.facts | ({} if is_known else row.unknown)
     if host is not maker:
         exception, _ = host.row_of(name)
         facts = facts | host.facts | (exception.facts if exception else {})
@@ -90,10 +93,14 @@ def rules_for(model: str, provider: str | None = None) -> Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """What is special about some models: those whose name `names` is, and later ones, found by `newer`."""
+    """What is special about some models: those whose name `names` is, and later ones, found by `newer`.
+
+    `unknown` holds for all that are not known by their name.
+    """
 
     names: str
     newer: str
+    unknown: dict[str, Any]
     facts: dict[str, Any]
 
 
@@ -157,7 +164,7 @@ def _table() -> _Table:
 
 def _provider(entry: dict[str, Any]) -> _Provider:
     rows = tuple(
-        _Row(names=row.pop("names"), newer=row.pop("newer", ""), facts=row)
+        _Row(names=row.pop("names"), newer=row.pop("newer", ""), unknown=row.pop("unknown", {}), facts=row)
         for row in map(dict, entry.pop("model", []))
     )
     return _Provider(

@@ -7,6 +7,7 @@ import pytest
 from foveate import wire
 from foveate.cache.keys import headers, key_of, keyed
 from foveate.cache.rules import rules_for
+from foveate.values import Format
 
 
 def body(**more: object) -> bytes:
@@ -35,3 +36,20 @@ def test_only_who_takes_a_key_gets_one() -> None:
     assert headers(rules_for("claude-sonnet-4-5"), "ana/1") == {}
     assert headers(rules_for("grok-4"), "ana/1") == {"x-grok-conv-id": key_of("ana/1")}
     assert keyed(wire.read(body()), rules_for("mistral-large-latest"), "ana/1") is not None
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "azure_ai/claude-opus-4-6", "claude-opus-4-6"])
+@pytest.mark.parametrize("provider", [None, "openai", "azure"])
+def test_a_body_of_another_format_gets_no_key(model: str, provider: str | None) -> None:
+    anthropic = {"model": model, "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    gemini = {"model": model, "contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
+
+    for spoken, given in ((Format.ANTHROPIC, anthropic), (Format.GEMINI, gemini)):
+        assert keyed(wire.read(given, spoken), rules_for(model, provider), "ana/1") is None
+
+
+def test_azure_takes_the_keys_of_openai_and_is_sent_no_others() -> None:
+    assert keyed(wire.read(body()), rules_for("azure/gpt-4o"), "ana/1") is not None
+    assert keyed(wire.read(body()), rules_for("azure_ai/mistral-large-latest"), "ana/1") is None
+    assert keyed(wire.read(body()), rules_for("azure_ai/claude-opus-4-6"), "ana/1") is None
+    assert headers(rules_for("azure_ai/grok-4"), "ana/1") == {}
