@@ -11,7 +11,7 @@ from foveate.values import ReorderTools, Tool, Ttl
 MOST_SETS = 4
 """How many sets of tools a session remembers the order of: agents switch between a few (plan and edit)."""
 
-REASON = "the order in which this session sent them first"
+REASON = "the order in which this session sent the same tools first"
 
 
 def sorted_tools(tools: Iterable[Tool]) -> tuple[Tool, ...]:
@@ -40,9 +40,8 @@ class ToolOrders:
     def settled(self, tools: Sequence[ListedTool]) -> tuple[ReorderTools | None, "ToolOrders"]:
         """What to do with a client's list, and what is known after it was sent.
 
-        A list is left alone as long as the session has kept to its order: also where tools were added or left
-        out, wherever they stand. A set that was sent before gets the order it had then. Another one, in which
-        tools have changed places since the list before, gets the order of that one, and behind it what is new.
+        A list is touched only where the session has sent the very same set in another order: it gets the order
+        that the set had first. A set to which a tool came, or from which one went, is another set.
         """
         listed = _keys(tools)
         wanted = self._order(listed)
@@ -59,12 +58,7 @@ class ToolOrders:
         for known in reversed(self.sent):
             if len(known) == len(listed) and present.issuperset(known):
                 return known
-        last = self.sent[-1] if self.sent else ()
-        kept = tuple(key for key in last if key in present)
-        common = set(kept)
-        if tuple(key for key in listed if key in common) == kept:
-            return listed
-        return kept + tuple(key for key in listed if key not in common)
+        return listed
 
     def _with(self, order: tuple[bytes, ...]) -> "ToolOrders":
         if not order or (self.sent and self.sent[-1] == order):
