@@ -51,8 +51,6 @@ class Cache:
         found = (place for place in _places(prompt, rules, asked) if self._reads(keys[place], at))
         hit = next(found, -1)
         read = ends[hit] // rules.step_tokens * rules.step_tokens if hit >= 0 else 0
-        if read < rules.minimum_tokens:
-            hit, read = -1, 0
 
         readable_at = at if answers_at is None else max(at, answers_at)
         changes = self._changes(keys, ends, asked, hit=hit, at=at, readable_at=readable_at)

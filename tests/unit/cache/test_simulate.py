@@ -164,6 +164,37 @@ def test_what_was_written_cannot_be_read_before_the_answer_begins() -> None:
     assert billed(beside.cache, asked, at=3).read == 3_000  # the first of both to begin
 
 
+def test_a_request_that_is_told_late_shortens_no_life() -> None:
+    asked = prompt("abc", {2: SHORT})
+    used = after(asked).serve(asked, CLAUDE, at=100).cache.serve(asked, CLAUDE, at=50).cache
+    written = after(asked, at=100).serve(asked, CLAUDE, at=50).cache
+
+    assert billed(used, asked, at=400).read == 3_000
+    assert billed(written, asked, at=400).read == 3_000
+
+
+def test_a_short_mark_beside_a_long_one_in_flight_takes_nothing_of_its_time() -> None:
+    asked = prompt("abc", {2: LONG})
+    cache = Cache().serve(asked, CLAUDE, at=0, answers_at=20).cache
+    beside = cache.serve(prompt("abc", {2: SHORT}), CLAUDE, at=10, answers_at=30)
+    used = beside.cache.serve(prompt("abc", {2: SHORT}), CLAUDE, at=3_000).cache
+
+    assert beside.usage == CacheUsage(written_5m=3_000)
+    assert billed(used, asked, at=3_000 + 3_600).read == 3_000  # each use keeps it for its hour again
+    assert billed(used, asked, at=3_000 + 3_601).read == 0
+
+
+def test_a_long_mark_beside_a_short_one_in_flight_keeps_it_for_an_hour() -> None:
+    cache = Cache().serve(prompt("abc", {2: SHORT}), CLAUDE, at=0, answers_at=20).cache
+    beside = cache.serve(prompt("abc", {2: LONG}), CLAUDE, at=10, answers_at=15).cache
+    asked = prompt("abc", {2: SHORT})
+    used = beside.serve(asked, CLAUDE, at=3_000).cache
+
+    assert billed(beside, asked, at=15).read == 3_000  # as soon as one of both has begun to answer
+    assert billed(beside, asked, at=3_610).read == 3_000
+    assert billed(used, asked, at=3_000 + 3_600).read == 3_000
+
+
 def test_models_do_not_share() -> None:
     cache = after(prompt("abc", {2: SHORT}, model="one"))
 
@@ -262,12 +293,16 @@ def prompts(draw: st.DrawFn) -> CachedPrompt:
     letters = draw(st.text("xxxxy", min_size=1, max_size=30))
     kinds = st.sampled_from(KINDS)
     marks = st.sampled_from([None, None, None, SHORT, LONG])
+    tokens = draw(
+        st.sampled_from([40, 400])
+    )  # with few a prefix is below the minimum for long, with many for none
     return CachedPrompt(
+        only_marked=draw(st.booleans()),
         model=draw(st.sampled_from(["one", "other"])),
         pieces=tuple(
             Piece(
-                digest=digest(f"{at}{letter}".encode()),
-                tokens=50 * (at % 7) + 40,
+                digest=digest(f"{at}{letter}{tokens}".encode()),
+                tokens=50 * (at % 7) + tokens,
                 kind=draw(kinds),
                 area=Area.MESSAGES,
                 mark=draw(marks),
@@ -279,7 +314,12 @@ def prompts(draw: st.DrawFn) -> CachedPrompt:
 
 GAPS = st.integers(0, 2_000)
 HISTORIES = st.lists(st.tuples(prompts(), GAPS), max_size=8)
-KINDS_OF_CACHE = st.sampled_from([CLAUDE, GPT_4O, GPT_5_6])
+KINDS_OF_CACHE = st.sampled_from(
+    [
+        rules_for(model)
+        for model in ("claude-sonnet-4-5", "claude-opus-5-5", "claude-opus-5", "gpt-5.6", "gpt-4o")
+    ]
+)
 
 
 def replayed(history: Sequence[tuple[CachedPrompt, int]], rules: Rules) -> tuple[Cache, float]:
@@ -318,6 +358,7 @@ def test_nothing_is_read_that_was_not_sent_before_or_is_too_old(
             sent |= set(prefixes(earlier))
 
     assert served.read_pieces == 0 or prefixes(asked)[served.read_pieces - 1] in sent
+    assert served.usage.read == 0 or served.usage.read >= rules.minimum_tokens
 
 
 @given(HISTORIES, prompts(), KINDS_OF_CACHE)
