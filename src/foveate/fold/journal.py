@@ -65,7 +65,7 @@ class Journal(Protocol):
     async def release(self, lease: Lease) -> None:
         """Give the right back; nothing where it is no longer one's own."""
 
-    async def record(self, fold: Fold, turns: Sequence[bytes], *, lease: Lease | None, now: float) -> bool:
+    async def record(self, fold: Fold, turns: Sequence[bytes], *, lease: Lease | None) -> bool:
         """Keep a fold and the turns it folded, in one; False, and nothing kept, where the lease was lost."""
 
     async def folds(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Fold]:
