@@ -1,1 +1,10 @@
-"""Keeps what the rooms ask to have kept, in SQLite or PostgreSQL: the same tables, the same behaviour."""
+"""Keeps what the rooms ask to have kept, in SQLite or PostgreSQL: the same tables, the same behaviour.
+
+A room that needs something kept declares a small protocol. Here it gets its tables (`schema.py`, a migration),
+a file of transactions that implements the protocol (as `turns.py`), and a name on `Store`.
+"""
+
+from foveate.store.opening import Store, default_url, open_store
+from foveate.store.retention import Forgotten
+
+__all__ = ["Forgotten", "Store", "default_url", "open_store"]

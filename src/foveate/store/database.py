@@ -1,0 +1,82 @@
+"""What the tables of a room need of a database: transactions, each a plain function of `Rows`.
+
+Statements are written once, with `?` where a value goes, in the SQL that SQLite and PostgreSQL share.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from foveate.errors import BadOption
+
+T = TypeVar("T")
+Work = Callable[["Rows"], T]
+
+# So few sizes that the drivers remember the statements of all of them.
+_SIZES = (1, 4, 16, 64, 256, 1024)
+
+
+class Rows(Protocol):
+    """The inside of one transaction."""
+
+    def all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Every row that a statement gives."""
+
+    def change(self, statement: str, values: Sequence[Any] = ()) -> int:
+        """How many rows a statement has changed."""
+
+    def change_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
+        """How many rows a statement has changed, run with each of `rows`."""
+
+
+class Database(Protocol):
+    """Runs transactions. One that raises leaves nothing behind, and what it raised comes to its caller.
+
+    Raises:
+        StoreUnavailable: the database could not be used; nothing was done, or it says that this is not known.
+    """
+
+    async def read(self, work: Work[T]) -> T:
+        """What `work` finds."""
+
+    async def write(self, work: Work[T], *, again: bool) -> T:
+        """What `work` gives, once what it wrote is kept.
+
+        `again` says that doing it twice is doing it once, so that it is repeated where the connection was lost
+        before the database said that it is kept.
+        """
+
+    async def vacuum(self) -> None:
+        """Give back the room of what was deleted."""
+
+    async def close(self) -> None:
+        """Wait for what is under way, and let go of the database."""
+
+
+def in_groups(keys: Sequence[bytes]) -> Iterator[tuple[str, Sequence[bytes]]]:
+    """The keys in groups, each with its `?`s.
+
+    A group is filled up with its last key to one of few sizes.
+    """
+    for first in range(0, len(keys), _SIZES[-1]):
+        some = keys[first : first + _SIZES[-1]]
+        size = next(size for size in _SIZES if size >= len(some))
+        yield ",".join("?" * size), (*some, *(some[-1],) * (size - len(some)))
+
+
+def check_names(**names: str | None) -> None:
+    """See that both databases can hold these names.
+
+    Raises:
+        BadOption: one has a NUL or half a character in it.
+    """
+    for what, name in names.items():
+        if name is not None and not name.isprintable() and ("\0" in name or not _is_unicode(name)):
+            raise BadOption(f"{what}: {name!r} cannot be kept, since it has a NUL or half a character in it")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

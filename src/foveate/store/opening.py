@@ -1,0 +1,87 @@
+"""The store: opened by a URL, with one name for what each room keeps in it."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from foveate.errors import BadOption
+from foveate.memory.vectors import data_folder
+from foveate.store.database import Database
+from foveate.store.journal import KeptFolds
+from foveate.store.postgres import PostgresDatabase
+from foveate.store.retention import Forgotten, forget
+from foveate.store.sqlite import SQLiteDatabase
+from foveate.store.turns import KeptTurns
+
+WAIT_SECONDS = 5.0
+"""For a lock of somebody else, a statement, or a server that is gone for a moment."""
+
+_FILE = "sqlite:///"
+_SERVERS = ("postgresql://", "postgres://")
+
+
+class Store:
+    """What is kept: `turns` of sessions, `journal` of folds. Closed by `close`, or where its `async with` ends.
+
+    It belongs to one process, which may use it from any thread and event loop; a child opens its own.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.turns = KeptTurns(database)
+        self.journal = KeptFolds(database)
+
+    async def forget(self, *, keep_days: float, now: float) -> Forgotten:
+        """Forget sessions that were not seen for `keep_days`, and all that is kept only for them."""
+        return await forget(self._database, keep_days=keep_days, now=now)
+
+    async def vacuum(self) -> None:
+        """Give back the room of what was forgotten."""
+        await self._database.vacuum()
+
+    async def close(self) -> None:
+        """Wait for what is under way, and let go of the database."""
+        await self._database.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def open_store(url: str | None = None, *, wait_seconds: float = WAIT_SECONDS) -> Store:
+    """The store at `url`, made where there is none, its tables brought up to date.
+
+    `url` is `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://user@host/name`. Default: a
+    file in Foveate's data folder. `wait_seconds` is how long is waited for others who are using the database,
+    for a statement, and for a server that is away for a moment.
+
+    Raises:
+        BadOption: `url` is none of these.
+        StoreUnavailable: the database cannot be opened, or its tables cannot be made.
+        StoreTooNew: a newer Foveate has changed its tables.
+    """
+    return Store(await asyncio.to_thread(_open, url or default_url(), wait_seconds))
+
+
+def default_url() -> str:
+    """The URL of the file in Foveate's data folder, which `FOVEATE_HOME` can name."""
+    return f"{_FILE}{data_folder(os.environ, sys.platform).absolute() / 'foveate.sqlite'}"
+
+
+def _open(url: str, wait_seconds: float) -> Database:
+    if url.startswith(_SERVERS):
+        return PostgresDatabase.open(url, wait_seconds=wait_seconds)
+    path = url.removeprefix(_FILE)
+    if not url.startswith(_FILE) or path in ("", ":memory:"):
+        scheme = url.partition(":")[0]  # not more of it: it may hold a password
+        raise BadOption(
+            f"store: {scheme}: is no URL of a database; try sqlite:///path or postgresql://user@host/name"
+        )
+    return SQLiteDatabase.open(Path(path).expanduser(), wait_seconds=wait_seconds)

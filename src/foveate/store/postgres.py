@@ -1,0 +1,301 @@
+"""A database on a PostgreSQL server, by psycopg: a few threads, each with a connection of its own.
+
+A connection that is lost is made anew, for as long as there is patience; what had not been committed is then
+done once more, and what may have been is done once more where that is no harm.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from foveate.errors import BadOption, StoreUnavailable
+from foveate.store.database import T, Work
+from foveate.store.migrating import FIND_VERSION, VERSION_TABLE, is_behind, migrate
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+_CONNECTIONS = 8
+_MIGRATION_WAIT_SECONDS = 60.0
+_MIGRATION_LOCK = 0x666F7665617465
+"""Any number that nobody else in the same database would take."""
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+class PostgresRows:
+    """The inside of a transaction on a connection."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self._cursor = connection.cursor()
+
+    def all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Every row that a statement gives."""
+        return self._cursor.execute(_spelled(statement), values).fetchall()
+
+    def change(self, statement: str, values: Sequence[Any] = ()) -> int:
+        """How many rows a statement has changed."""
+        return self._cursor.execute(_spelled(statement), values).rowcount
+
+    def change_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
+        """How many rows a statement has changed, run with each of `rows`."""
+        self._cursor.executemany(_spelled(statement), rows)
+        return self._cursor.rowcount
+
+
+@lru_cache(maxsize=256)
+def _spelled(statement: str) -> str:
+    """A statement with values where psycopg looks for them; Foveate's own never say `?` otherwise."""
+    return statement.replace("?", "%s")
+
+
+class PostgresDatabase:
+    """Implements `Database` on a server."""
+
+    def __init__(self, url: str, where: str, *, wait_seconds: float) -> None:
+        self._url = url
+        self._where = where
+        self._wait_seconds = wait_seconds
+        self._own = threading.local()
+        self._connections: set[Connection] = set()
+        self._threads = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="foveate-store")
+        self._closed = False
+
+    @classmethod
+    def open(cls, url: str, *, wait_seconds: float) -> Self:
+        """The database at `url`, with its tables up to date.
+
+        Raises:
+            BadOption: `url` is none.
+            StoreUnavailable: there is no such database, or it cannot be used.
+        """
+        import psycopg
+
+        where = _where(url)
+        try:
+            with _connect(url, wait_seconds) as connection:
+                behind = is_behind(_version(connection), where=where)
+            if behind:
+                _migrate(url, where)
+        except psycopg.Error as error:
+            raise _translated(where, error) from error
+        return cls(url, where, wait_seconds=wait_seconds)
+
+    async def read(self, work: Work[T]) -> T:
+        """What `work` finds."""
+        return await self._done(work, again=True)
+
+    async def write(self, work: Work[T], *, again: bool) -> T:
+        """What `work` gives, once what it wrote is kept."""
+        return await self._done(work, again=again)
+
+    async def vacuum(self) -> None:
+        """Give back the room of what was deleted; nobody waits for it."""
+        await asyncio.to_thread(self._vacuum)
+
+    async def close(self) -> None:
+        """Wait for what is under way, and let go of the server."""
+        self._closed = True
+        await asyncio.to_thread(self._threads.shutdown)
+        while self._connections:
+            self._connections.pop().close()
+
+    async def _done(self, work: Work[T], *, again: bool) -> T:
+        if self._closed:
+            raise StoreUnavailable(self._where, "is closed")
+        # A server that neither answers nor goes away keeps its thread, but not whoever asked.
+        most_seconds = 3 * self._wait_seconds
+        done = asyncio.get_running_loop().run_in_executor(self._threads, self._do, work, again)
+        try:
+            return await asyncio.wait_for(done, most_seconds)
+        except TimeoutError:
+            raise StoreUnavailable(
+                self._where, f"no answer within {most_seconds:g} s; what was written may or may not be kept"
+            ) from None
+
+    def _do(self, work: Work[T], again: bool) -> T:
+        import psycopg
+
+        try:
+            return self._do_once(work, again=again)
+        except _LostInTime as lost:
+            try:
+                return self._do_once(work, again=False)
+            except (_LostInTime, psycopg.Error) as error:
+                cause = error.cause if isinstance(error, _LostInTime) else error
+                raise _translated(self._where, cause) from lost
+        except psycopg.Error as error:
+            raise _translated(self._where, error) from error
+
+    def _do_once(self, work: Work[T], *, again: bool) -> T:
+        """Do it in one transaction.
+
+        Raises:
+            _LostInTime: it may be done again, on another connection where this one is lost.
+        """
+        import psycopg
+
+        connection = self._connection()
+        committing = False
+        try:
+            result = work(PostgresRows(connection))
+            committing = True
+            connection.commit()
+        except BaseException as error:
+            self._let_go(connection)
+            passing = connection.closed or isinstance(
+                error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure
+            )
+            if isinstance(error, psycopg.Error) and passing and (again or not committing):
+                raise _LostInTime(error) from error
+            if isinstance(error, psycopg.OperationalError) and committing and connection.closed:
+                raise StoreUnavailable(
+                    self._where, "the connection was lost; what was written may or may not be kept"
+                ) from error
+            raise
+        return result
+
+    def _connection(self) -> "Connection":
+        """This thread's own, made anew where it was lost; a server that is starting is waited for."""
+        import psycopg
+
+        connection: Connection | None = getattr(self._own, "connection", None)
+        if connection is not None:
+            return connection
+        deadline = time.monotonic() + self._wait_seconds
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                connection = self._own.connection = _connect(self._url, self._wait_seconds)
+            except psycopg.OperationalError as error:
+                if self._closed or time.monotonic() + pause_seconds > deadline:
+                    raise _translated(self._where, error) from error
+                time.sleep(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+            else:
+                self._connections.add(connection)
+                return connection
+
+    def _let_go(self, connection: "Connection") -> None:
+        """Undo what is under way on a connection, and forget it where that cannot be said to it."""
+        import psycopg
+
+        try:
+            connection.rollback()
+        except psycopg.Error:
+            connection.close()
+        if connection.closed:
+            self._own.connection = None
+            self._connections.discard(connection)
+
+    def _vacuum(self) -> None:
+        import psycopg
+
+        from foveate.store.schema import tables
+
+        try:
+            with _connect(self._url, self._wait_seconds) as connection:
+                connection.autocommit = True
+                connection.execute("SET statement_timeout = 0")
+                connection.execute(f"VACUUM (ANALYZE) {', '.join(tables.tables)}")
+        except psycopg.Error as error:
+            raise _translated(self._where, error) from error
+
+
+class _LostInTime(Exception):
+    """The connection was lost, or the server wants it done again, and that is no harm."""
+
+    def __init__(self, cause: "psycopg.Error") -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def _where(url: str) -> str:
+    """What a URL leads to, in words that may be shown: without a password."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        parts = conninfo_to_dict(url)
+    except ProgrammingError:
+        # What libpq says of it would show the password.
+        raise BadOption(
+            "store: this is no URL of a PostgreSQL database (postgresql://user@host/name)"
+        ) from None
+    host = f"{parts.get('host', '')}:{parts['port']}" if "port" in parts else parts.get("host", "")
+    return f"postgresql://{host}/{parts.get('dbname', '')}"
+
+
+def _connect(url: str, wait_seconds: float) -> "Connection":
+    """A connection on which nothing takes longer than `wait_seconds`."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    seconds = max(2, round(wait_seconds))
+    told = {
+        "application_name": "foveate",
+        "connect_timeout": seconds,
+        "keepalives_idle": 30,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 1_000 * seconds,
+        **conninfo_to_dict(url),
+    }
+    connection: Connection = psycopg.connect(**cast("dict[str, Any]", told))
+    milliseconds = round(wait_seconds * 1_000)
+    connection.execute(
+        f"SET statement_timeout = {milliseconds};"
+        f"SET lock_timeout = {milliseconds};"
+        f"SET idle_in_transaction_session_timeout = {10 * milliseconds}"
+    )
+    connection.commit()
+    return connection
+
+
+def _version(connection: "Connection") -> str | None:
+    there = connection.execute("SELECT to_regclass(%s)", (VERSION_TABLE,)).fetchone()
+    found = connection.execute(FIND_VERSION).fetchone() if there and there[0] else None
+    return str(found[0]) if found else None
+
+
+def _migrate(url: str, where: str) -> None:
+    import psycopg
+    from sqlalchemy import NullPool, create_engine
+    from sqlalchemy.exc import DBAPIError
+
+    engine = create_engine(
+        "postgresql+psycopg://", creator=lambda: _connect(url, _MIGRATION_WAIT_SECONDS), poolclass=NullPool
+    )
+    try:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+            migrate(connection, where=where)
+    except DBAPIError as error:
+        if isinstance(error.orig, psycopg.Error):
+            raise _translated(where, error.orig) from error
+        raise
+
+
+def _translated(where: str, error: "psycopg.Error") -> Exception:
+    """What is told of an error of the driver: one of the tree, unless the fault is Foveate's own."""
+    import psycopg
+
+    if isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
+        return StoreUnavailable(where, f"took too long ({_line(error)})")
+    outside = (
+        psycopg.OperationalError,
+        psycopg.InternalError,
+        psycopg.errors.InsufficientPrivilege,
+        psycopg.errors.UndefinedTable,
+    )
+    return StoreUnavailable(where, _line(error)) if isinstance(error, outside) else error
+
+
+def _line(error: "psycopg.Error") -> str:
+    return " ".join(str(error).split())

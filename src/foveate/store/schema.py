@@ -1,0 +1,85 @@
+"""The tables as they are after the last migration.
+
+The migrations make them; a test holds them to this page. There are no foreign keys: they would cost on every
+request, and rows are deleted in one place only (`retention.py`). Times are seconds since 1970, as floats. Money
+is text, exact. Texts of conversations are bytes (UTF-8), since PostgreSQL's text takes neither NUL nor half a
+character, and both come up in what tools print.
+"""
+
+from sqlalchemy import BigInteger, Column, Double, Index, LargeBinary, MetaData, Table, Text
+
+tables = MetaData()
+
+sessions = Table(
+    "sessions_v1",
+    tables,
+    Column("id", Text, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("tip", LargeBinary, nullable=False),
+    Column("messages", BigInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("seen_at", Double, nullable=False),
+    Column("parent_id", Text),
+    Column("forked_at", LargeBinary),
+)
+
+turns = Table(
+    "turns_v1",
+    tables,
+    Column("agent", Text, primary_key=True),
+    Column("hash", LargeBinary, primary_key=True),
+    Column("position", BigInteger, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Index("turns_v1_session", "session_id"),
+    sqlite_with_rowid=False,
+)
+
+turn_counts = Table(
+    "turn_counts_v1",
+    tables,
+    Column("agent", Text, primary_key=True),
+    Column("hash", LargeBinary, primary_key=True),
+    Column("counter", Text, primary_key=True),
+    Column("counted", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+compactions = Table(
+    "compactions_v1",
+    tables,
+    Column("id", Text, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("boundary", LargeBinary, nullable=False),
+    Column("messages", BigInteger, nullable=False),
+    Column("summary", LargeBinary, nullable=False),
+    Column("carried", Text, nullable=False),
+    Column("tokens_before", BigInteger, nullable=False),
+    Column("tokens_after", BigInteger, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("cost", Text),
+    Column("duration_seconds", Double, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("compacted_at", Double, nullable=False),
+    Column("undone_at", Double),
+    Index("compactions_v1_boundary", "agent", "boundary"),
+    Index("compactions_v1_session", "session_id"),
+    Index("compactions_v1_time", "compacted_at"),
+)
+
+folded_turns = Table(
+    "folded_turns_v1",
+    tables,
+    Column("compaction_id", Text, primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("message", LargeBinary, nullable=False),
+)
+
+compaction_locks = Table(
+    "compaction_locks_v1",
+    tables,
+    Column("session_id", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("expires_at", Double, nullable=False),
+)

@@ -1,0 +1,139 @@
+"""Sessions, their turns and what was counted of them, as `foveate.session` asks to have them kept."""
+
+from collections.abc import Mapping, Sequence
+
+from foveate.session.turns import Session, Turn
+from foveate.store.database import Database, Rows, check_names, in_groups
+
+_FIND_TURNS = "SELECT hash, position, session_id FROM turns_v1 WHERE agent = ? AND hash IN ({})"
+_FIND_SESSION = """
+SELECT id, agent, tip, messages, created_at, seen_at, parent_id, forked_at FROM sessions_v1 WHERE id = ?
+"""
+_ADD_SESSION = """
+INSERT INTO sessions_v1 (id, agent, tip, messages, created_at, seen_at, parent_id, forked_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
+"""
+_MOVE_SESSION = (
+    "UPDATE sessions_v1 SET tip = ?, messages = ?, seen_at = ? WHERE id = ? AND agent = ? AND tip = ?"
+)
+# A parent is seen in its child: it must not be forgotten while the child is kept.
+_SEE_PARENT = """
+UPDATE sessions_v1 SET seen_at = CASE WHEN seen_at < ? THEN ? ELSE seen_at END WHERE id = ? AND agent = ?
+"""
+_ADD_TURN = """
+INSERT INTO turns_v1 (agent, hash, position, session_id) VALUES (?, ?, ?, ?)
+ON CONFLICT (agent, hash) DO NOTHING
+"""
+_FIND_COUNTS = "SELECT hash, counted FROM turn_counts_v1 WHERE agent = ? AND counter = ? AND hash IN ({})"
+_ADD_COUNT = """
+INSERT INTO turn_counts_v1 (agent, hash, counter, counted) VALUES (?, ?, ?, ?)
+ON CONFLICT (agent, hash, counter) DO NOTHING
+"""
+
+
+class _Overtaken(Exception):
+    """Somebody else was quicker."""
+
+
+class KeptTurns:
+    """Implements `foveate.session.turns.Turns` on a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def known(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
+        """Those of `hashes` that are kept for `agent`."""
+        check_names(agent=agent)
+
+        def find(rows: Rows) -> dict[bytes, Turn]:
+            return {
+                hash_: Turn(hash=hash_, position=position, session_id=session_id)
+                for marks, some in in_groups(hashes)
+                for hash_, position, session_id in rows.all(_FIND_TURNS.format(marks), (agent, *some))
+            }
+
+        return await self._database.read(find) if hashes else {}
+
+    async def session(self, session_id: str) -> Session | None:
+        """A session by its id."""
+        check_names(session_id=session_id)
+        found = await self._database.read(lambda rows: rows.all(_FIND_SESSION, (session_id,)))
+        return _session(*found[0]) if found else None
+
+    async def keep(self, session: Session, turns: Sequence[Turn], *, after: bytes | None) -> bool:
+        """Keep a session as it is now and its new turns, all in one; False where somebody else was quicker.
+
+        Of a fork's parent it is kept that it was seen; where it was forgotten meanwhile, that is False too.
+        """
+        check_names(session_id=session.id, agent=session.agent, parent_id=session.parent_id)
+        for turn in turns:
+            check_names(session_id=turn.session_id)
+        # In the order of their hashes, so that two who keep the same turns never wait for each other.
+        new = sorted((session.agent, turn.hash, turn.position, turn.session_id) for turn in turns)
+
+        def write(rows: Rows) -> None:
+            if after is None and session.parent_id is not None:
+                _see_parent(rows, session, session.parent_id)
+            if not (_add(rows, session) if after is None else _move(rows, session, after)):
+                raise _Overtaken
+            if new and rows.change_many(_ADD_TURN, new) != len(new):
+                raise _Overtaken
+
+        try:
+            # Again is no harm: the second time finds the first one's tip, and the caller has to look.
+            await self._database.write(write, again=True)
+        except _Overtaken:
+            return False
+        return True
+
+    async def counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
+        """What `counter` wrote down of each of those turns, as far as that is kept."""
+        check_names(agent=agent, counter=counter)
+
+        def find(rows: Rows) -> dict[bytes, bytes]:
+            return {
+                hash_: counted
+                for marks, some in in_groups(hashes)
+                for hash_, counted in rows.all(_FIND_COUNTS.format(marks), (agent, counter, *some))
+            }
+
+        return await self._database.read(find) if hashes else {}
+
+    async def keep_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
+        """Keep what `counter` wrote down of turns; what it wrote before of the same ones stays."""
+        check_names(agent=agent, counter=counter)
+        new = sorted((agent, hash_, counter, counted) for hash_, counted in counts.items())
+        if new:
+            await self._database.write(lambda rows: rows.change_many(_ADD_COUNT, new), again=True)
+
+
+def _session(*row: object) -> Session:
+    names = ("id", "agent", "tip", "messages", "created_at", "seen_at", "parent_id", "forked_at")
+    return Session(**dict(zip(names, row, strict=True)))  # type: ignore[arg-type]
+
+
+def _see_parent(rows: Rows, child: Session, parent_id: str) -> None:
+    if not rows.change(_SEE_PARENT, (child.seen_at, child.seen_at, parent_id, child.agent)):
+        raise _Overtaken
+
+
+def _add(rows: Rows, session: Session) -> int:
+    return rows.change(
+        _ADD_SESSION,
+        (
+            session.id,
+            session.agent,
+            session.tip,
+            session.messages,
+            session.created_at,
+            session.seen_at,
+            session.parent_id,
+            session.forked_at,
+        ),
+    )
+
+
+def _move(rows: Rows, session: Session, after: bytes) -> int:
+    return rows.change(
+        _MOVE_SESSION, (session.tip, session.messages, session.seen_at, session.id, session.agent, after)
+    )
