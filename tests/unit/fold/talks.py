@@ -1,0 +1,138 @@
+"""Random requests with turns of many steps, calls side by side and thoughts, that their providers take."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests.claude_bodies import sealed
+
+Body = dict[str, Any]
+
+# Those that bind thinking to what stands before it, and those that do not.
+CLAUDES = ("claude-opus-5-5", "claude-fable-5-1", "claude-sonnet-4-5", "claude-opus-4-6")
+_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+_WORDS = st.sampled_from(("Read it.", "東京", "x = 1\n" * 40, "a 👩‍👩‍👧 b", "never touch /etc/hosts"))
+_SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
+
+
+@st.composite
+def claude_loops(draw: st.DrawFn) -> Body:
+    """A request to Claude that ends with a question, or in the midst of a turn, with results."""
+    body: Body = {
+        "model": draw(st.sampled_from(CLAUDES)),
+        "max_tokens": 4096,
+        "tools": [{"name": "read", "description": "Reads.", "input_schema": _SCHEMA}],
+        "messages": [],
+    }
+    thinking = draw(st.sampled_from(("", "enabled", "adaptive", "off")))
+    if thinking == "enabled":
+        body["thinking"] = {"type": "enabled", "budget_tokens": 1024}
+    elif thinking == "adaptive":
+        body["thinking"] = {"type": "adaptive"}
+    turns = draw(st.integers(1, 3))
+    for turn in range(turns):
+        body["messages"] += _questions(draw)
+        for step in range(draw(st.integers(0, 5))):
+            _claude_step(draw, body, f"t{turn}_{step}", thinks=bool(thinking))
+            if draw(st.integers(0, 6)) == 0:
+                body["messages"].append({"role": "system", "content": draw(_WORDS)})
+        if turn < turns - 1:
+            thought = _thought(draw, body) if thinking else []
+            body["messages"].append({"role": "assistant", "content": [*thought, _text(draw)]})
+    return body
+
+
+def _questions(draw: st.DrawFn) -> list[Body]:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PIXEL}}
+    asked = draw(st.lists(st.sampled_from(("words", "words", "blocks", "image")), min_size=1, max_size=2))
+    made: dict[str, Any] = {"words": draw(_WORDS), "blocks": [_text(draw)], "image": [image, _text(draw)]}
+    return [{"role": "user", "content": made[kind]} for kind in asked]
+
+
+def _claude_step(draw: st.DrawFn, body: Body, name: str, *, thinks: bool) -> None:
+    ids = [f"toolu_{name}_{number}" for number in range(draw(st.integers(1, 3)))]
+    thought = _thought(draw, body) if thinks else []
+    said = [_text(draw)] if draw(st.booleans()) else []
+    calls = [{"type": "tool_use", "id": given, "name": "read", "input": {"path": "/a"}} for given in ids]
+    body["messages"].append({"role": "assistant", "content": [*thought, *said, *calls]})
+    results = [_result(draw, given) for given in ids]
+    at = draw(st.integers(0, len(results)))
+    closing = [_text(draw)] if draw(st.integers(0, 3)) == 0 else []
+    for some in filter(None, (results[:at], [*results[at:], *closing])):
+        body["messages"].append({"role": "user", "content": some})
+
+
+def _result(draw: st.DrawFn, given: str) -> Body:
+    made: Body = {"type": "tool_result", "tool_use_id": given}
+    match draw(st.integers(0, 3)):
+        case 0:
+            made["content"] = draw(_WORDS)
+        case 1:
+            made["content"] = [_text(draw)]
+        case 2:
+            made |= {"content": "no such file", "is_error": True}
+    return made
+
+
+def _thought(draw: st.DrawFn, body: Body) -> list[Body]:
+    if draw(st.integers(0, 5)) == 0:
+        return [{"type": "redacted_thinking", "data": sealed(body, "")}]
+    said = draw(_WORDS)
+    return [{"type": "thinking", "thinking": said, "signature": sealed(body, said)}]
+
+
+def _text(draw: st.DrawFn) -> Body:
+    return {"type": "text", "text": draw(_WORDS)}
+
+
+@st.composite
+def chats(draw: st.DrawFn) -> Body:
+    """A chat completion with calls side by side, and system messages anywhere between turns."""
+    messages: list[Body] = []
+    if draw(st.booleans()):
+        messages.append({"role": draw(st.sampled_from(("system", "developer"))), "content": "Be brief."})
+    turns = draw(st.integers(1, 4))
+    for turn in range(turns):
+        messages += [{"role": "user", "content": draw(_WORDS)} for _ in range(draw(st.integers(1, 2)))]
+        for step in range(draw(st.integers(0, 4))):
+            ids = [f"call_{turn}_{step}_{number}" for number in range(draw(st.integers(1, 3)))]
+            calls = [
+                {"id": given, "type": "function", "function": {"name": "read", "arguments": "{}"}}
+                for given in ids
+            ]
+            said = draw(st.sampled_from((None, "Let me see.")))
+            messages.append({"role": "assistant", "content": said, "tool_calls": calls})
+            messages += [
+                {"role": "tool", "tool_call_id": given, "content": draw(_WORDS)} for given in reversed(ids)
+            ]
+            if draw(st.integers(0, 4)) == 0:
+                messages.append({"role": "system", "content": "It is noon."})
+        if turn < turns - 1:
+            messages.append({"role": "assistant", "content": draw(_WORDS)})
+    return {"model": "gpt-4.1", "messages": messages}
+
+
+@st.composite
+def responses(draw: st.DrawFn) -> Body:
+    """A request for a response, with thoughts that are sent back before the calls they led to."""
+    given: list[Body] = []
+    turns = draw(st.integers(1, 3))
+    for turn in range(turns):
+        given.append({"role": "user", "content": draw(_WORDS)})
+        for step in range(draw(st.integers(0, 4))):
+            ids = [f"call_{turn}_{step}_{number}" for number in range(draw(st.integers(1, 3)))]
+            if draw(st.booleans()):
+                given.append({"type": "reasoning", "id": f"rs_{turn}_{step}", "summary": []})
+            given += [
+                {"type": "function_call", "call_id": name, "name": "read", "arguments": "{}"} for name in ids
+            ]
+            given += [{"type": "function_call_output", "call_id": name, "output": draw(_WORDS)} for name in ids]
+        if turn < turns - 1:
+            said = [{"type": "output_text", "text": draw(_WORDS)}]
+            given.append({"type": "message", "role": "assistant", "content": said})
+    return {"model": "gpt-5", "input": given}
+
+
+def requests() -> st.SearchStrategy[Body]:
+    """Any of them."""
+    return st.one_of(claude_loops(), chats(), responses())

@@ -1,0 +1,202 @@
+"""A history is cut before a question or a step, never through one, and the tail is as long as is asked for."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.errors import BadOption
+from foveate.fold.boundary import History, boundary, trigger_tokens, triggers
+from foveate.values import Format, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from tests.unit.budget.conversations import Talk, long_talk, new_orphans, talks
+
+limited = settings(max_examples=150)
+numbers = st.integers(0, 400)
+
+
+def asked() -> Message:
+    return Message(role="user", parts=(Text("And then?"),))
+
+
+def said(*parts: Part) -> Message:
+    return Message(role="assistant", parts=parts or (Text("So."),))
+
+
+def call(*ids: str) -> Message:
+    return said(*(ToolCall(name="read", arguments="{}", format=Format.CHAT, id=given) for given in ids))
+
+
+def result(given: str) -> Message:
+    return Message(role="tool", parts=(ToolResult(parts=(Text("done"),), id=given),))
+
+
+def system() -> Message:
+    return Message(role="system", parts=(Text("Be brief."),))
+
+
+def cut_of(
+    messages: list[Message], *, keep: int, trigger: int = 1000, each: int = 10, beyond: int = 0
+) -> int | None:
+    tokens = [each] * len(messages)
+    return boundary(messages, tokens, tail_keep_tokens=keep, trigger_tokens=trigger, beyond=beyond)
+
+
+def test_the_tail_keeps_what_is_asked_for_and_is_the_shortest_that_does() -> None:
+    messages = [asked(), said(), asked(), said(), asked(), said(), asked()]
+    assert cut_of(messages, keep=20) == 5
+    assert cut_of(messages, keep=21) == 4
+    assert cut_of(messages, keep=30) == 4
+
+
+def test_the_tail_is_asked_for_never_more_than_half_of_what_triggers() -> None:
+    messages = [asked(), said()] * 10
+    assert cut_of(messages, keep=20_000, trigger=100) == 15
+
+
+def test_a_short_history_that_the_tail_would_keep_has_no_boundary() -> None:
+    assert cut_of([asked(), said(), asked()], keep=200) is None
+    assert cut_of([], keep=0) is None
+    assert cut_of([asked()], keep=0) is None
+
+
+def test_one_long_turn_is_cut_between_its_steps_and_keeps_its_question() -> None:
+    steps = [message for number in range(300) for message in (call(f"c{number}"), result(f"c{number}"))]
+    messages = [system(), asked(), *steps]
+    cut = cut_of(messages, keep=100)
+    assert cut == len(messages) - 10
+    history = History(messages)
+    assert history.kept(cut) == (1,)
+    assert history.folded(cut) == tuple(range(2, cut))
+
+
+def test_a_question_in_two_messages_is_kept_whole() -> None:
+    messages = [asked(), said(), asked(), asked(), call("a"), result("a"), call("b"), result("b")]
+    assert cut_of(messages, keep=10) == 6
+    assert History(messages).kept(6) == (2, 3)
+    assert cut_of(messages, keep=50) == 2  # not between the two
+
+
+def test_calls_side_by_side_stay_with_all_their_results() -> None:
+    messages = [asked(), call("a", "b", "c"), result("c"), result("a"), result("b"), call("d"), result("d")]
+    assert cut_of(messages, keep=30) is None  # all that could be folded is the question, which would stay
+    assert cut_of(messages, keep=20) == 5
+
+
+def test_a_late_result_holds_together_all_that_lies_between() -> None:
+    messages = [asked(), said(), asked(), call("a", "b"), result("a"), asked(), said(), result("b"), asked()]
+    assert History(messages).cuts() == [1, 2, 3, 8]
+
+
+def test_a_thought_is_not_cut_from_the_call_that_it_led_to() -> None:
+    thought = said(Thinking("", 40))
+    messages = [asked(), said(), asked(), thought, call("a"), call("b"), result("a"), result("b"), asked()]
+    assert History(messages).cuts() == [1, 2, 3, 8]
+
+
+def test_results_of_the_providers_own_tools_stay_with_their_calls() -> None:
+    computer = said(Opaque("computer_call", b"{}")), said(Opaque("computer_call_output", b"{}"))
+    messages = [asked(), said(), asked(), *computer, said()]
+    assert 4 not in History(messages).cuts()
+
+
+def test_a_step_that_is_more_than_half_of_what_triggers_is_folded_where_something_stands_after_it() -> None:
+    messages = [asked(), said(), asked(), call("a"), result("a"), call("b"), result("b")]
+    tokens = [10, 10, 10, 10, 700, 10, 10]
+    assert boundary(messages, tokens, tail_keep_tokens=100, trigger_tokens=1000) == 5
+    # Where it is the last step it has to stay, and what stands before it is folded.
+    assert boundary(messages[:5], tokens[:5], tail_keep_tokens=100, trigger_tokens=1000) == 3
+
+
+def test_a_later_fold_reaches_farther_than_the_one_before() -> None:
+    messages = [asked(), said()] * 6
+    first = cut_of(messages[:8], keep=20)
+    assert first == 6
+    assert cut_of(messages[:8], keep=20, beyond=first) is None
+    assert cut_of(messages, keep=20, beyond=first) == 10
+    assert History(messages).folded(10, beyond=6) == (6, 7, 8, 9)
+
+
+def test_a_later_fold_takes_in_the_question_that_an_earlier_one_had_kept() -> None:
+    messages = [asked(), call("a"), result("a"), call("b"), result("b"), said(), asked(), said()]
+    assert History(messages).kept(3) == (0,)
+    assert History(messages).folded(6, beyond=3) == (0, 3, 4, 5)
+
+
+def test_system_messages_are_never_folded() -> None:
+    messages = [system(), asked(), said(), system(), asked(), said(), system(), asked()]
+    cut = cut_of(messages, keep=10)
+    assert cut == 7
+    assert History(messages).folded(cut) == (1, 2, 4, 5)
+
+
+def test_what_triggers_is_a_share_of_what_the_answer_leaves_of_the_window() -> None:
+    assert trigger_tokens(200_000, 40_000) == 120_000
+    assert trigger_tokens(200_000, 0, 0.5) == 100_000
+    assert trigger_tokens(1000, 4000) == 0
+    with pytest.raises(BadOption, match="compact_at_pct"):
+        trigger_tokens(1000, 0, 75)
+
+
+def test_a_session_is_not_folded_again_before_the_model_has_spoken_a_few_times() -> None:
+    assert triggers(750, trigger_tokens=750)
+    assert not triggers(749, trigger_tokens=750)
+    assert not triggers(900, trigger_tokens=750, turns_since_fold=3)
+    assert triggers(900, trigger_tokens=750, turns_since_fold=4)
+    assert triggers(900, trigger_tokens=750, turns_since_fold=1, min_turns_between=1)
+
+
+def test_one_count_is_needed_for_each_message() -> None:
+    with pytest.raises(BadOption, match="tokens"):
+        boundary([asked()], [], trigger_tokens=10)
+
+
+@limited
+@given(talks(), numbers, numbers)
+def test_a_cut_never_separates_a_call_from_its_result(talk: Talk, keep: int, trigger: int) -> None:
+    cut = boundary(talk.messages, talk.tokens, tail_keep_tokens=keep, trigger_tokens=trigger)
+    for place in {*History(talk.messages).cuts(), *([cut] if cut is not None else [])}:
+        assert all(asking >= place or answer < place for asking, answer in talk.pairs)
+        kept = (*History(talk.messages).kept(place), *range(place, len(talk.messages)))
+        assert not new_orphans(talk.messages, kept)
+
+
+@limited
+@given(talks(), numbers, numbers)
+def test_the_tail_is_long_enough_unless_a_long_step_stands_in_the_way(
+    talk: Talk, keep: int, trigger: int
+) -> None:
+    cut = boundary(talk.messages, talk.tokens, tail_keep_tokens=keep, trigger_tokens=trigger)
+    if cut is None:
+        return
+    wanted, half = min(keep, trigger // 2), trigger // 2
+    history = History(talk.messages)
+    assert history.folded(cut)
+    if sum(talk.tokens[cut:]) < wanted:
+        earlier = [place for place in history.cuts() if place < cut]
+        assert sum(talk.tokens[earlier[-1] :]) > half
+    for later in (place for place in history.cuts() if place > cut):
+        assert sum(talk.tokens[later:]) < wanted or sum(talk.tokens[cut:]) < wanted
+
+
+@limited
+@given(talks())
+def test_the_question_of_the_turn_that_is_cut_stays_and_so_does_every_system_message(talk: Talk) -> None:
+    history = History(talk.messages)
+    for cut in history.cuts():
+        turn = next(turn for turn in talk.turns if cut in turn)
+        if talk.is_model(cut) and talk.opens_with_question(turn):
+            assert history.kept(cut)[0] == turn[0]
+        elif not talk.is_model(cut):
+            assert not history.kept(cut)
+        stays = {*history.kept(cut), *range(cut, len(talk.lines))}
+        assert {*range(len(talk.lines))} - stays - set(talk.spoken).intersection(history.folded(cut)) == {
+            place for place in range(cut) if place not in talk.spoken
+        }
+
+
+def test_a_long_session_is_looked_through_in_little_time() -> None:
+    talk = long_talk(20, 200)
+    begun = time.perf_counter()
+    assert boundary(talk.messages, talk.tokens, tail_keep_tokens=2_000, trigger_tokens=60_000)
+    assert time.perf_counter() - begun < 1
