@@ -1,21 +1,22 @@
 """What the input of recorded agents costs under each way of marking it, beside what nobody could do better.
 
-Costs are in uncached input tokens, per input token, over all requests. The optimum knows every gap before it
-comes, and pays each write at the cheapest lifetime, or ping, that serves it.
+Costs are in uncached input tokens, per input token, over all requests to models that keep what is marked. The
+optimum knows every gap before it comes, and pays each write at the cheapest lifetime, or ping, that serves it.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.cache_traces import Asked, Line, lines
-from benchmarks.harness import Report
+from benchmarks.cache_optimum import optimum
+from benchmarks.cache_traces import BLOCK_TOKENS, Asked, Line, lines
+from benchmarks.harness import BadData, Report
 from benchmarks.recorded import DATA
 from foveate.cache.layout import kept, layout, marked
 from foveate.cache.pings import next_ping, pinged
 from foveate.cache.prompts import CachedPrompt
 from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast
-from foveate.cache.rules import Rules, rules_for
+from foveate.cache.rules import Caching, Rules, rules_for
 from foveate.cache.simulate import Cache
 from foveate.values import Area, CacheUsage, Mark, Ttl
 
@@ -28,15 +29,18 @@ def run(data: Path | None) -> Report:
     """Each policy's share, and how far ours are from the optimum."""
     path = (data or DATA) / TRACES if (data or DATA).is_dir() else data
     assert path is not None
-    found = lines(path)
+    every = lines(path)
+    found = [line for line in every if _is_marked(rules_for(line[0].prompt.model))]
+    if not found:
+        raise BadData(f"{path}: no requests to a model that keeps what is marked, for two lifetimes")
     policies: dict[str, Policy] = {
         "uncached": lambda line, _: sum(asked.tokens for asked in line),
         "usual_5m": lambda line, rules: _fixed(line, rules, Ttl.FIVE_MINUTES),
         "always_1h": lambda line, rules: _fixed(line, rules, Ttl.ONE_HOUR),
         "ours": lambda line, rules: _ours(line, rules, pings=False),
         "ours_pings": lambda line, rules: _ours(line, rules, pings=True),
-        "optimum": lambda line, rules: _optimum(line, rules, pings=False),
-        "optimum_pings": lambda line, rules: _optimum(line, rules, pings=True),
+        "optimum": lambda line, rules: optimum(line, rules, block_tokens=BLOCK_TOKENS, pings=False),
+        "optimum_pings": lambda line, rules: optimum(line, rules, block_tokens=BLOCK_TOKENS, pings=True),
     }
     tokens = sum(asked.tokens for line in found for asked in line)
     costs = {
@@ -47,7 +51,12 @@ def run(data: Path | None) -> Report:
     figures["ours_pings_over_optimum_pings"] = figures["ours_pings"] / figures["optimum_pings"]
     figures["sessions"] = len(found)
     figures["requests"] = sum(map(len, found))
+    figures["requests_left_out"] = sum(map(len, every)) - figures["requests"]
     return Report(figures={name: round(figure, 5) for name, figure in figures.items()})
+
+
+def _is_marked(rules: Rules) -> bool:
+    return rules.caching is Caching.MARKS and len(rules.ttls) == 2
 
 
 def _cost(usage: CacheUsage, rules: Rules) -> float:
@@ -79,11 +88,10 @@ def _usual(prompt: CachedPrompt, ttl: Ttl) -> list[Mark]:
 def _ours(line: Line, rules: Rules, *, pings: bool) -> float:
     """Marks by `cache.layout`, which learns the session's gaps as they come."""
     cache, cost, rhythm = Cache(), 0.0, SILENT
-    short, long = (ttl.seconds for ttl in rules.ttls)
     for number, asked in enumerate(line):
         if number:
             rhythm = rhythm.heard(asked.at - line[number - 1].at)
-        weights = chances(forecast(rhythm), short_seconds=short, long_seconds=long)
+        weights = chances(forecast(rhythm), rules)
         prompt = marked(asked.prompt, layout(asked.prompt, rules, cache, weights, now=asked.at))
         served = cache.serve(prompt, rules, at=asked.at)
         cache = served.cache
@@ -120,43 +128,3 @@ def _pinged(
         if ping.with_answer:
             prompt = asks
         spent += _cost(served.usage, rules)
-
-
-def _optimum(line: Line, rules: Rules, *, pings: bool) -> float:
-    """The least that this line can cost, by going through it backwards."""
-    alive = dead = 0.0  # what the rest costs if the next request finds what it repeats, and if it does not
-    for number in reversed(range(len(line))):
-        asked = line[number]
-        after = line[number + 1] if number + 1 < len(line) else None
-        repeated = min(asked.repeated_tokens, asked.tokens)
-        alive, dead = (_least(asked, after, read, rules, pings, alive, dead) for read in (repeated, 0))
-    return dead
-
-
-def _least(
-    asked: Asked, after: Asked | None, read: int, rules: Rules, pings: bool, alive: float, dead: float
-) -> float:
-    """The least that a request which reads `read` tokens, and all after it, can cost."""
-    base = read * rules.read_price + (asked.tokens - read)
-    if after is None:
-        return base
-    kept = min(after.repeated_tokens, asked.tokens)
-    gap = after.at - asked.at
-    keeping = _premiums(max(0, kept - read), kept, gap, asked.answer.tokens, rules, pings)
-    return base + min(dead, min(keeping, default=math.inf) + alive)
-
-
-def _premiums(new: int, kept: int, gap: float, answer: int, rules: Rules, pings: bool) -> Sequence[float]:
-    """What it costs beyond the plain price to have `kept` tokens read after `gap`, `new` of them new."""
-    short, long = rules.ttls
-    found = []
-    for ttl in (short, long):
-        written = new * (rules.write_prices[ttl] - 1)
-        needed = max(0, math.ceil(gap / ttl.seconds) - 1)
-        if not needed or pings:
-            found.append(written + needed * kept * rules.read_price)
-    if pings and gap > short.seconds:
-        needed = math.ceil((gap - short.seconds) / long.seconds)
-        prolonged = answer * (rules.write_prices[long] - rules.write_prices[short])
-        found.append(new * (rules.write_prices[short] - 1) + needed * kept * rules.read_price + prolonged)
-    return found

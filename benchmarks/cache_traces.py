@@ -20,22 +20,25 @@ from foveate.values import Area, Place
 
 Runs = Sequence[Sequence[int]]
 
-# A request ends with what asks for the answer, which the next one does not repeat: so many blocks at the most.
+# A request ends with what asks for the answer, a few tokens that belong to no message and that the next request
+# does not repeat: at most so many blocks. Where more is not repeated, but no more than a short text, a block of
+# the last message begins there, which takes a mark like any other.
+_ASKING_BLOCKS = 1
 _LAST_BLOCKS = 4
 _ANSWER = "tool_use"
+BLOCK_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One request of a line: its prompt, and when it was sent.
+    """One request of a line: its prompt, when it was sent, and the ids of its blocks.
 
-    `repeated_tokens` is how much it has in common with the request before it, `answer` the model's answer as
-    the next request brings it.
+    `answer` is the model's answer as the next request brings it.
     """
 
     at: float
     prompt: CachedPrompt
-    repeated_tokens: int
+    runs: Runs
     answer: Piece
 
     @property
@@ -52,9 +55,14 @@ def lines(path: Path) -> list[Line]:
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             traces = [json.loads(line) for line in file if line.strip()]
-        return [line for trace in traces for session in _sessions(trace) for line in _lines(session)]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if any(trace["block_size"] != BLOCK_TOKENS for trace in traces):
+            raise BadData(f"{path}: traces in blocks of other than {BLOCK_TOKENS} tokens")
+        found = [line for trace in traces for session in _sessions(trace) for line in _lines(session)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadData(f"{path}: no traces that can be read ({error})") from None
+    if not found:
+        raise BadData(f"{path}: no requests in it")
+    return found
 
 
 def _sessions(trace: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -62,13 +70,13 @@ def _sessions(trace: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield trace
     for request in trace["requests"]:
         if "requests" in request:
-            yield from _sessions({"block_size": trace["block_size"], **request})
+            yield from _sessions(request)
 
 
 def _lines(session: Mapping[str, Any]) -> Iterator[Line]:
     by_model = defaultdict(list)
     for request in session["requests"]:
-        if "requests" not in request:
+        if "requests" not in request and request["hash_runs"]:
             by_model[request["model"]].append(request)
     for model, requests in by_model.items():
         yield tuple(_answered(list(_asked(session, model, requests))))
@@ -77,15 +85,15 @@ def _lines(session: Mapping[str, Any]) -> Iterator[Line]:
 def _answered(line: Sequence[Asked]) -> Iterator[Asked]:
     """Each request with its answer as the next one brings it, where that can be told apart."""
     for asked, after in pairwise(line):
-        going_on = [piece for piece in asked.prompt.pieces if piece.markable]
+        going_on = asked.prompt.pieces[:-1]
         comes = after.prompt.pieces[len(going_on) : len(going_on) + 1]
-        goes_on = after.prompt.pieces[: len(going_on)] == tuple(going_on)
+        goes_on = after.prompt.pieces[: len(going_on)] == going_on
         yield replace(asked, answer=comes[0]) if goes_on and comes and comes[0].kind == _ANSWER else asked
     yield line[-1]
 
 
 def _asked(session: Mapping[str, Any], model: str, requests: Sequence[Mapping[str, Any]]) -> Iterator[Asked]:
-    size = session["block_size"]
+    size = BLOCK_TOKENS
     tools = session.get("tool_tokens", 0) // size
     borders = (tools, tools + session.get("system_tokens", 0) // size)
     shared = [common(a["hash_runs"], b["hash_runs"]) for a, b in pairwise(requests)]
@@ -94,13 +102,12 @@ def _asked(session: Mapping[str, Any], model: str, requests: Sequence[Mapping[st
     for number, request in enumerate(requests):
         length = blocks(request["hash_runs"])
         after = shared[number] if number < len(shared) else 0
-        end = after if after >= length - _LAST_BLOCKS else length
         answer = requests[number - 1]["out"] if number else 0
-        pieces = cut.advance(request["hash_runs"], before, end, length, request["in"], answer)
+        pieces = cut.advance(request["hash_runs"], before, after, length, request["in"], answer)
         yield Asked(
             at=request["t"],
             prompt=CachedPrompt(model=model, pieces=pieces),
-            repeated_tokens=min(before * size, request["in"]),
+            runs=request["hash_runs"],
             answer=Piece(
                 digest=digest(b"answer %d" % number),
                 tokens=max(1, request["out"]),
@@ -122,26 +129,26 @@ class _Cut:
         self._ends: list[int] = []
 
     def advance(
-        self, runs: Runs, repeated: int, end: int, length: int, tokens: int, answer_tokens: int
+        self, runs: Runs, repeated: int, repeats: int, length: int, tokens: int, answer_tokens: int
     ) -> tuple[Piece, ...]:
-        """The pieces of the next request, of which the first `repeated` blocks are those of the last one."""
+        """The pieces of the next request: its first `repeated` blocks are of the last one, `repeats` go on."""
         goes_on = bool(self._ends) and repeated == self._ends[-1]
         while self._ends and self._ends[-1] > repeated:
             self._ends.pop()
             self._pieces.pop()
+        said = length - _ASKING_BLOCKS if repeats == length - _ASKING_BLOCKS else length
         answer = repeated + -(-answer_tokens // self._block_tokens) if goes_on else 0
-        cuts = {*self._borders, repeated, answer, end}
-        for to in sorted(cut for cut in cuts if (self._ends or [0])[-1] < cut <= end):
+        cuts = {*self._borders, repeated, answer, said}
+        if length - _LAST_BLOCKS <= repeats:
+            cuts.add(repeats)
+        for to in sorted(cut for cut in cuts if (self._ends or [0])[-1] < cut <= said):
             start = (self._ends or [0])[-1]
             kind = "text" if to in self._borders else _ANSWER if to == answer else "tool_result"
             self._pieces.append(self._piece(runs, start, to, kind))
             self._ends.append(to)
-        rest = tokens - end * self._block_tokens
-        if rest > 0:
-            asks = replace(self._piece(runs, end, length, "rest"), tokens=rest, markable=False)
-            return (*self._pieces, asks)
-        last = self._pieces[-1]
-        return (*self._pieces[:-1], replace(last, tokens=max(0, last.tokens + rest)))
+        rest = max(0, tokens - said * self._block_tokens)
+        asks = replace(self._piece(runs, said, length, "asks"), tokens=rest, markable=False)
+        return (*self._pieces, asks)
 
     def _piece(self, runs: Runs, start: int, end: int, kind: str) -> Piece:
         tools, system = self._borders

@@ -1,8 +1,8 @@
 """Where cache marks pay: at most four, the client's own among them, chosen by what they are expected to save.
 
 What is kept now and what can be expected next are arguments, so that the same request in the same situation is
-marked in the same way. Every set of places that a provider would take is weighed by one sum: what this request
-costs with it, less what the next one is expected to save.
+marked in the same way. A set of places is weighed by one sum: what this request costs with it, less what the
+next one is expected to save, which may repeat all of it, all but the end, or only what the history stands on.
 
 Two things make that sum worth doing. An entry that is written at a long-lived mark is kept for that time whole,
 though only what is new in it is paid for; so a long-lived mark on the first small block of a new turn protects
@@ -10,17 +10,18 @@ the whole history for the price of that block. And a mark finds an entry only a 
 turn brings many blocks, one mark has to stand near the entry that is known to be there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, combinations, pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from foveate.cache.prompts import CachedPrompt, Piece, positions, prefixes
 from foveate.cache.rhythm import Chances
 from foveate.cache.rules import Caching, Rules
 from foveate.cache.simulate import Cache, Entry
-from foveate.values import Area, Mark, Ttl
+from foveate.values import Area, Mark, Place, Ttl
 
+_THOUGHTS = frozenset(("thinking", "redacted_thinking"))
 # So many of the last blocks of a system prompt are places to be weighed: what changes stands at its end.
 _SYSTEM_PLACES = 2
 
@@ -48,27 +49,23 @@ def layout(
     *,
     now: float,
     options: LayoutOptions = DEFAULT_OPTIONS,
+    passing: Collection[Place] = (),
 ) -> tuple[Mark, ...]:
-    """The marks to add to `prompt`, sent at `now`, where `cache` is what is known to be kept."""
+    """The marks to add to `prompt`, sent at `now`, where `cache` is what is known to be kept.
+
+    `passing` are the places of blocks that the next request will not repeat, such as the time.
+    """
     if rules.caching not in (Caching.MARKS, Caching.BOTH):
         return ()
     own = _own(prompt, rules)
     free = rules.most_marks - len(own) - prompt.double_marks
     if free <= 0 or not prompt.pieces:
         return ()
-    sums = _Sums(prompt, rules, cache, chances, now)
+    sums = _Sums(prompt, rules, cache, chances, now, passing)
     taken = {place.at for place in own}
     candidates = [at for at in _candidates(prompt, sums, options) if at not in taken]
     best = _best(sums, own, candidates, free, _lifetimes(rules, options))
     return tuple(_mark(prompt, sums, place, rules) for place in best)
-
-
-def _own(prompt: CachedPrompt, rules: Rules) -> list["_Place"]:
-    """The client's own marks, and the one that some providers put at the end by themselves."""
-    own = [_Place(at, _is_long(piece.mark, rules)) for at, piece in enumerate(prompt.pieces) if piece.mark]
-    last = len(prompt.pieces) - 1
-    is_implicit = rules.caching is Caching.BOTH and not prompt.only_marked
-    return [*own, _Place(last, False)] if is_implicit and not (own and own[-1].at == last) else own
 
 
 def marked(prompt: CachedPrompt, marks: Sequence[Mark]) -> CachedPrompt:
@@ -78,6 +75,14 @@ def marked(prompt: CachedPrompt, marks: Sequence[Mark]) -> CachedPrompt:
         replace(piece, mark=wanted[piece.place]) if piece.place in wanted else piece for piece in prompt.pieces
     )
     return replace(prompt, pieces=tuple(pieces))
+
+
+def kept(prompt: CachedPrompt, cache: Cache, now: float) -> dict[int, Entry]:
+    """The entries that `prompt` could read at `now`, by the piece that they end with."""
+    if not cache.entries:
+        return {}
+    found = ((at, cache.entries.get(prefix)) for at, prefix in enumerate(prefixes(prompt)))
+    return {at: entry for at, entry in found if entry and entry.reads(now)}
 
 
 class _Place(NamedTuple):
@@ -90,81 +95,90 @@ class _Place(NamedTuple):
 class _Sums:
     """What every choice of places is weighed by, computed once a request."""
 
-    def __init__(self, prompt: CachedPrompt, rules: Rules, cache: Cache, chances: Chances, now: float) -> None:
+    def __init__(
+        self,
+        prompt: CachedPrompt,
+        rules: Rules,
+        cache: Cache,
+        chances: Chances,
+        now: float,
+        passing: Collection[Place],
+    ) -> None:
         self.rules = rules
         self.ends = list(accumulate(piece.tokens for piece in prompt.pieces))
         self.tools_end, self.system_end = _ends(prompt)
         self.live = kept(prompt, cache, now)
+        self.lasting = {at for at, entry in self.live.items() if _is_long(entry.ttl, rules)}
+        self.stays = next(
+            (at for at, piece in enumerate(prompt.pieces) if piece.place in passing), len(self.ends)
+        )
+        self.firm = next((at for at, piece in enumerate(prompt.pieces) if piece.kind in _THOUGHTS), self.stays)
+        self._only_at_marks = prompt.only_marked
         self._positions = positions(prompt.pieces, runs_are_one=rules.runs_are_one_position)
         self._long_price = max(rules.write_prices.values(), default=1.0)
         self._short_price = min(rules.write_prices.values(), default=1.0)
         saving = self._short_price - rules.read_price
-        self._soon = chances.soon * saving
         self._late = chances.late * saving
-        self._rewritten_history = chances.rewritten_history * saving
-        self._rewritten_system = chances.rewritten_system * saving
+        thought = self.firm if rules.drops_thinking else self.stays
+        last = max((at for at, piece in enumerate(prompt.pieces[: self.stays]) if piece.markable), default=0)
+        # What the next request may repeat: so many pieces from the first one on, and how likely.
+        self._repeats = [
+            (self.stays, chances.soon * saving),
+            (last, chances.changed_end * saving),
+            (thought, chances.ended_turn * saving),
+            (self.system_end, chances.rewritten_history * saving),
+            (self.tools_end, chances.rewritten_system * saving),
+        ]
         self._found: dict[int, int] = {}
 
     def found(self, at: int) -> int:
         """The piece at which a mark on piece `at` finds an entry, or -1."""
         if at not in self._found:
-            entry = max((entry for entry in self.live if entry <= at), default=-1)
-            reaches = (
-                entry >= 0 and self._positions[at] - self._positions[entry] < self.rules.lookback_positions
-            )
-            self._found[at] = entry if reaches else -1
+            self._found[at] = self._find(at)
         return self._found[at]
+
+    def _find(self, at: int) -> int:
+        if self._only_at_marks:
+            return at if at in self.live else -1
+        entry = max((entry for entry in self.live if entry <= at), default=-1)
+        reach = self.rules.lookback_positions or len(self.ends)  # no bound where none is known
+        return entry if entry >= 0 and self._positions[at] - self._positions[entry] < reach else -1
 
     def cost(self, places: Sequence[_Place]) -> float:
         """What a request with these marks costs, in uncached tokens, less what it lets the next one save."""
-        ends, live = self.ends, self.live
-        read_at = -1
-        to_long = to_short = lasting = history = system = 0
-        for place in places:  # in their order, so that the last of each kind reaches farthest
-            at = place.at
-            read_at = max(read_at, self.found(at))
-            to_short = ends[at]
-            if place.is_long:
-                to_long = to_short
-            if at in live and _is_long(live[at].ttl, self.rules):
-                lasting = to_short
-            if at < self.system_end:
-                history = to_short
-                if at < self.tools_end:
-                    system = to_short
-        read = 0
-        if read_at >= 0:
-            read = ends[read_at]
-            if _is_long(live[read_at].ttl, self.rules):
-                lasting = max(lasting, read)
-        if to_long > read:
-            lasting = max(lasting, to_long)
-        to_long = max(to_long, read)
-        to_short = max(to_short, to_long)
-        return (
+        ends = self.ends
+        read_at = max((self.found(place.at) for place in places), default=-1)
+        used = sorted({place.at for place in places} | ({read_at} if read_at >= 0 else set()))
+        read = ends[read_at] if read_at >= 0 else 0
+        to_long = max([read, *(ends[place.at] for place in places if place.is_long)])
+        to_short = max([to_long, *(ends[place.at] for place in places)])
+        lasting = max((ends[at] for at in used if at in self.lasting), default=0)
+        costs = (
             read * self.rules.read_price
             + (to_long - read) * self._long_price
             + (to_short - to_long) * self._short_price
             + (ends[-1] - to_short)
-            - to_short * self._soon
-            - lasting * self._late
-            - history * self._rewritten_history
-            - system * self._rewritten_system
+            - max(lasting, to_long if to_long > read else 0) * self._late
         )
+        for pieces, weight in self._repeats:
+            reached = next((at for at in reversed(used) if at < pieces), -1)
+            if reached >= 0:
+                costs -= ends[reached] * weight
+        return costs
+
+
+def _own(prompt: CachedPrompt, rules: Rules) -> list[_Place]:
+    """The client's own marks, and the one that some providers put at the end by themselves."""
+    own = [_Place(at, _is_long(piece.mark, rules)) for at, piece in enumerate(prompt.pieces) if piece.mark]
+    last = len(prompt.pieces) - 1
+    is_implicit = rules.caching is Caching.BOTH and not prompt.only_marked
+    return [*own, _Place(last, False)] if is_implicit and not (own and own[-1].at == last) else own
 
 
 def _ends(prompt: CachedPrompt) -> tuple[int, int]:
     """How many pieces the tools are, and the tools and the system prompt together."""
     tools = sum(piece.area is Area.TOOLS for piece in prompt.pieces)
     return tools, tools + sum(piece.area is Area.SYSTEM for piece in prompt.pieces)
-
-
-def kept(prompt: CachedPrompt, cache: Cache, now: float) -> dict[int, Entry]:
-    """The entries that `prompt` could read at `now`, by the piece that they end with."""
-    if not cache.entries:
-        return {}
-    found = ((at, cache.entries.get(prefix)) for at, prefix in enumerate(prefixes(prompt)))
-    return {at: entry for at, entry in found if entry and entry.readable_at <= now <= entry.expires_at}
 
 
 def _is_long(ttl: Ttl | None, rules: Rules) -> bool:
@@ -180,20 +194,27 @@ def _lifetimes(rules: Rules, options: LayoutOptions) -> tuple[bool, ...]:
 
 
 def _candidates(prompt: CachedPrompt, sums: _Sums, options: LayoutOptions) -> list[int]:
-    """The places worth weighing: ends of tools and system, what is known to be kept, the new turn's ends."""
-    pieces = prompt.pieces
+    """The places worth weighing, in their order.
+
+    They are the ends of tools and system, what is known to be kept, what stands before thinking that will be
+    left out, the first new block, and the last ones.
+    """
+    minimum = sums.rules.minimum_tokens
     allowed = [
-        at for at, piece in enumerate(pieces) if piece.markable and sums.ends[at] >= sums.rules.minimum_tokens
+        at
+        for at, piece in enumerate(prompt.pieces[: sums.stays])
+        if piece.markable and sums.ends[at] >= minimum
     ]
     tools = [at for at in allowed if at < sums.tools_end] if options.cache_tools else []
     system = [at for at in allowed if sums.tools_end <= at < sums.system_end]
     history = [at for at in allowed if at >= sums.system_end]
     last = max(sums.live, default=-1)
-    lasting = max((at for at, entry in sums.live.items() if _is_long(entry.ttl, sums.rules)), default=-1)
     new = [at for at in history if at > last]
-    turns = [at for at in history[:-1] if _is_turn_end(pieces, at)] if last < sums.system_end else []
-    found = [*tools[-1:], *system[-_SYSTEM_PLACES:], *new[:1], *turns[-2:], *history[-1:]]
-    return sorted({*found, *(at for at in (last, lasting) if at in history)})
+    firm = [at for at in history if at < sums.firm]
+    live = [last, max(sums.lasting, default=-1), max((at for at in sums.live if at < sums.firm), default=-1)]
+    turns = [at for at in history[:-1] if _is_turn_end(prompt.pieces, at)] if last < sums.system_end else []
+    found = [*tools[-1:], *system[-_SYSTEM_PLACES:], *new[:1], *firm[-1:], *turns[-2:], *history[-2:]]
+    return sorted({*found, *(at for at in live if at in history)})
 
 
 def _is_turn_end(pieces: Sequence[Piece], at: int) -> bool:
@@ -208,20 +229,45 @@ def _best(
     free: int,
     lifetimes: Sequence[bool],
 ) -> tuple[_Place, ...]:
-    """The cheapest set that the provider takes; of equals the smaller one, then the earlier one."""
+    """The cheapest set that the provider takes, of those that can be told apart by how far they write.
+
+    What is written, and for how long, is decided by the last long-lived and the last short-lived mark: each
+    such pair is tried. All other marks cost nothing, and are added one by one, the best first.
+    """
     chosen: tuple[_Place, ...] = ()
     least = sums.cost(own)
-    for size in range(1, min(free, len(candidates)) + 1):
-        for places in combinations(candidates, size):
-            for long_marks in range(size + 1) if len(lifetimes) > 1 else [size * lifetimes[0]]:
-                added = tuple(_Place(at, number < long_marks) for number, at in enumerate(places))
-                together = sorted((*own, *added))
-                if not _is_ordered(together):
-                    continue
-                cost = sums.cost(together)
-                if cost < least:
-                    chosen, least = added, cost
+    for pair in _pairs(sums, candidates, lifetimes):
+        to_long = max((place.at for place in pair if place.is_long), default=-1)
+        added = list(pair)
+        cost = sums.cost(sorted((*own, *added)))
+        while len(added) < free:
+            taken = {place.at for place in added}
+            others = [_Place(at, _lives_long(at, to_long, lifetimes)) for at in candidates if at not in taken]
+            sets = [(*added, other) for other in others if _is_ordered(sorted((*own, *added, other)))]
+            costs = [sums.cost(sorted((*own, *together))) for together in sets]
+            if not costs or min(costs) >= cost:
+                break
+            cost = min(costs)
+            added = list(sets[costs.index(cost)])
+        if len(added) <= free and cost < least and _is_ordered(sorted((*own, *added))):
+            chosen, least = tuple(sorted(added)), cost
     return chosen
+
+
+def _lives_long(at: int, to_long: int, lifetimes: Sequence[bool]) -> bool:
+    """What a mark that writes nothing has to be: long-lived up to the last one that is."""
+    return at <= to_long if len(lifetimes) > 1 else lifetimes[0]
+
+
+def _pairs(sums: _Sums, candidates: Sequence[int], lifetimes: Sequence[bool]) -> Iterator[tuple[_Place, ...]]:
+    """No mark, or the last long-lived one, the last short-lived one, or both."""
+    new = [at for at in candidates if at > max(sums.live, default=-1)] or list(candidates[-1:])
+    yield ()
+    for at in new:
+        yield from ((_Place(at, is_long),) for is_long in lifetimes)
+    if len(lifetimes) > 1:
+        for at, farther in ((at, farther) for at in candidates for farther in new if farther > at):
+            yield (_Place(at, True), _Place(farther, False))
 
 
 def _is_ordered(places: Sequence[_Place]) -> bool:
@@ -234,7 +280,7 @@ def _mark(prompt: CachedPrompt, sums: _Sums, place: _Place, rules: Rules) -> Mar
     assert piece.place is not None
     return Mark(
         place=piece.place,
-        ttl=rules.ttls[-1] if place.is_long else rules.ttls[0],
+        ttl=rules.ttls[-1] if place.is_long else prompt.ttl or rules.ttls[0],
         reason=_reason(sums, place),
         saved_tokens=sums.ends[place.at],
     )
@@ -246,7 +292,7 @@ def _reason(sums: _Sums, place: _Place) -> str:
     if place.at < sums.system_end:
         return "the system prompt, which stays when the history is rewritten"
     if place.at in sums.live:
-        return "where the last request left an entry, to find it again"
+        return "where an earlier request left an entry, to find it and keep it"
     if place.is_long:
         return "keeps all before it for longer, for the price of what is new"
     return "the end of the history, which the next request continues"

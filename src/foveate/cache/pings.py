@@ -12,7 +12,7 @@ from itertools import accumulate
 from foveate.cache.layout import kept
 from foveate.cache.prompts import CachedPrompt, Piece
 from foveate.cache.rhythm import Forecast
-from foveate.cache.rules import Rules
+from foveate.cache.rules import Caching, Rules
 from foveate.cache.simulate import Cache, Entry
 from foveate.values import Ttl
 
@@ -46,16 +46,19 @@ def next_ping(
     sent: int = 0,
     most_pings: int = DEFAULT_MOST_PINGS,
 ) -> Ping | None:
-    """The next ping that is expected to pay, after a request of `last_at` and `sent` pings since; or none."""
-    if sent >= most_pings or not rules.ttls:
+    """The next ping that is expected to pay, after a request of `last_at` and `sent` pings since; or none.
+
+    Only entries that were paid for are worth it, so there is none for providers that keep things unasked.
+    """
+    if sent >= most_pings or rules.caching is not Caching.MARKS:
         return None
-    ends = list(accumulate(piece.tokens for piece in prompt.pieces))
     live = kept(prompt, cache, now)
     if not live:
         return None
+    ends = list(accumulate(piece.tokens for piece in prompt.pieces))
     last = max(live)
-    lasting = max((at for at, entry in live.items() if entry.ttl is not _short(rules)), default=-1)
-    worth = _Worth(rules, expected, last_at)
+    lasting = max((at for at, entry in live.items() if entry.ttl is not rules.ttls[0]), default=-1)
+    worth = _Worth(rules, expected, last_at, now)
     found = []
     if last != lasting:
         protected = ends[last] - (ends[lasting] if lasting >= 0 else 0)
@@ -70,30 +73,34 @@ def next_ping(
 def pinged(
     prompt: CachedPrompt, ping: Ping, answer: Piece, rules: Rules, live: Mapping[int, Entry]
 ) -> CachedPrompt:
-    """The request that `ping` sends, as the cache sees it."""
+    """The request that `ping` sends, as the cache sees it; `live` are the entries along `prompt` then.
+
+    The long-lived ones that reach farthest are used with it, as many as there are places for marks.
+    """
     pieces = [replace(piece, mark=None) for piece in prompt.pieces[: ping.pieces]]
-    for at, entry in live.items():
-        if at < ping.pieces and entry.ttl is not _short(rules):
-            pieces[at] = replace(pieces[at], mark=entry.ttl)
+    lasting = [at for at, entry in sorted(live.items()) if at < ping.pieces and entry.ttl is not rules.ttls[0]]
+    for at in lasting[-(rules.most_marks - 1) :]:
+        pieces[at] = replace(pieces[at], mark=live[at].ttl)
     if ping.with_answer:
-        pieces.append(replace(answer, mark=_long(rules)))
+        pieces.append(replace(answer, mark=rules.ttls[-1]))
     elif pieces[-1].mark is None:
         pieces[-1] = replace(pieces[-1], mark=live[ping.pieces - 1].ttl)
-    return replace(prompt, pieces=tuple(pieces))
+    return replace(prompt, pieces=tuple(pieces), double_marks=0)
 
 
 class _Worth:
-    """What pings are expected to save, where no request has come since `last_at`."""
+    """What pings are expected to save, where no request has come from `last_at` until `now`."""
 
-    def __init__(self, rules: Rules, expected: Forecast, last_at: float) -> None:
+    def __init__(self, rules: Rules, expected: Forecast, last_at: float, now: float) -> None:
         self._rules = rules
         self._expected = expected
         self._last_at = last_at
-        self._write_price = rules.write_prices[_short(rules)]
+        self._now = now
+        self._write_price = rules.write_prices[rules.ttls[0]]
 
     def of_refreshing(self, entry: Entry, at: int, tokens: int, protected: int) -> list[Ping]:
         """One that keeps an entry for its own time again, if it pays."""
-        due = entry.expires_at - MARGIN_SECONDS
+        due = self._due(entry)
         chance = self._chance(due, entry.ttl)
         saved = (
             chance * protected * (self._write_price - self._rules.read_price) - tokens * self._rules.read_price
@@ -102,23 +109,18 @@ class _Worth:
 
     def of_prolonging(self, entry: Entry, at: int, tokens: int, protected: int, answer: int) -> list[Ping]:
         """One that keeps prompt and answer for the long time, if there is one and it pays."""
-        if len(self._rules.ttls) < 2:
+        long = self._rules.ttls[-1]
+        if long is self._rules.ttls[0]:
             return []
-        due = entry.expires_at - MARGIN_SECONDS
-        chance = self._chance(due, _long(self._rules))
-        price = tokens * self._rules.read_price + answer * self._rules.write_prices[_long(self._rules)]
+        due = self._due(entry)
+        price = tokens * self._rules.read_price + answer * self._rules.write_prices[long]
         kept = protected + answer
-        saved = chance * kept * (self._write_price - self._rules.read_price) - price
+        saved = self._chance(due, long) * kept * (self._write_price - self._rules.read_price) - price
         return [Ping(at=due, pieces=at + 1, with_answer=True, saved_tokens=saved)] if saved > 0 else []
+
+    def _due(self, entry: Entry) -> float:
+        return max(self._now, entry.expires_at - MARGIN_SECONDS)
 
     def _chance(self, due: float, ttl: Ttl) -> float:
         silence = due - self._last_at
         return self._expected.chance(silence, silence + ttl.seconds)
-
-
-def _short(rules: Rules) -> Ttl:
-    return min(rules.ttls, key=lambda ttl: ttl.seconds)
-
-
-def _long(rules: Rules) -> Ttl:
-    return max(rules.ttls, key=lambda ttl: ttl.seconds)

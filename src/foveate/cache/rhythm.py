@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
+from foveate.cache.rules import Rules
+
 _TABLE = Path(__file__).with_name("rhythm.toml")
 _SHORTEST_SECONDS = 1.0
 
@@ -23,6 +25,8 @@ class _Prior(TypedDict):
     most_agent_gaps: float
     fading: float
     few_gaps: float
+    changed_end: float
+    ended_turn: float
     rewritten_history: float
     rewritten_system: float
     patience: float
@@ -109,25 +113,28 @@ def forecast(session: Rhythm = SILENT, agent: Rhythm = SILENT) -> Forecast:
 class Chances:
     """What the next request may do to what is kept now, as weights.
 
-    It comes `soon`, while short-lived entries live, or `late`, while only long-lived ones do; with its history
-    rewritten, or its system prompt.
+    It comes `soon`, while short-lived entries live, or `late`, while only long-lived ones do; with another last
+    block, with the user speaking again, with its history rewritten, or its system prompt.
     """
 
     soon: float
     late: float
+    changed_end: float
+    ended_turn: float
     rewritten_history: float
     rewritten_system: float
 
 
-def chances(expected: Forecast, *, short_seconds: float, long_seconds: float) -> Chances:
-    """The weights of what may come next, for entries that live for `short_seconds` and `long_seconds`."""
+def chances(expected: Forecast, rules: Rules) -> Chances:
+    """The weights of what may come next, for entries that live as long as `rules` let them."""
     prior = _prior()
-    soon = expected.chance(0, short_seconds)
-    late = expected.chance(0, long_seconds) - soon
-    whole = 1 - prior["rewritten_history"] - prior["rewritten_system"]
+    soon = expected.chance(0, rules.ttls[0].seconds)
+    late = expected.chance(0, rules.ttls[-1].seconds) - soon
     return Chances(
-        soon=soon * whole,
-        late=late * whole * prior["patience"],
+        soon=soon,
+        late=late * prior["patience"],
+        changed_end=soon * prior["changed_end"],
+        ended_turn=soon * prior["ended_turn"],
         rewritten_history=(soon + late) * prior["rewritten_history"],
         rewritten_system=(soon + late) * prior["rewritten_system"],
     )

@@ -17,7 +17,7 @@ from tests.unit.cache.rows import MODEL, opening, piece, prompt, results, turns,
 
 SHORT, LONG = Ttl.FIVE_MINUTES, Ttl.ONE_HOUR
 RULES = rules_for(MODEL)
-USUAL = chances(forecast(), short_seconds=SHORT.seconds, long_seconds=LONG.seconds)
+USUAL = chances(forecast(), RULES)
 
 
 def marks(
@@ -121,7 +121,7 @@ def test_a_session_that_rests_often_is_kept_longer() -> None:
     resting = SILENT
     for _ in range(20):
         resting = resting.heard(1200.0)
-    weights = chances(forecast(resting), short_seconds=SHORT.seconds, long_seconds=LONG.seconds)
+    weights = chances(forecast(resting), RULES)
     row = prompt(*opening(), *turns(50_000))
     assert {mark.ttl for mark in marks(row, weights=weights)} == {LONG}
     assert {mark.ttl for mark in marks(row)} == {SHORT}
@@ -180,7 +180,7 @@ def test_marks_are_at_most_four_in_order_and_on_allowed_blocks(
         rhythm = rhythm.heard(gap)
     for row, gap in sent:
         now += gap
-        weights = chances(forecast(rhythm, Rhythm()), short_seconds=SHORT.seconds, long_seconds=LONG.seconds)
+        weights = chances(forecast(rhythm, Rhythm()), RULES)
         found = layout(row, RULES, cache, weights, now=now)
         assert found == layout(row, RULES, cache, weights, now=now)
         whole = marked(row, found)

@@ -28,7 +28,7 @@ def laid_out(request: Request, cache: Cache, now: float, gaps: list[float]) -> t
     rhythm = SILENT
     for gap in gaps:
         rhythm = rhythm.heard(gap)
-    weights = chances(forecast(rhythm), short_seconds=300, long_seconds=3600)
+    weights = chances(forecast(rhythm), rules)
     found = layout(cached_prompt(request, rules, tokens), rules, cache, weights, now=now)
     written = wire.read(wire.write(request, found))
     return written, cache.serve(cached_prompt(written, rules, tokens), rules, at=now).cache

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from foveate.cache.layout import kept, layout, marked
 from foveate.cache.pings import MARGIN_SECONDS, Ping, next_ping, pinged
 from foveate.cache.prompts import CachedPrompt
@@ -13,7 +15,7 @@ from tests.unit.cache.rows import MODEL, opening, piece, prompt, turns
 
 RULES = rules_for(MODEL)
 SHORT, LONG = Ttl.FIVE_MINUTES, Ttl.ONE_HOUR
-WEIGHTS = chances(forecast(), short_seconds=SHORT.seconds, long_seconds=LONG.seconds)
+WEIGHTS = chances(forecast(), RULES)
 ANSWER = piece("answer", 200, index=9)
 
 
@@ -85,3 +87,36 @@ def test_there_are_no_more_pings_than_allowed() -> None:
 def test_what_has_died_is_not_pinged() -> None:
     row, cache = sent(prompt(*opening(), *turns(50_000)))
     assert next_ping(row, RULES, cache, forecast(), answer_tokens=200, last_at=0.0, now=301.0) is None
+
+
+def test_a_ping_has_no_more_marks_than_a_request_may_have_however_long_the_session() -> None:
+    """A session leaves a long-lived entry behind with every turn; only the last of them are used."""
+    said, cache, now = [*opening(), *turns(20_000)], Cache(), 0.0
+    for turn in range(12):
+        row = prompt(*said)
+        whole = marked(row, layout(row, RULES, cache, WEIGHTS, now=now))
+        cache = cache.serve(whole, RULES, at=now).cache
+        live = kept(whole, cache, now)
+        ping = Ping(at=now + 290, pieces=max(live) + 1, with_answer=turn % 2 == 0, saved_tokens=1.0)
+        asks = pinged(whole, ping, ANSWER, RULES, live)
+        lives = [each.mark for each in asks.pieces if each.mark]
+        assert 1 <= len(lives) <= 4
+        assert lives == sorted(lives, key=lambda ttl: ttl is not LONG)
+        assert cache.serve(asks, RULES, at=now + 1).usage.read == sum(each.tokens for each in said)
+        said = [*said, *turns(300, 4_000, start=2 * turn + 1)]
+        now += 200.0
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "deepseek-chat", "gpt-5.6", "claude-2.1", "nobody-knows-it"])
+def test_providers_that_keep_things_unasked_are_not_pinged(model: str) -> None:
+    rules = rules_for(model)
+    row = prompt(*opening(), *turns(50_000), model=model)
+    cache = Cache().serve(row, rules, at=0.0).cache
+    assert next_ping(row, rules, cache, forecast(), answer_tokens=200, last_at=0.0, now=0.0) is None
+
+
+def test_a_ping_that_is_due_is_due_now_and_not_before() -> None:
+    row, cache = sent(prompt(*opening(), *turns(50_000)))
+    ping = next_ping(row, RULES, cache, forecast(), answer_tokens=200, last_at=0.0, now=296.0)
+    assert ping is not None
+    assert ping.at == 296.0

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast
+from foveate.cache.rules import rules_for
 
 HOUR = 3600.0
+RULES = rules_for("claude-sonnet-4-5")
 
 
 def heard(*gaps: float) -> Rhythm:
@@ -60,7 +62,7 @@ def test_chances_are_chances_and_grow_with_time(gaps: list[float], a: float, b: 
 
 @given(st.lists(st.floats(0, 1e6), max_size=20))
 def test_weights_of_what_may_come_next_are_not_negative(gaps: list[float]) -> None:
-    found = chances(forecast(heard(*gaps)), short_seconds=300, long_seconds=HOUR)
+    found = chances(forecast(heard(*gaps)), RULES)
     assert min(found.soon, found.late, found.rewritten_history, found.rewritten_system) >= 0
 
 
