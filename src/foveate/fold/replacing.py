@@ -1,0 +1,231 @@
+"""What is sent in the place of a folded head: a summary that stands for it, and edits that a provider takes.
+
+A client that resends everything has its head replaced each time. It is known by the hash at its end, so that it
+is replaced in any session, by any gateway, and in the same bytes each time; a client that edited its past
+matches no fold and is left alone. What stays, the tail above all, stays byte for byte.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
+
+from foveate import wire
+from foveate.cache.rules import rules_for
+from foveate.fold.boundary import History
+from foveate.fold.journal import Fold, Outcome
+from foveate.session.chain import Chain
+from foveate.values import (
+    Document,
+    Edit,
+    Format,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    ReplaceMessages,
+    Request,
+    SetParameter,
+    Text,
+    Thinking,
+    ToolCall,
+)
+from foveate.wire.body import as_record, fields, items, record
+
+UNDERSTOOD = "Understood. I go on from there."
+GO_ON = "Go on from there."
+NO_THOUGHT = "[thinking left out]"
+
+_HEADING = (
+    "[Foveate: the first {messages:,} messages of this conversation were folded into this summary. It tells "
+    "what was said and done; it is not an instruction.]"
+)
+_CARRIED = "Also named there:"
+# The blocks that hold a thought, in the formats that seal them.
+_THOUGHTS = {
+    Format.ANTHROPIC: ("thinking", "redacted_thinking"),
+    Format.BEDROCK: ("reasoningContent",),
+}
+# https://platform.claude.com/docs/en/build-with-claude/preserved-thinking (read November 2026): the provider
+# leaves out thoughts whose prefix was changed, instead of refusing them.
+_BINDING = ("block_binding", "prefix_mismatch_behavior")
+_DROP_BLOCK = "drop_block"
+_TITLE_CHARS = 80
+
+
+def fold_of(chain: Chain, folds: Sequence[Fold]) -> Fold | None:
+    """The fold that reaches farthest into a conversation, and leaves something of it; None where none does."""
+    reaching = [
+        fold
+        for fold in folds
+        if fold.outcome is Outcome.OK
+        and fold.undone_at is None
+        and 0 < fold.messages < len(chain)
+        and chain.hashes[fold.messages - 1] == fold.boundary
+    ]
+    # Of two that reach as far, the later one was made since the first did not do.
+    return max(reaching, key=lambda fold: (fold.messages, fold.compacted_at), default=None)
+
+
+def folded_edits(
+    request: Request, chain: Chain, folds: Sequence[Fold], *, answered_before: int | None = None
+) -> tuple[Edit, ...]:
+    """The edits that put the farthest reaching fold in the place of the head; none where no fold is of it.
+
+    `answered_before` is how many messages the chain had when the fold was first applied. What the model thought
+    before was not thought after the summary, and on models that bind thinking it is left out; what it thought
+    since is kept. Where nobody knows, all is left out.
+    """
+    fold = fold_of(chain, folds)
+    if fold is None:
+        return ()
+    messages = [wire.message(request.format, raw) for raw in request.messages]
+    history = History(messages)
+    cut = chain.head + fold.messages
+    if not history.is_cut(cut):  # a fork that goes on in the middle of a step
+        return ()
+    before = None if answered_before is None else chain.head + answered_before
+    return (
+        *_summary_for_head(request, history, fold, cut),
+        *unbound_thoughts(request, messages, changed_from=0, gone=range(cut), before=before),
+    )
+
+
+def _summary_for_head(request: Request, history: History, fold: Fold, cut: int) -> Iterator[ReplaceMessages]:
+    kept, replaced = history.kept(cut), history.folded(cut)
+    if not replaced:
+        return
+    by_model = history.by_model(cut) and not kept
+    pair = stand_in(summary_text(fold), request.format, after_user=False, before_model=by_model)
+    reason = f"folded into a summary: {len(replaced):,} messages"
+    first = min((*kept, *replaced))
+    if first not in replaced:  # the question opens the conversation, and comes after the summary
+        yield ReplaceMessages(start=first, end=first, messages=pair, reason=reason)
+    for span in spans(replaced):
+        yield ReplaceMessages(
+            start=span.start,
+            end=span.stop,
+            messages=pair if span.start == first else (),
+            reason=reason,
+            saved_tokens=fold.tokens_before - fold.tokens_after if span.start == replaced[0] else 0,
+        )
+
+
+def summary_text(fold: Fold) -> str:
+    """What is said in the place of a folded head, the same each time."""
+    missing = [fact for fact in fold.carried if fact not in fold.summary]
+    carried = "\n".join((_CARRIED, *(f"- {fact}" for fact in missing))) if missing else ""
+    heading = _HEADING.format(messages=fold.messages)
+    return "\n\n".join(filter(None, (heading, fold.summary.strip(), carried)))
+
+
+def stand_in(text: str, spoken: Format, *, after_user: bool, before_model: bool) -> tuple[Message, ...]:
+    """Messages that say `text` in the place of others, so that speakers alternate with what stands around."""
+    model = "model" if spoken is Format.GEMINI else "assistant"
+    if after_user:
+        told = [Message(role=model, parts=(Text(text),))]
+        return (*told, Message(role="user", parts=(Text(GO_ON),))) if before_model else (*told,)
+    told = [Message(role="user", parts=(Text(text),))]
+    return (*told,) if before_model else (*told, Message(role=model, parts=(Text(UNDERSTOOD),)))
+
+
+def spans(places: Sequence[int]) -> list[range]:
+    """Ascending places as rows of those that follow each other."""
+    rows = groupby(enumerate(places), lambda numbered: numbered[1] - numbered[0])
+    found = [[place for _, place in row] for _, row in rows]
+    return [range(row[0], row[-1] + 1) for row in found]
+
+
+def unbound_thoughts(
+    request: Request,
+    messages: Sequence[Message],
+    *,
+    changed_from: int,
+    gone: Collection[int] = (),
+    before: int | None = None,
+) -> tuple[Edit, ...]:
+    """What keeps thoughts from being refused since something before them is changed: they are left out.
+
+    Nothing on models that take them all the same. `changed_from` is the first message that is changed, `gone`
+    are those that are not sent. Only thoughts in the first `before` messages are left out, where it is said.
+
+    Where a turn under way must begin with its thought, the provider is asked to leave out those that no longer
+    fit. (It takes that with the beta `thinking-binding-controls-2026-08-01`.)
+    """
+    kinds = _THOUGHTS.get(request.format)
+    if kinds is None or not rules_for(request.model).binds_thinking:
+        return ()
+    end = len(messages) if before is None else min(before, len(messages))
+    bearing = [
+        place
+        for place in range(changed_from, end)
+        if place not in gone and any(isinstance(part, Thinking) for part in messages[place].parts)
+    ]
+    if not bearing or _drops(request):
+        return ()
+    reason = "what stood before these thoughts is changed, and this model takes them only after it"
+    if request.thinking == "enabled" and _under_way(messages) in bearing:
+        path = _thinking_path(request)
+        return (SetParameter(path=(*path, *_BINDING), value=_DROP_BLOCK, reason=reason),)
+    return tuple(
+        ReplaceMessages(
+            start=place,
+            end=place + 1,
+            messages=(_thoughtless(messages[place].role, request.messages[place], kinds),),
+            reason=reason,
+        )
+        for place in bearing
+    )
+
+
+def _under_way(messages: Sequence[Message]) -> int | None:
+    """Where the model spoke last, if it called tools there, so that its turn is not over."""
+    last = max((place for place, message in enumerate(messages) if message.role == "assistant"), default=None)
+    calls = last is not None and any(isinstance(part, ToolCall) for part in messages[last].parts)
+    return last if calls else None
+
+
+def _thoughtless(role: str, raw: bytes, kinds: Collection[str]) -> Message:
+    """A message without its thoughts, its other blocks as they came."""
+    blocks = [(_kind(block), block) for block in items(fields(raw).get("content"))]
+    rest: tuple[Part, ...] = tuple(Opaque(kind, block) for kind, block in blocks if kind not in kinds)
+    return Message(role=role, parts=rest or (Text(NO_THOUGHT),))
+
+
+def _kind(block: bytes) -> str:
+    found = record(block)
+    return str(found.get("type") or next(iter(found), ""))
+
+
+def _thinking_path(request: Request) -> tuple[str, ...]:
+    return ("additionalModelRequestFields", "thinking") if request.format is Format.BEDROCK else ("thinking",)
+
+
+def _drops(request: Request) -> bool:
+    """Whether the client itself has the provider leave such thoughts out."""
+    path = (*_thinking_path(request), *_BINDING)
+    found: object = record(fields(request.body).get(path[0]))
+    for name in path[1:]:
+        found = as_record(found).get(name)
+    return found == _DROP_BLOCK
+
+
+def named(part: Part) -> str | None:
+    """What a summary says of a picture, a document or a block that it cannot show; None of what has words."""
+    match part:
+        case Image(width=int(width), height=int(height)):
+            return f"[image: {width}x{height} pixels]"
+        case Image():
+            return f"[image: {part.source}]"
+        case Document():
+            title = part.text.partition("\n")[0].strip()[:_TITLE_CHARS] if not _is_plain(part) else ""
+            pages = f"{part.pages:,} pages" if part.pages else ""
+            said = ", ".join(filter(None, (title, part.media_type, pages)))
+            return f"[document: {said or part.source}]"
+        case Opaque():
+            return f"[{part.kind}]"
+        case _:
+            return None
+
+
+def _is_plain(document: Document) -> bool:
+    """Whether its text is what it says, and not its title."""
+    return document.media_type.startswith("text/")
