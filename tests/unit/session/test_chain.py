@@ -112,6 +112,12 @@ def test_a_long_chain_is_the_same_whether_it_was_seen_whole_in_part_or_never(len
     assert said(*messages).hashes[:length] == never.hashes
 
 
+def test_long_conversations_with_another_first_message_share_nothing() -> None:
+    messages = [{"role": "user", "content": f"{number}"} for number in range(130)]
+
+    assert not set(said(*messages).hashes) & set(said(USER, *messages[1:]).hashes)
+
+
 @given(spoken_bodies, st.integers(0, 2**32))
 @settings(max_examples=80)
 def test_neither_spaces_nor_escapes_nor_the_order_of_keys_make_another_conversation(

@@ -1,0 +1,181 @@
+"""Which session a request belongs to: found by the hash chain of its messages, or named by a header.
+
+A request that goes on from the tip of a session is of that session, and so is one that says again what the
+session has said, or less. One that goes on from an earlier turn is a fork: a child of its own. So two sessions
+with the same beginning are one until they differ.
+
+Whatever is kept is kept whole and only where nothing came in between; else all is looked at again. Ids are made
+of what makes a session new, so that two processes that see it first at the same time mean the same one.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from foveate.session.chain import HASH_BYTES, Chain
+from foveate.session.turns import Session, Turn, Turns
+from foveate.tokens.memo import digest
+
+# Of a session that goes on, the last turns are asked for first: an answer, and the results of a few calls.
+_LAST = 8
+# How many places of a chain are asked for at once where its known part ends further back.
+_PLACES = 8
+# How many hashes are asked for at once where each of them is.
+_AT_ONCE = 500
+# Each time somebody else was quicker, so that many requests of one session would have to come at once.
+_ATTEMPTS = 16
+# From this attempt on nothing is taken for granted, such as that a turn is known with all before it.
+_DOUBTFUL = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The session of a request as it is with it, and how many of the request's messages were `known` before."""
+
+    session: Session
+    known: int
+    is_new: bool
+    is_fork: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reached:
+    """How far a chain is known: its last known turn, and the positions of those that are not."""
+
+    turn: Turn | None
+    known: int
+    missing: Sequence[int]
+
+
+async def find(agent: str, chain: Chain, turns: Turns, *, now: float, header_id: str | None = None) -> Found:
+    """The session of a request with that chain, kept in `turns` with all turns of it that are new.
+
+    A session that a header names is that agent's session of this name, whatever its messages are. A request
+    without any message is of a session of its own, which is not kept unless it is named.
+    """
+    request = _Request(
+        agent=agent,
+        chain=chain,
+        now=now,
+        named=None if header_id is None else session_id("named", agent, header_id),
+    )
+    if not chain and header_id is None:
+        return request.first(frozenset())
+    taken: set[str] = set()
+    for attempt in range(_ATTEMPTS):
+        reached = await _reached(agent, chain.hashes, turns, doubtful=attempt >= _DOUBTFUL)
+        holder = request.named or (reached.turn.session_id if reached.turn else None)
+        there = await turns.session(holder) if holder else None
+        found = request.decided(reached, there, taken)
+        new = [Turn(hash=chain.hashes[at], position=at, session_id=found.session.id) for at in reached.missing]
+        after = there.tip if there is not None and not found.is_new else None
+        if await turns.keep(found.session, new, after=after) or not (new or found.is_new):
+            break
+        if found.is_new:
+            taken.add(found.session.id)
+    return found
+
+
+def session_id(*made_of: str | bytes) -> str:
+    """The id of the session that is told by all of these."""
+    parts = (part.encode("utf-8", "replace") if isinstance(part, str) else part for part in made_of)
+    return digest(b"session", *parts)[:HASH_BYTES].hex()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """Whose request it is, what it says, and the id of its session where a header names one."""
+
+    agent: str
+    chain: Chain
+    now: float
+    named: str | None
+
+    def decided(self, reached: _Reached, there: Session | None, taken: Set[str]) -> Found:
+        """Its session; `there` is the named one, or else the one that the last known turn is of.
+
+        Ids in `taken` belong to sessions that are only half forgotten, and cannot be those of new ones.
+        """
+        turn, known = reached.turn, reached.known
+        if there is not None:
+            goes_on = self.named is not None or (turn is not None and turn.hash == there.tip)
+            if goes_on or known == len(self.chain):
+                return self._of(there, known, goes_on=goes_on)
+        if turn is None:
+            return self.first(taken)
+        if self.named is not None:
+            return Found(session=self._new(self.named), known=known, is_new=True, is_fork=False)
+        if there is None:  # the session was forgotten, and its turns were not
+            return Found(session=self._new(turn.session_id), known=known, is_new=True, is_fork=False)
+        return self._fork(turn, known, taken)
+
+    def first(self, taken: Set[str]) -> Found:
+        """A session of which no turn is known."""
+        session = self._new(self.named or _free(taken, "first", self.agent, *self.chain.hashes[:1]))
+        return Found(session=session, known=0, is_new=True, is_fork=False)
+
+    def _of(self, there: Session, known: int, *, goes_on: bool) -> Found:
+        session = replace(there, seen_at=max(there.seen_at, self.now))
+        if goes_on and self.chain:
+            session = replace(session, tip=self.chain.hashes[-1], messages=len(self.chain))
+        return Found(session=session, known=known, is_new=False, is_fork=False)
+
+    def _fork(self, turn: Turn, known: int, taken: Set[str]) -> Found:
+        """A child, told by the last turn that it shares with its parent and the first that is its own."""
+        own_id = _free(taken, "fork", self.agent, *self.chain.hashes[known - 1 : known + 1])
+        session = replace(self._new(own_id), parent_id=turn.session_id, forked_at=turn.hash)
+        return Found(session=session, known=known, is_new=True, is_fork=True)
+
+    def _new(self, own_id: str) -> Session:
+        return Session(
+            id=own_id,
+            agent=self.agent,
+            tip=self.chain.hashes[-1] if self.chain else b"",
+            messages=len(self.chain),
+            created_at=self.now,
+            seen_at=self.now,
+        )
+
+
+def _free(taken: Set[str], *made_of: str | bytes) -> str:
+    ids = (session_id(*made_of, number.to_bytes(2, "little")) for number in range(len(taken) + 1))
+    return next(found for found in ids if found not in taken)
+
+
+async def _reached(agent: str, hashes: Sequence[bytes], turns: Turns, *, doubtful: bool) -> _Reached:
+    if not doubtful:
+        last, seen = await _last_known(agent, hashes, turns)
+        missing: Sequence[int] = range(last + 1, len(hashes))
+    else:
+        seen = await _each_known(agent, hashes, turns)
+        last = max((at for at, one in enumerate(hashes) if one in seen), default=-1)
+        missing = [at for at, one in enumerate(hashes) if one not in seen]
+    return _Reached(turn=seen[hashes[last]] if last >= 0 else None, known=last + 1, missing=missing)
+
+
+async def _each_known(agent: str, hashes: Sequence[bytes], turns: Turns) -> Mapping[bytes, Turn]:
+    seen: dict[bytes, Turn] = {}
+    for start in range(0, len(hashes), _AT_ONCE):
+        seen.update(await turns.known(agent, hashes[start : start + _AT_ONCE]))
+    return seen
+
+
+async def _last_known(agent: str, hashes: Sequence[bytes], turns: Turns) -> tuple[int, Mapping[bytes, Turn]]:
+    """The position of the last known turn, -1 for none; a turn is known with all before it."""
+    if not hashes:
+        return -1, {}
+    places: Sequence[int] = sorted({0, *range(max(0, len(hashes) - _LAST), len(hashes))})
+    known, unknown = -1, len(hashes)
+    seen: dict[bytes, Turn] = {}
+    while places:
+        seen.update(await turns.known(agent, [hashes[at] for at in places]))
+        known = max((at for at in places if hashes[at] in seen), default=known)
+        unknown = min((at for at in places if at > known and hashes[at] not in seen), default=unknown)
+        places = _between(known, unknown)
+    return known, seen
+
+
+def _between(known: int, unknown: int) -> Sequence[int]:
+    """Places that share out what lies between; all of it where that is little."""
+    gap = unknown - known - 1
+    count = min(gap, _PLACES)
+    return [known + (number * (gap + 1)) // (count + 1) for number in range(1, count + 1)]
