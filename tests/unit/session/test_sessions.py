@@ -179,11 +179,11 @@ async def test_an_id_that_is_taken_by_what_is_half_forgotten_is_not_waited_for()
 
 async def test_turns_that_were_lost_in_the_middle_are_kept_again() -> None:
     store = InMemory()
-    chain = words(*NUMBERS[:120])
+    chain = words(*NUMBERS[:130])
     whole = await found(store, *NUMBERS[:100])
     for number in range(1, 99):  # so that all questions but the last ones meet what is lost
         del store.turns["agent", chain.hashes[number]]
-    longer = await found(store, *NUMBERS[:120])
+    longer = await found(store, *NUMBERS[:130])
 
     assert (longer.session.id, longer.is_new, longer.known) == (whole.session.id, False, 100)
     assert store.path(longer.session) == list(chain.hashes)
