@@ -1,28 +1,56 @@
-"""The least that the input of recorded sessions can cost, for who knows every request before it comes.
+"""What the input of recorded sessions costs who knows every request before it comes.
 
-A prompt is taken token by token. One that stands at the same place behind the same beginning in several of them
-is written at the first, for five minutes, for an hour, or not at all; is kept from one to the next, by
-pings where these are allowed; and is read or paid again. No token minds what is done with another, so the least
-for each is the least for all: no way of marking whole blocks can do better.
+`optimum` goes from request to request: each may read all that it has in common with the one before it, if that
+was kept, and pays what it writes at the cheapest lifetime, or ping, that keeps it until the next one comes.
+
+`bound` is lower still. It takes a prompt token by token: one that stands at the same place behind the same
+beginning in several requests, of whatever branch, is written, kept, read or paid again as is cheapest for it.
+No token minds what is done with another, so no way of marking whole blocks can do better, or even as well.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.cache_traces import Line, Runs, blocks, common, stretch
+from benchmarks.cache_traces import BLOCK_TOKENS, Asked, Line, Runs, blocks, common, stretch
 from foveate.cache.rules import Rules
 
 
-def optimum(line: Line, rules: Rules, *, block_tokens: int, pings: bool) -> float:
-    """The least that a line of requests can cost, in uncached tokens."""
+def optimum(line: Line, rules: Rules, *, pings: bool) -> float:
+    """What a line of requests costs, by going through it backwards."""
+    prices = _Prices.of(rules, pings=pings)
+    kept = lost = 0.0  # what the rest costs if the next request finds what it repeats, and if it does not
+    for number in reversed(range(len(line))):
+        asked, after = line[number], line[number + 1] if number + 1 < len(line) else None
+        repeated = _repeated(line[number - 1], asked) if number else 0
+        goes_on = _repeated(asked, after) if after else 0
+        gap = after.at - asked.at if after else math.inf
+        costs = []
+        for read in (repeated, 0):
+            new = max(0, goes_on - read)
+            keeping = (
+                min(new * (price - 1) + goes_on * pinged for price, pinged in prices.written(gap))
+                if after
+                else math.inf
+            )
+            costs.append(read * prices.read + (asked.tokens - read) + min(lost, keeping + kept))
+        kept, lost = costs
+    return lost
+
+
+def _repeated(asked: Asked, after: Asked) -> int:
+    return min(common(asked.runs, after.runs) * BLOCK_TOKENS, asked.tokens, after.tokens)
+
+
+def bound(line: Line, rules: Rules, *, pings: bool) -> float:
+    """What no way of marking can be below, for a line of requests, in uncached tokens."""
     roots: dict[int, _Node] = {}
     rest = 0
     for asked in line:
         _grow(roots, asked.runs, asked.at)
-        rest += max(0, asked.tokens - blocks(asked.runs) * block_tokens)
+        rest += max(0, asked.tokens - blocks(asked.runs) * BLOCK_TOKENS)
     prices = _Prices.of(rules, pings=pings)
-    return rest + sum(blocks(node.runs) * block_tokens * prices.least(node.times) for node in _nodes(roots))
+    return rest + sum(blocks(node.runs) * BLOCK_TOKENS * prices.least(node.times) for node in _nodes(roots))
 
 
 @dataclass(slots=True)
@@ -85,7 +113,7 @@ class _Prices:
         for number in reversed(range(len(times))):
             gap = times[number + 1] - times[number] if number + 1 < len(times) else math.inf
             read = self.read + min(self._kept_on(gap) + kept, lost)
-            paid = min([1 + lost, *(price + kept for price in self._written(gap))])
+            paid = min([1 + lost, *(price + pinged + kept for price, pinged in self.written(gap))])
             kept, lost = read, paid
         return lost
 
@@ -96,13 +124,13 @@ class _Prices:
         """
         return self._pinged(gap, self.long_seconds)
 
-    def _written(self, gap: float) -> Iterator[float]:
-        """What it costs to write a token and to keep it over `gap`, in each way."""
-        yield self.short_write + self._pinged(gap, self.short_seconds)
-        yield self.long_write + self._pinged(gap, self.long_seconds)
+    def written(self, gap: float) -> Iterator[tuple[float, float]]:
+        """The price of writing a token, and of the pings that then keep it over `gap`, in each way there is."""
+        yield self.short_write, self._pinged(gap, self.short_seconds)
+        yield self.long_write, self._pinged(gap, self.long_seconds)
         if self.pings and gap > self.short_seconds:
             # The first ping can write the answer for the long time, and with it keep all before it.
-            yield self.short_write + self.read + self._pinged(gap - self.short_seconds, self.long_seconds)
+            yield self.short_write, self.read + self._pinged(gap - self.short_seconds, self.long_seconds)
 
     def _pinged(self, gap: float, seconds: int) -> float:
         if gap <= seconds:
