@@ -10,11 +10,12 @@ begins inside a turn, the question of that turn, so that the model goes on from 
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, dropwhile
 
 from foveate.budget.eviction import Kind, is_system, kind_of, seams
 from foveate.errors import BadOption
-from foveate.values import Message
+from foveate.values import Message, Opaque, Part, Text, ToolCall, ToolResult
 
 COMPACT_AT_PCT = 0.75
 TAIL_KEEP_TOKENS = 20_000
@@ -123,6 +124,13 @@ class History:
         number = self._number(place)
         return number < len(self._kinds) and self._kinds[number] is Kind.MODEL
 
+    def ends_with(self, cut: int) -> Kind:
+        """What the head ends with; a question that answers calls as well counts as their results."""
+        number = self._number(cut) - 1
+        if self._kinds[number] is Kind.QUESTION and not self._is_seam[number]:
+            return Kind.RESULTS
+        return self._kinds[number]
+
     def last_turn(self) -> int:
         """Where the last turn begins: with the last question, or with the first message where there is none."""
         asked = (number for number in reversed(range(len(self._spoken))) if self._is_question(number))
@@ -152,3 +160,66 @@ class History:
     def _number(self, place: int) -> int:
         """Which of the spoken messages is the first from `place` on."""
         return bisect_left(self._spoken, place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What has to be known of a head to tell what may follow it; none of its text.
+
+    `spoken` are the places of all that are no system messages, `question` those of the question that is under
+    way at its end. `bridge` stands for it before a tail: its calls and results, and who spoke last.
+    """
+
+    spoken: tuple[int, ...]
+    question: tuple[int, ...]
+    bridge: tuple[Message, ...]
+
+    def before(self, tail: Sequence[Message]) -> "Junction | None":
+        """What a fold of the head replaces before `tail`; None where that cannot follow it."""
+        history, cut = History([*self.bridge, *tail]), len(self.bridge)
+        if not history.is_cut(cut):
+            return None
+        kept = self.question if history.by_model(cut) else ()
+        replaced = tuple(place for place in self.spoken if place not in kept)
+        return Junction(kept=kept, replaced=replaced, by_model=history.by_model(cut)) if replaced else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Junction:
+    """Where a head and a tail meet: what stays of the head, what is replaced, and whether the model goes on."""
+
+    kept: tuple[int, ...]
+    replaced: tuple[int, ...]
+    by_model: bool
+
+
+def head_of(messages: Sequence[Message]) -> Head:
+    """What has to be known of a head that is made of `messages`."""
+    cut = len(messages)
+    history = History([*messages, _LAST[Kind.MODEL]])
+    spoken = tuple(place for place, message in enumerate(messages) if not is_system(message))
+    if not spoken:
+        return Head(spoken=(), question=(), bridge=())
+    calls = tuple(shell for place in spoken for part in messages[place].parts if (shell := _shell(part)))
+    said = Message(role="assistant", parts=calls)
+    return Head(spoken=spoken, question=history.kept(cut), bridge=(said, _LAST[history.ends_with(cut)]))
+
+
+_LAST = {
+    Kind.QUESTION: Message(role="user", parts=(Text(""),)),
+    Kind.MODEL: Message(role="assistant", parts=(Text(""),)),
+    Kind.RESULTS: Message(role="tool", parts=(ToolResult(parts=(), name="what the head ended with"),)),
+}
+
+
+def _shell(part: Part) -> Part | None:
+    """A call or a result without what it says."""
+    match part:
+        case ToolCall():
+            return replace(part, arguments="")
+        case ToolResult():
+            return replace(part, parts=())
+        case Opaque():
+            return Opaque(part.kind, b"")
+        case _:
+            return None

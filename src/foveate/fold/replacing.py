@@ -10,9 +10,11 @@ from itertools import groupby
 
 from foveate import wire
 from foveate.cache.rules import rules_for
-from foveate.fold.boundary import History
+from foveate.fold.boundary import Head, Junction, head_of
 from foveate.fold.journal import Fold, Outcome
 from foveate.session.chain import Chain
+from foveate.tokens.caches import register
+from foveate.tokens.memo import Memo
 from foveate.values import (
     Document,
     Edit,
@@ -49,6 +51,7 @@ _THOUGHTS = {
 _BINDING = ("block_binding", "prefix_mismatch_behavior")
 _DROP_BLOCK = "drop_block"
 _TITLE_CHARS = 80
+_KEPT_HEADS = 1024
 
 
 def fold_of(chain: Chain, folds: Sequence[Fold]) -> Fold | None:
@@ -77,27 +80,27 @@ def folded_edits(
     fold = fold_of(chain, folds)
     if fold is None:
         return ()
-    messages = [wire.message(request.format, raw) for raw in request.messages]
-    history = History(messages)
     cut = chain.head + fold.messages
-    if not history.is_cut(cut):  # a fork that goes on in the middle of a step
+    tail = [wire.message(request.format, raw) for raw in request.messages[cut:]]
+    junction = _head(request, chain.head, fold).before(tail)
+    if junction is None:  # a fork that goes on in the middle of a step
         return ()
     before = None if answered_before is None else chain.head + answered_before
     return (
-        *_summary_for_head(request, history, fold, cut),
-        *unbound_thoughts(request, messages, changed_from=0, gone=range(cut), before=before),
+        *_summary_for_head(request, fold, junction, chain.head),
+        *unbound_thoughts(request, changed_from=cut, before=before),
     )
 
 
-def _summary_for_head(request: Request, history: History, fold: Fold, cut: int) -> Iterator[ReplaceMessages]:
-    kept, replaced = history.kept(cut), history.folded(cut)
-    if not replaced:
-        return
-    by_model = history.by_model(cut) and not kept
+def _summary_for_head(
+    request: Request, fold: Fold, junction: Junction, start: int
+) -> Iterator[ReplaceMessages]:
+    by_model = junction.by_model and not junction.kept
     pair = stand_in(summary_text(fold), request.format, after_user=False, before_model=by_model)
-    reason = f"folded into a summary: {len(replaced):,} messages"
-    first = min((*kept, *replaced))
-    if first not in replaced:  # the question opens the conversation, and comes after the summary
+    reason = f"folded into a summary: {len(junction.replaced):,} messages"
+    replaced = [start + place for place in junction.replaced]
+    first = start + min((*junction.kept[:1], junction.replaced[0]))
+    if first < replaced[0]:  # the question opens the conversation, and comes after the summary
         yield ReplaceMessages(start=first, end=first, messages=pair, reason=reason)
     for span in spans(replaced):
         yield ReplaceMessages(
@@ -107,6 +110,31 @@ def _summary_for_head(request: Request, history: History, fold: Fold, cut: int) 
             reason=reason,
             saved_tokens=fold.tokens_before - fold.tokens_after if span.start == replaced[0] else 0,
         )
+
+
+class _Heads:
+    """What is known of heads that were folded, by the hash at their end."""
+
+    def __init__(self) -> None:
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget all of them."""
+        self.known: Memo[Head] = Memo(_KEPT_HEADS)
+
+
+_HEADS = _Heads()
+register(_HEADS)
+
+
+def _head(request: Request, start: int, fold: Fold) -> Head:
+    """What is known of the head that a request begins with, and a fold has replaced."""
+    known = _HEADS.known.get(fold.boundary)
+    if known is None:
+        raws = request.messages[start : start + fold.messages]
+        known = head_of([wire.message(request.format, raw) for raw in raws])
+        _HEADS.known.put(fold.boundary, known)
+    return known
 
 
 def summary_text(fold: Fold) -> str:
@@ -135,12 +163,7 @@ def spans(places: Sequence[int]) -> list[range]:
 
 
 def unbound_thoughts(
-    request: Request,
-    messages: Sequence[Message],
-    *,
-    changed_from: int,
-    gone: Collection[int] = (),
-    before: int | None = None,
+    request: Request, *, changed_from: int, gone: Collection[int] = (), before: int | None = None
 ) -> tuple[Edit, ...]:
     """What keeps thoughts from being refused since something before them is changed: they are left out.
 
@@ -153,34 +176,38 @@ def unbound_thoughts(
     kinds = _THOUGHTS.get(request.format)
     if kinds is None or not rules_for(request.model).binds_thinking:
         return ()
-    end = len(messages) if before is None else min(before, len(messages))
-    bearing = [
-        place
-        for place in range(changed_from, end)
-        if place not in gone and any(isinstance(part, Thinking) for part in messages[place].parts)
-    ]
+    size = len(request.messages)
+    places = range(changed_from, size if before is None else min(before, size))
+    sent = {
+        place: wire.message(request.format, request.messages[place]) for place in places if place not in gone
+    }
+    bearing = {
+        place: message
+        for place, message in sent.items()
+        if any(isinstance(part, Thinking) for part in message.parts)
+    }
     if not bearing or _drops(request):
         return ()
     reason = "what stood before these thoughts is changed, and this model takes them only after it"
-    if request.thinking == "enabled" and _under_way(messages) in bearing:
+    if request.thinking == "enabled" and _is_under_way(request, max(bearing)):
         path = _thinking_path(request)
         return (SetParameter(path=(*path, *_BINDING), value=_DROP_BLOCK, reason=reason),)
     return tuple(
         ReplaceMessages(
             start=place,
             end=place + 1,
-            messages=(_thoughtless(messages[place].role, request.messages[place], kinds),),
+            messages=(_thoughtless(message.role, request.messages[place], kinds),),
             reason=reason,
         )
-        for place in bearing
+        for place, message in bearing.items()
     )
 
 
-def _under_way(messages: Sequence[Message]) -> int | None:
-    """Where the model spoke last, if it called tools there, so that its turn is not over."""
-    last = max((place for place, message in enumerate(messages) if message.role == "assistant"), default=None)
-    calls = last is not None and any(isinstance(part, ToolCall) for part in messages[last].parts)
-    return last if calls else None
+def _is_under_way(request: Request, place: int) -> bool:
+    """Whether a message is the last of the model's, and calls tools, so that its turn is not over."""
+    message, *later = (wire.message(request.format, raw) for raw in request.messages[place:])
+    calls = any(isinstance(part, ToolCall) for part in message.parts)
+    return calls and all(other.role != "assistant" for other in later)
 
 
 def _thoughtless(role: str, raw: bytes, kinds: Collection[str]) -> Message:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.errors import BadOption
-from foveate.fold.boundary import History, boundary, trigger_tokens, triggers
+from foveate.fold.boundary import History, boundary, head_of, trigger_tokens, triggers
 from foveate.values import Format, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from tests.unit.budget.conversations import Talk, long_talk, new_orphans, talks
 
@@ -193,6 +193,19 @@ def test_the_question_of_the_turn_that_is_cut_stays_and_so_does_every_system_mes
         assert {*range(len(talk.lines))} - stays - set(talk.spoken).intersection(history.folded(cut)) == {
             place for place in range(cut) if place not in talk.spoken
         }
+
+
+@limited
+@given(talks(), st.data())
+def test_what_is_known_of_a_head_tells_what_may_follow_it(talk: Talk, data: st.DataObject) -> None:
+    messages = talk.messages
+    place = data.draw(st.integers(0, len(messages)))
+    history, junction = History(messages), head_of(messages[:place]).before(messages[place:])
+    if not history.is_cut(place) or not history.folded(place):
+        assert junction is None
+    else:
+        assert junction is not None
+        assert (junction.kept, junction.replaced) == (history.kept(place), history.folded(place))
 
 
 def test_a_long_session_is_looked_through_in_little_time() -> None:
