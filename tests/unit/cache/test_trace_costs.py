@@ -99,7 +99,7 @@ def test_nobody_is_below_the_bound(
 
 
 def test_the_optimum_of_two_pauses_is_told_by_hand(tmp_path: Path) -> None:
-    """Ten minutes apart: an hour's write of what is new, once, and two reads; with pings, one of five minutes."""
+    """Ten minutes apart: an hour's write of what is new, once, and two reads; with pings, five minutes'."""
     path = written(tmp_path, *(request(600.0 * number, (1, 200)) for number in range(3)))
     (line,) = lines(path)
     rules = rules_for(MODEL)
