@@ -91,7 +91,7 @@ class _Case:
         self.price_per_token = price_per_token
         cache = Cache().serve(previous.prompt, rules, at=0.0).cache
         kept = [at for at, key in enumerate(prefixes(previous.prompt)) if key in cache.entries]
-        # Pieces are compared, and not tokens: what goes around the last one is counted with another one later.
+        # Pieces are compared, and not tokens: those of a first piece may be rounded in another way later.
         self.kept_pieces = kept[-1] + 1 if kept else 0
         self.fresh_pieces = cache.serve(current.prompt, rules, at=0.0).read_pieces
         aged = cache.serve(current.prompt, rules, at=gap_seconds or 0.0)

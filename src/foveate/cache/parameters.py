@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from foveate.cache.block_facts import BlockFacts, facts_of
 from foveate.cache.prompts import digest
 from foveate.cache.rules import Rules
 from foveate.values import Area, Block, Format, Request, Ttl
@@ -50,10 +51,6 @@ _PATHS: Mapping[str, tuple[str, ...]] = {
 }
 # A part of `tool_choice` that breaks under a name of its own.
 _PARALLEL = "disable_parallel_tool_use"
-_PICTURES = frozenset(("image", "image_url", "input_image"))
-_PICTURE_KEYS = ("inlineData", "inline_data", "fileData", "file_data")
-# Where a block holds others. A tool's arguments and schema are not looked into: an `image` there is a word.
-_INNER = ("content", "source", "output", "parts", "toolResult", "functionResponse", "function_response")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +73,11 @@ class CacheOptions:
 
 def cache_options(request: Request, key_parameter: str = "prompt_cache_key") -> CacheOptions:
     """How `request` asks to be kept."""
-    found = _body(request)
+    return cache_options_in(body_of(request), key_parameter)
+
+
+def cache_options_in(found: Fields, key_parameter: str = "prompt_cache_key") -> CacheOptions:
+    """How a request with these fields asks to be kept."""
     options = as_record(value(found.get("prompt_cache_options")))
     said = options.get("ttl")
     return CacheOptions(
@@ -88,7 +89,11 @@ def cache_options(request: Request, key_parameter: str = "prompt_cache_key") -> 
 
 def settings(request: Request, blocks: Sequence[Block], rules: Rules) -> tuple[Setting, ...]:
     """The parameters that break the prefix, as `request` has them; those of the start first."""
-    found = _body(request)
+    return settings_in(body_of(request), facts_of(blocks), rules)
+
+
+def settings_in(found: Fields, blocks: Sequence[BlockFacts], rules: Rules) -> tuple[Setting, ...]:
+    """The same of a request with these fields and blocks."""
     order = list(Area)
     named = sorted(rules.breaks.items(), key=lambda item: (order.index(item[1]), item[0]))
     return tuple(
@@ -107,31 +112,15 @@ def digests(found: Sequence[Setting]) -> dict[Area, bytes]:
     return {area: digest("\n".join(lines).encode()) for area, lines in named.items()}
 
 
-def pictures(said: Any) -> int:
-    """How many images a block holds, by its JSON as plain Python."""
-    if isinstance(said, list):
-        return sum(map(pictures, said))
-    if not isinstance(said, dict):
-        return 0
-    return 1 if is_picture(said) else sum(pictures(said[name]) for name in _INNER if name in said)
-
-
-def is_picture(said: dict[str, Any]) -> bool:
-    """Whether a block is an image, in any of the formats."""
-    if as_text(said.get("type")) in _PICTURES or "source" in as_record(said.get("image")):
-        return True
-    held = (as_record(said.get(key)) for key in _PICTURE_KEYS)
-    return any(as_text(data.get("mimeType") or data.get("mime_type")).startswith("image/") for data in held)
-
-
-def _body(request: Request) -> Fields:
+def body_of(request: Request) -> Fields:
+    """The fields of a request in which its parameters stand."""
     found = fields(request.body)
     if request.format is Format.GEMINI and "generateContentRequest" in found:
         return inner_fields(found["generateContentRequest"])
     return found
 
 
-def _said(name: str, found: Fields, blocks: Sequence[Block]) -> str:
+def _said(name: str, found: Fields, blocks: Sequence[BlockFacts]) -> str:
     """The JSON of a parameter, in one spelling; nothing where the request does not have it."""
     seen = _SEEN.get(name)
     if seen is not None:
@@ -152,41 +141,24 @@ def _at(found: Fields, path: Sequence[str]) -> Any:
     return given
 
 
-def _has_images(_: Fields, blocks: Sequence[Block]) -> bool:
-    return any(pictures(value(block.said)) for block in blocks if b"image" in block.said)
+def _has_images(_: Fields, blocks: Sequence[BlockFacts]) -> bool:
+    return any(facts.images for facts in blocks)
 
 
-def _has_citations(_: Fields, blocks: Sequence[Block]) -> bool:
-    return any(_cites(value(block.said)) for block in blocks if b'"citations"' in block.said)
+def _has_citations(_: Fields, blocks: Sequence[BlockFacts]) -> bool:
+    return any(facts.cites for facts in blocks)
 
 
-def _cites(said: Any) -> bool:
-    if isinstance(said, list):
-        return any(map(_cites, said))
-    if not isinstance(said, dict):
-        return False
-    # On an answer's text, `citations` is the list of what was cited; on a document it is the switch.
-    if as_record(said.get("citations")).get("enabled") is True:
-        return True
-    return any(_cites(said[name]) for name in _INNER if name in said)
-
-
-def _has_web_search(found: Fields, blocks: Sequence[Block]) -> bool:
+def _has_web_search(found: Fields, blocks: Sequence[BlockFacts]) -> bool:
     if value(found.get("web_search_options")):
         return True
     plugins = as_list(value(found.get("plugins")))  # OpenRouter's way to ask for it
     if any(as_record(plugin).get("id") == "web" for plugin in plugins):
         return True
-    tools = (block.said for block in blocks if block.place.area is Area.TOOLS and b"search" in block.said)
-    return any(_searches(as_record(value(said))) for said in tools)
+    return any(facts.searches for facts in blocks)
 
 
-def _searches(tool: dict[str, Any]) -> bool:
-    kind = as_text(tool.get("type")) or next(iter(tool), "")
-    return kind.startswith(("web_search", "googleSearch", "google_search"))
-
-
-_SEEN: Mapping[str, Callable[[Fields, Sequence[Block]], bool]] = {
+_SEEN: Mapping[str, Callable[[Fields, Sequence[BlockFacts]], bool]] = {
     IMAGES: _has_images,
     CITATIONS: _has_citations,
     WEB_SEARCH: _has_web_search,

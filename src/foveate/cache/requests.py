@@ -1,18 +1,20 @@
 """A request as a provider's cache sees it: its blocks with their digests, tokens and marks.
 
 The request is counted once, as it will be billed; a message's tokens are then shared among its blocks by how
-many tokens their own texts are, so that all pieces add up to the whole. What a block weighs is remembered, so
-that a session that grows by a turn counts one turn.
+many tokens their own texts are, so that all pieces add up to the whole. What was made of a block is remembered, so
+that a session that grows by a turn counts and reads one turn.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
+from operator import attrgetter
 from typing import Any, Protocol
 
 from foveate import wire
 from foveate.cache import parameters
+from foveate.cache.block_facts import BlockFacts, Shared, facts_of, is_picture
 from foveate.cache.parameters import Setting
 from foveate.cache.prompts import CachedPrompt, Piece, digest
 from foveate.cache.rules import Rules
@@ -20,8 +22,8 @@ from foveate.errors import MalformedRequest
 from foveate.tokens import RequestCount, counter_for
 from foveate.tokens.caches import register
 from foveate.tokens.memo import Memo
-from foveate.values import Area, Block, Request, TokenCount, Ttl
-from foveate.wire.body import TOO_DEEP, value
+from foveate.values import Block, Request, TokenCount, Ttl
+from foveate.wire.body import TOO_DEEP, Fields, value
 
 # A session of 2,000 turns with a handful of tool calls in each.
 _KEPT_WEIGHTS = 16 * 1024
@@ -32,6 +34,8 @@ _SEALED = frozenset(
     ("data", "bytes", "file_data", "signature", "encrypted_content", "thoughtSignature", "thought_signature")
 )
 _SEALED_CHARS_PER_TOKEN = 16
+
+_row = attrgetter("row")
 
 _THINKING = frozenset(("thinking", "redacted_thinking", "reasoningContent"))  # the last on Bedrock
 _RESULTS = frozenset(("tool_result", "toolResult"))
@@ -52,7 +56,7 @@ class BlockTokens:
 
     def __init__(self, counter: Counter, *, capacity: int = _KEPT_WEIGHTS) -> None:
         self._counter = counter
-        self._weights: Memo[tuple[int, int]] = Memo(capacity)
+        self._weights: Memo[int] = Memo(capacity)
         register(self)
 
     def drop(self) -> None:
@@ -65,34 +69,56 @@ class BlockTokens:
         Raises:
             MalformedRequest: a part cannot be read, or is nested too deeply.
         """
+        return self.shares(request, facts_of(blocks))
+
+    def shares(self, request: Request, blocks: Sequence[BlockFacts]) -> list[int]:
+        """The same, for who knows the blocks."""
         if not blocks:
             return []
         rows = {part.name: part.tokens for part in self._counter.request(request).parts}
-        owed = 0  # by messages that have no block, to the next that has one
-        shares: list[int] = []
-        for row, own in _by_row(blocks, rows):
-            tokens = rows.pop(row, 0) + owed
-            owed = 0 if own else tokens
-            shares += _shared(
-                tokens, [self._weight(block)[0] for block in own] if len(own) > 1 else [1] * len(own)
-            )
-        seen = [self._weight(block)[1] if b"image" in block.said else 0 for block in blocks]
+        own = {row: list(group) for row, group in groupby(blocks, _row)}
+        images = rows.pop("images", 0)
+        around = owed = 0  # by messages that have no block, to the next that has one
+        found: dict[str, Sequence[int]] = {}
+        for row, tokens in rows.items():
+            group = own.get(row)
+            if group is not None:
+                found[row] = self._shared(tokens + owed, group)
+                owed = 0
+            elif row.startswith("messages"):
+                owed += tokens
+            else:
+                around += tokens
+        shares = [share for row in own for share in found.get(row, [0] * len(own[row]))]
+        seen = [facts.images for facts in blocks]
         if any(seen):
-            images = _shared(rows.pop("images", 0), seen)
-            shares = [share + image for share, image in zip(shares, images, strict=True)]
-        shares[-1] += sum(rows.values())  # what goes around it all, and rows that no block stands for
+            shares = [share + image for share, image in zip(shares, _divided(images, seen), strict=True)]
+            images = 0
+        shares[-1] += owed
+        # What goes around it all is counted at the front, so that what a growing session has sent stays what it
+        # was, but for the one token by which a sum may be rounded up or down.
+        shares[0] += around + images
         return shares
 
-    def _weight(self, block: Block) -> tuple[int, int]:
-        """The tokens of a block's own text, at least 1, and how many images it holds."""
+    def _shared(self, tokens: int, group: list[BlockFacts]) -> Sequence[int]:
+        """The tokens of one row, among its blocks."""
+        if len(group) == 1:
+            return (tokens,)
+        known = group[0].shared
+        if known is not None and known.by is self and known.tokens == tokens and known.group == group:
+            return known.shares
+        shares = _divided(tokens, [self._weight(facts.block) for facts in group])
+        group[0].shared = Shared(by=self, tokens=tokens, group=group, shares=shares)
+        return shares
+
+    def _weight(self, block: Block) -> int:
+        """The tokens of a block's own text, at least 1."""
         weights = self._weights
         key = digest(block.said)
         found = weights.get(key)
         if found is None:
-            said = value(block.said)
-            texts, sealed_chars = _legible(said)
-            tokens = self._counter.text(texts).tokens + sealed_chars // _SEALED_CHARS_PER_TOKEN
-            found = max(tokens, 1), parameters.pictures(said)
+            texts, sealed_chars = _legible(value(block.said))
+            found = max(self._counter.text(texts).tokens + sealed_chars // _SEALED_CHARS_PER_TOKEN, 1)
             weights.put(key, found)
         return found
 
@@ -111,8 +137,9 @@ def cached_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> Cached
     """
     blocks = blocks_read(request, rules)
     try:
-        settings = parameters.settings(request, blocks, rules)
-        return prompt_of(request, blocks, settings, rules, tokens)
+        found, known = parameters.body_of(request), facts_of(blocks)
+        settings = parameters.settings_in(found, known, rules)
+        return _prompt(request, found, known, settings, rules, tokens)
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
 
@@ -135,20 +162,25 @@ def prompt_of(
     request: Request, blocks: Sequence[Block], settings: Sequence[Setting], rules: Rules, tokens: BlockTokens
 ) -> CachedPrompt:
     """The same for who has the blocks that are read, and the settings, of the request already."""
+    return _prompt(request, parameters.body_of(request), facts_of(blocks), settings, rules, tokens)
+
+
+def _prompt(
+    request: Request,
+    found: Fields,
+    known: Sequence[BlockFacts],
+    settings: Sequence[Setting],
+    rules: Rules,
+    tokens: BlockTokens,
+) -> CachedPrompt:
     pieces = [
-        Piece(
-            digest=_digest(block),
-            tokens=share,
-            kind=block.kind,
-            area=block.place.area,
-            place=block.place,
-            mark=block.mark,
-            markable=block.kind in rules.markable and not block.is_empty,
-        )
-        for block, share in zip(blocks, tokens.of(request, blocks), strict=True)
+        facts.piece
+        if facts.piece is not None and facts.piece.tokens == share and facts.markable is rules.markable
+        else _piece(facts, share, rules)
+        for facts, share in zip(known, tokens.shares(request, known), strict=True)
     ]
-    options = parameters.cache_options(request)
-    automatic = wire.automatic_mark(request)
+    options = parameters.cache_options_in(found)
+    automatic = wire.automatic_mark(request) if "cache_control" in found else None
     marked = _marked_at_end(pieces, automatic)
     return CachedPrompt(
         model=request.model,
@@ -168,32 +200,22 @@ def _marked_at_end(pieces: Sequence[Piece], ttl: Ttl | None) -> tuple[Piece, ...
     return (*pieces[:last], replace(pieces[last], mark=ttl), *pieces[last + 1 :])
 
 
-def _digest(block: Block) -> bytes:
-    """Of a message also who says it: the same words of somebody else are no prefix."""
-    if block.place.area is not Area.MESSAGES:
-        return digest(block.said)
-    return digest(block.role.encode("utf-8", "replace") + b"\0" + block.said)
+def _piece(facts: BlockFacts, tokens: int, rules: Rules) -> Piece:
+    block = facts.block
+    piece = Piece(
+        digest=facts.digest,
+        tokens=tokens,
+        kind=block.kind,
+        area=block.place.area,
+        place=block.place,
+        mark=block.mark,
+        markable=block.kind in rules.markable and not block.is_empty,
+    )
+    facts.piece, facts.markable = piece, rules.markable
+    return piece
 
 
-def _by_row(blocks: Sequence[Block], rows: Mapping[str, int]) -> list[tuple[str, list[Block]]]:
-    """The blocks that share each row of a count, in their order, and between them the messages without any."""
-    found: list[tuple[str, list[Block]]] = []
-    reached = 0
-    for row, own in groupby(blocks, _row):
-        group = list(own)
-        if group[0].place.area is Area.MESSAGES:
-            found += [(f"messages[{index}]", []) for index in range(reached, group[0].place.index)]
-            reached = group[0].place.index + 1
-        found.append((row, group))
-    return [(row, own) for row, own in found if own or row in rows]
-
-
-def _row(block: Block) -> str:
-    place = block.place
-    return f"messages[{place.index}]" if place.area is Area.MESSAGES else str(place.area)
-
-
-def _shared(tokens: int, weights: Sequence[int]) -> list[int]:
+def _divided(tokens: int, weights: Sequence[int]) -> list[int]:
     """`tokens` in whole numbers by `weights`, less than one away from each one's part; nothing for none."""
     if not weights:
         return []
@@ -209,7 +231,7 @@ def _legible(said: Any) -> tuple[str, int]:
     waiting = [said]
     while waiting:
         entry = waiting.pop()
-        if isinstance(entry, dict) and not parameters.is_picture(entry):
+        if isinstance(entry, dict) and not is_picture(entry):
             for name, inner in entry.items():
                 if name in _SEALED and isinstance(inner, str):
                     sealed_chars += len(inner)
