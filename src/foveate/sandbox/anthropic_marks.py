@@ -74,7 +74,7 @@ def _mark(path: str, mark: Any, rules: Rules) -> Iterator[Refusal]:
     if mark.get("ttl") is not None and mark["ttl"] not in rules.ttls:
         known = " or ".join(f"'{ttl}'" for ttl in rules.ttls)
         yield Refusal(message=f"{path}.ttl: Input should be {known}")
-    for field in mark.keys() - {"type", "ttl"}:
+    for field in (name for name in mark if name not in ("type", "ttl")):
         yield Refusal(message=f"{path}.{field}: Extra inputs are not permitted")
 
 

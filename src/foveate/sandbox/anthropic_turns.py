@@ -16,41 +16,13 @@ ROLES = ("user", "assistant", "system")
 
 _TOOL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 
-# The blocks of a message and, of those that are looked into, all fields; a field that is not there is refused.
-BLOCKS: dict[str, frozenset[str] | None] = {
-    "text": frozenset(("type", "text", "cache_control", "citations")),
-    "tool_use": frozenset(("type", "id", "name", "input", "cache_control", "caller", "toolset_name")),
-    "tool_result": frozenset(("type", "tool_use_id", "content", "is_error", "cache_control", "toolset_name")),
-    "thinking": frozenset(("type", "thinking", "signature")),
-    "redacted_thinking": frozenset(("type", "data")),
-    "image": frozenset(("type", "source", "cache_control", "transformations")),
-    "document": frozenset(("type", "source", "cache_control", "title", "context", "citations")),
-    "search_result": frozenset(("type", "source", "title", "content", "citations", "cache_control")),
-    **dict.fromkeys(
-        ("server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result",
-         "bash_code_execution_tool_result", "text_editor_code_execution_tool_result", "tool_search_tool_result",
-         "container_upload", "mcp_tool_use", "mcp_tool_result", "mcp_tool_listing", "advisor_tool_result",
-         "compaction", "fallback", "tool_addition", "tool_removal")
-    ),
-}  # fmt: skip
-_REQUIRED = {
-    "text": ("text",),
-    "tool_use": ("id", "name", "input"),
-    "tool_result": ("tool_use_id",),
-    "thinking": ("thinking", "signature"),
-    "redacted_thinking": ("data",),
-    "image": ("source",),
-    "document": ("source",),
-}
-# What may stand in the content of a tool's result.
-_IN_RESULTS = frozenset(("text", "image", "document", "search_result", "tool_reference", "browser_state"))
 _BY_SYSTEM = ("text", "tool_addition", "tool_removal")
 _BY_ASSISTANT_ONLY = frozenset(("tool_use", "thinking", "redacted_thinking", "server_tool_use"))
 
 
-def problems(messages: list[Any]) -> Iterator[Refusal]:
-    """What is wrong with the messages, the first thing first."""
-    yield from _shapes(messages)
+def problems(messages: list[dict[str, Any]]) -> Iterator[Refusal]:
+    """What is wrong with messages of the right shape, the first thing first."""
+    yield from _blocks(messages)
     yield from _texts(messages)
     yield from _pairs(messages)
 
@@ -63,90 +35,56 @@ def blocks_of(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [as_record(block) for block in as_list(content)]
 
 
-def _shapes(messages: list[Any]) -> Iterator[Refusal]:
+def role_problems(messages: list[Any]) -> Iterator[Refusal]:
+    """Messages by nobody that there is."""
+    for message in messages:
+        if isinstance(message, dict) and message.get("role", ROLES[0]) not in ROLES:
+            role = as_text(message["role"])
+            allowed = '"user", "assistant" or "system"'
+            yield Refusal(message=f'messages: Unexpected role "{role}". Allowed roles are {allowed}.')
+
+
+def _blocks(messages: list[dict[str, Any]]) -> Iterator[Refusal]:
     if not messages:
         yield Refusal(message="messages: at least one message is required")
     for i, message in enumerate(messages):
-        if not isinstance(message, dict):
-            yield Refusal(message=f"messages.{i}: Input should be a valid dictionary")
-            return
-        at = f"messages.{i}"
-        for field in ("role", "content"):
-            if field not in message:
-                yield Refusal(message=f"{at}.{field}: Field required")
-        if message.get("role") not in ROLES:
-            role = as_text(message.get("role"))
-            allowed = '"user", "assistant" or "system"'
-            yield Refusal(message=f'messages: Unexpected role "{role}". Allowed roles are {allowed}.')
-        for field in message.keys() - {"role", "content"}:
-            yield Refusal(message=f"{at}.{field}: Extra inputs are not permitted")
-        if not isinstance(message.get("content"), (str, list)):
-            yield Refusal(message=f"{at}.content: Input should be a valid list")
-        for j, block in enumerate(as_list(message.get("content"))):
-            yield from _block(f"{at}.content.{j}", block, as_text(message.get("role")))
+        for j, block in enumerate(blocks_of(message)):
+            yield from _block(f"messages.{i}", f"messages.{i}.content.{j}", block, message["role"])
 
 
-def _block(at: str, block: Any, role: str) -> Iterator[Refusal]:
-    if not isinstance(block, dict):
-        yield Refusal(message=f"{at}: Input should be a valid dictionary")
-        return
-    kind = as_text(block.get("type"))
-    if kind not in BLOCKS:
-        tags = ", ".join(f"'{tag}'" for tag in BLOCKS)
-        yield Refusal(
-            message=f"{at}: Input tag '{kind}' found using 'type' does not match any of the expected tags: "
-            f"{tags}"
-        )
-        return
-    for field in _REQUIRED.get(kind, ()):
-        if field not in block:
-            yield Refusal(message=f"{at}.{kind}.{field}: Field required")
-    for field in block.keys() - (BLOCKS[kind] or block.keys()):
-        yield Refusal(message=f"{at}.{kind}.{field}: Extra inputs are not permitted")
+def _block(turn: str, at: str, block: dict[str, Any], role: str) -> Iterator[Refusal]:
+    kind = block["type"]
     if role != "assistant" and kind in _BY_ASSISTANT_ONLY:
         yield Refusal(message=f"{at}: `{kind}` blocks can only be in `assistant` messages")
     if role != "user" and kind == "tool_result":
         yield Refusal(message=f"{at}: `tool_result` blocks can only be in `user` messages")
+    if role == "assistant" and kind == "image":
+        yield Refusal(message=f"{turn}.content: 'image' blocks are not permitted within assistant turns.")
     if role == "system" and kind not in _BY_SYSTEM:
         yield Refusal(message=f"{at}: `{kind}` blocks cannot be in `system` messages")
-    yield from _inside(at, kind, block)
-
-
-def _inside(at: str, kind: str, block: dict[str, Any]) -> Iterator[Refusal]:
-    match kind:
-        case "text" if not isinstance(block.get("text"), str):
-            yield Refusal(message=f"{at}.text.text: Input should be a valid string")
-        case "tool_use":
-            if not _TOOL_ID.fullmatch(as_text(block.get("id"))):
-                yield Refusal(message=f"{at}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
-            if not isinstance(block.get("input"), dict):
-                yield Refusal(message=f"{at}.tool_use.input: Input should be a valid dictionary")
-            if not as_text(block.get("name")):
-                yield Refusal(message=f"{at}.tool_use.name: String should have at least 1 character")
-        case "tool_result":
-            yield from _result(at, block)
-        case _:
-            pass
+    if kind == "tool_use":
+        if not _TOOL_ID.fullmatch(block["id"]):
+            yield Refusal(message=f"{at}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
+        if not block["name"]:
+            yield Refusal(message=f"{at}.tool_use.name: String should have at least 1 character")
+    if kind == "tool_result":
+        yield from _result(at, block)
 
 
 def _result(at: str, block: dict[str, Any]) -> Iterator[Refusal]:
     content = block.get("content")
-    if not isinstance(content, (str, list, type(None))):
-        yield Refusal(message=f"{at}.tool_result.content: Input should be a valid list")
-    if block.get("is_error") is True and not content:
-        yield Refusal(message=f"{at}: tool_result: content cannot be empty if `is_error` is true")
-    for k, inner in enumerate(as_list(content)):
-        found = as_record(inner)
-        kind = as_text(found.get("type"))
-        where = f"{at}.tool_result.content.{k}"
-        if kind not in _IN_RESULTS:
-            tags = ", ".join(f"'{tag}'" for tag in sorted(_IN_RESULTS))
-            yield Refusal(
-                message=f"{where}: Input tag '{kind}' found using 'type' does not match any of the expected "
-                f"tags: {tags}"
-            )
-        if found.get("cache_control") is not None:  # the result as a whole can be marked
-            yield Refusal(message=f"{where}.{kind}.cache_control: Extra inputs are not permitted")
+    inner = [as_record(part) for part in as_list(content)]
+    if block.get("is_error") is True:
+        if not content:
+            yield Refusal(message=f"{at}: tool_result: content cannot be empty if `is_error` is true")
+        if any(part["type"] != "text" for part in inner):
+            yield Refusal(message=f"{at}: tool_result: all content must be type 'text' if `is_error` is true")
+    for k, part in enumerate(inner):
+        if part["type"] == "text" and not part["text"]:
+            yield Refusal(message="messages: text content blocks must be non-empty")
+        if part.get("cache_control") is not None:  # the result as a whole can be marked
+            where = f"{at}.tool_result.content.{k}.{part['type']}"
+            yield Refusal(message=f"{where}.cache_control: Extra inputs are not permitted")
 
 
 def _texts(messages: list[dict[str, Any]]) -> Iterator[Refusal]:

@@ -176,7 +176,7 @@ def test_all_calls_without_a_result_are_named() -> None:
         ({"tools": [{"input_schema": {"type": "object"}}]}, "tools.0.custom.name: Field required"),
         ({"tools": [tool("no spaces")]}, "tools.0.custom.name: String should match pattern"),
         ({"tools": [tool(), tool()]}, "tools: Tool names must be unique."),
-        ({"tools": [tool(input_schema={})]}, "tools.0.custom.input_schema.type: Input should be 'object'"),
+        ({"tools": [tool(input_schema={})]}, "tools.0.custom.input_schema.type: Field required"),
         ({"tools": [tool()], "tool_choice": {"type": "tool", "name": "y"}}, "tool_choice: Tool 'y' not found"),
         ({"tools": [tool()], "tool_choice": {"type": "most"}}, "tool_choice: Input tag 'most'"),
         ({"tool_choice": {"type": "any"}}, "tool_choice: tool_choice may only be specified while"),
