@@ -21,6 +21,7 @@ _VALUE = msgspec.json.Decoder()
 
 _BLANKS = b" \t\r\n"
 _HEAD_BYTES = 64
+_BACKSLASH = ord("\\")
 
 _KINDS: dict[type, str] = {
     dict: "an object",
@@ -32,23 +33,23 @@ _KINDS: dict[type, str] = {
     type(None): "null",
 }
 
-# One JSON escape at a time, so that `\\ud83d` (a backslash, then letters) is never taken for a surrogate.
-_ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
-)
+# Where an escaped surrogate may begin, and the second half of a pair.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_HIGH_DIGITS = b"89abAB"
+_ESCAPE_BYTES = len(rb"\ud83d")
 
 
 def to_bytes(body: Mapping[str, Any] | str | bytes | bytearray) -> bytes:
-    """The JSON of `body`, whatever it was handed in as.
+    """The JSON of `body`, whatever it was handed in as; a byte order mark before it stays.
 
     Raises:
         MalformedRequest: `body` holds something that JSON cannot say.
     """
     if isinstance(body, (bytes, bytearray)):
-        return bytes(body).removeprefix(codecs.BOM_UTF8)
+        return bytes(body)
     try:
-        return body.removeprefix("\ufeff").encode() if isinstance(body, str) else _encode(body)
+        return body.encode() if isinstance(body, str) else _encode(body)
     except UnicodeEncodeError:  # a string with a lone surrogate, which no bytes can carry
         return str(body).encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -72,7 +73,31 @@ def _plain(value: object) -> object:
 
 def repaired(data: bytes) -> bytes:
     r"""`data` with each lone surrogate escape as `\ufffd`: same length, same offsets."""
-    return _ESCAPE.sub(lambda m: rb"\ufffd" if m[1] else m[0], data)
+    mended: bytearray | None = None
+    paired_end = 0
+    for match in _SURROGATE.finditer(data):
+        at = match.start()
+        if at < paired_end or _is_escaped(data, at):
+            continue
+        if data[at + 3] in _HIGH_DIGITS and _LOW_SURROGATE.match(data, match.end()):
+            paired_end = match.end() + _ESCAPE_BYTES
+            continue
+        mended = bytearray(data) if mended is None else mended
+        mended[at : match.end()] = rb"\ufffd"
+    return data if mended is None else bytes(mended)
+
+
+def _is_escaped(data: bytes, at: int) -> bool:
+    r"""Whether the backslash at `at` is itself escaped: `\\ud83d` is a backslash, then letters."""
+    head, size = at, 16
+    while head and data[head - 1] == _BACKSLASH:
+        head = max(at - size, 0)
+        run = data[head:at]
+        if length := len(run.rstrip(b"\\")):
+            head += length
+            break
+        size *= 2
+    return (at - head) % 2 == 1
 
 
 def fields(data: bytes) -> Fields:
@@ -81,7 +106,7 @@ def fields(data: bytes) -> Fields:
     Raises:
         MalformedRequest: not a JSON object in UTF-8.
     """
-    found: Fields = _decoded(_FIELDS, data)
+    found: Fields = _decoded(_FIELDS, data.removeprefix(codecs.BOM_UTF8))
     return found
 
 

@@ -5,6 +5,7 @@ part of known length. Where what was said does not stand there (a repeated key, 
 does not read), a plain scanner finds the end.
 """
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from foveate.errors import MalformedRequest
+from foveate.wire.body import repaired
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
@@ -22,6 +24,7 @@ _BLANKS = re.compile(rb"[ \t\r\n]*")
 _COMMA = re.compile(rb"[ \t\r\n]*+,[ \t\r\n]*+")
 _SCALAR = re.compile(rb'[^ \t\r\n,:\[\]{}"]++')
 _SIGN = re.compile(rb'["\[\]{}]')
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _OPENING = frozenset((b"{", b"["))
 _BACKSLASH = ord("\\")
 _BLANK = frozenset(b" \t\r\n")
@@ -54,8 +57,8 @@ class Members:
 
 
 def whole(data: bytes) -> Span:
-    """Where the one value of a JSON text lies in it, without the blanks around."""
-    start = _skip(data, 0)
+    """Where the one value of a JSON text lies in it, without the blanks and the byte order mark around."""
+    start = _skip(data, len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0)
     return Span(start, len(data.rstrip(b" \t\r\n")))
 
 
@@ -82,7 +85,7 @@ def members_around(
     def end(name: str, at: int) -> int:
         known = lists.get(name)
         if known and data.startswith(b"[", at):
-            walked = _walked(data, at, known)
+            walked = _walked_or_mended(data, at, known)
             closing = _skip(data, walked[-1].end) if walked else at
             if data.startswith(b"]", closing):
                 found[Span(at, closing + 1)] = tuple(walked)
@@ -118,7 +121,7 @@ def items(data: bytes, span: Span, known: Sequence[bytes] = ()) -> tuple[Span, .
     at = _skip(data, _past(data, span.start, b"["))
     if data.startswith(b"]", at):
         return ()
-    found = _walked(data, span.start, raws)
+    found = _walked_or_mended(data, span.start, raws)
     while True:
         if found:
             at = _skip(data, found[-1].end)
@@ -126,6 +129,14 @@ def items(data: bytes, span: Span, known: Sequence[bytes] = ()) -> tuple[Span, .
                 return tuple(found)
             at = _skip(data, _past(data, at, b","))
         found.append(Span(at, value_end(data, at)))
+
+
+def _walked_or_mended(data: bytes, start: int, raws: Sequence[Any]) -> list[Span]:
+    """The same, also where the items were read from a text without its lone surrogates, which is as long."""
+    found = _walked(data, start, raws)
+    if len(found) < len(raws) and (mended := repaired(data)) is not data:
+        return _walked(mended, start, raws)
+    return found
 
 
 def _walked(data: bytes, start: int, raws: Sequence[Any]) -> list[Span]:
@@ -178,19 +189,16 @@ def value_end(data: bytes, at: int) -> int:
 
 
 def _string_end(data: bytes, at: int) -> int:
-    """Where the string that begins at `at` ends: at a quote with an even number of backslashes before it."""
+    """Where the string that begins at `at` ends: mostly at the next quote, otherwise escapes are skipped."""
     if not data.startswith(b'"', at):
         raise _broken(at)
-    end = at
-    while True:
-        end = data.find(b'"', end + 1)
-        if end < 0:
-            raise _broken(at)
-        before = end - 1
-        while data[before] == _BACKSLASH:
-            before -= 1
-        if (end - before) % 2:
-            return end + 1
+    end = data.find(b'"', at + 1)
+    if data[end - 1] != _BACKSLASH and end > 0:
+        return end + 1
+    string = _STRING.match(data, at)
+    if string is None:
+        raise _broken(at)
+    return string.end()
 
 
 def _leap(data: bytes, at: int, raw: Any) -> int:
@@ -227,7 +235,7 @@ def _decoded(decoder: "msgspec.json.Decoder[Any]", data: bytes) -> Any:
     """What msgspec makes of it; nothing where it is stricter than a provider, and the scanner has to do."""
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.errors import MalformedRequest
-from foveate.values import Format
+from foveate.values import Format, SetParameter
 
 json_values = st.recursive(
     st.none()
@@ -220,7 +221,13 @@ def test_a_lone_surrogate_is_read_as_the_replacement_character(spell: Callable[[
 
 
 @pytest.mark.parametrize("spell", [lambda text: "\ufeff" + text, lambda text: b"\xef\xbb\xbf" + text.encode()])
-def test_a_byte_order_mark_before_the_body_is_no_part_of_it(spell: Callable[[str], Any]) -> None:
+def test_a_byte_order_mark_before_the_body_is_passed_on_and_not_read(spell: Callable[[str], Any]) -> None:
+    """What Foveate did not change goes out as it came, and what it writes stands behind the mark."""
     text = '{"messages":[{"role":"user","content":"Hi"}]}'
+    request = wire.read(spell(text))
+    setting = SetParameter(path=("n",), value=1, reason="")
 
-    assert wire.read(spell(text)) == wire.read(text)
+    assert replace(request, body=b"") == replace(wire.read(text), body=b"")
+    assert wire.write(request, []) == b"\xef\xbb\xbf" + text.encode()
+    assert wire.write(request, [setting]) == b"\xef\xbb\xbf" + text[:-1].encode() + b',"n":1}'
+    assert [block.kind for block in wire.blocks(request)] == ["text"]
