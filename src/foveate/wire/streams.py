@@ -11,10 +11,11 @@ from typing import Any
 
 from foveate.errors import MalformedRequest
 from foveate.values import Format, Usage
-from foveate.wire.body import Fields, as_list, as_record, as_text, compact, fields, inner_fields, record, value
+from foveate.wire.body import Fields, as_list, as_record, as_text, compact
 from foveate.wire.events import Event, EventSplitter, ListSplitter, Piece, Splitter
 from foveate.wire.frames import FrameSplitter
-from foveate.wire.usage import block_usage, usage_in
+from foveate.wire.replies import fields, inner_fields, record, value
+from foveate.wire.usage import block_usage, tokens, usage_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +154,28 @@ def _anthropic(seen: Seen, data: bytes) -> Seen:
     return seen
 
 
-_INPUT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-
-
 def _billed(seen: Seen, usage: object) -> Seen:
     """With the numbers of one more event. They grow as the stream goes, so the later ones win.
 
-    But some hosts say the input at the start and end with zeros: those unsay nothing.
+    But some hosts say the input at the start and end with zeros: those unsay nothing. Where the later ones say
+    another sum of what was written and not for how long, the earlier split of it goes.
     """
-    later = {name: number for name, number in as_record(usage).items() if number is not None}
-    if not any(later.get(name) for name in _INPUT):
-        said = seen.numbers.keys() & {*_INPUT, "cache_creation"}
-        later = {name: number for name, number in later.items() if name not in said}
+    later = {name: said for name, said in as_record(usage).items() if _tells(said) or name not in seen.numbers}
     numbers = {**seen.numbers, **later}
+    split = as_record(seen.numbers.get(_SPLIT)).values()
+    if _WRITTEN in later and _SPLIT not in later and sum(map(tokens, split)) != tokens(later[_WRITTEN]):
+        numbers.pop(_SPLIT, None)
     return replace(seen, numbers=numbers, usage=block_usage(Format.ANTHROPIC, compact(numbers)))
+
+
+_WRITTEN, _SPLIT = "cache_creation_input_tokens", "cache_creation"
+
+
+def _tells(said: object) -> bool:
+    """Whether it is a number other than 0, or holds one."""
+    if isinstance(said, dict):
+        return any(map(tokens, said.values()))
+    return bool(said) if isinstance(said, list) else tokens(said) > 0
 
 
 def _chat(seen: Seen, data: bytes) -> Seen:

@@ -14,20 +14,11 @@ import msgspec
 
 from foveate.errors import MalformedRequest
 from foveate.values import CacheUsage, Format, Usage
-from foveate.wire.body import (
-    Fields,
-    as_list,
-    as_record,
-    as_text,
-    fields,
-    inner_fields,
-    is_list,
-    items,
-    record,
-    to_bytes,
-)
+from foveate.wire.body import Fields, as_list, as_record, as_text
+from foveate.wire.replies import inner_fields, items, objects, record
 
 _MOST_TOKENS = 2**53 - 1  # the largest whole number that every reader of JSON keeps
+_MOST_THOUGHT_TOKENS = 400_000  # no model that is sold writes more in one answer (November 2026)
 
 # Calls within a Messages call that its totals leave out; they hold all others (`message`, `fallback_message`).
 _LEFT_OUT = frozenset(("compaction", "advisor_message"))
@@ -38,11 +29,8 @@ _Numbers = Mapping[str, Any]
 def reply_usage(spoken: Format, reply: bytes) -> Usage | None:
     """The usage in a whole reply body, or in one chunk of a streamed one; None where it says nothing of it."""
     try:
-        data = to_bytes(reply)
-        if not is_list(data):
-            return usage_in(spoken, fields(data))
-        read = (usage_in(spoken, inner_fields(item)) for item in reversed(items(data)))
-        return next((usage for usage in read if usage), None)  # a Gemini stream that is a list, not events
+        read = (usage_in(spoken, found) for found in reversed(objects(reply)))
+        return next((usage for usage in read if usage), None)  # a Gemini stream may be a list, and no events
     except MalformedRequest:
         return None
 
@@ -109,13 +97,13 @@ def _anthropic(found: _Numbers) -> Usage:
     calls = [found, *(call for call in map(as_record, as_list(found.get("iterations"))) if _is_left_out(call))]
     written = [_written(call.get("cache_creation_input_tokens"), call.get("cache_creation")) for call in calls]
     cache = CacheUsage(
-        uncached=sum(_count(call.get("input_tokens")) for call in calls),
-        read=sum(_count(call.get("cache_read_input_tokens")) for call in calls),
+        uncached=sum(tokens(call.get("input_tokens")) for call in calls),
+        read=sum(tokens(call.get("cache_read_input_tokens")) for call in calls),
         written_5m=sum(short for short, _ in written),
         written_1h=sum(long for _, long in written),
     )
-    output = sum(_count(call.get("output_tokens")) for call in calls)
-    thinking = _count(as_record(found.get("output_tokens_details")).get("thinking_tokens"))
+    output = sum(tokens(call.get("output_tokens")) for call in calls)
+    thinking = tokens(as_record(found.get("output_tokens_details")).get("thinking_tokens"))
     return Usage(cache=cache, output_tokens=output, reasoning_tokens=min(thinking, output))
 
 
@@ -127,10 +115,10 @@ def _bedrock(found: _Numbers) -> Usage:
     """`inputTokens` is what no cache served; an older spelling of the cached ones ends in `Count`."""
     read = _most(found, "cacheReadInputTokens", "cacheReadInputTokenCount")
     details = [as_record(entry) for entry in as_list(found.get("cacheDetails"))]
-    long = sum(_count(entry.get("inputTokens")) for entry in details if entry.get("ttl") == "1h")
+    long = sum(tokens(entry.get("inputTokens")) for entry in details if entry.get("ttl") == "1h")
     short = max(_most(found, "cacheWriteInputTokens", "cacheWriteInputTokenCount") - long, 0)
-    output = _count(found.get("outputTokens"))
-    rest = _count(found.get("totalTokens")) - output - read - short - long
+    output = tokens(found.get("outputTokens"))
+    rest = tokens(found.get("totalTokens")) - output - read - short - long
     uncached = _whole(found.get("inputTokens"))
     uncached = max(rest, 0) if uncached is None else uncached
     cache = CacheUsage(uncached=uncached, read=read, written_5m=short, written_1h=long)
@@ -141,8 +129,8 @@ def _chat(found: _Numbers) -> Usage:
     """`prompt_tokens` holds the cached ones, for which each host has a name of its own."""
     details = as_record(found.get("prompt_tokens_details")) or as_record(found.get("prompt_token_details"))
     read = max(
-        _count(details.get("cached_tokens")),
-        _count(as_record(found.get("timings")).get("cache_n")),  # llama.cpp
+        tokens(details.get("cached_tokens")),
+        tokens(as_record(found.get("timings")).get("cache_n")),  # llama.cpp
         # DeepSeek; Mistral; Moonshot and Hugging Face; LiteLLM
         _most(
             found, "prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens", "cache_read_input_tokens"
@@ -151,21 +139,21 @@ def _chat(found: _Numbers) -> Usage:
     written = _written(
         max(  # OpenAI and OpenRouter; LiteLLM; Qwen
             _most(details, "cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens"),
-            _count(found.get("cache_creation_input_tokens")),
+            tokens(found.get("cache_creation_input_tokens")),
         ),
-        details.get("cache_creation") or details.get("cache_creation_token_details"),
+        _split(details),
     )
     spoken = as_record(found.get("completion_tokens_details")) or as_record(
         found.get("completion_token_details")
     )
-    reasoning = _most(spoken, "reasoning_tokens") or _count(found.get("reasoning_tokens"))
+    reasoning = _most(spoken, "reasoning_tokens") or tokens(found.get("reasoning_tokens"))
     prompt = _whole(found.get("prompt_tokens"))
     if prompt is None and "prompt_cache_miss_tokens" in found:
-        prompt = read + _count(found.get("prompt_cache_miss_tokens"))
+        prompt = read + tokens(found.get("prompt_cache_miss_tokens"))
     return _inclusive(
         prompt,
         _whole(found.get("completion_tokens")),
-        total=_count(found.get("total_tokens")),
+        total=tokens(found.get("total_tokens")),
         read=read,
         written=written,
         reasoning=reasoning,
@@ -178,37 +166,40 @@ def _responses(found: _Numbers) -> Usage:
     return _inclusive(
         _whole(found.get("input_tokens")),
         _whole(found.get("output_tokens")),
-        total=_count(found.get("total_tokens")),
-        read=_count(details.get("cached_tokens")),
-        written=(_count(details.get("cache_write_tokens")), 0),
-        reasoning=_count(as_record(found.get("output_tokens_details")).get("reasoning_tokens")),
+        total=tokens(found.get("total_tokens")),
+        read=tokens(details.get("cached_tokens")),
+        written=_written(details.get("cache_write_tokens"), _split(details)),
+        reasoning=tokens(as_record(found.get("output_tokens_details")).get("reasoning_tokens")),
     )
 
 
 def _gemini(found: _Numbers) -> Usage:
     """Thoughts stand beside the candidates, what tools brought in beside the prompt."""
-    thoughts = _count(found.get("thoughtsTokenCount"))
-    output = _most(found, "candidatesTokenCount", "responseTokenCount") + thoughts  # the live API says response
-    read = _count(found.get("cachedContentTokenCount"))
+    thoughts = tokens(found.get("thoughtsTokenCount"))
+    names = ("candidatesTokenCount", "responseTokenCount")  # the live API says response
+    output = _most(found, *names) + thoughts
+    total, read = tokens(found.get("totalTokenCount")), tokens(found.get("cachedContentTokenCount"))
     prompt = _whole(found.get("promptTokenCount"))
     if prompt is None:  # a prefix that is only stored has just a total
-        input_tokens = max(_count(found.get("totalTokenCount")) - output, read)
+        input_tokens = max(total - output, read)
     else:
-        input_tokens = prompt + _count(found.get("toolUsePromptTokenCount"))
+        input_tokens = prompt + tokens(found.get("toolUsePromptTokenCount"))
+        if all(_whole(found.get(name)) is None for name in names):
+            output = max(total - input_tokens, thoughts)
     return Usage(cache=_cache(input_tokens, read), output_tokens=output, reasoning_tokens=thoughts)
 
 
 def _cohere(found: _Numbers) -> Usage:
     """`tokens` is what the model read and wrote, `cached_tokens` a part of it; `billed_units` is less."""
-    tokens = as_record(found.get("tokens")) or as_record(found.get("billed_units"))
-    cache = _cache(_count(tokens.get("input_tokens")), _count(found.get("cached_tokens")))
-    return Usage(cache=cache, output_tokens=_count(tokens.get("output_tokens")))
+    units = as_record(found.get("tokens")) or as_record(found.get("billed_units"))
+    cache = _cache(tokens(units.get("input_tokens")), tokens(found.get("cached_tokens")))
+    return Usage(cache=cache, output_tokens=tokens(units.get("output_tokens")))
 
 
 def _llama(found: _Numbers) -> Usage:
     """The timings of llama.cpp, where they come without usage; `prompt_n` is what its cache did not hold."""
-    cache = CacheUsage(uncached=_count(found.get("prompt_n")), read=_count(found.get("cache_n")))
-    return Usage(cache=cache, output_tokens=_count(found.get("predicted_n")))
+    cache = CacheUsage(uncached=tokens(found.get("prompt_n")), read=tokens(found.get("cache_n")))
+    return Usage(cache=cache, output_tokens=tokens(found.get("predicted_n")))
 
 
 _DIALECTS: tuple[tuple[frozenset[str], Callable[[_Numbers], Usage]], ...] = (
@@ -228,12 +219,16 @@ def _inclusive(
 ) -> Usage:
     """Usage whose input number holds the cached tokens; where a number is missing, the total helps.
 
-    xAI, and Gemini behind its OpenAI route, count reasoning in the total alone.
+    xAI, and Gemini behind its OpenAI route, count reasoning in the total alone, and only the first says how
+    much it was. What both numbers leave open is never more than a model can have thought.
     """
     if prompt is None:
         prompt = max(total - (answer or 0), read)
-    output = max(total - prompt, answer or 0)
-    apart = 0 if answer is None else output - answer
+    if answer is None:
+        apart, output = 0, max(total - prompt, 0)
+    else:
+        apart = max(min(total - prompt - answer, reasoning or _MOST_THOUGHT_TOKENS), 0)
+        output = answer + apart
     return Usage(
         cache=_cache(prompt, read, *written),
         output_tokens=output,
@@ -253,19 +248,31 @@ def _cache(input_tokens: int, read: int, short: int = 0, long: int = 0) -> Cache
     return CacheUsage(uncached=rest, read=read, written_5m=short, written_1h=long)
 
 
+# What a split of the written tokens calls the provider's short time, and its long one.
+_SHORT = ("ephemeral_5m_input_tokens", "ttl_30m_tokens")
+_LONG = ("ephemeral_1h_input_tokens", "ttl_12h_tokens")
+
+
+def _split(details: _Numbers) -> object:
+    """What was written by how long it lives: OpenRouter; LiteLLM; OpenAI's Responses."""
+    names = ("cache_creation", "cache_creation_token_details", "cache_write_tokens_details")
+    return next((details[name] for name in names if details.get(name)), None)
+
+
 def _written(total: object, by_ttl: object) -> tuple[int, int]:
     """What was written for the short time and for the long one; a mere sum is all for the short one."""
     split = as_record(by_ttl)
-    short, long = _count(split.get("ephemeral_5m_input_tokens")), _count(split.get("ephemeral_1h_input_tokens"))
-    return max(short, _count(total) - long), long
+    short, long = _most(split, *_SHORT), _most(split, *_LONG)
+    return max(short, tokens(total) - long), long
 
 
 def _most(found: _Numbers, *names: str) -> int:
     """The largest of several names for one number: a host may fill only one of them."""
-    return max(_count(found.get(name)) for name in names)
+    return max(tokens(found.get(name)) for name in names)
 
 
-def _count(said: object) -> int:
+def tokens(said: object) -> int:
+    """A number of tokens; 0 where `said` cannot be one."""
     return _whole(said) or 0
 
 
@@ -282,4 +289,5 @@ def _dollars(found: _Numbers) -> Decimal | None:
     if found.get("is_byok") is True:
         said.append(as_record(found.get("cost_details")).get("upstream_inference_cost"))
     costs = [Decimal(str(cost)) for cost in said if type(cost) in (int, float)]
-    return sum(costs, Decimal(0)) if len(costs) == len(said) and min(costs) >= 0 else None
+    can_be = len(costs) == len(said) and all(cost.is_finite() and cost >= 0 for cost in costs)
+    return sum(costs, Decimal(0)) if can_be else None
