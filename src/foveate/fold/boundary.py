@@ -97,6 +97,11 @@ class History:
         self._kinds = [kind_of(message) for message in history]
         self._is_seam = seams(history, self._kinds)
 
+    @property
+    def spoken(self) -> Sequence[int]:
+        """All that are no system messages."""
+        return self._spoken
+
     def cuts(self) -> list[int]:
         """Where a tail may begin."""
         return [self._spoken[number] for number in range(1, len(self._spoken)) if self._is_cut(number)]
@@ -123,6 +128,11 @@ class History:
         """Whether the first from `place` on that is no system message is something that the model says."""
         number = self._number(place)
         return number < len(self._kinds) and self._kinds[number] is Kind.MODEL
+
+    def follows_user(self, place: int) -> bool:
+        """Whether the last before `place` that is no system message is the user's, or a tool's."""
+        number = self._number(place)
+        return number > 0 and self._kinds[number - 1] is not Kind.MODEL
 
     def ends_with(self, cut: int) -> Kind:
         """What the head ends with; a question that answers calls as well counts as their results."""

@@ -136,3 +136,24 @@ def responses(draw: st.DrawFn) -> Body:
 def requests() -> st.SearchStrategy[Body]:
     """Any of them."""
     return st.one_of(claude_loops(), chats(), responses())
+
+
+def claude_turn(model: str, thinking: Body | None, *, steps: int = 2) -> Body:
+    """One question to Claude and some steps, each thought after what stands before it."""
+    body: Body = {"model": model, "max_tokens": 4096, "messages": [{"role": "user", "content": "Q"}]}
+    if thinking:
+        body["thinking"] = thinking
+    for number in range(steps):
+        think(body, number)
+    return body
+
+
+def think(body: Body, number: int) -> None:
+    """Add one more step, thought after what is there."""
+    thought = {"type": "thinking", "thinking": "hm", "signature": sealed(body, "hm")}
+    call = {"type": "tool_use", "id": f"t{number}", "name": "read", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "done"}
+    body["messages"] += [
+        {"role": "assistant", "content": [thought, call]},
+        {"role": "user", "content": [result]},
+    ]

@@ -28,7 +28,7 @@ from foveate.session.chain import chain_of
 from foveate.values import Document, Format, Image, Opaque, Request, SetParameter, Source, Text
 from foveate.wire.body import compact, value
 from tests.claude_bodies import claude_bodies, sealed
-from tests.unit.fold.talks import Body, claude_loops, requests
+from tests.unit.fold.talks import Body, claude_loops, claude_turn, requests, think
 
 limited = settings(max_examples=120)
 
@@ -214,26 +214,6 @@ def test_pictures_and_documents_are_named_by_what_is_known_of_them() -> None:
     assert named(Text("words")) is None
 
 
-def claude(model: str, thinking: Body | None, *, steps: int = 2) -> Body:
-    body: Body = {"model": model, "max_tokens": 4096, "messages": [said("user", "Q")]}
-    if thinking:
-        body["thinking"] = thinking
-    for number in range(steps):
-        think(body, number)
-    return body
-
-
-def think(body: Body, number: int) -> None:
-    """One more step, thought after what is there."""
-    thought = {"type": "thinking", "thinking": "hm", "signature": sealed(body, "hm")}
-    call = {"type": "tool_use", "id": f"t{number}", "name": "read", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "done"}
-    body["messages"] += [
-        {"role": "assistant", "content": [thought, call]},
-        {"role": "user", "content": [result]},
-    ]
-
-
 def kinds(request: Request) -> list[str]:
     blocks = [block for content in contents(request) if isinstance(content, list) for block in content]
     return [block["type"] for block in blocks]
@@ -244,21 +224,21 @@ ENABLED = {"type": "enabled", "budget_tokens": 1024}
 
 
 def test_thoughts_of_the_tail_are_left_out_on_models_that_bind_them() -> None:
-    request = wire.read(claude("claude-opus-5-5", ADAPTIVE))
+    request = wire.read(claude_turn("claude-opus-5-5", ADAPTIVE))
     sent = edited(request, fold_at(request, 3))
     assert accept(sent) is None
     assert kinds(sent) == ["tool_use", "tool_result"]
 
 
 def test_thoughts_of_the_tail_stay_on_models_that_do_not_bind_them() -> None:
-    request = wire.read(claude("claude-sonnet-4-5", ENABLED))
+    request = wire.read(claude_turn("claude-sonnet-4-5", ENABLED))
     sent = edited(request, fold_at(request, 3))
     assert accept(sent) is None
     assert kinds(sent) == ["thinking", "tool_use", "tool_result"]
 
 
 def test_a_turn_that_must_begin_with_its_thought_keeps_it_and_the_provider_leaves_it_out() -> None:
-    request = wire.read(claude("claude-opus-5-5", ENABLED))
+    request = wire.read(claude_turn("claude-opus-5-5", ENABLED))
     fold = fold_at(request, 3)
     sent = edited(request, fold)
     assert accept(sent) is None
@@ -269,14 +249,14 @@ def test_a_turn_that_must_begin_with_its_thought_keeps_it_and_the_provider_leave
 
 def test_a_client_that_has_the_provider_leave_thoughts_out_keeps_them() -> None:
     drops = {**ADAPTIVE, "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-    request = wire.read(claude("claude-opus-5-5", drops))
+    request = wire.read(claude_turn("claude-opus-5-5", drops))
     sent = edited(request, fold_at(request, 3))
     assert accept(sent) is None
     assert sent.messages[-2:] == request.messages[-2:]
 
 
 def test_a_message_that_is_nothing_but_a_thought_says_that_it_was_left_out() -> None:
-    body = claude("claude-opus-5-5", ADAPTIVE)
+    body = claude_turn("claude-opus-5-5", ADAPTIVE)
     body["messages"] += [said("user", "So?")]
     thought = {"type": "thinking", "thinking": "hm", "signature": sealed(body, "hm")}
     body["messages"] += [{"role": "assistant", "content": [thought]}, said("user", "Well?")]
@@ -287,7 +267,7 @@ def test_a_message_that_is_nothing_but_a_thought_says_that_it_was_left_out() -> 
 
 
 def test_what_is_thought_after_the_summary_is_kept_with_each_later_request() -> None:
-    body = claude("claude-opus-5-5", ADAPTIVE, steps=3)
+    body = claude_turn("claude-opus-5-5", ADAPTIVE, steps=3)
     request = wire.read(body)
     fold, first = fold_at(request, 3), len(request.messages)
     for number in range(3, 6):

@@ -1,0 +1,150 @@
+"""Tool results that take too much room: cut before they are first sent, or cleared when they are stale.
+
+Neither is silent. Where something is missing, the result itself says how much.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from foveate import wire
+from foveate.budget.cutting import Body, Room, cut
+from foveate.budget.sections import Keep
+from foveate.budget.standing import text_of
+from foveate.fold.boundary import History
+from foveate.fold.replacing import named
+from foveate.tokens.gauge import Gauge, TextCounter, gauge_for
+from foveate.values import Area, Message, Place, ReplaceText, Request, Text, ToolCall, ToolResult
+
+TOOL_RESULT_MAX_PCT = 0.30
+
+_RESULTS = frozenset(
+    ("tool_result", "toolResult", "functionResponse", "function_response", "function_call_output",
+     "custom_tool_call_output")
+)  # fmt: skip
+_MISSING = "[... {tokens:,} tokens left out ...]"
+# A marker is so many tokens at most, with the line breaks around it.
+_MARKER_TOKENS = 24
+_CLEARED = "[cleared: "
+# What is hardly longer than what it would leave behind is not worth it.
+_WORTH_TOKENS = 100
+# About what a picture in a result weighs, against its letters.
+_PICTURE_CHARS = 6_000
+_CHARS_PER_TOKEN = 3
+
+
+def truncated_results(
+    request: Request,
+    counter: TextCounter,
+    *,
+    limit_tokens: int,
+    first_sent: Mapping[int, int | None] | None = None,
+    start: int = 0,
+) -> tuple[ReplaceText, ...]:
+    """Results that are longer than the limit, from message `start` on, each cut to its head and tail.
+
+    `first_sent` are the messages that were sent before, each with the limit that held then, None where there
+    was none: they are sent again as they were, whatever the limit is now. For the same counter and limit the
+    cut is the same each time, so `counter` must be one that does not learn.
+    """
+    gauge = gauge_for(counter)
+    edits: list[ReplaceText] = []
+    for place in range(start, len(request.messages)):
+        limit = (first_sent or {}).get(place, limit_tokens)
+        # A token is a byte at least.
+        if limit is None or len(request.messages[place]) <= limit:
+            continue
+        for block, result in _results(request, place):
+            edit = _truncated(result, gauge, limit, Place(Area.MESSAGES, place, block))
+            edits += [edit] if edit else []
+    return tuple(edits)
+
+
+def _truncated(result: ToolResult, gauge: Gauge, limit_tokens: int, place: Place) -> ReplaceText | None:
+    text = _text(result)
+    tape = gauge.tape(text)
+    if tape.total.tokens <= limit_tokens:
+        return None
+    # Blank lines at its ends are not worth their tokens.
+    body = Body(tape=tape, keep=Keep.ENDS, start=0, end=len(text.rstrip()))
+    kept = cut(body, Room(gauge, limit_tokens - _MARKER_TOKENS)) or ()
+    parts = [part for part in kept if not isinstance(part, str)]
+    left = sum(gauge.count([part]).tokens for part in parts)
+    marker = _MISSING.format(tokens=max(tape.total.tokens - left, 1))
+    from_left = [text_of([part]) for part in parts if part is kept[0]]
+    from_right = [text_of([part]) for part in parts if part is not kept[0]]
+    short = "\n".join((*from_left, marker, *from_right))
+    return ReplaceText(
+        place=place,
+        text=short,
+        reason=f"a tool result of {tape.total.tokens:,} tokens, of which at most {limit_tokens:,} are sent",
+        saved_tokens=tape.total.tokens - gauge.count([short]).tokens,
+    )
+
+
+def cleared_results(
+    request: Request, messages: Sequence[Message], tokens: Sequence[int], *, need_tokens: int
+) -> tuple[ReplaceText, ...]:
+    """The stale results that make so much room when they are cleared, the oldest first; all where that is less.
+
+    `tokens` are those of each message. Results of the last turn are not stale, errors are kept, and so are
+    short ones. What stands in the place of each names the tool, and how much it had said.
+    """
+    edits: list[ReplaceText] = []
+    left = need_tokens
+    for edit in _stale_results(request, messages, tokens):
+        if left <= 0:
+            break
+        edits.append(edit)
+        left -= edit.saved_tokens
+    return tuple(edits)
+
+
+def _stale_results(
+    request: Request, messages: Sequence[Message], tokens: Sequence[int]
+) -> Iterator[ReplaceText]:
+    """Each stale result cleared, the oldest first."""
+    names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
+    for place in range(History(messages).last_turn()):
+        if not any(isinstance(part, ToolResult) for part in messages[place].parts):
+            continue
+        weight = sum(map(_weight, messages[place].parts))
+        for block, result in _results(request, place):
+            size = tokens[place] * _weight(result) // max(weight, 1)
+            if result.is_error or size < _WORTH_TOKENS or _text(result).startswith(_CLEARED):
+                continue
+            name = result.name or names.get(result.id, "") or "tool"
+            short = f"{_CLEARED}{size:,} tokens of {name} output]"
+            yield ReplaceText(
+                place=Place(Area.MESSAGES, place, block),
+                text=short,
+                reason=f"a stale result of {name}, cleared to make room",
+                saved_tokens=size - len(short) // _CHARS_PER_TOKEN,
+            )
+
+
+def _results(request: Request, place: int) -> Iterator[tuple[int, ToolResult]]:
+    """The results in a message, each with the number of its block."""
+    raw = request.messages[place]
+    alone = replace(request, body=b"{}", tools=(), messages=(raw,))
+    blocks = [block.place.block or 0 for block in wire.blocks(alone) if block.kind in _RESULTS]
+    parts = [part for part in wire.message(request.format, raw).parts if isinstance(part, ToolResult)]
+    if len(blocks) == len(parts):  # where they are not, one of them is of a shape that nobody knows
+        yield from zip(blocks, parts, strict=True)
+
+
+def _text(result: ToolResult) -> str:
+    """What a result says, with what cannot be shown in words named."""
+    return "\n".join(part.text if isinstance(part, Text) else named(part) or "" for part in result.parts)
+
+
+def _weight(part: object) -> int:
+    """How much of a message a part is, in letters."""
+    match part:
+        case Text():
+            return len(part.text)
+        case ToolCall():
+            return len(part.arguments) + len(part.name)
+        case ToolResult():
+            return sum(map(_weight, part.parts))
+        case _:
+            return _PICTURE_CHARS

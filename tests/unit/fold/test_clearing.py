@@ -1,0 +1,215 @@
+"""Long results are cut in the same way each time, stale ones are cleared, and both say what is missing."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from foveate import wire
+from foveate.budget import graphemes
+from foveate.fold.clearing import cleared_results, truncated_results
+from foveate.sandbox import accept
+from foveate.tokens import counter_for, drop_caches
+from foveate.values import Area, Edit, Format, Place, ReplaceText, Request, ToolResult
+from foveate.wire.body import compact, value
+from tests.unit.fold.talks import Body, chats, claude_loops
+
+COUNTER = counter_for("gpt-4.1")
+LIMIT = 100
+limited = settings(max_examples=60)
+MISSING = re.compile(r"\[\.\.\. ([\d,]+) tokens left out \.\.\.\]")
+
+
+def claude(*results: Body, question: str = "Then?", model: str = "claude-sonnet-4-5") -> Request:
+    """A turn with some results, and perhaps another question."""
+    calls = [{"type": "tool_use", "id": r["tool_use_id"], "name": "read_file", "input": {}} for r in results]
+    messages: list[Body] = [
+        {"role": "user", "content": "Read."},
+        {"role": "assistant", "content": calls},
+        {"role": "user", "content": list(results)},
+    ]
+    if question:
+        messages += [{"role": "assistant", "content": "So."}, {"role": "user", "content": question}]
+    return wire.read({"model": model, "max_tokens": 10, "system": "S", "messages": messages})
+
+
+def result(given: str, content: Any, **more: Any) -> Body:
+    return {"type": "tool_result", "tool_use_id": given, "content": content, **more}
+
+
+def written(request: Request, edits: Sequence[Edit]) -> Request:
+    return wire.read(wire.write(request, edits), request.format)
+
+
+def results_of(request: Request) -> list[str]:
+    parts = [part for raw in request.messages for part in wire.message(request.format, raw).parts]
+    found = [part for part in parts if isinstance(part, ToolResult)]
+    return ["".join(getattr(inner, "text", "?") for inner in part.parts) for part in found]
+
+
+def clear(request: Request, *, each: int = 1000, need: int = 10**9) -> tuple[ReplaceText, ...]:
+    messages = [wire.message(request.format, raw) for raw in request.messages]
+    return cleared_results(request, messages, [each] * len(messages), need_tokens=need)
+
+
+LINES = "\n".join(f"line {number} of the file" for number in range(500))
+
+
+def test_a_long_result_keeps_its_head_and_its_tail_and_names_what_is_missing() -> None:
+    request = claude(result("a", LINES), result("b", "short"))
+    edits = truncated_results(request, COUNTER, limit_tokens=LIMIT)
+    (edit,) = edits
+    assert edit.place == Place(Area.MESSAGES, 2, 0)
+    short, other = results_of(written(request, edits))
+    assert other == "short"
+    assert short.startswith("line 0 of the file\n")
+    assert short.endswith("\nline 499 of the file")
+    missing = MISSING.search(short)
+    assert missing is not None
+    before, after = COUNTER.text(LINES).tokens, COUNTER.text(short).tokens
+    assert after <= LIMIT
+    assert edit.saved_tokens == before - after
+    assert abs(int(missing[1].replace(",", "")) - (before - after)) < 30
+
+
+def test_a_result_within_the_limit_is_sent_as_it_came() -> None:
+    request = claude(result("a", LINES))
+    assert truncated_results(request, COUNTER, limit_tokens=COUNTER.text(LINES).tokens) == ()
+
+
+def test_the_same_is_cut_from_a_result_each_time_it_is_sent_also_after_a_restart() -> None:
+    first = truncated_results(claude(result("a", LINES)), COUNTER, limit_tokens=LIMIT)
+    drop_caches()
+    longer = claude(result("a", LINES), question="Another question, later.")
+    again = truncated_results(longer, counter_for("gpt-4.1"), limit_tokens=LIMIT, first_sent={2: LIMIT})
+    assert again == first
+
+
+def test_what_was_sent_before_is_sent_again_as_it_was_whatever_the_limit_is_now() -> None:
+    request = claude(result("a", LINES))
+    assert truncated_results(request, COUNTER, limit_tokens=LIMIT, first_sent={2: None}) == ()
+    at_first = truncated_results(request, COUNTER, limit_tokens=LIMIT)
+    assert truncated_results(request, COUNTER, limit_tokens=50, first_sent={2: LIMIT}) == at_first
+    assert truncated_results(request, COUNTER, limit_tokens=10**6, first_sent={2: LIMIT}) == at_first
+
+
+def test_messages_that_are_folded_are_not_looked_at() -> None:
+    assert truncated_results(claude(result("a", LINES)), COUNTER, limit_tokens=LIMIT, start=3) == ()
+
+
+def test_an_error_that_is_cut_is_still_one() -> None:
+    request = claude(result("a", LINES, is_error=True))
+    sent = written(request, truncated_results(request, COUNTER, limit_tokens=LIMIT))
+    assert value(sent.messages[2])["content"][0]["is_error"] is True
+
+
+def test_a_picture_beside_a_text_that_is_cut_is_named() -> None:
+    image = {"type": "image", "source": {"type": "url", "url": "https://a/b.png"}}
+    request = claude(result("a", [{"type": "text", "text": LINES}, image]))
+    (short,) = results_of(written(request, truncated_results(request, COUNTER, limit_tokens=LIMIT)))
+    assert short.endswith("[image: url]")
+
+
+def test_where_nothing_fits_only_the_number_of_what_is_missing_is_left() -> None:
+    (edit,) = truncated_results(claude(result("a", LINES)), COUNTER, limit_tokens=5)
+    assert MISSING.fullmatch(edit.text)
+
+
+OTHERS: dict[Format, Body] = {
+    Format.CHAT: {"messages": [{"role": "tool", "tool_call_id": "a", "content": LINES}]},
+    Format.RESPONSES: {"input": [{"type": "function_call_output", "call_id": "a", "output": LINES}]},
+    Format.GEMINI: {
+        "contents": [
+            {
+                "role": "user",
+                "parts": [
+                    {"text": "x", "thoughtSignature": "s"},
+                    {"functionResponse": {"name": "f", "response": {"a": LINES}}},
+                ],
+            }
+        ]
+    },
+    Format.BEDROCK: {
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"cachePoint": {"type": "default"}},
+                    {"toolResult": {"toolUseId": "a", "content": [{"text": LINES}]}},
+                ],
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("spoken", OTHERS)
+def test_results_are_cut_in_every_format(spoken: Format) -> None:
+    request = wire.read(OTHERS[spoken], spoken)
+    (short,) = results_of(written(request, truncated_results(request, COUNTER, limit_tokens=LIMIT)))
+    assert MISSING.search(short)
+    assert COUNTER.text(short).tokens <= LIMIT + 5  # Gemini's is an object around it
+
+
+_PIECES = st.sampled_from(
+    ("word ", "line\n", "👩‍👩‍👧", "e\u0301", "\U0001f1e9\U0001f1ea", "漢字", "x" * 50, "\r\n", " ")
+)
+
+
+@limited
+@given(st.lists(_PIECES, min_size=100, max_size=400).map("".join), st.integers(30, 200))
+def test_a_cut_result_fits_and_tears_no_character(text: str, limit: int) -> None:
+    request = claude(result("a", text))
+    edits = truncated_results(request, COUNTER, limit_tokens=limit)
+    assert edits == truncated_results(request, COUNTER, limit_tokens=limit)
+    assume(edits)
+    (edit,) = edits
+    assert COUNTER.text(edit.text).upper <= limit
+    head, marker, tail = re.split(r"(\[\.\.\. [\d,]+ tokens left out \.\.\.\])", edit.text, maxsplit=1)
+    assert marker
+    head, tail = head.removesuffix("\n"), tail.removeprefix("\n")
+    assert text.startswith(head)
+    assert text.rstrip().endswith(tail)
+    assert graphemes.floor(text, len(head)) == len(head)
+    at = len(text.rstrip()) - len(tail)
+    assert graphemes.floor(text, at) == at
+
+
+def test_stale_results_are_cleared_and_say_what_they_were() -> None:
+    request = claude(result("a", LINES), result("b", LINES * 3))
+    sent = written(request, clear(request, each=12_300))
+    assert results_of(sent) == [
+        "[cleared: 3,075 tokens of read_file output]",
+        "[cleared: 9,225 tokens of read_file output]",
+    ]
+    assert accept(sent) is None
+
+
+def test_the_oldest_are_cleared_first_and_no_more_than_it_takes() -> None:
+    request = claude(result("a", LINES), result("b", LINES), result("c", LINES))
+    edits = clear(request, each=3000, need=1100)
+    assert [edit.place.block for edit in edits] == [0, 1]
+    assert clear(request, each=3000, need=0) == ()
+
+
+def test_results_of_the_last_turn_errors_and_short_ones_are_not_cleared() -> None:
+    assert clear(claude(result("a", LINES), question="")) == ()
+    assert clear(claude(result("a", LINES, is_error=True))) == ()
+    assert clear(claude(result("a", LINES)), each=50) == ()
+
+
+def test_a_result_that_was_cleared_is_not_cleared_again() -> None:
+    request = claude(result("a", LINES))
+    sent = written(request, clear(request))
+    assert clear(sent) == ()
+
+
+@limited
+@given(st.one_of(claude_loops(), chats()), st.integers(0, 5000))
+def test_whatever_is_cleared_the_provider_takes_what_is_sent(body: Body, need: int) -> None:
+    assume(body["model"] not in ("claude-opus-5-5", "claude-fable-5-1"))  # overflow leaves out their thoughts
+    request = wire.read(compact(body))
+    assert accept(written(request, clear(request, need=need))) is None

@@ -1,0 +1,214 @@
+"""What does not fit is folded, cleared, evicted, refused or passed, in this order and never silently."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate import wire
+from foveate.errors import BadOption
+from foveate.fold.overflow import OnOverflow, OverflowOptions, Plan, Step, lower_end, plan_for
+from foveate.fold.replacing import GO_ON, UNDERSTOOD
+from foveate.sandbox import accept
+from foveate.values import Request, TokenCount
+from foveate.wire.body import compact, value
+from tests.claude_bodies import claude_bodies
+from tests.unit.fold.talks import Body, claude_turn, requests, think
+
+limited = settings(max_examples=120)
+
+FOLDS = OverflowOptions(compaction=True)
+PLAIN = OverflowOptions(compaction=False)
+MAKES_ROOM = OverflowOptions(compaction=False, on_overflow=OnOverflow.MAKE_ROOM)
+PASSES = OverflowOptions(compaction=False, on_overflow=OnOverflow.PASS)
+
+
+def exact(tokens: int) -> TokenCount:
+    return TokenCount(tokens, True, tokens)
+
+
+def estimate(tokens: int, upper: int) -> TokenCount:
+    return TokenCount(tokens, False, upper)
+
+
+def chat(turns: int, *, steps: int = 1) -> Request:
+    messages: list[Body] = [{"role": "system", "content": "S"}]
+    for turn in range(turns):
+        messages.append({"role": "user", "content": f"Q{turn}"})
+        for step in range(steps):
+            given = f"c{turn}_{step}"
+            call = {"id": given, "type": "function", "function": {"name": "read", "arguments": "{}"}}
+            messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+            messages.append({"role": "tool", "tool_call_id": given, "content": "x" * 50})
+        if turn < turns - 1:
+            messages.append({"role": "assistant", "content": f"A{turn}"})
+    return wire.read({"model": "gpt-4.1", "messages": messages})
+
+
+def planned(
+    request: Request,
+    limit: int,
+    options: OverflowOptions = MAKES_ROOM,
+    *,
+    each: int = 1000,
+    count: TokenCount | None = None,
+    can_fold: bool = False,
+) -> Plan:
+    messages = [wire.message(request.format, raw) for raw in request.messages]
+    return plan_for(
+        request,
+        messages,
+        [each] * len(messages),
+        count or exact(each * len(messages)),
+        limit_tokens=limit,
+        options=options,
+        can_fold=can_fold,
+    )
+
+
+def sent(request: Request, plan: Plan) -> Request:
+    return wire.read(wire.write(request, plan.edits), request.format)
+
+
+def test_what_fits_is_passed_as_it_came() -> None:
+    plan = planned(chat(2), 10**6, FOLDS, can_fold=True)
+    assert (plan.steps, plan.edits) == ((Step.PASS,), ())
+    assert plan.ends_with is Step.PASS
+
+
+def test_what_probably_fits_is_passed_though_it_may_not() -> None:
+    assert planned(chat(2), 1000, count=estimate(990, 1200)).steps == (Step.PASS,)
+
+
+def test_a_fold_comes_first_where_compaction_is_on_and_one_would_reach_farther() -> None:
+    assert planned(chat(3), 5000, FOLDS, can_fold=True).steps == (Step.FOLD,)
+    assert planned(chat(3), 5000, PLAIN, can_fold=True).steps == (Step.REFUSE,)
+
+
+def test_stale_results_are_cleared_before_anything_is_evicted() -> None:
+    request = chat(4)  # 16 messages
+    plan = planned(request, 15_000, FOLDS)
+    assert plan.steps == (Step.CLEAR, Step.PASS)
+    assert plan.tokens_after <= 15_000
+    assert len(sent(request, plan).messages) == len(request.messages)
+
+
+def test_the_oldest_turns_are_evicted_where_clearing_does_not_do() -> None:
+    request = chat(4)
+    plan = planned(request, 8_500)
+    assert plan.steps == (Step.CLEAR, Step.EVICT, Step.PASS)
+    left = sent(request, plan)
+    assert plan.tokens_after <= 8_500
+    words = [value(raw)["content"] for raw in left.messages]
+    assert words[0] == "S"
+    assert words[1] == "[left out: 8 earlier messages, 8,000 tokens]"
+    assert words[2] == UNDERSTOOD
+    assert words[3] == "Q2"
+    assert words[-3:] == ["Q3", None, "x" * 50]
+
+
+def test_steps_of_the_turn_under_way_are_evicted_after_its_question() -> None:
+    request = chat(1, steps=6)
+    left = sent(request, planned(request, 8_000))
+    words = [value(raw)["content"] for raw in left.messages]
+    assert words[:2] == ["S", "Q0"]
+    assert words[2].startswith("[left out: 8 earlier messages")
+    assert words[3] == GO_ON
+    assert accept(left) is None
+
+
+def test_the_same_is_taken_out_of_many_requests_in_a_row() -> None:
+    """The history that is left is the same prefix while a session grows, so that it is read from the cache."""
+    before = chat(1, steps=60)
+    grown = [wire.read(compact(longer_by(before, steps))) for steps in range(2, 7)]
+    prefixes = {sent(one, planned(one, 100_000)).messages[:50] for one in grown}
+    assert len(prefixes) == 1
+
+
+def longer_by(request: Request, steps: int) -> Body:
+    body: Body = value(request.body)
+    more: list[Body] = value(chat(1, steps=100).body)["messages"][2 : 2 + 2 * steps]
+    renamed = compact(more).replace(b'"c0_', b'"d_')
+    return {**body, "messages": [*body["messages"], *value(renamed)]}
+
+
+def test_what_cannot_be_made_to_fit_is_refused_and_nothing_is_taken_out() -> None:
+    plan = planned(chat(1), 500)
+    assert (plan.steps, plan.edits, plan.tokens_after) == ((Step.REFUSE,), (), 4000)
+    assert "4,000 tokens" in plan.reason
+    assert "500 fit" in plan.reason
+
+
+def test_without_compaction_a_request_is_refused_and_with_pass_it_is_passed() -> None:
+    assert planned(chat(4), 8_000, PLAIN).steps == (Step.REFUSE,)
+    assert planned(chat(4), 8_000, PASSES).steps == (Step.PASS,)
+    assert planned(chat(4), 8_000, PASSES).edits == ()
+
+
+def test_a_refusal_needs_certainty() -> None:
+    assert planned(chat(4), 1000, PLAIN, count=estimate(1100, 1200)).steps == (Step.PASS,)
+    assert planned(chat(4), 1000, PLAIN, count=estimate(1100, 1199)).steps == (Step.REFUSE,)
+    assert planned(chat(4), 1000, PLAIN, count=exact(1001)).steps == (Step.REFUSE,)
+
+
+def test_an_estimate_may_be_as_much_too_high_as_too_low() -> None:
+    assert lower_end(estimate(100, 130)) == 70
+    assert lower_end(estimate(100, 300)) == 0
+    assert lower_end(TokenCount(100, True, 104)) == 100
+
+
+def test_room_is_made_for_the_upper_bound_of_an_estimate() -> None:
+    request = chat(10)
+    sure, unsure = planned(request, 30_000), planned(request, 30_000, count=estimate(40_000, 60_000))
+    assert unsure.tokens_after <= 20_000 < sure.tokens_after
+
+
+def test_one_count_is_needed_for_each_message() -> None:
+    request = chat(1)
+    with pytest.raises(BadOption, match="4 messages"):
+        plan_for(request, [], [], exact(10), limit_tokens=1, options=PLAIN, can_fold=False)
+
+
+def test_thoughts_after_what_is_taken_out_are_left_out_where_a_model_binds_them() -> None:
+    body = claude_turn("claude-opus-5-5", {"type": "adaptive"}, steps=4)
+    body["messages"] += [{"role": "assistant", "content": "So."}, {"role": "user", "content": "Then?"}]
+    think(body, 4)
+    request = wire.read(compact(body))
+    plan = planned(request, 12_500)
+    left = sent(request, plan)
+    assert plan.steps == (Step.CLEAR, Step.PASS)
+    assert accept(left) is None
+    assert b"thinking" in left.messages[1]  # what stands before the first change is as it was
+    assert b'"thinking"' not in b"".join(left.messages[3:])
+
+
+@limited
+@given(st.one_of(requests(), claude_bodies(most_calls=4)), st.integers(1, 12_000), st.booleans())
+def test_whatever_is_taken_out_the_provider_takes_what_is_sent(body: Body, limit: int, sure: bool) -> None:
+    request = wire.read(compact(body))
+    total = 1000 * len(request.messages)
+    plan = planned(request, limit, count=exact(total) if sure else estimate(total, total + total // 5))
+    left = sent(request, plan)
+    assert accept(left) is None
+    if plan.ends_with is Step.PASS and sure:
+        assert plan.tokens_after <= limit
+    if plan.edits:
+        assert plan.tokens_after < plan.tokens_before
+        assert b"[left out: " in left.body or b"[cleared: " in left.body
+        assert all(edit.reason for edit in plan.edits)
+        # The last word is what the model answers to, and stays as it came.
+        assert left.messages[-1] == request.messages[-1]
+    else:
+        assert left.body == request.body
+
+
+@limited
+@given(requests(), st.integers(1, 12_000), st.integers(0, 20_000), st.integers(0, 5_000))
+def test_what_could_fit_is_never_refused(body: Body, limit: int, tokens: int, spread: int) -> None:
+    request = wire.read(compact(body))
+    count = estimate(tokens, tokens + spread)
+    for options in (PLAIN, MAKES_ROOM, PASSES, FOLDS):
+        plan = planned(request, limit, options, count=count)
+        if plan.ends_with is Step.REFUSE:
+            assert tokens - spread > limit
+            assert options is not PASSES
+            assert not plan.edits
