@@ -1,0 +1,107 @@
+"""What a text mentions, by a few plain patterns: the yardstick of `fold_carry`, apart from what it measures."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from foveate.values import Message, Part, Text, Thinking, ToolCall, ToolResult
+
+
+class Kind(StrEnum):
+    """What is looked for."""
+
+    PATH = "paths"
+    IDENTIFIER = "identifiers"
+    NUMBER = "numbers"
+    CONSTRAINT = "constraints"
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """One thing that was mentioned."""
+
+    kind: Kind
+    text: str
+
+
+_PATH = re.compile(
+    r"(?:(?:https?://|~?/|\.{1,2}/)?(?:[\w.@+-]+/)+[\w.@+-]*\w|~?/[\w.@+-]*\w|\b[\w-]+\.[a-z]{1,5}\b)"
+)
+_EXTENSION = re.compile(
+    r"\.(?:py|js|ts|tsx|jsx|json|md|html?|css|toml|ya?ml|txt|sh|c|h|cpp|go|rs|java|rb|lock|cfg|ini|log|sql|db|csv|"
+    r"xml|svg|png|mjs|php|patch|diff)$"
+)
+_IDENTIFIER = re.compile(
+    r"\b(?:[A-Za-z]\w*_\w+|_\w+|[a-z]+[a-z0-9]*[A-Z]\w*|[A-Z][a-z0-9]+[A-Z]\w*|[A-Z][A-Z0-9]{2,}|[0-9a-f]{7,40}|"
+    r"[A-Za-z]\w+(?=\(\)))\b"
+)
+_NUMBER = re.compile(
+    r"(?<![\w.#/-])#?\$?\d[\d,]*(?:\.\d+)*(?:\s?(?:%|(?:ms|s|px|r?em|x|k|[KMG]i?B|kb|mb|bytes|tokens|lines)\b))?(?!\w|\.\d)"
+)
+# The numbers of lines before the lines of a file that a tool shows: nobody has to know these.
+_GUTTER = re.compile(r"^\s*\d+[\t→|]", re.MULTILINE)
+_CONSTRAINT = re.compile(
+    r"[^.!?\n]*\b(?:never|must|do not|don't|dont|always|only|should not|shouldn't|make sure)\b[^.!?\n]*",
+    re.IGNORECASE,
+)
+
+
+def spoken(message: Message) -> str:
+    """What the user or the model says in a message: texts, thinking and the arguments of calls."""
+    return "\n".join(
+        text for part in message.parts if not isinstance(part, ToolResult) for text in _texts(part)
+    )
+
+
+def returned(message: Message) -> str:
+    """What tools say in it."""
+    return "\n".join(text for part in message.parts if isinstance(part, ToolResult) for text in _texts(part))
+
+
+def _texts(part: Part) -> Iterator[str]:
+    match part:
+        case Text() | Thinking():
+            yield part.text
+        case ToolCall():
+            yield part.name
+            yield part.arguments.replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"')
+        case ToolResult():
+            for inner in part.parts:
+                yield from _texts(inner)
+        case _:
+            return
+
+
+def mentions(text: str) -> set[Mention]:
+    """The paths, identifiers and numbers in a text."""
+    found = set()
+    text = _GUTTER.sub("", text)
+    for match in _PATH.finditer(text):
+        path = match[0].rstrip(".")
+        if path.count("/") > 1 or _EXTENSION.search(path):
+            found.add(Mention(Kind.PATH, path))
+    found |= {Mention(Kind.IDENTIFIER, match[0]) for match in _IDENTIFIER.finditer(text)}
+    for match in _NUMBER.finditer(text):
+        number = match[0].strip(",.")
+        if sum(char.isdigit() for char in number) > 2 or not number.isdigit():
+            found.add(Mention(Kind.NUMBER, number))
+    return found
+
+
+def constraints(message: Message) -> set[Mention]:
+    """What a user tells a model to keep to."""
+    if message.role != "user":
+        return set()
+    return {
+        Mention(Kind.CONSTRAINT, match[0].strip())
+        for match in _CONSTRAINT.finditer(spoken(message))
+        if len(match[0].split()) > 2
+    }
+
+
+def stands(mention: Mention, text: str) -> bool:
+    """Whether a text holds it, and not merely something longer that begins or ends so."""
+    if mention.kind is Kind.CONSTRAINT:
+        return " ".join(mention.text.split()) in " ".join(text.split())
+    return re.search(rf"(?<![\w]){re.escape(mention.text)}(?![\w])", text) is not None

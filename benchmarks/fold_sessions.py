@@ -1,0 +1,96 @@
+"""Recorded sessions of coding agents as plain conversations, each whole from its first message to its last."""
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import BadData
+from benchmarks.session_logs import LoggedBlock, LoggedMessage, LoggedRequest, read_logs
+from foveate import wire
+from foveate.values import Format, Message, Part, Text, Thinking, ToolCall, ToolResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """One session: who recorded it, and all that was said in it."""
+
+    kind: str
+    name: str
+    messages: tuple[Message, ...]
+
+
+def recorded_sessions(folder: Path) -> list[Recorded]:
+    """Every session below `folder`, in a fixed order: Claude Code and pi logs, SWE-agent trajectories.
+
+    Raises:
+        BadData: there are none.
+    """
+    found = [
+        *_logged(sorted(folder.rglob("*.jsonl.gz")) + sorted(folder.rglob("*.jsonl"))),
+        *map(_trajectory, sorted(folder.rglob("*.traj.gz")) + sorted(folder.rglob("*.traj"))),
+    ]
+    if not found:
+        raise BadData(f"no session logs (.jsonl, .traj, also gzipped) below {folder}")
+    return found
+
+
+def _logged(paths: list[Path]) -> Iterator[Recorded]:
+    """A log's conversations. Of one that was compacted on the way, the stretches between are put together."""
+    requests: dict[tuple[str, str], list[LoggedRequest]] = {}
+    for request in read_logs(paths).requests:
+        requests.setdefault((request.log, request.sequence), []).append(request)
+    for (log, sequence), sent in sorted(requests.items()):
+        yield Recorded(kind=sent[0].client.split()[0], name=f"{log}:{sequence[:8]}", messages=_whole(sent))
+
+
+def _whole(requests: list[LoggedRequest]) -> tuple[Message, ...]:
+    """All messages that were ever sent, in order: each request goes on from the last of those before."""
+    whole = list(requests[0].messages)
+    for request in requests[1:]:
+        openings = [message.blocks[0].said for message in request.messages]
+        known = whole[-1].blocks[0].said
+        if known in openings:
+            at = len(openings) - 1 - openings[::-1].index(known)
+            whole[-1:] = request.messages[at:]
+    return tuple(map(_message, whole))
+
+
+def _message(logged: LoggedMessage) -> Message:
+    return Message(role=logged.role, parts=tuple(part for block in logged.blocks for part in _parts(block)))
+
+
+def _parts(block: LoggedBlock) -> list[Part]:
+    said = json.loads(block.said)
+    match block.kind:
+        case "text":
+            return [Text(block.text)]
+        case "thinking":
+            return [Thinking(block.text)]
+        case "tool_use":
+            name = str(said.get("name", ""))
+            return [ToolCall(name=name, arguments=block.text or "{}", format=Format.ANTHROPIC, id=block.call)]
+        case "tool_result":
+            content = said.get("content")
+            texts = [content] if isinstance(content, str) else [
+                str(inner["text"]) for inner in content or () if isinstance(inner, dict) and "text" in inner
+            ]  # fmt: skip
+            return [
+                ToolResult(parts=tuple(map(Text, texts)), id=block.call, is_error=said.get("is_error") is True)
+            ]
+        case _:
+            return []
+
+
+def _trajectory(path: Path) -> Recorded:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        history: list[Mapping[str, Any]] = json.load(file)["history"]
+    fields = ("role", "content", "tool_calls", "tool_call_id")
+    spoken = [
+        wire.message(Format.CHAT, json.dumps({key: line[key] for key in fields if line.get(key)}).encode())
+        for line in history
+        if line["role"] != "system"
+    ]
+    return Recorded(kind="swe-agent", name=path.name, messages=tuple(spoken))

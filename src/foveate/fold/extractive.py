@@ -1,0 +1,282 @@
+"""A summary without any model: what was said, word for word, put in order and kept within a number of tokens.
+
+Constraints and goal come first; then open tasks, where the work stood, files, decisions and errors, each within
+its share; all that is left goes to the names, paths and numbers that later turns are likeliest to need. It is a
+record: what was said stands in it as something said, never as an order.
+"""
+
+import math
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+
+from foveate.fold.deeds import errors_met, files_touched
+from foveate.fold.facts import MODEL_ROLES, Fact, FactKind, Voice, facts_of, said_in
+from foveate.fold.ranking import ALWAYS, Ranked, rank
+from foveate.fold.words import telling_words
+from foveate.values import Message, Text
+
+# Of what is folded; a span so short that little would be left of it may keep more, but never half of itself.
+_SHARE = 0.10
+_FLOOR_TOKENS = 256
+
+_SENTENCES = frozenset((FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISION, FactKind.ERROR))
+# A sentence is told again where so many of its words stand in one line.
+_TOLD_AGAIN = 0.8
+_LINE_TOKENS = 1  # for the end of a line, and for what changes where two texts meet
+
+Count = Callable[[str], int]
+
+
+class _Section(StrEnum):
+    """The sections of a summary, in their order, by their headings."""
+
+    GOAL = "Goal"
+    CONSTRAINTS = "The user's constraints, as they were said"
+    TASKS = "Open tasks"
+    STATE = "Where it stood"
+    FILES = "Files"
+    DECISIONS = "Decisions and findings"
+    ERRORS = "Errors met"
+    NAMES = "Also mentioned"
+
+
+# How much of the limit a section may take at most, in the order in which they are served.
+_SHARES = {
+    _Section.CONSTRAINTS: 0.50,
+    _Section.GOAL: 0.16,
+    _Section.TASKS: 0.10,
+    _Section.STATE: 0.05,
+    _Section.FILES: 0.15,
+    _Section.DECISIONS: 0.06,
+    _Section.ERRORS: 0.06,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Extract:
+    """A summary, and the facts that were put into it for their own sake."""
+
+    text: str
+    facts: tuple[Fact, ...]
+
+
+def summary_limit(folded_tokens: int) -> int:
+    """How many tokens the summary of a span of so many may have."""
+    return min(folded_tokens // 2, max(int(folded_tokens * _SHARE), _FLOOR_TOKENS))
+
+
+def extract(
+    messages: Sequence[Message], *, limit_tokens: int, count: Count, tail: Sequence[Message] = ()
+) -> Extract:
+    """A summary of `messages` of at most `limit_tokens`, as `count` counts; empty where nothing fits.
+
+    `tail` is what will stand after it: names that can be read there are not said twice.
+    """
+    ranked = rank(facts_of(messages), len(messages))
+    chosen: list[_Entry] = []
+    left = limit_tokens
+    for section, entries in _told(messages, ranked):
+        share = min(left, int(limit_tokens * _SHARES[section]))
+        left -= share
+        heading = True
+        for entry in entries:
+            cost = count(entry.text) + _LINE_TOKENS + (count(section) + _LINE_TOKENS if heading else 0)
+            if cost <= share:
+                share -= cost
+                heading = False
+                chosen.append(entry)
+        left += share
+    known = "\n".join(entry.text for entry in chosen)
+    there = {fact.text for fact in facts_of(tail)}
+    names = [one for one in ranked if one.fact.kind not in _SENTENCES and one.fact.text not in there]
+    chosen += [
+        _Entry(_Section.NAMES, fact.text, fact, group="")
+        for fact in carry(known, names, limit_tokens=left - count(_Section.NAMES), count=count)
+    ]
+    return _fitted(chosen, limit_tokens, count)
+
+
+def carry(summary: str, ranked: Sequence[Ranked], *, limit_tokens: int, count: Count) -> list[Fact]:
+    """The important facts that `summary` leaves out, as many as a list of `limit_tokens` has room for.
+
+    Constraints and open tasks come first, then what is likeliest to be needed for the tokens that it takes.
+    """
+    known = _Known(summary)
+    left = limit_tokens
+    found = []
+    for fact in sorted_by_worth(ranked):
+        if left < 1:
+            break
+        if _least_tokens(fact.text) <= left and not known.tells(fact):
+            cost = count(f" {fact.text}") + (_LINE_TOKENS if fact.kind in _SENTENCES else 0)
+            if cost <= left:
+                left -= cost
+                known.add(fact.text)
+                found.append(fact)
+    return found
+
+
+def sorted_by_worth(ranked: Sequence[Ranked]) -> list[Fact]:
+    """What must be carried, then the rest by how likely it is to be needed, for about what it costs."""
+    told = [one.fact for one in ranked if one.fact.kind in ALWAYS]
+    rest = [one for one in ranked if one.fact.kind not in _SENTENCES]
+    return told + [one.fact for one in sorted(rest, key=_worth, reverse=True)]
+
+
+def _worth(one: Ranked) -> float:
+    # By the root: a long path is worth more than its tokens say, as it is the harder to guess.
+    return one.chance / math.sqrt(1 + len(one.fact.text) / 4)
+
+
+def _least_tokens(text: str) -> int:
+    """Fewer tokens than this a text never has, or hardly ever; so most that do not fit need no counting."""
+    return len(text) // 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A line of a section, or a name in a line of its `group`; and the fact that it is, if it is one."""
+
+    section: _Section
+    text: str
+    fact: Fact | None = None
+    group: str | None = None
+
+
+def _told(messages: Sequence[Message], ranked: Sequence[Ranked]) -> Iterator[tuple[_Section, list[_Entry]]]:
+    """What each section would like to say, the most important first; in the order in which they are served."""
+    sentences = {kind: [one.fact for one in ranked if one.fact.kind is kind] for kind in _SENTENCES}
+    for kind, section in _SENTENCE_SECTIONS.items():
+        latest = sorted(sentences[kind], key=lambda fact: (-fact.last, fact.first))
+        if kind is FactKind.CONSTRAINT:
+            latest = [fact for fact in latest if fact.said_by(Voice.USER)]
+        yield section, [_Entry(section, f"- {_one_line(fact.text)}", fact) for fact in latest]
+        if kind is FactKind.CONSTRAINT:
+            yield _Section.GOAL, [_Entry(_Section.GOAL, line) for line in _goal(messages)]
+        if kind is FactKind.TASK:
+            yield _Section.STATE, [_Entry(_Section.STATE, line) for line in _state(messages)]
+            yield (
+                _Section.FILES,
+                [_Entry(_Section.FILES, file.path, group=file.deed) for file in files_touched(messages)],
+            )
+    yield (
+        _Section.ERRORS,
+        [
+            _Entry(_Section.ERRORS, f"- {error.text}{' (later it went well)' if error.gone else ''}")
+            for error in errors_met(messages)
+        ],
+    )
+
+
+_SENTENCE_SECTIONS = {
+    FactKind.CONSTRAINT: _Section.CONSTRAINTS,
+    FactKind.TASK: _Section.TASKS,
+    FactKind.DECISION: _Section.DECISIONS,
+}
+_GOAL_CHARS = 300
+_STATE_CHARS = 200
+
+
+def _goal(messages: Sequence[Message]) -> list[str]:
+    """What the user asked for first, and last; not single words, where there is more."""
+    said = (pair for message in messages for pair in said_in(message))
+    asked = [text for voice, text in said if voice is Voice.USER and text.strip()]
+    asked = [text for text in asked if len(text.split(maxsplit=3)) > 3] or asked
+    lines = [f"- asked first: {_clipped(text, _GOAL_CHARS)}" for text in asked[:1]]
+    return lines + [f"- asked last: {_clipped(text, _GOAL_CHARS)}" for text in asked[1:][-1:]]
+
+
+def _state(messages: Sequence[Message]) -> list[str]:
+    """What the model said last."""
+    said = (
+        part.text
+        for message in reversed(messages)
+        for part in reversed(message.parts)
+        if isinstance(part, Text) and message.role in MODEL_ROLES and part.text.strip()
+    )
+    return [f"- the model said last: {_clipped(text, _STATE_CHARS)}" for text in list(islice(said, 1))]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _clipped(text: str, chars: int) -> str:
+    """The beginning of a text, on one line, up to a space."""
+    line = " ".join(text[: chars * 4].split())
+    return line if len(line) <= chars else f"{line[:chars].rpartition(' ')[0] or line[:chars]} …"
+
+
+class _Known:
+    """What a text tells, and what is added to it."""
+
+    def __init__(self, text: str) -> None:
+        plain = unicodedata.normalize("NFKC", text)
+        self._text = f" {_one_line(plain)} "
+        self._lines = [set(_words(line)) for line in plain.splitlines()]
+
+    def add(self, text: str) -> None:
+        """Tell this too."""
+        self._text += f"{_one_line(text)} "
+
+    def tells(self, fact: Fact) -> bool:
+        """Whether a fact stands there: a name as it is, a sentence perhaps in other words."""
+        wanted = _one_line(unicodedata.normalize("NFKC", fact.text))
+        if _stands(wanted, self._text):
+            return True
+        if fact.kind not in _SENTENCES:
+            return False
+        words, telling = set(_words(wanted)), set(_words(telling_words(fact.kind, wanted)))
+        # Without its "never", a constraint says the opposite.
+        return any(telling <= line and len(words & line) >= _TOLD_AGAIN * len(words) for line in self._lines)
+
+
+def _stands(wanted: str, text: str) -> bool:
+    """Whether `wanted` stands in `text`, and not only as a piece of a longer word."""
+    at = text.find(wanted)
+    while at >= 0:
+        before, after = text[at - 1 : at], text[at + len(wanted) : at + len(wanted) + 1]
+        if not (_is_inner(before) or _is_inner(after)):
+            return True
+        at = text.find(wanted, at + 1)
+    return False
+
+
+def _is_inner(char: str) -> bool:
+    return char.isalnum() or char == "_"
+
+
+def _words(line: str) -> Iterable[str]:
+    return (word.strip(".,;:!?\"'()`").casefold() for word in line.split())
+
+
+def _fitted(entries: Sequence[_Entry], limit_tokens: int, count: Count) -> Extract:
+    """As many of `entries`, from the first on, as the whole has room for when it is counted as it is sent."""
+    low, high = 0, len(entries)
+    if count(_rendered(entries)) <= limit_tokens:
+        low = high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if count(_rendered(entries[:middle])) <= limit_tokens:
+            low = middle
+        else:
+            high = middle - 1
+    kept = entries[:low]
+    return Extract(_rendered(kept), tuple(entry.fact for entry in kept if entry.fact is not None))
+
+
+def _rendered(entries: Sequence[_Entry]) -> str:
+    lines: list[str] = []
+    for section in _Section:
+        told = [entry for entry in entries if entry.section is section]
+        if not told:
+            continue
+        lines.append(section.value)
+        lines += [entry.text for entry in told if entry.group is None]
+        for group in dict.fromkeys(entry.group for entry in told if entry.group is not None):
+            names = " ".join(entry.text for entry in told if entry.group == group)
+            lines.append(f"- {group}: {names}" if group else names)
+    return "\n".join(lines)

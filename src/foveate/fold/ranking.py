@@ -1,0 +1,74 @@
+"""Which facts matter: those that later turns are likely to mention again, and what the user holds the model to.
+
+How likely that is, is a logistic function of what is known of a fact (`features`). The weights are data
+(`fold/ranking.toml`), fitted on recorded sessions by `benchmarks/fit_ranking.py`.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import exp, log1p
+from pathlib import Path
+
+from foveate.fold.facts import Fact, FactKind, Voice
+
+_TABLE = Path(__file__).with_name("ranking.toml")
+# What is carried whatever its chances are: it says what is to be done, and cannot be looked up anywhere else.
+ALWAYS = (FactKind.CONSTRAINT, FactKind.TASK)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A fact, and how likely it is that later turns mention it."""
+
+    fact: Fact
+    chance: float
+
+
+def rank(facts: Sequence[Fact], messages: int) -> list[Ranked]:
+    """`facts` of a span of so many messages: constraints and open tasks, then the likeliest to come back."""
+    ranked = [Ranked(fact, chance(fact, messages)) for fact in facts]
+    return sorted(ranked, key=lambda one: (_order(one.fact), -one.chance, -one.fact.last, one.fact.text))
+
+
+def _order(fact: Fact) -> int:
+    return ALWAYS.index(fact.kind) if fact.kind in ALWAYS else len(ALWAYS)
+
+
+def chance(fact: Fact, messages: int) -> float:
+    """How likely it is that a fact from a span of so many messages is mentioned again."""
+    weighed = weights()
+    total = sum(weighed.get(name, 0.0) * value for name, value in features(fact, messages).items())
+    return 1 / (1 + exp(-max(-30.0, min(30.0, total))))
+
+
+def features(fact: Fact, messages: int) -> dict[str, float]:
+    """What is known of a fact, by the names under which `fold/ranking.toml` weighs it."""
+    spoken = sum(fact.said_by(voice) for voice in Voice if voice is not Voice.RESULT)
+    return {
+        "always": 1.0,
+        f"is_{fact.kind.value}": 1.0,
+        "user": log1p(fact.said_by(Voice.USER)),
+        "model": log1p(fact.said_by(Voice.MODEL)),
+        "calls": log1p(fact.said_by(Voice.CALL)),
+        "written": log1p(fact.said_by(Voice.WRITTEN)),
+        "results": log1p(fact.said_by(Voice.RESULT)),
+        "times": log1p(fact.times),
+        "several_voices": float(sum(count > 0 for count in fact.messages) > 1),
+        "only_results": float(not spoken),
+        "age": log1p(messages - 1 - fact.last),
+        "spoken_age": log1p(messages - 1 - fact.last_spoken) if spoken else 0.0,
+        "relative_age": (messages - 1 - fact.last) / messages,
+        "lasting": (fact.last - fact.first) / messages,
+        "long": log1p(len(fact.text)),
+        "short": float(len(fact.text) < 4),
+        "absolute": float(fact.text[:1] in "/~"),
+    }
+
+
+@cache
+def weights() -> dict[str, float]:
+    """How much each feature weighs; one that is not there weighs nothing."""
+    table = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    return dict(table["weights"])

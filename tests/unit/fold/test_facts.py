@@ -1,0 +1,200 @@
+"""The facts of a conversation, found by rules."""
+
+import sys
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.fold.facts import Fact, FactKind, Voice, facts_of, said_in
+from foveate.values import Document, Format, Message, Source, Text, Thinking, ToolCall
+from tests.unit.fold.chatter import call, conversations, model, result, user
+
+
+def texts(messages: Sequence[Message], kind: FactKind) -> list[str]:
+    return [fact.text for fact in facts_of(messages) if fact.kind is kind]
+
+
+def one(messages: Sequence[Message], text: str) -> Fact:
+    (found,) = [fact for fact in facts_of(messages) if fact.text == text]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ("see src/app/main.py, line 3", FactKind.PATH, ["src/app/main.py"]),
+        ("in /etc/hosts and ~/notes/a.md.", FactKind.PATH, ["/etc/hosts", "~/notes/a.md"]),
+        ("File main.py:12: in f", FactKind.PATH, ["main.py"]),
+        (r"at C:\Users\ana\app.exe now", FactKind.PATH, [r"C:\Users\ana\app.exe"]),
+        ("und/oder, 1/2, and/or, km/h", FactKind.PATH, []),
+        ("данные/отчёт.csv", FactKind.PATH, ["данные/отчёт.csv"]),
+        ("https://x.org/a?b=c, then", FactKind.URL, ["https://x.org/a?b=c"]),
+        (
+            "snake_case camelCase Pascal2Case CONSTANT run() plain",
+            FactKind.IDENTIFIER,
+            ["snake_case", "camelCase", "Pascal2Case", "CONSTANT", "run"],
+        ),
+        ("commit 1a2b3c4d, issue #42, ABC-7", FactKind.IDENTIFIER, ["1a2b3c4d", "#42", "ABC-7"]),
+        (
+            "id 123e4567-e89b-12d3-a456-426614174000 --dry-run",
+            FactKind.IDENTIFIER,
+            ["123e4567-e89b-12d3-a456-426614174000", "--dry-run"],
+        ),
+        ("self.sent_bytes[0].maxSize", FactKind.IDENTIFIER, ["sent_bytes", "maxSize"]),
+        ("größeÄnderung", FactKind.IDENTIFIER, ["größeÄnderung"]),
+        ("took 15 ms, 20%, 1,234 rows and 7 apples", FactKind.NUMBER, ["15 ms", "20%", "1,234 rows"]),
+        ("Python 3.11.4 and v2", FactKind.VERSION, ["3.11.4", "v2"]),
+        ('it says "no luck here"', FactKind.QUOTED, ["no luck here"]),
+        ("ask Ana Lopez in Lisbon", FactKind.NAME, ["Ana Lopez", "Lisbon"]),
+        ("Never push to main. Thanks.", FactKind.CONSTRAINT, ["Never push to main."]),
+        ("必须使用中文。谢谢。", FactKind.CONSTRAINT, ["必须使用中文。"]),
+        ("нельзя удалять файлы", FactKind.CONSTRAINT, ["нельзя удалять файлы"]),
+        ("- [ ] write docs\n- [x] write code", FactKind.TASK, ["write docs"]),
+        ("Let's use Redis instead of files.", FactKind.DECISION, ["Let's use Redis instead of files."]),
+    ],
+)
+def test_a_user_s_text_holds(text: str, kind: FactKind, expected: list[str]) -> None:
+    assert texts([user(text)], kind) == expected
+
+
+def test_a_fact_says_who_said_it_how_often_and_when() -> None:
+    messages = [
+        user("look at a/b.py and a/b.py"),
+        model(Thinking("a/b.py is the one"), call("Read", file_path="a/b.py")),
+        result("a/b.py\n" * 3),
+        model("done with load_all"),
+    ]
+
+    found = one(messages, "a/b.py")
+
+    assert (found.first, found.last, found.last_spoken, found.times) == (0, 2, 1, 7)
+    assert [found.said_by(voice) for voice in Voice] == [1, 1, 1, 0, 1]
+
+
+def test_what_a_tool_alone_says_was_never_spoken() -> None:
+    assert one([user("go"), result("x/y/z.py")], "x/y/z.py").last_spoken == -1
+
+
+def test_long_arguments_are_what_was_written_and_short_ones_what_is_worked_with() -> None:
+    writing = call("Write", path="a/b.py", content="def load_all(): pass\n" * 50)
+
+    assert one([model(writing)], "a/b.py").said_by(Voice.CALL) == 1
+    assert one([model(writing)], "load_all").said_by(Voice.WRITTEN) == 1
+
+
+def test_arguments_that_are_no_json_are_read_as_they_are() -> None:
+    broken = ToolCall(name="run", arguments='{"path": "a/b.py', format=Format.CHAT)
+
+    assert one([model(broken)], "a/b.py").said_by(Voice.CALL) == 1
+
+
+def test_an_escaped_line_end_is_no_folder() -> None:
+    assert texts([result(r"first_name\nlast_name")], FactKind.IDENTIFIER) == ["first_name", "last_name"]
+    assert texts([result(r"first_name\nlast_name")], FactKind.PATH) == []
+
+
+def test_the_numbers_of_listed_lines_are_no_facts() -> None:
+    assert texts([result("  101→import os\n  102\tx = 4096")], FactKind.NUMBER) == ["4096"]
+
+
+def test_only_a_user_sets_constraints() -> None:
+    said = "You must never do this."
+
+    assert texts([user(said)], FactKind.CONSTRAINT) == [said]
+    assert texts([model(said), result(said)], FactKind.CONSTRAINT) == []
+
+
+def test_of_a_todo_tool_s_lists_the_last_one_counts_and_of_it_what_is_open() -> None:
+    first = call("TodoWrite", todos=[{"content": "write the code", "status": "in_progress"}])
+    last = call(
+        "TodoWrite",
+        todos=[
+            {"content": "write the code", "status": "completed"},
+            {"content": "ship it", "status": "pending"},
+        ],
+    )
+
+    assert texts([model(first), model(last)], FactKind.TASK) == ["ship it"]
+
+
+def test_an_error_is_told_from_code_that_deals_with_errors() -> None:
+    shown = result(
+        "  12→    raise ValueError('x')\nexcept KeyError as error:\nif failed {\n"
+        "ModuleNotFoundError: No module named 'x'\nnpm error code 2"
+    )
+
+    assert texts([shown], FactKind.ERROR) == ["ModuleNotFoundError: No module named 'x'", "npm error code 2"]
+
+
+def test_the_text_of_a_document_is_read_as_a_tool_s() -> None:
+    document = Document(source=Source.INLINE, media_type="text/plain", text="see load_all")
+
+    assert list(said_in(Message(role="user", parts=(document,)))) == [(Voice.RESULT, "see load_all")]
+
+
+@given(conversations)
+@settings(max_examples=60)
+def test_every_fact_stands_word_for_word_where_it_is_said_to_stand(messages: list[Message]) -> None:
+    for fact in facts_of(messages):
+        for place in (fact.first, fact.last):
+            assert any(fact.text in text for _, text in said_in(messages[place])), fact
+
+
+_PIECES = (
+    "a",
+    "1",
+    "/",
+    "\\",
+    " ",
+    ".",
+    "-",
+    "_",
+    "`",
+    '"',
+    "\n",
+    "#",
+    "A",
+    "必",
+    "must ",
+    "error ",
+    "- [ ] ",
+    "http://",
+)
+
+
+@given(
+    st.lists(st.sampled_from(_PIECES), min_size=1, max_size=3), st.sampled_from(("user", "assistant", "tool"))
+)
+@settings(max_examples=40)
+def test_twice_the_text_is_about_twice_the_work(pieces: list[str], role: str) -> None:
+    """Steps of the interpreter, not seconds; the patterns' own steps are bounded by the test below."""
+    piece = "".join(pieces)
+
+    once, twice = (_steps(Message(role=role, parts=(Text(piece * n),))) for n in (400, 800))
+
+    assert twice <= 2.2 * once + 2000
+
+
+def _steps(message: Message) -> int:
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        facts_of([message])
+    finally:
+        sys.setprofile(before)
+    return steps
+
+
+@pytest.mark.parametrize("piece", [*_PIECES, "a/", "a\\b", "1,", "A a ", "... "])
+@pytest.mark.parametrize("role", ["user", "tool"])
+def test_a_quarter_of_a_megabyte_of_anything_is_no_trouble(piece: str, role: str) -> None:
+    """A pattern whose work grows with the square of its text would take hours here."""
+    facts_of([Message(role=role, parts=(Text(piece * (250_000 // len(piece))),))])
