@@ -15,13 +15,11 @@ from foveate.wire.blocks import automatic_mark_of, blocks_of
 from foveate.wire.body import (
     TOO_DEEP,
     Fields,
-    as_list,
-    as_record,
     as_text,
     compact,
     fields,
+    inner_fields,
     items,
-    record,
     to_bytes,
     value,
 )
@@ -81,6 +79,7 @@ _ANTHROPIC_FIELDS = frozenset(
 )  # fmt: skip
 _ANTHROPIC_BLOCKS = frozenset(("tool_use", "tool_result", "redacted_thinking", "image", "document"))
 _MARK_NAMES = tuple(f'"{name}"'.encode() for name in MEMBERS)
+_LOOKED_AT = 8  # of the first messages and of the last: a long talk in plain strings bears no sign at all
 _CHAT_ROLES = frozenset(("system", "developer", "tool", "function"))
 
 
@@ -145,30 +144,39 @@ def recognise(found: Fields) -> Format:
 
 def _by_content(found: Fields) -> Format:
     """Anthropic, chat and Bedrock all say `messages`: the surest sign that is there decides."""
-    if _is_untyped(value(found.get("system"))):  # Converse names a block by its key, all others by a type
+    system = map(inner_fields, items(found.get("system")))
+    if any(map(_is_untyped, system)):
         return Format.BEDROCK
     if found.keys() & _ANTHROPIC_FIELDS:
         return Format.ANTHROPIC
     if found.keys() & _CHAT_FIELDS:
         return Format.CHAT
-    for entry in map(record, items(found.get("tools"))):
-        if "function" in entry:
+    for tool in map(inner_fields, items(found.get("tools"))):
+        if "function" in tool:
             return Format.CHAT
-        if "input_schema" in entry:
+        if "input_schema" in tool:
             return Format.ANTHROPIC
-    for entry in map(record, items(found["messages"])):
-        if as_text(entry.get("role")) in _CHAT_ROLES or "tool_calls" in entry:
+    messages = items(found["messages"])
+    for message in map(inner_fields, (*messages[:_LOOKED_AT], *messages[_LOOKED_AT:][-_LOOKED_AT:])):
+        if _text(message, "role") in _CHAT_ROLES or "tool_calls" in message:
             return Format.CHAT
-        blocks = as_list(entry.get("content"))
-        if _is_untyped(blocks):
-            return Format.BEDROCK
-        if any(as_text(block.get("type")) in _ANTHROPIC_BLOCKS for block in map(as_record, blocks)):
-            return Format.ANTHROPIC
-    return Format.ANTHROPIC if str(value(found.get("model"))).startswith("claude") else Format.CHAT
+        for block in map(inner_fields, items(message.get("content"))):
+            if _is_untyped(block):
+                return Format.BEDROCK
+            if _text(block, "type") in _ANTHROPIC_BLOCKS:
+                return Format.ANTHROPIC
+    return Format.ANTHROPIC if _text(found, "model").startswith("claude") else Format.CHAT
 
 
-def _is_untyped(blocks: object) -> bool:
-    return any(block and "type" not in block for block in map(as_record, as_list(blocks)))
+def _is_untyped(block: Fields) -> bool:
+    """Whether it is a block of Converse, which names it by its key, where all others say a type."""
+    return bool(block) and "type" not in block
+
+
+def _text(found: Fields, name: str) -> str:
+    """A text among fields that are otherwise not read: what a tool is called with need not be readable."""
+    raw = found.get(name)
+    return as_text(value(raw)) if raw is not None and bytes(raw).startswith(b'"') else ""
 
 
 def unmarked(raw: bytes) -> bytes:

@@ -1,7 +1,6 @@
 """The five formats, each read into the same values."""
 
 import json
-from typing import Any
 
 import pytest
 from anthropic.types import Message as AnthropicMessage
@@ -37,36 +36,6 @@ def messages(request: Request) -> list[Message]:
 
 def tools(request: Request) -> list[Tool]:
     return [wire.tool(request.format, raw) for raw in request.tools]
-
-
-@pytest.mark.parametrize(
-    ("body", "spoken"),
-    [
-        ({"messages": [HI]}, Format.CHAT),
-        ({"messages": []}, Format.CHAT),
-        ({"model": "gpt-4o", "messages": [HI], "max_tokens": 5}, Format.CHAT),
-        ({"model": "claude-sonnet-4-5", "messages": [HI], "max_tokens": 5}, Format.ANTHROPIC),
-        ({"model": "claude-sonnet-4-5", "messages": [HI], "response_format": {}}, Format.CHAT),
-        ({"model": "anthropic/claude-4", "messages": [{"role": "system", "content": "Be"}, HI]}, Format.CHAT),
-        ({"messages": [HI], "system": "Be brief"}, Format.ANTHROPIC),
-        ({"messages": [HI], "system": "Be brief", "n": 1}, Format.ANTHROPIC),
-        ({"messages": [HI], "tools": [{"name": "f", "input_schema": {}}]}, Format.ANTHROPIC),
-        ({"messages": [HI], "tools": [{"type": "function", "function": {"name": "f"}}]}, Format.CHAT),
-        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, Format.ANTHROPIC),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, Format.CHAT),
-        ({"messages": [{"role": "user", "content": [{"text": "Hi"}]}]}, Format.BEDROCK),
-        ({"messages": [HI], "inferenceConfig": {}}, Format.BEDROCK),
-        ({"messages": [HI], "toolConfig": {"tools": []}}, Format.BEDROCK),
-        ({"messages": [HI], "input": "Hi"}, Format.CHAT),
-        ({"input": "Hi"}, Format.RESPONSES),
-        ({"input": [HI], "instructions": "Be brief"}, Format.RESPONSES),
-        ({"contents": []}, Format.GEMINI),
-        ({"contents": [], "toolConfig": {}}, Format.GEMINI),
-        ({"generateContentRequest": {"contents": []}}, Format.GEMINI),
-    ],
-)
-def test_a_format_is_recognised_by_its_marks(body: dict[str, Any], spoken: Format) -> None:
-    assert wire.read(body).format is spoken
 
 
 def test_the_format_that_is_said_is_not_guessed() -> None:
