@@ -1,4 +1,4 @@
-"""What all tests share: loopback only, Hypothesis, recorded data, a real llama.cpp server."""
+"""What all tests share: loopback only, Hypothesis, recorded data, a real llama.cpp server, real databases."""
 
 import atexit
 import os
@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import settings
 
-from tests import loopback
+from tests import databases, loopback
 from tests.llama import CannotServe, LlamaServer, running_llama_server
 
 ROOT = Path(__file__).parents[1]
@@ -58,3 +58,22 @@ def llama_server() -> Iterator[LlamaServer]:
             yield server
     except CannotServe as reason:
         pytest.skip(f"no llama.cpp server: {reason}")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[databases.PostgresServer]:
+    """A real PostgreSQL server, one for all tests of a process."""
+    try:
+        with databases.running_postgres() as server:
+            yield server
+    except databases.CannotServe as reason:
+        pytest.skip(f"no PostgreSQL: {reason}")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new database, of each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store' / 'foveate.sqlite'}"
+    server: databases.PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database()

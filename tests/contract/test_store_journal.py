@@ -1,0 +1,252 @@
+"""The same of both databases: folds, what they folded, and who may fold."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foveate.errors import BadOption
+from foveate.fold.journal import Fold, Journal, Lease, Outcome
+from foveate.store import Store, open_store
+from tests.kept import AGENT, FOLD, FOLDED, fold, hashed, ids
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    async with await open_store(database_url) as opened:
+        yield opened
+
+
+def as_journal(store: Store) -> Journal:
+    """The store is what the room asks for; mypy sees to it."""
+    return store.journal
+
+
+async def test_a_fold_comes_back_as_it_was_recorded_with_every_turn_it_folded(store: Store) -> None:
+    journal = as_journal(store)
+
+    assert await journal.record(FOLD, FOLDED, lease=None)
+
+    assert await journal.fold(FOLD.id) == FOLD
+    assert await journal.folded(FOLD.id) == list(FOLDED)
+    assert await journal.fold("another") is None
+    assert await journal.folded("another") == []
+
+
+def new_name() -> str:
+    """One that no other example has, also where Hypothesis tries the same again: they share a database."""
+    return uuid.uuid4().hex
+
+
+FOLDS = st.builds(
+    Fold,
+    id=st.builds(new_name),
+    agent=st.just(AGENT),
+    session_id=st.just("s"),
+    boundary=st.binary(min_size=32, max_size=32),
+    messages=st.integers(0, 10_000),
+    summary=st.text(st.characters(), max_size=60),  # half characters and NUL too
+    carried=st.lists(st.text(st.characters(), max_size=9), max_size=3).map(tuple),
+    tokens_before=st.integers(0, 2**53),
+    tokens_after=st.integers(0, 2**53),
+    model=st.sampled_from(["", "gpt-5.6", "extractive"]),
+    cost=st.none() | st.decimals(allow_nan=False, allow_infinity=False, places=20),
+    duration_seconds=st.floats(0, 1e6),
+    outcome=st.sampled_from(Outcome),
+    compacted_at=st.floats(0, 4e9),
+    undone_at=st.none() | st.floats(0, 4e9),
+)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(recorded=st.lists(st.tuples(FOLDS, st.lists(st.binary(max_size=20), max_size=4)), max_size=4))
+def test_any_fold_comes_back_to_the_last_digit_and_character(
+    database_url: str, recorded: list[tuple[Fold, list[bytes]]]
+) -> None:
+    async def check() -> None:
+        async with await open_store(database_url) as store:
+            for one, turns in recorded:
+                assert await store.journal.record(one, turns, lease=None)
+            for one, turns in recorded:
+                again = await store.journal.fold(one.id)
+                assert again == one
+                assert str(again.cost) == str(one.cost)
+                assert await store.journal.folded(one.id) == turns
+
+    asyncio.run(check())
+
+
+async def test_a_fold_that_is_recorded_twice_is_there_once_as_it_was_first(store: Store) -> None:
+    assert await store.journal.record(FOLD, FOLDED, lease=None)
+
+    assert await store.journal.record(replace(FOLD, summary="another"), FOLDED[:1], lease=None)
+
+    assert await store.journal.listed() == [FOLD]
+    assert await store.journal.folded(FOLD.id) == list(FOLDED)
+
+
+async def test_folds_in_force_are_those_that_went_well_and_were_not_undone(store: Store) -> None:
+    journal = store.journal
+    for outcome in Outcome:
+        await journal.record(replace(FOLD, id=outcome.value, outcome=outcome), FOLDED, lease=None)
+    await journal.record(fold("undone"), FOLDED, lease=None)
+    await journal.record(fold("elsewhere", boundary=hashed("elsewhere")), FOLDED, lease=None)
+    assert await journal.undo("undone", now=300.0)
+
+    assert ids(await journal.folds(AGENT, [FOLD.boundary])) == ["ok"]
+    assert sorted(ids(await journal.folds(AGENT, [FOLD.boundary, hashed("elsewhere")]))) == ["elsewhere", "ok"]
+    assert await journal.folds("another agent", [FOLD.boundary]) == []
+    assert await journal.folds(AGENT, []) == []
+
+
+async def test_of_folds_in_force_the_longest_comes_first_and_then_the_newest(store: Store) -> None:
+    boundaries = [FOLD.boundary, hashed("later")]
+    await store.journal.record(fold("old", at=1.0), (), lease=None)
+    await store.journal.record(fold("new", at=2.0), (), lease=None)
+    await store.journal.record(
+        replace(fold("long", at=1.5), messages=9, boundary=boundaries[1]), (), lease=None
+    )
+
+    assert ids(await store.journal.folds(AGENT, boundaries)) == ["long", "new", "old"]
+
+
+async def test_a_fold_is_undone_once_and_its_turns_stay(store: Store) -> None:
+    await store.journal.record(FOLD, FOLDED, lease=None)
+
+    undone = await asyncio.gather(*(store.journal.undo(FOLD.id, now=300.0 + n) for n in range(5)))
+
+    assert sorted(undone) == [False] * 4 + [True]
+    kept = await store.journal.fold(FOLD.id)
+    assert kept
+    assert kept == replace(FOLD, undone_at=300.0 + undone.index(True))
+    assert await store.journal.folded(FOLD.id) == list(FOLDED)
+    assert not await store.journal.undo("another", now=300.0)
+
+
+async def test_a_fold_that_failed_cannot_be_undone(store: Store) -> None:
+    await store.journal.record(replace(FOLD, outcome=Outcome.FAILED), (), lease=None)
+
+    assert not await store.journal.undo(FOLD.id, now=300.0)
+
+
+async def test_folds_are_listed_newest_first_by_agent_session_and_time(store: Store) -> None:
+    for number in range(5):
+        await store.journal.record(
+            fold(f"f{number}", at=float(number), session_id="s" if number % 2 else "t"), (), lease=None
+        )
+    await store.journal.record(replace(fold("other", at=9.0), agent="bo"), (), lease=None)
+
+    assert ids(await store.journal.listed()) == ["other", "f4", "f3", "f2", "f1", "f0"]
+    assert ids(await store.journal.listed(agent=AGENT, limit=2)) == ["f4", "f3"]
+    assert ids(await store.journal.listed(agent=AGENT, session_id="s")) == ["f3", "f1"]
+    assert ids(await store.journal.listed(agent=AGENT, before=2.0)) == ["f1", "f0"]
+    assert await store.journal.listed(agent="nobody") == []
+
+
+async def test_a_model_of_an_impossible_name_is_refused_and_nothing_is_kept(store: Store) -> None:
+    with pytest.raises(BadOption, match="model"):
+        await store.journal.record(replace(FOLD, model="gpt\0"), FOLDED, lease=None)
+
+    assert await store.journal.listed() == []
+
+
+async def test_money_is_not_rounded(store: Store) -> None:
+    await store.journal.record(replace(FOLD, cost=Decimal("0.1") + Decimal("0.2")), (), lease=None)
+
+    kept = await store.journal.fold(FOLD.id)
+
+    assert kept
+    assert kept.cost == Decimal("0.3")
+
+
+async def test_of_many_who_ask_at_once_one_may_fold(store: Store) -> None:
+    asked = [store.journal.lease("s", f"h{n}", ttl_seconds=300, now=1000.0) for n in range(20)]
+
+    leases = [lease for lease in await asyncio.gather(*asked) if lease]
+
+    assert [lease.fence for lease in leases] == [1]
+
+
+async def test_the_right_to_fold_one_session_is_none_to_fold_another(store: Store) -> None:
+    lease = await store.journal.lease("t", "me", ttl_seconds=300, now=1000.0)
+    await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
+
+    assert lease
+    assert not await store.journal.record(FOLD, FOLDED, lease=lease)
+    assert await store.journal.fold(FOLD.id) is None
+
+
+@dataclass
+class Right:
+    """What the right to fold one session should be, in the plainest words."""
+
+    holder: str = ""
+    fence: int = 0
+    expires_at: float = 0.0
+    given: list[Lease] = field(default_factory=list)
+
+    def is_of(self, lease: Lease) -> bool:
+        return (self.holder, self.fence) == (lease.holder, lease.fence)
+
+
+WHO = st.sampled_from(["anna", "bert", "carl"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("wait"), st.sampled_from([0.0, 4.0, 10.0, 11.0])),
+        st.tuples(st.just("lease"), WHO),
+        st.tuples(st.sampled_from(["renew", "release", "record"]), st.integers(0, 5)),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_a_late_one_can_neither_release_nor_renew_nor_record(
+    database_url: str, steps: list[tuple[str, object]]
+) -> None:
+    """FOLD 6: whatever comes in whatever order, only the newest lease of a session counts."""
+
+    async def check() -> None:
+        right, now, name = Right(), 1000.0, new_name()
+        async with await open_store(database_url) as store:
+            for number, (step, what) in enumerate(steps):
+                if isinstance(what, float):
+                    now += what
+                elif isinstance(what, str):
+                    free = not right.holder or right.expires_at <= now
+                    lease = await store.journal.lease(name, what, ttl_seconds=10.0, now=now)
+                    assert (lease is not None) == free
+                    if lease:
+                        assert lease == Lease(
+                            session_id=name, holder=what, fence=right.fence + 1, expires_at=now + 10.0
+                        )
+                        right = Right(what, lease.fence, lease.expires_at, [*right.given, lease])
+                elif isinstance(what, int) and right.given:
+                    lease = right.given[what % len(right.given)]
+                    await do_by_lease(store, step, lease, right, now, f"{name} {number}")
+
+    async def do_by_lease(store: Store, step: str, lease: Lease, right: Right, now: float, new: str) -> None:
+        own = right.is_of(lease)
+        match step:
+            case "renew":
+                longer = await store.journal.renew(lease, ttl_seconds=10.0, now=now)
+                assert longer == (replace(lease, expires_at=now + 10.0) if own else None)
+                if own:
+                    right.expires_at = now + 10.0
+            case "release":
+                await store.journal.release(lease)
+                if own:
+                    right.holder = ""
+            case _:
+                kept = await store.journal.record(fold(new, session_id=lease.session_id), FOLDED, lease=lease)
+                assert kept == own
+                assert bool(await store.journal.fold(new)) == own
+                assert bool(await store.journal.folded(new)) == own
+
+    asyncio.run(check())

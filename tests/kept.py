@@ -1,0 +1,71 @@
+"""Sessions, turns and folds to be kept, as short as a test can say them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+
+from blake3 import blake3
+
+from foveate.fold.journal import Fold, Outcome
+from foveate.session.turns import Session, Turn
+
+AGENT = "ana"
+
+
+def hashed(word: object) -> bytes:
+    return blake3(str(word).encode()).digest()
+
+
+def hashes(name: str, first: int, end: int) -> list[bytes]:
+    """The hashes of the messages `first` to `end` of the conversation `name`."""
+    return [hashed((name, position)) for position in range(first, end)]
+
+
+def turns(session_id: str, first: int, end: int) -> list[Turn]:
+    chain = hashes(session_id, first, end)
+    return [Turn(hash=tip, position=first + at, session_id=session_id) for at, tip in enumerate(chain)]
+
+
+def session(id_: str, messages: int, *, seen_at: float = 100.0, parent: Session | None = None) -> Session:
+    return Session(
+        id=id_,
+        agent=AGENT,
+        tip=hashed((id_, messages - 1)),
+        messages=messages,
+        created_at=100.0,
+        seen_at=seen_at,
+        parent_id=parent.id if parent else None,
+        forked_at=parent.tip if parent else None,
+    )
+
+
+FOLD = Fold(
+    id="fold-1",
+    agent=AGENT,
+    session_id="s",
+    boundary=hashed(("s", 3)),
+    messages=4,
+    summary="They looked at src/main.py.",
+    carried=("src/main.py", "port 8790"),
+    tokens_before=9_000,
+    tokens_after=700,
+    model="claude-opus-5-5",
+    cost=Decimal("0.012345678901234567890"),
+    duration_seconds=2.5,
+    outcome=Outcome.OK,
+    compacted_at=200.0,
+)
+FOLDED = (
+    b'{"role": "user", "content": "look"}',
+    b'{"role":"assistant","content":"\\ud83d"}',
+    b"\xff\x00",
+    b"{}",
+)
+
+
+def fold(id_: str, *, session_id: str = "s", boundary: bytes = FOLD.boundary, at: float = 200.0) -> Fold:
+    return replace(FOLD, id=id_, session_id=session_id, boundary=boundary, compacted_at=at)
+
+
+def ids(found: Sequence[Fold]) -> list[str]:
+    return [fold.id for fold in found]
