@@ -10,44 +10,14 @@ from typing import Any
 
 from foveate.sandbox import openai_rules
 from foveate.sandbox.models import model_of
-from foveate.sandbox.openai_rules import (
-    empty_list,
-    missing,
-    parts_of,
-    unknown_parameters,
-    wrong_type,
-    wrong_value,
-)
+from foveate.sandbox.openai_rules import parts_of
+from foveate.sandbox.openai_words import empty_list, unsupported
 from foveate.sandbox.refusals import Refusal
 from foveate.values import Format, Ttl
 from foveate.wire.body import as_list, as_record, as_text
 
-_PARAMETERS = frozenset(
-    ("model", "messages", "audio", "frequency_penalty", "function_call", "functions", "logit_bias",
-     "logprobs", "max_completion_tokens", "max_tokens", "metadata", "modalities", "moderation", "n",
-     "parallel_tool_calls", "prediction", "presence_penalty", "prompt_cache_key", "prompt_cache_options",
-     "prompt_cache_retention", "reasoning_effort", "response_format", "safety_identifier", "seed",
-     "service_tier", "stop", "store", "stream", "stream_options", "temperature", "tool_choice", "tools",
-     "top_logprobs", "top_p", "user", "verbosity", "web_search_options")
-)  # fmt: skip
-_ROLES = ("system", "assistant", "user", "function", "tool", "developer")
-_MESSAGE = frozenset(("role", "content", "name"))
-_FIELDS = {
-    "assistant": _MESSAGE | {"tool_calls", "refusal", "audio", "function_call", "annotations"},
-    "tool": _MESSAGE | {"tool_call_id"},
-}
-_PARTS = {
-    "user": ("text", "image_url", "input_audio", "file"),
-    "assistant": ("text", "refusal"),
-}
-_PART_FIELDS = {
-    "text": frozenset(("type", "text", "prompt_cache_breakpoint")),
-    "refusal": frozenset(("type", "refusal")),
-    "image_url": frozenset(("type", "image_url", "prompt_cache_breakpoint")),
-    "input_audio": frozenset(("type", "input_audio", "prompt_cache_breakpoint")),
-    "file": frozenset(("type", "file", "prompt_cache_breakpoint")),
-}
-_MOST_CHOICES = 128
+# With what an assistant may speak instead of a content.
+_OTHER_WAYS = ("tool_calls", "function_call", "refusal", "audio")
 _TTLS = (Ttl.THIRTY_MINUTES,)  # 12h is for Responses
 
 
@@ -58,16 +28,9 @@ def first_problem(asked: dict[str, Any], *, prompt_tokens: int | None = None) ->
 
 def _problems(asked: dict[str, Any], prompt_tokens: int | None) -> Iterator[Refusal]:
     yield from openai_rules.model_problems(asked)
-    yield from unknown_parameters(asked, _PARAMETERS)
-    messages = asked.get("messages")
-    if messages is None:
-        yield missing("messages")
-    if not isinstance(messages, list):
-        yield wrong_type("messages", "an array of objects", messages)
-        return
-    if not messages:
-        yield empty_list("messages")
-    yield from chain(_shapes(messages), _pairs(messages), _tools(asked), _options(asked))
+    yield from openai_rules.shape_problems(Format.CHAT, asked)
+    messages = asked["messages"]
+    yield from chain(_contents(messages), _pairs(messages), _tools(asked), _options(asked))
     parts = [
         part
         for i, message in enumerate(messages)
@@ -82,74 +45,17 @@ def _problems(asked: dict[str, Any], prompt_tokens: int | None) -> Iterator[Refu
         yield from openai_rules.size_problems(model, prompt_tokens, wanted, "messages")
 
 
-def _shapes(messages: list[Any]) -> Iterator[Refusal]:
+def _contents(messages: list[dict[str, Any]]) -> Iterator[Refusal]:
     for i, message in enumerate(messages):
-        at = f"messages[{i}]"
-        if not isinstance(message, dict):
-            yield wrong_type(at, "an object", message)
-            return
-        role = message.get("role")
-        if role is None:
-            yield missing(f"{at}.role")
-        if role not in _ROLES:
-            yield wrong_value(f"{at}.role", role, _ROLES)
-        yield from unknown_parameters(message, _FIELDS.get(str(role), _MESSAGE), at)
-        yield from _content(i, message)
-        if role == "assistant":
-            yield from _calls(at, message)
-        if role == "tool" and not isinstance(message.get("tool_call_id"), str):
-            yield missing(f"{at}.tool_call_id")
-
-
-def _content(i: int, message: dict[str, Any]) -> Iterator[Refusal]:
-    at, content, role = f"messages[{i}].content", message.get("content"), message["role"]
-    if content is None:
-        speaks_otherwise = any(message.get(way) for way in ("tool_calls", "function_call", "refusal", "audio"))
-        if role != "assistant" or not speaks_otherwise:
+        content, role = message.get("content"), message["role"]
+        speaks_otherwise = role == "assistant" and any(message.get(way) for way in _OTHER_WAYS)
+        if content is None and not speaks_otherwise:
             yield Refusal(
                 message="Invalid value for 'content': expected a string, got null.",
                 param=f"messages.[{i}].content",
             )
-        return
-    if not isinstance(content, (str, list)):
-        yield wrong_type(at, "one of a string or array of objects", content)
-    if content == [] and role != "assistant":
-        yield empty_list(at)
-    for path, _, part in parts_of(at, content, own=False):
-        kind = as_text(part.get("type"))
-        known = _PARTS.get(role, ("text",))
-        if kind not in known:
-            yield wrong_value(f"{path}.type", kind, known)
-            continue
-        yield from unknown_parameters(part, _PART_FIELDS[kind], path)
-        if kind not in part:
-            yield missing(f"{path}.{kind}")
-        if kind == "text" and not isinstance(part.get("text"), str):
-            yield wrong_type(f"{path}.text", "a string", part.get("text"))
-
-
-def _calls(at: str, message: dict[str, Any]) -> Iterator[Refusal]:
-    calls = message.get("tool_calls")
-    if calls is None:
-        return
-    if not isinstance(calls, list):
-        yield wrong_type(f"{at}.tool_calls", "an array of objects", calls)
-        return
-    if not calls:
-        yield empty_list(f"{at}.tool_calls")
-    for j, call in enumerate(calls):
-        where, found = f"{at}.tool_calls[{j}]", as_record(call)
-        if not isinstance(found.get("id"), str):
-            yield missing(f"{where}.id")
-        kind = found.get("type")
-        if kind not in ("function", "custom"):
-            yield wrong_value(f"{where}.type", kind, ("function", "custom"))
-        inner = as_record(found.get(str(kind)))
-        said = "arguments" if kind == "function" else "input"
-        if not isinstance(inner.get("name"), str):
-            yield missing(f"{where}.{kind}.name")
-        if not isinstance(inner.get(said), str):
-            yield wrong_type(f"{where}.{kind}.{said}", "a string", inner.get(said))
+        if content == [] and role != "assistant":
+            yield empty_list(f"messages[{i}].content")
 
 
 def _pairs(messages: list[dict[str, Any]]) -> Iterator[Refusal]:
@@ -197,23 +103,43 @@ def _unanswered(i: int, waiting: dict[str, None]) -> Refusal:
 
 
 def _tools(asked: dict[str, Any]) -> Iterator[Refusal]:
-    tools = asked.get("tools")
-    if tools is not None and not isinstance(tools, list):
-        yield wrong_type("tools", "an array of objects", tools)
-    if tools == []:
-        yield empty_list("tools")
-    names: list[tuple[str, object]] = []
-    for i, tool in enumerate(map(as_record, as_list(tools))):
-        kind = tool.get("type")
-        if kind not in ("function", "custom"):
-            yield wrong_value(f"tools[{i}].type", kind, ("function", "custom"))
-        yield from unknown_parameters(tool, ("type", str(kind)), f"tools[{i}]")
-        names.append((f"tools[{i}].{kind}.name", as_record(tool.get(str(kind))).get("name")))
-    yield from openai_rules.tool_problems(names, asked.get("tool_choice"), bool(tools))
+    tools = [
+        _tool(f"tools[{i}].{tool['type']}", tool[tool["type"]])
+        for i, tool in enumerate(as_list(asked.get("tools")))
+    ]
+    older = [_tool(f"functions[{i}]", function) for i, function in enumerate(as_list(asked.get("functions")))]
+    yield from openai_rules.tool_problems([*tools, *older])
+    names = [tool.name for tool in tools]
+    yield from openai_rules.choice_problems(asked.get("tool_choice"), names, has_tools=bool(tools))
+    if asked.get("parallel_tool_calls") is not None and not tools:
+        yield Refusal(
+            message="Invalid value for 'parallel_tool_calls': 'parallel_tool_calls' is only allowed when "
+            "'tools' are specified.",
+            param="parallel_tool_calls",
+        )
+    if asked.get("function_call") is not None and not older:
+        yield Refusal(
+            message="Invalid value for 'function_call': 'function_call' is only allowed when 'functions' are "
+            "specified.",
+            param="function_call",
+        )
+    wanted = as_record(asked.get("function_call")).get("name")
+    if wanted is not None and wanted not in [function.name for function in older]:
+        yield Refusal(
+            message=f"Invalid value for 'function_call': no function named '{wanted}' was specified in the "
+            "'functions' parameter.",
+            param="function_call",
+        )
+
+
+def _tool(path: str, said: dict[str, Any]) -> openai_rules.Tool:
+    strict = said.get("strict") is True
+    return openai_rules.Tool(path=path, name=said["name"], schema=said.get("parameters"), is_strict=strict)
 
 
 def _options(asked: dict[str, Any]) -> Iterator[Refusal]:
-    yield from openai_rules.flag_problems(asked)
+    model = model_of(Format.CHAT, asked["model"])
+    reasons = model is not None and model.reasons
     if asked.get("stream_options") is not None and not asked.get("stream"):
         yield Refusal(
             message="The 'stream_options' parameter is only allowed when 'stream' is enabled.",
@@ -225,30 +151,26 @@ def _options(asked: dict[str, Any]) -> Iterator[Refusal]:
             param="max_tokens",
             code="invalid_parameter_combination",
         )
-    model = model_of(Format.CHAT, asked["model"])
-    if asked.get("max_tokens") is not None and model is not None and model.reasons:
-        yield Refusal(
-            message="Unsupported parameter: 'max_tokens' is not supported with this model. Use "
-            "'max_completion_tokens' instead.",
-            param="max_tokens",
-            code="unsupported_parameter",
-        )
+    if asked.get("max_tokens") is not None and reasons:
+        yield unsupported("max_tokens", " Use 'max_completion_tokens' instead.")
     for param in ("max_tokens", "max_completion_tokens"):
         yield from openai_rules.output_problems(asked, param, least=1)
-    number = asked.get("n")
-    if number is not None and (not isinstance(number, int) or not 1 <= number <= _MOST_CHOICES):
-        yield wrong_type("n", f"an integer from 1 to {_MOST_CHOICES}", number)
-    stops = asked.get("stop")
-    if not all(isinstance(stop, str) for stop in (stops if isinstance(stops, list) else [stops or ""])):
-        yield wrong_type("stop", "one of a string or array of strings", stops)
-    if isinstance(stops, list) and len(stops) > 4:
+    yield from openai_rules.sampling_problems(Format.CHAT, asked)
+    if asked.get("reasoning_effort") is not None and not reasons:
+        yield Refusal(message="Unrecognized request argument supplied: reasoning_effort")
+    if asked.get("top_logprobs") is not None and not asked.get("logprobs"):
         yield Refusal(
-            message="Invalid 'stop': array too long. Expected an array with maximum length 4, but got an "
-            f"array with length {len(stops)} instead.",
-            param="stop",
-            code="array_above_max_length",
+            message="The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.",
+            param="top_logprobs",
         )
-    if as_record(asked.get("response_format")).get("type") == "json_object":
+    yield from _format(asked)
+
+
+def _format(asked: dict[str, Any]) -> Iterator[Refusal]:
+    wanted = as_record(asked.get("response_format"))
+    if wanted.get("type") == "json_schema":
+        yield from openai_rules.format_problems("response_format.json_schema", wanted["json_schema"])
+    if wanted.get("type") == "json_object":
         said = str([message.get("content") for message in asked["messages"]])
         if "json" not in said.lower():
             yield Refusal(

@@ -18,7 +18,7 @@ class Model:
     """How much a model may answer, and what a conversation with it may end with.
 
     `adds_output`: prompt and answer have to fit in the window together before the model begins. `reasons` says
-    that it thinks before it answers, unasked.
+    that it thinks before it answers, unasked; `samples` that its temperature can be set.
     """
 
     name: str
@@ -26,13 +26,17 @@ class Model:
     takes_prefill: bool
     adds_output: bool
     reasons: bool = False
+    samples: bool = True
 
 
 @lru_cache(_KEPT_MODELS)
 def model_of(spoken: Format, name: str) -> Model | None:
-    """What is known of a model that a format's provider has; None where it has none of that name."""
+    """What is known of a model that a format's provider has; None where it has none of that name.
+
+    A newer version of a family that there is counts as one that it has.
+    """
     provider = _provider(spoken)
-    if not re.fullmatch(provider["names"], name):
+    if not any(re.fullmatch(family, name) for family in provider["families"]):
         return None
     row = next(row for row in provider["model"] if re.match(row["match"], name))
     return Model(name=name, **{word: value for word, value in row.items() if word != "match"})

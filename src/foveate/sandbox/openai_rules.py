@@ -4,17 +4,29 @@ After https://platform.openai.com/docs/api-reference and what its API answered t
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from foveate.budget.windows import window_of
 from foveate.cache.rules import Caching, rules_for
 from foveate.sandbox.models import Model, model_of
+from foveate.sandbox.openai_words import missing, refusal, unknown, unsupported, wrong_type, wrong_value
 from foveate.sandbox.refusals import Refusal
+from foveate.sandbox.shapes import shapes_of
 from foveate.values import Format, Ttl
-from foveate.wire.body import as_list, as_record, as_text, kind_of
+from foveate.wire.body import as_list, as_record, as_text
 
-_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+# Schemas may be nested in ten levels of properties, each of which is two steps.
+_DEEPEST_PLACE = 20
+_BAD_PARAMETERS = "invalid_function_parameters"
+
+
+def shape_problems(spoken: Format, asked: dict[str, Any]) -> Iterator[Refusal]:
+    """Fields that are missing, unknown, or not what they should be."""
+    for fault in shapes_of(spoken).faults("request", asked):
+        yield refusal(fault)
 
 
 def model_problems(asked: dict[str, Any]) -> Iterator[Refusal]:
@@ -29,65 +41,26 @@ def model_problems(asked: dict[str, Any]) -> Iterator[Refusal]:
         )
 
 
-def unknown_parameters(asked: dict[str, Any], known: Collection[str], at: str = "") -> Iterator[Refusal]:
-    """Fields that there are not."""
-    for field in asked:
-        if field not in known:
-            yield unknown(f"{at}.{field}" if at else field)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A tool that a model can call: where it stands in the request, and its schema where it has one."""
+
+    path: str
+    name: str
+    schema: dict[str, Any] | None = None
+    is_strict: bool = False
 
 
-def unknown(param: str) -> Refusal:
-    """A parameter that there is not."""
-    return Refusal(message=f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
+def tool_problems(tools: list[Tool]) -> Iterator[Refusal]:
+    """Tools that cannot be called so."""
+    for tool in tools:
+        if not _NAME.fullmatch(tool.name):
+            yield _bad_name(f"{tool.path}.name")
+        yield from _function_schema(tool)
 
 
-def missing(param: str) -> Refusal:
-    """A parameter that has to be there."""
-    return Refusal(
-        message=f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
-    )
-
-
-def wrong_type(param: str, expected: str, found: object) -> Refusal:
-    """A parameter that is something else than it has to be."""
-    return Refusal(
-        message=f"Invalid type for '{param}': expected {expected}, but got {kind_of(found)} instead.",
-        param=param,
-        code="invalid_type",
-    )
-
-
-def wrong_value(param: str, found: object, known: Collection[str]) -> Refusal:
-    """A parameter with another value than it can have."""
-    *others, last = (f"'{value}'" for value in known)
-    values = f"{', '.join(others)}, and {last}" if others else last
-    return Refusal(
-        message=f"Invalid value: '{found}'. Supported values are: {values}.", param=param, code="invalid_value"
-    )
-
-
-def empty_list(param: str) -> Refusal:
-    """A list with nothing in it."""
-    return Refusal(
-        message=f"Invalid '{param}': empty array. Expected an array with minimum length 1, but got an empty "
-        "array instead.",
-        param=param,
-        code="empty_array",
-    )
-
-
-def tool_problems(names: list[tuple[str, object]], choice: object, has_tools: bool) -> Iterator[Refusal]:
-    """Functions (path and name of each) that cannot be called so, and a choice of one that there is not."""
-    for path, name in names:
-        if not isinstance(name, str):
-            yield missing(path)
-        elif not _TOOL_NAME.fullmatch(name):
-            yield Refusal(
-                message=f"Invalid '{path}': string does not match pattern. Expected a string that matches the "
-                "pattern '^[a-zA-Z0-9_-]+$'.",
-                param=path,
-                code="invalid_value",
-            )
+def choice_problems(choice: object, names: list[str], *, has_tools: bool) -> Iterator[Refusal]:
+    """A choice of tools without any, or of one that there is not."""
     if choice is None:
         return
     if not has_tools and choice not in ("none", "auto"):
@@ -96,15 +69,97 @@ def tool_problems(names: list[tuple[str, object]], choice: object, has_tools: bo
             "specified.",
             param="tool_choice",
         )
-    if isinstance(choice, str) and choice not in ("none", "auto", "required"):
-        yield wrong_value("tool_choice", choice, ("none", "auto", "required"))
-    if as_record(choice).get("type") == "function":
-        wanted = as_record(as_record(choice).get("function")).get("name") or as_record(choice).get("name")
-        if wanted not in [name for _, name in names]:
+    kind = as_record(choice).get("type")
+    if kind in ("function", "custom"):
+        wanted = named(as_record(choice))
+        if wanted not in names:
             yield Refusal(
-                message=f"Tool choice 'function' not found in 'tools' parameter: '{wanted}'.",
+                message=f"Tool choice '{kind}' not found in 'tools' parameter: '{wanted}'.",
                 param="tool_choice",
             )
+
+
+def named(tool: dict[str, Any]) -> str:
+    """The name in a tool or a choice of one: beside its type, or one level below."""
+    inner = as_record(tool.get(as_text(tool.get("type"))))
+    return as_text(inner.get("name")) or as_text(tool.get("name"))
+
+
+def format_problems(param: str, format_: dict[str, Any]) -> Iterator[Refusal]:
+    """A JSON schema for the answer that cannot be used as one."""
+    if not _NAME.fullmatch(as_text(format_.get("name"))):
+        yield _bad_name(f"{param}.name")
+    if format_.get("strict") is True:
+        said = f"Invalid schema for response_format '{format_['name']}'"
+        yield from _strict(said, f"{param}.schema", as_record(format_.get("schema")), "invalid_json_schema")
+
+
+def _function_schema(tool: Tool) -> Iterator[Refusal]:
+    if not tool.schema:
+        return
+    said, param = f"Invalid schema for function '{tool.name}'", f"{tool.path}.parameters"
+    kind = tool.schema.get("type")
+    if kind != "object":
+        yield Refusal(
+            message=f"{said}: schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'.",
+            param=param,
+            code=_BAD_PARAMETERS,
+        )
+    if tool.is_strict:
+        yield from _strict(said, param, tool.schema, _BAD_PARAMETERS)
+
+
+def _strict(said: str, param: str, schema: dict[str, Any], code: str) -> Iterator[Refusal]:
+    """Under a strict schema, objects have no other properties, and all that they have are required."""
+    for place, inner in _objects(schema, ()):
+        where = f"{said}: In context={place}"
+        if inner.get("additionalProperties") is not False:
+            yield Refusal(
+                message=f"{where}, 'additionalProperties' is required to be supplied and to be false.",
+                param=param,
+                code=code,
+            )
+        required = as_list(inner.get("required"))
+        for name in as_record(inner.get("properties")):
+            if name not in required:
+                yield Refusal(
+                    message=f"{where}, 'required' is required to be supplied and to be an array including "
+                    f"every key in properties. Missing '{name}'.",
+                    param=param,
+                    code=code,
+                )
+
+
+def _objects(schema: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """The objects that a schema describes, each with its place; what it refers to is left to the provider."""
+    if len(place) > _DEEPEST_PLACE:
+        return
+    found = as_record(schema)
+    if found.get("type") == "object":
+        yield place, found
+    for name, inner in as_record(found.get("properties")).items():
+        yield from _objects(inner, (*place, "properties", name))
+    if "items" in found:
+        yield from _objects(found["items"], (*place, "items"))
+
+
+def _bad_name(param: str) -> Refusal:
+    return Refusal(
+        message=f"Invalid '{param}': string does not match pattern. Expected a string that matches the "
+        "pattern '^[a-zA-Z0-9_-]+$'.",
+        param=param,
+        code="invalid_value",
+    )
+
+
+def sampling_problems(spoken: Format, asked: dict[str, Any]) -> Iterator[Refusal]:
+    """Temperature and the like for a model that takes only the usual ones."""
+    model = model_of(spoken, asked["model"])
+    if model is None or model.samples:
+        return
+    for param in ("temperature", "top_p"):
+        if asked.get(param) not in (None, 1):
+            yield unsupported(param)
 
 
 def mark_problems(
@@ -141,11 +196,7 @@ def _options(asked: dict[str, Any], takes_marks: bool, ttls: tuple[Ttl, ...]) ->
     if options is None:
         return
     if not takes_marks:
-        yield Refusal(
-            message="Unsupported parameter: 'prompt_cache_options' is not supported with this model.",
-            param="prompt_cache_options",
-            code="unsupported_parameter",
-        )
+        yield unsupported("prompt_cache_options")
     if not isinstance(options, dict):
         yield wrong_type("prompt_cache_options", "an object", options)
         return
@@ -161,22 +212,13 @@ def _options(asked: dict[str, Any], takes_marks: bool, ttls: tuple[Ttl, ...]) ->
         )
 
 
-def flag_problems(asked: dict[str, Any]) -> Iterator[Refusal]:
-    """Switches that are neither on nor off."""
-    for param in ("stream", "store", "parallel_tool_calls"):
-        if not isinstance(asked.get(param), (bool, type(None))):
-            yield wrong_type(param, "a boolean", asked[param])
-
-
 def output_problems(asked: dict[str, Any], param: str, *, least: int) -> Iterator[Refusal]:
     """A limit of the answer that is none, or more than the model can say."""
     wanted = asked.get(param)
     model = model_of(Format.CHAT, asked["model"])
     if wanted is None or model is None:
         return
-    if not isinstance(wanted, int) or isinstance(wanted, bool):
-        yield wrong_type(param, "an integer", wanted)
-    elif wanted < least:
+    if wanted < least:
         yield Refusal(
             message=f"Invalid '{param}': integer below minimum value. Expected a value >= {least}, but got "
             f"{wanted} instead.",

@@ -10,29 +10,13 @@ from typing import Any
 
 from foveate.sandbox import openai_rules
 from foveate.sandbox.models import model_of
-from foveate.sandbox.openai_rules import missing, parts_of, unknown_parameters, wrong_type, wrong_value
+from foveate.sandbox.openai_rules import parts_of
+from foveate.sandbox.openai_words import wrong_value
 from foveate.sandbox.refusals import Refusal
 from foveate.values import Format, Ttl
 from foveate.wire.body import as_list, as_record, as_text
 
-_PARAMETERS = frozenset(
-    ("model", "input", "access_programs", "background", "context_management", "conversation", "image",
-     "include", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "moderation",
-     "parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options",
-     "prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "store", "stream",
-     "stream_options", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation",
-     "user")
-)  # fmt: skip
-_ROLES = ("user", "assistant", "system", "developer")
 _CALLS = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
-_ITEMS = (
-    "message", "reasoning", *_CALLS, *_CALLS.values(), "item_reference", "file_search_call", "computer_call",
-    "computer_call_output", "web_search_call", "image_generation_call", "code_interpreter_call",
-    "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output", "apply_patch_call",
-    "apply_patch_call_output", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "mcp_call",
-    "compaction", "tool_search_call", "tool_search_output", "additional_tools", "compaction_trigger",
-    "configuration_update", "program", "program_output",
-)  # fmt: skip
 _INPUT_PARTS = ("input_text", "input_image", "input_file", "input_audio")
 _OUTPUT_PARTS = ("output_text", "refusal")
 _TTLS = (Ttl.THIRTY_MINUTES, Ttl.TWELVE_HOURS)
@@ -48,7 +32,7 @@ def first_problem(asked: dict[str, Any], *, prompt_tokens: int | None = None) ->
 
 def _problems(asked: dict[str, Any], prompt_tokens: int | None) -> Iterator[Refusal]:
     yield from openai_rules.model_problems(asked)
-    yield from unknown_parameters(asked, _PARAMETERS)
+    yield from openai_rules.shape_problems(Format.RESPONSES, asked)
     given = asked.get("input")
     is_continued = any(asked.get(field) is not None for field in (*_STORED, "prompt"))
     if given is None and not is_continued:
@@ -57,8 +41,6 @@ def _problems(asked: dict[str, Any], prompt_tokens: int | None) -> Iterator[Refu
             param="input",
             code="missing_required_parameter",
         )
-    if not isinstance(given, (str, list, type(None))):
-        yield wrong_type("input", "one of a string or array of objects", given)
     if asked.get("previous_response_id") is not None and asked.get("conversation") is not None:
         yield Refusal(
             message="Mutually exclusive parameters: 'previous_response_id' and 'conversation'.",
@@ -67,7 +49,7 @@ def _problems(asked: dict[str, Any], prompt_tokens: int | None) -> Iterator[Refu
         )
     items = as_list(given)
     yield from chain(
-        _shapes(items),
+        _parts(items),
         _pairs(items, asked),
         _thoughts(items),
         _tools(asked),
@@ -81,41 +63,14 @@ def _problems(asked: dict[str, Any], prompt_tokens: int | None) -> Iterator[Refu
         )
 
 
-def _shapes(items: list[Any]) -> Iterator[Refusal]:
+def _parts(items: list[dict[str, Any]]) -> Iterator[Refusal]:
+    """What the model said has other parts than what it was told."""
     for i, item in enumerate(items):
-        at = f"input[{i}]"
-        if not isinstance(item, dict):
-            yield wrong_type(at, "an object", item)
-            return
-        kind = item.get("type", "message")
-        if kind not in _ITEMS:
-            yield wrong_value(f"{at}.type", kind, _ITEMS)
-        if kind == "message":
-            yield from _message(at, item)
-        if kind in (*_CALLS, *_CALLS.values()) and not isinstance(item.get("call_id"), str):
-            yield missing(f"{at}.call_id")
-        if kind == "function_call":
-            for field in ("name", "arguments"):
-                if not isinstance(item.get(field), str):
-                    yield missing(f"{at}.{field}")
-        if kind in _CALLS.values() and not isinstance(item.get("output"), (str, list)):
-            yield missing(f"{at}.output")
-
-
-def _message(at: str, item: dict[str, Any]) -> Iterator[Refusal]:
-    role = item.get("role")
-    if role not in _ROLES:
-        yield wrong_value(f"{at}.role", role, _ROLES)
-    if not isinstance(item.get("content"), (str, list)):
-        yield wrong_type(f"{at}.content", "one of a string or array of objects", item.get("content"))
-    yield from unknown_parameters(item, ("type", "role", "content", "id", "status", "phase"), at)
-    known = _OUTPUT_PARTS if role == "assistant" else _INPUT_PARTS
-    for path, _, part in parts_of(f"{at}.content", item.get("content"), own=False):
-        kind = as_text(part.get("type"))
-        if kind not in known:
-            yield wrong_value(f"{path}.type", kind, known)
-        if part.get("cache_control") is not None:
-            yield openai_rules.unknown(f"{path}.cache_control")
+        if item.get("type", "message") == "message":
+            known = _OUTPUT_PARTS if item["role"] == "assistant" else _INPUT_PARTS
+            for path, _, part in parts_of(f"input[{i}].content", item["content"], own=False):
+                if part["type"] not in known:
+                    yield wrong_value(f"{path}.type", part["type"], known)
 
 
 def _pairs(items: list[dict[str, Any]], asked: dict[str, Any]) -> Iterator[Refusal]:
@@ -164,26 +119,33 @@ def _thoughts(items: list[dict[str, Any]]) -> Iterator[Refusal]:
 
 
 def _tools(asked: dict[str, Any]) -> Iterator[Refusal]:
-    tools = asked.get("tools")
-    if tools is not None and not isinstance(tools, list):
-        yield wrong_type("tools", "an array of objects", tools)
-    names: list[tuple[str, object]] = []
-    for i, tool in enumerate(map(as_record, as_list(tools))):
-        if not isinstance(tool.get("type"), str):
-            yield missing(f"tools[{i}].type")
-        if tool.get("type") == "function":
-            names.append((f"tools[{i}].name", tool.get("name")))
-    yield from openai_rules.tool_problems(names, asked.get("tool_choice"), bool(tools))
+    tools = as_list(asked.get("tools"))
+    called = [
+        openai_rules.Tool(
+            path=f"tools[{i}]",
+            name=tool["name"],
+            schema=tool.get("parameters"),
+            is_strict=tool.get("strict") is True,
+        )
+        for i, tool in enumerate(tools)
+        if tool["type"] in ("function", "custom")
+    ]
+    yield from openai_rules.tool_problems(called)
+    names = [tool.name for tool in called]
+    yield from openai_rules.choice_problems(asked.get("tool_choice"), names, has_tools=bool(tools))
 
 
 def _options(asked: dict[str, Any]) -> Iterator[Refusal]:
-    yield from openai_rules.flag_problems(asked)
     yield from openai_rules.output_problems(asked, "max_output_tokens", least=_LEAST_OUTPUT_TOKENS)
+    yield from openai_rules.sampling_problems(Format.RESPONSES, asked)
     if asked.get("stream_options") is not None and not asked.get("stream"):
         yield Refusal(
             message="The 'stream_options' parameter is only allowed when 'stream' is enabled.",
             param="stream_options",
         )
+    wanted = as_record(as_record(asked.get("text")).get("format"))
+    if wanted.get("type") == "json_schema":
+        yield from openai_rules.format_problems("text.format", wanted)
 
 
 def _marks(asked: dict[str, Any], items: list[dict[str, Any]]) -> Iterator[Refusal]:

@@ -67,7 +67,7 @@ BODIES: dict[str, Json] = {
         "tools": [{"type": "function", "name": "look", "parameters": {"type": "object"}}],
         "reasoning": {"effort": "low"},
         "include": ["reasoning.encrypted_content"],
-        "text": {"format": {"type": "json_schema", "schema": {"type": "object"}}},
+        "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "object"}}},
         "max_output_tokens": 50,
         "stream": False,
     },

@@ -1,0 +1,71 @@
+"""Which models there are: those that the providers' clients know, newer versions of them, and no others."""
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+from anthropic.types.model import Model as AnthropicModel
+from openai.types.shared.all_models import AllModels as OpenAIModel
+
+from foveate.sandbox.models import model_of
+from foveate.values import Format
+
+
+def names(kind: Any) -> Iterator[str]:
+    for inner in get_args(kind):
+        yield from (inner,) if isinstance(inner, str) else names(inner)
+
+
+def test_every_model_that_the_clients_know_is_known() -> None:
+    theirs, ours = set(names(AnthropicModel)), set(names(OpenAIModel))
+
+    assert len(theirs) > 15
+    assert len(ours) > 50
+    assert {name for name in theirs if model_of(Format.ANTHROPIC, name) is None} == set()
+    assert {name for name in ours if model_of(Format.CHAT, name) is None} == set()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["claude-nope-9", "claude-sonet-4-5", "claude-sonnet", "claude-opus-4-5-x", "claude-opus-1", "claude-"],
+)
+def test_anthropic_has_no_model_of_that_name(name: str) -> None:
+    assert model_of(Format.ANTHROPIC, name) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt-banana", "gpt-4oo", "o9", "gpt-5-banana", "gpt-", "o3-", "ft:gpt-banana:a::b"]
+)
+def test_openai_has_no_model_of_that_name(name: str) -> None:
+    assert model_of(Format.CHAT, name) is None
+    assert model_of(Format.RESPONSES, name) is None
+
+
+@pytest.mark.parametrize(
+    ("spoken", "name"),
+    [
+        (Format.ANTHROPIC, "claude-opus-7"),
+        (Format.ANTHROPIC, "claude-haiku-6-2-20270101"),
+        (Format.CHAT, "gpt-8.2-mini"),
+        (Format.CHAT, "ft:gpt-4o-mini-2024-07-18:acme::abc"),
+    ],
+)
+def test_a_newer_version_of_a_known_family_is_taken(spoken: Format, name: str) -> None:
+    assert model_of(spoken, name) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "samples"),
+    [
+        ("o3", False),
+        ("gpt-5", False),
+        ("gpt-5-mini-2025-08-07", False),
+        ("gpt-5.1", True),
+        ("gpt-5-chat-latest", True),
+    ],
+)
+def test_only_some_models_let_their_temperature_be_set(name: str, samples: bool) -> None:
+    model = model_of(Format.CHAT, name)
+
+    assert model is not None
+    assert model.samples is samples
