@@ -6,7 +6,7 @@ what follows is read, rendered and tokenised.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -175,11 +175,21 @@ class RequestCounter:
 
     def extend(self, tally: Tally, *messages: Message) -> Tally:
         """`tally` with more messages; costs what they cost, however long the session is."""
+        return self.add(tally, self.measured(*messages))
+
+    def measured(self, *messages: Message) -> list[Measured]:
+        """What each message comes to by itself."""
+        found: list[Measured] = []
         for start in range(0, len(messages), _MESSAGES_AT_ONCE):
             renderings = [self._rules.message(m) for m in messages[start : start + _MESSAGES_AT_ONCE]]
             # A turn is new, so there is nothing to be remembered of it.
-            for measured in measure(renderings, self._plain_ruler):
-                tally = tally.plus(measured, keeps_thoughts=self._rules.keeps_thoughts)
+            found += measure(renderings, self._plain_ruler)
+        return found
+
+    def add(self, tally: Tally, measured: Iterable[Measured]) -> Tally:
+        """`tally` with messages that are measured already."""
+        for message in measured:
+            tally = tally.plus(message, keeps_thoughts=self._rules.keeps_thoughts)
         return tally
 
     def total(self, request: Request, opening: Opening, tally: Tally) -> TokenCount:

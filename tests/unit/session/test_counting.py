@@ -1,0 +1,210 @@
+"""COUNT-5: what is kept of each turn adds up to a recount from scratch, and nothing is counted twice."""
+
+from collections.abc import Sequence
+from threading import get_ident
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate import wire
+from foveate.session.chain import chain_of
+from foveate.session.counting import TurnCounts, name_of
+from foveate.tokens import RequestCount, RequestCounter, counter_for, drop_caches
+from foveate.tokens.bodies import with_model
+from foveate.tokens.rendering import Length, Yardstick
+from foveate.values import TokenCount
+from tests.claude_bodies import claude_bodies
+from tests.unit.session.in_memory import InMemory
+from tests.unit.tokens.bodies import MODELS, anthropic_bodies, chat_bodies
+
+Body = dict[str, Any]
+
+steps = st.lists(
+    st.tuples(st.integers(0, 8), st.sampled_from(MODELS), st.booleans(), st.booleans()), min_size=1, max_size=6
+)
+
+
+class Listening:
+    """Another ruler, and all texts that it was asked about."""
+
+    def __init__(self, ruler: Yardstick) -> None:
+        self.name, self.exact, self.seam = ruler.name, ruler.exact, ruler.seam
+        self.counts, self.total, self.steps = ruler.counts, ruler.total, ruler.steps
+        self.heard: list[str] = []
+        self.threads: set[int] = set()
+        self._ruler = ruler
+
+    def length(self, text: str) -> Length:
+        return self.lengths([text])[0]
+
+    def lengths(self, texts: Sequence[str]) -> list[Length]:
+        self.heard += texts
+        self.threads |= {get_ident()} if texts else set()
+        return self._ruler.lengths(texts)
+
+
+def fresh(model: str) -> RequestCounter:
+    """A counter that has never seen anything."""
+    known = counter_for(model)
+    return RequestCounter(model=model, backend=known.backend, ruler=known._plain_ruler, rules=known._rules)
+
+
+def listening(model: str) -> tuple[RequestCounter, Listening]:
+    ruler = Listening(counter_for(model)._plain_ruler)
+    counter = RequestCounter(model=model, backend="offline", ruler=ruler, rules=counter_for(model)._rules)
+    name_of(counter)
+    ruler.heard.clear()
+    ruler.threads.clear()
+    return counter, ruler
+
+
+async def counted(counts: TurnCounts, body: Body | bytes, counter: RequestCounter) -> RequestCount:
+    request = with_model(wire.read(body), counter.model)
+    return await counts.count("agent", request, chain_of(request), counter)
+
+
+def recounted(body: Body | bytes, model: str) -> tuple[TokenCount, tuple[str, ...]]:
+    found = fresh(model).request(with_model(wire.read(body), model))
+    return found.total, found.unexplained
+
+
+def run(counts: TurnCounts, body: Body, model: str) -> tuple[TokenCount, tuple[str, ...]]:
+    """What is counted of a body that is short enough to be counted at once."""
+    try:
+        counted(counts, body, counter_for(model)).send(None)
+    except StopIteration as finished:
+        return finished.value.total, finished.value.unexplained
+    raise AssertionError("it waits for something")
+
+
+@given(body=chat_bodies | anthropic_bodies, steps=steps)
+@settings(max_examples=80)
+def test_what_is_kept_adds_up_to_a_recount_from_scratch(
+    body: Body, steps: list[tuple[int, str, bool, bool]]
+) -> None:
+    """Whichever models are asked, whatever was sent before, in this process or in another one."""
+    counts = TurnCounts(InMemory())
+    for length, model, forgets, is_later in steps:
+        if forgets:
+            drop_caches()
+        messages = body["messages"][:length]
+        if is_later and messages and messages[0]["role"] == "system":
+            messages = [{"role": "system", "content": "It is later now"}, *messages[1:]]
+        request = {**body, "messages": messages}
+
+        assert run(counts, request, model) == recounted(request, model)
+
+
+@given(body=claude_bodies(most_turns=3, most_calls=2, marks=True), forgets=st.booleans())
+@settings(max_examples=25)
+async def test_thinking_images_and_parallel_calls_add_up_too(body: Body, forgets: bool) -> None:
+    counts = TurnCounts(InMemory())
+    for length in range(1, len(body["messages"]) + 1):
+        if forgets:
+            drop_caches()
+        part = {**body, "messages": body["messages"][:length]}
+        found = await counted(counts, part, counter_for(body["model"]))
+
+        assert (found.total, found.unexplained) == recounted(part, body["model"])
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+async def test_a_request_of_which_one_turn_is_new_counts_one_turn(forgets: bool) -> None:
+    counts = TurnCounts(InMemory())
+    messages = [{"role": ("user", "assistant")[at % 2], "content": f"This is turn {at}"} for at in range(301)]
+    counter, ruler = listening("gpt-4o")
+    await counted(counts, {"n": 1, "messages": messages[:300]}, counter)
+    ruler.heard.clear()
+    if forgets:  # as in another process
+        drop_caches()
+        counter, ruler = listening("gpt-4o")
+    found = await counted(counts, {"n": 1, "messages": messages}, counter)
+
+    assert [text for text in ruler.heard if "This is turn" in text] == ["This is turn 300"]
+    assert found.total == recounted({"n": 1, "messages": messages}, "gpt-4o")[0]
+
+
+async def test_another_time_in_the_system_message_counts_no_turn_again() -> None:
+    counts = TurnCounts(InMemory())
+    counter, ruler = listening("gpt-4o")
+    turns = [{"role": "user", "content": f"This is turn {at}"} for at in range(20)]
+    for time in ("noon", "evening"):
+        ruler.heard.clear()
+        body = {"n": 1, "messages": [{"role": "system", "content": f"It is {time}"}, *turns]}
+        found = await counted(counts, body, counter)
+
+        assert found.total == recounted(body, "gpt-4o")[0]
+    assert f"It is {time}" in ruler.heard
+    assert not [text for text in ruler.heard if "turn" in text]
+
+
+async def test_a_switch_of_model_and_back_reads_no_stale_count() -> None:
+    counts = TurnCounts(InMemory())
+    body = {"messages": [{"role": "user", "content": "Grüße aus Köln"}]}
+    for model in ("gpt-4o", "claude-sonnet-4-5", "gpt-4", "gpt-4o"):
+        drop_caches()
+        found = await counted(counts, body, counter_for(model))
+
+        assert (found.model, found.total) == (model, recounted(body, model)[0])
+
+
+async def test_a_message_with_its_keys_in_another_order_is_counted_as_it_is() -> None:
+    """It is the same turn of the same session, but not always as many tokens."""
+    store = InMemory()
+    counts = TurnCounts(store)
+    arguments = {"src": [], "def main": {}, "):": 49756}
+    totals = []
+    for written in (arguments, dict(sorted(arguments.items())), arguments):
+        drop_caches()
+        call = {"type": "tool_use", "id": "1", "name": "f", "input": written}
+        body = {"model": "gpt-4o", "messages": [{"role": "assistant", "content": [call]}], "system": "s"}
+        found = await counted(counts, body, counter_for("gpt-4o"))
+        totals.append(found.total)
+
+        assert found.total == recounted(body, "gpt-4o")[0]
+    assert len(store.counted) == 1
+    assert totals[0] == totals[2] != totals[1]
+
+
+def test_counters_that_count_otherwise_keep_their_counts_under_other_names() -> None:
+    usual, older = counter_for("gpt-4o"), counter_for("gpt-4")
+    other_vocabulary, other_rules = (
+        RequestCounter(model="gpt-4o", backend="offline", ruler=ruler, rules=rules)
+        for ruler, rules in (
+            (older._plain_ruler, usual._rules),
+            (usual._plain_ruler, counter_for("qwen3-32b")._rules),
+        )
+    )
+
+    names = {name_of(counter) for counter in (usual, older, other_vocabulary, other_rules)}
+    assert len(names) == 4
+    assert name_of(fresh("gpt-4o")) == name_of(usual)
+
+
+def test_a_name_can_be_kept_whatever_the_model_is_called() -> None:
+    assert name_of(counter_for("gpt-4o\0\udcff")).isprintable()
+
+
+async def test_what_another_version_wrote_down_is_counted_again() -> None:
+    store = InMemory()
+    counts = TurnCounts(store)
+    body = {"messages": [{"role": "user", "content": "Hello!"}]}
+    counter = counter_for("gpt-4o")
+    right = await counted(counts, body, counter)
+    for unreadable in (b"", b"\xc1", b"\x01", b"\x93\x01\x02\x03"):
+        store.counted = dict.fromkeys(store.counted, unreadable)
+        drop_caches()
+
+        assert await counted(counts, body, counter) == right
+
+
+@pytest.mark.parametrize(("times", "is_beside"), [(20, False), (20_000, True)])
+async def test_a_long_message_is_counted_beside_the_event_loop(times: int, is_beside: bool) -> None:
+    body = {"messages": [{"role": "user", "content": "Hello there! " * times}]}
+    counter, ruler = listening("gpt-4o")
+    found = await counted(TurnCounts(InMemory()), body, counter)
+
+    assert found.total == recounted(body, "gpt-4o")[0]
+    assert (get_ident() not in ruler.threads) == is_beside
