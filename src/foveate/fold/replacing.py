@@ -55,17 +55,20 @@ _KEPT_HEADS = 1024
 
 
 def fold_of(chain: Chain, folds: Sequence[Fold]) -> Fold | None:
-    """The fold that reaches farthest into a conversation, and leaves something of it; None where none does."""
-    reaching = [
+    """The fold in force that reaches farthest into a conversation, and leaves something of it; None if none."""
+    in_force = [fold for fold in _of_chain(chain, folds) if fold.undone_at is None]
+    # Of two that reach as far, the later one was made since the first did not do.
+    return max(in_force, key=lambda fold: (fold.messages, fold.compacted_at), default=None)
+
+
+def _of_chain(chain: Chain, folds: Sequence[Fold]) -> list[Fold]:
+    return [
         fold
         for fold in folds
         if fold.outcome is Outcome.OK
-        and fold.undone_at is None
         and 0 < fold.messages < len(chain)
         and chain.hashes[fold.messages - 1] == fold.boundary
     ]
-    # Of two that reach as far, the later one was made since the first did not do.
-    return max(reaching, key=lambda fold: (fold.messages, fold.compacted_at), default=None)
 
 
 def folded_edits(
@@ -76,10 +79,14 @@ def folded_edits(
     `answered_before` is how many messages the chain had when the fold was first applied. What the model thought
     before was not thought after the summary, and on models that bind thinking it is left out; what it thought
     since is kept. Where nobody knows, all is left out.
+
+    Where a fold was undone, the conversation is sent as it came, but for what such a model thought after the
+    summary: that is left out with all thoughts since the boundary.
     """
     fold = fold_of(chain, folds)
     if fold is None:
-        return ()
+        undone = [fold.messages for fold in _of_chain(chain, folds)]
+        return unbound_thoughts(request, changed_from=chain.head + min(undone)) if undone else ()
     cut = chain.head + fold.messages
     tail = [wire.message(request.format, raw) for raw in request.messages[cut:]]
     junction = _head(request, chain.head, fold).before(tail)

@@ -1,9 +1,16 @@
 """Random requests with turns of many steps, calls side by side and thoughts, that their providers take."""
 
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 from hypothesis import strategies as st
 
+from foveate import wire
+from foveate.fold.boundary import History
+from foveate.fold.journal import Fold, Outcome
+from foveate.session.chain import chain_of
+from foveate.values import Request
 from tests.claude_bodies import sealed
 
 Body = dict[str, Any]
@@ -157,3 +164,34 @@ def think(body: Body, number: int) -> None:
         {"role": "assistant", "content": [thought, call]},
         {"role": "user", "content": [result]},
     ]
+
+
+FOLD = Fold(
+    id="f1",
+    agent="ana",
+    session_id="s1",
+    boundary=b"",
+    messages=0,
+    summary="The user wants a parser.",
+    carried=(),
+    tokens_before=900,
+    tokens_after=100,
+    model="m",
+    cost=Decimal(0),
+    duration_seconds=1.0,
+    outcome=Outcome.OK,
+    compacted_at=1.0,
+)
+
+
+def fold_at(request: Request, cut: int, **changes: Any) -> Fold:
+    """A fold of the first `cut` messages of a request."""
+    chain = chain_of(request)
+    position = cut - chain.head
+    return replace(FOLD, boundary=chain.hashes[position - 1], messages=position, **changes)
+
+
+def cuts_of(request: Request) -> list[int]:
+    """All places at which its head could be folded."""
+    history = History([wire.message(request.format, raw) for raw in request.messages])
+    return [cut for cut in history.cuts() if history.folded(cut)]

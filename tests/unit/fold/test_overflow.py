@@ -1,20 +1,23 @@
 """What does not fit is folded, cleared, evicted, refused or passed, in this order and never silently."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.errors import BadOption
+from foveate.fold.clearing import truncated_results
 from foveate.fold.overflow import OnOverflow, OverflowOptions, Plan, Step, lower_end, plan_for
-from foveate.fold.replacing import GO_ON, UNDERSTOOD
+from foveate.fold.replacing import GO_ON, UNDERSTOOD, folded_edits
 from foveate.sandbox import accept
+from foveate.session.chain import chain_of
+from foveate.tokens import counter_for
 from foveate.values import Request, TokenCount
 from foveate.wire.body import compact, value
 from tests.claude_bodies import claude_bodies
-from tests.unit.fold.talks import Body, claude_turn, requests, think
+from tests.unit.fold.talks import Body, claude_turn, cuts_of, fold_at, requests, think
 
-limited = settings(max_examples=120)
+limited = settings(max_examples=80)
 
 FOLDS = OverflowOptions(compaction=True)
 PLAIN = OverflowOptions(compaction=False)
@@ -199,6 +202,24 @@ def test_whatever_is_taken_out_the_provider_takes_what_is_sent(body: Body, limit
         assert left.messages[-1] == request.messages[-1]
     else:
         assert left.body == request.body
+
+
+@limited
+@given(requests(), st.data(), st.integers(1, 12_000))
+def test_a_folded_request_that_still_does_not_fit_has_more_taken_out(
+    body: Body, data: st.DataObject, limit: int
+) -> None:
+    """All that can be done to a request, one after the other: cut a result, fold the head, clear and evict."""
+    came = wire.read(compact(body))
+    cuts = cuts_of(came)
+    assume(cuts)
+    cut = data.draw(st.sampled_from(cuts))
+    folded = folded_edits(came, chain_of(came), [fold_at(came, cut)])
+    shortened = truncated_results(came, counter_for("gpt-4.1"), limit_tokens=30, start=cut)
+    request = wire.read(wire.write(came, (*folded, *shortened)), came.format)
+    assert accept(request) is None
+    plan = planned(request, limit)
+    assert accept(sent(request, plan)) is None
 
 
 @limited

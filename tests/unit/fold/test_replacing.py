@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +10,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.fold.boundary import History
 from foveate.fold.journal import Fold, Outcome
 from foveate.fold.replacing import (
     GO_ON,
@@ -28,43 +26,23 @@ from foveate.session.chain import chain_of
 from foveate.values import Document, Format, Image, Opaque, Request, SetParameter, Source, Text
 from foveate.wire.body import compact, value
 from tests.claude_bodies import claude_bodies, sealed
-from tests.unit.fold.talks import Body, claude_loops, claude_turn, requests, think
-
-limited = settings(max_examples=120)
-
-FOLD = Fold(
-    id="f1",
-    agent="ana",
-    session_id="s1",
-    boundary=b"",
-    messages=0,
-    summary="The user wants a parser.",
-    carried=(),
-    tokens_before=900,
-    tokens_after=100,
-    model="m",
-    cost=Decimal(0),
-    duration_seconds=1.0,
-    outcome=Outcome.OK,
-    compacted_at=1.0,
+from tests.unit.fold.talks import (
+    FOLD,
+    Body,
+    claude_loops,
+    claude_turn,
+    cuts_of,
+    fold_at,
+    requests,
+    think,
 )
 
-
-def fold_at(request: Request, cut: int, **changes: Any) -> Fold:
-    """A fold of the first `cut` messages of a request."""
-    chain = chain_of(request)
-    position = cut - chain.head
-    return replace(FOLD, boundary=chain.hashes[position - 1], messages=position, **changes)
+limited = settings(max_examples=80)
 
 
 def edited(request: Request, *folds: Fold, answered_before: int | None = None) -> Request:
     edits = folded_edits(request, chain_of(request), folds, answered_before=answered_before)
     return wire.read(wire.write(request, edits), request.format)
-
-
-def cuts_of(request: Request) -> list[int]:
-    history = History([wire.message(request.format, raw) for raw in request.messages])
-    return [cut for cut in history.cuts() if history.folded(cut)]
 
 
 def roles(request: Request) -> list[str]:
@@ -279,6 +257,21 @@ def test_what_is_thought_after_the_summary_is_kept_with_each_later_request() -> 
         sent = edited(wire.read(body), fold, answered_before=first)
         assert accept(sent) is None
         assert kinds(sent).count("thinking") == number - 2
+
+
+def test_a_fold_that_is_undone_takes_the_thoughts_with_it_that_were_thought_after_its_summary() -> None:
+    body = claude_turn("claude-opus-5-5", ADAPTIVE, steps=3)
+    fold = fold_at(wire.read(body), 5)
+    as_sent = value(edited(wire.read(body), fold).body)
+    think(as_sent, 3)
+    request = wire.read({**body, "messages": [*body["messages"], *as_sent["messages"][-2:]]})
+    refused = accept(request)
+    assert refused is not None
+    assert "prefix_mismatch" in refused.message
+    sent = edited(request, replace(fold, undone_at=2.0))
+    assert accept(sent) is None
+    assert sent.messages[:5] == request.messages[:5]
+    assert len(sent.messages) == len(request.messages)
 
 
 def tail_without_thoughts(raws: Sequence[bytes]) -> list[Any]:

@@ -1,0 +1,84 @@
+"""Requests that providers billed are still taken when they are folded, or have something taken out."""
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from foveate import wire
+from foveate.errors import MalformedRequest
+from foveate.fold.overflow import OnOverflow, OverflowOptions, plan_for
+from foveate.fold.replacing import folded_edits
+from foveate.sandbox import accept
+from foveate.sandbox.accepting import SPOKEN
+from foveate.session.chain import chain_of
+from foveate.values import Format, Message, Request, TokenCount, ToolCall, ToolResult
+from tests.unit.fold.talks import cuts_of, fold_at
+
+MAKES_ROOM = OverflowOptions(compaction=False, on_overflow=OnOverflow.MAKE_ROOM)
+EACH = 1000
+
+
+def recorded(path: Path) -> Iterator[Request]:
+    """The recorded requests that can be folded somewhere."""
+    with gzip.open(path / "usage_pairs.jsonl.gz") as rows:
+        for row in map(json.loads, rows):
+            try:
+                request = wire.read(row["request"])
+            except MalformedRequest:
+                continue
+            if cuts_of(request):
+                yield request
+
+
+def orphans(messages: Sequence[Message]) -> set[str]:
+    """The calls without a result, and the results without a call, by what they are known by."""
+    balance: Counter[str] = Counter()
+    for part in (part for message in messages for part in message.parts):
+        match part:
+            case ToolCall():
+                balance[part.id or part.name] += 1
+            case ToolResult():
+                balance[part.id or part.name] -= 1
+            case _:
+                pass
+    return {known_by for known_by, left in balance.items() if left}
+
+
+def test_every_fold_of_a_recorded_request_is_taken_and_leaves_its_tail(shared_data: Path) -> None:
+    folded: Counter[Format] = Counter()
+    for request in recorded(shared_data):
+        is_taken = request.format in SPOKEN and accept(request) is None
+        for cut in cuts_of(request):
+            edits = folded_edits(request, chain_of(request), [fold_at(request, cut)])
+            sent = wire.read(wire.write(request, edits), request.format)
+            assert sent.messages[-(len(request.messages) - cut) :] == request.messages[cut:]
+            assert not is_taken or accept(sent) is None
+            folded[request.format] += 1
+    assert len(folded) == len(Format)
+    assert folded.total() > 300
+
+
+def test_whatever_is_taken_out_of_a_recorded_request_no_call_loses_its_result(shared_data: Path) -> None:
+    edited = 0
+    for request in recorded(shared_data):
+        is_taken = request.format in SPOKEN and accept(request) is None
+        messages = [wire.message(request.format, raw) for raw in request.messages]
+        total = EACH * len(messages)
+        for limit_tokens in range(EACH // 2, total, EACH):
+            plan = plan_for(
+                request,
+                messages,
+                [EACH] * len(messages),
+                TokenCount(total, True, total),
+                limit_tokens=limit_tokens,
+                options=MAKES_ROOM,
+                can_fold=False,
+            )
+            sent = wire.read(wire.write(request, plan.edits), request.format)
+            left = [wire.message(request.format, raw) for raw in sent.messages]
+            assert orphans(left) <= orphans(messages)
+            assert not is_taken or accept(sent) is None
+            edited += bool(plan.edits)
+    assert edited > 100
