@@ -1,16 +1,16 @@
 """Random requests with turns of many steps, calls side by side and thoughts, that their providers take."""
 
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.fold.boundary import History
-from foveate.fold.journal import Fold, Outcome
+from foveate.fold.journal import Fold
 from foveate.session.chain import chain_of
 from foveate.values import Request
+from tests import kept
 from tests.claude_bodies import sealed
 
 Body = dict[str, Any]
@@ -166,20 +166,12 @@ def think(body: Body, number: int) -> None:
     ]
 
 
-FOLD = Fold(
-    id="f1",
-    agent="ana",
-    session_id="s1",
-    boundary=b"",
-    messages=0,
+FOLD = replace(
+    kept.FOLD,
     summary="The user wants a parser.",
     carried=(),
     tokens_before=900,
     tokens_after=100,
-    model="m",
-    cost=Decimal(0),
-    duration_seconds=1.0,
-    outcome=Outcome.OK,
     compacted_at=1.0,
 )
 
