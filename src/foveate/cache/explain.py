@@ -193,7 +193,8 @@ class _Case:
     def _other_key(self) -> str:
         was, now = (found.cache_key or "none" for found in (self.previous, self.current))
         name = self.rules.key_parameter
-        return f"`{name}` changed from {was[:40]} to {now[:40]}, so another machine may have served the request"
+        changed = f"`{name}` changed from {was[:40]} to {now[:40]}"
+        return f"{changed}, so another machine may have served the request, one that has nothing of it"
 
     def _also(self, found: Difference) -> tuple[str, ...]:
         also = []
@@ -219,6 +220,9 @@ class _Case:
                 "this model is never shown the reasoning of earlier turns once the user speaks again",
             )
         read = self.read_tokens
+        if found.cause is Cause.CACHE_KEY and self.billed is None:
+            read = 0  # a machine that has nothing reads nothing
+            also = (*also, "where the same machine served it nothing is lost; the bill would tell")
         lost = max(0, self.kept_tokens - read)
         multiple = max(Decimal(0), self._paid_multiple() - Decimal(str(self.rules.read_price)))
         uncached = lost * multiple

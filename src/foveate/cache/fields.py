@@ -16,7 +16,7 @@ _ELLIPSIS = "…"
 # A reader's character; what `budget.graphemes` is exact about, good enough for the ends of an excerpt.
 _GRAPHEME = regex.compile(r"\X")
 _LONGEST_GRAPHEME_CHARS = 32
-_FURTHEST_BACK_CHARS = 4096
+_FURTHEST_BACK_CHARS = 1024
 
 Step = str | int
 
@@ -159,10 +159,11 @@ def _boundary(text: str, at: int) -> int:
     while back > least and not text[back].isascii():  # of a row of flags, each is told by all that stand before
         back -= 1
     last = back
-    for found in _GRAPHEME.finditer(text, back, at + _LONGEST_GRAPHEME_CHARS):
-        if found.start() > at:
+    # Of what is cut out: in a text, a flag would be looked at from the beginning of its row on.
+    for found in _GRAPHEME.finditer(text[back : at + _LONGEST_GRAPHEME_CHARS]):
+        if back + found.start() > at:
             break
-        last = found.start()
+        last = back + found.start()
     return last
 
 

@@ -1,8 +1,8 @@
 """A request as a provider's cache sees it: its blocks with their digests, tokens and marks.
 
 The request is counted once, as it will be billed; a message's tokens are then shared among its blocks by how
-many tokens their own texts are, so that all pieces add up to the whole. What was made of a block is remembered, so
-that a session that grows by a turn counts and reads one turn.
+many tokens their own texts are, so that all pieces add up to the whole. What was made of a block is remembered,
+so that a session that grows by a turn counts and reads one turn.
 """
 
 from collections.abc import Sequence

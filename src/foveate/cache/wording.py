@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import regex
+
 _WEEKDAY = r"(?:(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?)"
 _MONTH = (
     r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?"
@@ -41,9 +43,19 @@ _AROUND_CHARS = 64
 # How much of two texts is compared word by word.
 _COMPARED_CHARS = 64 * 1024
 _SHORTEST_ID_CHARS = 6
+_LONGEST_ID_CHARS = 128
 _SHORTEST_DRAWN_NUMBER = 9
-_LARGEST_COUNTER_STEP = 100
+# A turn is a message or two.
+_LARGEST_COUNTER_STEP = 2
 _LONGEST_COUNTER = 18
+# What is counted by ones and twos is not money, a share or a measure.
+_MEASURED_BEFORE = re.compile(r"[$€£¥₹]\s?$|\b(?:USD|EUR|GBP|CHF|JPY)\s?$")
+_MEASURED_BEHIND = re.compile(
+    r"\s?(?:[%‰°$€£¥₹]|(?:USD|EUR|GBP|CHF|JPY|euros?|dollars?|pounds?|cents?|percent|[KMGT]i?B|bytes|[kcmµn]?[gmsl]"
+    r"|px|pt|em|min|hours?|days?|weeks?|months?|years?|degrees?)\b)"
+)
+# Composing letters takes the square of a run of marks; those of all languages are short (Unicode's own bound).
+_LONG_RUN_OF_MARKS = regex.compile(r"\p{M}{31,}")
 _CAPITAL_INSIDE = re.compile(r"[a-z][A-Z].*[a-z]|[A-Z]{2}[a-z]")
 # What stands in the place of a text that was cut is a line, and what was cut is more than that.
 _PLACEHOLDER_CHARS = 200
@@ -142,24 +154,38 @@ def _rest_of_line(text: str, at: int) -> str:
 
 def _identifier(before: str, after: str, at: int) -> Reworded | None:
     """A number or an id in texts that are the same but for such words."""
-    for word, lead in ((_WORD, _BEFORE_IN_WORD), (_BASE64, _BEFORE_IN_BASE64)):
-        one, other = _word_at(before, at, word, lead), _word_at(after, at, word, lead)
+    for word, inside in ((_WORD, _BEFORE_IN_WORD), (_BASE64, _BEFORE_IN_BASE64)):
+        one, other = _word_at(before, at, word, inside), _word_at(after, at, word, inside)
         if one is None or other is None or one[0] != other[0]:
             continue
         (start, end_before), (_, end_after) = one, other
         was, now = before[start:end_before], after[start:end_after]
         wording = _numbering(was, now) or (Wording.RANDOM_ID if _is_random(was, now) else None)
-        if wording is not None and _is_steady(before[end_before:], after[end_after:]):
+        if wording is None:
+            continue
+        lead, rest = before[max(0, start - _AROUND_CHARS) : start], before[end_before:]
+        is_lone = rest == after[end_after:] and not _is_measured(lead, rest)
+        if wording is Wording.COUNTER and not is_lone:
+            wording = Wording.NUMBER
+        if _is_steady(rest, after[end_after:]):
             return Reworded(wording=wording, start=start, end_before=end_before, end_after=end_after)
     return None
 
 
-def _word_at(text: str, at: int, word: re.Pattern[str], lead: re.Pattern[str]) -> tuple[int, int] | None:
+def _word_at(text: str, at: int, word: re.Pattern[str], inside: re.Pattern[str]) -> tuple[int, int] | None:
+    """The word that holds a place; none where it is longer than an id can be."""
     start = at
-    while start > 0 and at - start < _AROUND_CHARS and lead.match(text, start - 1):
+    while start > 0 and at - start <= _LONGEST_ID_CHARS and inside.match(text, start - 1):
         start -= 1
-    found = word.match(text, start)
-    return None if found is None else (start, found.end())
+    found = word.match(text, start, start + _LONGEST_ID_CHARS + 1)
+    if found is None or found.end() - start > _LONGEST_ID_CHARS:
+        return None
+    return start, found.end()
+
+
+def _is_measured(before: str, behind: str) -> bool:
+    """Whether a number between these has a unit."""
+    return bool(_MEASURED_BEFORE.search(before) or _MEASURED_BEHIND.match(behind))
 
 
 def _numbering(was: str, now: str) -> Wording | None:
@@ -214,7 +240,7 @@ def _is_steady(before: str, after: str) -> bool:
 def _otherwise(before: str, after: str, head: int, tail: int) -> Wording:
     if "".join(before.split()) == "".join(after.split()):
         return Wording.WHITESPACE
-    if unicodedata.normalize("NFC", before) == unicodedata.normalize("NFC", after):
+    if _composed(before) == _composed(after):
         return Wording.UNICODE
     was, now = _parsed(before), _parsed(after)
     if was is not None and was == now:
@@ -222,6 +248,10 @@ def _otherwise(before: str, after: str, head: int, tail: int) -> Wording:
     if len(before) - len(after) >= _LEAST_CUT_CHARS and head + tail >= len(after) - _PLACEHOLDER_CHARS:
         return Wording.SHORTENED
     return Wording.EXTENDED if head == len(before) else Wording.EDITED
+
+
+def _composed(text: str) -> str:
+    return text if _LONG_RUN_OF_MARKS.search(text) else unicodedata.normalize("NFC", text)
 
 
 def _parsed(text: str) -> Any:

@@ -126,6 +126,11 @@ def test_another_cache_key_is_told_where_nothing_else_changed() -> None:
 
     assert found.cause is Cause.CACHE_KEY
     assert "from ana to ben" in found.because
+    assert (found.read_tokens, found.lost_tokens) == (0, found.kept_tokens)
+    assert found.lost_tokens > 0
+    assert "the bill would tell" in found.also[0]
+    read = CacheUsage(read=found.kept_tokens)
+    assert isinstance(verdict(body, next_of(body) | {"prompt_cache_key": "ben"}, billed=read), NoBreak)
 
 
 def test_a_bill_has_the_last_word() -> None:
