@@ -25,15 +25,38 @@ def accept(request: Request, *, prompt_tokens: int | None = None, counting: bool
     asked = decoded(request.format, request.body)
     if isinstance(asked, Refusal):
         return asked
-    match request.format:
+    found = first_problem(request.format, asked, counting=counting)
+    if found is not None or prompt_tokens is None or counting:
+        return found
+    return too_long(request.format, asked, prompt_tokens)
+
+
+def first_problem(spoken: Format, asked: dict[str, Any], *, counting: bool = False) -> Refusal | None:
+    """Why the provider of a format would refuse a body, whatever its size.
+
+    Raises:
+        MalformedRequest: the sandbox does not speak that format.
+    """
+    match spoken:
         case Format.ANTHROPIC:
-            return anthropic_rules.first_problem(asked, prompt_tokens=prompt_tokens, counting=counting)
+            return anthropic_rules.first_problem(asked, counting=counting)
         case Format.CHAT:
-            return chat_rules.first_problem(asked, prompt_tokens=prompt_tokens)
+            return chat_rules.first_problem(asked)
         case Format.RESPONSES:
-            return responses_rules.first_problem(asked, prompt_tokens=prompt_tokens)
+            return responses_rules.first_problem(asked)
         case other:
             raise MalformedRequest(f"the sandbox does not speak {other}")
+
+
+def too_long(spoken: Format, asked: dict[str, Any], prompt_tokens: int) -> Refusal | None:
+    """Why a body with which nothing else is wrong does not fit in its model's window."""
+    match spoken:
+        case Format.ANTHROPIC:
+            return anthropic_rules.too_long(asked, prompt_tokens)
+        case Format.CHAT:
+            return chat_rules.too_long(asked, prompt_tokens)
+        case _:
+            return responses_rules.too_long(asked, prompt_tokens)
 
 
 def decoded(spoken: Format, body: bytes) -> dict[str, Any] | Refusal:

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from blake3 import blake3
@@ -10,18 +11,23 @@ from foveate.cache.prompts import CachedPrompt
 from foveate.cache.rules import Rules
 from foveate.cache.simulate import Cache
 from foveate.values import CacheUsage
+from foveate.wire.body import as_text, compact, value
 
-# Long-lived sandboxes forget the accounts and responses that were used least recently.
+# Long-lived sandboxes forget the accounts that were used least recently, and the oldest responses.
 _KEPT_ACCOUNTS = 256
-_KEPT_RESPONSES = 1024
+_KEPT_BYTES = 256 * 1024 * 1024
+
+
+def owner_of(key: str) -> bytes:
+    """Whose key it is; no more is kept of it."""
+    return blake3(key.encode()).digest()
 
 
 class Account:
-    """One key's cache and stored responses."""
+    """One key's cache."""
 
     def __init__(self) -> None:
         self._cache = Cache()
-        self._responses: OrderedDict[str, tuple[dict[str, Any], ...]] = OrderedDict()
 
     def bill(self, prompt: CachedPrompt, rules: Rules, *, at: float, answers_at: float) -> CacheUsage:
         """What the cache does for a prompt, which is in it afterwards."""
@@ -29,28 +35,59 @@ class Account:
         self._cache = served.cache
         return served.usage
 
-    def store(self, response_id: str, items: Sequence[dict[str, Any]]) -> None:
-        """Keep all items of a conversation up to and with a response."""
-        self._responses[response_id] = tuple(items)
-        while len(self._responses) > _KEPT_RESPONSES:
-            self._responses.popitem(last=False)
-
-    def stored(self, response_id: str) -> tuple[dict[str, Any], ...] | None:
-        """The items up to and with a response, or None where it is not kept."""
-        return self._responses.get(response_id)
-
 
 class Accounts:
-    """The accounts by their keys, of which only digests are kept."""
+    """The accounts by their owners."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[bytes, Account] = OrderedDict()
 
-    def of(self, key: str) -> Account:
-        """The account of a key; every key has one."""
-        digest = blake3(key.encode()).digest()
-        account = self._kept.setdefault(digest, Account())
-        self._kept.move_to_end(digest)
+    def of(self, owner: bytes) -> Account:
+        """The account of an owner; everyone has one."""
+        account = self._kept.setdefault(owner, Account())
+        self._kept.move_to_end(owner)
         while len(self._kept) > _KEPT_ACCOUNTS:
             self._kept.popitem(last=False)
         return account
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    data: bytes
+    item_ids: tuple[str, ...]
+
+
+class Responses:
+    """The conversations up to each response that was stored, all together of no more than `limit_bytes`."""
+
+    def __init__(self, *, limit_bytes: int = _KEPT_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._kept: OrderedDict[tuple[bytes, str], _Stored] = OrderedDict()
+        self._homes: dict[tuple[bytes, str], str] = {}
+
+    def store(self, owner: bytes, response_id: str, items: Sequence[dict[str, Any]]) -> None:
+        """Keep all items of a conversation up to and with a response; the oldest make room."""
+        stored = _Stored(compact(list(items)), tuple(as_text(item["id"]) for item in items if "id" in item))
+        self._kept[owner, response_id] = stored
+        self._homes |= {(owner, item_id): response_id for item_id in stored.item_ids}
+        self._bytes += len(stored.data)
+        while self._bytes > self._limit_bytes:
+            self._forget_oldest()
+
+    def find(self, owner: bytes, response_id: str) -> list[dict[str, Any]] | None:
+        """The items up to and with a response, or None where it is not kept."""
+        stored = self._kept.get((owner, response_id))
+        return None if stored is None else value(stored.data)
+
+    def item(self, owner: bytes, item_id: str) -> dict[str, Any] | None:
+        """An item of a conversation that is kept."""
+        items = self.find(owner, self._homes.get((owner, item_id), "")) or []
+        return next((item for item in items if item.get("id") == item_id), None)
+
+    def _forget_oldest(self) -> None:
+        (owner, response_id), stored = self._kept.popitem(last=False)
+        self._bytes -= len(stored.data)
+        for item_id in stored.item_ids:
+            if self._homes.get((owner, item_id)) == response_id:
+                del self._homes[owner, item_id]

@@ -23,17 +23,15 @@ _LEAST_TOP_P = 0.95  # with thinking
 _SIGNED = ("thinking", "redacted_thinking")
 
 
-def first_problem(
-    asked: dict[str, Any], *, prompt_tokens: int | None = None, counting: bool = False
-) -> Refusal | None:
+def first_problem(asked: dict[str, Any], *, counting: bool = False) -> Refusal | None:
     """Why Anthropic would not take a request, or None where it would.
 
-    `counting` is asked of `count_tokens`, which wants no limit of the answer and has none of its window.
+    `counting` is asked of `count_tokens`, which wants no limit of the answer.
     """
-    return next(_problems(asked, prompt_tokens, counting), None)
+    return next(_problems(asked, counting), None)
 
 
-def _problems(asked: dict[str, Any], prompt_tokens: int | None, counting: bool) -> Iterator[Refusal]:
+def _problems(asked: dict[str, Any], counting: bool) -> Iterator[Refusal]:
     yield from _parameters(asked, counting)
     name = as_text(asked["model"])
     model = model_of(Format.ANTHROPIC, name)
@@ -51,8 +49,6 @@ def _problems(asked: dict[str, Any], prompt_tokens: int | None, counting: bool) 
         anthropic_marks.problems(asked, rules),
         seals.problems(asked, binds=rules.binds_thinking),
     )
-    if prompt_tokens is not None and not counting:
-        yield from _size(asked, model, prompt_tokens)
 
 
 def _parameters(asked: dict[str, Any], counting: bool) -> Iterator[Refusal]:
@@ -167,14 +163,16 @@ def _ending(asked: dict[str, Any], model: Model) -> Iterator[Refusal]:
         yield Refusal(message="Prefilling assistant messages is not supported when `thinking` is enabled.")
 
 
-def _size(asked: dict[str, Any], model: Model, prompt_tokens: int) -> Iterator[Refusal]:
-    window = window_of(model.name)
-    if window is None:
-        return
+def too_long(asked: dict[str, Any], prompt_tokens: int) -> Refusal | None:
+    """Why a prompt, or it and its answer, does not fit in the model's window."""
+    model, window = model_of(Format.ANTHROPIC, asked["model"]), window_of(asked["model"])
+    if model is None or window is None:
+        return None
     if prompt_tokens > window.tokens:
-        yield Refusal(message=f"prompt is too long: {prompt_tokens} tokens > {window.tokens} maximum")
+        return Refusal(message=f"prompt is too long: {prompt_tokens} tokens > {window.tokens} maximum")
     if model.adds_output and prompt_tokens + asked["max_tokens"] > window.tokens:
-        yield Refusal(
+        return Refusal(
             message=f"input length and `max_tokens` exceed context limit: {prompt_tokens} + "
             f"{asked['max_tokens']} > {window.tokens}, decrease input length or `max_tokens` and try again"
         )
+    return None

@@ -21,12 +21,18 @@ _OTHER_WAYS = ("tool_calls", "function_call", "refusal", "audio")
 _TTLS = (Ttl.THIRTY_MINUTES,)  # 12h is for Responses
 
 
-def first_problem(asked: dict[str, Any], *, prompt_tokens: int | None = None) -> Refusal | None:
+def first_problem(asked: dict[str, Any]) -> Refusal | None:
     """Why OpenAI would not take a chat completion, or None where it would."""
-    return next(_problems(asked, prompt_tokens), None)
+    return next(_problems(asked), None)
 
 
-def _problems(asked: dict[str, Any], prompt_tokens: int | None) -> Iterator[Refusal]:
+def too_long(asked: dict[str, Any], prompt_tokens: int) -> Refusal | None:
+    """Why a prompt, or it and its answer, does not fit in the model's window."""
+    wanted = asked.get("max_completion_tokens") or asked.get("max_tokens") or 0
+    return openai_rules.too_long(asked["model"], prompt_tokens, wanted, "messages")
+
+
+def _problems(asked: dict[str, Any]) -> Iterator[Refusal]:
     yield from openai_rules.model_problems(asked)
     yield from openai_rules.shape_problems(Format.CHAT, asked)
     messages = asked["messages"]
@@ -39,10 +45,6 @@ def _problems(asked: dict[str, Any], prompt_tokens: int | None) -> Iterator[Refu
         )
     ]
     yield from openai_rules.mark_problems(asked, parts, _TTLS)
-    model = model_of(Format.CHAT, asked["model"])
-    if prompt_tokens is not None and model is not None:
-        wanted = asked.get("max_completion_tokens") or asked.get("max_tokens") or 0
-        yield from openai_rules.size_problems(model, prompt_tokens, wanted, "messages")
 
 
 def _contents(messages: list[dict[str, Any]]) -> Iterator[Refusal]:

@@ -1,8 +1,9 @@
 """A value that fits a JSON schema: the least that is required."""
 
+from collections.abc import Callable
 from typing import Any
 
-from foveate.wire.body import as_list, as_record
+from foveate.wire.body import as_list, as_record, compact
 
 _DEEPEST = 12
 _STRINGS = {
@@ -18,55 +19,89 @@ _STRINGS = {
     "uuid": "00000000-0000-4000-8000-000000000000",
 }
 _WORD = "sandbox"
+# No value is longer, whatever its schema wants: a schema of one line can ask for gigabytes.
+_MOST_CHARS = 4 * 1024
+_MOST_ITEMS = 100
 
 
 def fitting(schema: object) -> Any:
-    """A value that `schema` allows, with what it requires and nothing else."""
-    return _value(as_record(schema), as_record(schema), 0)
+    """A value that `schema` allows, with what it requires and nothing else, and no more than can be told."""
+    return _Fitting(as_record(schema)).value(as_record(schema), 0)
 
 
-def _value(schema: dict[str, Any], root: dict[str, Any], depth: int) -> Any:
-    if depth > _DEEPEST:  # a schema that holds itself
-        return None
-    for known in ("const", "default"):
-        if known in schema:
-            return schema[known]
-    for listed in ("enum", "examples"):
-        if as_list(schema.get(listed)):
-            return schema[listed][0]
-    if "$ref" in schema:
-        return _value(_referred(str(schema["$ref"]), root), root, depth + 1)
-    for choices in ("anyOf", "oneOf"):
-        if as_list(schema.get(choices)):
-            return _value(as_record(schema[choices][0]), root, depth + 1)
-    if as_list(schema.get("allOf")):
-        merged = {name: value for part in schema["allOf"] for name, value in as_record(part).items()}
-        return _value(merged, root, depth + 1)
-    kind = schema.get("type")
-    return _typed(kind[0] if isinstance(kind, list) and kind else kind, schema, root, depth)
+class _Fitting:
+    """A value in the making, with what is left for it; what is looked at costs as well as what is said."""
 
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._left_chars = _MOST_CHARS
 
-def _typed(kind: object, schema: dict[str, Any], root: dict[str, Any], depth: int) -> Any:
-    match kind:
-        case "string":
-            word = _STRINGS.get(str(schema.get("format")), _WORD)
-            longest = schema.get("maxLength")
-            return word.ljust(_number(schema.get("minLength")), ".")[
-                : longest if isinstance(longest, int) else None
-            ]
-        case "integer" | "number":
-            return _counted(schema)
-        case "boolean":
-            return True
-        case "array":
-            items = as_record(schema.get("items"))
-            return [_value(items, root, depth + 1) for _ in range(min(_number(schema.get("minItems")), 100))]
-        case "null":
+    def value(self, schema: dict[str, Any], depth: int) -> Any:
+        if depth > _DEEPEST or not self._pays(1):  # a schema that holds itself, or has too much in it
             return None
-        case _:
-            properties = as_record(schema.get("properties"))
-            required = [name for name in as_list(schema.get("required")) if isinstance(name, str)]
-            return {name: _value(as_record(properties.get(name)), root, depth + 1) for name in required}
+        for known in ("const", "default"):
+            if known in schema:
+                return self._given(schema[known])
+        for listed in ("enum", "examples"):
+            if as_list(schema.get(listed)):
+                return self._given(schema[listed][0])
+        if "$ref" in schema:
+            return self.value(_referred(str(schema["$ref"]), self._root), depth + 1)
+        for choices in ("anyOf", "oneOf"):
+            if as_list(schema.get(choices)):
+                return self.value(as_record(schema[choices][0]), depth + 1)
+        parts = as_list(schema.get("allOf"))
+        if parts and self._pays(len(parts)):
+            merged = {name: value for part in parts for name, value in as_record(part).items()}
+            return self.value(merged, depth + 1)
+        kind = schema.get("type")
+        return self._typed(kind[0] if isinstance(kind, list) and kind else kind, schema, depth)
+
+    def _typed(self, kind: object, schema: dict[str, Any], depth: int) -> Any:
+        match kind:
+            case "string":
+                return self._string(schema)
+            case "integer" | "number":
+                return _counted(schema)
+            case "boolean":
+                return True
+            case "array":
+                items = as_record(schema.get("items"))
+                return self._several(lambda: self.value(items, depth + 1), _number(schema.get("minItems")))
+            case "null":
+                return None
+            case _:
+                return self._object(schema, depth)
+
+    def _string(self, schema: dict[str, Any]) -> str:
+        word = _STRINGS.get(str(schema.get("format")), _WORD)
+        longest, wanted = schema.get("maxLength"), min(_number(schema.get("minLength")), self._left_chars)
+        self._pays(max(wanted, len(word)))
+        return word.ljust(wanted, ".")[: longest if isinstance(longest, int) else None]
+
+    def _several(self, make: Callable[[], Any], wanted: int) -> list[Any]:
+        made: list[Any] = []
+        while len(made) < min(wanted, _MOST_ITEMS) and self._left_chars > 0:
+            made.append(make())
+        return made
+
+    def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
+        properties: dict[str, Any] = as_record(schema.get("properties"))
+        found: dict[str, Any] = {}
+        for name in as_list(schema.get("required")):
+            if not self._pays(len(str(name))):
+                break
+            if isinstance(name, str):
+                found[name] = self.value(as_record(properties.get(name)), depth + 1)
+        return found
+
+    def _given(self, value: Any) -> Any:
+        """A value of the schema's own, unless it is too long."""
+        return value if self._pays(len(compact(value))) else None
+
+    def _pays(self, chars: int) -> bool:
+        self._left_chars -= chars
+        return self._left_chars >= 0
 
 
 def _counted(schema: dict[str, Any]) -> int | float:

@@ -10,7 +10,7 @@ from typing import Any
 
 from foveate.budget.windows import window_of
 from foveate.cache.rules import Caching, rules_for
-from foveate.sandbox.models import Model, model_of
+from foveate.sandbox.models import model_of
 from foveate.sandbox.openai_words import missing, refusal, unknown, unsupported, wrong_type, wrong_value
 from foveate.sandbox.refusals import Refusal
 from foveate.sandbox.shapes import shapes_of
@@ -234,11 +234,11 @@ def output_problems(asked: dict[str, Any], param: str, *, least: int) -> Iterato
         )
 
 
-def size_problems(model: Model, prompt_tokens: int, output_tokens: int, param: str) -> Iterator[Refusal]:
+def too_long(name: str, prompt_tokens: int, output_tokens: int, param: str) -> Refusal | None:
     """A prompt that does not fit, or not together with the answer that is asked for."""
-    window = window_of(model.name)
-    if window is None:
-        return
+    model, window = model_of(Format.CHAT, name), window_of(name)
+    if model is None or window is None:
+        return None
     if prompt_tokens > window.tokens:
         reason = f"your {param} resulted in {prompt_tokens} tokens. Please reduce the length of the {param}."
     elif model.adds_output and prompt_tokens + output_tokens > window.tokens:
@@ -247,8 +247,8 @@ def size_problems(model: Model, prompt_tokens: int, output_tokens: int, param: s
             f"{output_tokens} in the completion). Please reduce the length of the {param} or completion."
         )
     else:
-        return
-    yield Refusal(
+        return None
+    return Refusal(
         message=f"This model's maximum context length is {window.tokens} tokens. However, {reason}",
         param=param,
         code="context_length_exceeded",

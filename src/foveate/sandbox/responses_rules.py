@@ -9,7 +9,6 @@ from itertools import chain, pairwise
 from typing import Any
 
 from foveate.sandbox import openai_rules
-from foveate.sandbox.models import model_of
 from foveate.sandbox.openai_rules import parts_of
 from foveate.sandbox.openai_words import wrong_value
 from foveate.sandbox.refusals import Refusal
@@ -25,12 +24,19 @@ _LEAST_OUTPUT_TOKENS = 16
 _STORED = ("previous_response_id", "conversation")
 
 
-def first_problem(asked: dict[str, Any], *, prompt_tokens: int | None = None) -> Refusal | None:
+def first_problem(asked: dict[str, Any]) -> Refusal | None:
     """Why OpenAI would not take a request for a response, or None where it would."""
-    return next(_problems(asked, prompt_tokens), None)
+    return next(_problems(asked), None)
 
 
-def _problems(asked: dict[str, Any], prompt_tokens: int | None) -> Iterator[Refusal]:
+def too_long(asked: dict[str, Any], prompt_tokens: int) -> Refusal | None:
+    """Why a prompt, or it and its answer, does not fit in the model's window; what is truncated does."""
+    if asked.get("truncation") == "auto":
+        return None
+    return openai_rules.too_long(asked["model"], prompt_tokens, asked.get("max_output_tokens") or 0, "input")
+
+
+def _problems(asked: dict[str, Any]) -> Iterator[Refusal]:
     yield from openai_rules.model_problems(asked)
     yield from openai_rules.shape_problems(Format.RESPONSES, asked)
     given = asked.get("input")
@@ -56,11 +62,6 @@ def _problems(asked: dict[str, Any], prompt_tokens: int | None) -> Iterator[Refu
         _options(asked),
         _marks(asked, items),
     )
-    model = model_of(Format.RESPONSES, asked["model"])
-    if prompt_tokens is not None and model is not None and asked.get("truncation") != "auto":
-        yield from openai_rules.size_problems(
-            model, prompt_tokens, asked.get("max_output_tokens") or 0, "input"
-        )
 
 
 def _parts(items: list[dict[str, Any]]) -> Iterator[Refusal]:

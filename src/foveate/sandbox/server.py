@@ -25,6 +25,8 @@ _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _SHORT_BYTES = 64 * 1024
 _WAITING_CONNECTIONS = 1024
 _SHUTDOWN_SECONDS = 2
+# What Python adds to an error of the system.
+_WHILE = " (while "
 
 
 class App:
@@ -42,7 +44,6 @@ class App:
         self._providers = providers
         self._heard = heard
         self._lost = lost
-        self._turn = asyncio.Lock()  # requests are billed one after the other, in the order they came
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
         """Serve one request."""
@@ -59,13 +60,13 @@ class App:
             self._lost(ask)
 
     async def _reply(self, ask: Ask) -> Reply:
-        async with self._turn:
-            if len(ask.body) > LIMIT_BYTES:
-                spoken = spoken_by(ask, self._providers)
-                return self._sandbox.refused(spoken, refusals.too_large(spoken, LIMIT_BYTES))
-            if len(ask.body) < _SHORT_BYTES:
-                return self._sandbox.reply(ask)
-            return await asyncio.to_thread(self._sandbox.reply, ask)
+        if len(ask.body) > LIMIT_BYTES:
+            spoken = spoken_by(ask, self._providers)
+            return self._sandbox.refused(spoken, refusals.too_large(spoken, LIMIT_BYTES))
+        if len(ask.body) < _SHORT_BYTES:
+            return self._sandbox.reply(ask)
+        taken = await asyncio.to_thread(self._sandbox.taken, ask)
+        return self._sandbox.answered(ask, taken)
 
 
 async def _asked(scope: _Scope, receive: _Receive) -> Ask | None:
@@ -128,12 +129,11 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=_WAITING_CONNECTIONS)
-    except socket.gaierror as error:
-        raise CannotListen(host, port, error.strerror or "no such host") from None
     except UnicodeError:
         raise CannotListen(host, port, "no such host") from None
-    except OSError as error:
-        raise CannotListen(host, port, os.strerror(error.errno or 0)) from None
+    except OSError as error:  # of a name that is none too, with a number that is no error of the system
+        reason = (error.strerror or str(error)).partition(_WHILE)[0]
+        raise CannotListen(host, port, reason) from None
 
 
 def address(found: socket.socket) -> str:

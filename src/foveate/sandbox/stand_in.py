@@ -16,17 +16,18 @@ from foveate.cache.requests import block_tokens_for, cached_prompt
 from foveate.cache.rules import Caching, Rules, rules_for
 from foveate.errors import BadOption, MalformedRequest
 from foveate.sandbox import anthropic_answers, catalogue, chat_answers, refusals, responses_answers, seals
-from foveate.sandbox.accepting import accept, decoded
-from foveate.sandbox.accounts import Account, Accounts
+from foveate.sandbox.accepting import decoded, first_problem, too_long
+from foveate.sandbox.accounts import Accounts, Responses, owner_of
 from foveate.sandbox.answers import Answer, Wish, answer
 from foveate.sandbox.asks import LIMIT_BYTES, Ask, Reply
+from foveate.sandbox.continuing import continued, items_of
 from foveate.sandbox.doors import Provider, key_of, spoken_by
 from foveate.sandbox.refusals import Refusal
 from foveate.sandbox.rendering import Sheet
 from foveate.sandbox.scripts import HEADER, Script, Step, asked_step
 from foveate.tokens import counter_for
 from foveate.values import Format, Request, Usage
-from foveate.wire.body import TOO_DEEP, as_list, as_text, compact
+from foveate.wire.body import TOO_DEEP, compact
 
 _ANSWERED = {
     "/v1/messages": Format.ANTHROPIC,
@@ -44,14 +45,20 @@ Rendered = anthropic_answers.Rendered | chat_answers.Rendered | responses_answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
-    """A request that is accepted, and whose account it is."""
+class Taken:
+    """A request that is accepted, read and counted.
+
+    `prefix` tells on Anthropic what a thought stands after; `items` are on Responses the conversation so far.
+    """
 
     asked: dict[str, Any]
     request: Request
     rules: Rules
     prompt: CachedPrompt
-    account: Account
+    owner: bytes
+    is_counted: bool
+    prefix: bytes = b""
+    items: tuple[dict[str, Any], ...] = ()
 
 
 class Sandbox:
@@ -73,23 +80,43 @@ class Sandbox:
         self._script = script or Script()
         self._providers = frozenset(providers)
         self._accounts = Accounts()
+        self._responses = Responses()
         self._ids = 0
         self._answered = 0
 
     def reply(self, ask: Ask) -> Reply:
         """What a provider would send back."""
+        return self.answered(ask, self.taken(ask))
+
+    def taken(self, ask: Ask) -> Taken | Refusal | bytes:
+        """What becomes of a request before it is billed; of what is not billed at all, the answer.
+
+        This is what takes long with a long body. It changes nothing, so that others can be answered meanwhile.
+        """
         spoken = spoken_by(ask, self._providers)
         key = key_of(ask, spoken)
         if isinstance(key, Refusal):
-            return self.refused(spoken, key)
+            return key
         if len(ask.body) > LIMIT_BYTES:
-            return self.refused(spoken, refusals.too_large(spoken, LIMIT_BYTES))
+            return refusals.too_large(spoken, LIMIT_BYTES)
         try:
-            found = self._routed(ask, spoken, self._accounts.of(key))
-        except (MalformedRequest, BadOption) as error:
-            return self.refused(spoken, Refusal(message=str(error)))
+            return self._routed(ask, spoken, owner_of(key))
+        except MalformedRequest as error:
+            return Refusal(message=str(error))
         except RecursionError:
-            return self.refused(spoken, refusals.unreadable(spoken, TOO_DEEP))
+            return refusals.unreadable(spoken, TOO_DEEP)
+
+    def answered(self, ask: Ask, taken: Taken | Refusal | bytes) -> Reply:
+        """The answer to what was taken, and the bill: one at a time."""
+        spoken = spoken_by(ask, self._providers)
+        if isinstance(taken, bytes):
+            return self._plain(spoken, taken)
+        try:
+            found = taken if isinstance(taken, Refusal) else self._answer(ask, taken)
+        except BadOption as error:
+            found = Refusal(message=str(error))
+        except RecursionError:
+            found = refusals.unreadable(spoken, TOO_DEEP)
         return self.refused(spoken, found) if isinstance(found, Refusal) else found
 
     def refused(self, spoken: Format, refusal: Refusal) -> Reply:
@@ -101,47 +128,51 @@ class Sandbox:
         body = refusals.error_body(spoken, refusal, request_id)
         return Reply(status=refusal.status, headers=headers, pieces=(body,))
 
-    def _routed(self, ask: Ask, spoken: Format, account: Account) -> Reply | Refusal:
+    def _routed(self, ask: Ask, spoken: Format, owner: bytes) -> Taken | Refusal | bytes:
         path = ask.path.rstrip("/")
         if path in _ANSWERED | _COUNTED and _serves(spoken, (_ANSWERED | _COUNTED)[path]):
             if ask.method != "POST":
                 return refusals.failed(spoken, 405, f"Method Not Allowed: {ask.method} {ask.path}")
-            taken = self._taken(ask.body, spoken, account, counting=path in _COUNTED)
-            if isinstance(taken, Refusal):
-                return taken
-            return self._count(taken) if path in _COUNTED else self._answer(ask, taken)
+            return self._read(ask.body, spoken, owner, counting=path in _COUNTED)
         if ask.method == "GET" and (path == _MODELS or path.startswith(f"{_MODELS}/")):
-            found = catalogue.models(spoken, path[len(_MODELS) + 1 :])
-            return found if isinstance(found, Refusal) else self._plain(spoken, found)
+            return catalogue.models(spoken, path[len(_MODELS) + 1 :])
         return _no_such_route(ask, spoken)
 
-    def _taken(self, body: bytes, spoken: Format, account: Account, *, counting: bool) -> _Taken | Refusal:
+    def _read(self, body: bytes, spoken: Format, owner: bytes, *, counting: bool) -> Taken | Refusal:
         """The request, unless there is something wrong with it."""
         asked = decoded(spoken, body)
         if isinstance(asked, Refusal):
             return asked
-        request = wire.read(body, spoken)
-        if spoken is Format.RESPONSES:
-            found = _continued(asked, account)
-            if isinstance(found, Refusal):
-                return found
-            request = found or request
-        refusal = accept(request, counting=counting)
+        whole = continued(asked, self._responses, owner) if spoken is Format.RESPONSES else asked
+        if isinstance(whole, Refusal):
+            return whole
+        request = wire.read(body if whole is asked else compact(whole), spoken)
+        refusal = first_problem(spoken, whole, counting=counting)
         if refusal is not None:
             return refusal
         rules = rules_for(request.model, _PROVIDERS[spoken])
         prompt = cached_prompt(request, rules, block_tokens_for(request.model))
-        refusal = accept(request, prompt_tokens=prompt.tokens, counting=counting)
-        taken = _Taken(asked=asked, request=request, rules=rules, prompt=prompt, account=account)
-        return taken if refusal is None else refusal
+        refusal = None if counting else too_long(spoken, whole, prompt.tokens)
+        return refusal or Taken(
+            asked=asked,
+            request=request,
+            rules=rules,
+            prompt=prompt,
+            owner=owner,
+            is_counted=counting,
+            prefix=seals.prefix_of(asked).digest() if spoken is Format.ANTHROPIC else b"",
+            items=items_of(whole) if spoken is Format.RESPONSES else (),
+        )
 
-    def _count(self, taken: _Taken) -> Reply:
+    def _count(self, taken: Taken) -> Reply:
         spoken, tokens = taken.request.format, taken.prompt.tokens
         if spoken is Format.ANTHROPIC:
             return self._plain(spoken, compact({"input_tokens": tokens}))
         return self._plain(spoken, compact({"object": "response.input_tokens", "input_tokens": tokens}))
 
-    def _answer(self, ask: Ask, taken: _Taken) -> Reply | Refusal:
+    def _answer(self, ask: Ask, taken: Taken) -> Reply | Refusal:
+        if taken.is_counted:
+            return self._count(taken)
         spoken = taken.request.format
         wish = _wish(taken)
         step = asked_step(ask.headers.get(HEADER), wish.text)
@@ -161,9 +192,10 @@ class Sandbox:
         reply = Reply(status=200, headers=headers, pieces=tuple(rendered.events()), streams=True)
         return _faulty(reply, step, spoken)
 
-    def _rendered(self, taken: _Taken, told: Answer, *, delay_seconds: float) -> Rendered:
+    def _rendered(self, taken: Taken, told: Answer, *, delay_seconds: float) -> Rendered:
         now = self._clock()
-        cache = taken.account.bill(taken.prompt, taken.rules, at=now, answers_at=now + delay_seconds)
+        account = self._accounts.of(taken.owner)
+        cache = account.bill(taken.prompt, taken.rules, at=now, answers_at=now + delay_seconds)
         sheet = Sheet(
             model=taken.request.model,
             created_at=now,
@@ -173,7 +205,7 @@ class Sandbox:
         )
         match taken.request.format:
             case Format.ANTHROPIC:
-                asked, prefix = taken.asked, seals.prefix_of(taken.asked).digest()
+                asked, prefix = taken.asked, taken.prefix
                 return anthropic_answers.Rendered(
                     told,
                     sheet,
@@ -185,7 +217,7 @@ class Sandbox:
             case _:
                 response = responses_answers.Rendered(told, sheet, taken.asked)
                 if taken.asked.get("store") is not False:
-                    taken.account.store(response.id, (*_items(taken.request), *response.output))
+                    self._responses.store(taken.owner, response.id, (*taken.items, *response.output))
                 return response
 
     def _plain(self, spoken: Format, body: bytes) -> Reply:
@@ -207,7 +239,7 @@ class Sandbox:
         return prefix + blake3(self._seed + self._ids.to_bytes(8, "big")).hexdigest(length=12)
 
 
-def _wish(taken: _Taken) -> Wish:
+def _wish(taken: Taken) -> Wish:
     window = window_of(taken.request.model)
     room = None if window is None else window.tokens - taken.prompt.tokens
     match taken.request.format:
@@ -217,30 +249,6 @@ def _wish(taken: _Taken) -> Wish:
             return chat_answers.wish(taken.asked, room)
         case _:
             return responses_answers.wish(taken.asked, room)
-
-
-def _continued(asked: dict[str, Any], account: Account) -> Request | Refusal | None:
-    """A request with all that came before it, where it goes on from a response that was stored."""
-    if asked.get("conversation") is not None:
-        return refusals.failed(Format.RESPONSES, 404, "The sandbox keeps no conversations: send `input`")
-    earlier_id = asked.get("previous_response_id")
-    if earlier_id is None:
-        return None
-    earlier = account.stored(as_text(earlier_id))
-    if earlier is None:
-        return Refusal(
-            message=f"Previous response with id '{earlier_id}' not found.",
-            param="previous_response_id",
-            code="previous_response_not_found",
-        )
-    given = asked.get("input")
-    own = [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given)
-    whole = {name: said for name, said in asked.items() if name != "previous_response_id"}
-    return wire.read(compact(whole | {"input": [*earlier, *own]}), Format.RESPONSES)
-
-
-def _items(request: Request) -> list[dict[str, Any]]:
-    return [wire.body.record(raw) for raw in request.messages]
 
 
 def _failure(spoken: Format, step: Step | None, *, streams: bool) -> Refusal | None:

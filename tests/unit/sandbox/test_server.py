@@ -132,10 +132,12 @@ def test_an_address_is_one_that_can_be_connected_to() -> None:
             socket.create_connection(("127.0.0.1", where.getsockname()[1]), timeout=5).close()
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "a" * 70, "not a host"])
+@pytest.mark.parametrize("host", ["192.0.2.1", "a" * 70, "not a host", "256.1.1.1"])
 def test_an_address_that_cannot_be_had_says_why(host: str) -> None:
     with pytest.raises(CannotListen, match="cannot listen on") as found:
         listening(host, 0)
 
     assert found.value.host == host
     assert found.value.reason
+    assert "Unknown error" not in found.value.reason, "what is wrong with a name has numbers of its own"
+    assert "while attempting" not in found.value.reason
