@@ -23,6 +23,7 @@ from tests.json_tree import Entry, Node, scan
 
 SYSTEM = {Format.ANTHROPIC: "system", Format.RESPONSES: "instructions", Format.BEDROCK: "system"}
 MESSAGES = {Format.RESPONSES: "input", Format.GEMINI: "contents"}
+MARKS = ("cache_control", "prompt_cache_breakpoint")
 TEXTS = ("text", "input_text", "output_text")
 
 
@@ -101,11 +102,25 @@ class Edited:
         if self.spoken is Format.GEMINI:
             listed = next(filter(None, (entry.get("functionDeclarations") for entry in listed.items())))
         slots = [entry for entry in listed.entries if not is_point(entry.now)]
+        if order and len(slots) < len(listed.entries):
+            holder.put("tools", self.with_points(listed, marks, order))
+            return
         tools = [entry.now for entry in slots]
         for position, index in enumerate(order or range(len(slots))):
             slots[position].now = tools[index]
             if index in marks:
                 self.mark(listed, slots[position], marks[index])
+
+    def with_points(self, listed: Node, marks: dict[int, Mark], order: tuple[int, ...]) -> list[Any]:
+        """Bedrock's tools in another order, behind each the points that stood there."""
+        groups: list[list[Any]] = [[]]
+        for entry in listed.items():
+            if not is_point(entry):
+                groups.append([])
+            groups[-1].append(entry)
+        for index, mark in marks.items():
+            groups[index + 1][1:2] = [self.mark_value(mark)]
+        return [entry for group in (groups[0], *(groups[index + 1] for index in order)) for entry in group]
 
     def system(self, row: dict[str, Any]) -> None:
         if self.spoken is Format.RESPONSES:
@@ -159,21 +174,39 @@ class Edited:
         held = message.get(name)
         assert held is not None
         text, mark = row["texts"].get(0), row["marks"].get(0)
-        if mark is None:
-            message.put(name, [self.text_block(text, "")] if held.sign == "[" else text)
-        elif text is not None or held.sign == '"':
-            block = self.text_block(held if text is None else text, "")
-            message.put(name, [{**block, self.mark_name: self.mark_value(mark)}])
-        else:
+        if mark is not None and self.is_marked(message):
+            message.put(self.mark_name, self.mark_value(mark))
+            mark = None
+        kept: dict[str, Any] = {}
+        for part in held.items() if held.sign == "[" else []:
+            own = {name: part.get(name) for name in MARKS if part.value().get(name) is not None}
+            kept = {name: part.get(name) for name in MARKS if part.get(name)} if own else kept
+        new = {self.mark_name: self.mark_value(mark)} if mark else {}
+        if text is not None:
+            is_block = held.sign == "[" or mark
+            message.put(name, [self.text_block(text, "") | kept | new] if is_block else text)
+        elif mark is not None and held.sign == '"':
+            message.put(name, [self.text_block(held, "") | new])
+        elif mark is not None:
             self.mark(held, held.entries[-1], mark)
+
+    def is_marked(self, owner: Node) -> bool:
+        return owner.value().get(self.mark_name) is not None
 
     def row(self, owner: Node, name: str, row: dict[str, Any], role: str) -> None:
         new = {block: [self.new(part, role) for part in parts] for block, parts in row["inserts"].items()}
         present = owner.get(name)
+        if self.spoken is Format.CHAT and present is not None and self.is_marked(owner):
+            self.mark_message(owner, present, row)
         if present is None or present.raw == b"null":
-            owner.put(name, new[0])
+            if new:
+                owner.put(name, new[0])
         elif present.sign == '"':
             text = row["texts"].get(0, present)
+            is_empty = not (text.value() if isinstance(text, Node) else text).strip()
+            if new and is_empty and not row["marks"]:
+                owner.put(name, [*new.get(0, []), *new.get(1, [])])
+                return
             if not new and not row["marks"]:
                 owner.put(name, text)
                 return
@@ -190,6 +223,13 @@ class Edited:
                 owner.put(name, [*new.get(0, []), present, *new.get(1, [])])
         else:
             self.listed(present, row, new)
+
+    def mark_message(self, message: Node, content: Node, row: dict[str, Any]) -> None:
+        """A mark on the last block, where the message bears one and the block none."""
+        last = len(content.entries) - 1 if content.sign == "[" else 0
+        own = content.entries[last].now.value() if content.sign == "[" and content.entries else {}
+        if last in row["marks"] and all(own.get(name) is None for name in MARKS):
+            message.put(self.mark_name, self.mark_value(row["marks"].pop(last)))
 
     def listed(self, present: Node, row: dict[str, Any], new: dict[int, list[Any]]) -> None:
         blocks = [entry for entry in present.entries if not is_point(entry.now)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BLANKS = b" \t\r\n"
+BOM = b"\xef\xbb\xbf"
 
 
 @dataclass
@@ -69,8 +70,8 @@ class Node:
 
 
 def scan(data: bytes) -> Node:
-    """The tree of a JSON text."""
-    node, at = _scan(data, _blank(data, 0))
+    """The tree of a JSON text, which may stand behind a byte order mark; fails where it is no JSON."""
+    node, at = _scan(data, _blank(data, len(BOM) if data.startswith(BOM) else 0))
     assert _blank(data, at) == len(data)
     return node
 
@@ -81,6 +82,9 @@ def _scan(data: bytes, at: int) -> tuple[Node, int]:
         closing = b"}" if data[at] == ord("{") else b"]"
         at = _blank(data, at + 1)
         while data[at] != closing[0]:
+            if node.entries:
+                assert data[at] == ord(",")
+                at = _blank(data, at + 1)
             key = ""
             if closing == b"}":
                 end = _string_end(data, at)
@@ -91,14 +95,13 @@ def _scan(data: bytes, at: int) -> tuple[Node, int]:
             inner, at = _scan(data, at)
             node.entries.append(Entry(inner, inner, key))
             at = _blank(data, at)
-            if data[at] == ord(","):
-                at = _blank(data, at + 1)
         at += 1
     elif data[at] == ord('"'):
         at = _string_end(data, at)
     else:
         while at < len(data) and data[at] not in b",]} \t\r\n":
             at += 1
+        json.loads(data[node.start : at])
     node.end = at
     node.size = len(node.entries)
     return node, at
@@ -111,6 +114,7 @@ def _blank(data: bytes, at: int) -> int:
 
 
 def _string_end(data: bytes, at: int) -> int:
+    assert data[at] == ord('"')
     at += 1
     while data[at] != ord('"'):
         at += 2 if data[at] == ord("\\") else 1

@@ -26,12 +26,13 @@ from foveate.values import (
     Text,
     Ttl,
 )
-from tests.json_tree import spell
+from tests.json_tree import BOM, spell
 
 texts = st.text(st.sampled_from('ab "\\/\n\u00e9漢😀{}[],'), max_size=6)
 ids = st.sampled_from(("t1", "t2"))
 roles = st.sampled_from(("user", "assistant"))
 marks = st.none() | st.just({"type": "ephemeral"}) | st.just({"type": "ephemeral", "ttl": "1h"})
+points = st.none() | st.just({"mode": "explicit"})
 STYLES = {
     Format.ANTHROPIC: [MarkStyle.CACHE_CONTROL],
     Format.CHAT: [MarkStyle.CACHE_CONTROL, MarkStyle.BREAKPOINT],
@@ -80,14 +81,18 @@ anthropic = some(
 
 _calls = [{"id": "t1", "function": {"name": "f"}}]
 _image = some({"type": "image_url", "image_url": {"url": "http://a"}})
-_held = texts | st.lists(_text, min_size=1, max_size=2)
+_part = some({"type": "text", "text": texts}, cache_control=marks, prompt_cache_breakpoint=points)
+_held = texts | st.lists(_part, min_size=1, max_size=2)
 chat = some(
     {
         "model": "gpt",
         "messages": listed(
-            some({"role": st.sampled_from(("user", "system")), "content": texts | listed(_text, _image)}),
+            some(
+                {"role": st.sampled_from(("user", "system")), "content": texts | listed(_part, _image)},
+                cache_control=marks,
+            ),
             some({"role": "assistant", "tool_calls": _calls}, content=st.none() | texts),
-            some({"role": "tool", "tool_call_id": ids, "content": _held}),
+            some({"role": "tool", "tool_call_id": ids, "content": _held}, cache_control=marks),
         ),
     },
     tools=listed(some({"type": "function", "function": {"name": "f"}}), most=4),
@@ -95,9 +100,10 @@ chat = some(
     n=st.integers(1, 3),
 )
 
-_asked = some({"role": "user", "content": texts | listed(some({"type": "input_text", "text": texts}))})
+_input = some({"type": "input_text", "text": texts}, prompt_cache_breakpoint=points)
+_asked = some({"role": "user", "content": texts | listed(_input)})
 _told = listed(some({"type": "output_text", "text": texts}))
-_output = texts | st.just([{"type": "input_text", "text": "a"}])
+_output = texts | st.lists(_input, min_size=1, max_size=2)
 responses = some(
     {
         "model": "gpt",
@@ -132,7 +138,7 @@ bedrock = some(
         "messages": listed(some({"role": roles, "content": texts | listed(_plain, _result, _point)})),
     },
     system=texts | listed(_plain, _point),
-    toolConfig=some({"tools": listed(st.just({"toolSpec": {"name": "a"}}), _point, most=4)}),
+    toolConfig=some({"tools": listed(some({"toolSpec": some({"name": texts})}), _point, most=4)}),
     inferenceConfig=st.just({"maxTokens": 3}),
 )
 
@@ -147,24 +153,33 @@ BODIES = {
 
 @dataclass(frozen=True)
 class Case:
-    """A request, what is to be done to it, and how its marks are written."""
+    """A body as it was handed in, read, what is to be done to it, and how its marks are written."""
 
+    body: bytes
     request: Request
     edits: list[Edit]
     style: MarkStyle | None
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> Request:
-    """A request in some format and an odd spelling."""
-    spoken = draw(st.sampled_from(Format))
-    return wire.read(spell(draw(BODIES[spoken]), draw(st.integers(0, 2**32))), spoken)
+def handed_in(draw: st.DrawFn, spoken: Format) -> bytes:
+    """A body in a format and an odd spelling, perhaps behind a byte order mark."""
+    mark = BOM if draw(st.integers(0, 9)) == 0 else b""
+    return mark + spell(draw(BODIES[spoken]), draw(st.integers(0, 2**32)))
+
+
+def requests() -> st.SearchStrategy[Request]:
+    """A request in some format."""
+    return st.sampled_from(Format).flatmap(
+        lambda spoken: handed_in(spoken).map(lambda body: wire.read(body, spoken))
+    )
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
-    """A request and a set of edits that do not contradict each other."""
-    request = draw(requests())
+def cases(draw: st.DrawFn, spoken: Format) -> Case:
+    """A body in a format and a set of edits that do not contradict each other."""
+    body = draw(handed_in(spoken))
+    request = wire.read(body, spoken)
     style = draw(st.sampled_from(STYLES[request.format])) if STYLES[request.format] else None
     size = len(request.messages)
     start, end = sorted(draw(st.tuples(st.integers(0, size), st.integers(0, size))))
@@ -190,7 +205,7 @@ def cases(draw: st.DrawFn) -> Case:
         order = draw(st.permutations(range(len(request.tools))))
         edits.append(ReorderTools(order=tuple(order), reason=""))
     edits += draw(_parameters())
-    return Case(request, draw(st.permutations(edits)) if len(edits) < 12 else edits, style)
+    return Case(body, request, draw(st.permutations(edits)) if len(edits) < 12 else edits, style)
 
 
 def _takes_mark(request: Request, block: Block) -> bool:

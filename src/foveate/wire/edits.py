@@ -90,15 +90,14 @@ class _Writer:
             if tool.row is not slot.row:
                 raise BadEdit("cannot stand in the place of a tool of another list", path=("tools", index))
             inside = Patch()
-            inner = RowWriter(self.outline, inside, self._style)
-            if mark is not None and self._style is not MarkStyle.CACHE_POINT:
+            if mark is not None:
+                inner = RowWriter(self.outline, inside, self._style)
                 inner.mark(tool.row, tool.number, mark, ("tools", index))
-            elif mark is not None:
-                self._rows.mark(slot.row, slot.number, mark, ("tools", index))
             if tool is slot:
                 self.patch.include(inside)
             else:
-                self.patch.put(slot.span.start, slot.span.end, inside.applied(self._data, tool.span))
+                here, there = self.outline.with_points(slot), self.outline.with_points(tool)
+                self.patch.put(here.start, here.end, inside.applied(self._data, there))
 
     def system(self, edits: RowEdits) -> None:
         """Edits the system prompt."""
@@ -130,7 +129,9 @@ class _Writer:
             role = as_text(head.get("role"))
             row = self.outline.content(message, role)
             edits.check(len(row.blocks))
-            self._mark_message(message, len(row.blocks) - 1, edits)
+            last = len(row.blocks) - 1
+            if last in edits.marks and not self._rows.bears_mark(row.entries[row.blocks[last]]):
+                self._mark_message(message, last, edits)
             self._rows.blocks(row, edits, role)
             return
         edits.check(1)
@@ -145,7 +146,9 @@ class _Writer:
             self._rows.result(message, held, edits.texts.get(0), edits.marks.get(0), path)
 
     def _mark_message(self, message: Members, last: int, edits: RowEdits) -> None:
-        """A mark on the last block where the client put its own: on the message, of which there is then one."""
+        """A mark on the last block where the client put its own: on the message, which counts as long as the
+        block bears none.
+        """
         own = message.values.get(self._style.value)
         if last in edits.marks and own is not None and own.of(self._data) != b"null":
             self._rows.mark_object(message, edits.marks.pop(last))

@@ -123,6 +123,15 @@ class Outline:
         may_be = MarkStyle.CACHE_POINT in self.shape.mark_styles
         return may_be and is_point(value(span.of(self.data)))
 
+    def with_points(self, slot: Slot) -> Span:
+        """Where a tool lies, and Bedrock's marks on it."""
+        end = slot.span.end
+        for span in slot.row[slot.number + 1 :]:
+            if not self.is_point(span):
+                break
+            end = span.end
+        return Span(slot.span.start, end)
+
     def _declarations(self, listed: Span) -> Iterator[tuple[Span, ...]]:
         """Gemini's tools: lists of functions, and tools of Google's that are members of an entry."""
         is_list = self.data.startswith(b"[", listed.start)

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from foveate.errors import BadEdit
 from foveate.values import Mark, MarkStyle
 from foveate.wire import marks, writing
-from foveate.wire.body import compact, value
+from foveate.wire.body import as_record, as_text, compact, value
 from foveate.wire.outline import Outline, Row, Written
 from foveate.wire.spans import Members, Span, items, members
 from foveate.wire.splice import Patch
@@ -101,16 +101,13 @@ class RowWriter:
             BadEdit: it holds nothing that could be marked.
         """
         span = message.values.get(name)
-        if text is not None and mark is None:
-            self._result_text(message, name, text)
-            return
-        around = b"[" + self._shape.text_opening(""), self._closing(mark) + b"]"
-        held = None if span is None else value(span.of(self._data))
         if text is not None:
-            self._patch.set_member(message, name, around[0] + compact(text) + around[1])
-        elif span is not None and isinstance(held, str):
-            self._patch.put(span.start, span.start, around[0])
-            self._patch.put(span.end, span.end, around[1])
+            self._result_text(message, name, text, mark)
+            return
+        held = None if span is None else value(span.of(self._data))
+        if span is not None and isinstance(held, str):
+            self._patch.put(span.start, span.start, b"[" + self._shape.text_opening(""))
+            self._patch.put(span.end, span.end, self._closing(mark) + b"]")
         elif span is not None and isinstance(held, list) and held and mark is not None:
             parts = items(self._data, span)
             self.mark(parts, len(parts) - 1, mark, path)
@@ -120,19 +117,29 @@ class RowWriter:
     def _string(self, row: Row, edits: RowEdits, added: Added) -> None:
         """One text, which becomes a block where a string cannot say what it should."""
         (literal,) = row.entries
-        if 0 in edits.texts:
-            self._patch.put(literal.start, literal.end, compact(edits.texts[0]))
+        text = edits.texts.get(0)
+        if added and not edits.marks and self._is_blank(literal, text):
+            everything = b",".join(one for number in sorted(added) for one in added[number])
+            self._patch.put(literal.start, literal.end, row.opening + everything + row.closing)
+            return
+        if text is not None:
+            self._patch.put(literal.start, literal.end, compact(text))
         if added or edits.marks:
             self.wrap(row, added, row.text_opening, self._closing(edits.marks.get(0)))
 
-    def _closing(self, mark: Mark | None) -> bytes:
-        """What stands behind the string of a text block that bears `mark`."""
-        if mark is None:
-            return b"}"
-        new = marks.written(mark, self._style)
-        if self._style is MarkStyle.CACHE_POINT:
-            return b"}," + new
-        return b"," + compact(self._style.value) + b":" + new + b"}"
+    def _is_blank(self, literal: Span, text: str | None) -> bool:
+        """Whether a string says nothing, with which it is taken, where a block is refused."""
+        said = as_text(value(literal.of(self._data))) if text is None else text
+        return not said.strip()
+
+    def _closing(self, mark: Mark | None, kept: Mapping[str, bytes] | None = None) -> bytes:
+        """What stands behind the string of a text block that bears `mark` and the client's own in `kept`."""
+        if mark is not None and self._style is MarkStyle.CACHE_POINT:
+            return b"}," + marks.written(mark, self._style)
+        new = dict(kept or {})
+        if mark is not None:
+            new[self._style.value] = marks.written(mark, self._style)
+        return b"".join(b"," + compact(name) + b":" + raw for name, raw in new.items()) + b"}"
 
     def _point(self, span: Span, following: Sequence[Span], mark: Mark) -> None:
         """Bedrock's mark, a block behind the one that it marks."""
@@ -159,12 +166,29 @@ class RowWriter:
             owner = members(self._data, inner)
         self._result_text(owner, name, text)
 
-    def _result_text(self, owner: Members, name: str, text: str) -> None:
-        """A text for all that a tool's result holds, in the shape that this had."""
+    def _result_text(self, owner: Members, name: str, text: str, mark: Mark | None = None) -> None:
+        """A text for all that a tool's result holds, in the shape that this had, with the last mark in it."""
         new = compact(text)
         span = owner.values.get(name)
+        is_list = span is not None and self._data.startswith(b"[", span.start)
         if self._shape.result_is_object:
             new = b'{"result":' + new + b"}"
-        elif not self._shape.text_kind or (span is not None and self._data.startswith(b"[", span.start)):
-            new = b"[" + self._shape.text_opening("") + new + b"}]"
+        elif not self._shape.text_kind or is_list or mark is not None:
+            kept = self._last_marks(span) if is_list and span is not None else {}
+            new = b"[" + self._shape.text_opening("") + new + self._closing(mark, kept) + b"]"
         self._patch.set_member(owner, name, new)
+
+    def _last_marks(self, span: Span) -> dict[str, bytes]:
+        """The marks on the last part of a result that bears any, as they came."""
+        if not self._shape.marks_inside_results:
+            return {}
+        for part in reversed(items(self._data, span)):
+            if self.bears_mark(part):
+                values = members(self._data, part).values
+                return {name: values[name].of(self._data) for name in marks.MEMBERS if name in values}
+        return {}
+
+    def bears_mark(self, span: Span) -> bool:
+        """Whether a block bears a mark of its own."""
+        found = as_record(value(span.of(self._data)))
+        return any(found.get(name) is not None for name in marks.MEMBERS)
