@@ -45,6 +45,7 @@ FOLD = Fold(
     session_id="s",
     boundary=hashed(("s", 3)),
     messages=4,
+    seen_messages=9,
     summary="They looked at src/main.py.",
     carried=("src/main.py", "port 8790"),
     tokens_before=9_000,

@@ -22,8 +22,9 @@ class Fold:
     """One row of `compactions_v1`: the first `messages` of a conversation, and what stands for them.
 
     `boundary` is the hash of the last folded message, by which the same head is recognised in any session.
-    `carried` are the facts that were added to the summary since it had left them out. `cost` is None where the
-    price is not known.
+    `seen_messages` is how many the conversation had when that was tried, 0 where that is not known; what the
+    model said beyond, it said since. `carried` are the facts that were added to the summary since it had left
+    them out. `cost` is None where the price is not known.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Fold:
     outcome: Outcome
     compacted_at: float
     undone_at: float | None = None
+    seen_messages: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,11 +23,11 @@ _RELEASE = "UPDATE compaction_locks_v1 SET holder = ''" + _OWN
 _HOLD = "UPDATE compaction_locks_v1 SET fence = fence" + _OWN
 
 _COLUMNS = """
-id, agent, session_id, boundary, messages, summary, carried, tokens_before, tokens_after, model, cost,
-duration_seconds, outcome, compacted_at, undone_at
+id, agent, session_id, boundary, messages, seen_messages, summary, carried, tokens_before, tokens_after, model,
+cost, duration_seconds, outcome, compacted_at, undone_at
 """
 _ADD_FOLD = f"""
-INSERT INTO compactions_v1 ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO compactions_v1 ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 """
 _ADD_FOLDED = "INSERT INTO folded_turns_v1 (compaction_id, position, message) VALUES (?, ?, ?)"
@@ -168,6 +168,7 @@ def _row(fold: Fold) -> tuple[Any, ...]:
         fold.session_id,
         fold.boundary,
         fold.messages,
+        fold.seen_messages,
         fold.summary.encode("utf-8", "surrogatepass"),
         json.dumps(fold.carried),
         fold.tokens_before,
@@ -187,6 +188,7 @@ def _fold(
     session_id: str,
     boundary: bytes,
     messages: int,
+    seen_messages: int,
     summary: bytes,
     carried: str,
     tokens_before: int,
@@ -204,6 +206,7 @@ def _fold(
         session_id=session_id,
         boundary=boundary,
         messages=messages,
+        seen_messages=seen_messages,
         summary=summary.decode("utf-8", "surrogatepass"),
         carried=tuple(json.loads(carried)),
         tokens_before=tokens_before,

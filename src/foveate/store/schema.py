@@ -52,6 +52,7 @@ compactions = Table(
     Column("session_id", Text, nullable=False),
     Column("boundary", LargeBinary, nullable=False),
     Column("messages", BigInteger, nullable=False),
+    Column("seen_messages", BigInteger, nullable=False),
     Column("summary", LargeBinary, nullable=False),
     Column("carried", Text, nullable=False),
     Column("tokens_before", BigInteger, nullable=False),

@@ -44,6 +44,7 @@ def upgrade() -> None:
         sa.Column("session_id", sa.Text, nullable=False),
         sa.Column("boundary", sa.LargeBinary, nullable=False),
         sa.Column("messages", sa.BigInteger, nullable=False),
+        sa.Column("seen_messages", sa.BigInteger, nullable=False),
         sa.Column("summary", sa.LargeBinary, nullable=False),
         sa.Column("carried", sa.Text, nullable=False),
         sa.Column("tokens_before", sa.BigInteger, nullable=False),
