@@ -10,7 +10,7 @@ from zlib import crc32
 
 from benchmarks.fit_claude import DEFAULT_DATA, Example, examples, fit, session_examples
 from benchmarks.harness import BadData, Report
-from benchmarks.sessions import increments
+from benchmarks.recorded_steps import increments
 from foveate.tokens.claude import Constants
 
 FOLDS = 8

