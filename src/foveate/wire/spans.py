@@ -85,7 +85,7 @@ def members_around(
     def end(name: str, at: int) -> int:
         known = lists.get(name)
         if known and data.startswith(b"[", at):
-            walked = _walked_or_mended(data, at, known)
+            walked = _walked(data, at, known)
             closing = _skip(data, walked[-1].end) if walked else at
             if data.startswith(b"]", closing):
                 found[Span(at, closing + 1)] = tuple(walked)
@@ -121,7 +121,7 @@ def items(data: bytes, span: Span, known: Sequence[bytes] = ()) -> tuple[Span, .
     at = _skip(data, _past(data, span.start, b"["))
     if data.startswith(b"]", at):
         return ()
-    found = _walked_or_mended(data, span.start, raws)
+    found = _walked(data, span.start, raws)
     while True:
         if found:
             at = _skip(data, found[-1].end)
@@ -131,22 +131,14 @@ def items(data: bytes, span: Span, known: Sequence[bytes] = ()) -> tuple[Span, .
         found.append(Span(at, value_end(data, at)))
 
 
-def _walked_or_mended(data: bytes, start: int, raws: Sequence[Any]) -> list[Span]:
-    """The same, also where the items were read from a text without its lone surrogates, which is as long."""
-    found = _walked(data, start, raws)
-    if len(found) < len(raws) and (mended := repaired(data)) is not data:
-        return _walked(mended, start, raws)
-    return found
-
-
 def _walked(data: bytes, start: int, raws: Sequence[Any]) -> list[Span]:
-    """The items of the list at `start`, as far as they are `raws`."""
+    """The items of the list at `start`, as far as they are `raws`; a lone surrogate is mended in these."""
     found: list[Span] = []
     at = _skip(data, start + 1)
     for raw in raws:
         said = bytes(raw)
         end = at + len(said)
-        if not data.startswith(said, at):
+        if not data.startswith(said, at) and repaired(data[at:end]) != said:
             break
         comma = _COMMA.match(data, end)
         if comma is None:
