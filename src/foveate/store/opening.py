@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Self
 
 from foveate.errors import BadOption
-from foveate.memory.vectors import data_folder
 from foveate.store.database import Database
 from foveate.store.journal import KeptFolds
 from foveate.store.postgres import PostgresDatabase
@@ -72,6 +71,8 @@ async def open_store(url: str | None = None, *, wait_seconds: float = WAIT_SECON
 
 def default_url() -> str:
     """The URL of the file in Foveate's data folder, which `FOVEATE_HOME` can name."""
+    from foveate.memory.vectors import data_folder  # brings numpy
+
     return f"{_FILE}{data_folder(os.environ, sys.platform).absolute() / 'foveate.sqlite'}"
 
 

@@ -1,0 +1,103 @@
+"""The same of both databases: several processes on one of them, some of which are killed."""
+
+import asyncio
+import os
+import signal
+
+from foveate.fold.journal import Lease
+from foveate.store import open_store
+from tests.kept import AGENT, FOLD, FOLDED, hashes
+from tests.store_processes import (
+    SPAWN,
+    WAIT_SECONDS,
+    at_once,
+    hold,
+    keep_and_lengthen,
+    keep_on_writing,
+    missing,
+    open_and_lease,
+)
+
+
+async def make(database_url: str) -> None:
+    await (await open_store(database_url)).close()
+
+
+def test_eight_processes_open_a_new_database_at_once_and_exactly_one_may_fold(database_url: str) -> None:
+    leases = at_once(open_and_lease, [(database_url, f"process {number}") for number in range(8)])
+
+    (lease,) = [lease for lease in leases if lease]
+    assert lease.fence == 1
+
+
+def test_four_processes_keep_the_same_turns_and_lengthen_a_session_with_nothing_twice(
+    database_url: str,
+) -> None:
+    asyncio.run(make(database_url))
+    kept, lengthened = zip(*at_once(keep_and_lengthen, [(database_url, "s", 80)] * 4), strict=True)
+
+    assert sorted(kept) == [False, False, False, True]
+    assert sum(lengthened) == 40
+    assert asyncio.run(missing(database_url, "s", 80)) == []
+
+
+def test_after_kill_9_of_the_holder_the_next_takes_over_when_its_time_is_up(database_url: str) -> None:
+    asyncio.run(make(database_url))
+    hears, says = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=hold, args=(database_url, says))
+    process.start()
+    assert hears.poll(WAIT_SECONDS)
+    late: Lease = hears.recv()
+    assert process.pid
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(WAIT_SECONDS)
+
+    async def take_over() -> None:
+        async with await open_store(database_url) as store:
+            journal = store.journal
+            assert await journal.lease("s", "next", ttl_seconds=300.0, now=late.expires_at - 0.1) is None
+            new = await journal.lease("s", "next", ttl_seconds=300.0, now=late.expires_at)
+            assert new
+            assert new.fence > late.fence
+
+            assert not await journal.record(FOLD, FOLDED, lease=late)
+            assert await journal.fold(FOLD.id) is None
+            assert await journal.folded(FOLD.id) == []
+            assert await journal.renew(late, ttl_seconds=300.0, now=late.expires_at) is None
+            await journal.release(late)
+            assert await journal.lease("s", "third", ttl_seconds=300.0, now=late.expires_at + 1) is None
+            assert await journal.record(FOLD, FOLDED, lease=new)
+
+    asyncio.run(take_over())
+
+
+def test_kill_9_of_a_writer_leaves_whole_sessions_and_all_that_it_was_told_are_kept(
+    database_url: str,
+) -> None:
+    asyncio.run(make(database_url))
+    hears, says = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=keep_on_writing, args=(database_url, says))
+    process.start()
+    says.close()
+    told = -1
+    while told < 20:
+        assert hears.poll(WAIT_SECONDS)
+        told = hears.recv()
+    assert process.pid
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(WAIT_SECONDS)
+    try:
+        while True:
+            told = hears.recv()
+    except EOFError:
+        pass
+
+    async def look() -> None:
+        async with await open_store(database_url) as store:
+            for number in range(told + 3):
+                found = await store.turns.session(f"s{number}")
+                known = await store.turns.known(AGENT, hashes(f"s{number}", 0, 20))
+                assert len(known) == (20 if found else 0)
+                assert found or number > told
+
+    asyncio.run(look())

@@ -1,0 +1,95 @@
+"""What several processes do to one store at once, and the way to have them do it."""
+
+import asyncio
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+from typing import Any, TypeVar
+
+from foveate.fold.journal import Lease
+from foveate.session.turns import Turn
+from foveate.store import open_store
+from tests.kept import AGENT, hashes, session, turns
+
+T = TypeVar("T")
+SPAWN = multiprocessing.get_context("spawn")
+WAIT_SECONDS = 120.0
+
+_gate: Barrier
+
+
+def at_once(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
+    """What `work` gives with each of `arguments`, in as many processes, which begin at the same moment."""
+    gate = SPAWN.Barrier(len(arguments))
+    with ProcessPoolExecutor(len(arguments), SPAWN, _remember, (gate,)) as pool:
+        return list(pool.map(_together, [work] * len(arguments), arguments, timeout=WAIT_SECONDS))
+
+
+def _remember(gate: Barrier) -> None:
+    global _gate
+    _gate = gate
+
+
+def _together(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    _gate.wait(WAIT_SECONDS)
+    return work(*arguments)
+
+
+def open_and_lease(url: str, holder: str) -> Lease | None:
+    """Whether this process gets the right to fold."""
+
+    async def ask() -> Lease | None:
+        async with await open_store(url, wait_seconds=30.0) as store:
+            return await store.journal.lease("s", holder, ttl_seconds=300.0, now=1000.0)
+
+    return asyncio.run(ask())
+
+
+def keep_and_lengthen(url: str, name: str, messages: int) -> tuple[bool, int]:
+    """Whether this process was the one that kept a session of half as many messages that all of them have, and
+    how often it lengthened it by one, until it had `messages`.
+    """
+
+    async def keep() -> tuple[bool, int]:
+        lengthened = 0
+        half = messages // 2
+        async with await open_store(url, wait_seconds=30.0) as store:
+            kept = await store.turns.keep(session(name, half), turns(name, 0, half), after=None)
+            while True:
+                now = await store.turns.session(name)
+                assert now is not None
+                if now.messages >= messages:
+                    return kept, lengthened
+                new = turns(name, now.messages, now.messages + 1)
+                lengthened += await store.turns.keep(session(name, now.messages + 1), new, after=now.tip)
+
+    return asyncio.run(keep())
+
+
+def hold(url: str, said: Connection) -> None:
+    """Take the right to fold, say so, and never give it back."""
+    said.send(open_and_lease(url, "holder"))
+    time.sleep(WAIT_SECONDS)
+
+
+def keep_on_writing(url: str, said: Connection) -> None:
+    """Keep one session after the other, and say which are kept, until something ends this process."""
+
+    async def write() -> None:
+        async with await open_store(url) as store:
+            for number in range(1_000_000):
+                name = f"s{number}"
+                assert await store.turns.keep(session(name, 20), turns(name, 0, 20), after=None)
+                said.send(number)
+
+    asyncio.run(write())
+
+
+async def missing(url: str, name: str, messages: int) -> list[int]:
+    """The positions of a session's turns that are not kept."""
+    async with await open_store(url) as store:
+        known: dict[bytes, Turn] = dict(await store.turns.known(AGENT, hashes(name, 0, messages)))
+    return sorted({*range(messages)} - {turn.position for turn in known.values()})
