@@ -10,6 +10,7 @@ from foveate.sandbox.fitting import fitting
 from foveate.sandbox.scripts import Call, Step
 
 USUAL_TEXT = "This is Foveate's sandbox, not a model. It took your request, counted it, and has nothing to add."
+USUAL_INPUT = "This is what a sandbox writes."
 USUAL_THOUGHT = "A sandbox does not think, but it can keep the form."
 
 # So many characters come in one event of a stream.
@@ -42,19 +43,21 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A call of a tool; `arguments` is JSON."""
+    """A call of a tool; `arguments` is JSON, or any text for a tool that takes such."""
 
     name: str
     arguments: str
+    is_text: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """What a request wants of its answer.
 
-    `tools` are those that can be called, with their schemas; `must_call` is the name of one, or empty for any.
-    `schema` is the form that the text must have. `limit_tokens` bounds the answer, `room_tokens` is what the
-    window has left for it. `text` is what the last message says.
+    `tools` are those that can be called, with their schemas, `text_tools` those among them that take any text;
+    `must_call` is the name of one, or empty for any. `schema` is the form that the text must have.
+    `limit_tokens` bounds the answer, `room_tokens` is what the window has left for it. `text` is what the last
+    message says.
     """
 
     model: str
@@ -62,6 +65,7 @@ class Wish:
     thinks: bool = False
     tools: tuple[tuple[str, dict[str, Any]], ...] = ()
     must_call: str | None = None
+    text_tools: frozenset[str] = frozenset()
     schema: dict[str, Any] | None = None
     limit_tokens: int | None = None
     room_tokens: int | None = None
@@ -131,13 +135,14 @@ def _calls(wish: Wish, step: Step | None) -> list[Called]:
         calls = (Call(name=wish.must_call or wish.tools[0][0]),)
     else:
         calls = ()
-    return [
-        Called(
-            call.name,
-            json.dumps(fitting(schemas.get(call.name, {})) if call.input is None else call.input),
-        )
-        for call in calls
-    ]
+    return [_called(call, wish, schemas) for call in calls]
+
+
+def _called(call: Call, wish: Wish, schemas: dict[str, dict[str, Any]]) -> Called:
+    if call.name in wish.text_tools:
+        return Called(call.name, USUAL_INPUT if call.input is None else json.dumps(call.input), is_text=True)
+    said = fitting(schemas.get(call.name, {})) if call.input is None else call.input
+    return Called(call.name, json.dumps(said))
 
 
 def _until(text: str, stops: tuple[str, ...]) -> tuple[str, str | None]:

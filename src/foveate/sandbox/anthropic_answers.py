@@ -21,6 +21,8 @@ _STOPS = {
     Stop.WINDOW: "model_context_window_exceeded",
 }
 _JSON = "json_schema"
+# Tools that the provider defines and the client runs; all others of its own it runs itself.
+_BY_CLIENT = ("bash_", "text_editor_", "computer_2", "memory_")
 
 
 def wish(asked: dict[str, Any], room_tokens: int | None) -> Wish:
@@ -36,7 +38,7 @@ def wish(asked: dict[str, Any], room_tokens: int | None) -> Wish:
         tools=tuple(
             (as_text(tool.get("name")), as_record(tool.get("input_schema")))
             for tool in map(as_record, as_list(asked.get("tools")))
-            if "input_schema" in tool
+            if "input_schema" in tool or as_text(tool.get("type")).startswith(_BY_CLIENT)
         ),
         must_call=forced,
         schema=as_record(output.get("schema")) if output.get("type") == _JSON else None,
@@ -132,7 +134,7 @@ def _block(
             return {"type": "thinking", "thinking": show(text), "signature": sign(show(text))}
         case Said(text):
             return {"type": "text", "text": text}
-        case Called(name, arguments):
+        case Called(name, arguments, _):
             said = value(arguments.encode())
             return {"type": "tool_use", "id": sheet.new_id("toolu_01"), "name": name, "input": said}
 

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from foveate.sandbox.answers import Answer, Called, Said, Stop, Thought, Wish, pieces
-from foveate.sandbox.chat_answers import must_call, text_of
+from foveate.sandbox.chat_answers import must_call, text_of, text_tools
 from foveate.sandbox.rendering import Sheet, event
 from foveate.wire.body import as_list, as_record, as_text, compact
 
@@ -44,6 +44,7 @@ def wish(asked: dict[str, Any], room_tokens: int | None) -> Wish:
     output = as_record(as_record(asked.get("text")).get("format"))
     given = asked.get("input")
     last = as_record(given[-1]).get("content") if isinstance(given, list) and given else given
+    tools = [as_record(tool) for tool in as_list(asked.get("tools"))]
     schemas = {"json_schema": as_record(output.get("schema")), "json_object": {}}
     return Wish(
         model=as_text(asked["model"]),
@@ -51,10 +52,11 @@ def wish(asked: dict[str, Any], room_tokens: int | None) -> Wish:
         thinks=effort not in ("", "none", "minimal"),
         tools=tuple(
             (as_text(tool.get("name")), as_record(tool.get("parameters")))
-            for tool in map(as_record, as_list(asked.get("tools")))
-            if tool.get("type") == "function"
+            for tool in tools
+            if tool.get("type") in ("function", "custom")
         ),
         must_call=must_call(asked.get("tool_choice")),
+        text_tools=text_tools(tools),
         schema=schemas.get(as_text(output.get("type"))),
         limit_tokens=asked.get("max_output_tokens"),
         room_tokens=room_tokens,
@@ -154,14 +156,17 @@ def _item(part: Thought | Said | Called, sheet: Sheet, *, sealed: bool) -> dict[
                 "role": "assistant",
                 "content": [_part(text)],
             }
-        case Called(name, arguments):
+        case Called(name, arguments, is_text):
+            kind, prefix, field = (
+                ("custom_tool_call", "ctc_", "input") if is_text else ("function_call", "fc_", "arguments")
+            )
             return {
-                "id": sheet.new_id("fc_"),
-                "type": "function_call",
+                "id": sheet.new_id(prefix),
+                "type": kind,
                 "status": "completed",
                 "call_id": sheet.new_id("call_"),
                 "name": name,
-                "arguments": arguments,
+                field: arguments,
             }
 
 
@@ -176,6 +181,8 @@ def _empty(item: dict[str, Any]) -> dict[str, Any]:
             return item | {"status": "in_progress", "content": []}
         case "function_call":
             return item | {"status": "in_progress", "arguments": ""}
+        case "custom_tool_call":
+            return item | {"status": "in_progress", "input": ""}
         case _:
             return item
 
@@ -194,3 +201,7 @@ def _steps(item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield "response.function_call_arguments.delta", {"delta": piece}
         said = {"name": item["name"], "arguments": item["arguments"]}
         yield "response.function_call_arguments.done", said
+    if item["type"] == "custom_tool_call":
+        for piece in pieces(item["input"]):
+            yield "response.custom_tool_call_input.delta", {"delta": piece}
+        yield "response.custom_tool_call_input.done", {"input": item["input"]}

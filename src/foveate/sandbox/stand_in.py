@@ -196,10 +196,12 @@ class Sandbox:
         now = self._clock()
         account = self._accounts.of(taken.owner)
         cache = account.bill(taken.prompt, taken.rules, at=now, answers_at=now + delay_seconds)
+        times = chat_answers.choices(taken.asked) if taken.request.format is Format.CHAT else 1
+        output, thought = told.output_tokens * times, told.thought_tokens * times
         sheet = Sheet(
             model=taken.request.model,
             created_at=now,
-            usage=Usage(cache=cache, output_tokens=told.output_tokens, reasoning_tokens=told.thought_tokens),
+            usage=Usage(cache=cache, output_tokens=output, reasoning_tokens=thought),
             new_id=self._new_id,
             writes=taken.rules.caching is Caching.BOTH,
         )
