@@ -5,7 +5,8 @@ hundreds of steps can be cut as well. It never stands between a call and its res
 nor between a thought and what it led to.
 
 Of the head, two things stay: what the developer says (system messages), wherever it stands, and, where the tail
-begins inside a turn, the question of that turn, so that the model goes on from what it was asked.
+begins inside a turn, the question of that turn, so that the model goes on from what it was asked. And what the
+provider itself has folded, since nobody else can read that.
 """
 
 from bisect import bisect_left
@@ -20,6 +21,9 @@ from foveate.values import Message, Opaque, Part, Text, ToolCall, ToolResult
 COMPACT_AT_PCT = 0.75
 TAIL_KEEP_TOKENS = 20_000
 MIN_TURNS_BETWEEN = 4
+
+# An item of the Responses format that stands for all before it, which only the provider can read.
+_SEALED = "compaction"
 
 
 def trigger_tokens(window_tokens: int, output_reserve: int, compact_at_pct: float = COMPACT_AT_PCT) -> int:
@@ -95,11 +99,17 @@ def boundary(
     return shorter[0] if shorter and tails[latest] > half else latest
 
 
+def _stays(message: Message) -> bool:
+    """Whether a message is no part of any turn: the developer's, or what a provider has folded and sealed."""
+    sealed = (isinstance(part, Opaque) and part.kind == _SEALED for part in message.parts)
+    return is_system(message) or (bool(message.parts) and all(sealed))
+
+
 class History:
     """A conversation, as far as cuts look at it; all places are places in the list of its messages."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        self._spoken = [place for place, message in enumerate(messages) if not is_system(message)]
+        self._spoken = [place for place, message in enumerate(messages) if not _stays(message)]
         history = [messages[place] for place in self._spoken]
         self._kinds = [kind_of(message) for message in history]
         self._is_seam = seams(history, self._kinds)
@@ -214,7 +224,7 @@ def head_of(messages: Sequence[Message]) -> Head:
     """What has to be known of a head that is made of `messages`."""
     cut = len(messages)
     history = History([*messages, _LAST[Kind.MODEL]])
-    spoken = tuple(place for place, message in enumerate(messages) if not is_system(message))
+    spoken = tuple(place for place, message in enumerate(messages) if not _stays(message))
     if not spoken:
         return Head(spoken=(), question=(), bridge=())
     calls = tuple(shell for place in spoken for part in messages[place].parts if (shell := _shell(part)))

@@ -10,6 +10,7 @@ from foveate import wire
 from foveate.budget.cutting import Body, Room, cut
 from foveate.budget.sections import Keep
 from foveate.budget.standing import text_of
+from foveate.errors import BadOption
 from foveate.fold.boundary import History
 from foveate.fold.replacing import named
 from foveate.tokens.gauge import Gauge, TextCounter, gauge_for
@@ -30,6 +31,20 @@ _WORTH_TOKENS = 100
 # About what a picture in a result weighs, against its letters.
 _PICTURE_CHARS = 6_000
 _CHARS_PER_TOKEN = 3
+
+
+def result_limit_tokens(window_tokens: int, tool_result_max_pct: float = TOOL_RESULT_MAX_PCT) -> int:
+    """How many tokens of a tool's result are sent at most: a share of the window.
+
+    Raises:
+        BadOption: a share that is not between 0 and 1.
+    """
+    if not 0 < tool_result_max_pct <= 1:
+        raise BadOption(
+            f"tool_result_max_pct is a share, more than 0 and at most 1, not {tool_result_max_pct!r}",
+            path=("tool_result_max_pct",),
+        )
+    return int(window_tokens * tool_result_max_pct)
 
 
 def truncated_results(

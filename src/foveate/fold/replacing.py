@@ -84,15 +84,15 @@ def folded_edits(
     summary: that is left out with all thoughts since the boundary.
     """
     fold = fold_of(chain, folds)
+    undone = [other.messages for other in _of_chain(chain, folds) if other.undone_at is not None]
     if fold is None:
-        undone = [fold.messages for fold in _of_chain(chain, folds)]
         return unbound_thoughts(request, changed_from=chain.head + min(undone)) if undone else ()
     cut = chain.head + fold.messages
     tail = [wire.message(request.format, raw) for raw in request.messages[cut:]]
     junction = _head(request, chain.head, fold).before(tail)
     if junction is None:  # a fork that goes on in the middle of a step
         return ()
-    before = None if answered_before is None else chain.head + answered_before
+    before = chain.head + answered_before if answered_before is not None and not undone else None
     return (
         *_summary_for_head(request, fold, junction, chain.head),
         *unbound_thoughts(request, changed_from=cut, before=before),
@@ -156,10 +156,10 @@ def stand_in(text: str, spoken: Format, *, after_user: bool, before_model: bool)
     """Messages that say `text` in the place of others, so that speakers alternate with what stands around."""
     model = "model" if spoken is Format.GEMINI else "assistant"
     if after_user:
-        told = [Message(role=model, parts=(Text(text),))]
-        return (*told, Message(role="user", parts=(Text(GO_ON),))) if before_model else (*told,)
-    told = [Message(role="user", parts=(Text(text),))]
-    return (*told,) if before_model else (*told, Message(role=model, parts=(Text(UNDERSTOOD),)))
+        told, reply = Message(role=model, parts=(Text(text),)), Message(role="user", parts=(Text(GO_ON),))
+        return (told, reply) if before_model else (told,)
+    told, reply = Message(role="user", parts=(Text(text),)), Message(role=model, parts=(Text(UNDERSTOOD),))
+    return (told,) if before_model else (told, reply)
 
 
 def spans(places: Sequence[int]) -> list[range]:

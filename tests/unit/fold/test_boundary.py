@@ -130,6 +130,11 @@ def test_system_messages_are_never_folded() -> None:
     assert History(messages).folded(cut) == (1, 2, 4, 5)
 
 
+def test_what_the_provider_has_folded_stays_since_nobody_else_can_read_it() -> None:
+    messages = [said(Opaque("compaction", b"{}")), asked(), said(), asked()]
+    assert History(messages).folded(3) == (1, 2)
+
+
 def test_what_triggers_is_a_share_of_what_the_answer_leaves_of_the_window() -> None:
     assert trigger_tokens(200_000, 40_000) == 120_000
     assert trigger_tokens(200_000, 0, 0.5) == 100_000

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.budget import graphemes
-from foveate.fold.clearing import cleared_results, truncated_results
+from foveate.errors import BadOption
+from foveate.fold.clearing import cleared_results, result_limit_tokens, truncated_results
 from foveate.sandbox import accept
 from foveate.tokens import counter_for, drop_caches
 from foveate.values import Area, Edit, Format, Place, ReplaceText, Request, ToolResult
@@ -152,6 +153,22 @@ def test_results_are_cut_in_every_format(spoken: Format) -> None:
     (short,) = results_of(written(request, truncated_results(request, COUNTER, limit_tokens=LIMIT)))
     assert MISSING.search(short)
     assert COUNTER.text(short).tokens <= LIMIT + 5  # Gemini's is an object around it
+
+
+def test_a_result_of_a_shape_that_nobody_knows_is_sent_as_it_came() -> None:
+    parts: list[Body] = [
+        {"functionResponse": {}},
+        {"functionResponse": {"name": "f", "response": {"a": LINES}}},
+    ]
+    request = wire.read({"contents": [{"role": "user", "parts": parts}]}, Format.GEMINI)
+    assert truncated_results(request, COUNTER, limit_tokens=LIMIT) == ()
+
+
+def test_the_limit_is_a_share_of_the_window() -> None:
+    assert result_limit_tokens(200_000) == 60_000
+    assert result_limit_tokens(1000, 0.5) == 500
+    with pytest.raises(BadOption, match="tool_result_max_pct"):
+        result_limit_tokens(1000, 30)
 
 
 _PIECES = st.sampled_from(

@@ -274,6 +274,29 @@ def test_a_fold_that_is_undone_takes_the_thoughts_with_it_that_were_thought_afte
     assert len(sent.messages) == len(request.messages)
 
 
+def test_thoughts_made_after_a_fold_that_was_undone_are_left_out_after_an_earlier_one_too() -> None:
+    request = wire.read(claude_turn("claude-opus-5-5", ADAPTIVE, steps=4))
+    near, far = fold_at(request, 3), fold_at(request, 5)
+    assert "thinking" in kinds(edited(request, near, answered_before=5))
+    assert "thinking" not in kinds(edited(request, near, replace(far, undone_at=2.0), answered_before=5))
+
+
+def test_thoughts_are_left_out_of_converse_requests_too() -> None:
+    thought = {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "s"}}}
+    words = {"text": "So."}
+    messages = [
+        {"role": "user", "content": [{"text": "a"}]},
+        {"role": "assistant", "content": [words]},
+        {"role": "user", "content": [{"text": "b"}]},
+        {"role": "assistant", "content": [thought, words, {"cachePoint": {"type": "default"}}]},
+        {"role": "user", "content": [{"text": "c"}]},
+    ]
+    body = {"modelId": "us.anthropic.claude-opus-5-5-v1:0", "messages": messages}
+    request = wire.read(body, Format.BEDROCK)
+    sent = edited(request, fold_at(request, 2))
+    assert contents(sent)[3] == [words, {"cachePoint": {"type": "default"}}]
+
+
 def tail_without_thoughts(raws: Sequence[bytes]) -> list[Any]:
     left = []
     for found in map(value, raws):
