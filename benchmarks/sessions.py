@@ -37,26 +37,6 @@ PROCESSES = (1, 4)
 _AGENT = "bench"
 _MODEL = "claude-sonnet-4-5"
 _WORDS = ("the", "a", "file", "test", "run", "path", "of", "error", "line", "value", "read", "hash", "is")
-    "the",
-    "a",
-    "file",
-    "test",
-    "run",
-    "path",
-    "of",
-    "to",
-    "error",
-    "line",
-    "value",
-    "read",
-    "write",
-    "open",
-    "session",
-    "hash",
-    "fold",
-    "token",
-    "is",
-]
 _LEAST_CHARS, _MOST_CHARS = 100, 1100
 _NEW_MESSAGES = 2
 _MOST_SECONDS = 300
