@@ -49,18 +49,11 @@ def triggers(
 ) -> bool:
     """Whether a request of so many tokens, as it is sent, is one to fold.
 
-    `turns_since_fold` is how often the model speaks between the last fold's boundary and where the next one
-    would be (`turns_between`), None where nothing is folded yet: a fold that made little room must not be
-    repeated at each step.
+    `turns_since_fold` is how often the model has spoken since this session was last folded, None where it never
+    was. A fold that made little room must not be repeated at each step.
     """
     is_rested = turns_since_fold is None or turns_since_fold >= min_turns_between
     return tokens >= trigger_tokens and is_rested
-
-
-def turns_between(messages: Sequence[Message], start: int, end: int) -> int:
-    """How often the model begins to speak from one place up to another."""
-    history = History(messages)
-    return sum(history.by_model(cut) for cut in history.cuts() if start <= cut < end)
 
 
 def boundary(

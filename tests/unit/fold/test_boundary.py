@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.errors import BadOption
-from foveate.fold.boundary import History, boundary, head_of, trigger_tokens, triggers, turns_between
+from foveate.fold.boundary import History, boundary, head_of, trigger_tokens, triggers
 from foveate.values import Format, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from tests.unit.budget.conversations import Talk, long_talk, new_orphans, talks
 
@@ -149,13 +149,6 @@ def test_a_session_is_not_folded_again_before_the_model_has_spoken_a_few_times()
     assert not triggers(900, trigger_tokens=750, turns_since_fold=3)
     assert triggers(900, trigger_tokens=750, turns_since_fold=4)
     assert triggers(900, trigger_tokens=750, turns_since_fold=1, min_turns_between=1)
-
-
-def test_turns_are_counted_by_how_often_the_model_begins_to_speak() -> None:
-    messages = [asked(), said(), said(), asked(), call("a"), result("a"), said(), asked()]
-    assert turns_between(messages, 0, len(messages)) == 3
-    assert turns_between(messages, 4, 6) == 1
-    assert turns_between(messages, 7, 8) == 0
 
 
 def test_one_count_is_needed_for_each_message() -> None:
