@@ -28,7 +28,7 @@ from benchmarks.harness import Cell, Report
 from foveate import wire
 from foveate.session.chain import chain_of
 from foveate.session.counting import TurnCounts
-from foveate.session.sessions import find
+from foveate.session.sessions import Tips, find
 from foveate.store import Store, open_store
 from foveate.tokens import counter_for, drop_caches
 from foveate.values import Request
@@ -150,9 +150,9 @@ async def _timed(url: str, load: Load, number: int, barrier: Barrier) -> Mapping
     sessions = [_session(load, f"{number}-{one}") for one in range(load.sessions)]
     seconds: list[float] = []
     async with await open_store(url, wait_seconds=60.0) as store:
-        counts = TurnCounts(store.turns)
+        process = _Process(store)
         for session in sessions:
-            await _step(store, counts, _cut(session, load.first))
+            await process.step(_cut(session, load.first))
         await asyncio.to_thread(barrier.wait)
         began = time.time()
         waiting = iter(sessions)
@@ -161,7 +161,7 @@ async def _timed(url: str, load: Load, number: int, barrier: Barrier) -> Mapping
             for session in waiting:
                 for length in range(load.first, len(session.messages), _NEW_MESSAGES):
                     started = time.perf_counter()
-                    await _step(store, counts, _cut(session, length + _NEW_MESSAGES))
+                    await process.step(_cut(session, length + _NEW_MESSAGES))
                     seconds.append(time.perf_counter() - started)
 
         await asyncio.gather(*(served() for _ in range(load.at_once)))
@@ -176,10 +176,18 @@ async def _timed(url: str, load: Load, number: int, barrier: Barrier) -> Mapping
         }
 
 
-async def _step(store: Store, counts: TurnCounts, request: Request) -> None:
-    chain = chain_of(request)
-    await find(_AGENT, chain, store.turns, now=time.time())
-    await counts.count(_AGENT, request, chain, counter_for(_MODEL))
+class _Process:
+    """What a gateway's process holds for its sessions."""
+
+    def __init__(self, store: Store) -> None:
+        self._turns = store.turns
+        self._tips = Tips()
+        self._counts = TurnCounts(store.turns)
+
+    async def step(self, request: Request) -> None:
+        chain = chain_of(request)
+        found = await find(_AGENT, chain, self._turns, now=time.time(), tips=self._tips)
+        await self._counts.count(_AGENT, request, chain, counter_for(_MODEL), known=found.known)
 
 
 def _chain_seconds(session: Request) -> float:
@@ -191,10 +199,10 @@ def _chain_seconds(session: Request) -> float:
 async def _cold_seconds(store: Store, session: Request) -> float:
     """The same in a process that has never seen the session; the database has."""
     drop_caches()
-    counts = TurnCounts(store.turns)
+    process = _Process(store)
     counter_for(_MODEL).text("warm")
     started = time.perf_counter()
-    await _step(store, counts, session)
+    await process.step(session)
     return time.perf_counter() - started
 
 

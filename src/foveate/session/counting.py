@@ -88,8 +88,18 @@ class TurnCounts:
         self._each: Memo[Measured] = Memo(_KEPT_TURNS)
         self._together: Memo[Tally] = Memo(_KEPT_TALLIES)
 
-    async def count(self, agent: str, request: Request, chain: Chain, counter: RequestCounter) -> RequestCount:
+    async def count(
+        self,
+        agent: str,
+        request: Request,
+        chain: Chain,
+        counter: RequestCounter,
+        *,
+        known: int | None = None,
+    ) -> RequestCount:
         """The count of a request with that chain, without its parts.
+
+        Of turns behind the `known` ones, which were new with this request, nothing is asked for.
 
         Raises:
             MalformedRequest: a part cannot be read, or is nested too deeply to be rendered.
@@ -101,7 +111,8 @@ class TurnCounts:
             tally = counter.add(EMPTY, await _measured(request.format, head, counter))
         if counted < len(chain):
             places = range(counted, len(chain))
-            tally = counter.add(tally, await self._measured(agent, request, chain, places, counter))
+            measured = await self._measured(agent, request, chain, places, counter, known)
+            tally = counter.add(tally, measured)
             self._together.put(_key(seed, chain, len(chain)), replace(tally, before=None))
         around_bytes = len(request.body) - sum(map(len, request.messages))
         return await _beside(lambda: _total(request, counter, tally), around_bytes)
@@ -115,14 +126,21 @@ class TurnCounts:
         return 0, EMPTY
 
     async def _measured(
-        self, agent: str, request: Request, chain: Chain, places: range, counter: RequestCounter
+        self,
+        agent: str,
+        request: Request,
+        chain: Chain,
+        places: range,
+        counter: RequestCounter,
+        known_turns: int | None,
     ) -> list[Measured]:
         """What the messages at `places` of the chain come to: as remembered, as kept, or counted now."""
         name = name_of(counter)
         named = digest(agent.encode("utf-8", "replace"), name.encode())
         keys = {at: named + chain.hashes[at] + chain.spelling(at) for at in places}
         known = {at: found for at in places if (found := self._each.get(keys[at])) is not None}
-        hashes = [chain.hashes[at] for at in places if at not in known]
+        old = places if known_turns is None else range(places.start, max(places.start, known_turns))
+        hashes = [chain.hashes[at] for at in old if at not in known]
         kept = await self._turns.counts(agent, hashes, name) if hashes else {}
         for at in places:
             row = kept.get(chain.hashes[at])

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 
 from foveate.session.chain import HASH_BYTES, Chain
 from foveate.session.turns import Session, Turn, Turns
-from foveate.tokens.memo import digest
+from foveate.tokens.memo import Memo, digest
 
 # Of a session that goes on, the last turns are asked for first: an answer, and the results of a few calls.
 _LAST = 8
+_KEPT_TIPS = 8 * 1024
 # How many places of a chain are asked for at once where its known part ends further back.
 _PLACES = 8
 # How many hashes are asked for at once where each of them is.
@@ -46,11 +47,45 @@ class _Reached:
     missing: Sequence[int]
 
 
-async def find(agent: str, chain: Chain, turns: Turns, *, now: float, header_id: str | None = None) -> Found:
+class Tips:
+    """Sessions as this process last kept them, by their tips, so that who goes on from one asks nothing first.
+
+    What is remembered may be old: it is only tried, and keeping it is refused where it no longer holds.
+    """
+
+    def __init__(self) -> None:
+        self._kept: Memo[Session] = Memo(_KEPT_TIPS)
+
+    def last_of(self, agent: str, chain: Chain) -> tuple[int, Session | None]:
+        """The last place of a chain that is a session's tip, of those that are looked at first; -1 for none."""
+        for at in range(len(chain) - 1, max(-1, len(chain) - 1 - _LAST), -1):
+            if (found := self._kept.get(_tip_key(agent, chain.hashes[at]))) is not None:
+                return at, found
+        return -1, None
+
+    def put(self, session: Session) -> None:
+        """Remember a session that was just kept."""
+        self._kept.put(_tip_key(session.agent, session.tip), session)
+
+
+def _tip_key(agent: str, tip: bytes) -> bytes:
+    return tip + agent.encode("utf-8", "replace")
+
+
+async def find(
+    agent: str,
+    chain: Chain,
+    turns: Turns,
+    *,
+    now: float,
+    header_id: str | None = None,
+    tips: Tips | None = None,
+) -> Found:
     """The session of a request with that chain, kept in `turns` with all turns of it that are new.
 
     A session that a header names is that agent's session of this name, whatever its messages are. A request
-    without any message is of a session of its own, which is not kept unless it is named.
+    without any message is of a session of its own, which is not kept unless it is named. With `tips` of the
+    same `turns`, a session that goes on as it did last costs one question.
     """
     request = _Request(
         agent=agent,
@@ -60,13 +95,33 @@ async def find(agent: str, chain: Chain, turns: Turns, *, now: float, header_id:
     )
     if not chain and header_id is None:
         return request.first(frozenset())
+    if tips is None or header_id is not None:
+        return await _found(request, turns)
+    found = await _found_at_tip(request, turns, tips) or await _found(request, turns)
+    tips.put(found.session)
+    return found
+
+
+async def _found_at_tip(request: "_Request", turns: Turns, tips: Tips) -> Found | None:
+    """The session that goes on from a tip that is remembered; None where there is none, or it is old."""
+    at, there = tips.last_of(request.agent, request.chain)
+    if there is None:
+        return None
+    turn = Turn(hash=there.tip, position=at, session_id=there.id)
+    reached = _Reached(turn=turn, known=at + 1, missing=range(at + 1, len(request.chain)))
+    found = request.decided(reached, there, frozenset())
+    kept = await turns.keep(found.session, request.turns(reached, found), after=there.tip)
+    return found if kept else None
+
+
+async def _found(request: "_Request", turns: Turns) -> Found:
     taken: set[str] = set()
     for attempt in range(_ATTEMPTS):
-        reached = await _reached(agent, chain.hashes, turns, doubtful=attempt >= _DOUBTFUL)
+        reached = await _reached(request.agent, request.chain.hashes, turns, doubtful=attempt >= _DOUBTFUL)
         holder = request.named or (reached.turn.session_id if reached.turn else None)
         there = await turns.session(holder) if holder else None
         found = request.decided(reached, there, taken)
-        new = [Turn(hash=chain.hashes[at], position=at, session_id=found.session.id) for at in reached.missing]
+        new = request.turns(reached, found)
         after = there.tip if there is not None and not found.is_new else None
         if await turns.keep(found.session, new, after=after) or not (new or found.is_new):
             break
@@ -107,6 +162,11 @@ class _Request:
         if there is None:  # the session was forgotten, and its turns were not
             return Found(session=self._new(turn.session_id), known=known, is_new=True, is_fork=False)
         return self._fork(turn, known, taken)
+
+    def turns(self, reached: _Reached, found: Found) -> list[Turn]:
+        """Those that are new, as turns of the session that was found."""
+        hashes, own_id = self.chain.hashes, found.session.id
+        return [Turn(hash=hashes[at], position=at, session_id=own_id) for at in reached.missing]
 
     def first(self, taken: Set[str]) -> Found:
         """A session of which no turn is known."""

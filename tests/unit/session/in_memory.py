@@ -23,6 +23,7 @@ class InMemory:
         self.sessions: dict[str, Session] = {}
         self.counted: dict[tuple[str, bytes, str], bytes] = {}
         self.asked: list[int] = []  # of each question for turns, of how many
+        self.asked_for_counts: list[int] = []
         self._pauses = pauses
 
     async def known(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
@@ -47,6 +48,7 @@ class InMemory:
 
     async def counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
         await self._pause()
+        self.asked_for_counts.append(len(hashes))
         found = {one: self.counted.get((agent, one, counter)) for one in hashes}
         return {one: counted for one, counted in found.items() if counted is not None}
 

@@ -126,6 +126,23 @@ async def test_a_request_of_which_one_turn_is_new_counts_one_turn(forgets: bool)
     assert found.total == recounted({"n": 1, "messages": messages}, "gpt-4o")[0]
 
 
+async def test_nothing_is_asked_of_turns_that_are_new() -> None:
+    store = InMemory()
+    messages = [{"role": "user", "content": f"This is turn {at}"} for at in range(30)]
+    counter = counter_for("gpt-4o")
+    whole = with_model(wire.read({"n": 1, "messages": messages}), "gpt-4o")
+    early = with_model(wire.read({"n": 1, "messages": messages[:20]}), "gpt-4o")
+    await TurnCounts(store).count("agent", early, chain_of(early), counter, known=0)
+
+    assert store.asked_for_counts == []
+    counts = TurnCounts(store)
+    for known in (20, 30):  # the second time all is remembered
+        found = await counts.count("agent", whole, chain_of(whole), counter, known=known)
+        assert found.total == recounted(whole.body, "gpt-4o")[0]
+    assert store.asked_for_counts == [20]
+    assert len(store.counted) == 30
+
+
 async def test_another_time_in_the_system_message_counts_no_turn_again() -> None:
     counts = TurnCounts(InMemory())
     counter, ruler = listening("gpt-4o")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.session.chain import Chain
-from foveate.session.sessions import Found, find
+from foveate.session.sessions import Found, Tips, find
 from tests.unit.session.in_memory import InMemory, side_by_side, words
 
 Words = tuple[str, ...]
@@ -189,23 +189,63 @@ async def test_turns_that_were_lost_in_the_middle_are_kept_again() -> None:
     assert store.path(longer.session) == list(chain.hashes)
 
 
+async def test_a_process_that_remembers_the_tip_asks_for_nothing() -> None:
+    store, tips = InMemory(), Tips()
+    first = await find("agent", words(*"ab"), store, now=1, tips=tips)
+    store.asked.clear()
+    grown = await find("agent", words(*"abcd"), store, now=2, tips=tips)
+    again = await find("agent", words(*"abcd"), store, now=3, tips=tips)
+
+    assert not store.asked
+    assert (grown.session.id, grown.known, grown.is_new) == (first.session.id, 2, False)
+    assert (again.session.id, again.known, again.session.seen_at) == (first.session.id, 4, 3)
+    assert store.path(again.session) == list(words(*"abcd").hashes)
+
+
+async def test_what_a_process_remembers_of_a_session_that_another_one_took_on_is_not_believed() -> None:
+    store, tips = InMemory(), Tips()
+    await find("agent", words(*"ab"), store, now=1, tips=tips)
+    taken_on = await find("agent", words(*"abc"), store, now=2)
+    fork = await find("agent", words(*"abx"), store, now=3, tips=tips)
+    repeated = await find("agent", words(*"ab"), store, now=4, tips=tips)
+
+    assert (fork.is_fork, fork.session.parent_id) == (True, taken_on.session.id)
+    assert repeated.session == replace(taken_on.session, seen_at=4)
+
+
+async def test_what_is_remembered_of_one_agent_or_name_is_nothing_to_another() -> None:
+    store, tips = InMemory(), Tips()
+    unnamed = await find("agent", words(*"ab"), store, now=1, tips=tips)
+    await find("agent", words(*"ab"), store, now=1, tips=tips, header_id="s")
+    other = await find("other", words(*"abc"), store, now=1, tips=tips)
+
+    assert other.is_new
+    assert (await find("agent", words(*"abc"), store, now=1, tips=tips)).session.id == unnamed.session.id
+
+
 conversations = st.lists(st.sampled_from("abc"), max_size=6).map(tuple)
 
 
 @given(
-    batches=st.lists(st.lists(conversations, min_size=1, max_size=4), min_size=1, max_size=5),
+    batches=st.lists(
+        st.lists(st.tuples(conversations, st.integers(0, 2)), min_size=1, max_size=4), min_size=1, max_size=5
+    ),
     order=st.lists(st.integers(0, 3), max_size=60),
 )
 @settings(max_examples=300)
 def test_every_request_is_of_a_session_whose_turns_are_its_messages(
-    batches: list[list[Words]], order: list[int]
+    batches: list[list[tuple[Words, int]]], order: list[int]
 ) -> None:
     """Sessions grow, fork and are rewound, by processes that come in between each other at any question."""
     store = InMemory(pauses=True)
+    tips = (Tips(), Tips(), None)  # of each process what it remembers; one begins anew each time
     said: set[bytes] = set()
     for time, batch in enumerate(batches):
-        chains = [words(*one) for one in batch]
-        runs = [find("agent", chain, store, now=time) for chain in chains]
+        chains = [words(*one) for one, _ in batch]
+        runs = [
+            find("agent", chain, store, now=time, tips=tips[process])
+            for chain, (_, process) in zip(chains, batch, strict=True)
+        ]
         answers = side_by_side(runs, order[time:])
         said.update(one for chain in chains for one in chain.hashes)
 
