@@ -84,7 +84,7 @@ class PostgresDatabase:
             if behind:
                 _migrate(url, where)
         except psycopg.Error as error:
-            raise _translated(where, error) from error
+            raise StoreUnavailable(where, _line(error)) from error
         return cls(url, where, wait_seconds=wait_seconds)
 
     async def read(self, work: Work[T]) -> T:
@@ -278,7 +278,7 @@ def _migrate(url: str, where: str) -> None:
             migrate(connection, where=where)
     except DBAPIError as error:
         if isinstance(error.orig, psycopg.Error):
-            raise _translated(where, error.orig) from error
+            raise StoreUnavailable(where, f"its tables cannot be made: {_line(error.orig)}") from error
         raise
 
 
@@ -298,4 +298,4 @@ def _translated(where: str, error: "psycopg.Error") -> Exception:
 
 
 def _line(error: "psycopg.Error") -> str:
-    return " ".join(str(error).split())
+    return error.diag.message_primary or " ".join(str(error).split())

@@ -1,0 +1,232 @@
+"""Opening a store: its tables are made and brought up to date, and what cannot be used is refused in words."""
+
+import json
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from foveate.errors import BadOption, StoreTooNew, StoreUnavailable
+from foveate.store import Store, default_url, open_store
+from foveate.store.migrating import VERSION_TABLE, VERSIONS
+from foveate.store.schema import tables
+from tests.databases import PostgresServer
+from tests.kept import AGENT, FOLD, FOLDED, hashes, session, turns
+
+DUMPS = Path(__file__).parent / "stores"
+
+
+def path_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
+def run(url: str, statements: str) -> None:
+    """Run statements on a database, past the store."""
+    if url.startswith("sqlite"):
+        path_of(url).parent.mkdir(exist_ok=True)
+        connection = sqlite3.connect(path_of(url))
+        connection.executescript(statements)
+        connection.close()
+    else:
+        with psycopg.connect(url, autocommit=True) as server:
+            server.execute(statements)
+
+
+async def fill(store: Store) -> None:
+    """Something of each kind, as the dumps of released versions hold it."""
+    await store.turns.keep(session("s", 4), turns("s", 0, 4), after=None)
+    await store.turns.keep(session("fork", 6, parent=session("s", 4)), turns("fork", 4, 6), after=None)
+    await store.turns.keep_counts(AGENT, {hashes("s", 0, 1)[0]: b"\x00 7"}, "o200k")
+    lease = await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
+    assert await store.journal.record(FOLD, FOLDED, lease=lease)
+
+
+async def check_filled(store: Store) -> None:
+    assert await store.turns.session("s") == session("s", 4)
+    assert await store.turns.session("fork") == session("fork", 6, parent=session("s", 4))
+    assert len(await store.turns.known(AGENT, [*hashes("s", 0, 4), *hashes("fork", 4, 6)])) == 6
+    assert await store.turns.counts(AGENT, hashes("s", 0, 4), "o200k") == {hashes("s", 0, 1)[0]: b"\x00 7"}
+    assert await store.journal.folds(AGENT, [FOLD.boundary]) == [FOLD]
+    assert await store.journal.folded(FOLD.id) == list(FOLDED)
+    assert await store.journal.lease("s", "other", ttl_seconds=300, now=1000.0) is None
+
+
+async def test_a_database_of_today_holds_what_was_put_into_it(database_url: str) -> None:
+    async with await open_store(database_url) as store:
+        await fill(store)
+        await check_filled(store)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_database_of_any_released_version_is_brought_up_to_date_with_all_it_holds(
+    database_url: str, version: str
+) -> None:
+    kind = "sqlite" if database_url.startswith("sqlite") else "postgres"
+    run(database_url, (DUMPS / f"{version}.{kind}.sql").read_text(encoding="utf-8"))
+
+    async with await open_store(database_url) as store:
+        await check_filled(store)
+
+
+async def test_migrations_lead_to_the_tables_of_the_schema(database_url: str) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+    from sqlalchemy import create_engine
+
+    await (await open_store(database_url)).close()
+
+    engine = create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "version_table": VERSION_TABLE}
+        )
+        assert compare_metadata(context, tables) == []
+        assert context.get_current_revision() == VERSIONS[-1]
+    engine.dispose()
+
+
+def test_every_version_is_a_migration_in_its_order() -> None:
+    from alembic.script import ScriptDirectory
+
+    import foveate.store.migrating
+
+    folder = Path(foveate.store.migrating.__file__).parent / "migrations"
+    revisions = [script.revision for script in ScriptDirectory(str(folder)).walk_revisions()]
+
+    assert revisions[::-1] == list(VERSIONS)
+
+
+async def test_a_database_of_a_newer_foveate_is_refused_and_stays_as_it_is(database_url: str) -> None:
+    async with await open_store(database_url) as store:
+        await fill(store)
+    run(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+
+    with pytest.raises(StoreTooNew, match="newer Foveate") as refused:
+        await open_store(database_url)
+
+    assert (refused.value.version, refused.value.known) == ("9999", VERSIONS[-1])
+    run(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{VERSIONS[-1]}'")
+    async with await open_store(database_url) as store:
+        await check_filled(store)
+
+
+async def test_a_migration_that_breaks_off_leaves_nothing_half_made(database_url: str) -> None:
+    # The last table that a migration makes is there already, and is somebody else's.
+    run(database_url, "CREATE TABLE compaction_locks_v1 (whose TEXT)")
+
+    with pytest.raises(StoreUnavailable, match="compaction_locks_v1"):
+        await open_store(database_url)
+
+    run(database_url, "DROP TABLE compaction_locks_v1")
+    async with await open_store(database_url) as store:
+        await fill(store)
+
+
+async def test_a_store_that_is_closed_says_so(database_url: str) -> None:
+    store = await open_store(database_url)
+    await store.close()
+
+    with pytest.raises(StoreUnavailable, match="is closed"):
+        await store.turns.session("s")
+    with pytest.raises(StoreUnavailable, match="is closed"):
+        await store.journal.lease("s", "me", ttl_seconds=1, now=1)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "foveate.sqlite",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "mysql://me:secret@host/db",
+        "postgresql:",
+    ],
+)
+async def test_a_url_of_no_database_is_refused_without_showing_a_password(url: str) -> None:
+    with pytest.raises(BadOption, match="sqlite:///path") as refused:
+        await open_store(url or "x")
+
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:secret@[::1/db",
+        "postgresql://h/db?nope=secret",
+    ],
+)
+async def test_a_broken_url_of_a_server_is_refused_without_showing_a_password(url: str) -> None:
+    with pytest.raises(BadOption, match="PostgreSQL") as refused:
+        await open_store(url)
+
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
+    with pytest.raises(StoreUnavailable, match="refused") as refused:
+        await open_store("postgresql://me:secret@127.0.0.1:1/notes")
+
+    assert refused.value.where == "postgresql://127.0.0.1:1/notes"
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_database_that_the_server_does_not_have_is_named(postgres: PostgresServer) -> None:
+    with pytest.raises(StoreUnavailable, match='"nowhere" does not exist'):
+        await open_store(postgres.server.get_uri("nowhere"))
+
+
+async def test_a_user_who_may_not_make_tables_is_told(postgres: PostgresServer) -> None:
+    url = postgres.new_database()
+    run(
+        url,
+        "DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN; REVOKE ALL ON SCHEMA public FROM PUBLIC, guest",
+    )
+
+    with pytest.raises(StoreUnavailable, match=r"permission denied|no schema has been selected"):
+        await open_store(url.replace("//postgres:@", "//guest@"))
+
+
+def test_by_default_it_is_a_file_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOVEATE_HOME", str(tmp_path))
+
+    assert default_url() == f"sqlite:///{tmp_path}/foveate.sqlite"
+
+
+async def test_a_file_is_for_its_owner_alone_and_its_folders_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder with ? & # 100% ü" / "foveate.sqlite"
+    async with await open_store(f"sqlite:///{path}") as store:
+        await fill(store)
+        modes = [stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()]
+
+        assert len(modes) == 3  # SQLite's two beside it
+        assert set(modes) == {0o600}
+
+
+OPENED_LIGHTLY = """
+import asyncio, json, sys
+from foveate.store import open_store
+async def main():
+    async with await open_store(sys.argv[1]) as store:
+        await store.journal.listed()
+asyncio.run(main())
+print(json.dumps([name for name in ("numpy", "sqlalchemy", "alembic", "psycopg") if name in sys.modules]))
+"""
+
+
+def test_opening_what_is_up_to_date_loads_only_the_driver(database_url: str) -> None:
+    loaded = [
+        subprocess.run(
+            [sys.executable, "-c", OPENED_LIGHTLY, database_url], capture_output=True, text=True, check=True
+        ).stdout
+        for _ in ("made", "up to date")
+    ]
+
+    assert "alembic" in loaded[0]
+    assert json.loads(loaded[1]) == ([] if database_url.startswith("sqlite") else ["psycopg"])
