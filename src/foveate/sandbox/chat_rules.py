@@ -11,7 +11,7 @@ from typing import Any
 from foveate.sandbox import openai_rules
 from foveate.sandbox.models import model_of
 from foveate.sandbox.openai_rules import parts_of
-from foveate.sandbox.openai_words import empty_list, unsupported
+from foveate.sandbox.openai_words import empty_list, missing, unsupported
 from foveate.sandbox.refusals import Refusal
 from foveate.values import Format, Ttl
 from foveate.wire.body import as_list, as_record, as_text
@@ -58,6 +58,10 @@ def _contents(messages: list[dict[str, Any]]) -> Iterator[Refusal]:
             )
         if content == [] and role != "assistant":
             yield empty_list(f"messages[{i}].content")
+        for path, _, part in parts_of(f"messages[{i}].content", content, own=False):
+            file = as_record(part.get("file"))
+            if part["type"] == "file" and file.get("file_id") is None and file.get("file_data") is None:
+                yield missing(f"{path}.file.file_id")
 
 
 def _pairs(messages: list[dict[str, Any]]) -> Iterator[Refusal]:

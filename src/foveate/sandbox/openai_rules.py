@@ -11,7 +11,7 @@ from typing import Any
 from foveate.budget.windows import window_of
 from foveate.cache.rules import Caching, rules_for
 from foveate.sandbox.models import model_of
-from foveate.sandbox.openai_words import missing, refusal, unknown, unsupported, wrong_type, wrong_value
+from foveate.sandbox.openai_words import missing, refusal, unknown, unsupported, wrong_value
 from foveate.sandbox.refusals import Refusal
 from foveate.sandbox.shapes import shapes_of
 from foveate.values import Format, Ttl
@@ -197,9 +197,6 @@ def _options(asked: dict[str, Any], takes_marks: bool, ttls: tuple[Ttl, ...]) ->
         return
     if not takes_marks:
         yield unsupported("prompt_cache_options")
-    if not isinstance(options, dict):
-        yield wrong_type("prompt_cache_options", "an object", options)
-        return
     if options.get("mode", "implicit") not in ("implicit", "explicit"):
         yield wrong_value("prompt_cache_options.mode", options["mode"], ("implicit", "explicit"))
     if options.get("ttl") is not None and options["ttl"] not in ttls:

@@ -9,14 +9,16 @@ from itertools import chain, pairwise
 from typing import Any
 
 from foveate.sandbox import openai_rules
+from foveate.sandbox.models import model_of
 from foveate.sandbox.openai_rules import parts_of
-from foveate.sandbox.openai_words import wrong_value
+from foveate.sandbox.openai_words import missing, unsupported, wrong_value
 from foveate.sandbox.refusals import Refusal
 from foveate.values import Format, Ttl
 from foveate.wire.body import as_list, as_record, as_text
 
 _CALLS = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
 _INPUT_PARTS = ("input_text", "input_image", "input_file", "input_audio")
+_SOURCES = {"input_image": ("image_url", "file_id"), "input_file": ("file_id", "file_data", "file_url")}
 _OUTPUT_PARTS = ("output_text", "refusal")
 _TTLS = (Ttl.THIRTY_MINUTES, Ttl.TWELVE_HOURS)
 _LEAST_OUTPUT_TOKENS = 16
@@ -72,6 +74,14 @@ def _parts(items: list[dict[str, Any]]) -> Iterator[Refusal]:
             for path, _, part in parts_of(f"input[{i}].content", item["content"], own=False):
                 if part["type"] not in known:
                     yield wrong_value(f"{path}.type", part["type"], known)
+                yield from _source(path, part)
+
+
+def _source(path: str, part: dict[str, Any]) -> Iterator[Refusal]:
+    """An image or file comes from somewhere."""
+    ways = _SOURCES.get(part["type"], ())
+    if ways and all(part.get(way) is None for way in ways):
+        yield missing(f"{path}.{ways[0]}")
 
 
 def _pairs(items: list[dict[str, Any]], asked: dict[str, Any]) -> Iterator[Refusal]:
@@ -144,9 +154,25 @@ def _options(asked: dict[str, Any]) -> Iterator[Refusal]:
             message="The 'stream_options' parameter is only allowed when 'stream' is enabled.",
             param="stream_options",
         )
+    model = model_of(Format.RESPONSES, asked["model"])
+    if model is not None and not model.reasons and as_record(asked.get("reasoning")).get("effort") is not None:
+        yield unsupported("reasoning.effort")
+    yield from _format(asked)
+
+
+def _format(asked: dict[str, Any]) -> Iterator[Refusal]:
     wanted = as_record(as_record(asked.get("text")).get("format"))
     if wanted.get("type") == "json_schema":
         yield from openai_rules.format_problems("text.format", wanted)
+    is_continued = any(asked.get(field) is not None for field in (*_STORED, "prompt"))
+    if wanted.get("type") == "json_object" and not is_continued:
+        said = str([asked.get("instructions"), asked.get("input")])
+        if "json" not in said.lower():
+            yield Refusal(
+                message="Response input messages must contain the word 'json' in some form to use "
+                "'text.format' of type 'json_object'.",
+                param="input",
+            )
 
 
 def _marks(asked: dict[str, Any], items: list[dict[str, Any]]) -> Iterator[Refusal]:

@@ -172,6 +172,21 @@ REFUSED: dict[str, tuple[Json, str, str | None]] = {
         "expected an object",
         "messages[0].content[0].image_url",
     ),
+    "file from nowhere": (
+        told({"type": "file", "file": {"filename": "a.pdf"}}),
+        "Missing required parameter",
+        "messages[0].content[0].file.file_id",
+    ),
+    "mark with more": (
+        told({"type": "text", "text": "x", "prompt_cache_breakpoint": {"mode": "explicit", "age": 1}}),
+        "Unknown parameter",
+        "messages[0].content[0].prompt_cache_breakpoint.age",
+    ),
+    "cache options with more": (
+        chat(model="gpt-5.6-sol", prompt_cache_options={"prewarm": True}),
+        "Unknown parameter",
+        "prompt_cache_options.prewarm",
+    ),
     "image by a tool": (
         chat(*calling()[:1], {"role": "tool", "tool_call_id": "a", "content": [PICTURE]}),
         "Invalid value: 'image_url'.",

@@ -51,6 +51,12 @@ REFUSED: dict[str, tuple[Json, str, str]] = {
         "'additionalProperties' is required",
         "text.format.schema",
     ),
+    "effort without reasoning": (response(reasoning={"effort": "low"}), "is not supported", "reasoning.effort"),
+    "JSON that nobody spoke of": (
+        response(text={"format": {"type": "json_object"}}),
+        "must contain the word 'json'",
+        "input",
+    ),
     "parameter of chat": (response(response_format={"type": "text"}), "Unknown parameter", "response_format"),
     # tools
     "unknown tool": (response(tools=[{"type": "zz"}]), "Invalid value: 'zz'.", "tools[0].type"),
@@ -86,6 +92,8 @@ REFUSED: dict[str, tuple[Json, str, str]] = {
         "input[0].content[0].cache_control",
     ),
     "part a string": (told("x"), "expected an object", "input[0].content[0]"),
+    "image from nowhere": (told({"type": "input_image"}), "Missing", "input[0].content[0].image_url"),
+    "file from nowhere": (told({"type": "input_file"}), "Missing", "input[0].content[0].file_id"),
     "part without type": (told({"text": "x"}), "Missing required parameter", "input[0].content[0].type"),
     "the model's own words by the user": (
         told(SAID),
@@ -145,6 +153,10 @@ REFUSED: dict[str, tuple[Json, str, str]] = {
 }
 
 TAKEN: dict[str, Json] = {
+    "JSON that is spoken of": response(
+        instructions="Answer in JSON.", text={"format": {"type": "json_object"}}
+    ),
+    "a warm cache": response(model="gpt-5.6-sol", prompt_cache_options={"prewarm": True, "ttl": "12h"}),
     "bounds": response(temperature=2, top_p=0, top_logprobs=20),
     "nulls where nothing has to be": response(
         temperature=None, tools=None, reasoning=None, text=None, include=None
