@@ -1,0 +1,216 @@
+"""A PostgreSQL server that goes away, comes back, is slow or says no: nothing lost, nothing twice."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from foveate.errors import StoreUnavailable
+from foveate.store import Store, open_store
+from foveate.store.database import Rows, Work
+from foveate.store.postgres import PostgresDatabase
+from tests.databases import CannotServe, PostgresServer, running_postgres
+from tests.kept import AGENT, FOLD, FOLDED, hashes, ids, session, turns
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[PostgresServer]:
+    """One that may be stopped without harm to other tests."""
+    try:
+        with running_postgres() as server:
+            yield server
+    except CannotServe as reason:
+        pytest.skip(f"no PostgreSQL: {reason}")
+
+
+@pytest.fixture
+def url(own_server: PostgresServer) -> str:
+    return own_server.new_database()
+
+
+async def keep_until(store: Store, end: asyncio.Event, name: str) -> tuple[int, int]:
+    """How many sessions were kept, one after the other, and how many tries had failed."""
+    kept = failed = 0
+    while not end.is_set():
+        one = f"{name} {kept}"
+        try:
+            await store.turns.keep(session(one, 3), turns(one, 0, 3), after=None)
+        except StoreUnavailable:
+            failed += 1
+            await asyncio.sleep(0.05)
+            if await is_there(store, one):
+                kept += 1
+        else:
+            kept += 1
+    return kept, failed
+
+
+async def is_there(store: Store, name: str) -> bool:
+    try:
+        return await store.turns.session(name) is not None
+    except StoreUnavailable:
+        return False
+
+
+async def test_a_server_that_crashes_and_comes_back_in_the_middle_of_a_run_is_hardly_noticed(
+    own_server: PostgresServer, url: str
+) -> None:
+    async with await open_store(url, wait_seconds=10.0) as store:
+        end = asyncio.Event()
+        writers = [asyncio.ensure_future(keep_until(store, end, f"w{number}")) for number in range(6)]
+        for _ in range(2):
+            await asyncio.sleep(0.4)
+            await asyncio.to_thread(own_server.crash)
+            await asyncio.sleep(0.2)
+            await asyncio.to_thread(own_server.start)
+        await asyncio.sleep(0.5)
+        end.set()
+        done = await asyncio.gather(*writers)
+
+        assert sum(failed for _, failed in done) == 0
+        for number, (kept, _) in enumerate(done):
+            assert kept > 1
+            for one in range(kept):
+                known = await store.turns.known(AGENT, hashes(f"w{number} {one}", 0, 3))
+                assert len(known) == 3, "told to be kept, and is not"
+
+
+async def test_a_server_that_stays_away_is_told_in_time_and_used_again_when_it_is_back(
+    own_server: PostgresServer, url: str
+) -> None:
+    async with await open_store(url, wait_seconds=0.5) as store:
+        lease = await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
+        assert await store.journal.record(FOLD, FOLDED, lease=lease)
+        await asyncio.to_thread(own_server.crash)
+        try:
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable) as told:
+                await store.journal.fold(FOLD.id)
+            assert time.monotonic() - began < 10
+            assert told.value.where.startswith("postgresql://")
+            with pytest.raises(StoreUnavailable):
+                await open_store(url, wait_seconds=0.5)
+        finally:
+            await asyncio.to_thread(own_server.start)
+
+        assert await store.journal.fold(FOLD.id) == FOLD
+        assert await store.journal.folded(FOLD.id) == list(FOLDED)
+        assert await store.journal.lease("s", "other", ttl_seconds=300, now=1000.0) is None
+
+
+def ended(url: str) -> None:
+    """End every other connection to a database, as an operator does."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+async def test_what_was_not_committed_when_the_connection_was_lost_is_done_again_once(url: str) -> None:
+    tries = 0
+
+    def work(rows: Rows) -> int:
+        nonlocal tries
+        tries += 1
+        rows.change(
+            "INSERT INTO compaction_locks_v1 (session_id, holder, fence, expires_at) VALUES (?, ?, 1, 0)",
+            (f"try {tries}", "me"),
+        )
+        if tries == 1:
+            ended(url)
+        return len(rows.all("SELECT session_id FROM compaction_locks_v1"))
+
+    database = PostgresDatabase.open(url, wait_seconds=5.0)
+    await (await open_store(url)).close()
+
+    assert await database.write(work, again=False) == 1  # of the first try nothing is there
+    assert tries == 2
+    await database.close()
+
+
+async def test_a_connection_that_is_lost_again_and_again_is_not_tried_for_ever(url: str) -> None:
+    tries = 0
+
+    def work(rows: Rows) -> None:
+        nonlocal tries
+        tries += 1
+        ended(url)
+        rows.all("SELECT 1")
+
+    database = PostgresDatabase.open(url, wait_seconds=5.0)
+
+    with pytest.raises(StoreUnavailable, match="terminating connection"):
+        await database.write(work, again=True)
+    assert tries == 2
+    await database.close()
+
+
+async def test_a_row_that_somebody_holds_is_waited_for_no_longer_than_told(url: str) -> None:
+    async with await open_store(url, wait_seconds=0.4) as store:
+        lease = await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
+        assert lease
+        with psycopg.connect(url) as holds:
+            holds.execute("SELECT * FROM compaction_locks_v1 FOR UPDATE")
+            with pytest.raises(StoreUnavailable, match="took too long"):
+                await store.journal.record(FOLD, FOLDED, lease=lease)
+        assert await store.journal.listed() == []
+        assert await store.journal.record(FOLD, FOLDED, lease=lease)
+        assert ids(await store.journal.listed()) == [FOLD.id]
+
+
+async def test_whoever_takes_a_lease_over_waits_for_a_fold_that_is_being_recorded(url: str) -> None:
+    async with await open_store(url, wait_seconds=20.0) as store:
+        late = await store.journal.lease("s", "late", ttl_seconds=300, now=1000.0)
+        assert late
+        with psycopg.connect(url) as records:  # as `record` does first
+            records.execute("UPDATE compaction_locks_v1 SET fence = fence WHERE session_id = 's'")
+            over = asyncio.ensure_future(store.journal.lease("s", "next", ttl_seconds=300, now=2000.0))
+            await asyncio.sleep(0.2)
+            assert not over.done()
+        new = await over
+        assert new
+        assert new.fence == 2
+        assert not await store.journal.record(FOLD, FOLDED, lease=late)
+
+
+async def test_two_who_wait_for_each_other_are_parted_and_both_are_done(url: str) -> None:
+    def lock_both(first: str, second: str, meet: list[str]) -> Work[int]:
+        def work(rows: Rows) -> int:
+            rows.change("UPDATE sessions_v1 SET messages = messages + 1 WHERE id = ?", (first,))
+            meet.append(first)
+            waited = time.monotonic() + 5
+            while len(set(meet)) < 2 and time.monotonic() < waited:
+                time.sleep(0.01)
+            return rows.change("UPDATE sessions_v1 SET messages = messages + 1 WHERE id = ?", (second,))
+
+        return work
+
+    async with await open_store(url) as store:
+        for name in ("a", "b"):
+            await store.turns.keep(session(name, 2), turns(name, 0, 2), after=None)
+        database = PostgresDatabase.open(url, wait_seconds=10.0)
+        meet: list[str] = []
+
+        await asyncio.gather(
+            database.write(lock_both("a", "b", meet), again=False),
+            database.write(lock_both("b", "a", meet), again=False),
+        )
+
+        for name in ("a", "b"):
+            found = await store.turns.session(name)
+            assert found
+            assert found.messages == 4
+        await database.close()
+
+
+async def test_a_table_that_is_not_there_any_more_is_told(url: str) -> None:
+    async with await open_store(url) as store:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("DROP TABLE turns_v1")
+
+        with pytest.raises(StoreUnavailable, match="turns_v1"):
+            await store.turns.known(AGENT, hashes("s", 0, 2))
+        assert await store.turns.session("s") is None

@@ -1,0 +1,315 @@
+"""A SQLite file that is locked, full, read-only, damaged or gone: told in words, and nothing half written."""
+
+import asyncio
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from foveate.errors import StoreUnavailable
+from foveate.store import Store, open_store
+from foveate.store.database import Rows
+from foveate.store.sqlite import SQLiteDatabase
+from tests.kept import AGENT, FOLD, FOLDED, fold, hashes, ids, session, turns
+
+LARGE = [bytes(100_000)] * 10
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "foveate.sqlite"
+
+
+async def make(path: Path) -> None:
+    async with await open_store(f"sqlite:///{path}") as store:
+        await store.turns.keep(session("before", 2), turns("before", 0, 2), after=None)
+        await store.journal.record(FOLD, FOLDED, lease=None)
+
+
+async def check_unharmed(store: Store) -> None:
+    """What was there before a fault is there, and can be added to."""
+    assert await store.turns.session("before") == session("before", 2)
+    assert await store.journal.folded(FOLD.id) == list(FOLDED)
+    assert await store.turns.keep(session("after", 2), turns("after", 0, 2), after=None)
+    assert len(await store.turns.known(AGENT, hashes("after", 0, 2))) == 2
+
+
+LOCKED = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN EXCLUSIVE")
+print("locked", flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def locked_by_another_process(path: Path) -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
+        [sys.executable, "-c", LOCKED, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "locked\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_file_that_stays_locked_is_told_in_time_and_can_be_read_meanwhile(path: Path) -> None:
+    async def use() -> None:
+        async with await open_store(f"sqlite:///{path}", wait_seconds=0.3) as store:
+            with locked_by_another_process(path):
+                began = time.monotonic()
+                tries = [
+                    store.turns.keep(session(f"s{n}", 2), turns(f"s{n}", 0, 2), after=None) for n in range(50)
+                ]
+                failed = await asyncio.gather(*tries, return_exceptions=True)
+
+                assert {str(error) for error in failed} == {
+                    f"{path}: is locked by another process (database is locked)"
+                }
+                assert all(isinstance(error, StoreUnavailable) for error in failed)
+                assert time.monotonic() - began < 10  # together, not one after the other
+                assert await store.turns.session("before")
+            await check_unharmed(store)
+            assert await store.turns.session("s0") is None
+
+    asyncio.run(make(path))
+    asyncio.run(use())
+
+
+def test_a_file_that_is_locked_for_a_moment_is_waited_for(path: Path) -> None:
+    async def use() -> None:
+        async with await open_store(f"sqlite:///{path}", wait_seconds=30.0) as store:
+            with locked_by_another_process(path) as process:
+                kept = asyncio.ensure_future(store.turns.keep(session("s", 2), turns("s", 0, 2), after=None))
+                await asyncio.sleep(0.2)
+                assert not kept.done()
+                process.kill()
+                assert await kept
+
+    asyncio.run(make(path))
+    asyncio.run(use())
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """A disk of so many megabytes, where this machine lets one be mounted."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "foveate-test", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("no disk can be mounted here: only root can do that")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def fill(store: Store) -> list[str]:
+    """The ids of the folds that could be recorded before there was no room left."""
+    kept: list[str] = []
+    while len(kept) < 100:
+        try:
+            await store.journal.record(fold(f"f{len(kept)}"), LARGE, lease=None)
+        except StoreUnavailable as error:
+            assert re.search("no room left|disk is full", str(error))
+            break
+        kept.append(f"f{len(kept)}")
+    return kept
+
+
+async def check_full(store: Store, kept: list[str]) -> None:
+    """All that was told to be kept is there and whole, and of the rest nothing."""
+    assert 0 < len(kept) < 100
+    assert sorted(ids(await store.journal.listed(limit=1000))) == sorted([FOLD.id, *kept])
+    for id_ in kept:
+        assert await store.journal.folded(id_) == LARGE
+    assert await store.journal.folded(f"f{len(kept)}") == []
+
+
+def test_a_full_disk_loses_nothing_and_is_written_to_again_once_there_is_room(tmp_path: Path) -> None:
+    async def use(disk: Path) -> None:
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(3_000_000))
+        await make(disk / "foveate.sqlite")
+        async with await open_store(f"sqlite:///{disk / 'foveate.sqlite'}") as store:
+            kept = await fill(store)
+            await check_full(store, kept)
+            ballast.unlink()
+            await check_unharmed(store)
+        async with await open_store(f"sqlite:///{disk / 'foveate.sqlite'}") as store:
+            await check_full(store, kept)
+
+    with small_disk(tmp_path / "disk", 10) as disk:
+        asyncio.run(use(disk))
+
+
+FULL = """
+import asyncio, resource, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from tests.e2e.test_store_faults_sqlite import check_full, fill, make
+from foveate.store import open_store
+
+async def use(path):
+    await make(path)
+    async with await open_store(f"sqlite:///{path}") as store:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, resource.RLIM_INFINITY))
+        kept = await fill(store)
+        await check_full(store, kept)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert await store.journal.undo(kept[0], now=300.0)
+
+asyncio.run(use(Path(sys.argv[1])))
+"""
+
+
+def test_a_file_that_may_grow_no_further_loses_nothing(path: Path, root: Path) -> None:
+    """As a full disk, also where none can be mounted."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(path), str(root)], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_one_job_that_fails_takes_none_of_those_in_the_same_transaction_with_it(path: Path) -> None:
+    class Wrong(Exception):
+        pass
+
+    def fail(rows: Rows) -> None:
+        rows.change("DELETE FROM sessions_v1")
+        raise Wrong
+
+    async def use() -> None:
+        database = SQLiteDatabase.open(path, wait_seconds=5.0)
+        store = Store(database)
+        kept = [store.turns.keep(session(f"s{n}", 2), turns(f"s{n}", 0, 2), after=None) for n in range(40)]
+        wrong = [database.write(fail, again=True) for _ in range(10)]
+        mixed = [job for pair in zip(kept[:10], wrong, strict=True) for job in pair] + kept[10:]
+
+        done = await asyncio.gather(*mixed, return_exceptions=True)
+
+        assert [type(outcome) for outcome in done] == [bool, Wrong] * 10 + [bool] * 30
+        for number in range(40):
+            assert await store.turns.session(f"s{number}")
+        await store.close()
+
+    asyncio.run(make(path))
+    asyncio.run(use())
+
+
+def test_whoever_no_longer_waits_disturbs_nobody(path: Path) -> None:
+    async def use() -> None:
+        async with await open_store(f"sqlite:///{path}") as store:
+            jobs = [
+                asyncio.ensure_future(store.turns.keep(session(f"s{n}", 2), turns(f"s{n}", 0, 2), after=None))
+                for n in range(40)
+            ]
+            await asyncio.sleep(0)
+            for job in jobs[::2]:
+                job.cancel()
+            done = await asyncio.gather(*jobs, return_exceptions=True)
+            assert done[1::2] == [True] * 20
+            await check_unharmed(store)
+
+    asyncio.run(make(path))
+    asyncio.run(use())
+
+
+def test_a_store_can_be_used_from_several_event_loops(path: Path) -> None:
+    store = asyncio.run(open_store(f"sqlite:///{path}"))
+
+    for number in range(3):
+        name = f"s{number}"
+        assert asyncio.run(store.turns.keep(session(name, 2), turns(name, 0, 2), after=None))
+
+    asyncio.run(store.close())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"this is no database at all, but a long enough text" * 100, b"SQLite format 3\0" + b"\xff" * 5000],
+)
+def test_a_file_that_is_no_database_is_told_and_left_as_it_is(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+    with pytest.raises(StoreUnavailable, match="no SQLite database, or damaged") as told:
+        asyncio.run(open_store(f"sqlite:///{path}"))
+
+    assert told.value.where == str(path)
+    assert path.read_bytes() == content
+
+
+def test_a_damaged_file_is_told_when_what_is_damaged_is_read(path: Path) -> None:
+    async def large() -> None:
+        async with await open_store(f"sqlite:///{path}") as store:
+            await store.journal.record(FOLD, LARGE, lease=None)
+            await store.vacuum()
+
+    asyncio.run(large())
+    with path.open("r+b") as file:  # all but the pages that say what is where
+        size = path.stat().st_size
+        file.seek(size // 2)
+        file.write(b"\xaa" * (size - size // 2))
+
+    async def use() -> None:
+        async with await open_store(f"sqlite:///{path}") as store:
+            with pytest.raises(StoreUnavailable, match="damaged"):
+                await store.journal.folded(FOLD.id)
+
+    asyncio.run(use())
+
+
+def test_a_folder_that_may_not_be_written_to_is_told(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 4) as disk:
+        asyncio.run(make(disk / "foveate.sqlite"))
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+
+        with pytest.raises(StoreUnavailable, match="Read-only file system"):
+            asyncio.run(open_store(f"sqlite:///{disk / 'foveate.sqlite'}"))
+        with pytest.raises(StoreUnavailable, match="Read-only file system"):
+            asyncio.run(open_store(f"sqlite:///{disk / 'new' / 'foveate.sqlite'}"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
+def test_a_file_of_somebody_else_is_told(path: Path) -> None:
+    asyncio.run(make(path))
+    path.chmod(0o400)
+
+    with pytest.raises(StoreUnavailable, match="Permission denied"):
+        asyncio.run(open_store(f"sqlite:///{path}"))
+
+
+def test_a_path_that_is_a_folder_or_below_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StoreUnavailable, match="Is a directory"):
+        asyncio.run(open_store(f"sqlite:///{tmp_path}"))
+    with pytest.raises(StoreUnavailable, match=r"Not a directory|File exists"):
+        asyncio.run(open_store(f"sqlite:///{tmp_path / 'file' / 'foveate.sqlite'}"))
+
+
+def test_a_file_that_somebody_has_changed_past_the_store_is_told(path: Path) -> None:
+    asyncio.run(make(path))
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE turns_v1")
+    connection.close()
+
+    async def use() -> None:
+        async with await open_store(f"sqlite:///{path}") as store:
+            with pytest.raises(StoreUnavailable, match="no such table: turns_v1"):
+                await store.turns.known(AGENT, hashes("before", 0, 2))
+            assert await store.turns.session("before")
+
+    asyncio.run(use())
