@@ -210,9 +210,9 @@ def _session(load: Load, name: str) -> Request:
     """All that a session will ever say."""
     chance = random.Random(name)
     length = load.first + _NEW_MESSAGES * load.requests
-    messages = [_message(at, name, chance) for at in range(length)]
-    body = {"model": _MODEL, "max_tokens": 1024, "system": "Be brief. " * 50, "messages": messages}
-    return wire.read(json.dumps(body).encode())
+    messages = tuple(json.dumps(_message(at, name, chance)).encode() for at in range(length))
+    body = {"model": _MODEL, "max_tokens": 1024, "system": "Be brief. " * 50, "messages": []}
+    return replace(wire.read(json.dumps(body).encode()), messages=messages)
 
 
 def _message(at: int, name: str, chance: random.Random) -> dict[str, object]:
