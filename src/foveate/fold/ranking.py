@@ -59,7 +59,6 @@ def features(fact: Fact, messages: int) -> dict[str, float]:
         "only_results": float(not spoken),
         "age": log1p(messages - 1 - fact.last),
         "spoken_age": log1p(messages - 1 - fact.last_spoken) if spoken else 0.0,
-        "relative_age": (messages - 1 - fact.last) / messages,
         "lasting": (fact.last - fact.first) / messages,
         "long": log1p(len(fact.text)),
         "short": float(len(fact.text) < 4),

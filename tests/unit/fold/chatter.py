@@ -9,9 +9,9 @@ from foveate.values import Format, Message, Part, Text, Thinking, ToolCall, Tool
 
 WORDS = (
     "src/app/main.py", r"C:\Users\ana\x.txt", "load_all", "maxSize", "15 ms", "4096", "v1.2.3", "Ana Lopez",
-    "`run me`", "https://x.org/a?b=c", "#42", "never touch main.", "you must test it.", "TODO: write docs", "- [ ] ship it",
-    "ValueError: no such key", "we decided to wait.", "必须使用中文。", "the", "and so on", "\n",
-    "…", "🙂", "\u0000",
+    "`run me`", "https://x.org/a?b=c", "#42", "never touch main.", "you must test it.", "TODO: write docs",
+    "- [ ] ship it", "ValueError: no such key", "we decided to wait.", "必须使用中文。", "the", "and so on",
+    "\n", "…", "🙂", "\u0000",
 )  # fmt: skip
 
 

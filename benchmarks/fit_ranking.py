@@ -1,0 +1,141 @@
+"""Fits the weights by which a fold ranks facts, on recorded sessions folded at several windows.
+
+    python -m benchmarks.fit_ranking [--data PATH]
+
+Prints the table `fold/ranking.toml`. A fact that is needed later (mentioned before any tool has shown it again)
+counts whole, one that is only shown again a quarter. Each session is also judged with weights fitted on
+all others: how much of what is needed, and of what is mentioned at all, has room in 6.5% of what is folded.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.fold_carry import COUNTER, DATA, FoldPoint, fold_points
+from benchmarks.fold_sessions import Recorded, recorded_sessions
+from foveate.fold.extractive import worth
+from foveate.fold.facts import Fact, Voice, facts_of
+from foveate.fold.ranking import ALWAYS, Ranked, features
+
+WINDOWS_TOKENS = (8_000, 12_000, 20_000, 30_000, 40_000)
+SHOWN_AGAIN = 0.25
+STIFFNESS = 100.0
+ROUNDS = 30
+# What the sections of a summary leave to names.
+NAMES_SHARE = 0.065
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A fact at a fold, and what became of it."""
+
+    session: str
+    fold: int
+    room_tokens: float
+    fact: Fact
+    features: Mapping[str, float]
+    needed: bool
+    shown: bool
+
+
+def cases(sessions: Sequence[Recorded]) -> list[Case]:
+    """Every name at every fold that does not stand in the tail."""
+    found: list[Case] = []
+    folds = 0
+    for session in sessions:
+        alone = [facts_of([message]) for message in session.messages]
+        for window_tokens in WINDOWS_TOKENS:
+            for point in fold_points(session, _as_long, window_tokens):
+                folds += 1
+                found += _at(point, folds, alone)
+    return found
+
+
+def _as_long(_head: object, _tail: object, replaced_tokens: int) -> str:
+    return " x" * int(replaced_tokens * 0.1)
+
+
+def _at(point: FoldPoint, fold: int, alone: Sequence[Sequence[Fact]]) -> list[Case]:
+    needed: set[str] = set()
+    shown: set[str] = set()
+    for facts in alone[point.sent :]:
+        spoken = {fact.text for fact in facts if any(fact.said_by(v) for v in Voice if v is not Voice.RESULT)}
+        needed |= spoken - shown
+        shown |= {fact.text for fact in facts}
+    there = {fact.text for fact in facts_of(point.tail)}
+    return [
+        Case(
+            session=point.session.name,
+            fold=fold,
+            room_tokens=point.replaced_tokens * NAMES_SHARE,
+            fact=fact,
+            features=features(fact, len(point.folded)),
+            needed=fact.text in needed,
+            shown=fact.text in shown,
+        )
+        for fact in facts_of(point.folded)
+        if fact.text not in there and fact.kind not in (*ALWAYS, "decision", "error")
+    ]
+
+
+def fit(matrix: Numbers, wanted: Numbers, weights: Numbers) -> Numbers:
+    """The logistic regression, held near nothing; by Newton's method."""
+    found = np.zeros(matrix.shape[1])
+    for _ in range(ROUNDS):
+        chances = 1 / (1 + np.exp(-matrix @ found))
+        slope = matrix.T @ (weights * (chances - wanted)) + STIFFNESS * found
+        curve = (matrix * (weights * chances * (1 - chances))[:, None]).T @ matrix
+        found -= np.linalg.solve(curve + STIFFNESS * np.eye(len(found)), slope)
+    return found
+
+
+def recall(some: Sequence[Case], chances: Numbers) -> tuple[float, float]:
+    """How much of what is needed, and of what is mentioned at all, has room."""
+    order = sorted(
+        zip(some, chances, strict=True), key=lambda pair: -worth(Ranked(pair[0].fact, float(pair[1])))
+    )
+    used: Counter[int] = Counter()
+    kept = []
+    for case, _ in order:
+        used[case.fold] += COUNTER.text(f" {case.fact.text}").tokens
+        if used[case.fold] <= case.room_tokens:
+            kept.append(case)
+    needed, shown = sum(case.needed for case in some), sum(case.shown for case in some)
+    return (
+        sum(case.needed for case in kept) / max(needed, 1),
+        sum(case.shown for case in kept) / max(shown, 1),
+    )
+
+
+def main() -> None:
+    """Print the table, and how well weights do on a session that they were not fitted on."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=DATA)
+    every = cases(recorded_sessions(parser.parse_args().data))
+    names = sorted({name for case in every for name in case.features})
+    matrix = np.array([[case.features.get(name, 0.0) for name in names] for case in every])
+    wanted = np.array([max(case.needed, SHOWN_AGAIN * case.shown) for case in every])
+    sessions = np.array([case.session for case in every])
+    folds = Counter(session for session, _ in {(case.session, case.fold) for case in every})
+    weights = np.array([folds[session] ** -0.5 for session in sessions])  # a long session is not all
+    weights /= weights.mean()
+    for session in sorted(folds):
+        own = sessions == session
+        others = fit(matrix[~own], wanted[~own], weights[~own])
+        chances = 1 / (1 + np.exp(-matrix[own] @ others))
+        needed, shown = recall([case for case, is_own in zip(every, own, strict=True) if is_own], chances)
+        print(f"# {session}: {folds[session]} folds, needed {needed:.2f}, mentioned {shown:.2f}")
+    print("[weights]")
+    for name, weight in zip(names, fit(matrix, wanted, weights), strict=True):
+        print(f"{name} = {weight:.2f}")
+
+
+if __name__ == "__main__":
+    main()
