@@ -1,0 +1,90 @@
+"""Who writes a summary, and what it is shown: a model over HTTP (`model.py`), or rules (`Extractive`)."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from foveate.fold.extractive import Count, extract
+from foveate.values import Message, Request, Usage
+
+Usages = tuple[Usage | None, ...]
+"""What each call was billed; None for one that may have been billed, and nobody knows how much."""
+
+EXTRACTIVE = "extractive"
+"""What stands for the name of a model where there was none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What is to be summarised.
+
+    `sent` is the request as it went out: with the summary of an earlier fold in it, and with cache marks.
+    `head` is all that the new summary will stand for, `new` what of it no earlier summary stands for, and
+    `tail` what stays after it. `earlier` is the text of that earlier summary, `tokens` what is replaced now:
+    `new` and `earlier`. `facts` were found in the head by rules, and should be named.
+    """
+
+    sent: Request
+    sent_tokens: int
+    head: tuple[Message, ...]
+    new: tuple[Message, ...]
+    tail: tuple[Message, ...]
+    tokens: int
+    earlier: str = ""
+    facts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A text that can stand for a span, who wrote it, and what each call for it was billed, failed ones too."""
+
+    text: str
+    model: str
+    usages: Usages = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoSummary:
+    """Why there is none, and what was billed for trying."""
+
+    reason: str
+    usages: Usages = ()
+
+
+class Summariser(Protocol):
+    """Writes summaries. `model` is who does, for the journal."""
+
+    @property
+    def model(self) -> str:
+        """The name of the model; empty where it is the agent's own."""
+
+    async def summarise(self, span: Span, *, limit_tokens: int) -> Summary | NoSummary:
+        """A summary of about `limit_tokens` at most."""
+
+    async def redraft(
+        self, span: Span, draft: str, missing: Sequence[str], *, limit_tokens: int
+    ) -> Summary | NoSummary:
+        """`draft` written once more, with what it left out."""
+
+
+class Extractive:
+    """Summaries by rules, without any model: what was said, word for word."""
+
+    model = EXTRACTIVE
+
+    def __init__(self, count: Count) -> None:
+        self._count = count
+
+    async def summarise(self, span: Span, *, limit_tokens: int) -> Summary | NoSummary:
+        """All of the head once more, not a summary of a summary; empty where nothing fits."""
+        made = await asyncio.to_thread(
+            extract, span.head, limit_tokens=limit_tokens, count=self._count, tail=span.tail
+        )
+        return Summary(text=made.text, model=EXTRACTIVE)
+
+    async def redraft(
+        self, span: Span, draft: str, missing: Sequence[str], *, limit_tokens: int
+    ) -> Summary | NoSummary:
+        """None: what there is room for has been chosen already."""
+        return NoSummary(reason="rules give the same summary each time")
