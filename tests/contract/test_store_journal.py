@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from foveate.errors import BadOption
@@ -201,12 +201,17 @@ STEPS = st.lists(
         st.tuples(st.just("lease"), WHO),
         st.tuples(st.sampled_from(["renew", "release", "record"]), st.integers(0, 5)),
     ),
+    min_size=4,
     max_size=14,
 )
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
+@example(
+    steps=[("lease", "anna"), ("release", 0), ("renew", 0), ("record", 0), ("release", 0), ("lease", "anna")]
+)
+@example(steps=[("lease", "anna"), ("wait", 11.0), ("renew", 0), ("lease", "bert"), ("record", 0)])
 def test_a_late_one_can_neither_release_nor_renew_nor_record(
     database_url: str, steps: list[tuple[str, object]]
 ) -> None:

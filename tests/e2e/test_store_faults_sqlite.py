@@ -117,13 +117,15 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 async def fill(store: Store) -> list[str]:
     """The ids of the folds that could be recorded before there was no room left."""
     kept: list[str] = []
+    why = ""
     while len(kept) < 100:
         try:
             await store.journal.record(fold(f"f{len(kept)}"), LARGE, lease=None)
         except StoreUnavailable as error:
-            assert re.search("no room left|disk is full", str(error))
+            why = error.reason
             break
         kept.append(f"f{len(kept)}")
+    assert re.search("no room left|disk is full", why)
     return kept
 
 
