@@ -45,6 +45,8 @@ class PostgresRows:
 
     def change_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
         """How many rows a statement has changed, run with each of `rows`."""
+        if len(rows) == 1:  # the usual turn: half of what a pipeline of one takes
+            return self.change(statement, rows[0])
         self._cursor.executemany(_spelled(statement), rows)
         return self._cursor.rowcount
 
@@ -89,11 +91,11 @@ class PostgresDatabase:
 
     async def read(self, work: Work[T]) -> T:
         """What `work` finds."""
-        return await self._done(work, again=True)
+        return await self._done(work, again=True, reads=True)
 
     async def write(self, work: Work[T], *, again: bool) -> T:
         """What `work` gives, once what it wrote is kept."""
-        return await self._done(work, again=again)
+        return await self._done(work, again=again, reads=False)
 
     async def vacuum(self) -> None:
         """Give back the room of what was deleted; nobody waits for it."""
@@ -106,12 +108,12 @@ class PostgresDatabase:
         while self._connections:
             self._connections.pop().close()
 
-    async def _done(self, work: Work[T], *, again: bool) -> T:
+    async def _done(self, work: Work[T], *, again: bool, reads: bool) -> T:
         if self._closed:
             raise StoreUnavailable(self._where, "is closed")
         # A server that neither answers nor goes away keeps its thread, but not whoever asked.
         most_seconds = 3 * self._wait_seconds
-        done = asyncio.get_running_loop().run_in_executor(self._threads, self._do, work, again)
+        done = asyncio.get_running_loop().run_in_executor(self._threads, self._do, work, again, reads)
         try:
             return await asyncio.wait_for(done, most_seconds)
         except TimeoutError:
@@ -119,22 +121,22 @@ class PostgresDatabase:
                 self._where, f"no answer within {most_seconds:g} s; what was written may or may not be kept"
             ) from None
 
-    def _do(self, work: Work[T], again: bool) -> T:
+    def _do(self, work: Work[T], again: bool, reads: bool) -> T:
         import psycopg
 
         try:
-            return self._do_once(work, again=again)
+            return self._do_once(work, again=again, reads=reads)
         except _LostInTime as lost:
             try:
-                return self._do_once(work, again=False)
+                return self._do_once(work, again=False, reads=reads)
             except (_LostInTime, psycopg.Error) as error:
                 cause = error.cause if isinstance(error, _LostInTime) else error
                 raise _translated(self._where, cause) from lost
         except psycopg.Error as error:
             raise _translated(self._where, error) from error
 
-    def _do_once(self, work: Work[T], *, again: bool) -> T:
-        """Do it in one transaction.
+    def _do_once(self, work: Work[T], *, again: bool, reads: bool) -> T:
+        """Do it in one transaction, or, where it only reads, without: that is two ways to the server less.
 
         Raises:
             _LostInTime: it may be done again, on another connection where this one is lost.
@@ -142,6 +144,7 @@ class PostgresDatabase:
         import psycopg
 
         connection = self._connection()
+        connection.autocommit = reads
         committing = False
         try:
             result = work(PostgresRows(connection))
