@@ -31,7 +31,7 @@ _PLAIN_ERROR = re.compile(
         (http[ ]?(error|/\d(\.\d)?)?[ :]*)? [45]\d\d\s*($|\n|[:{-]|bad|internal|service|gateway|too[ ]many
           |not[ ]found|forbidden|unauthori|error|overloaded)
         | (api|internal|server|upstream|gateway|proxy|connection|network|rate[ -]?limit|timeout|unknown)[ ]
-          (\w+[ ])? (error|failure|exceeded|timeout|timed[ ]out|unavailable)\s*($|\n|[:.({!-]|\d|occurred)
+          (\w+[ ])? (error|failure|exceeded|timeout|timed[ ]out|unavailable)\s*($|\n|[:.({!-]|\d|occurred|or\b)
         | error\b[ ]*(code|\d|:|-)
         | traceback[ ]\(most[ ]recent
         | (bad[ ]gateway|gateway[ ]time-?out|service[ ](temporarily[ ])?unavailable|too[ ]many[ ]requests
