@@ -126,8 +126,8 @@ async def test_a_summary_that_drops_a_constraint_is_asked_for_once_more() -> Non
     assert RULE not in folded.fold.carried
 
 
-async def test_what_it_drops_again_is_listed() -> None:
-    summariser = Scripted(DROPPED, DROPPED, DROPPED)
+async def test_what_it_drops_again_is_listed_after_the_first_one() -> None:
+    summariser = Scripted(DROPPED, "Another text that leaves it out just as well as the first one did.", TOLD)
     folded = await fold(subject_of(claude_body(12)), summariser, InMemory())
 
     assert folded.fold is not None
@@ -189,6 +189,15 @@ async def test_a_lease_that_was_lost_at_the_end_writes_nothing() -> None:
     assert (folded.outcome, folded.fold) == (Outcome.LOCK_HELD, None)
     assert journal.rows == []
     assert journal.leases[subject.session_id] == theirs
+
+
+async def test_who_was_late_makes_no_second_fold_of_the_same() -> None:
+    journal, subject = InMemory(), subject_of(claude_body(12))
+    first = await fold(subject, Scripted(TOLD, TOLD), journal)
+    late = await fold(must_fit(subject), Scripted(TOLD, TOLD), journal)
+
+    assert (late.outcome, late.fold) == (Outcome.LOCK_HELD, first.fold)
+    assert journal.rows == [first.fold]
 
 
 @pytest.mark.parametrize("what", ["listed", "lease", "folds", "record"])
@@ -274,12 +283,15 @@ async def test_without_any_model_rules_fold() -> None:
 
 
 async def test_the_model_is_told_the_facts_that_the_tail_does_not_tell() -> None:
-    summariser = Scripted(TOLD, TOLD)
-    await fold(subject_of(claude_body(12)), summariser, InMemory())
+    body = claude_body(12)
+    named = {"role": "user", "content": f"Which one was it, {path(9)}?"}
+    for last, is_told in ((body["messages"][-1], True), (named, False)):
+        summariser = Scripted(TOLD, TOLD)
+        await fold(subject_of({**body, "messages": [*body["messages"][:-1], last]}), summariser, InMemory())
+        (span,) = summariser.spans
 
-    (span,) = summariser.spans
-    assert RULE in span.facts
-    assert path(11) not in span.facts
+        assert RULE in span.facts
+        assert (path(9) in span.facts) is is_told
 
 
 async def test_a_later_fold_folds_only_what_is_new_and_the_earlier_summary() -> None:
