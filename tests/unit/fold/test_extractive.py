@@ -110,7 +110,18 @@ def test_a_summary_is_never_longer_than_its_limit_and_always_the_same(
     assert extract(messages, limit_tokens=limit_tokens, count=tokens, tail=tail) == first
 
 
-@given(conversations, st.integers(40, 400))
+@given(conversations, st.integers(0, 3000))
+@settings(max_examples=40)
+def test_a_summary_is_counted_whole_also_where_the_whole_is_more_than_its_parts(
+    messages: list[Message], limit_tokens: int
+) -> None:
+    def count(text: str) -> int:
+        return int(len(text) ** 1.2)
+
+    assert count(extract(messages, limit_tokens=limit_tokens, count=count).text) <= limit_tokens
+
+
+@given(conversations, st.integers(60, 160))
 @settings(max_examples=60)
 def test_every_constraint_of_the_user_s_that_has_room_is_there(
     messages: list[Message], limit_tokens: int
