@@ -10,10 +10,12 @@ stands in the tail anyway. Of the user's constraints, all that were folded count
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from benchmarks.fold_mentions import Kind, Mention, constraints, mentions, returned, spoken, stands
+from benchmarks.fold_peers import NoModel, langchain_fold, small_model
 from benchmarks.fold_sessions import Recorded, recorded_sessions
 from benchmarks.harness import Cell, Report
 from foveate.fold.boundary import History, boundary, trigger_tokens
@@ -23,6 +25,8 @@ from foveate.values import Message
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "sessions"
 WINDOW_TOKENS = 40_000
+# A summary by the small model takes half a minute of an idle machine.
+LANGCHAIN_FOLDS = 4
 # Sessions are counted with one vocabulary, whichever model they were recorded with.
 COUNTER = counter_for("gpt-4o")
 
@@ -174,9 +178,29 @@ def measure(sessions: Sequence[Recorded], summarise: Summarise) -> tuple[Tally, 
     return tally, rows
 
 
+def _beside_langchain(sessions: Sequence[Recorded]) -> dict[str, dict[str, object]]:
+    """LangChain's fold at the first fold of some sessions, and ours at the same; slow, so only there."""
+    every = (point for session in sessions for point in islice(fold_points(session, _extractive), 1))
+    first = list(islice(every, LANGCHAIN_FOLDS))
+    ours, theirs = Tally(), Tally()
+    try:
+        with small_model() as base_url:
+            for point in first:
+                messages = point.session.messages[: point.sent]
+                summary, kept = langchain_fold(base_url, messages)
+                head, tail = messages[: len(messages) - kept], messages[len(messages) - kept :]
+                tokens = sum(COUNTER.message(message).tokens for message in head)
+                theirs.add(replace(point, folded=head, tail=tail, replaced_tokens=tokens, summary=summary))
+                ours.add(point)
+    except (NoModel, ImportError) as error:
+        return {"langchain": {"not run": str(error)}}
+    return {"langchain, first folds": {**theirs.figures()}, "foveate, first folds": {**ours.figures()}}
+
+
 def run(data: Path | None) -> Report:
     """The report of one run; `data` is a folder of sessions."""
     sessions = recorded_sessions(data or DATA)
     ours, rows = measure(sessions, _extractive)
     tail_only, _ = measure(sessions, _nothing)
-    return Report(figures=ours.figures(), peers={"tail only": tail_only.figures()}, rows=rows)
+    peers: dict[str, Mapping[str, object]] = {"tail only": tail_only.figures(), **_beside_langchain(sessions)}
+    return Report(figures=ours.figures(), peers=peers, rows=rows)

@@ -104,4 +104,14 @@ def stands(mention: Mention, text: str) -> bool:
     """Whether a text holds it, and not merely something longer that begins or ends so."""
     if mention.kind is Kind.CONSTRAINT:
         return " ".join(mention.text.split()) in " ".join(text.split())
-    return re.search(rf"(?<![\w]){re.escape(mention.text)}(?![\w])", text) is not None
+    at = text.find(mention.text)
+    while at >= 0:
+        end = at + len(mention.text)
+        if not (_is_wordy(text[at - 1 : at]) or _is_wordy(text[end : end + 1])):
+            return True
+        at = text.find(mention.text, at + 1)
+    return False
+
+
+def _is_wordy(char: str) -> bool:
+    return char.isalnum() or char == "_"

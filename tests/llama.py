@@ -46,7 +46,7 @@ def find_weights() -> Path:
 
 
 @contextmanager
-def running_llama_server() -> Iterator[LlamaServer]:
+def running_llama_server(context_tokens: int = CONTEXT_TOKENS) -> Iterator[LlamaServer]:
     """A server that answers from the first moment, and is gone afterwards.
 
     Raises:
@@ -56,7 +56,7 @@ def running_llama_server() -> Iterator[LlamaServer]:
     with (
         TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
         subprocess.Popen(
-            [sys.executable, __file__, str(weights)],
+            [sys.executable, __file__, str(weights), str(context_tokens)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -81,7 +81,7 @@ def _first_line(process: subprocess.Popen[str]) -> str:
         return process.stdout.readline().strip() if selector.select(START_SECONDS) else ""
 
 
-def serve(weights: str) -> None:
+def serve(weights: str, context_tokens: int) -> None:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -89,7 +89,7 @@ def serve(weights: str) -> None:
     params.model_alias = {Path(weights).stem}
     params.hostnames = ["127.0.0.1"]
     params.port = 0  # any that is free
-    params.n_ctx = CONTEXT_TOKENS
+    params.n_ctx = context_tokens
     params.n_parallel = 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.n_threads_http = 2
@@ -107,4 +107,4 @@ def serve(weights: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], int(sys.argv[2]))
