@@ -115,6 +115,21 @@ async def test_more_sessions_than_go_in_one_transaction_are_all_forgotten(store:
     assert await store.forget(keep_days=1, now=9 * DAY) == Forgotten(sessions=150, turns=300)
 
 
+async def test_the_messages_of_a_fold_that_was_undone_so_long_ago_are_forgotten(store: Store) -> None:
+    for name in ("in force", "undone long ago", "undone now"):
+        await store.journal.record(fold(name, at=9 * DAY), FOLDED, lease=None)
+    await store.turns.keep(session("s", 2, seen_at=9 * DAY), turns("s", 0, 2), after=None)
+    await store.journal.undo("undone long ago", now=1 * DAY)
+    await store.journal.undo("undone now", now=9 * DAY)
+
+    await store.forget(keep_days=5, now=10 * DAY)
+
+    assert await store.journal.folded("in force") == list(FOLDED)
+    assert await store.journal.folded("undone now") == list(FOLDED)
+    assert await store.journal.folded("undone long ago") == []
+    assert await store.journal.fold("undone long ago")
+
+
 async def test_a_session_that_somebody_is_folding_is_kept(store: Store) -> None:
     await keep(store, session("s", 2, seen_at=1 * DAY))
     lease = await store.journal.lease("s", "me", ttl_seconds=300, now=10 * DAY)

@@ -148,6 +148,47 @@ async def test_a_connection_that_is_lost_again_and_again_is_not_tried_for_ever(u
     await database.close()
 
 
+LOST_AT_COMMIT = """
+CREATE SEQUENCE commits;
+CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF nextval('commits') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER lost AFTER INSERT OR UPDATE ON {} DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION lose()
+"""
+
+
+async def test_what_is_lost_at_its_commit_is_done_again_only_where_that_is_no_harm(url: str) -> None:
+    async with await open_store(url) as store:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(LOST_AT_COMMIT.format("compaction_locks_v1"))
+
+        with pytest.raises(StoreUnavailable, match="may or may not be kept"):
+            await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
+
+        lease = await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
+        assert lease
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("SELECT setval('commits', 1, false)")
+        assert await store.journal.renew(lease, ttl_seconds=300, now=1100.0)
+
+
+async def test_a_server_that_does_not_answer_keeps_nobody_waiting(url: str) -> None:
+    def wait(rows: Rows) -> None:
+        rows.all("SELECT 1")
+        time.sleep(3)  # as on a connection that has gone dead
+
+    database = PostgresDatabase.open(url, wait_seconds=0.2)
+    began = time.monotonic()
+
+    with pytest.raises(StoreUnavailable, match="no answer within"):
+        await database.read(wait)
+
+    assert time.monotonic() - began < 2.5
+    await database.close()
+
+
 async def test_a_row_that_somebody_holds_is_waited_for_no_longer_than_told(url: str) -> None:
     async with await open_store(url, wait_seconds=0.4) as store:
         lease = await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)

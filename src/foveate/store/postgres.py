@@ -252,12 +252,16 @@ def _connect(url: str, wait_seconds: float) -> "Connection":
     }
     connection: Connection = psycopg.connect(**cast("dict[str, Any]", told))
     milliseconds = round(wait_seconds * 1_000)
-    connection.execute(
-        f"SET statement_timeout = {milliseconds};"
-        f"SET lock_timeout = {milliseconds};"
-        f"SET idle_in_transaction_session_timeout = {10 * milliseconds}"
-    )
-    connection.commit()
+    try:
+        connection.execute(
+            f"SET statement_timeout = {milliseconds};"
+            f"SET lock_timeout = {milliseconds};"
+            f"SET idle_in_transaction_session_timeout = {10 * milliseconds}"
+        )
+        connection.commit()
+    except psycopg.Error:
+        connection.close()
+        raise
     return connection
 
 

@@ -36,6 +36,11 @@ DELETE FROM folded_turns_v1 WHERE compaction_id IN (SELECT id FROM compactions_v
 """
 _FORGET_FOLDS = "DELETE FROM compactions_v1 WHERE session_id = ?"
 _FORGET_LOCK = "DELETE FROM compaction_locks_v1 WHERE session_id = ?"
+# Nobody needs the messages of a fold that was undone: the conversation goes on with them.
+_FORGET_UNDONE = """
+DELETE FROM folded_turns_v1
+WHERE compaction_id IN (SELECT id FROM compactions_v1 WHERE undone_at < ?)
+"""
 # Of sessions that were never kept, or are gone since.
 _FIND_STRAYS = f"""
 SELECT session_id FROM compactions_v1 WHERE session_id NOT IN (SELECT id FROM sessions_v1)
@@ -66,9 +71,10 @@ class Forgotten:
 
 
 async def forget(database: Database, *, keep_days: float, now: float) -> Forgotten:
-    """Forget what was not seen for `keep_days`, a few sessions at a time."""
+    """Forget what was not seen for `keep_days`, a few sessions at a time, and what was undone before that."""
     before = now - keep_days * DAY_SECONDS
     forgotten = Forgotten()
+    await database.write(lambda rows: rows.change(_FORGET_UNDONE, (before,)), again=True)
     while True:
         found, some = await database.write(lambda rows: _forget_some(rows, before, now), again=True)
         forgotten += some

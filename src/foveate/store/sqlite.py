@@ -94,7 +94,7 @@ class SQLiteDatabase:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # It holds what people said: others may not read it. SQLite's files beside it get the same mode.
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
             raise StoreUnavailable(str(path), error.strerror or str(error)) from None
         try:
@@ -151,7 +151,7 @@ class SQLiteDatabase:
             self._connections.add(connection)
         return connection
 
-    def _let_go(self, error: sqlite3.Error) -> None:
+    def _let_go(self, error: Exception) -> None:
         """Undo what is under way, and connect anew next time where `error` may have been the connection's."""
         connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
         if connection is None:
@@ -190,7 +190,7 @@ class SQLiteDatabase:
             for job in jobs:
                 _do(job, connection)
             connection.execute("COMMIT")
-        except sqlite3.DatabaseError as error:
+        except Exception as error:  # noqa: BLE001 - this thread's border: it is raised where the jobs are awaited
             self._let_go(error)
             for job in jobs:
                 job.error = _translated(self._path, error)
@@ -199,7 +199,7 @@ class SQLiteDatabase:
     def _do_alone(self, job: _Job) -> None:
         try:
             job.work(SQLiteRows(self._connection()))
-        except sqlite3.DatabaseError as error:
+        except Exception as error:  # noqa: BLE001 - as above
             self._let_go(error)
             job.error = _translated(self._path, error)
         _tell([job])
@@ -208,15 +208,14 @@ class SQLiteDatabase:
 def _do(job: _Job, connection: sqlite3.Connection) -> None:
     """Do one job of a transaction; where it fails, all that the others did stays.
 
-    Raises:
-        sqlite3.DatabaseError: it has ended the whole transaction.
+    What it raises itself has ended the whole transaction.
     """
     if job.awaited.cancelled():
         return
     connection.execute("SAVEPOINT job")
     try:
         job.result = job.work(SQLiteRows(connection))
-    except BaseException as error:  # this thread's border: it is raised where the job is awaited
+    except Exception as error:  # this thread's border: it is raised where the job is awaited
         if not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO job")
@@ -317,15 +316,16 @@ def _vacuum(rows: SQLiteRows) -> None:
     rows.change("PRAGMA optimize")
 
 
-def _primary(error: sqlite3.Error) -> int:
+def _primary(error: Exception) -> int:
     """SQLite's own code, without what extends it; 0 where the driver was it."""
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF
 
 
-def _translated(path: Path, error: sqlite3.DatabaseError) -> Exception:
+def _translated(path: Path, error: Exception) -> Exception:
     """What is told of an error of the driver: one of the tree, unless the fault is Foveate's own."""
-    if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError):
+    own = sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError
+    if not isinstance(error, sqlite3.DatabaseError) or isinstance(error, own):
         return error
     reason = _REASONS.get(_primary(error))
     return StoreUnavailable(str(path), f"{reason} ({error})" if reason else str(error))
