@@ -235,16 +235,18 @@ async def test_two_who_wait_for_each_other_are_parted_and_both_are_done(url: str
         database = PostgresDatabase.open(url, wait_seconds=10.0)
         meet: list[str] = []
 
-        await asyncio.gather(
-            database.write(lock_both("a", "b", meet), again=False),
-            database.write(lock_both("b", "a", meet), again=False),
-        )
+        try:
+            await asyncio.gather(
+                database.write(lock_both("a", "b", meet), again=False),
+                database.write(lock_both("b", "a", meet), again=False),
+            )
+        finally:
+            await database.close()
 
         for name in ("a", "b"):
             found = await store.turns.session(name)
             assert found
             assert found.messages == 4
-        await database.close()
 
 
 async def test_a_table_that_is_not_there_any_more_is_told(url: str) -> None:

@@ -26,6 +26,7 @@ _MIGRATION_WAIT_SECONDS = 60.0
 _MIGRATION_LOCK = 0x666F7665617465
 """Any number that nobody else in the same database would take."""
 _FIRST_PAUSE_SECONDS = 0.05
+_PAUSE_BEFORE_AGAIN_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 1.0
 
 
@@ -127,6 +128,8 @@ class PostgresDatabase:
         try:
             return self._do_once(work, again=again, reads=reads)
         except _LostInTime as lost:
+            # Whoever it was in deadlock with goes first: at once, the two would meet again.
+            time.sleep(_PAUSE_BEFORE_AGAIN_SECONDS)
             try:
                 return self._do_once(work, again=False, reads=reads)
             except (_LostInTime, psycopg.Error) as error:
