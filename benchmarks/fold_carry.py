@@ -25,7 +25,7 @@ from foveate.values import Message
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "sessions"
 WINDOW_TOKENS = 40_000
-# A summary by the small model takes half a minute of an idle machine.
+# The small model reads slowly: a few folds are enough to compare.
 LANGCHAIN_FOLDS = 4
 # Sessions are counted with one vocabulary, whichever model they were recorded with.
 COUNTER = counter_for("gpt-4o")
