@@ -91,6 +91,7 @@ def render(
 
             if view.text:
                 screen.print_text(_as_shown(view.text))
+            _note_private(memory)
             screen.print_note(summary(view, model=model, nodes=len(memory.nodes)))
         _end(failures)
 
@@ -134,6 +135,7 @@ def query(
             screen.print_object({"nodes": [node_object(node) for node in found]} | _state(memory, failures))
         else:
             screen.print_lines(node_lines(found, screen.look(sys.stdout)))
+            _note_private(memory)
             screen.print_note(f"{len(found):,} of {len(memory.nodes):,} nodes")
         _end(failures)
 
@@ -161,6 +163,7 @@ def outline(
             screen.print_object(listed | _state(memory, failures))
         else:
             screen.print_lines(outline_lines(memory.nodes, depth, screen.look(sys.stdout)))
+            _note_private(memory)
         _end(failures)
 
 
@@ -218,10 +221,14 @@ def _note_problems(memory: "Memory") -> None:
         screen.print_note(str(problem))
     if len(problems) > _MOST_PROBLEMS:
         screen.print_note(f"… and {len(problems) - _MOST_PROBLEMS:,} more; --json tells all")
-    if memory.has_private:
-        screen.print_note("something is tagged private, or may be meant to be, and is left out")
     if not memory.nodes:
         screen.print_note("the memory is empty: there are no Org or Markdown notes that may be shown")
+
+
+def _note_private(memory: "Memory") -> None:
+    """That something was left out, and nothing else of it."""
+    if memory.has_private:
+        screen.print_note("something is tagged private, or may be meant to be, and is left out")
 
 
 def _state(memory: "Memory", failures: Iterable[UnreadableInput]) -> dict[str, object]:

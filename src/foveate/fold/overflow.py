@@ -144,6 +144,7 @@ class _Room:
         self._request = request
         self._messages = messages
         self._tokens = tokens
+        self._history = History(messages)
         self._cleared: tuple[ReplaceText, ...] = ()
         self._evicted: tuple[Evicted, ...] = ()
 
@@ -162,8 +163,9 @@ class _Room:
 
     @property
     def gone(self) -> set[int]:
-        """The messages that are evicted."""
-        return {place for gone in self._evicted for place in gone.messages}
+        """The messages that are evicted; what a provider has sealed for itself stays where it is."""
+        evicted = {place for gone in self._evicted for place in gone.messages}
+        return evicted.intersection(self._history.spoken)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -195,7 +197,7 @@ class _Room:
 
     def _evictions(self, gone: Sequence[int]) -> Iterator[ReplaceMessages]:
         """What went, each stretch of it with a placeholder, where something was said in between."""
-        history = History(self._messages)
+        history = self._history
         for stretch in _stretches(gone, history.spoken):
             tokens = sum(self._tokens[place] for place in stretch)
             said = f"[left out: {len(stretch):,} earlier messages, {tokens:,} tokens]"

@@ -81,8 +81,9 @@ class Page:
     def put_together(self, places: Sequence[int], room_tokens: int) -> bool:
         """Put nodes that follow each other on the page, all of them whole or none."""
         adding = [place for place in places if self._adds(place, Level.FULL)]
-        # One id is enough for all of it: whoever wants to see more of it has it.
-        texts = [self._text(place, Level.FULL, shows_id=place == places[0]) for place in adding]
+        # One id is enough for all of it: whoever wants more has it. What has shown its own keeps it.
+        own = {places[0], *self.blocks}
+        texts = [self._text(place, Level.FULL, shows_id=place in own) for place in adding]
         tapes = self.gauge.tapes(texts)
         blocks = {
             place: Block(Level.FULL, (tape,), tape.total.upper + 1)
