@@ -153,7 +153,7 @@ class PostgresDatabase:
             result = work(PostgresRows(connection))
             committing = True
             connection.commit()
-        except BaseException as error:
+        except BaseException as error:  # whatever ends it, nothing half done stays on the connection
             self._let_go(connection)
             passing = connection.closed or isinstance(
                 error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure
