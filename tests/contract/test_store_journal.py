@@ -60,6 +60,7 @@ FOLDS = st.builds(
     outcome=st.sampled_from(Outcome),
     compacted_at=st.floats(0, 4e9),
     undone_at=st.none() | st.floats(0, 4e9),
+    limit_tokens=st.none() | st.integers(0, 2**53),
 )
 
 
@@ -90,7 +91,21 @@ async def test_a_fold_that_is_recorded_twice_is_there_once_as_it_was_first(store
     assert await store.journal.folded(FOLD.id) == list(FOLDED)
 
 
-async def test_folds_in_force_are_those_that_went_well_and_were_not_undone(store: Store) -> None:
+async def test_a_fold_that_took_in_an_earlier_one_keeps_only_what_is_new_and_gives_back_all(
+    store: Store,
+) -> None:
+    second = replace(FOLD, id="second", messages=6, earlier_id=FOLD.id)
+    third = replace(FOLD, id="third", messages=7, earlier_id="second")
+    await store.journal.record(FOLD, FOLDED, lease=None)
+    await store.journal.record(second, (b"5", b"6"), lease=None)
+    await store.journal.record(third, (b"7",), lease=None)
+
+    assert await store.journal.folded("third") == [*FOLDED, b"5", b"6", b"7"]
+    assert await store.journal.folded("second") == [*FOLDED, b"5", b"6"]
+    assert await store.journal.folded(FOLD.id) == list(FOLDED)
+
+
+async def test_what_was_folded_or_cut_somewhere_is_found_there_undone_or_not(store: Store) -> None:
     journal = store.journal
     for outcome in Outcome:
         await journal.record(replace(FOLD, id=outcome.value, outcome=outcome), FOLDED, lease=None)
@@ -98,13 +113,17 @@ async def test_folds_in_force_are_those_that_went_well_and_were_not_undone(store
     await journal.record(fold("elsewhere", boundary=hashed("elsewhere")), FOLDED, lease=None)
     assert await journal.undo("undone", now=300.0)
 
-    assert ids(await journal.folds(AGENT, [FOLD.boundary])) == ["ok"]
-    assert sorted(ids(await journal.folds(AGENT, [FOLD.boundary, hashed("elsewhere")]))) == ["elsewhere", "ok"]
+    there = ["ok", "tool_result_truncated", "undone"]
+    assert ids(await journal.folds(AGENT, [FOLD.boundary])) == there
+    assert sorted(ids(await journal.folds(AGENT, [FOLD.boundary, hashed("elsewhere")]))) == [
+        "elsewhere",
+        *there,
+    ]
     assert await journal.folds("another agent", [FOLD.boundary]) == []
     assert await journal.folds(AGENT, []) == []
 
 
-async def test_of_folds_in_force_the_longest_comes_first_and_then_the_newest(store: Store) -> None:
+async def test_of_folds_the_longest_comes_first_and_then_the_newest(store: Store) -> None:
     boundaries = [FOLD.boundary, hashed("later")]
     await store.journal.record(fold("old", at=1.0), (), lease=None)
     await store.journal.record(fold("new", at=2.0), (), lease=None)

@@ -130,6 +130,22 @@ async def test_the_messages_of_a_fold_that_was_undone_so_long_ago_are_forgotten(
     assert await store.journal.fold("undone long ago")
 
 
+async def test_the_messages_of_an_undone_fold_stay_as_long_as_a_later_one_needs_them(store: Store) -> None:
+    await store.turns.keep(session("s", 2, seen_at=9 * DAY), turns("s", 0, 2), after=None)
+    await store.journal.record(FOLD, FOLDED, lease=None)
+    await store.journal.record(replace(fold("second"), messages=5, earlier_id=FOLD.id), (b"5",), lease=None)
+    await store.journal.record(replace(fold("third"), messages=6, earlier_id="second"), (b"6",), lease=None)
+    for undone in (FOLD.id, "second"):
+        await store.journal.undo(undone, now=1 * DAY)
+
+    await store.forget(keep_days=5, now=10 * DAY)
+    assert await store.journal.folded("third") == [*FOLDED, b"5", b"6"]
+
+    await store.journal.undo("third", now=2 * DAY)
+    await store.forget(keep_days=5, now=10 * DAY)
+    assert await store.journal.folded("third") == []
+
+
 async def test_a_session_that_somebody_is_folding_is_kept(store: Store) -> None:
     await keep(store, session("s", 2, seen_at=1 * DAY))
     lease = await store.journal.lease("s", "me", ttl_seconds=300, now=10 * DAY)

@@ -48,25 +48,18 @@ def result_limit_tokens(window_tokens: int, tool_result_max_pct: float = TOOL_RE
 
 
 def truncated_results(
-    request: Request,
-    counter: TextCounter,
-    *,
-    limit_tokens: int,
-    first_sent: Mapping[int, int | None] | None = None,
-    start: int = 0,
+    request: Request, counter: TextCounter, limits: Mapping[int, int]
 ) -> tuple[ReplaceText, ...]:
-    """Results that are longer than the limit, from message `start` on, each cut to its head and tail.
+    """Results that are longer than the limit of their message, each cut to its head and tail.
 
-    `first_sent` are the messages that were sent before, each with the limit that held then, None where there
-    was none: they are sent again as they were, whatever the limit is now. For the same counter and limit the
+    `limits` are those of messages, by their places; others are left alone. For the same counter and limit the
     cut is the same each time, so `counter` must be one that does not learn.
     """
     gauge = gauge_for(counter)
     edits: list[ReplaceText] = []
-    for place in range(start, len(request.messages)):
-        limit = (first_sent or {}).get(place, limit_tokens)
+    for place, limit in sorted(limits.items()):
         # A token is a byte at least.
-        if limit is None or len(request.messages[place]) <= limit:
+        if len(request.messages[place]) <= limit:
             continue
         for block, result in _results(request, place):
             edit = _truncated(result, gauge, limit, Place(Area.MESSAGES, place, block))

@@ -221,9 +221,16 @@ class Folder:
         if row.tokens_after >= cut.span.tokens:
             reason = f"the summary would be no shorter than what it replaces ({cut.span.tokens:,} tokens)"
             return await self._ended(row, Outcome.FAILED, reason, lease=lease, usages=usages)
+        earlier = self._taken_in(subject)
+        row = replace(row, earlier_id=earlier.id if earlier is not None else None)
         start = subject.chain.head
-        turns = subject.request.messages[start : start + row.messages]
+        turns = subject.request.messages[start + (earlier.messages if earlier else 0) : start + row.messages]
         return await self._ended(row, Outcome.OK, made.reason, lease=lease, usages=usages, turns=turns)
+
+    def _taken_in(self, subject: Subject) -> Fold | None:
+        """The fold that keeps the first turns; not one of another session, which may be forgotten first."""
+        earlier = subject.earlier
+        return earlier if earlier is not None and earlier.session_id == subject.session_id else None
 
     async def _ended(
         self,

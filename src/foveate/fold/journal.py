@@ -24,7 +24,11 @@ class Fold:
     `boundary` is the hash of the last folded message, by which the same head is recognised in any session.
     `seen_messages` is how many the conversation had when that was tried, 0 where that is not known; what the
     model said beyond, it said since. `carried` are the facts that were added to the summary since it had left
-    them out. `cost` is None where the price is not known.
+    them out. `cost` is None where the price is not known. `earlier_id` is the fold of the same session that
+    this one took in: the turns that it folded are kept with that one.
+
+    Where tool results were cut (`tool_result_truncated`), `boundary` is the hash of the message that they stand
+    in, and `limit_tokens` how much of each is sent.
     """
 
     id: str
@@ -43,6 +47,8 @@ class Fold:
     compacted_at: float
     undone_at: float | None = None
     seen_messages: int = 0
+    earlier_id: str | None = None
+    limit_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +74,19 @@ class Journal(Protocol):
         """Give the right back; nothing where it is no longer one's own."""
 
     async def record(self, fold: Fold, turns: Sequence[bytes], *, lease: Lease | None) -> bool:
-        """Keep a fold and the turns it folded, in one; False, and nothing kept, where the lease was lost."""
+        """Keep a fold and the turns it folded, in one; False, and nothing kept, where the lease was lost.
+
+        `turns` are the last ones of the span; those before them are kept with the fold that it took in.
+        """
 
     async def folds(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Fold]:
-        """The folds in force at any of `boundaries`: those that went well and were not undone."""
+        """What was folded or cut at any of `boundaries`, also where that was undone; the longest first."""
 
     async def fold(self, fold_id: str) -> Fold | None:
         """One fold by its id."""
 
     async def folded(self, fold_id: str) -> Sequence[bytes]:
-        """The turns that a fold folded, each as it came."""
+        """The turns that a fold folded, each as it came, with those of the folds that it took in."""
 
     async def undo(self, fold_id: str, *, now: float) -> bool:
         """Have the fold in force no longer; False where there is none, or it was undone before."""

@@ -81,10 +81,14 @@ def folded_edits(
     since is kept. Where nobody knows, all is left out.
 
     Where a fold was undone, the conversation is sent as it came, but for what such a model thought after the
-    summary: that is left out with all thoughts since the boundary.
+    summary: that is left out with all thoughts since the fold.
     """
     fold = fold_of(chain, folds)
-    undone = [other.messages for other in _of_chain(chain, folds) if other.undone_at is not None]
+    undone = [
+        other.seen_messages or other.messages
+        for other in _of_chain(chain, folds)
+        if other.undone_at is not None
+    ]
     if fold is None:
         return unbound_thoughts(request, changed_from=chain.head + min(undone)) if undone else ()
     cut = chain.head + fold.messages

@@ -6,5 +6,6 @@ a file of transactions that implements the protocol (as `turns.py`), and a name 
 
 from foveate.store.opening import Store, default_url, open_store
 from foveate.store.retention import Forgotten
+from foveate.store.sizes import Sizes
 
-__all__ = ["Forgotten", "Store", "default_url", "open_store"]
+__all__ = ["Forgotten", "Sizes", "Store", "default_url", "open_store"]

@@ -8,6 +8,16 @@ from typing import Any, Protocol, TypeVar
 
 from foveate.errors import BadOption
 
+TABLES = (
+    "sessions_v1",
+    "turns_v1",
+    "turn_counts_v1",
+    "compactions_v1",
+    "folded_turns_v1",
+    "compaction_locks_v1",
+)
+"""Those of `schema.py`, for whoever must not wait for the libraries that it is written with."""
+
 T = TypeVar("T")
 Work = Callable[["Rows"], T]
 
@@ -35,6 +45,10 @@ class Database(Protocol):
         StoreUnavailable: the database could not be used; nothing was done, or it says that this is not known.
     """
 
+    @property
+    def where(self) -> str:
+        """Where it is, in words that may be shown: without a password."""
+
     async def read(self, work: Work[T]) -> T:
         """What `work` finds."""
 
@@ -44,6 +58,9 @@ class Database(Protocol):
         `again` says that doing it twice is doing it once, so that it is repeated where the connection was lost
         before the database said that it is kept.
         """
+
+    async def size_bytes(self) -> int:
+        """How much room it takes, with what was deleted and not given back."""
 
     async def vacuum(self) -> None:
         """Give back the room of what was deleted."""

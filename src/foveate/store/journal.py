@@ -24,20 +24,31 @@ _HOLD = "UPDATE compaction_locks_v1 SET fence = fence" + _OWN
 
 _COLUMNS = """
 id, agent, session_id, boundary, messages, seen_messages, summary, carried, tokens_before, tokens_after, model,
-cost, duration_seconds, outcome, compacted_at, undone_at
+cost, duration_seconds, outcome, compacted_at, undone_at, earlier_id, limit_tokens
 """
 _ADD_FOLD = f"""
-INSERT INTO compactions_v1 ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO compactions_v1 ({_COLUMNS}) VALUES ({", ".join("?" * 18)})
 ON CONFLICT (id) DO NOTHING
 """
 _ADD_FOLDED = "INSERT INTO folded_turns_v1 (compaction_id, position, message) VALUES (?, ?, ?)"
 _FIND_FOLD = f"SELECT {_COLUMNS} FROM compactions_v1 WHERE id = ?"
-_FIND_IN_FORCE = f"""
+_FIND_AT = f"""
 SELECT {_COLUMNS} FROM compactions_v1
-WHERE agent = ? AND outcome = '{Outcome.OK}' AND undone_at IS NULL AND boundary IN ({{}})
+WHERE agent = ? AND outcome IN ('{Outcome.OK}', '{Outcome.TOOL_RESULT_TRUNCATED}') AND boundary IN ({{}})
 """
-_FIND_FOLDED = "SELECT message FROM folded_turns_v1 WHERE compaction_id = ? ORDER BY position"
-_UNDO = "UPDATE compactions_v1 SET undone_at = ? WHERE id = ? AND outcome = ? AND undone_at IS NULL"
+# A fold and all that it took in, each with the one that took it in before them.
+_FIND_FOLDED = """
+WITH RECURSIVE line(id, earlier_id) AS (
+    SELECT id, earlier_id FROM compactions_v1 WHERE id = ?
+    UNION SELECT earlier.id, earlier.earlier_id
+    FROM compactions_v1 AS earlier JOIN line ON earlier.id = line.earlier_id
+)
+SELECT message FROM folded_turns_v1 WHERE compaction_id IN (SELECT id FROM line) ORDER BY position
+"""
+_UNDO = f"""
+UPDATE compactions_v1 SET undone_at = ?
+WHERE id = ? AND outcome IN ('{Outcome.OK}', '{Outcome.TOOL_RESULT_TRUNCATED}') AND undone_at IS NULL
+"""
 
 
 class KeptFolds:
@@ -86,10 +97,12 @@ class KeptFolds:
             session_id=fold.session_id,
             model=fold.model,
             outcome=fold.outcome,
+            earlier_id=fold.earlier_id,
         )
         if lease is not None and lease.session_id != fold.session_id:
             return False
-        folded = [(fold.id, position, message) for position, message in enumerate(turns)]
+        first = fold.messages - len(turns) if fold.earlier_id is not None else 0
+        folded = [(fold.id, first + number, message) for number, message in enumerate(turns)]
 
         def write(rows: Rows) -> bool:
             if rows.all(_FIND_FOLD, (fold.id,)):
@@ -103,14 +116,14 @@ class KeptFolds:
         return await self._database.write(write, again=True)
 
     async def folds(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Fold]:
-        """The folds in force at any of `boundaries`, the longest first, and the newest of equally long ones."""
+        """What was folded or cut at any of `boundaries`: the longest first, of equally long ones the newest."""
         check_names(agent=agent)
 
         def find(rows: Rows) -> list[Fold]:
             return [
                 _fold(*row)
                 for marks, some in in_groups(boundaries)
-                for row in rows.all(_FIND_IN_FORCE.format(marks), (agent, *some))
+                for row in rows.all(_FIND_AT.format(marks), (agent, *some))
             ]
 
         found = await self._database.read(find) if boundaries else []
@@ -123,7 +136,7 @@ class KeptFolds:
         return _fold(*found[0]) if found else None
 
     async def folded(self, fold_id: str) -> Sequence[bytes]:
-        """The turns that a fold folded, each as it came."""
+        """The turns that a fold folded, each as it came, with those of the folds that it took in."""
         check_names(fold_id=fold_id)
         found = await self._database.read(lambda rows: rows.all(_FIND_FOLDED, (fold_id,)))
         return [message for (message,) in found]
@@ -132,11 +145,7 @@ class KeptFolds:
         """Have the fold in force no longer; False where there is none, it failed, or was undone before."""
         check_names(fold_id=fold_id)
         # Not again: the second time would say that somebody else has undone it.
-        return bool(
-            await self._database.write(
-                lambda rows: rows.change(_UNDO, (now, fold_id, Outcome.OK.value)), again=False
-            )
-        )
+        return bool(await self._database.write(lambda rows: rows.change(_UNDO, (now, fold_id)), again=False))
 
     async def listed(
         self,
@@ -179,6 +188,8 @@ def _row(fold: Fold) -> tuple[Any, ...]:
         fold.outcome.value,
         fold.compacted_at,
         fold.undone_at,
+        fold.earlier_id,
+        fold.limit_tokens,
     )
 
 
@@ -199,6 +210,8 @@ def _fold(
     outcome: str,
     compacted_at: float,
     undone_at: float | None,
+    earlier_id: str | None,
+    limit_tokens: int | None,
 ) -> Fold:
     return Fold(
         id=id_,
@@ -217,4 +230,6 @@ def _fold(
         outcome=Outcome(outcome),
         compacted_at=compacted_at,
         undone_at=undone_at,
+        earlier_id=earlier_id,
+        limit_tokens=limit_tokens,
     )

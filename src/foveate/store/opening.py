@@ -9,12 +9,15 @@ from typing import Self
 
 from foveate.errors import BadOption
 from foveate.store.database import Database
+from foveate.store.finding import fold_ids, folded_sessions
 from foveate.store.journal import KeptFolds
 from foveate.store.postgres import PostgresDatabase
 from foveate.store.retention import Forgotten, forget
+from foveate.store.sizes import Sizes, sizes_of, would_forget
 from foveate.store.sqlite import SQLiteDatabase
 from foveate.store.turns import KeptTurns
 
+VARIABLE = "FOVEATE_STORE"
 WAIT_SECONDS = 5.0
 """For a lock of somebody else, a statement, or a server that is gone for a moment."""
 
@@ -32,6 +35,27 @@ class Store:
         self._database = database
         self.turns = KeptTurns(database)
         self.journal = KeptFolds(database)
+
+    @property
+    def where(self) -> str:
+        """The file, or the server and the database's name, without a password."""
+        return self._database.where
+
+    async def sizes(self) -> Sizes:
+        """How much is kept."""
+        return await sizes_of(self._database)
+
+    async def fold_ids(self, beginning: str, *, limit: int) -> list[str]:
+        """The ids of folds that begin so."""
+        return await fold_ids(self._database, beginning, limit=limit)
+
+    async def folded_sessions(self, beginning: str, *, limit: int) -> list[str]:
+        """The ids, of those that begin so, of sessions with a row on a fold, whatever became of it."""
+        return await folded_sessions(self._database, beginning, limit=limit)
+
+    async def would_forget(self, *, keep_days: float, now: float) -> Forgotten:
+        """What `forget` would forget."""
+        return await would_forget(self._database, keep_days=keep_days, now=now)
 
     async def forget(self, *, keep_days: float, now: float) -> Forgotten:
         """Forget sessions that were not seen for `keep_days`, and all that is kept only for them."""
@@ -54,35 +78,40 @@ class Store:
         await self.close()
 
 
-async def open_store(url: str | None = None, *, wait_seconds: float = WAIT_SECONDS) -> Store:
-    """The store at `url`, made where there is none, its tables brought up to date.
+async def open_store(
+    url: str | None = None, *, wait_seconds: float = WAIT_SECONDS, make: bool = True
+) -> Store:
+    """The store at `url`, its tables brought up to date; made where there is none, unless `make` is false.
 
-    `url` is `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://user@host/name`. Default: a
-    file in Foveate's data folder. `wait_seconds` is how long is waited for others who are using the database,
+    `url` is `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://user@host/name`. Default:
+    what `FOVEATE_STORE` says, or a file in Foveate's data folder. `wait_seconds` is how long is waited for others who are using the database,
     for a statement, and for a server that is away for a moment.
 
     Raises:
         BadOption: `url` is none of these.
         StoreUnavailable: the database cannot be opened, or its tables cannot be made.
         StoreTooNew: a newer Foveate has changed its tables.
+        NothingKept: there is none, and it is not to be made.
     """
-    return Store(await asyncio.to_thread(_open, url or default_url(), wait_seconds))
+    return Store(await asyncio.to_thread(_open, url or default_url(), wait_seconds, make))
 
 
 def default_url() -> str:
-    """The URL of the file in Foveate's data folder, which `FOVEATE_HOME` can name."""
+    """What `FOVEATE_STORE` says, or the URL of the file in Foveate's data folder (`FOVEATE_HOME`)."""
+    if said := os.environ.get(VARIABLE):
+        return said
     from foveate.memory.vectors import data_folder  # brings numpy
 
     return f"{_FILE}{data_folder(os.environ, sys.platform).absolute() / 'foveate.sqlite'}"
 
 
-def _open(url: str, wait_seconds: float) -> Database:
+def _open(url: str, wait_seconds: float, make: bool) -> Database:
     if url.startswith(_SERVERS):
-        return PostgresDatabase.open(url, wait_seconds=wait_seconds)
+        return PostgresDatabase.open(url, wait_seconds=wait_seconds, make=make)
     path = url.removeprefix(_FILE)
     if not url.startswith(_FILE) or path in ("", ":memory:"):
         scheme = url.partition(":")[0]  # not more of it: it may hold a password
         raise BadOption(
             f"store: {scheme}: is no URL of a database; try sqlite:///path or postgresql://user@host/name"
         )
-    return SQLiteDatabase.open(Path(path).expanduser(), wait_seconds=wait_seconds)
+    return SQLiteDatabase.open(Path(path).expanduser(), wait_seconds=wait_seconds, make=make)

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from foveate.errors import BadOption, StoreUnavailable
-from foveate.store.database import T, Work
+from foveate.errors import BadOption, NothingKept, StoreUnavailable
+from foveate.store.database import TABLES, T, Work
 from foveate.store.migrating import FIND_VERSION, VERSION_TABLE, is_behind, migrate
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ _MIGRATION_LOCK = 0x666F7665617465
 _FIRST_PAUSE_SECONDS = 0.05
 _PAUSE_BEFORE_AGAIN_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 1.0
+_FIND_SIZE = f"""
+SELECT CAST(coalesce(sum(pg_total_relation_size(to_regclass(name))), 0) AS BIGINT)
+FROM (VALUES {", ".join(f"('{table}')" for table in TABLES)}) AS kept(name)
+"""
 
 
 class PostgresRows:
@@ -71,11 +75,12 @@ class PostgresDatabase:
         self._closed = False
 
     @classmethod
-    def open(cls, url: str, *, wait_seconds: float) -> Self:
-        """The database at `url`, with its tables up to date.
+    def open(cls, url: str, *, wait_seconds: float, make: bool = True) -> Self:
+        """The database at `url` with its tables up to date, made where there are none and `make` says so.
 
         Raises:
             BadOption: `url` is none.
+            NothingKept: there are no tables in it, and they are not to be made.
             StoreUnavailable: there is no such database, or it cannot be used.
         """
         import psycopg
@@ -83,12 +88,19 @@ class PostgresDatabase:
         where = _where(url)
         try:
             with _connect(url, wait_seconds) as connection:
-                behind = is_behind(_version(connection), where=where)
-            if behind:
+                version = _version(connection)
+            if version is None and not make:
+                raise NothingKept(where)
+            if is_behind(version, where=where):
                 _migrate(url, where)
         except psycopg.Error as error:
             raise StoreUnavailable(where, _line(error)) from error
         return cls(url, where, wait_seconds=wait_seconds)
+
+    @property
+    def where(self) -> str:
+        """The server and the database's name."""
+        return self._where
 
     async def read(self, work: Work[T]) -> T:
         """What `work` finds."""
@@ -97,6 +109,11 @@ class PostgresDatabase:
     async def write(self, work: Work[T], *, again: bool) -> T:
         """What `work` gives, once what it wrote is kept."""
         return await self._done(work, again=again, reads=False)
+
+    async def size_bytes(self) -> int:
+        """How much room the tables and their indexes take."""
+        ((size,),) = await self.read(lambda rows: rows.all(_FIND_SIZE))
+        return int(size)
 
     async def vacuum(self) -> None:
         """Give back the room of what was deleted; nobody waits for it."""
@@ -203,13 +220,11 @@ class PostgresDatabase:
     def _vacuum(self) -> None:
         import psycopg
 
-        from foveate.store.schema import tables
-
         try:
             with _connect(self._url, self._wait_seconds) as connection:
                 connection.autocommit = True
                 connection.execute("SET statement_timeout = 0")
-                connection.execute(f"VACUUM (ANALYZE) {', '.join(tables.tables)}")
+                connection.execute(f"VACUUM (ANALYZE) {', '.join(TABLES)}")
         except psycopg.Error as error:
             raise _translated(self._where, error) from error
 

@@ -36,10 +36,17 @@ DELETE FROM folded_turns_v1 WHERE compaction_id IN (SELECT id FROM compactions_v
 """
 _FORGET_FOLDS = "DELETE FROM compactions_v1 WHERE session_id = ?"
 _FORGET_LOCK = "DELETE FROM compaction_locks_v1 WHERE session_id = ?"
-# Nobody needs the messages of a fold that was undone: the conversation goes on with them.
+# Nobody needs the messages of a fold that was undone: the conversation goes on with them. But for a later fold,
+# which has taken it in, and would be undone with them.
 _FORGET_UNDONE = """
+WITH RECURSIVE needed(id, earlier_id) AS (
+    SELECT id, earlier_id FROM compactions_v1 WHERE undone_at IS NULL OR undone_at >= ?
+    UNION SELECT earlier.id, earlier.earlier_id
+    FROM compactions_v1 AS earlier JOIN needed ON earlier.id = needed.earlier_id
+)
 DELETE FROM folded_turns_v1
 WHERE compaction_id IN (SELECT id FROM compactions_v1 WHERE undone_at < ?)
+AND compaction_id NOT IN (SELECT id FROM needed)
 """
 # Of sessions that were never kept, or are gone since.
 _FIND_STRAYS = f"""
@@ -74,7 +81,7 @@ async def forget(database: Database, *, keep_days: float, now: float) -> Forgott
     """Forget what was not seen for `keep_days`, a few sessions at a time, and what was undone before that."""
     before = now - keep_days * DAY_SECONDS
     forgotten = Forgotten()
-    await database.write(lambda rows: rows.change(_FORGET_UNDONE, (before,)), again=True)
+    await database.write(lambda rows: rows.change(_FORGET_UNDONE, (before, before)), again=True)
     while True:
         found, some = await database.write(lambda rows: _forget_some(rows, before, now), again=True)
         forgotten += some

@@ -63,6 +63,8 @@ compactions = Table(
     Column("outcome", Text, nullable=False),
     Column("compacted_at", Double, nullable=False),
     Column("undone_at", Double),
+    Column("earlier_id", Text),
+    Column("limit_tokens", BigInteger),
     Index("compactions_v1_boundary", "agent", "boundary"),
     Index("compactions_v1_session", "session_id"),
     Index("compactions_v1_time", "compacted_at"),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
-from foveate.errors import StoreUnavailable
+from foveate.errors import NothingKept, StoreUnavailable
 from foveate.store.database import T, Work
 from foveate.store.migrating import FIND_VERSION, VERSION_TABLE, is_behind, migrate
 
@@ -24,6 +24,7 @@ _READERS = 4
 _MOST_AT_ONCE = 1_024
 _MIGRATION_WAIT_SECONDS = 60.0
 _WAL_BYTES = 64 * 1024 * 1024
+_FIND_SIZE = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
 
 _REASONS = {
     sqlite3.SQLITE_BUSY: "is locked by another process",
@@ -85,23 +86,32 @@ class SQLiteDatabase:
         self._writer.start()
 
     @classmethod
-    def open(cls, path: Path, *, wait_seconds: float) -> Self:
-        """The database at `path`, made where there is none, with its tables up to date.
+    def open(cls, path: Path, *, wait_seconds: float, make: bool = True) -> Self:
+        """The database at `path` with its tables up to date, made where there is none and `make` says so.
 
         Raises:
+            NothingKept: there is none, and it is not to be made.
             StoreUnavailable: it cannot be made, read or written.
         """
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if make:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # It holds what people said: others may not read it. SQLite's files beside it get the same mode.
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            os.close(os.open(path, os.O_RDWR | (os.O_CREAT if make else 0), 0o600))
         except OSError as error:
+            if not make and isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise NothingKept(str(path)) from None
             raise StoreUnavailable(str(path), error.strerror or str(error)) from None
         try:
-            _prepare(path, wait_seconds)
+            _prepare(path, wait_seconds, make=make)
         except sqlite3.DatabaseError as error:
             raise _translated(path, error) from error
         return cls(path, wait_seconds=wait_seconds)
+
+    @property
+    def where(self) -> str:
+        """The file's path."""
+        return str(self._path)
 
     async def read(self, work: Work[T]) -> T:
         """What `work` finds; it does not wait for the writer."""
@@ -112,6 +122,11 @@ class SQLiteDatabase:
     async def write(self, work: Work[T], *, again: bool) -> T:
         """What `work` gives, once what it wrote is kept."""
         return cast("T", await self._written(work, alone=False))
+
+    async def size_bytes(self) -> int:
+        """How large the file is, with all that was written to it."""
+        ((size,),) = await self.read(lambda rows: rows.all(_FIND_SIZE))
+        return int(size)
 
     async def vacuum(self) -> None:
         """Give back the room of what was deleted; who writes meanwhile waits."""
@@ -257,9 +272,12 @@ def _connect(path: Path, wait_seconds: float) -> sqlite3.Connection:
     return connection
 
 
-def _prepare(path: Path, wait_seconds: float) -> None:
+def _prepare(path: Path, wait_seconds: float, *, make: bool) -> None:
     """Have readers and a writer go side by side, and the tables up to date."""
     with closing(_connect(path, wait_seconds)) as connection:
+        # Before anything is changed: the file may be somebody else's.
+        if not make and _version(connection) is None:
+            raise NothingKept(str(path))
         if _wal(connection, wait_seconds) != "wal":
             raise StoreUnavailable(
                 str(path), "this folder does not do for SQLite's WAL: is it on a network drive?"

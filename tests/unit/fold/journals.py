@@ -46,8 +46,9 @@ class InMemory:
         self._there("record")
         if lease is not None and not self._is_held(lease):
             return False
-        self.rows.append(fold)
-        self.turns[fold.id] = tuple(turns)
+        if fold.id not in self.turns:
+            self.rows.append(fold)
+            self.turns[fold.id] = tuple(turns)
         return True
 
     async def folds(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Fold]:
@@ -56,8 +57,7 @@ class InMemory:
             row
             for row in self.rows
             if row.agent == agent
-            and row.outcome is Outcome.OK
-            and row.undone_at is None
+            and row.outcome in (Outcome.OK, Outcome.TOOL_RESULT_TRUNCATED)
             and row.boundary in boundaries
         ]
 
@@ -65,7 +65,9 @@ class InMemory:
         return next((row for row in self.rows if row.id == fold_id), None)
 
     async def folded(self, fold_id: str) -> Sequence[bytes]:
-        return self.turns[fold_id]
+        row = await self.fold(fold_id)
+        earlier = await self.folded(row.earlier_id) if row is not None and row.earlier_id else ()
+        return (*earlier, *self.turns[fold_id])
 
     async def undo(self, fold_id: str, *, now: float) -> bool:
         done = [row.id for row in self.rows if row.id == fold_id and row.undone_at is None]

@@ -180,7 +180,9 @@ def fold_at(request: Request, cut: int, **changes: Any) -> Fold:
     """A fold of the first `cut` messages of a request."""
     chain = chain_of(request)
     position = cut - chain.head
-    return replace(FOLD, boundary=chain.hashes[position - 1], messages=position, **changes)
+    return replace(
+        FOLD, boundary=chain.hashes[position - 1], messages=position, seen_messages=len(chain), **changes
+    )
 
 
 def cuts_of(request: Request) -> list[int]:

@@ -56,12 +56,16 @@ def clear(request: Request, *, each: int = 1000, need: int = 10**9) -> tuple[Rep
     return cleared_results(request, messages, [each] * len(messages), need_tokens=need)
 
 
+def truncated(request: Request, limit_tokens: int = LIMIT) -> tuple[ReplaceText, ...]:
+    return truncated_results(request, COUNTER, dict.fromkeys(range(len(request.messages)), limit_tokens))
+
+
 LINES = "\n".join(f"line {number} of the file" for number in range(500))
 
 
 def test_a_long_result_keeps_its_head_and_its_tail_and_names_what_is_missing() -> None:
     request = claude(result("a", LINES), result("b", "short"))
-    edits = truncated_results(request, COUNTER, limit_tokens=LIMIT)
+    edits = truncated(request)
     (edit,) = edits
     assert edit.place == Place(Area.MESSAGES, 2, 0)
     short, other = results_of(written(request, edits))
@@ -78,44 +82,35 @@ def test_a_long_result_keeps_its_head_and_its_tail_and_names_what_is_missing() -
 
 def test_a_result_within_the_limit_is_sent_as_it_came() -> None:
     request = claude(result("a", LINES))
-    assert truncated_results(request, COUNTER, limit_tokens=COUNTER.text(LINES).tokens) == ()
+    assert truncated(request, COUNTER.text(LINES).tokens) == ()
 
 
 def test_the_same_is_cut_from_a_result_each_time_it_is_sent_also_after_a_restart() -> None:
-    first = truncated_results(claude(result("a", LINES)), COUNTER, limit_tokens=LIMIT)
+    first = truncated(claude(result("a", LINES)))
     drop_caches()
     longer = claude(result("a", LINES), question="Another question, later.")
-    again = truncated_results(longer, counter_for("gpt-4.1"), limit_tokens=LIMIT, first_sent={2: LIMIT})
-    assert again == first
+    assert truncated_results(longer, counter_for("gpt-4.1"), {2: LIMIT}) == first
 
 
-def test_what_was_sent_before_is_sent_again_as_it_was_whatever_the_limit_is_now() -> None:
-    request = claude(result("a", LINES))
-    assert truncated_results(request, COUNTER, limit_tokens=LIMIT, first_sent={2: None}) == ()
-    at_first = truncated_results(request, COUNTER, limit_tokens=LIMIT)
-    assert truncated_results(request, COUNTER, limit_tokens=50, first_sent={2: LIMIT}) == at_first
-    assert truncated_results(request, COUNTER, limit_tokens=10**6, first_sent={2: LIMIT}) == at_first
-
-
-def test_messages_that_are_folded_are_not_looked_at() -> None:
-    assert truncated_results(claude(result("a", LINES)), COUNTER, limit_tokens=LIMIT, start=3) == ()
+def test_a_message_without_a_limit_is_left_alone() -> None:
+    assert truncated_results(claude(result("a", LINES)), COUNTER, {1: LIMIT, 3: LIMIT}) == ()
 
 
 def test_an_error_that_is_cut_is_still_one() -> None:
     request = claude(result("a", LINES, is_error=True))
-    sent = written(request, truncated_results(request, COUNTER, limit_tokens=LIMIT))
+    sent = written(request, truncated(request))
     assert value(sent.messages[2])["content"][0]["is_error"] is True
 
 
 def test_a_picture_beside_a_text_that_is_cut_is_named() -> None:
     image = {"type": "image", "source": {"type": "url", "url": "https://a/b.png"}}
     request = claude(result("a", [{"type": "text", "text": LINES}, image]))
-    (short,) = results_of(written(request, truncated_results(request, COUNTER, limit_tokens=LIMIT)))
+    (short,) = results_of(written(request, truncated(request)))
     assert short.endswith("[image: url]")
 
 
 def test_where_nothing_fits_only_the_number_of_what_is_missing_is_left() -> None:
-    (edit,) = truncated_results(claude(result("a", LINES)), COUNTER, limit_tokens=5)
+    (edit,) = truncated(claude(result("a", LINES)), 5)
     assert MISSING.fullmatch(edit.text)
 
 
@@ -150,7 +145,7 @@ OTHERS: dict[Format, Body] = {
 @pytest.mark.parametrize("spoken", OTHERS)
 def test_results_are_cut_in_every_format(spoken: Format) -> None:
     request = wire.read(OTHERS[spoken], spoken)
-    (short,) = results_of(written(request, truncated_results(request, COUNTER, limit_tokens=LIMIT)))
+    (short,) = results_of(written(request, truncated(request)))
     assert MISSING.search(short)
     assert COUNTER.text(short).tokens <= LIMIT + 5  # Gemini's is an object around it
 
@@ -161,7 +156,7 @@ def test_a_result_of_a_shape_that_nobody_knows_is_sent_as_it_came() -> None:
         {"functionResponse": {"name": "f", "response": {"a": LINES}}},
     ]
     request = wire.read({"contents": [{"role": "user", "parts": parts}]}, Format.GEMINI)
-    assert truncated_results(request, COUNTER, limit_tokens=LIMIT) == ()
+    assert truncated(request) == ()
 
 
 def test_the_limit_is_a_share_of_the_window() -> None:
@@ -180,8 +175,8 @@ _PIECES = st.sampled_from(
 @given(st.lists(_PIECES, min_size=100, max_size=400).map("".join), st.integers(30, 200))
 def test_a_cut_result_fits_and_tears_no_character(text: str, limit: int) -> None:
     request = claude(result("a", text))
-    edits = truncated_results(request, COUNTER, limit_tokens=limit)
-    assert edits == truncated_results(request, COUNTER, limit_tokens=limit)
+    edits = truncated(request, limit)
+    assert edits == truncated(request, limit)
     assume(edits)
     (edit,) = edits
     assert COUNTER.text(edit.text).upper <= limit

@@ -309,7 +309,10 @@ async def test_a_later_fold_folds_only_what_is_new_and_the_earlier_summary() -> 
     (span,) = summariser.spans
     assert TOLD in span.earlier
     assert len(span.new) < len(span.head)
-    assert journal.turns[second.fold.id] == subject_of(body).request.messages[: second.fold.messages]
+    assert second.fold.earlier_id == first.fold.id
+    messages = subject_of(body).request.messages[: second.fold.messages]
+    assert journal.turns[second.fold.id] == messages[first.fold.messages :]
+    assert await journal.folded(second.fold.id) == messages
 
 
 @settings(max_examples=40)

@@ -215,7 +215,9 @@ def test_a_folded_request_that_still_does_not_fit_has_more_taken_out(
     assume(cuts)
     cut = data.draw(st.sampled_from(cuts))
     folded = folded_edits(came, chain_of(came), [fold_at(came, cut)])
-    shortened = truncated_results(came, counter_for("gpt-4.1"), limit_tokens=30, start=cut)
+    shortened = truncated_results(
+        came, counter_for("gpt-4.1"), dict.fromkeys(range(cut, len(came.messages)), 30)
+    )
     request = wire.read(wire.write(came, (*folded, *shortened)), came.format)
     assert accept(request) is None
     plan = planned(request, limit)
