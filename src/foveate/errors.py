@@ -13,7 +13,8 @@
     ├── UnwritableOutput       standard output that is closed, or takes no more
     ├── UnwritableFile         a file that cannot be written; what it held before is untouched
     ├── StoreUnavailable       a database that cannot be reached, read or written; nothing of it is half done
-    │   └── StoreTooNew        a database that a newer Foveate has changed
+    │   ├── StoreTooNew        a database that a newer Foveate has changed
+    │   └── NothingKept        there is no such database yet, and nobody asked to have it made
     └── UpstreamError          somebody else's server did not give an answer that can be used
         ├── UpstreamUnreachable  no connection
         ├── UpstreamTimeout      no answer in time
@@ -196,6 +197,15 @@ class StoreTooNew(StoreUnavailable):
         )
         self.version = version
         self.known = known
+
+
+class NothingKept(StoreUnavailable):
+    """There is no such database yet, and nobody asked to have it made."""
+
+    code = "nothing_kept"
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where, "nothing has been kept here yet")
 
 
 class UpstreamError(FoveateError):

@@ -21,6 +21,7 @@ RAISED = [
     errors.UnwritableOutput("is closed"),
     errors.StoreUnavailable("/data/foveate.sqlite", "the disk is full"),
     errors.StoreTooNew("/data/foveate.sqlite", version="0002", known="0001"),
+    errors.NothingKept("/data/foveate.sqlite"),
     errors.UpstreamUnreachable("http://localhost", "refused"),
     errors.UpstreamTimeout("http://localhost", 2.0),
     errors.UpstreamStatus("http://localhost", 503, "busy"),

@@ -78,14 +78,12 @@ class Store:
         await self.close()
 
 
-async def open_store(
-    url: str | None = None, *, wait_seconds: float = WAIT_SECONDS, make: bool = True
-) -> Store:
+async def open_store(url: str | None = None, *, wait_seconds: float = WAIT_SECONDS, make: bool = True) -> Store:
     """The store at `url`, its tables brought up to date; made where there is none, unless `make` is false.
 
     `url` is `sqlite:///relative/path`, `sqlite:////absolute/path` or `postgresql://user@host/name`. Default:
-    what `FOVEATE_STORE` says, or a file in Foveate's data folder. `wait_seconds` is how long is waited for others who are using the database,
-    for a statement, and for a server that is away for a moment.
+    what `FOVEATE_STORE` says, or a file in Foveate's data folder. `wait_seconds` is how long is waited for
+    others who are using the database, for a statement, and for a server that is away for a moment.
 
     Raises:
         BadOption: `url` is none of these.

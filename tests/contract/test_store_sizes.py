@@ -1,0 +1,195 @@
+"""The same of both databases: looking without making anything, what there is in numbers, and what would go."""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foveate.errors import BadOption, NothingKept, StoreUnavailable
+from foveate.session.turns import Session
+from foveate.store import Forgotten, Sizes, Store, default_url, open_store
+from foveate.store.database import TABLES
+from foveate.store.migrating import VERSIONS
+from foveate.store.schema import tables
+from tests.kept import FOLDED, fold, session, turns
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    async with await open_store(database_url) as opened:
+        yield opened
+
+
+def path_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
+def table_names(url: str) -> list[str]:
+    """What tables there are, looked at past the store."""
+    if url.startswith("sqlite"):
+        if not path_of(url).exists():
+            return []
+        connection = sqlite3.connect(path_of(url))
+        found = connection.execute("SELECT name FROM sqlite_schema").fetchall()
+        connection.close()
+    else:
+        with psycopg.connect(url) as server:
+            found = server.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+    return [name for (name,) in found]
+
+
+async def test_who_only_looks_makes_nothing(database_url: str) -> None:
+    with pytest.raises(NothingKept, match="nothing has been kept here yet"):
+        await open_store(database_url, make=False)
+
+    assert table_names(database_url) == []
+    if database_url.startswith("sqlite"):
+        assert not path_of(database_url).parent.exists()
+
+
+async def test_who_only_looks_finds_what_is_there(database_url: str) -> None:
+    async with await open_store(database_url) as store:
+        await store.journal.record(fold("f"), FOLDED, lease=None)
+
+    async with await open_store(database_url, make=False) as store:
+        assert await store.journal.folded("f") == list(FOLDED)
+
+
+@pytest.mark.parametrize("statement", ["", "CREATE TABLE notes (text)"], ids=["empty", "somebody else's"])
+async def test_a_file_without_our_tables_is_left_as_it_is(tmp_path: Path, statement: str) -> None:
+    path = tmp_path / "notes.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript(statement)
+    connection.close()
+    path.touch()
+    before = path.read_bytes()
+
+    with pytest.raises(NothingKept):
+        await open_store(f"sqlite:///{path}", make=False)
+
+    assert path.read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["notes.sqlite"]  # noqa: PTH208
+
+
+async def test_who_only_looks_is_told_of_what_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a database, but a text that is long enough to be read as one")
+
+    with pytest.raises(StoreUnavailable, match="no SQLite database") as told:
+        await open_store(f"sqlite:///{tmp_path / 'notes.txt'}", make=False)
+    assert not isinstance(told.value, NothingKept)
+    with pytest.raises(StoreUnavailable, match="directory"):
+        await open_store(f"sqlite:///{tmp_path}", make=False)
+
+
+async def test_the_variable_says_where_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOVEATE_STORE", f"sqlite:///{tmp_path}/mine.sqlite")
+
+    assert default_url() == f"sqlite:///{tmp_path}/mine.sqlite"
+    async with await open_store() as store:
+        assert store.where == f"{tmp_path}/mine.sqlite"
+
+
+def test_the_names_of_the_tables_are_those_of_the_schema() -> None:
+    assert list(TABLES) == list(tables.tables)
+
+
+async def test_where_a_store_is_does_not_show_a_password(store: Store, database_url: str) -> None:
+    if database_url.startswith("sqlite"):
+        assert store.where == str(path_of(database_url))
+    else:
+        assert store.where.startswith("postgresql://")
+        assert "@" not in store.where
+
+
+async def test_sizes_count_what_is_there(store: Store) -> None:
+    empty = await store.sizes()
+    await store.turns.keep(session("s", 4), turns("s", 0, 4), after=None)
+    await store.journal.record(fold("f"), [bytes(100_000)] * 5, lease=None)
+
+    full = await store.sizes()
+
+    assert empty == Sizes(
+        where=store.where,
+        version=VERSIONS[-1],
+        sessions=0,
+        turns=0,
+        folds=0,
+        folded=0,
+        size_bytes=empty.size_bytes,
+    )
+    assert (full.sessions, full.turns, full.folds, full.folded) == (1, 4, 1, 5)
+    if store.where.startswith("postgresql"):  # which compresses what it keeps
+        assert full.size_bytes > empty.size_bytes > 0
+    else:
+        assert full.size_bytes > empty.size_bytes + 500_000
+
+
+async def test_ids_are_found_by_how_they_begin(store: Store) -> None:
+    for number, id_ in enumerate(("abc1", "abc2", "abd", "a%", "a_", "Äb", "ab")):
+        await store.journal.record(fold(id_, session_id=f"s{number % 2}{id_}"), (), lease=None)
+
+    assert await store.fold_ids("ab", limit=9) == ["ab", "abc1", "abc2", "abd"]
+    assert await store.fold_ids("abc", limit=1) == ["abc1"]
+    assert await store.fold_ids("a%", limit=9) == ["a%"]
+    assert await store.fold_ids("a_", limit=9) == ["a_"]
+    assert await store.fold_ids("Ä", limit=9) == ["Äb"]
+    assert await store.fold_ids("' OR 1=1 --", limit=9) == []
+    assert await store.folded_sessions("s1a", limit=9) == ["s1a%", "s1abc2"]
+    with pytest.raises(BadOption, match="NUL"):
+        await store.fold_ids("\0", limit=9)
+
+
+async def test_a_session_with_several_folds_is_found_once(store: Store) -> None:
+    for id_ in ("one", "two"):
+        await store.journal.record(fold(id_, session_id="same"), (), lease=None)
+
+    assert await store.folded_sessions("", limit=9) == ["same"]
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    family=st.lists(st.tuples(st.none() | st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=8),
+    strays=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=4),
+)
+def test_what_would_be_forgotten_is_always_what_is_then_forgotten(
+    database_url: str, family: list[tuple[int | None, int, bool]], strays: list[tuple[int, bool]]
+) -> None:
+    """Sessions: a parent or none, the day each was last seen, whether it is being folded; and stray folds."""
+
+    async def check() -> None:
+        async with await open_store(database_url) as store:
+            made: list[Session] = []
+            for number, (parent, _, held) in enumerate(family):
+                above = made[parent % len(made)] if parent is not None and made else None
+                made.append(session(f"s{number}", 2, seen_at=0.0, parent=above))
+                await store.turns.keep(made[-1], turns(f"s{number}", 0, 2), after=None)
+                await store.journal.record(fold(f"f{number}", session_id=f"s{number}"), FOLDED, lease=None)
+                if held:
+                    await store.journal.lease(f"s{number}", "me", ttl_seconds=300, now=10 * DAY)
+            for one, (_, day, _) in zip(made, family, strict=True):
+                await store.turns.keep(replace(one, seen_at=day * DAY), [], after=one.tip)
+            for number, (day, held) in enumerate(strays):
+                stray = fold(f"stray{number}", session_id=f"x{number}", at=day * DAY)
+                await store.journal.record(stray, FOLDED, lease=None)
+                if held:
+                    await store.journal.lease(f"x{number}", "me", ttl_seconds=300, now=10 * DAY)
+            before = await store.sizes()
+
+            would = await store.would_forget(keep_days=5, now=10 * DAY)
+
+            assert await store.sizes() == before, "it only looks"
+            assert await store.forget(keep_days=5, now=10 * DAY) == would
+            assert await store.would_forget(keep_days=5, now=10 * DAY) == Forgotten()
+            await store.forget(keep_days=1, now=20 * DAY)  # for the next example
+            assert (await store.sizes()).folds == 0
+
+    asyncio.run(check())
