@@ -1,0 +1,168 @@
+"""What is kept of calls and what they cost, and the small interface of who keeps it."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from typing import Protocol
+
+from foveate.values import Usage
+
+
+class Category(StrEnum):
+    """What a call was for."""
+
+    MAIN = "main"
+    COMPACTION = "compaction"
+    COUNTING = "counting"
+    PING = "ping"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call that is about to be made, or was: by whom, to which model, and when. No two have the same `id`."""
+
+    id: str
+    agent: str
+    session_id: str
+    provider: str
+    model: str
+    category: Category
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Savings:
+    """What was not paid since the cache was read, history folded, or something cut; a loss is below zero.
+
+    None where it is not known.
+    """
+
+    cache: Decimal | None = None
+    folds: Decimal | None = None
+    cuts: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One row of the ledger: a call, what was billed, and what was expected before.
+
+    `dollars` is None where the price is not known. `is_partial`: it broke off before its bill was whole.
+    """
+
+    call: Call
+    usage: Usage
+    dollars: Decimal | None
+    estimated_input_tokens: int | None = None
+    estimated_dollars: Decimal | None = None
+    savings: Savings = field(default_factory=Savings)
+    is_partial: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What was spent of an account, and what calls that are under way may spend of it, in dollars."""
+
+    spent: Decimal
+    reserved: Decimal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """So many dollars at most that a call will cost, taken from each of its accounts until it is settled.
+
+    It runs out at `expires_at`, for a process that died. `limits` are what accounts may hold, by their names;
+    accounts without a limit are only added to.
+    """
+
+    call_id: str
+    dollars: Decimal
+    accounts: Sequence[str]
+    limits: Mapping[str, Decimal]
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Over:
+    """An account that has no room for a call."""
+
+    account: str
+    limit: Decimal
+    standing: Standing
+
+
+class By(StrEnum):
+    """What a sum can be told by."""
+
+    AGENT = "agent"
+    SESSION = "session"
+    MODEL = "model"
+    CATEGORY = "category"
+    DAY = "day"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """All calls of a group added up; `group` has one value for each of what it was asked by.
+
+    `dollars` are those of calls with a known price, and `unknown_calls` says how many have none. Savings are
+    added up in the same way.
+    """
+
+    group: tuple[str, ...]
+    calls: int
+    unknown_calls: int
+    uncached: int
+    read: int
+    written_5m: int
+    written_1h: int
+    output_tokens: int
+    reasoning_tokens: int
+    dollars: Decimal
+    estimated_dollars: Decimal
+    savings: Savings
+    partial_calls: int = 0
+
+
+class Ledger(Protocol):
+    """Keeps what calls cost, and what is reserved for those that are under way."""
+
+    async def reserve(self, reservation: Reservation, *, now: float) -> Mapping[str, Standing] | Over:
+        """Take the dollars from all accounts or from none: then the first that has no room is told.
+
+        What stands in each account with it is given back. What others reserved and has run out is free again.
+        """
+
+    async def settle(self, entry: Entry, *, accounts: Sequence[str]) -> bool:
+        """Keep what a call cost, book it on its accounts and free what was reserved for it, all in one.
+
+        False, and nothing booked, where that call was settled before. A call that was never reserved, or whose
+        reservation has run out, is booked all the same.
+        """
+
+    async def release(self, call_id: str) -> bool:
+        """Free what was reserved for a call that is not billed; False where nothing is."""
+
+    async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
+        """How accounts stand; one that nothing was ever booked on is at zero."""
+
+    async def sums(
+        self,
+        by: Sequence[By],
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+        session_id: str | None = None,
+    ) -> Sequence[Sum]:
+        """What calls cost, from `since` up to, not with, `until`; days are those of UTC. The dearest first."""
+
+    def entries(
+        self,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+        session_id: str | None = None,
+    ) -> AsyncIterator[Entry]:
+        """Every call, the oldest first, read a few at a time."""
