@@ -40,6 +40,9 @@ class Rules:
     """What `fold/facts.toml` says, ready to be matched."""
 
     sentences: Mapping[FactKind, re.Pattern[str]]
+    refusing: frozenset[str]
+    wishing: re.Pattern[str]
+    asking: re.Pattern[str]
     number: re.Pattern[str]
     extensions: frozenset[str]
     path_arguments: frozenset[str]
@@ -54,8 +57,15 @@ def rules() -> Rules:
     units = "|".join(re.escape(unit) for unit in sorted(table["units"], key=len, reverse=True))
     return Rules(
         sentences={kind: _phrases(table[kind.value]) for kind in kinds},
+        refusing=frozenset(table["refusing"]),
+        wishing=re.compile(rf"\s+(?:{_any(table['wishing'])})\b", re.IGNORECASE),
+        asking=re.compile(
+            rf"\W*(?:(?:{_any(table['before_asking'])})\W+){{0,3}}(?:{_any(table['asking'])})\b", re.IGNORECASE
+        ),
         number=re.compile(
-            rf"(?<![\w.,/-])[$€£#]?\d{{1,20}}(?:[.,]\d{{1,20}}){{0,5}}(?: ?(?:{units})(?!\w))?(?![\w/])",
+            rf"(?<![\w.,/-])(?:\d{{4}}-\d\d-\d\d|\d{{2,5}}x\d{{2,5}}|"
+            rf"[$€£#]?\d{{1,20}}(?:[.,]\d{{1,20}}){{0,5}}(?:e[+-]?\d{{1,3}}|"
+            rf" ?(?:{units})(?:/(?:s|sec|min|h|day|month))?(?!\w))?)(?![\w/])",
             re.IGNORECASE,
         ),
         extensions=frozenset(table["extensions"]),
@@ -91,6 +101,7 @@ _VERSION = re.compile(r"(?:v\d+(?:\.\d+){0,3}|\d+\.\d+\.\d+(?:\.\d+)?)(?:[-.+]?[
 _DIGEST = re.compile(
     r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
 )
+_MEASURE = re.compile(r"\d[\d.,]*[a-z]{1,3}", re.IGNORECASE)
 _TICKET = re.compile(r"#\d{1,9}|[A-Z][A-Z0-9]{1,9}-\d{1,9}")
 _FLAG = re.compile(r"--[a-z][\w-]{1,60}")
 _PART = re.compile(r"[\w-]+")
@@ -102,9 +113,20 @@ _QUOTED = re.compile(
 )
 # Lines of files, tables and lists; and what code says of errors that it deals with.
 _SHOWN_LINE = re.compile(r"\s*(?:\d+[\t→|│:-]|[|?+*/`-])")
-_CODE = re.compile(r"=>|\b(?:throw|raise|except|catch)\b|//|/\*")
-_CODE_ENDS = tuple(";{}])>,")
+_CODE = re.compile(r"=>|\b(?:throw|raise|except|catch)\b|(?<!:)//|/\*")
+_CODE_ENDS = tuple(";{,")
+_MAYBE_CODE_ENDS = tuple("}])>")
+# What is named with a colon after it is told, not dealt with; also where it ends in a bracket.
+_TOLD_ERROR = re.compile(
+    r"\W*(?:E +)?(?:[\w.]*(?:Error|Exception)|error|fatal)(?:\[\w+\])?: |segmentation fault", re.IGNORECASE
+)
+# "0 failed", "no errors", "Errors: 0", "exit code 0".
+_NONE_BEFORE, _NONE_AFTER = re.compile(r"\b(?:0|no|without) $", re.IGNORECASE), re.compile(r"s?:? 0\b")
+# Tools tell of errors in few words, or after a colon; texts about errors use many.
+_PROSE_WORDS = 14
 _LISTED_LINE = re.compile(r"^ {0,9}\d{1,7}(?=[\t→|:│]| {2,})", re.MULTILINE)
+_SPEAKER = re.compile(r"(?<!\w)i (?:really |just |still )?$", re.IGNORECASE)
+_CLAUSE_END = re.compile(r"[,;:(–—]")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 _LEAD = " \t>#*•"
 _BOX = re.compile(
@@ -126,8 +148,8 @@ def classified(word: str) -> tuple[tuple[FactKind, str], ...]:
             return ((FactKind.PATH, match[0]),)
         return tuple(found for piece in _ESCAPES.split(word) if piece for found in classified(piece))
     bare = _LINE_OF_FILE.sub("", word.rstrip(".:-+@~")).lstrip(":+@") or word
-    if bare.startswith(("http:", "https:")):
-        return ()
+    if bare.startswith(("http:", "https:")) or _MEASURE.fullmatch(bare):
+        return ()  # told by `urls_in` and `numbers_in`
     if is_path(bare):
         return ((FactKind.PATH, bare),)
     if _VERSION.fullmatch(bare):
@@ -208,16 +230,32 @@ def sentences_in(text: str, kinds: Sequence[FactKind]) -> Iterator[tuple[FactKin
     for line in text.splitlines():
         for sentence in _SENTENCE_END.split(line):
             for kind, pattern in patterns:
-                if match := pattern.search(sentence):
+                if match := _telling(kind, pattern, sentence):
                     if clean := _clipped(sentence, match.start()):
                         yield kind, clean
                     break
 
 
+def _telling(kind: FactKind, pattern: re.Pattern[str], sentence: str) -> re.Match[str] | None:
+    """The first phrase by which a sentence is of its kind; of constraints, one that is meant so."""
+    if kind is not FactKind.CONSTRAINT:
+        return pattern.search(sentence)
+    return next((match for match in pattern.finditer(sentence) if _holds_to(sentence, match)), None)
+
+
+def _holds_to(sentence: str, match: re.Match[str]) -> bool:
+    """Whether a phrase holds somebody to something: not "I don't know", nor "do we only have this one?"."""
+    before = sentence[: match.start()]
+    if match[0].lower() in rules().refusing and _SPEAKER.search(before):
+        return bool(rules().wishing.match(sentence, match.end()))
+    clause = _CLAUSE_END.split(before)[-1]
+    return not (sentence.rstrip().endswith("?") and rules().asking.match(clause))
+
+
 def telling_words(kind: FactKind, sentence: str) -> str:
     """The words by which a sentence is of its kind ("never", "instead of"); none where something else tells."""
     pattern = rules().sentences.get(kind)
-    match = pattern.search(sentence) if pattern else None
+    match = _telling(kind, pattern, sentence) if pattern else None
     return match[0] if match else ""
 
 
@@ -229,9 +267,20 @@ def errors_in(text: str) -> Iterator[str]:
     for line in text.splitlines():
         if len(line) > _MAX_SENTENCE_CHARS or not (match := pattern.search(line)):
             continue
-        is_shown = _SHOWN_LINE.match(line) or _CODE.search(line) or line.rstrip().endswith(_CODE_ENDS)
-        if not is_shown and (clean := _clipped(line, match.start(), least_words=2)):
+        if _is_told(line, match) and (clean := _clipped(line, match.start(), least_words=2)):
             yield clean
+
+
+def _is_told(line: str, match: re.Match[str]) -> bool:
+    """Whether a line tells of an error that was met: not one of a file, nor one that says there was none."""
+    bare = line.rstrip()
+    if _SHOWN_LINE.match(line) or _CODE.search(line) or bare.endswith(_CODE_ENDS):
+        return False
+    if bare.endswith(_MAYBE_CODE_ENDS) and not _TOLD_ERROR.match(line):
+        return False
+    if _NONE_BEFORE.search(line, 0, match.start()) or _NONE_AFTER.match(line, match.end()):
+        return False
+    return ": " in line or len(line.split(maxsplit=_PROSE_WORDS)) <= _PROSE_WORDS
 
 
 def _clipped(sentence: str, at: int, *, least_words: int = _MIN_SENTENCE_WORDS) -> str:

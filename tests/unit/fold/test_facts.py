@@ -45,6 +45,12 @@ def one(messages: Sequence[Message], text: str) -> Fact:
         ("self.sent_bytes[0].maxSize", FactKind.IDENTIFIER, ["sent_bytes", "maxSize"]),
         ("größeÄnderung", FactKind.IDENTIFIER, ["größeÄnderung"]),
         ("took 15 ms, 20%, 1,234 rows and 7 apples", FactKind.NUMBER, ["15 ms", "20%", "1,234 rows"]),
+        (
+            "10 MB/s at 60 fps, 3.2GB, 1e-5, 1920x1080 since 2026-01-15",
+            FactKind.NUMBER,
+            ["10 MB/s", "60 fps", "3.2GB", "1e-5", "1920x1080", "2026-01-15"],
+        ),
+        ("3.2GB in 200ms", FactKind.IDENTIFIER, []),
         ("Python 3.11.4 and v2", FactKind.VERSION, ["3.11.4", "v2"]),
         ('it says "no luck here"', FactKind.QUOTED, ["no luck here"]),
         ("ask Ana Lopez in Lisbon", FactKind.NAME, ["Ana Lopez", "Lisbon"]),
@@ -106,6 +112,35 @@ def test_only_a_user_sets_constraints() -> None:
     assert texts([model(said), result(said)], FactKind.CONSTRAINT) == []
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I don't want any new dependency",
+        "i really do not like this colour",
+        "don't you dare to touch main, ok?",
+        "can you make sure it works?",
+        "I don't know why, but never do that again",
+        "we don't use tabs",
+    ],
+)
+def test_a_wish_or_an_order_is_a_constraint_also_where_it_is_said_politely(said: str) -> None:
+    assert texts([user(said)], FactKind.CONSTRAINT) == [said]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "i don't understand, does it capture the theme?",
+        "I still don't know how it works",
+        "wait, do we only have a single link color?",
+        "why must it be so?",
+        "and is it always required?",
+    ],
+)
+def test_what_the_user_does_not_know_or_only_asks_is_no_constraint(said: str) -> None:
+    assert texts([user(said)], FactKind.CONSTRAINT) == []
+
+
 def test_of_a_todo_tool_s_lists_the_last_one_counts_and_of_it_what_is_open() -> None:
     first = call("TodoWrite", todos=[{"content": "write the code", "status": "in_progress"}])
     last = call(
@@ -126,6 +161,38 @@ def test_an_error_is_told_from_code_that_deals_with_errors() -> None:
     )
 
     assert texts([shown], FactKind.ERROR) == ["ModuleNotFoundError: No module named 'x'", "npm error code 2"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "SyntaxError: invalid syntax (a.py, line 3)",
+        "E   KeyError: ('a', 'b')",
+        "Error: connect ECONNREFUSED (see https://x.org)",
+        "Segmentation fault (core dumped)",
+        "npm ERR! code ELIFECYCLE",
+        "Process exited with code 1",
+        "1 failed, 3 passed in 0.2s",
+    ],
+)
+def test_an_error_that_a_tool_tells_is_one_also_with_brackets_at_its_end(line: str) -> None:
+    assert texts([result(line)], FactKind.ERROR) == [line]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "All tests passed, 0 failed",
+        "compiled with no error",
+        "Process exited with code 0",
+        "Error: 0",
+        "error: string;",
+        "handle(error)",
+        "Whenever the file holds an error the page shows it in red so that you can fix it at once",
+    ],
+)
+def test_what_says_that_there_was_no_error_or_speaks_about_errors_tells_of_none(line: str) -> None:
+    assert texts([result(line)], FactKind.ERROR) == []
 
 
 def test_the_text_of_a_document_is_read_as_a_tool_s() -> None:
