@@ -4,7 +4,8 @@ import codecs
 import errno
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -89,14 +90,35 @@ def replace_file(path: Path, data: bytes) -> None:
     Raises:
         UnwritableFile: the disk is full, the folder cannot be written, …; nothing has changed.
     """
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A file to write into, which takes the place of the one at `path` once all of it is there.
+
+    Where anything is raised meanwhile, all stays as it was. `mode` is for a file that is new.
+
+    Raises:
+        UnwritableFile: as `replace_file`.
+    """
     try:
         target = Path(os.path.realpath(path))
+    except ValueError as error:  # a name with a zero byte in it
+        raise UnwritableFile(shown(path), str(error)) from None
+    try:
         if target.exists() and not target.is_file():
             raise UnwritableFile(shown(path), "is not a file; nothing was changed: choose another name")
         # Beside the target, since a rename is one step only within a file system.
         fresh = target.with_name(f".foveate-{secrets.token_hex(8)}.tmp")
         try:
-            _write(fresh, data, like=target)
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                with suppress(FileNotFoundError):
+                    os.fchmod(file.fileno(), target.stat().st_mode & 0o777)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
             fresh.replace(target)
         finally:
             fresh.unlink(missing_ok=True)
@@ -104,19 +126,8 @@ def replace_file(path: Path, data: bytes) -> None:
         reason = error.strerror or "cannot be written"
         remedy = _REMEDIES.get(error.errno or 0, "try again")
         raise UnwritableFile(shown(path), f"{reason}; nothing was changed: {remedy}") from None
-    except ValueError as error:  # a name with a zero byte in it
-        raise UnwritableFile(shown(path), str(error)) from None
     with suppress(OSError):  # it is in place, also where folders cannot be synced
         _sync(target.parent)
-
-
-def _write(fresh: Path, data: bytes, *, like: Path) -> None:
-    with fresh.open("xb") as file:
-        with suppress(FileNotFoundError):
-            os.fchmod(file.fileno(), like.stat().st_mode & 0o777)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _sync(folder: Path) -> None:

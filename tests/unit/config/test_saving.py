@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from foveate.budget import PRESET, Budget, SectionRule
 from foveate.budget.ladders import Ladder, Replace
 from foveate.config import load_agent_budget, load_budget, save_agent_budget
-from foveate.config.files import replace_file
+from foveate.config.files import replace_file, replacing
 from foveate.errors import BadOption, UnwritableFile
 from tests.unit.config.made import budgets, leaves_room
 
@@ -215,3 +215,22 @@ def test_what_is_written_is_what_was_given(file: Path) -> None:
     replace_file(file, b"\0\xff\r\n")
 
     assert file.read_bytes() == b"\0\xff\r\n"
+
+
+def test_what_breaks_off_while_a_file_is_written_leaves_the_old_one(file: Path) -> None:
+    file.write_bytes(b"old")
+
+    with pytest.raises(ValueError, match="broke off"), replacing(file) as new:
+        new.write(b"half of it")
+        raise ValueError("broke off")
+
+    assert file.read_bytes() == b"old"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_new_file_can_be_for_its_owner_alone(file: Path) -> None:
+    with replacing(file, mode=0o600) as new:
+        new.write(b"what was said")
+
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert file.read_bytes() == b"what was said"
