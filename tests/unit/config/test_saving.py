@@ -218,11 +218,15 @@ def test_what_is_written_is_what_was_given(file: Path) -> None:
 
 
 def test_what_breaks_off_while_a_file_is_written_leaves_the_old_one(file: Path) -> None:
+    def break_off() -> None:
+        with replacing(file) as new:
+            new.write(b"half of it")
+            raise ValueError("broke off")
+
     file.write_bytes(b"old")
 
-    with pytest.raises(ValueError, match="broke off"), replacing(file) as new:
-        new.write(b"half of it")
-        raise ValueError("broke off")
+    with pytest.raises(ValueError, match="broke off"):
+        break_off()
 
     assert file.read_bytes() == b"old"
     assert list(file.parent.iterdir()) == [file]
