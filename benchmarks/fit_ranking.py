@@ -98,13 +98,15 @@ def fit(matrix: Numbers, wanted: Numbers, weights: Numbers) -> Numbers:
 
 def recall(some: Sequence[Case], chances: Numbers) -> tuple[float, float]:
     """How much of what is needed, and of what is mentioned at all, has room."""
+    tokens = [COUNTER.text(f" {case.fact.text}").tokens for case in some]
     order = sorted(
-        zip(some, chances, strict=True), key=lambda pair: -worth(Ranked(pair[0].fact, float(pair[1])))
+        zip(some, chances, tokens, strict=True),
+        key=lambda each: -worth(Ranked(each[0].fact, float(each[1])), each[2]),
     )
     used: Counter[int] = Counter()
     kept = []
-    for case, _ in order:
-        used[case.fold] += COUNTER.text(f" {case.fact.text}").tokens
+    for case, _, taken in order:
+        used[case.fold] += taken
         if used[case.fold] <= case.room_tokens:
             kept.append(case)
     needed, shown = sum(case.needed for case in some), sum(case.shown for case in some)

@@ -1,15 +1,16 @@
 """A summary without any model: what was said, word for word, put in order and kept within a number of tokens.
 
 Constraints and goal come first; then open tasks, where the work stood, files, decisions and errors, each within
-its share; all that is left goes to the names, paths and numbers that later turns are likeliest to need. It is a
-record: what was said stands in it as something said, never as an order.
+its share; all that is left goes to the names, paths and numbers that later turns are likeliest to need. Where
+there are no more of these, it tells what else the user said. It is a record: what was said stands in it as
+something said, never as an order.
 """
 
-import math
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import nlargest
 from itertools import islice
 
 from foveate.fold.deeds import errors_met, files_touched
@@ -25,6 +26,7 @@ _FLOOR_TOKENS = 256
 _SENTENCES = frozenset((FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISION, FactKind.ERROR))
 # A sentence is told again where so many of its words stand in one line.
 _TOLD_AGAIN = 0.8
+_LOOKED_AT = 4  # so many times as many names as there may be room for
 _LINE_TOKENS = 1  # for the end of a line, and for what changes where two texts meet
 
 Count = Callable[[str], int]
@@ -35,6 +37,7 @@ class _Section(StrEnum):
 
     GOAL = "Goal"
     CONSTRAINTS = "The user's constraints, as they were said"
+    ASKED = "What else the user said, the latest first"
     TASKS = "Open tasks"
     STATE = "Where it stood"
     FILES = "Files"
@@ -52,6 +55,7 @@ _SHARES = {
     _Section.FILES: 0.15,
     _Section.DECISIONS: 0.06,
     _Section.ERRORS: 0.06,
+    _Section.ASKED: 0.15,  # of what the names leave
 }
 
 
@@ -79,24 +83,35 @@ def extract(
     chosen: list[_Entry] = []
     left = limit_tokens
     for section, entries in _told(messages, ranked):
-        share = min(left, int(limit_tokens * _SHARES[section]))
-        left -= share
-        heading = True
-        for entry in entries:
-            cost = count(entry.text) + _LINE_TOKENS + (count(section) + _LINE_TOKENS if heading else 0)
-            if cost <= share:
-                share -= cost
-                heading = False
-                chosen.append(entry)
-        left += share
-    known = "\n".join(entry.text for entry in chosen)
+        found, spent = _served(entries, min(left, int(limit_tokens * _SHARES[section])), count)
+        chosen += found
+        left -= spent
     there = {fact.text for fact in facts_of(tail)}
     names = [one for one in ranked if one.fact.kind not in _SENTENCES and one.fact.text not in there]
-    chosen += [
-        _Entry(_Section.NAMES, fact.text, fact, group="")
-        for fact in carry(known, names, limit_tokens=left - count(_Section.NAMES), count=count)
-    ]
+    left -= count(_Section.NAMES)
+    listed = carry(_lines(chosen), names, limit_tokens=left, count=count)
+    chosen += [_Entry(_Section.NAMES, fact.text, fact, group="") for fact in listed]
+    left -= sum(count(f" {fact.text}") for fact in listed)
+    asked = [_Entry(_Section.ASKED, line) for line in _asked(messages, _lines(chosen))]
+    chosen += _served(asked, min(left, int(limit_tokens * _SHARES[_Section.ASKED])), count)[0]
     return _fitted(chosen, limit_tokens, count)
+
+
+def _served(entries: Sequence["_Entry"], share_tokens: int, count: Count) -> tuple[list["_Entry"], int]:
+    """The entries of one section that its share has room for, and what they take."""
+    chosen: list[_Entry] = []
+    spent = 0
+    for entry in entries:
+        heading = 0 if chosen else count(entry.section) + _LINE_TOKENS
+        cost = heading + count(entry.text) + _LINE_TOKENS
+        if spent + cost <= share_tokens:
+            spent += cost
+            chosen.append(entry)
+    return chosen, spent
+
+
+def _lines(entries: Sequence["_Entry"]) -> str:
+    return "\n".join(entry.text for entry in entries)
 
 
 def carry(summary: str, ranked: Sequence[Ranked], *, limit_tokens: int, count: Count) -> list[Fact]:
@@ -107,36 +122,37 @@ def carry(summary: str, ranked: Sequence[Ranked], *, limit_tokens: int, count: C
     known = _Known(summary)
     left = limit_tokens
     found = []
-    for fact in sorted_by_worth(ranked):
+    for fact, tokens in _sorted_by_worth(ranked, limit_tokens, count):
         if left < 1:
             break
-        if _least_tokens(fact.text) <= left and not known.tells(fact):
-            cost = count(f" {fact.text}") + (_LINE_TOKENS if fact.kind in _SENTENCES else 0)
-            if cost <= left:
-                left -= cost
-                known.add(fact.text)
-                found.append(fact)
+        if tokens <= left and not known.tells(fact):
+            left -= tokens
+            known.add(fact.text)
+            found.append(fact)
     return found
 
 
-def sorted_by_worth(ranked: Sequence[Ranked]) -> list[Fact]:
-    """What must be carried, then the rest by how likely it is to be needed, for about what it costs."""
+def _sorted_by_worth(ranked: Sequence[Ranked], limit_tokens: int, count: Count) -> list[tuple[Fact, int]]:
+    """What must be carried, then the rest by how likely it is to be needed for each token that it takes."""
     told = [one.fact for one in ranked if one.fact.kind in ALWAYS]
     rest = [one for one in ranked if one.fact.kind not in _SENTENCES]
-    return told + [one.fact for one in sorted(rest, key=worth, reverse=True)]
+    # No more than `limit_tokens` of them have room; to count the tokens of all would take longer than the rest.
+    most = _LOOKED_AT * max(limit_tokens, 0)
+    likely = nlargest(most, rest, key=lambda one: worth(one, _rough_tokens(one.fact)))
+    counted = [(one, count(f" {one.fact.text}")) for one in likely]
+    counted.sort(key=lambda pair: -worth(*pair))
+    return [(fact, count(f" {fact.text}") + _LINE_TOKENS) for fact in told] + [
+        (one.fact, tokens) for one, tokens in counted
+    ]
 
 
-def worth(one: Ranked) -> float:
-    """How likely a fact is to be needed, for about what it costs.
-
-    Not for all that it costs: a long path is the harder to guess. The power did best on recorded sessions.
-    """
-    return one.chance / math.pow(1 + len(one.fact.text) / 4, 0.7)
+def worth(one: Ranked, tokens: int) -> float:
+    """How likely a fact is to be needed, for each token that it takes."""
+    return one.chance / max(tokens, 1)
 
 
-def _least_tokens(text: str) -> int:
-    """Fewer tokens than this a text never has, or hardly ever; so most that do not fit need no counting."""
-    return len(text) // 12
+def _rough_tokens(fact: Fact) -> int:
+    return 1 + len(fact.text) // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +197,25 @@ _SENTENCE_SECTIONS = {
 }
 _GOAL_CHARS = 300
 _STATE_CHARS = 200
+_ASKED_CHARS = 200
+
+
+def _wishes(messages: Sequence[Message]) -> list[str]:
+    """What the user said; not single words, where there is more."""
+    said = (pair for message in messages for pair in said_in(message))
+    asked = [text for voice, text in said if voice is Voice.USER and text.strip()]
+    return [text for text in asked if len(text.split(maxsplit=3)) > 3] or asked
+
+
+def _asked(messages: Sequence[Message], known: str) -> list[str]:
+    """What the user said between the first and the last wish and is not `known`, the latest first."""
+    lines = (f"- {_clipped(text, _ASKED_CHARS)}" for text in reversed(_wishes(messages)[1:-1]))
+    return [line for line in dict.fromkeys(lines) if line not in known]
 
 
 def _goal(messages: Sequence[Message]) -> list[str]:
-    """What the user asked for first, and last; not single words, where there is more."""
-    said = (pair for message in messages for pair in said_in(message))
-    asked = [text for voice, text in said if voice is Voice.USER and text.strip()]
-    asked = [text for text in asked if len(text.split(maxsplit=3)) > 3] or asked
+    """What the user asked for first, and last."""
+    asked = _wishes(messages)
     lines = [f"- asked first: {_clipped(text, _GOAL_CHARS)}" for text in asked[:1]]
     return lines + [f"- asked last: {_clipped(text, _GOAL_CHARS)}" for text in asked[1:][-1:]]
 

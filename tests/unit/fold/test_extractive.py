@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from foveate.fold.extractive import carry, extract, summary_limit
 from foveate.fold.facts import FactKind, facts_of
-from foveate.fold.ranking import rank
+from foveate.fold.ranking import Ranked, rank
 from foveate.tokens import counter_for
 from foveate.values import Message
 from tests.unit.fold.chatter import call, conversations, model, result, said, user
@@ -88,6 +88,21 @@ def test_the_last_request_is_not_the_first_one_again() -> None:
     assert "asked last" not in summary([user("make it all faster, please"), model("yes")])
 
 
+def test_what_else_the_user_said_stands_there_where_there_is_room() -> None:
+    asked = [user(f"now look at step number {word}, please") for word in ("one", "two", "three", "four")]
+    heading = "What else the user said, the latest first"
+
+    lines = summary(asked).splitlines()
+
+    at = lines.index(heading)
+    assert lines[at + 1 : at + 3] == [
+        "- now look at step number three, please",
+        "- now look at step number two, please",
+    ]
+    assert heading not in summary(asked, limit_tokens=60)
+    assert "asked first" in summary(asked, limit_tokens=200)
+
+
 def test_an_empty_span_has_an_empty_summary() -> None:
     assert summary([]) == ""
 
@@ -165,6 +180,16 @@ def test_a_constraint_in_nearly_the_same_words_was_told() -> None:
 
     assert carry("- Never change the public names, please.", ranked, limit_tokens=PLENTY, count=tokens) == []
     assert carry("- Please change the public names.", ranked, limit_tokens=PLENTY, count=tokens)
+
+
+def test_of_names_that_are_as_likely_those_come_first_that_take_fewer_tokens() -> None:
+    ranked = [Ranked(fact, 0.5) for fact in facts_of([model("snake_case_of_many_words_2718 maxSize")])]
+
+    assert [fact.text for fact in carry("", ranked, limit_tokens=PLENTY, count=tokens)] == [
+        "maxSize",
+        "snake_case_of_many_words_2718",
+    ]
+    assert [fact.text for fact in carry("", ranked, limit_tokens=4, count=tokens)] == ["maxSize"]
 
 
 def test_a_name_inside_a_longer_one_was_not_told() -> None:
