@@ -41,7 +41,7 @@ def _problems(asked: dict[str, Any], counting: bool) -> Iterator[Refusal]:
     rules = rules_for(name, "anthropic")
     yield from chain(
         _output(asked, model) if not counting else (),
-        anthropic_turns.problems(asked["messages"]),
+        anthropic_turns.problems(asked["messages"], takes_system=model.takes_system),
         _system(asked.get("system")),
         _tools(asked),
         _thinking(asked),

@@ -18,11 +18,16 @@ _TOOL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 _BY_SYSTEM = ("text", "tool_addition", "tool_removal")
 _BY_ASSISTANT_ONLY = frozenset(("tool_use", "thinking", "redacted_thinking", "server_tool_use"))
+_ANYWHERE = "; the directive-only form (content: [] with output_config) is accepted at any position"
 
 
-def problems(messages: list[dict[str, Any]]) -> Iterator[Refusal]:
-    """What is wrong with messages of the right shape, the first thing first."""
+def problems(messages: list[dict[str, Any]], *, takes_system: bool) -> Iterator[Refusal]:
+    """What is wrong with messages of the right shape, the first thing first.
+
+    `takes_system`: the model has system messages among the others.
+    """
     yield from _blocks(messages)
+    yield from _system_messages(messages, takes_system)
     yield from _texts(messages)
     yield from _pairs(messages)
 
@@ -87,10 +92,53 @@ def _result(at: str, block: dict[str, Any]) -> Iterator[Refusal]:
             yield Refusal(message=f"{where}.cache_control: Extra inputs are not permitted")
 
 
+def _system_messages(messages: list[dict[str, Any]], takes_system: bool) -> Iterator[Refusal]:
+    """System messages after a user's turn and before the assistant's, or at the end.
+
+    https://platform.claude.com/docs/en/build-with-claude/mid-conversation-system-messages (read November 2026).
+    The words are those that its API answered to others in September and October 2026. It takes several in a row
+    as if they were one, though that page said once that it does not.
+    """
+    roles = [message["role"] for message in messages]
+    if "system" in roles and not takes_system:
+        yield Refusal(message="role 'system' is not supported on this model")
+    spoken = [(i, message) for i, message in enumerate(messages) if not _is_directive(message)]
+    for role, row in groupby(enumerate(spoken), lambda entry: entry[1][1]["role"]):
+        if role != "system":
+            continue
+        run = list(row)
+        (first, (i, _)), (last, (j, _)) = run[0], run[-1]
+        if not first:
+            says = "use the top-level 'system' parameter for the initial system prompt"
+            yield Refusal(message=f"messages.{i}: {says}{_ANYWHERE}")
+        if first and not _may_precede_system(spoken[first - 1][1]):
+            says = "must follow a 'user' message or an 'assistant' message ending in a server tool result"
+            yield Refusal(message=f"messages.{i}: role 'system' {says}{_ANYWHERE}")
+        if last + 1 < len(spoken) and spoken[last + 1][1]["role"] != "assistant":
+            says = "must precede an 'assistant' message or end the array"
+            yield Refusal(message=f"messages.{j}: role 'system' {says}{_ANYWHERE}")
+        for _, (k, one) in run:
+            if not blocks_of(one):
+                yield Refusal(message=f"messages.{k}: system content must contain at least one block")
+
+
+def _is_directive(message: dict[str, Any]) -> bool:
+    """Whether a message says nothing, and only sets how the model answers from here on."""
+    return message["role"] == "system" and message["content"] == [] and "output_config" in message
+
+
+def _may_precede_system(message: dict[str, Any]) -> bool:
+    kinds = [as_text(block.get("type")) for block in blocks_of(message)]
+    is_searching = bool(kinds) and (kinds[-1] == "server_tool_use" or kinds[-1].endswith("_tool_result"))
+    return message["role"] == "user" or is_searching
+
+
 def _texts(messages: list[dict[str, Any]]) -> Iterator[Refusal]:
     for i, message in enumerate(messages):
         is_last = i == len(messages) - 1
         blocks = blocks_of(message)
+        if _is_directive(message):
+            continue
         if not blocks and not (is_last and message["role"] == "assistant"):
             yield Refusal(
                 message=f"messages.{i}: all messages must have non-empty content except for the optional final "

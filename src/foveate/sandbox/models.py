@@ -18,7 +18,8 @@ class Model:
     """How much a model may answer, and what a conversation with it may end with.
 
     `adds_output`: prompt and answer have to fit in the window together before the model begins. `reasons` says
-    that it thinks before it answers, unasked; `samples` that its temperature can be set.
+    that it thinks before it answers, unasked; `samples` that its temperature can be set; `takes_system` that
+    system messages may stand among the others.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Model:
     adds_output: bool
     reasons: bool = False
     samples: bool = True
+    takes_system: bool = True
 
 
 @lru_cache(_KEPT_MODELS)

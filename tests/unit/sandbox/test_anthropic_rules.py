@@ -32,7 +32,6 @@ PLAIN = claude()
         claude({"role": "user", "content": "Hello"}),
         claude(assistant("I speak first."), user("So you do.")),
         claude(user("One"), user("Two"), assistant("Three"), assistant("Four"), user("Five")),
-        claude(user("One"), {"role": "system", "content": "Be brief."}, user("Two")),
         claude(user("Complete:"), assistant("The answer is")),
         claude(user("Go on:"), {"role": "assistant", "content": ""}),
         claude(system=""),
@@ -46,7 +45,6 @@ PLAIN = claude()
         claude(assistant(call("a")), user(result("a")), tools=[tool()]),
         claude(assistant(call("a")), assistant(call("b")), user(result("a")), user(result("b"), "And?")),
         claude(assistant(call("a")), user(result("a")), assistant(call("a")), user(result("a"))),
-        claude(user("x"), {"role": "system", "content": [{"type": "tool_addition", "tool": {}}]}, user("y")),
         claude(user("x"), thinking={"type": "adaptive"}, tools=[tool()], tool_choice={"type": "any"}),
         claude(tools=[tool(), {"type": "web_search_20250305", "name": "web_search"}]),
         claude(tools=[tool()], tool_choice={"type": "tool", "name": "look"}),
@@ -144,7 +142,6 @@ ORPHAN = "unexpected `tool_use_id` found in `tool_result` blocks: toolu_1. Each"
         ([user("x"), assistant(call())], f"messages.1: {LONELY}"),
         ([user("x"), assistant(call()), user("no answer")], f"messages.1: {LONELY}"),
         ([user("x"), assistant(call()), user("first", result())], f"messages.1: {LONELY}"),
-        ([assistant(call()), {"role": "system", "content": "x"}, user(result())], f"messages.0: {LONELY}"),
         ([user(result())], f"messages.0.content.0: {ORPHAN}"),
         ([user("x"), assistant("y"), user("z", result())], f"messages.2.content.1: {ORPHAN}"),
         (
