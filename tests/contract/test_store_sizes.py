@@ -4,7 +4,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psycopg
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from foveate.errors import BadOption, NothingKept, StoreUnavailable
 from foveate.session.turns import Session
-from foveate.store import Forgotten, Sizes, Store, default_url, open_store
+from foveate.store import Forgettable, Sizes, Store, default_url, open_store
 from foveate.store.database import TABLES
 from foveate.store.migrating import VERSIONS
 from foveate.store.schema import tables
@@ -159,11 +159,18 @@ async def test_a_session_with_several_folds_is_found_once(store: Store) -> None:
 @given(
     family=st.lists(st.tuples(st.none() | st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=8),
     strays=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=4),
+    undone=st.lists(st.integers(0, 9), max_size=6),
 )
 def test_what_would_be_forgotten_is_always_what_is_then_forgotten(
-    database_url: str, family: list[tuple[int | None, int, bool]], strays: list[tuple[int, bool]]
+    database_url: str,
+    family: list[tuple[int | None, int, bool]],
+    strays: list[tuple[int, bool]],
+    undone: list[int],
 ) -> None:
-    """Sessions: a parent or none, the day each was last seen, whether it is being folded; and stray folds."""
+    """Sessions: a parent or none, the day each was last seen, whether it is being folded; and stray folds.
+
+    And folds that take in the one before, each undone on a day.
+    """
 
     async def check() -> None:
         async with await open_store(database_url) as store:
@@ -182,13 +189,21 @@ def test_what_would_be_forgotten_is_always_what_is_then_forgotten(
                 await store.journal.record(stray, FOLDED, lease=None)
                 if held:
                     await store.journal.lease(f"x{number}", "me", ttl_seconds=300, now=10 * DAY)
+            for number, day in enumerate(undone):
+                earlier = f"u{number - 1}" if number else None
+                row = replace(fold(f"u{number}", session_id="s0"), messages=number + 1, earlier_id=earlier)
+                await store.journal.record(row, (b"m",), lease=None)
+                if day:
+                    await store.journal.undo(row.id, now=day * DAY)
             before = await store.sizes()
 
             would = await store.would_forget(keep_days=5, now=10 * DAY)
 
             assert await store.sizes() == before, "it only looks"
-            assert await store.forget(keep_days=5, now=10 * DAY) == would
-            assert await store.would_forget(keep_days=5, now=10 * DAY) == Forgotten()
+            forgotten = await store.forget(keep_days=5, now=10 * DAY)
+            folded = before.folded - (await store.sizes()).folded
+            assert Forgettable(folded=folded, **asdict(forgotten)) == would
+            assert await store.would_forget(keep_days=5, now=10 * DAY) == Forgettable()
             await store.forget(keep_days=1, now=20 * DAY)  # for the next example
             assert (await store.sizes()).folds == 0
 

@@ -3,6 +3,7 @@
 import dataclasses
 import doctest
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,10 @@ from foveate.budget import Keep, Priority, Section, SectionRule, Stability
 from foveate.budget.ladders import BUILT_IN, LOWEST
 from foveate.budget.limits import VARIABLE
 from foveate.cli import app
+from foveate.fold.clearing import TOOL_RESULT_MAX_PCT
+from foveate.fold.cuts import FoldOptions
+from foveate.fold.journal import Outcome
+from foveate.fold.overflow import OnOverflow, OverflowOptions, Step
 from foveate.memory.relevance import Weights, default_weights
 
 ROOT = Path(__file__).parents[2]
@@ -130,6 +135,33 @@ def test_a_weight_of_relevance_is_in_the_page_on_memory_with_its_value(
     assert float(said[1]) == getattr(default_weights(), weight.name)
 
 
+FOLDING = [field for kind in (FoldOptions, OverflowOptions) for field in dataclasses.fields(kind)]
+
+
+@pytest.mark.parametrize("option", FOLDING, ids=lambda field: field.name)
+def test_an_option_of_folding_is_in_its_page_with_its_default(option: dataclasses.Field[Any]) -> None:
+    said = re.search(rf"^\| `{option.name}` \| ([^|]+) \|", page_text("fold.md"), re.MULTILINE)
+
+    assert said, f"docs/fold.md does not explain {option.name}"
+    if isinstance(option.default, int | float):  # a flag too
+        assert json.loads(said[1].replace(",", "")) == option.default
+
+
+@pytest.mark.parametrize("word", [*Outcome, *OnOverflow, *Step])
+def test_a_word_of_folding_is_in_its_page(word: str) -> None:
+    assert re.search(rf"^\| .*`([a-z_]+: )?{word}`", page_text("fold.md"), re.MULTILINE), (
+        f"docs/fold.md does not explain {word}"
+    )
+
+
+def test_the_share_of_a_tool_result_is_in_the_page_with_its_default() -> None:
+    assert f"`tool_result_max_pct`, {TOOL_RESULT_MAX_PCT:.2f}:" in page_text("fold.md")
+
+
+def page_text(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
 EXAMPLES = [page for page in PAGES if "\n>>> " in page.read_text(encoding="utf-8")]
 
 
@@ -147,4 +179,4 @@ def test_every_example_of_a_page_gives_what_it_shows(page: Path, monkeypatch: py
 
 
 def test_the_pages_that_have_examples_are_found() -> None:
-    assert {"budget.md", "memory.md", "prompt.md", "time.md"} <= {page.name for page in EXAMPLES}
+    assert {"budget.md", "fold.md", "memory.md", "prompt.md", "time.md"} <= {page.name for page in EXAMPLES}

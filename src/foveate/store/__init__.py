@@ -6,6 +6,6 @@ a file of transactions that implements the protocol (as `turns.py`), and a name 
 
 from foveate.store.opening import Store, default_url, open_store
 from foveate.store.retention import Forgotten
-from foveate.store.sizes import Sizes
+from foveate.store.sizes import Forgettable, Sizes
 
-__all__ = ["Forgotten", "Sizes", "Store", "default_url", "open_store"]
+__all__ = ["Forgettable", "Forgotten", "Sizes", "Store", "default_url", "open_store"]

@@ -13,7 +13,7 @@ from foveate.store.finding import fold_ids, folded_sessions
 from foveate.store.journal import KeptFolds
 from foveate.store.postgres import PostgresDatabase
 from foveate.store.retention import Forgotten, forget
-from foveate.store.sizes import Sizes, sizes_of, would_forget
+from foveate.store.sizes import Forgettable, Sizes, sizes_of, would_forget
 from foveate.store.sqlite import SQLiteDatabase
 from foveate.store.turns import KeptTurns
 
@@ -53,7 +53,7 @@ class Store:
         """The ids, of those that begin so, of sessions with a row on a fold, whatever became of it."""
         return await folded_sessions(self._database, beginning, limit=limit)
 
-    async def would_forget(self, *, keep_days: float, now: float) -> Forgotten:
+    async def would_forget(self, *, keep_days: float, now: float) -> Forgettable:
         """What `forget` would forget."""
         return await would_forget(self._database, keep_days=keep_days, now=now)
 

@@ -1,0 +1,137 @@
+"""Folds as a user asks for them: by how an id begins, whose they are, when they were made, how they ended."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from math import inf, nextafter
+from typing import TYPE_CHECKING
+
+from foveate.errors import BadOption, MalformedRequest
+from foveate.fold.journal import Fold, Journal, Outcome
+from foveate.session.chain import chain_of
+from foveate.values import Format, Request
+
+if TYPE_CHECKING:
+    from foveate.store import Store
+
+SHORT_ID = 8
+_PAGE = 64
+_MOST_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which folds are asked for; what is None is not. Times are seconds since 1970, both included."""
+
+    agent: str | None = None
+    session_id: str | None = None
+    outcome: Outcome | None = None
+    since: float | None = None
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfolded:
+    """A fold and the messages that it folded, each as it came; `spoken` is None where that is not known."""
+
+    fold: Fold
+    turns: Sequence[bytes]
+    spoken: Format | None
+    hashes: Sequence[bytes] = ()
+
+
+async def folds(journal: Journal, asked: Asked) -> AsyncIterator[Fold]:
+    """Every fold that is asked for, the newest first; read a page at a time."""
+    before = None if asked.until is None else nextafter(asked.until, inf)
+    seen: set[str] = set()
+    size = _PAGE
+    while True:
+        page = await journal.listed(agent=asked.agent, session_id=asked.session_id, limit=size, before=before)
+        new = [fold for fold in page if fold.id not in seen]
+        for fold in new:
+            if asked.since is not None and fold.compacted_at < asked.since:
+                return
+            if asked.outcome is None or fold.outcome is asked.outcome:
+                yield fold
+        if len(page) < size:
+            return
+        # Of several that were made at the same time, some may be on the next page: they are asked for again.
+        last = page[-1].compacted_at
+        before = nextafter(last, inf)
+        seen = {fold.id for fold in page if fold.compacted_at == last}
+        size = size if new else 2 * size
+
+
+async def listed(store: "Store", asked: Asked, *, limit: int) -> tuple[list[Fold], bool]:
+    """The newest `limit` of those that are asked for, and whether there are more."""
+    found: list[Fold] = []
+    async for fold in folds(store.journal, asked):
+        if len(found) == limit:
+            return found, True
+        found.append(fold)
+    return found, False
+
+
+async def fold_named(store: "Store", beginning: str) -> Fold:
+    """The fold whose id begins so.
+
+    Raises:
+        BadOption: there is none, or more than one.
+    """
+    if not beginning:
+        raise BadOption("the id of a fold is expected, or how it begins; foveate compactions list shows them")
+    ids = await store.fold_ids(beginning, limit=_MOST_NAMED + 1)
+    id_ = _the_one(ids, beginning, "fold")
+    found = await store.journal.fold(id_) if id_ is not None else None
+    if found is None:
+        raise BadOption(f"there is no fold whose id begins with {beginning!r:.80}")
+    return found
+
+
+async def session_named(store: "Store", beginning: str) -> str | None:
+    """The id of the session that begins so and has been folded, or was to be; None where there is none.
+
+    Raises:
+        BadOption: there are more than one.
+    """
+    if not beginning:
+        raise BadOption("--session needs the id of a session, or how it begins")
+    return _the_one(await store.folded_sessions(beginning, limit=_MOST_NAMED + 1), beginning, "session")
+
+
+def _the_one(ids: Sequence[str], beginning: str, what: str) -> str | None:
+    if beginning in ids:
+        return beginning
+    if len(ids) > 1:
+        listed = ", ".join(short_ids(ids)[id_] for id_ in ids[:_MOST_NAMED])
+        more = ", …" if len(ids) > _MOST_NAMED else ""
+        raise BadOption(
+            f"the ids of several {what}s begin with {beginning!r:.80}: {listed}{more}; say more of it"
+        )
+    return ids[0] if ids else None
+
+
+def short_ids(ids: Sequence[str]) -> dict[str, str]:
+    """The beginning of each id by which it differs from the others, and not less than people can see."""
+    length = SHORT_ID
+    unlike = set(ids)
+    longest = max(map(len, unlike), default=0)
+    while length < longest and len({id_[:length] for id_ in unlike}) < len(unlike):
+        length += 1
+    return {id_: id_[:length] for id_ in ids}
+
+
+async def unfolded(store: "Store", fold: Fold) -> Unfolded:
+    """A fold with what it folded."""
+    turns = await store.journal.folded(fold.id)
+    for spoken in Format if turns else ():
+        request = Request(
+            format=spoken, model=fold.model, body=b"{}", system=(), tools=(), messages=tuple(turns)
+        )
+        try:
+            chain = chain_of(request)
+        except MalformedRequest:
+            continue
+        # The format is not kept. It is part of each hash, so only the right one leads to the boundary.
+        if chain.hashes[-1:] == (fold.boundary,):
+            return Unfolded(fold=fold, turns=turns, spoken=spoken, hashes=chain.hashes)
+    return Unfolded(fold=fold, turns=turns, spoken=None)
