@@ -10,6 +10,9 @@
     │   ├── CannotListen       an address that no server can be had at: in use, not allowed, not of this machine
     │   └── BadSetting         a file of settings with something in it that cannot be; names file, line and key
     ├── BudgetExceeded         what may not be cut does not fit; carries every section's size
+    ├── CallRefused            a call that a cap keeps from being made; nothing is reserved for it
+    │   ├── CapExceeded        it may cost more than there is left; carries all the dollars
+    │   └── CapUncheckable     its price is not known, or what was spent so far
     ├── UnwritableOutput       standard output that is closed, or takes no more
     ├── UnwritableFile         a file that cannot be written; what it held before is untouched
     ├── StoreUnavailable       a database that cannot be reached, read or written; nothing of it is half done
@@ -25,6 +28,7 @@ Each class has a stable `code`, for logs and `--json`; the numbers that explain 
 """
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 
@@ -152,6 +156,57 @@ class BudgetExceeded(FoveateError):
         self.limit_tokens = limit_tokens
         self.tokens = tokens
         self.sections = sections
+
+
+class CallRefused(FoveateError):
+    """A call that a cap keeps from being made: `cap` says which, `limit` how many dollars it allows.
+
+    `problem` and `remedy` are what its message says.
+    """
+
+    code = "call_refused"
+
+    def __init__(self, problem: str, remedy: str, *, cap: str, limit: Decimal) -> None:
+        super().__init__(f"{problem}; {remedy}")
+        self.problem = problem
+        self.remedy = remedy
+        self.cap = cap
+        self.limit = limit
+
+
+class CapExceeded(CallRefused):
+    """A call that may cost more than is left: `ceiling` beside what is `spent` and `reserved`, in dollars.
+
+    `ceiling` is None where nobody knows, and nothing is left.
+    """
+
+    code = "cap_exceeded"
+
+    def __init__(
+        self,
+        problem: str,
+        remedy: str,
+        *,
+        cap: str,
+        limit: Decimal,
+        spent: Decimal,
+        reserved: Decimal,
+        ceiling: Decimal | None,
+    ) -> None:
+        super().__init__(problem, remedy, cap=cap, limit=limit)
+        self.spent = spent
+        self.reserved = reserved
+        self.ceiling = ceiling
+
+
+class CapUncheckable(CallRefused):
+    """A call of which nobody can say whether there is room for it; `reason` says why."""
+
+    code = "cap_uncheckable"
+
+    def __init__(self, problem: str, remedy: str, *, cap: str, limit: Decimal, reason: str) -> None:
+        super().__init__(problem, remedy, cap=cap, limit=limit)
+        self.reason = reason
 
 
 class UnwritableOutput(FoveateError):

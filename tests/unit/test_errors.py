@@ -1,6 +1,7 @@
 """The error tree: stable codes, and errors that survive the way to another process."""
 
 import pickle
+from decimal import Decimal
 
 import pytest
 
@@ -17,6 +18,16 @@ RAISED = [
     errors.BudgetExceeded(
         "too much", "cut it", limit_tokens=5, tokens=9, sections=(errors.SectionSize("a", "required", 9, 9),)
     ),
+    errors.CapExceeded(
+        "no room",
+        "wait",
+        cap="the cap on a day",
+        limit=Decimal(5),
+        spent=Decimal(4),
+        reserved=Decimal(1),
+        ceiling=Decimal("0.2"),
+    ),
+    errors.CapUncheckable("no price", "say one", cap="the cap on a day", limit=Decimal(5), reason="no price"),
     errors.UnwritableFile("budget.yaml", "the disk is full"),
     errors.UnwritableOutput("is closed"),
     errors.StoreUnavailable("/data/foveate.sqlite", "the disk is full"),

@@ -1,14 +1,20 @@
 """Caps: how much may be spent on a call, in a session, by an agent, in a day and in all."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from foveate.cost.ledger import Call
+from foveate.cost.ledger import Call, Standing
+from foveate.cost.money import in_words, picodollars
+from foveate.errors import BadOption, CapExceeded, CapUncheckable
 
 WARN_AT = Decimal("0.8")
+
+# What a call of unknown price takes of a cap that allows it: something, so that a cap that is spent refuses it.
+_SOMETHING = Decimal("1e-12")
+_NOTHING = Standing(spent=Decimal(0), reserved=Decimal(0))
 
 
 class Scope(StrEnum):
@@ -34,6 +40,9 @@ class Cap:
 
     With an `agent` it is on that agent alone: a day is then that agent's day. Otherwise each session and each
     agent has it by itself, and a day and the total are those of all agents together. Days are those of UTC.
+
+    Raises:
+        BadOption: less than nothing, or more than can be kept; a warning below nothing or above the cap.
     """
 
     scope: Scope
@@ -41,6 +50,31 @@ class Cap:
     agent: str | None = None
     warn_at: Decimal = WARN_AT
     unknown: Unknown = Unknown.REFUSE
+
+    def __post_init__(self) -> None:
+        try:
+            is_money = picodollars(self.dollars) >= 0
+        except OverflowError:
+            is_money = False
+        if not is_money:
+            raise BadOption(
+                f"a cap is a number of dollars from 0 to four million, not {self.dollars}", path=("dollars",)
+            )
+        if not (self.warn_at.is_finite() and 0 <= self.warn_at <= 1):
+            raise BadOption(
+                f"warn_at is a share of the cap, from 0 to 1, not {self.warn_at}", path=("warn_at",)
+            )
+
+    def __str__(self) -> str:
+        match self.scope, self.agent:
+            case ((Scope.AGENT | Scope.TOTAL), str(agent)):
+                return f"the cap on agent {agent}"
+            case Scope.TOTAL, None:
+                return "the cap on all that is spent"
+            case Scope.AGENT, None:
+                return "the cap on an agent"
+            case scope, agent:
+                return f"the cap on a {scope}" + (f" of {agent}" if agent is not None else "")
 
     def holds(self, call: Call) -> bool:
         """Whether a call is under it."""
@@ -61,7 +95,92 @@ class Cap:
                 return _TOTAL if self.agent is None else _agent(call)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Near:
+    """A cap that a call was let through under, and that is not far from refusing the next one."""
+
+    cap: Cap
+    standing: Standing
+
+    def __str__(self) -> str:
+        return f"{self.cap} is {in_words(self.cap.dollars)}, of which {_used(self.standing)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What has to be reserved for a call: so many dollars, under the tightest cap of each account."""
+
+    dollars: Decimal
+    caps: Mapping[str, Cap]
+
+
 _TOTAL = "total"
+
+
+def claim(caps: Sequence[Cap], call: Call, ceiling: Decimal | None) -> Claim | None:
+    """What has to be reserved for a call that costs at most `ceiling`, None where that is not known.
+
+    None where nothing has to: no cap is on an account of it, or it costs nothing.
+
+    Raises:
+        CapExceeded: it alone costs more than a cap allows.
+        CapUncheckable: its price is not known, and a cap does not allow that.
+    """
+    held = [cap for cap in caps if cap.holds(call)]
+    for cap in held:
+        if ceiling is None and cap.unknown is Unknown.REFUSE:
+            raise unchecked(cap, f"the price of {call.model} is not known", _SAY_A_PRICE)
+        if ceiling is not None and ceiling > cap.dollars and cap.scope is Scope.CALL:
+            raise exceeded(cap, _NOTHING, ceiling)
+    tightest: dict[str, Cap] = {}
+    for cap in sorted(held, key=lambda cap: cap.dollars, reverse=True):
+        if account := cap.account(call):
+            tightest[account] = cap
+    if not tightest or ceiling == 0:
+        return None
+    return Claim(dollars=_SOMETHING if ceiling is None else ceiling, caps=tightest)
+
+
+def near(
+    caps: Sequence[Cap], call: Call, ceiling: Decimal | None, standings: Mapping[str, Standing]
+) -> tuple[Near, ...]:
+    """The caps to be warned of, as the accounts of a call stand with what is reserved for it."""
+    found = []
+    for cap in caps:
+        account = cap.account(call)
+        alone = None if ceiling is None else Standing(spent=Decimal(0), reserved=ceiling)
+        standing = alone if account is None else standings.get(account)
+        if standing is None or not cap.holds(call):
+            continue
+        if standing.spent + standing.reserved >= cap.warn_at * cap.dollars:
+            found.append(Near(cap=cap, standing=standing))
+    return tuple(found)
+
+
+def exceeded(cap: Cap, standing: Standing, ceiling: Decimal | None) -> CapExceeded:
+    """What is told of a call that a cap has no room for; `standing` is without it."""
+    costs = "costs nobody knows how much" if ceiling is None else f"may cost {in_words(ceiling)}"
+    used = "" if cap.scope is Scope.CALL else f", of which {_used(standing)}"
+    return CapExceeded(
+        f"this call {costs}, and {cap} is {in_words(cap.dollars)}{used}",
+        _remedy(cap, standing, ceiling),
+        cap=str(cap),
+        limit=cap.dollars,
+        spent=standing.spent,
+        reserved=standing.reserved,
+        ceiling=ceiling,
+    )
+
+
+def unchecked(cap: Cap, reason: str, remedy: str) -> CapUncheckable:
+    """What is told of a call of which nobody can say whether a cap has room for it."""
+    return CapUncheckable(
+        f"{cap} ({in_words(cap.dollars)}) cannot be checked: {reason}",
+        remedy,
+        cap=str(cap),
+        limit=cap.dollars,
+        reason=reason,
+    )
 
 
 def accounts_of(call: Call) -> Sequence[str]:
@@ -72,6 +191,32 @@ def accounts_of(call: Call) -> Sequence[str]:
 def day_of(at: float) -> str:
     """The day of UTC that a time is on, as 2026-11-15."""
     return datetime.fromtimestamp(at, UTC).date().isoformat()
+
+
+_SAY_A_PRICE = "say its price in the configuration, or `unknown: allow` with the cap"
+
+
+def _remedy(cap: Cap, standing: Standing, ceiling: Decimal | None) -> str:
+    """What to do about a call that a cap has no room for."""
+    smaller = "send less, ask for fewer output tokens"
+    if standing.reserved and (ceiling or 0) + standing.spent <= cap.dollars:
+        return "try again when calls under way are done, or raise the cap"
+    match cap.scope:
+        case Scope.CALL:
+            return f"{smaller}, or raise the cap"
+        case Scope.SESSION:
+            return f"{smaller}, begin another session, or raise the cap"
+        case Scope.DAY:
+            return f"{smaller}, wait for the next day (UTC), or raise the cap"
+        case _:
+            return f"{smaller}, or raise the cap"
+
+
+def _used(standing: Standing) -> str:
+    spent = f"{in_words(standing.spent)} are spent"
+    if not standing.reserved:
+        return spent
+    return f"{spent} and {in_words(standing.reserved)} reserved for calls under way"
 
 
 def _session(call: Call) -> str:

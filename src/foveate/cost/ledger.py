@@ -48,6 +48,7 @@ class Entry:
     """One row of the ledger: a call, what was billed, and what was expected before.
 
     `dollars` is None where the price is not known. `is_partial`: it broke off before its bill was whole.
+    Dollars are kept to the picodollar.
     """
 
     call: Call
@@ -84,7 +85,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Over:
-    """An account that has no room for a call."""
+    """An account that has no room for a call, as it stands without it."""
 
     account: str
     limit: Decimal
@@ -125,12 +126,19 @@ class Sum:
 
 
 class Ledger(Protocol):
-    """Keeps what calls cost, and what is reserved for those that are under way."""
+    """Keeps what calls cost, and what is reserved for those that are under way.
+
+    Raises:
+        StoreUnavailable: it cannot be reached, or did not say whether it has done what it was asked for. All of
+            it can be asked for again: what was done is not done twice.
+        BadOption: dollars that are no number, less than nothing, or more than can be kept.
+    """
 
     async def reserve(self, reservation: Reservation, *, now: float) -> Mapping[str, Standing] | Over:
         """Take the dollars from all accounts or from none: then the first that has no room is told.
 
-        What stands in each account with it is given back. What others reserved and has run out is free again.
+        How each account stands with it is given back. What was reserved and has run out is free again. Where
+        something is reserved for the call already, it stays at that.
         """
 
     async def settle(self, entry: Entry, *, accounts: Sequence[str]) -> bool:
