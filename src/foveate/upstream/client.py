@@ -1,19 +1,13 @@
 """JSON over HTTP with one time-out, and every failure translated into the tree of `errors`."""
 
 import asyncio
-import os
 from collections.abc import Mapping
-from importlib import import_module
-from io import BytesIO
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from foveate.errors import UpstreamGarbled, UpstreamStatus, UpstreamTimeout, UpstreamUnreachable
-
-if TYPE_CHECKING:
-    import aiohttp
+from foveate.upstream.pool import Pool, Timeouts, target, whole
 
 DEFAULT_TIMEOUT_SECONDS = 2.0
 
@@ -30,7 +24,7 @@ class Client:
 
     def __init__(self, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         self.timeout_seconds = timeout_seconds
-        self._session: aiohttp.ClientSession | None = None
+        self._pool = Pool()
 
     async def __aenter__(self) -> "Client":
         """The client itself."""
@@ -47,9 +41,7 @@ class Client:
 
     async def close(self) -> None:
         """Close all connections; the next call opens new ones."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._pool.close()
 
     async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
         """What `url` answers to `body`, both JSON: the fields of an object, each still in its bytes.
@@ -62,61 +54,32 @@ class Client:
             UpstreamStatus: any status but 200 to 299; redirects are not followed.
             UpstreamGarbled: the answer is no JSON object, or longer than anything that could be meant.
         """
-        if self._session is None:  # importing it takes half a second, which the event loop has not got
-            await asyncio.to_thread(import_module, "aiohttp")
-        import aiohttp
-
-        # A stream is sent piece by piece; bytes would be sent at once, and hold up the event loop.
-        sent = {"content-type": "application/json", **(headers or {})}
+        seconds = self.timeout_seconds
+        waits = Timeouts(connect_seconds=seconds, idle_seconds=seconds, total_seconds=seconds)
+        sent = _headers(
+            {"content-type": "application/json", "accept": "application/json", **(headers or {})}, url
+        )
         try:
             async with (
-                asyncio.timeout(self.timeout_seconds),
-                self._opened().post(url, data=BytesIO(body), headers=sent, allow_redirects=False) as response,
+                asyncio.timeout(seconds),
+                self._pool.asked("POST", target(url), sent, body, timeouts=waits) as answer,
             ):
-                reply = await _read(response, url)
+                reply = await whole(answer, most_bytes=_LONGEST_REPLY_BYTES, url=url)
         except TimeoutError:
-            raise UpstreamTimeout(url, self.timeout_seconds) from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise UpstreamUnreachable(url, _reason(error)) from None
-        if not 200 <= response.status < 300:
-            raise UpstreamStatus(url, response.status, _one_line(reply.decode("utf-8", "replace")))
+            raise UpstreamTimeout(url, seconds) from None
+        if not 200 <= answer.status < 300:
+            raise UpstreamStatus(url, answer.status, _one_line(reply.decode("utf-8", "replace")))
         try:
             return _REPLY.decode(reply)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise UpstreamGarbled(url, "the answer is not a JSON object") from None
 
-    def _opened(self) -> "aiohttp.ClientSession":
-        import aiohttp
 
-        if self._session is None or self._session.closed:
-            self._session = aiohttp.ClientSession()
-        return self._session
-
-
-async def _read(response: "aiohttp.ClientResponse", url: str) -> bytes:
-    reply = bytearray()
-    if (response.content_length or 0) > _LONGEST_REPLY_BYTES:
-        raise _too_long(url)
-    async for chunk in response.content.iter_chunked(256 * 1024):
-        reply += chunk
-        if len(reply) > _LONGEST_REPLY_BYTES:
-            raise _too_long(url)
-    return bytes(reply)
-
-
-def _too_long(url: str) -> UpstreamGarbled:
-    return UpstreamGarbled(url, f"the answer is longer than {_LONGEST_REPLY_BYTES} bytes")
-
-
-def _reason(error: Exception) -> str:
-    """Why there was no connection, in the system's words where they are to be had."""
-    import aiohttp
-
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    if isinstance(cause, OSError) and cause.errno is not None:
-        said = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror
-        return f"no connection ({said})"
-    return _one_line(str(error) or type(error).__name__)
+def _headers(said: Mapping[str, str], url: str) -> list[tuple[bytes, bytes]]:
+    try:
+        return [(name.encode("ascii"), value.encode("latin-1")) for name, value in said.items()]
+    except UnicodeEncodeError as error:
+        raise UpstreamUnreachable(url, f"a header cannot be sent ({error.reason})") from None
 
 
 def _one_line(text: str) -> str:

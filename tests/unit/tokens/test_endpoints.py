@@ -1,8 +1,6 @@
 """COUNT-4, 5: what a process learns of an endpoint, what it asks, and what it makes of odd answers."""
 
 import json
-import subprocess
-import sys
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -100,29 +98,6 @@ async def test_half_a_pair_in_a_models_name_is_asked_about_all_the_same(backend:
 
     assert text.total.tokens > 0
     assert whole.total.tokens > 0
-
-
-def test_aiohttp_is_never_imported_on_the_event_loop() -> None:
-    """The first count through an endpoint once stopped everything for half a second."""
-    script = """
-import asyncio, sys, threading
-from foveate.tokens import CounterOptions, Counting
-
-where = set()
-class Noting:
-    def find_spec(self, name, path, target=None):
-        if name == "aiohttp":
-            where.add(threading.current_thread() is threading.main_thread())
-sys.meta_path.insert(0, Noting())
-
-async def count():
-    async with Counting(CounterOptions(endpoint_url="http://127.0.0.1:9", use_endpoint=True)) as cascade:
-        await cascade.text("some words", "gpt-4o")
-
-asyncio.run(count())
-assert where == {False}, where
-"""
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 async def test_the_key_of_a_server_of_ones_own_never_goes_to_anthropic() -> None:

@@ -1,0 +1,338 @@
+"""Connections: kept and used again, never when stale; answers as they come, and each way in which they fail."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from foveate.errors import UpstreamGarbled, UpstreamTimeout, UpstreamUnreachable
+from foveate.upstream.pool import Pool, Target, Timeouts, target, whole
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+HELLO = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
+
+
+@dataclass
+class Server:
+    """A server that says what it is told to, and what came to it: a list of requests for each connection."""
+
+    url: str = ""
+    heard: list[list[bytes]] = field(default_factory=list)
+    gone: list[bool] = field(default_factory=list)
+
+    @property
+    def target(self) -> Target:
+        return target(self.url)
+
+
+@asynccontextmanager
+async def server(talk: Talk) -> AsyncIterator[Server]:
+    made = Server()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = len(made.heard)
+        made.heard.append([])
+        made.gone.append(False)
+        try:
+            while request := await _request(reader):
+                made.heard[number].append(request)
+                await talk(reader, writer)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            made.gone[number] = True
+            writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    made.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1/x?y=1"
+    try:
+        yield made
+    finally:
+        listening.close()
+
+
+async def _request(reader: asyncio.StreamReader) -> bytes:
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return b""
+    _, _, rest = head.lower().partition(b"content-length: ")
+    return head + await reader.readexactly(int(rest.split(b"\r\n")[0])) if rest else head
+
+
+def saying(*said: bytes) -> Talk:
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for piece in said:
+            writer.write(piece)
+            await writer.drain()
+
+    return talk
+
+
+def closing(*said: bytes) -> Talk:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await saying(*said)(reader, writer)
+        writer.close()
+
+    return talk
+
+
+async def got(pool: Pool, where: Target, body: bytes = b"{}") -> bytes:
+    async with pool.asked("POST", where, [(b"x-a", b"b")], body) as answer:
+        return await whole(answer, most_bytes=10**9, url=where.url)
+
+
+async def eventually(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not is_so():  # noqa: ASYNC110 - it is the other side that has to see it
+            await asyncio.sleep(0.005)
+
+
+async def test_a_connection_serves_one_request_after_the_other() -> None:
+    pool = Pool()
+    async with server(saying(HELLO)) as upstream:
+        assert [await got(pool, upstream.target, b"1"), await got(pool, upstream.target, b"22")] == [
+            b"hello"
+        ] * 2
+        await pool.close()
+
+    host = upstream.target.authority
+    assert upstream.heard == [
+        [
+            b"POST /v1/x?y=1 HTTP/1.1\r\nhost: %b\r\nx-a: b\r\ncontent-length: 1\r\n\r\n1" % host,
+            b"POST /v1/x?y=1 HTTP/1.1\r\nhost: %b\r\nx-a: b\r\ncontent-length: 2\r\n\r\n22" % host,
+        ]
+    ]
+
+
+async def test_requests_at_once_have_a_connection_each() -> None:
+    pool = Pool()
+    async with server(saying(HELLO)) as upstream:
+        assert await asyncio.gather(*(got(pool, upstream.target) for _ in range(20))) == [b"hello"] * 20
+        assert len(upstream.heard) == 20
+        await asyncio.gather(*(got(pool, upstream.target) for _ in range(20)))
+        assert len(upstream.heard) == 20
+        await pool.close()
+
+
+async def test_a_connection_that_was_closed_meanwhile_is_never_sent_to() -> None:
+    pool = Pool()
+    async with server(closing(HELLO)) as upstream:
+        for _ in range(5):
+            assert await got(pool, upstream.target) == b"hello"
+
+    assert [len(requests) for requests in upstream.heard] == [1] * 5
+
+
+@pytest.mark.parametrize(
+    "head", [b"keep-alive: timeout=1, max=9\r\n", b"Keep-Alive: timeout=0\r\n", b"connection: close\r\n"]
+)
+async def test_a_server_that_keeps_connections_shortly_is_believed(head: bytes) -> None:
+    pool = Pool()
+    reply = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n" + head + b"\r\n"
+    async with server(saying(reply)) as upstream:
+        await got(pool, upstream.target)
+        await got(pool, upstream.target)
+        await pool.close()
+
+    assert len(upstream.heard) == 2
+
+
+async def test_a_word_that_nobody_asked_for_ends_a_connection() -> None:
+    pool = Pool()
+    async with server(saying(HELLO, b"HTTP/1.1 408 Request Timeout\r\n\r\n")) as upstream:
+        assert await got(pool, upstream.target) == b"hello"
+        await eventually(lambda: upstream.gone == [True])
+        assert await got(pool, upstream.target) == b"hello"
+
+    assert [len(requests) for requests in upstream.heard] == [1, 1]
+
+
+async def test_pieces_come_as_they_are_sent() -> None:
+    more = asyncio.Event()
+
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n")
+        await writer.drain()
+        await more.wait()
+        writer.write(b"6\r\nsecond\r\n0\r\n\r\n")
+
+    pool = Pool()
+    async with server(talk) as upstream, pool.asked("GET", upstream.target, []) as answer:
+        assert await answer.piece() == b"first"
+        more.set()
+        assert await answer.piece() == b"second"
+        assert await answer.piece() == b""
+    await pool.close()
+
+
+async def test_who_reads_slowly_keeps_the_server_waiting() -> None:
+    sent = 0
+
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 50000000\r\n\r\n")
+        for _round in range(500):
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+            sent += 100_000
+
+    pool = Pool(timeouts=Timeouts(idle_seconds=0.2))
+    async with server(talk) as upstream, pool.asked("GET", upstream.target, []) as answer:
+        await asyncio.sleep(0.6)  # longer than may pass without a word, but it is not the server that is slow
+        assert sent < 20_000_000
+        assert len(await whole(answer, most_bytes=10**8, url="")) == 50_000_000
+    await pool.close()
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (b"", UpstreamUnreachable),
+        (b"HTTP/1.1 200 OK\r\ncontent-le", UpstreamUnreachable),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello", UpstreamGarbled),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n", UpstreamGarbled),
+        (b"SSH-2.0-OpenSSH_9.9\r\n", UpstreamGarbled),
+        (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n", UpstreamGarbled),
+        (b"HTTP/1.1 200 OK\r\n" + b"x-a: " + b"y" * 300_000 + b"\r\n\r\n", UpstreamGarbled),
+    ],
+    ids=["nothing", "half a head", "cut", "cut chunks", "no HTTP", "another protocol", "headers without end"],
+)
+async def test_an_answer_that_is_none_is_an_error_and_is_not_asked_for_again(
+    reply: bytes, error: type[Exception]
+) -> None:
+    pool = Pool()
+    async with server(closing(reply)) as upstream:
+        with pytest.raises(error):
+            await got(pool, upstream.target)
+
+    assert [len(requests) for requests in upstream.heard] == [1]
+
+
+async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+    async with server(closing(b"HTTP/1.1 200 OK\r\n\r\nall of it")) as upstream:
+        assert await got(Pool(), upstream.target) == b"all of it"
+
+
+async def test_the_head_of_an_answer_is_given_without_what_came_before_it() -> None:
+    before = b"HTTP/1.1 100 Continue\r\nx-b: 1\r\n\r\n"
+    reply = before + b"HTTP/1.1 429 Too Many\r\nRetry-After: 7\r\ncontent-length: 0\r\n\r\n"
+    pool = Pool()
+    async with server(saying(reply)) as upstream, pool.asked("POST", upstream.target, []) as answer:
+        assert answer.status == 429
+        assert answer.headers == [(b"Retry-After", b"7"), (b"content-length", b"0")]
+        assert answer.header(b"retry-after") == b"7"
+        assert await answer.piece() == b""
+    await pool.close()
+
+
+async def test_the_answer_to_a_head_request_has_no_body() -> None:
+    pool = Pool()
+    async with (
+        server(saying(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")) as upstream,
+        pool.asked("HEAD", upstream.target, []) as answer,
+    ):
+        assert await answer.piece() == b""
+
+
+@pytest.mark.parametrize(
+    "timeouts",
+    [Timeouts(idle_seconds=0.1), Timeouts(total_seconds=0.1)],
+    ids=["idle", "total"],
+)
+async def test_what_takes_too_long_is_given_up_and_the_server_sees_that(timeouts: Timeouts) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello")
+        await reader.read()
+
+    pool = Pool(timeouts=timeouts)
+    async with server(talk) as upstream:
+        with pytest.raises(UpstreamTimeout) as failure:
+            await got(pool, upstream.target)
+        await eventually(lambda: upstream.gone == [True])
+
+    assert failure.value.timeout_seconds == 0.1
+
+
+async def test_pieces_that_keep_coming_are_not_idle() -> None:
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n")
+        for _round in range(8):
+            await asyncio.sleep(0.05)
+            writer.write(b".")
+
+    pool = Pool(timeouts=Timeouts(idle_seconds=0.25))
+    async with server(talk) as upstream:
+        assert await got(pool, upstream.target) == b"." * 8
+    await pool.close()
+
+
+async def test_an_answer_that_is_left_early_closes_its_connection() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello")
+        await reader.read()
+
+    pool = Pool()
+    async with server(talk) as upstream:
+        async with pool.asked("GET", upstream.target, []) as answer:
+            assert await answer.piece() == b"hello"
+        await eventually(lambda: upstream.gone == [True])
+
+
+async def test_a_request_that_is_cancelled_closes_its_connection() -> None:
+    async def talk(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    pool = Pool()
+    async with server(talk) as upstream:
+        asking = asyncio.create_task(got(pool, upstream.target))
+        await eventually(lambda: bool(upstream.heard and upstream.heard[0]))
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await eventually(lambda: upstream.gone == [True])
+
+
+def test_a_pool_can_be_used_from_one_event_loop_after_the_other() -> None:
+    pool = Pool()
+
+    async def once() -> bytes:
+        async with server(saying(HELLO)) as upstream:
+            return await got(pool, upstream.target)
+
+    assert [asyncio.run(once()), asyncio.run(once())] == [b"hello"] * 2
+
+
+def test_the_same_holds_on_the_event_loop_of_servers() -> None:
+    uvloop = pytest.importorskip("uvloop")
+    uvloop.run(test_a_connection_serves_one_request_after_the_other())
+    uvloop.run(test_a_connection_that_was_closed_meanwhile_is_never_sent_to())
+    uvloop.run(test_a_word_that_nobody_asked_for_ends_a_connection())
+    uvloop.run(test_pieces_come_as_they_are_sent())
+    uvloop.run(test_who_reads_slowly_keeps_the_server_waiting())
+    uvloop.run(test_a_request_that_is_cancelled_closes_its_connection())
+
+
+@pytest.mark.parametrize(
+    ("url", "authority", "path"),
+    [
+        ("https://api.example", b"api.example", b"/"),
+        ("https://api.example:8443/v1?a=b%20c", b"api.example:8443", b"/v1?a=b%20c"),
+        ("http://[::1]:80/x", b"[::1]", b"/x"),
+        ("http://bücher.example/", b"xn--bcher-kva.example", b"/"),
+    ],
+)
+def test_a_url_says_where_to_ask_for_what(url: str, authority: bytes, path: bytes) -> None:
+    assert (target(url).authority, target(url).path) == (authority, path)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "x", "ftp://a/b", "http://", "http://a:99999", "http://a/ b", "http://a/ü"]
+)
+def test_what_is_no_url_of_a_server_is_told(url: str) -> None:
+    with pytest.raises(UpstreamUnreachable):
+        target(url)
