@@ -4,9 +4,10 @@ A cut stands before a question, or before a step: where the model begins to spea
 hundreds of steps can be cut as well. It never stands between a call and its result, however late that comes,
 nor between a thought and what it led to.
 
-Of the head, two things stay: what the developer says (system messages), wherever it stands, and, where the tail
-begins inside a turn, the question of that turn, so that the model goes on from what it was asked. And what the
-provider itself has folded, since nobody else can read that.
+Of the head, two things stay: what the developer says (system messages), wherever it stands, and, where the head
+ends inside a turn, the question of that turn, so that the model goes on from what it was asked. That is told by
+the head alone: a summary is made without this question, so it must stay whoever speaks next. And what stands
+with the provider stays: what it has folded and sealed, and results of calls that it stores.
 """
 
 from bisect import bisect_left
@@ -16,14 +17,20 @@ from itertools import accumulate, dropwhile
 
 from foveate.budget.eviction import Kind, is_system, kind_of, seams
 from foveate.errors import BadOption
-from foveate.values import Message, Opaque, Part, Text, ToolCall, ToolResult
+from foveate.values import Message, Opaque, Part, Request, Text, ToolCall, ToolResult
+from foveate.wire.body import as_text, record
 
 COMPACT_AT_PCT = 0.75
 TAIL_KEEP_TOKENS = 20_000
 MIN_TURNS_BETWEEN = 4
 
-# An item of the Responses format that stands for all before it, which only the provider can read.
-_SEALED = "compaction"
+# A block by which a provider stands for all before it. That of the Responses format only OpenAI can read;
+# Anthropic's has its summary in plain words (https://platform.claude.com/docs/en/build-with-claude/compaction,
+# read November 2026), and one without words did not come about.
+_COMPACTION = "compaction"
+# With these, stored turns come before the messages of a request: those of an earlier response, or of a
+# conversation (https://platform.openai.com/docs/guides/conversation-state, read November 2026).
+_STORED = frozenset(("previous_response_id", "conversation"))
 
 
 def trigger_tokens(window_tokens: int, output_reserve: int, compact_at_pct: float = COMPACT_AT_PCT) -> int:
@@ -92,24 +99,55 @@ def boundary(
     return shorter[0] if shorter and tails[latest] > half else latest
 
 
-def _stays(message: Message) -> bool:
-    """Whether a message is no part of any turn: the developer's, or what a provider has folded and sealed."""
-    sealed = (isinstance(part, Opaque) and part.kind == _SEALED for part in message.parts)
-    return is_system(message) or (bool(message.parts) and all(sealed))
+def continues_stored(request: Request) -> bool:
+    """Whether turns that the provider stores come before the messages of a request.
+
+    Nothing of such a request may be folded or left out: what it answers is not there to be seen.
+    """
+    return not _STORED.isdisjoint(request.unexplained)
+
+
+def compacted_text(part: Part) -> str:
+    """The summary that a provider has made of all before `part`, as far as it can be read."""
+    if not isinstance(part, Opaque) or part.kind != _COMPACTION:
+        return ""
+    return as_text(record(part.raw).get("content"))
+
+
+def _is_sealed(part: Part) -> bool:
+    return isinstance(part, Opaque) and part.kind == _COMPACTION and not compacted_text(part)
+
+
+def _spoken(messages: Sequence[Message]) -> list[int]:
+    """The places of all messages that are part of a turn.
+
+    The developer's are not, nor what a provider has folded and sealed. Nor are results before the model has
+    said anything: the provider stores their calls, and misses them.
+    """
+    found: list[int] = []
+    has_spoken = False
+    for place, message in enumerate(messages):
+        if is_system(message) or (message.parts and all(map(_is_sealed, message.parts))):
+            continue
+        kind = kind_of(message)
+        has_spoken = has_spoken or kind is Kind.MODEL
+        if has_spoken or kind is not Kind.RESULTS:
+            found.append(place)
+    return found
 
 
 class History:
     """A conversation, as far as cuts look at it; all places are places in the list of its messages."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        self._spoken = [place for place, message in enumerate(messages) if not _stays(message)]
+        self._spoken = _spoken(messages)
         history = [messages[place] for place in self._spoken]
         self._kinds = [kind_of(message) for message in history]
         self._is_seam = seams(history, self._kinds)
 
     @property
     def spoken(self) -> Sequence[int]:
-        """All that are no system messages."""
+        """All that are part of a turn: no system messages, and nothing that only the provider understands."""
         return self._spoken
 
     def cuts(self) -> list[int]:
@@ -121,9 +159,12 @@ class History:
         return 0 < self._number(place) < len(self._spoken) and self._is_cut(self._number(place))
 
     def kept(self, cut: int) -> tuple[int, ...]:
-        """What stays of the head: the question of the turn that the tail goes on with, if it is none itself."""
+        """What stays of the head: the question of the turn that is under way at its end.
+
+        Where the model had the last word, no turn is: only a question can follow.
+        """
         number = self._number(cut)
-        if number == len(self._kinds) or self._kinds[number] is Kind.QUESTION:
+        if not number or self._kinds[number - 1] is Kind.MODEL:
             return ()
         last = next((other for other in reversed(range(number)) if self._is_question(other)), None)
         return () if last is None else tuple(self._spoken[other] for other in self._run(last))
@@ -186,8 +227,8 @@ class History:
 class Head:
     """What has to be known of a head to tell what may follow it; none of its text.
 
-    `spoken` are the places of all that are no system messages, `question` those of the question that is under
-    way at its end. `bridge` stands for it before a tail: its calls and results, and who spoke last.
+    `spoken` are the places of all that are part of a turn, `question` those of the question that is under way
+    at its end. `bridge` stands for it before a tail: its calls and results, and who spoke last.
     """
 
     spoken: tuple[int, ...]
@@ -199,9 +240,10 @@ class Head:
         history, cut = History([*self.bridge, *tail]), len(self.bridge)
         if not history.is_cut(cut):
             return None
-        kept = self.question if history.by_model(cut) else ()
-        replaced = tuple(place for place in self.spoken if place not in kept)
-        return Junction(kept=kept, replaced=replaced, by_model=history.by_model(cut)) if replaced else None
+        replaced = tuple(place for place in self.spoken if place not in self.question)
+        if not replaced:
+            return None
+        return Junction(kept=self.question, replaced=replaced, by_model=history.by_model(cut))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +258,8 @@ class Junction:
 def head_of(messages: Sequence[Message]) -> Head:
     """What has to be known of a head that is made of `messages`."""
     cut = len(messages)
-    history = History([*messages, _LAST[Kind.MODEL]])
-    spoken = tuple(place for place, message in enumerate(messages) if not _stays(message))
+    history = History(messages)
+    spoken = tuple(history.spoken)
     if not spoken:
         return Head(spoken=(), question=(), bridge=())
     calls = tuple(shell for place in spoken for part in messages[place].parts if (shell := _shell(part)))
@@ -239,7 +281,7 @@ def _shell(part: Part) -> Part | None:
             return replace(part, arguments="")
         case ToolResult():
             return replace(part, parts=())
-        case Opaque():
+        case Opaque() if part.kind != _COMPACTION:
             return Opaque(part.kind, b"")
         case _:
             return None

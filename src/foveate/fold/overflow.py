@@ -201,20 +201,21 @@ class _Room:
         for stretch in _stretches(gone, history.spoken):
             tokens = sum(self._tokens[place] for place in stretch)
             said = f"[left out: {len(stretch):,} earlier messages, {tokens:,} tokens]"
-            placeholder = stand_in(
+            opening, closing = stand_in(
                 said,
                 self._request.format,
                 after_user=history.follows_user(stretch[0]),
                 before_model=history.by_model(stretch[-1] + 1),
             )
-            for span in spans(stretch):
-                is_first = span.start == stretch[0]
+            rows = spans(stretch)
+            for row in rows:
+                before = opening if row is rows[0] else ()
                 yield ReplaceMessages(
-                    start=span.start,
-                    end=span.stop,
-                    messages=placeholder if is_first else (),
+                    start=row.start,
+                    end=row.stop,
+                    messages=before + (closing if row is rows[-1] else ()),
                     reason="the oldest turns are left out to make room",
-                    saved_tokens=tokens if is_first else 0,
+                    saved_tokens=tokens if row is rows[0] else 0,
                 )
 
 

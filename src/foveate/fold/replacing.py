@@ -34,6 +34,7 @@ from foveate.wire.body import as_record, fields, items, record
 
 UNDERSTOOD = "Understood. I go on from there."
 GO_ON = "Go on from there."
+SO_FAR = "What I did about that until now is told in the summary."
 NO_THOUGHT = "[thinking left out]"
 
 _HEADING = (
@@ -106,20 +107,35 @@ def folded_edits(
 def _summary_for_head(
     request: Request, fold: Fold, junction: Junction, start: int
 ) -> Iterator[ReplaceMessages]:
-    by_model = junction.by_model and not junction.kept
-    pair = stand_in(summary_text(fold), request.format, after_user=False, before_model=by_model)
+    """The summary as the user's, with all system messages that lost their place behind it, and a reply.
+
+    A question that stays comes after that. Where the model does not go on from it, it is said where it got to.
+    """
     reason = f"folded into a summary: {len(junction.replaced):,} messages"
-    replaced = [start + place for place in junction.replaced]
-    first = start + min((*junction.kept[:1], junction.replaced[0]))
-    if first < replaced[0]:  # the question opens the conversation, and comes after the summary
-        yield ReplaceMessages(start=first, end=first, messages=pair, reason=reason)
-    for span in spans(replaced):
+    rows = spans([start + place for place in junction.replaced])
+    told, reply = stand_in(
+        summary_text(fold),
+        request.format,
+        after_user=False,
+        before_model=junction.by_model and not junction.kept,
+    )
+    said: dict[int, tuple[Message, ...]] = {}
+    question = start + junction.kept[0] if junction.kept else rows[-1].stop
+    earlier = [row for row in rows if row.start < question]
+    if earlier:
+        said[earlier[-1].start] = reply
+        said[earlier[0].start] = told + said.get(earlier[0].start, ())
+    else:  # the question opens the conversation
+        yield ReplaceMessages(start=question, end=question, messages=told + reply, reason=reason)
+    if junction.kept and not junction.by_model:
+        said[rows[-1].start] = (_by_model(SO_FAR, request.format),)
+    for row in rows:
         yield ReplaceMessages(
-            start=span.start,
-            end=span.stop,
-            messages=pair if span.start == first else (),
+            start=row.start,
+            end=row.stop,
+            messages=said.get(row.start, ()),
             reason=reason,
-            saved_tokens=fold.tokens_before - fold.tokens_after if span.start == replaced[0] else 0,
+            saved_tokens=fold.tokens_before - fold.tokens_after if row is rows[0] else 0,
         )
 
 
@@ -156,14 +172,33 @@ def summary_text(fold: Fold) -> str:
     return "\n\n".join(filter(None, (heading, fold.summary.strip(), carried)))
 
 
-def stand_in(text: str, spoken: Format, *, after_user: bool, before_model: bool) -> tuple[Message, ...]:
-    """Messages that say `text` in the place of others, so that speakers alternate with what stands around."""
-    model = "model" if spoken is Format.GEMINI else "assistant"
-    if after_user:
-        told, reply = Message(role=model, parts=(Text(text),)), Message(role="user", parts=(Text(GO_ON),))
-        return (told, reply) if before_model else (told,)
-    told, reply = Message(role="user", parts=(Text(text),)), Message(role=model, parts=(Text(UNDERSTOOD),))
-    return (told,) if before_model else (told, reply)
+def stand_in(
+    text: str, spoken: Format, *, after_user: bool, before_model: bool
+) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """Messages that say `text` in the place of others, so that speakers alternate with what stands around.
+
+    System messages that stay come between the first and the second of them: always after what the user says
+    and before what the model says, where alone Anthropic takes them.
+    https://platform.claude.com/docs/en/build-with-claude/mid-conversation-system-messages (read November 2026)
+    """
+    by_user, by_model = _by_user(text), _by_model(text, spoken)
+    match after_user, before_model:
+        case True, True:
+            return (by_model, _by_user(GO_ON)), ()
+        case True, False:
+            return (), (by_model,)
+        case False, True:
+            return (by_user,), ()
+        case _:
+            return (by_user,), (_by_model(UNDERSTOOD, spoken),)
+
+
+def _by_user(text: str) -> Message:
+    return Message(role="user", parts=(Text(text),))
+
+
+def _by_model(text: str, spoken: Format) -> Message:
+    return Message(role="model" if spoken is Format.GEMINI else "assistant", parts=(Text(text),))
 
 
 def spans(places: Sequence[int]) -> list[range]:

@@ -16,7 +16,8 @@ from tests.claude_bodies import sealed
 Body = dict[str, Any]
 
 # Those that bind thinking to what stands before it, and those that do not.
-CLAUDES = ("claude-opus-5-5", "claude-fable-5-1", "claude-sonnet-4-5", "claude-opus-4-6")
+CLAUDES = ("claude-opus-5-5", "claude-fable-5-1", "claude-sonnet-4-5", "claude-opus-4-6", "claude-opus-4-8")
+_TAKE_SYSTEM = ("claude-opus-5-5", "claude-fable-5-1", "claude-opus-4-8")
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 _WORDS = st.sampled_from(("Read it.", "東京", "x = 1\n" * 40, "a 👩‍👩‍👧 b", "never touch /etc/hosts"))
 _SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -39,14 +40,21 @@ def claude_loops(draw: st.DrawFn) -> Body:
     turns = draw(st.integers(1, 3))
     for turn in range(turns):
         body["messages"] += _questions(draw)
+        _told_by_system(draw, body)
         for step in range(draw(st.integers(0, 5))):
             _claude_step(draw, body, f"t{turn}_{step}", thinks=bool(thinking))
-            if draw(st.integers(0, 6)) == 0:
-                body["messages"].append({"role": "system", "content": draw(_WORDS)})
+            _told_by_system(draw, body)
         if turn < turns - 1:
             thought = _thought(draw, body) if thinking else []
             body["messages"].append({"role": "assistant", "content": [*thought, _text(draw)]})
     return body
+
+
+def _told_by_system(draw: st.DrawFn, body: Body) -> None:
+    """Perhaps a system message or two, where the model takes any and is the next to speak."""
+    if body["model"] in _TAKE_SYSTEM and draw(st.integers(0, 4)) == 0:
+        said = draw(st.lists(_WORDS, min_size=1, max_size=2))
+        body["messages"] += [{"role": "system", "content": words} for words in said]
 
 
 def _questions(draw: st.DrawFn) -> list[Body]:

@@ -130,6 +130,35 @@ def test_system_messages_are_never_folded() -> None:
     assert History(messages).folded(cut) == (1, 2, 4, 5)
 
 
+def test_the_question_under_way_stays_whoever_speaks_next() -> None:
+    """A summary made between two steps does not tell it, and a fork may go on with another question."""
+    under_way = [asked(), call("a"), result("a")]
+    for following in (call("b"), asked()):
+        history = History([*under_way, following])
+        assert (history.kept(3), history.folded(3)) == ((0,), (1, 2))
+        junction = head_of(under_way).before([following])
+        assert junction is not None
+        assert (junction.kept, junction.replaced) == ((0,), (1, 2))
+    assert History([*under_way, said(), asked()]).kept(4) == ()
+
+
+def test_results_of_calls_that_the_provider_stores_stay() -> None:
+    messages = [result("stored"), said(), call("a"), result("a"), asked(), said(), asked()]
+    assert History(messages).folded(4) == (1, 2, 3)
+    junction = head_of(messages[:4]).before(messages[4:])
+    assert junction is not None
+    assert junction.replaced == (1, 2, 3)
+
+
+def test_what_the_provider_has_folded_in_plain_words_is_folded_like_any_other() -> None:
+    told = said(Opaque("compaction", b'{"content":"A parser is wanted."}'), Text("So."))
+    messages = [told, asked(), said(), asked()]
+    assert History(messages).folded(3) == (0, 1, 2)
+    assert head_of(messages[:3]).spoken == (0, 1, 2)
+    alone = said(Opaque("compaction", b'{"content":"A parser is wanted."}'))
+    assert History([alone, asked(), said(), asked()]).folded(3) == (0, 1, 2)
+
+
 def test_what_the_provider_has_folded_stays_since_nobody_else_can_read_it() -> None:
     messages = [said(Opaque("compaction", b"{}")), asked(), said(), asked()]
     assert History(messages).folded(3) == (1, 2)
@@ -189,11 +218,12 @@ def test_the_tail_is_long_enough_unless_a_long_step_stands_in_the_way(
 def test_the_question_of_the_turn_that_is_cut_stays_and_so_does_every_system_message(talk: Talk) -> None:
     history = History(talk.messages)
     for cut in history.cuts():
-        turn = next(turn for turn in talk.turns if cut in turn)
-        if talk.is_model(cut) and talk.opens_with_question(turn):
-            assert history.kept(cut)[0] == turn[0]
-        elif not talk.is_model(cut):
+        last = max(place for place in talk.spoken if place < cut)
+        turn = next(turn for turn in talk.turns if last in turn)
+        if talk.is_model(last):
             assert not history.kept(cut)
+        elif talk.opens_with_question(turn):
+            assert history.kept(cut)[0] == turn[0]
         stays = {*history.kept(cut), *range(cut, len(talk.lines))}
         assert {*range(len(talk.lines))} - stays - set(talk.spoken).intersection(history.folded(cut)) == {
             place for place in range(cut) if place not in talk.spoken
