@@ -87,7 +87,7 @@ def _dialect(spoken: Format, found: _Numbers) -> Callable[[_Numbers], Usage] | N
         if names & known:
             return read
     if names & {"input_tokens", "output_tokens"}:
-        is_responses = spoken is Format.RESPONSES or "input_tokens_details" in names
+        is_responses = spoken is Format.RESPONSES or not names.isdisjoint(_INPUT_DETAILS)
         return _responses if is_responses else _anthropic
     return _chat if "total_tokens" in names else None
 
@@ -125,16 +125,18 @@ def _bedrock(found: _Numbers) -> Usage:
     return Usage(cache=cache, output_tokens=output)
 
 
+# DeepSeek; Moonshot and Hugging Face; LiteLLM; xAI. Not Mistral's `num_cached_tokens`, what its servers had at
+# hand: it bills less only for those in the details (https://docs.mistral.ai, prompt caching, November 2026).
+_READ = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens", "cached_prompt_text_tokens")
+
+
 def _chat(found: _Numbers) -> Usage:
     """`prompt_tokens` holds the cached ones, for which each host has a name of its own."""
     details = as_record(found.get("prompt_tokens_details")) or as_record(found.get("prompt_token_details"))
     read = max(
         tokens(details.get("cached_tokens")),
         tokens(as_record(found.get("timings")).get("cache_n")),  # llama.cpp
-        # DeepSeek; Mistral; Moonshot and Hugging Face; LiteLLM
-        _most(
-            found, "prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens", "cache_read_input_tokens"
-        ),
+        _most(found, *_READ),
     )
     written = _written(
         max(  # OpenAI and OpenRouter; LiteLLM; Qwen
@@ -147,12 +149,14 @@ def _chat(found: _Numbers) -> Usage:
         found.get("completion_token_details")
     )
     reasoning = _most(spoken, "reasoning_tokens") or tokens(found.get("reasoning_tokens"))
-    prompt = _whole(found.get("prompt_tokens"))
+    prompt, answer = _whole(found.get("prompt_tokens")), _whole(found.get("completion_tokens"))
     if prompt is None and "prompt_cache_miss_tokens" in found:
         prompt = read + tokens(found.get("prompt_cache_miss_tokens"))
+    if answer is not None and "citation_tokens" in found:  # Perplexity's research thinks beside its answer
+        answer += reasoning
     return _inclusive(
         prompt,
-        _whole(found.get("completion_tokens")),
+        answer,
         total=tokens(found.get("total_tokens")),
         read=read,
         written=written,
@@ -160,14 +164,17 @@ def _chat(found: _Numbers) -> Usage:
     )
 
 
+_INPUT_DETAILS = ("input_tokens_details", "input_token_details")  # the second for speech
+
+
 def _responses(found: _Numbers) -> Usage:
     """As chat, with names of its own."""
-    details = as_record(found.get("input_tokens_details"))
+    details = next((as_record(found[name]) for name in _INPUT_DETAILS if found.get(name)), {})
     return _inclusive(
         _whole(found.get("input_tokens")),
         _whole(found.get("output_tokens")),
         total=tokens(found.get("total_tokens")),
-        read=tokens(details.get("cached_tokens")),
+        read=_most(details, "cached_tokens", "cache_read_input_tokens"),  # the second: Perplexity
         written=_written(details.get("cache_write_tokens"), _split(details)),
         reasoning=tokens(as_record(found.get("output_tokens_details")).get("reasoning_tokens")),
     )
@@ -283,9 +290,19 @@ def _whole(said: object) -> int | None:
     return said if type(said) is int and 0 <= said <= _MOST_TOKENS else None
 
 
+_TICK = Decimal("1e-10")  # of a dollar: https://docs.x.ai/developers/cost-tracking, November 2026
+
+
 def _dollars(found: _Numbers) -> Decimal | None:
-    """What OpenRouter says a call cost; with a key of one's own, its fee and the provider's price together."""
-    said = [found.get("cost")]
+    """What a provider itself says a call cost: OpenRouter, Perplexity, xAI (in ticks).
+
+    With a key of one's own at OpenRouter it is its fee and the provider's price together.
+    """
+    ticks = _whole(found.get("cost_in_usd_ticks"))
+    if ticks is not None:
+        return ticks * _TICK
+    cost = found.get("cost")
+    said = [cost.get("total_cost") if isinstance(cost, dict) else cost]
     if found.get("is_byok") is True:
         said.append(as_record(found.get("cost_details")).get("upstream_inference_cost"))
     costs = [Decimal(str(cost)) for cost in said if type(cost) in (int, float)]

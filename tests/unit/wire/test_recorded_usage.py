@@ -87,11 +87,13 @@ def test_the_cached_tokens_of_every_recorded_call_are_seen(shared_data: Path) ->
         if usage is not None and said:
             reads[row["provider"]] += 1
             assert usage.cache.read == said, text
-    assert len(reads) >= 8
+    assert len(reads) >= 7
 
 
 def _is_read(name: str) -> bool:
     lowered = name.lower()
+    if lowered == "num_cached_tokens":  # what Mistral's servers had at hand, which it does not bill as read
+        return False
     return "cached" in lowered or "cacheread" in lowered or "cache_read" in lowered or "cache_hit" in lowered
 
 

@@ -68,11 +68,43 @@ def read(spoken: Format, numbers: dict[str, Any]) -> Usage:
         ),
         pytest.param(
             Format.CHAT,
-            {"prompt_tokens": 64, "completion_tokens": 6, "num_cached_tokens": 32},
-            CacheUsage(uncached=32, read=32),
+            {
+                "prompt_tokens": 150,
+                "completion_tokens": 6,
+                "num_cached_tokens": 149,
+                "prompt_tokens_details": {"cached_tokens": 128},
+            },
+            CacheUsage(uncached=22, read=128),
             6,
             0,
-            id="mistral",
+            id="mistral, which bills less only for what its details say",
+        ),
+        pytest.param(
+            Format.CHAT,
+            {
+                "prompt_tokens": 33,
+                "completion_tokens": 7_163,
+                "total_tokens": 7_196,
+                "citation_tokens": 19_028,
+                "reasoning_tokens": 95_305,
+            },
+            CacheUsage(uncached=33),
+            102_468,
+            95_305,
+            id="perplexity's research, with reasoning beside the completion",
+        ),
+        pytest.param(
+            Format.CHAT,
+            {
+                "input_tokens": 400,
+                "input_token_details": {"audio_tokens": 300, "cached_tokens": 128},
+                "output_tokens": 45,
+                "total_tokens": 445,
+            },
+            CacheUsage(uncached=272, read=128),
+            45,
+            0,
+            id="openai, speech",
         ),
         pytest.param(
             Format.CHAT,
@@ -246,12 +278,24 @@ def test_the_price_that_openrouter_says_is_kept_to_the_last_digit() -> None:
         assert read(Format.CHAT, {"prompt_tokens": 1, **odd}).said_dollars is None
 
 
+def test_the_price_that_other_providers_say_is_kept_too() -> None:
+    ticks = {"prompt_tokens": 1, "cost_in_usd_ticks": 37_756_001}
+    perplexity = {"prompt_tokens": 1, "cost": {"request_cost": 0.006, "total_cost": 0.00725}}
+
+    assert read(Format.CHAT, ticks).said_dollars == Decimal("0.0037756001")
+    assert read(Format.CHAT, perplexity).said_dollars == Decimal("0.00725")
+    odd: dict[str, Any]
+    for odd in ({"cost": {}}, {"cost": {"total_cost": "1"}}, {"cost_in_usd_ticks": -1}):
+        assert read(Format.CHAT, {"prompt_tokens": 1, **odd}).said_dollars is None
+
+
 _NAMES = """
 input_tokens output_tokens total_tokens prompt_tokens completion_tokens cache_read_input_tokens
 cache_creation_input_tokens cache_creation ephemeral_5m_input_tokens ephemeral_1h_input_tokens iterations type
 output_tokens_details thinking_tokens prompt_tokens_details prompt_token_details cached_tokens
 cache_write_tokens completion_tokens_details reasoning_tokens prompt_cache_hit_tokens prompt_cache_miss_tokens
-num_cached_tokens timings cache_n prompt_n predicted_n input_tokens_details promptTokenCount totalTokenCount
+num_cached_tokens citation_tokens input_token_details cost_in_usd_ticks total_cost
+timings cache_n prompt_n predicted_n input_tokens_details promptTokenCount totalTokenCount
 candidatesTokenCount thoughtsTokenCount toolUsePromptTokenCount cachedContentTokenCount inputTokens outputTokens
 totalTokens cacheReadInputTokens cacheWriteInputTokens cacheDetails ttl tokens billed_units cost is_byok
 cost_details upstream_inference_cost usage usageMetadata x_groq choices meta
