@@ -1,0 +1,254 @@
+"""`foveate compactions`: a session that is folded, looked at and unfolded, on both databases."""
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate import wire
+from foveate.fold.folding import Folder
+from foveate.fold.journal import Fold, Outcome
+from foveate.fold.replacing import folded_edits
+from foveate.sandbox import accept
+from foveate.session.chain import chain_of
+from foveate.session.sessions import find
+from foveate.store import open_store
+from foveate.tokens import counter_for
+from tests.e2e.command import spawn
+from tests.kept import FOLD, FOLDED, fold
+from tests.sessions_to_fold import AGENT, MODEL, OPTIONS, RULE, claude_body, subject_of
+
+DAY = 86_400.0
+
+
+def kept(url: str, *some: Fold) -> None:
+    """Fill a store with folds."""
+
+    async def keep() -> None:
+        async with await open_store(url) as store:
+            for one in some:
+                await store.journal.record(one, FOLDED if one.outcome is Outcome.OK else (), lease=None)
+
+    asyncio.run(keep())
+
+
+def folded(url: str, body: Any) -> Fold:
+    """A session found, and folded by rules, as a program does it."""
+
+    async def make() -> Fold:
+        async with await open_store(url) as store:
+            subject = subject_of(body)
+            found = await find(AGENT, subject.chain, store.turns, now=time.time())
+            folder = Folder(
+                store.journal, None, counter_for(MODEL), holder="me", clock=time.time, options=OPTIONS
+            )
+            made = await folder.fold(replace(subject, session_id=found.session.id))
+            assert made is not None
+            assert made.fold is not None
+            return made.fold
+
+    return asyncio.run(make())
+
+
+def going_out(url: str, body: Any) -> bytes:
+    """The next request as it is sent."""
+
+    async def look() -> bytes:
+        request = wire.read(body)
+        chain = chain_of(request)
+        async with await open_store(url) as store:
+            folds = await store.journal.folds(AGENT, chain.hashes)
+        return wire.write(request, folded_edits(request, chain, folds))
+
+    return asyncio.run(look())
+
+
+def test_a_session_is_folded_listed_shown_exported_and_undone(database_url: str, tmp_path: Path) -> None:
+    body = claude_body(24)
+    came = wire.read(body)
+    fold = folded(database_url, body)
+    short = going_out(database_url, body)
+    assert accept(wire.read(short)) is None
+    assert len(short) < len(came.body) / 2
+    short_id, store = fold.id[:8], ("--store", database_url)
+
+    listed = spawn("compactions", "list", *store, env={"COLUMNS": "200"})
+    shown = spawn("compactions", "show", short_id, "--full", *store)
+    exported = spawn("compactions", "export", *store, "--output", tmp_path / "folds.jsonl")
+    undone = spawn("compactions", "undo", short_id, *store)
+    again = spawn("compactions", "undo", short_id, *store)
+    after = json.loads(spawn("compactions", "list", *store, "--json").out)["folds"]
+
+    assert [outcome.code for outcome in (listed, shown, exported, undone, again)] == [0] * 5
+    row = listed.out.splitlines()[1]
+    assert row.startswith(f"{short_id}  20")
+    assert f"  {AGENT}    {fold.session_id[:8]}  1–{fold.messages} " in row
+    assert f" {fold.tokens_before:,} → {fold.tokens_after:,} " in row
+    assert row.endswith("  $0  extractive  ok")
+    assert f"- {RULE}" in shown.out
+    assert f"message {fold.messages} " in shown.out
+    (line,) = (tmp_path / "folds.jsonl").read_bytes().splitlines()
+    assert [turn.encode() for turn in json.loads(line)["turns"]] == list(came.messages[: fold.messages])
+    assert f"sends messages 1–{fold.messages} again: about " in undone.out
+    assert "was undone already" in again.out
+    assert [(one["id"], one["undone_at"] is None) for one in after] == [(fold.id, False)]
+    assert going_out(database_url, body) == came.body
+
+
+def test_only_what_is_asked_for_is_listed(run: Any, database_url: str) -> None:
+    now = time.time()
+    kept(
+        database_url,
+        replace(FOLD, id="old", compacted_at=now - 9 * DAY),
+        replace(FOLD, id="bobs", agent="bob", session_id="other", compacted_at=now - 3 * DAY),
+        replace(FOLD, id="failed", outcome=Outcome.FAILED, cost=None, compacted_at=now - 2 * DAY),
+        replace(FOLD, id="new", compacted_at=now - DAY / 2),
+    )
+
+    def found(*options: str) -> list[str]:
+        outcome = run("compactions", "list", "--store", database_url, "--json", *options)
+        assert (outcome.code, outcome.err) == (0, "")
+        return [one["id"] for one in json.loads(outcome.out)["folds"]]
+
+    assert found() == ["new", "failed", "bobs", "old"]
+    assert found("--agent", "ana") == ["new", "failed", "old"]
+    assert found("--session", "oth") == ["bobs"]
+    assert found("--session", "nobody's") == []
+    assert found("--outcome", "failed") == ["failed"]
+    assert found("--since", "7d") == ["new", "failed", "bobs"]
+    assert found("--since", "7d", "--until", "60h") == ["bobs"]
+    assert found("--limit", "1") == ["new"]
+    assert "unknown" in run("compactions", "list", "--store", database_url, "--outcome", "failed").out
+
+
+def test_how_many_were_found_is_told_aside(run: Any, database_url: str) -> None:
+    kept(database_url, fold("one"), fold("two"))
+    store = ("--store", database_url)
+
+    assert run("compactions", "list", *store).err == "foveate: 2 folds\n"
+    assert (
+        run("compactions", "list", *store, "--limit", "1").err == "foveate: 1 fold; there are more: --limit\n"
+    )
+    assert run("compactions", "list", *store, "--agent", "x").err == "foveate: no fold is of this kind\n"
+    assert json.loads(run("compactions", "list", *store, "--limit", "1", "--json").out)["more"] is True
+
+
+def test_an_id_that_several_have_is_an_error_that_lists_them(run: Any, database_url: str) -> None:
+    kept(database_url, fold("abc1"), fold("abc2"))
+
+    for command in ("show", "undo", "export"):
+        outcome = run("compactions", command, "abc", "--store", database_url)
+
+        assert outcome.code == 2
+        assert outcome.out == ""
+        assert "begin with 'abc': abc1, abc2; say more of it" in outcome.err
+
+
+def test_a_whole_list_can_be_exported_in_two_formats(run: Any, database_url: str) -> None:
+    kept(database_url, FOLD, fold("second", session_id="t"))
+    store = ("--store", database_url)
+
+    lines = run("compactions", "export", *store)
+    as_list = run("compactions", "export", *store, "--format", "json", "--output", "-")
+    of_session = run("compactions", "export", *store, "--session", "t")
+
+    assert [json.loads(line) for line in lines.out.splitlines()] == json.loads(as_list.out)
+    assert len(json.loads(as_list.out)) == 2
+    assert json.loads(of_session.out)["id"] == "second"
+    assert (lines.code, lines.err) == (0, "")
+
+
+def test_a_show_as_json_has_all_and_with_full_the_messages_too(run: Any, database_url: str) -> None:
+    kept(database_url, FOLD)
+
+    shown = json.loads(run("compactions", "show", "fold", "--store", database_url, "--json").out)
+    full = json.loads(run("compactions", "show", "fold", "--store", database_url, "--json", "--full").out)
+
+    assert shown["summary"] == FOLD.summary
+    assert shown["carried"] == list(FOLD.carried)
+    assert shown["turns_kept"] == len(full["turns"]) == 4
+    assert "turns" not in shown
+
+
+@pytest.mark.parametrize(
+    "looking", [("list",), ("export",), ("list", "--json"), ("export", "--json")], ids=" ".join
+)
+def test_a_store_that_is_not_there_is_no_error_for_who_wants_all_and_is_not_made(
+    run: Any, tmp_path: Path, looking: tuple[str, ...]
+) -> None:
+    outcome = run("compactions", *looking, "--store", f"sqlite:///{tmp_path}/new/foveate.sqlite")
+
+    assert outcome.code == 0
+    assert "nothing has been kept here yet" in outcome.err
+    assert json.loads(outcome.out or '{"folds": 0}')["folds"] in (0, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["show", "undo", "export"])
+def test_a_fold_of_a_store_that_is_not_there_is_an_error(run: Any, tmp_path: Path, command: str) -> None:
+    outcome = run("compactions", command, "abc", "--store", f"sqlite:///{tmp_path}/no.sqlite", "--json")
+
+    assert outcome.code == 1
+    assert json.loads(outcome.out)["error"]["code"] == "nothing_kept"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_database_on_a_server_stays_empty(run: Any, postgres: Any) -> None:
+    url = postgres.new_database()
+
+    assert "nothing has been kept here yet" in run("compactions", "list", "--store", url).err
+    assert "CREATE TABLE" not in postgres.dump(url)
+
+
+def test_the_store_is_named_by_the_variable_or_lies_in_the_data_folder(tmp_path: Path) -> None:
+    by_variable, by_home = tmp_path / "mine.sqlite", tmp_path / "home" / "foveate.sqlite"
+    kept(f"sqlite:///{by_variable}", fold("by-variable"))
+    kept(f"sqlite:///{by_home}", fold("by-home"))
+    home = {"FOVEATE_HOME": str(tmp_path / "home"), "FOVEATE_STORE": ""}
+
+    named = spawn("compactions", "list", env=home | {"FOVEATE_STORE": f"sqlite:///{by_variable}"})
+    default = spawn("compactions", "list", env=home)
+
+    assert named.out.startswith("by-varia")
+    assert default.out.startswith("by-home")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("list", "--limit", "0"), "--limit is a number of folds, from 1 to 1,000,000, not 0"),
+        (("list", "--outcome", "fine"), "--outcome is one of ok, failed, lock_held, no_boundary, tool_result"),
+        (("list", "--since", "soon"), "since is a date"),
+        (("list", "--since", "1d", "--until", "2d"), "is later than until"),
+        (("list", "--session", ""), "--session needs the id of a session"),
+        (("list", "--store", ""), "--store needs the URL of a database"),
+        (("list", "--store", "mysql://me:secret@host/db"), "mysql: is no URL of a database"),
+        (("show", ""), "the id of a fold is expected"),
+        (("show", "nope"), "there is no fold whose id begins with 'nope'"),
+        (("undo", "failed"), "there is nothing to undo"),
+        (("undo", "a\udcffb"), "half a character"),
+        (("export", "--format", "csv"), "--format is jsonl or json, not 'csv'"),
+        (("export", "fold", "--session", "s"), "not both"),
+        (("export", "--session", "x"), "no fold of a session whose id begins with 'x'"),
+        (("export", "--output", ""), "--output needs the name of a file"),
+    ],
+    ids=lambda value: " ".join(value).encode("ascii", "replace").decode() if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_is_said_in_one_line(
+    run: Any, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/foveate.sqlite"
+    kept(url, FOLD, replace(FOLD, id="failed", outcome=Outcome.FAILED))
+    store = () if "--store" in arguments else ("--store", url)
+
+    outcome = run("compactions", *arguments, *store, "--json")
+
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert json.loads(outcome.out)["error"]["code"] == "bad_option"
+    assert "secret" not in outcome.err + outcome.out

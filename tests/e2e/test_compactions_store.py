@@ -1,0 +1,108 @@
+"""`foveate store`: how much is kept, and forgetting what is old, on both databases."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.store import open_store
+from foveate.store.migrating import VERSIONS
+from tests.kept import FOLDED, fold, hashed, session, turns
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def url(database_url: str) -> str:
+    """A store with a session of today, one of 40 days ago, a fold of each, and one that was undone then."""
+    now = time.time()
+
+    async def fill() -> None:
+        async with await open_store(database_url) as store:
+            for name, age in (("new", 0.0), ("old", 40.0)):
+                at = now - age * DAY
+                await store.turns.keep(session(name, 4, seen_at=at), turns(name, 0, 4), after=None)
+                made = fold(f"fold of {name}", session_id=name, boundary=hashed(name), at=at)
+                await store.journal.record(made, [*FOLDED, bytes(500_000)], lease=None)
+            undone = fold("undone", session_id="new", boundary=hashed("u"), at=now - 40 * DAY)
+            await store.journal.record(undone, FOLDED, lease=None)
+            await store.journal.undo("undone", now=now - 40 * DAY)
+
+    asyncio.run(fill())
+    return database_url
+
+
+def info(run: Any, url: str) -> dict[str, Any]:
+    shown: dict[str, Any] = json.loads(run("store", "info", "--store", url, "--json").out)
+    return shown
+
+
+def test_what_is_kept_is_told(run: Any, url: str) -> None:
+    told, shown = run("store", "info", "--store", url), info(run, url)
+
+    assert told.code == 0
+    assert "version   " + VERSIONS[-1] in told.out.splitlines()
+    assert "folds     3, with 14 messages to undo them with" in told.out.splitlines()
+    assert [line.split()[0] for line in told.out.splitlines()] == [
+        "where", "version", "sessions", "turns", "folds", "size",
+    ]  # fmt: skip
+    assert (shown["sessions"], shown["turns"], shown["folds"], shown["folded"]) == (2, 8, 3, 14)
+    assert shown["size_bytes"] > 10_000
+    assert shown["version"] == VERSIONS[-1]
+
+
+def test_a_dry_run_says_what_would_go_and_changes_nothing(run: Any, url: str) -> None:
+    before = info(run, url)
+
+    outcome = run("store", "vacuum", "--store", url, "--dry-run")
+
+    assert outcome.code == 0
+    assert outcome.out.startswith(
+        "would forget what was not seen for 30 days: 1 session, 4 turns, 1 fold, 9 folded messages; the store "
+    )
+    assert info(run, url) == before
+
+
+def test_what_is_old_is_forgotten_and_the_room_given_back(run: Any, url: str) -> None:
+    outcome = run("store", "vacuum", "--store", url, "--json")
+
+    told, after = json.loads(outcome.out), info(run, url)
+    assert told["forgotten"] == {"sessions": 1, "turns": 4, "folds": 1, "folded": 9}
+    assert (told["dry_run"], told["keep_days"]) == (False, 30.0)
+    assert (after["sessions"], after["turns"], after["folds"], after["folded"]) == (1, 4, 2, 5)
+    assert told["bytes_after"] == after["size_bytes"]
+    if url.startswith("sqlite"):
+        assert told["bytes_after"] < told["bytes_before"] - 400_000
+
+
+def test_what_was_seen_within_the_days_is_kept(run: Any, url: str) -> None:
+    outcome = run("store", "vacuum", "--store", url, "--keep-days", "50")
+
+    assert "50 days: 0 sessions, 0 turns, 0 folds, 0 folded messages; the store took " in outcome.out
+    assert info(run, url)["sessions"] == 2
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "nan", "inf", "1e9"])
+def test_no_days_or_less_would_forget_all_and_is_refused(run: Any, url: str, days: str) -> None:
+    outcome = run("store", "vacuum", "--store", url, f"--keep-days={days}")
+
+    assert outcome.code == 2
+    assert "--keep-days is a number of days, more than 0" in outcome.err
+    assert info(run, url)["sessions"] == 2
+
+
+@pytest.mark.parametrize("command", ["info", "vacuum"])
+def test_a_store_that_is_not_there_is_not_made(run: Any, tmp_path: Path, command: str) -> None:
+    url = f"sqlite:///{tmp_path}/no.sqlite"
+
+    plain = run("store", command, "--store", url)
+    shown = run("store", command, "--store", url, "--json")
+
+    assert (plain.code, plain.out) == (0, "")
+    assert "nothing has been kept here yet" in plain.err
+    numbers = json.loads(shown.out)
+    assert numbers.get("forgotten", numbers)["sessions"] == 0
+    assert list(tmp_path.iterdir()) == []
