@@ -1,0 +1,60 @@
+"""Headers: which of a client's go on to the provider, and which of the provider's come back."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+OWN = b"x-foveate-"
+"""How Foveate's own headers begin; they never reach a provider."""
+
+# Those of one connection (RFC 9110, 7.6.1), and what is written anew for the next.
+_HOP = frozenset(
+    (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
+     b"trailer", b"transfer-encoding", b"upgrade")
+)  # fmt: skip
+_WRITTEN_ANEW = frozenset((b"host", b"content-length", b"expect"))
+_KEYS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"))
+_ENCODING = b"accept-encoding"
+_CONNECTION = b"connection"
+
+
+def sent_on(
+    headers: Headers,
+    *,
+    reads_answer: bool,
+    key: Sequence[tuple[bytes, bytes]] | None,
+    set_: Mapping[bytes, bytes],
+) -> list[tuple[bytes, bytes]]:
+    """The headers of a client's request as they go to the provider, names in small letters.
+
+    `reads_answer`: the answer must come as it is, and not packed, since it is looked at. `key` takes the place
+    of the client's keys, where there is one. `set_` are others that are set; an empty one is left out.
+    """
+    dropped = _HOP | _WRITTEN_ANEW | _named(headers) | set_.keys()
+    if key is not None:
+        dropped |= _KEYS
+    if reads_answer:
+        dropped |= {_ENCODING}
+    kept = [(name, value) for name, value in headers if name not in dropped and not name.startswith(OWN)]
+    kept += key or ()
+    kept += [(name, value) for name, value in set_.items() if value]
+    if reads_answer:
+        kept.append((_ENCODING, b"identity"))
+    return kept
+
+
+def brought_back(headers: Headers, *, is_changed: bool) -> list[tuple[bytes, bytes]]:
+    """The headers of a provider's answer as the client gets them.
+
+    `is_changed`: the body is not the provider's byte for byte, and has another length.
+    """
+    small = [(name.lower(), value) for name, value in headers]
+    dropped = _HOP | _named(small) | ({b"content-length"} if is_changed else set())
+    return [(name, value) for name, value in small if name not in dropped]
+
+
+def _named(headers: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
+    """Those that `connection` names are of one connection too."""
+    return {
+        word.strip().lower() for name, value in headers if name == _CONNECTION for word in value.split(b",")
+    }

@@ -1,0 +1,107 @@
+"""Where requests go: upstreams by name, and which models go to which of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from foveate.gateway.doors import Door, Family
+
+_VERSION = "/v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """A server that speaks the API of a family. `provider` is who runs it, for cache rules and prices.
+
+    `base_url` is what a client of that family would be given. Without a `key`, the client's own is passed on.
+    """
+
+    name: str
+    base_url: str
+    family: Family
+    provider: str
+    key: str | None = field(default=None, repr=False)
+
+    def url(self, path: str, query: str = "") -> str:
+        """Where a path of the gateway is, there. OpenAI's clients have the version in their base URL."""
+        own = path.removeprefix(_VERSION) if self.family is Family.OPENAI else path
+        asked = f"{self.base_url.rstrip('/')}{own}"
+        return f"{asked}?{query}" if query else asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Requests for models that match a glob go to an upstream, for `model` where that is its name there."""
+
+    models: str
+    upstream: str
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Where a request goes, and the model that it names there, if that is another."""
+
+    upstream: Upstream
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """All upstreams by their names, and the routes in the order in which they are tried.
+
+    A family has a `usual` upstream, for whatever no route matches.
+    """
+
+    upstreams: Mapping[str, Upstream]
+    routes: Sequence[Route] = ()
+    usual: Mapping[Family, str] = field(default_factory=lambda: {family: family.value for family in Family})
+
+    def of(self, door: Door, model: str) -> Routed:
+        """Where a request goes that names `model`; only upstreams that speak its family's API."""
+        for route in self.routes:
+            upstream = self.upstreams[route.upstream]
+            if upstream.family is door.family and model and fnmatchcase(model, route.models):
+                return Routed(upstream, route.model if route.model != model else None)
+        return Routed(self.upstreams[self.usual[door.family]])
+
+
+# The addresses that each provider's own documentation gives (November 2026).
+KNOWN_UPSTREAMS: Mapping[str, Upstream] = {
+    upstream.name: upstream
+    for upstream in (
+        Upstream(
+            name="anthropic",
+            base_url="https://api.anthropic.com",
+            family=Family.ANTHROPIC,
+            provider="anthropic",
+        ),
+        Upstream(name="openai", base_url="https://api.openai.com/v1", family=Family.OPENAI, provider="openai"),
+        Upstream(
+            name="openrouter",
+            base_url="https://openrouter.ai/api/v1",
+            family=Family.OPENAI,
+            provider="openrouter",
+        ),
+        Upstream(
+            name="deepseek", base_url="https://api.deepseek.com/v1", family=Family.OPENAI, provider="deepseek"
+        ),
+        Upstream(
+            name="gemini",
+            base_url="https://generativelanguage.googleapis.com/v1beta/openai",
+            family=Family.OPENAI,
+            provider="google",
+        ),
+        Upstream(
+            name="nvidia",
+            base_url="https://integrate.api.nvidia.com/v1",
+            family=Family.OPENAI,
+            provider="nvidia",
+        ),
+        Upstream(
+            name="llama.cpp", base_url="http://127.0.0.1:8080/v1", family=Family.OPENAI, provider="llama.cpp"
+        ),
+        Upstream(name="vllm", base_url="http://127.0.0.1:8000/v1", family=Family.OPENAI, provider="vllm"),
+    )
+}
+"""Those that can be named without saying where they are."""

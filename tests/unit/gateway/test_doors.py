@@ -1,0 +1,85 @@
+"""Which provider and format a request means, and where it goes."""
+
+import pytest
+
+from foveate.gateway.doors import Asks, Door, Family, door_of
+from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Routing, Upstream
+from foveate.values import Format
+
+ANTHROPIC = {"anthropic-version": "2023-06-01", "x-api-key": "k"}
+OPENAI = {"authorization": "Bearer k"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "door"),
+    [
+        ("POST", "/v1/messages", OPENAI, Door(Asks.ANSWER, Family.ANTHROPIC, Format.ANTHROPIC)),
+        ("POST", "/v1/messages/count_tokens", {}, Door(Asks.COUNT, Family.ANTHROPIC, Format.ANTHROPIC)),
+        ("POST", "/v1/messages/batches", {}, Door(Asks.OTHER, Family.ANTHROPIC)),
+        ("POST", "/v1/chat/completions", ANTHROPIC, Door(Asks.ANSWER, Family.OPENAI, Format.CHAT)),
+        ("POST", "/v1/responses", OPENAI, Door(Asks.ANSWER, Family.OPENAI, Format.RESPONSES)),
+        ("GET", "/v1/responses/resp_1", OPENAI, Door(Asks.OTHER, Family.OPENAI)),
+        ("POST", "/v1/embeddings", OPENAI, Door(Asks.EMBEDDINGS, Family.OPENAI)),
+        ("GET", "/v1/models", OPENAI, Door(Asks.MODELS, Family.OPENAI)),
+        ("GET", "/v1/models", ANTHROPIC, Door(Asks.MODELS, Family.ANTHROPIC)),
+        ("GET", "/v1/models/claude-opus-5-5", ANTHROPIC, Door(Asks.MODELS, Family.ANTHROPIC)),
+        ("GET", "/v1/files", ANTHROPIC, Door(Asks.OTHER, Family.ANTHROPIC)),
+        ("GET", "/v1/files", OPENAI, Door(Asks.OTHER, Family.OPENAI)),
+        ("GET", "/v1/chat/completions", OPENAI, Door(Asks.OTHER, Family.OPENAI)),
+    ],
+)
+def test_a_request_comes_through_a_door(method: str, path: str, headers: dict[str, str], door: Door) -> None:
+    assert door_of(method, path, headers) == door
+
+
+CHAT = door_of("POST", "/v1/chat/completions", {})
+MESSAGES = door_of("POST", "/v1/messages", {})
+
+
+def test_without_a_route_a_request_goes_to_the_provider_of_its_door() -> None:
+    routing = Routing(upstreams=KNOWN_UPSTREAMS)
+
+    assert routing.of(CHAT, "deepseek-chat").upstream.name == "openai"
+    assert routing.of(MESSAGES, "gpt-5.6").upstream.name == "anthropic"
+    assert routing.of(MESSAGES, "").model is None
+
+
+def test_the_first_route_that_matches_the_model_and_speaks_its_api_is_taken() -> None:
+    routing = Routing(
+        upstreams=KNOWN_UPSTREAMS,
+        routes=[
+            Route(models="claude-*", upstream="openrouter", model="anthropic/claude-opus-5.5"),
+            Route(models="claude-*", upstream="anthropic"),
+            Route(models="fast", upstream="deepseek", model="deepseek-chat"),
+            Route(models="deepseek-chat", upstream="deepseek", model="deepseek-chat"),
+            Route(models="*", upstream="vllm"),
+        ],
+    )
+
+    def went(door: Door, model: str) -> tuple[str, str | None]:
+        routed = routing.of(door, model)
+        return routed.upstream.name, routed.model
+
+    assert went(CHAT, "claude-opus-5-5") == ("openrouter", "anthropic/claude-opus-5.5")
+    assert went(MESSAGES, "claude-opus-5-5") == ("anthropic", None)
+    assert went(CHAT, "fast") == ("deepseek", "deepseek-chat")
+    assert went(CHAT, "deepseek-chat") == ("deepseek", None)
+    assert went(CHAT, "Fast") == ("vllm", None)
+    assert went(CHAT, "") == ("openai", None)
+
+
+@pytest.mark.parametrize(
+    ("family", "base_url", "path", "query", "url"),
+    [
+        (Family.ANTHROPIC, "https://a.example", "/v1/messages", "", "https://a.example/v1/messages"),
+        (Family.ANTHROPIC, "https://a.example/x/", "/v1/messages", "beta=true", "https://a.example/x/v1/messages?beta=true"),
+        (Family.OPENAI, "https://o.example/api/v1", "/v1/chat/completions", "", "https://o.example/api/v1/chat/completions"),
+        (Family.OPENAI, "https://g.example/v1beta/openai/", "/v1/models", "", "https://g.example/v1beta/openai/models"),
+    ],
+)  # fmt: skip
+def test_an_upstream_is_asked_under_the_address_that_its_clients_know(
+    family: Family, base_url: str, path: str, query: str, url: str
+) -> None:
+    upstream = Upstream(name="x", base_url=base_url, family=family, provider="x")
+
+    assert upstream.url(path, query) == url

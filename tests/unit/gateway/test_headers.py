@@ -1,0 +1,77 @@
+"""Which headers go on, and which come back."""
+
+from foveate.gateway.headers import brought_back, sent_on
+
+CAME = [
+    (b"host", b"127.0.0.1:8090"),
+    (b"connection", b"keep-alive, X-Hop"),
+    (b"x-hop", b"1"),
+    (b"content-length", b"12"),
+    (b"content-type", b"application/json"),
+    (b"accept-encoding", b"gzip, br"),
+    (b"x-api-key", b"sk-secret"),
+    (b"anthropic-version", b"2023-06-01"),
+    (b"anthropic-beta", b"a-1"),
+    (b"x-foveate-agent", b"ana"),
+    (b"x-foveate-session", b"s"),
+    (b"x-stainless-lang", b"python"),
+]
+
+
+def test_what_belongs_to_one_connection_or_to_foveate_goes_no_further() -> None:
+    sent = sent_on(CAME, reads_answer=False, key=None, set_={})
+
+    assert sent == [
+        (b"content-type", b"application/json"),
+        (b"accept-encoding", b"gzip, br"),
+        (b"x-api-key", b"sk-secret"),
+        (b"anthropic-version", b"2023-06-01"),
+        (b"anthropic-beta", b"a-1"),
+        (b"x-stainless-lang", b"python"),
+    ]
+
+
+def test_an_answer_that_is_looked_at_is_asked_for_unpacked() -> None:
+    sent = sent_on(CAME, reads_answer=True, key=None, set_={})
+
+    assert [value for name, value in sent if name == b"accept-encoding"] == [b"identity"]
+
+
+def test_a_key_of_the_gateway_takes_the_place_of_all_that_the_client_brought() -> None:
+    came = [*CAME, (b"authorization", b"Bearer fov-1"), (b"api-key", b"x")]
+    sent = sent_on(came, reads_answer=False, key=[(b"x-api-key", b"sk-upstream")], set_={})
+
+    keys = [(name, value) for name, value in sent if b"key" in name or name == b"authorization"]
+    assert keys == [(b"x-api-key", b"sk-upstream")]
+
+
+def test_headers_are_set_and_an_empty_one_is_left_out() -> None:
+    sent = sent_on(
+        CAME, reads_answer=False, key=None, set_={b"anthropic-beta": b"b-2", b"x-stainless-lang": b""}
+    )
+
+    assert (b"anthropic-beta", b"b-2") in sent
+    assert not any(value == b"a-1" or name == b"x-stainless-lang" for name, value in sent)
+
+
+def test_an_answer_brings_its_headers_back_but_those_of_its_connection() -> None:
+    came = [
+        (b"Content-Type", b"text/event-stream"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"Connection", b"close, X-Hop"),
+        (b"X-Hop", b"1"),
+        (b"Retry-After", b"7"),
+        (b"Content-Length", b"9"),
+        (b"Set-Cookie", b"a"),
+        (b"Set-Cookie", b"b"),
+    ]
+    kept = [
+        (b"content-type", b"text/event-stream"),
+        (b"retry-after", b"7"),
+        (b"content-length", b"9"),
+        (b"set-cookie", b"a"),
+        (b"set-cookie", b"b"),
+    ]
+
+    assert brought_back(came, is_changed=False) == kept
+    assert brought_back(came, is_changed=True) == [pair for pair in kept if pair[0] != b"content-length"]
