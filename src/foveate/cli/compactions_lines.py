@@ -221,8 +221,8 @@ class Writing:
 
     def _kept(self, shown: Unfolded) -> str:
         if shown.turns:
-            size = sum(map(len, shown.turns))
-            return f"{len(shown.turns):,} folded messages, {size:,} bytes, as they came"
+            number, size = len(shown.turns), sum(map(len, shown.turns))
+            return f"{number:,} folded message{'s' * (number != 1)}, {size:,} bytes, as they came"
         if shown.fold.outcome is Outcome.OK:
             return "none of the folded messages any longer"
         return "no messages, since none were folded"
