@@ -1,7 +1,7 @@
 """Where a request is cut for a fold: the head that goes, and what a summary of it must not leave out."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from foveate import wire
@@ -12,6 +12,8 @@ from foveate.fold.boundary import (
     TAIL_KEEP_TOKENS,
     History,
     boundary,
+    compacted_text,
+    continues_stored,
     trigger_tokens,
 )
 from foveate.fold.extractive import Count, carry, summary_limit
@@ -20,10 +22,11 @@ from foveate.fold.journal import Fold
 from foveate.fold.ranking import ALWAYS, Ranked, rank
 from foveate.fold.replacing import summary_text
 from foveate.fold.summariser import Span
+from foveate.fold.thoughts import unbound_thoughts
 from foveate.fold.verifying import Missing, missing_in
 from foveate.session.chain import Chain
 from foveate.tokens import RequestCounter
-from foveate.values import Message, Request
+from foveate.values import Message, Request, Text
 
 LOCK_TTL_SECONDS = 300.0
 LIMIT_SECONDS = 600.0
@@ -102,11 +105,13 @@ def answers_since(subject: Subject, seen_messages: int) -> int:
 
 
 def cut_of(subject: Subject, counter: RequestCounter, options: FoldOptions) -> Cut | None:
-    """What is to be folded now; None where there is no place to cut.
+    """What is to be folded now; None where there is no place to cut, or the provider stores earlier turns.
 
     Raises:
         MalformedRequest: a message cannot be read.
     """
+    if continues_stored(subject.request):
+        return None
     raws = subject.request.messages
     messages = [wire.message(subject.request.format, wire.unmarked(raw)) for raw in raws]
     tokens = [counter.message(message).tokens for message in messages]
@@ -121,6 +126,9 @@ def cut_of(subject: Subject, counter: RequestCounter, options: FoldOptions) -> C
     )
     if place is None or place <= start:
         return None
+    # A summary that could not be sent is not made.
+    if unbound_thoughts(subject.request, subject.request.model, changed_from=place) is None:
+        return None
     return _cut(subject, messages, tokens, place, beyond, lambda text: counter.text(text).tokens)
 
 
@@ -134,7 +142,7 @@ def _cut(
 ) -> Cut:
     history = History(messages)
     replaced, new = history.folded(place), history.folded(place, beyond=beyond)
-    head, tail = tuple(messages[at] for at in replaced), tuple(messages[place:])
+    head, tail = _readable(messages[at] for at in replaced), _readable(messages[place:])
     earlier = summary_text(subject.earlier) if subject.earlier is not None else ""
     before = sum(tokens[at] for at in replaced)
     replaced_tokens = sum(tokens[at] for at in new) + count(earlier)
@@ -156,10 +164,25 @@ def _cut(
             sent=subject.sent,
             sent_tokens=subject.sent_tokens,
             head=head,
-            new=tuple(messages[at] for at in new),
+            new=_readable(messages[at] for at in new),
             tail=tail,
             tokens=replaced_tokens,
             earlier=earlier,
             facts=tuple(fact.text for fact in wanted),
         ),
     )
+
+
+def _readable(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Messages with each summary that Anthropic itself has made as the user's words.
+
+    It stands in what the model said next, and for all before it: clients may have dropped what the user said.
+    """
+    found: list[Message] = []
+    for message in messages:
+        summaries = [text for part in message.parts if (text := compacted_text(part))]
+        found += [Message(role="user", parts=(Text(text),)) for text in summaries]
+        rest = tuple(part for part in message.parts if not compacted_text(part))
+        if rest or not summaries:
+            found.append(replace(message, parts=rest))
+    return tuple(found)

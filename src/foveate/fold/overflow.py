@@ -10,9 +10,10 @@ from enum import StrEnum
 
 from foveate.budget.eviction import Evicted, evict
 from foveate.errors import BadOption
-from foveate.fold.boundary import History
+from foveate.fold.boundary import History, continues_stored
 from foveate.fold.clearing import cleared_results
-from foveate.fold.replacing import spans, stand_in, unbound_thoughts
+from foveate.fold.replacing import spans, stand_in
+from foveate.fold.thoughts import unbound_thoughts
 from foveate.values import Edit, Message, ReplaceMessages, ReplaceText, Request, TokenCount
 
 _ANY_TURNS = 10**9
@@ -89,11 +90,15 @@ def plan_for(
     limit_tokens: int,
     options: OverflowOptions,
     can_fold: bool,
+    model: str = "",
 ) -> Plan:
     """What is to be done with a request of `count` tokens, of which `limit_tokens` would fit.
 
     `request` is what would be sent as things stand, with the folds that there are; `messages` are its messages
-    and `tokens` those of each. `can_fold` says that a fold would still reach farther.
+    and `tokens` those of each. `can_fold` says that a fold would still reach farther. `model` is its model
+    where the body does not name it, as at Bedrock.
+
+    Of a request that goes on from turns that the provider stores, results are cleared at most.
 
     Raises:
         BadOption: not one message and one count for each message of the request.
@@ -104,9 +109,9 @@ def plan_for(
     said = f"{count.tokens:,} tokens{'' if count.exact else ' (an estimate)'}, where {limit_tokens:,} fit"
     if count.tokens <= limit_tokens:
         return _plan(count, limit_tokens, (Step.PASS,), f"it fits: {said}")
-    if options.compaction and can_fold:
+    if options.compaction and can_fold and not continues_stored(request):
         return _plan(count, limit_tokens, (Step.FOLD,), f"it does not fit: {said}")
-    room = _Room(request, messages, tokens)
+    room = _Room(request, messages, tokens, model or request.model)
     if options.wish is OnOverflow.MAKE_ROOM:
         room.make(count, limit_tokens)
     edits, saved = room.edits(), room.saved_tokens
@@ -140,8 +145,11 @@ def _plan(
 class _Room:
     """Takes stale results and old turns out of a request, until it fits or nothing is left that may go."""
 
-    def __init__(self, request: Request, messages: Sequence[Message], tokens: Sequence[int]) -> None:
+    def __init__(
+        self, request: Request, messages: Sequence[Message], tokens: Sequence[int], model: str
+    ) -> None:
         self._request = request
+        self._model = model
         self._messages = messages
         self._tokens = tokens
         self._history = History(messages)
@@ -154,12 +162,14 @@ class _Room:
         piece = max(limit_tokens // _PIECE, 1)
         wanted = -(-need // piece) * piece
         self._cleared = cleared_results(self._request, self._messages, self._tokens, need_tokens=wanted)
-        if self.saved_tokens < need:
+        if self.saved_tokens < need and not continues_stored(self._request):
             left = list(self._tokens)
             for edit in self._cleared:
                 left[edit.place.index] -= edit.saved_tokens
             budget = max(sum(self._tokens) - wanted, 0)
             self._evicted = evict(self._messages, left, token_budget=budget, max_turns=_ANY_TURNS).evicted
+        if self._thoughts() is None:
+            self._cleared, self._evicted = (), ()
 
     @property
     def gone(self) -> set[int]:
@@ -181,15 +191,15 @@ class _Room:
 
     def edits(self) -> tuple[Edit, ...]:
         """All of it as edits of the request."""
-        cleared, gone = self._still_cleared(), self.gone
-        changed = [*(edit.place.index for edit in cleared), *gone]
+        return (*self._still_cleared(), *self._evictions(sorted(self.gone)), *(self._thoughts() or ()))
+
+    def _thoughts(self) -> tuple[Edit, ...] | None:
+        """What has to be done about thoughts after what is taken out; None where nothing can be."""
+        gone = self.gone
+        changed = [*(edit.place.index for edit in self._still_cleared()), *gone]
         if not changed:
             return ()
-        return (
-            *cleared,
-            *self._evictions(sorted(gone)),
-            *unbound_thoughts(self._request, changed_from=min(changed), gone=gone),
-        )
+        return unbound_thoughts(self._request, self._model, changed_from=min(changed), gone=gone)
 
     def _still_cleared(self) -> list[ReplaceText]:
         gone = self.gone

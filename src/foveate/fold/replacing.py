@@ -5,13 +5,13 @@ is replaced in any session, by any gateway, and in the same bytes each time; a c
 matches no fold and is left alone. What stays, the tail above all, stays byte for byte.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from foveate import wire
-from foveate.cache.rules import rules_for
-from foveate.fold.boundary import Head, Junction, head_of
+from foveate.fold.boundary import Head, Junction, continues_stored, head_of
 from foveate.fold.journal import Fold, Outcome
+from foveate.fold.thoughts import unbound_thoughts
 from foveate.session.chain import Chain
 from foveate.tokens.caches import register
 from foveate.tokens.memo import Memo
@@ -25,32 +25,18 @@ from foveate.values import (
     Part,
     ReplaceMessages,
     Request,
-    SetParameter,
     Text,
-    Thinking,
-    ToolCall,
 )
-from foveate.wire.body import as_record, fields, items, record
 
 UNDERSTOOD = "Understood. I go on from there."
 GO_ON = "Go on from there."
 SO_FAR = "What I did about that until now is told in the summary."
-NO_THOUGHT = "[thinking left out]"
 
 _HEADING = (
     "[Foveate: the first {messages:,} messages of this conversation were folded into this summary. It tells "
     "what was said and done; it is not an instruction.]"
 )
 _CARRIED = "Also named there:"
-# The blocks that hold a thought, in the formats that seal them.
-_THOUGHTS = {
-    Format.ANTHROPIC: ("thinking", "redacted_thinking"),
-    Format.BEDROCK: ("reasoningContent",),
-}
-# https://platform.claude.com/docs/en/build-with-claude/preserved-thinking (read November 2026): the provider
-# leaves out thoughts whose prefix was changed, instead of refusing them.
-_BINDING = ("block_binding", "prefix_mismatch_behavior")
-_DROP_BLOCK = "drop_block"
 _TITLE_CHARS = 80
 _KEPT_HEADS = 1024
 
@@ -73,9 +59,17 @@ def _of_chain(chain: Chain, folds: Sequence[Fold]) -> list[Fold]:
 
 
 def folded_edits(
-    request: Request, chain: Chain, folds: Sequence[Fold], *, answered_before: int | None = None
+    request: Request,
+    chain: Chain,
+    folds: Sequence[Fold],
+    *,
+    answered_before: int | None = None,
+    model: str = "",
 ) -> tuple[Edit, ...]:
     """The edits that put the farthest reaching fold in the place of the head; none where no fold is of it.
+
+    `model` is the model of the request where its body does not name it, as at Bedrock. `thoughts.betas_of`
+    says which betas have to be asked for with these edits.
 
     `answered_before` is how many messages the chain had when the fold was first applied. What the model thought
     before was not thought after the summary, and on models that bind thinking it is left out; what it thought
@@ -84,6 +78,9 @@ def folded_edits(
     Where a fold was undone, the conversation is sent as it came, but for what such a model thought after the
     summary: that is left out with all thoughts since the fold.
     """
+    if continues_stored(request):
+        return ()
+    model = model or request.model
     fold = fold_of(chain, folds)
     undone = [
         other.seen_messages or other.messages
@@ -91,17 +88,17 @@ def folded_edits(
         if other.undone_at is not None
     ]
     if fold is None:
-        return unbound_thoughts(request, changed_from=chain.head + min(undone)) if undone else ()
+        return (unbound_thoughts(request, model, changed_from=chain.head + min(undone)) or ()) if undone else ()
     cut = chain.head + fold.messages
     tail = [wire.message(request.format, raw) for raw in request.messages[cut:]]
     junction = _head(request, chain.head, fold).before(tail)
     if junction is None:  # a fork that goes on in the middle of a step
         return ()
     before = chain.head + answered_before if answered_before is not None and not undone else None
-    return (
-        *_summary_for_head(request, fold, junction, chain.head),
-        *unbound_thoughts(request, changed_from=cut, before=before),
-    )
+    thoughts = unbound_thoughts(request, model, changed_from=cut, before=before)
+    if thoughts is None:
+        return ()
+    return (*_summary_for_head(request, fold, junction, chain.head), *thoughts)
 
 
 def _summary_for_head(
@@ -206,79 +203,6 @@ def spans(places: Sequence[int]) -> list[range]:
     rows = groupby(enumerate(places), lambda numbered: numbered[1] - numbered[0])
     found = [[place for _, place in row] for _, row in rows]
     return [range(row[0], row[-1] + 1) for row in found]
-
-
-def unbound_thoughts(
-    request: Request, *, changed_from: int, gone: Collection[int] = (), before: int | None = None
-) -> tuple[Edit, ...]:
-    """What keeps thoughts from being refused since something before them is changed: they are left out.
-
-    Nothing on models that take them all the same. `changed_from` is the first message that is changed, `gone`
-    are those that are not sent. Only thoughts in the first `before` messages are left out, where it is said.
-
-    Where a turn under way must begin with its thought, the provider is asked to leave out those that no longer
-    fit. (It takes that with the beta `thinking-binding-controls-2026-08-01`.)
-    """
-    kinds = _THOUGHTS.get(request.format)
-    if kinds is None or not rules_for(request.model).binds_thinking:
-        return ()
-    size = len(request.messages)
-    places = range(changed_from, size if before is None else min(before, size))
-    sent = {
-        place: wire.message(request.format, request.messages[place]) for place in places if place not in gone
-    }
-    bearing = {
-        place: message
-        for place, message in sent.items()
-        if any(isinstance(part, Thinking) for part in message.parts)
-    }
-    if not bearing or _drops(request):
-        return ()
-    reason = "what stood before these thoughts is changed, and this model takes them only after it"
-    if request.thinking == "enabled" and _is_under_way(request, max(bearing)):
-        path = _thinking_path(request)
-        return (SetParameter(path=(*path, *_BINDING), value=_DROP_BLOCK, reason=reason),)
-    return tuple(
-        ReplaceMessages(
-            start=place,
-            end=place + 1,
-            messages=(_thoughtless(message.role, request.messages[place], kinds),),
-            reason=reason,
-        )
-        for place, message in bearing.items()
-    )
-
-
-def _is_under_way(request: Request, place: int) -> bool:
-    """Whether a message is the last of the model's, and calls tools, so that its turn is not over."""
-    message, *later = (wire.message(request.format, raw) for raw in request.messages[place:])
-    calls = any(isinstance(part, ToolCall) for part in message.parts)
-    return calls and all(other.role != "assistant" for other in later)
-
-
-def _thoughtless(role: str, raw: bytes, kinds: Collection[str]) -> Message:
-    """A message without its thoughts, its other blocks as they came."""
-    blocks = [(_kind(block), block) for block in items(fields(raw).get("content"))]
-    rest: tuple[Part, ...] = tuple(Opaque(kind, block) for kind, block in blocks if kind not in kinds)
-    return Message(role=role, parts=rest or (Text(NO_THOUGHT),))
-
-
-def _kind(block: bytes) -> str:
-    found = record(block)
-    return str(found.get("type") or next(iter(found), ""))
-
-
-def _thinking_path(request: Request) -> tuple[str, ...]:
-    return ("additionalModelRequestFields", "thinking") if request.format is Format.BEDROCK else ("thinking",)
-
-
-def _drops(request: Request) -> bool:
-    """Whether the client itself has the provider leave such thoughts out."""
-    path = (*_thinking_path(request), *_BINDING)
-    found: object = record(fields(request.body).get(path[0]))
-    for name in path[1:]:
-        found = as_record(found).get(name)
-    return found == _DROP_BLOCK
 
 
 def named(part: Part) -> str | None:

@@ -1,5 +1,6 @@
 """Whether a provider would take a request, told without a server: the rules of each format, by its name."""
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -13,11 +14,17 @@ from foveate.wire.body import TOO_DEEP
 SPOKEN = (Format.ANTHROPIC, Format.CHAT, Format.RESPONSES)
 
 
-def accept(request: Request, *, prompt_tokens: int | None = None, counting: bool = False) -> Refusal | None:
+def accept(
+    request: Request,
+    *,
+    prompt_tokens: int | None = None,
+    counting: bool = False,
+    betas: Collection[str] = (),
+) -> Refusal | None:
     """Why the provider of a request's format would refuse it, or None where it would take it.
 
     Without `prompt_tokens` it is not asked whether the prompt fits. `counting` asks for Anthropic's
-    `count_tokens`.
+    `count_tokens`; `betas` are those of its header `anthropic-beta`.
 
     Raises:
         MalformedRequest: the request is in a format that the sandbox does not speak.
@@ -25,13 +32,15 @@ def accept(request: Request, *, prompt_tokens: int | None = None, counting: bool
     asked = decoded(request.format, request.body)
     if isinstance(asked, Refusal):
         return asked
-    found = first_problem(request.format, asked, counting=counting)
+    found = first_problem(request.format, asked, counting=counting, betas=betas)
     if found is not None or prompt_tokens is None or counting:
         return found
     return too_long(request.format, asked, prompt_tokens)
 
 
-def first_problem(spoken: Format, asked: dict[str, Any], *, counting: bool = False) -> Refusal | None:
+def first_problem(
+    spoken: Format, asked: dict[str, Any], *, counting: bool = False, betas: Collection[str] = ()
+) -> Refusal | None:
     """Why the provider of a format would refuse a body, whatever its size.
 
     Raises:
@@ -39,7 +48,7 @@ def first_problem(spoken: Format, asked: dict[str, Any], *, counting: bool = Fal
     """
     match spoken:
         case Format.ANTHROPIC:
-            return anthropic_rules.first_problem(asked, counting=counting)
+            return anthropic_rules.first_problem(asked, counting=counting, betas=betas)
         case Format.CHAT:
             return chat_rules.first_problem(asked)
         case Format.RESPONSES:

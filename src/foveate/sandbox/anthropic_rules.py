@@ -4,7 +4,7 @@ After https://platform.claude.com/docs/en/api/messages and what its API answered
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain
 from typing import Any
 
@@ -20,19 +20,24 @@ from foveate.wire.body import as_list, as_record, as_text
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _LEAST_TOP_P = 0.95  # with thinking
+# https://platform.claude.com/docs/en/build-with-claude/preserved-thinking (read November 2026)
+_BINDING_BETA = "thinking-binding-controls-2026-08-01"
 _SIGNED = ("thinking", "redacted_thinking")
 
 
-def first_problem(asked: dict[str, Any], *, counting: bool = False) -> Refusal | None:
+def first_problem(
+    asked: dict[str, Any], *, counting: bool = False, betas: Collection[str] = ()
+) -> Refusal | None:
     """Why Anthropic would not take a request, or None where it would.
 
-    `counting` is asked of `count_tokens`, which wants no limit of the answer.
+    `counting` is asked of `count_tokens`, which wants no limit of the answer. `betas` are asked for with it.
     """
-    return next(_problems(asked, counting), None)
+    return next(_problems(asked, counting, betas), None)
 
 
-def _problems(asked: dict[str, Any], counting: bool) -> Iterator[Refusal]:
+def _problems(asked: dict[str, Any], counting: bool, betas: Collection[str]) -> Iterator[Refusal]:
     yield from _parameters(asked, counting)
+    yield from _binding(as_record(asked.get("thinking")), betas)
     name = as_text(asked["model"])
     model = model_of(Format.ANTHROPIC, name)
     if model is None:
@@ -55,6 +60,13 @@ def _parameters(asked: dict[str, Any], counting: bool) -> Iterator[Refusal]:
     yield from anthropic_turns.role_problems(as_list(asked.get("messages")))
     for fault in shapes_of(Format.ANTHROPIC).faults("counted" if counting else "request", asked):
         yield refusal(fault)
+
+
+def _binding(thinking: dict[str, Any], betas: Collection[str]) -> Iterator[Refusal]:
+    """What happens to thoughts after an edit can be said with a beta only, and without it is no field."""
+    if thinking.get("block_binding") is not None and _BINDING_BETA not in betas:
+        where = f"thinking.{thinking['type']}.block_binding"
+        yield Refusal(message=f"{where}: Extra inputs are not permitted")
 
 
 def _output(asked: dict[str, Any], model: Model) -> Iterator[Refusal]:

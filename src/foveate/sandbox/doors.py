@@ -48,3 +48,8 @@ def key_of(ask: Ask, spoken: Format) -> str | Refusal:
     if not ask.headers.get("anthropic-version"):
         return failed(spoken, 400, "anthropic-version: header is required")
     return key
+
+
+def betas_of(ask: Ask) -> tuple[str, ...]:
+    """The betas of Anthropic's that a request asks for."""
+    return tuple(beta.strip() for beta in ask.headers.get("anthropic-beta", "").split(","))

@@ -21,7 +21,7 @@ from foveate.sandbox.accounts import Accounts, Responses, owner_of
 from foveate.sandbox.answers import Answer, Wish, answer
 from foveate.sandbox.asks import LIMIT_BYTES, Ask, Reply
 from foveate.sandbox.continuing import continued, items_of
-from foveate.sandbox.doors import Provider, key_of, spoken_by
+from foveate.sandbox.doors import Provider, betas_of, key_of, spoken_by
 from foveate.sandbox.refusals import Refusal
 from foveate.sandbox.rendering import Sheet
 from foveate.sandbox.scripts import HEADER, Script, Step, asked_step
@@ -133,21 +133,21 @@ class Sandbox:
         if path in _ANSWERED | _COUNTED and _serves(spoken, (_ANSWERED | _COUNTED)[path]):
             if ask.method != "POST":
                 return refusals.failed(spoken, 405, f"Method Not Allowed: {ask.method} {ask.path}")
-            return self._read(ask.body, spoken, owner, counting=path in _COUNTED)
+            return self._read(ask, spoken, owner, counting=path in _COUNTED)
         if ask.method == "GET" and (path == _MODELS or path.startswith(f"{_MODELS}/")):
             return catalogue.models(spoken, path[len(_MODELS) + 1 :])
         return _no_such_route(ask, spoken)
 
-    def _read(self, body: bytes, spoken: Format, owner: bytes, *, counting: bool) -> Taken | Refusal:
+    def _read(self, ask: Ask, spoken: Format, owner: bytes, *, counting: bool) -> Taken | Refusal:
         """The request, unless there is something wrong with it."""
-        asked = decoded(spoken, body)
+        asked = decoded(spoken, ask.body)
         if isinstance(asked, Refusal):
             return asked
         whole = continued(asked, self._responses, owner) if spoken is Format.RESPONSES else asked
         if isinstance(whole, Refusal):
             return whole
-        request = wire.read(body if whole is asked else compact(whole), spoken)
-        refusal = first_problem(spoken, whole, counting=counting)
+        request = wire.read(ask.body if whole is asked else compact(whole), spoken)
+        refusal = first_problem(spoken, whole, counting=counting, betas=betas_of(ask))
         if refusal is not None:
             return refusal
         rules = rules_for(request.model, _PROVIDERS[spoken])

@@ -155,6 +155,7 @@ def test_what_the_provider_has_folded_in_plain_words_is_folded_like_any_other() 
     messages = [told, asked(), said(), asked()]
     assert History(messages).folded(3) == (0, 1, 2)
     assert head_of(messages[:3]).spoken == (0, 1, 2)
+    assert head_of(messages[:3]).before(messages[3:]) is not None
     alone = said(Opaque("compaction", b'{"content":"A parser is wanted."}'))
     assert History([alone, asked(), said(), asked()]).folded(3) == (0, 1, 2)
 

@@ -1,16 +1,21 @@
-"""What stays of a folded head stays where its provider takes it: system messages, and the question of a turn."""
+"""What stays of a folded head stays where its provider takes it: system messages, the question of a turn."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from foveate import wire
+from foveate.fold.boundary import History
 from foveate.fold.replacing import SO_FAR, UNDERSTOOD, folded_edits, summary_text
+from foveate.fold.thoughts import betas_of
 from foveate.sandbox import accept
 from foveate.session.chain import chain_of
 from foveate.values import Format, Request
-from foveate.wire.body import value
-from tests.unit.fold.talks import Body, fold_at
+from foveate.wire.body import compact, value
+from tests.unit.fold.talks import Body, cuts_of, fold_at, requests
 
 TOOLS = [{"name": "read", "input_schema": {"type": "object"}}]
 
@@ -110,3 +115,24 @@ def test_a_fork_between_two_steps_keeps_the_question_that_the_summary_does_not_t
         "user: Stop. How far are you?",
     ]
     assert accept(sent) is None
+
+
+@settings(max_examples=80)
+@given(requests(), st.data())
+def test_whoever_speaks_next_nothing_is_replaced_that_the_summary_does_not_tell(
+    body: Body, data: st.DataObject
+) -> None:
+    request = wire.read(compact(body))
+    assume(cuts_of(request))
+    cut = data.draw(st.sampled_from(cuts_of(request)))
+    history = History([wire.message(request.format, raw) for raw in request.messages])
+    field = "input" if "input" in body else "messages"
+    fork = wire.read(compact({**body, field: [*body[field][:cut], said("user", "Stop.")]}), request.format)
+    assume(accept(fork) is None)
+    edits = folded_edits(fork, chain_of(fork), [fold_at(request, cut)])
+    sent = wire.read(wire.write(fork, edits), fork.format)
+    assert accept(sent, betas=betas_of(edits)) is None
+    untold = Counter(
+        raw for place, raw in enumerate(request.messages[:cut]) if place not in history.folded(cut)
+    )
+    assert untold <= Counter(sent.messages)

@@ -9,6 +9,7 @@ from foveate.errors import BadOption
 from foveate.fold.clearing import truncated_results
 from foveate.fold.overflow import OnOverflow, OverflowOptions, Plan, Step, lower_end, plan_for
 from foveate.fold.replacing import GO_ON, UNDERSTOOD, folded_edits
+from foveate.fold.thoughts import betas_of
 from foveate.sandbox import accept
 from foveate.session.chain import chain_of
 from foveate.tokens import counter_for
@@ -184,6 +185,48 @@ def test_thoughts_after_what_is_taken_out_are_left_out_where_a_model_binds_them(
     assert b'"thinking"' not in b"".join(left.messages[3:])
 
 
+STORED = [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}, {"conversation": {"id": "conv_1"}}]
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_nothing_is_left_out_of_a_request_that_goes_on_from_what_the_provider_stores(stored: Body) -> None:
+    """The defect: the result of a stored call was left out, and OpenAI misses it."""
+    items: list[Body] = [{"type": "function_call_output", "call_id": "stored", "output": "x"}]
+    for number in range(6):
+        given = f"c{number}"
+        items.append({"type": "function_call", "call_id": given, "name": "read", "arguments": "{}"})
+        items.append({"type": "function_call_output", "call_id": given, "output": "x" * 50})
+    body = {"model": "gpt-5", "input": [*items, {"role": "user", "content": "So?"}]}
+    alone, going_on = wire.read(body), wire.read({**body, **stored})
+    assert planned(alone, 4_000, FOLDS, can_fold=True).steps == (Step.FOLD,)
+    assert Step.EVICT in planned(alone, 4_000).steps
+    for options in (FOLDS, MAKES_ROOM):
+        assert planned(going_on, 4_000, options, can_fold=True).steps == (Step.REFUSE,)
+    assert planned(going_on, 13_500).steps == (Step.CLEAR, Step.PASS)
+    fold = fold_at(going_on, 3)
+    assert folded_edits(alone, chain_of(alone), [fold])
+    assert not folded_edits(going_on, chain_of(going_on), [fold])
+
+
+def test_a_result_whose_call_is_not_to_be_seen_stays() -> None:
+    body = value(chat(3).body)
+    body["messages"].insert(1, {"role": "tool", "tool_call_id": "elsewhere", "content": "y"})
+    request = wire.read(body)
+    plan = planned(request, 6_000)
+    assert Step.EVICT in plan.steps
+    assert b"elsewhere" in sent(request, plan).messages[1]  # cleared, but there
+
+
+def test_nothing_is_taken_out_before_thoughts_that_can_be_neither_sent_nor_left_out() -> None:
+    body = value(chat(4).body)
+    signed = [{"type": "reasoning.text", "text": "hm", "signature": "s"}]
+    body["messages"][-2]["reasoning_details"] = signed
+    free, bound = wire.read(body), wire.read({**body, "model": "anthropic/claude-opus-5.5"})
+    assert Step.EVICT in planned(free, 8_500).steps
+    assert planned(bound, 8_500).steps == (Step.REFUSE,)
+    assert planned(bound, 8_500).edits == ()
+
+
 @limited
 @given(st.one_of(requests(), claude_bodies(most_calls=4)), st.integers(1, 12_000), st.booleans())
 def test_whatever_is_taken_out_the_provider_takes_what_is_sent(body: Body, limit: int, sure: bool) -> None:
@@ -191,7 +234,7 @@ def test_whatever_is_taken_out_the_provider_takes_what_is_sent(body: Body, limit
     total = 1000 * len(request.messages)
     plan = planned(request, limit, count=exact(total) if sure else estimate(total, total + total // 5))
     left = sent(request, plan)
-    assert accept(left) is None
+    assert accept(left, betas=betas_of(plan.edits)) is None
     if plan.ends_with is Step.PASS and sure:
         assert plan.tokens_after <= limit
     if plan.edits:
@@ -219,9 +262,10 @@ def test_a_folded_request_that_still_does_not_fit_has_more_taken_out(
         came, counter_for("gpt-4.1"), dict.fromkeys(range(cut, len(came.messages)), 30)
     )
     request = wire.read(wire.write(came, (*folded, *shortened)), came.format)
-    assert accept(request) is None
+    betas = betas_of(folded)
+    assert accept(request, betas=betas) is None
     plan = planned(request, limit)
-    assert accept(sent(request, plan)) is None
+    assert accept(sent(request, plan), betas=(*betas, *betas_of(plan.edits))) is None
 
 
 @limited

@@ -13,7 +13,6 @@ from foveate import wire
 from foveate.fold.journal import Fold, Outcome
 from foveate.fold.replacing import (
     GO_ON,
-    NO_THOUGHT,
     UNDERSTOOD,
     fold_of,
     folded_edits,
@@ -21,27 +20,19 @@ from foveate.fold.replacing import (
     stand_in,
     summary_text,
 )
+from foveate.fold.thoughts import NO_THOUGHT, betas_of
 from foveate.sandbox import accept
 from foveate.session.chain import chain_of
-from foveate.values import Document, Format, Image, Opaque, Request, SetParameter, Source, Text
+from foveate.values import Document, Format, Image, Opaque, Request, Source, Text
 from foveate.wire.body import compact, value
-from tests.claude_bodies import claude_bodies, sealed
-from tests.unit.fold.talks import (
-    FOLD,
-    Body,
-    claude_loops,
-    claude_turn,
-    cuts_of,
-    fold_at,
-    requests,
-    think,
-)
+from tests.claude_bodies import claude_bodies
+from tests.unit.fold.talks import FOLD, Body, claude_loops, cuts_of, fold_at, requests
 
 limited = settings(max_examples=80)
 
 
-def edited(request: Request, *folds: Fold, answered_before: int | None = None) -> Request:
-    edits = folded_edits(request, chain_of(request), folds, answered_before=answered_before)
+def edited(request: Request, *folds: Fold) -> Request:
+    edits = folded_edits(request, chain_of(request), folds)
     return wire.read(wire.write(request, edits), request.format)
 
 
@@ -178,111 +169,6 @@ def test_pictures_and_documents_are_named_by_what_is_known_of_them() -> None:
     assert named(Text("words")) is None
 
 
-def kinds(request: Request) -> list[str]:
-    blocks = [block for content in contents(request) if isinstance(content, list) for block in content]
-    return [block["type"] for block in blocks]
-
-
-ADAPTIVE = {"type": "adaptive"}
-ENABLED = {"type": "enabled", "budget_tokens": 1024}
-
-
-def test_thoughts_of_the_tail_are_left_out_on_models_that_bind_them() -> None:
-    request = wire.read(claude_turn("claude-opus-5-5", ADAPTIVE))
-    sent = edited(request, fold_at(request, 3))
-    assert accept(sent) is None
-    assert kinds(sent) == ["tool_use", "tool_result"]
-
-
-def test_thoughts_of_the_tail_stay_on_models_that_do_not_bind_them() -> None:
-    request = wire.read(claude_turn("claude-sonnet-4-5", ENABLED))
-    sent = edited(request, fold_at(request, 3))
-    assert accept(sent) is None
-    assert kinds(sent) == ["thinking", "tool_use", "tool_result"]
-
-
-def test_a_turn_that_must_begin_with_its_thought_keeps_it_and_the_provider_leaves_it_out() -> None:
-    request = wire.read(claude_turn("claude-opus-5-5", ENABLED))
-    fold = fold_at(request, 3)
-    sent = edited(request, fold)
-    assert accept(sent) is None
-    assert sent.messages[-2:] == request.messages[-2:]
-    (asking,) = [e for e in folded_edits(request, chain_of(request), [fold]) if isinstance(e, SetParameter)]
-    assert asking.path == ("thinking", "block_binding", "prefix_mismatch_behavior")
-
-
-def test_a_client_that_has_the_provider_leave_thoughts_out_keeps_them() -> None:
-    drops = {**ADAPTIVE, "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-    request = wire.read(claude_turn("claude-opus-5-5", drops))
-    sent = edited(request, fold_at(request, 3))
-    assert accept(sent) is None
-    assert sent.messages[-2:] == request.messages[-2:]
-
-
-def test_a_message_that_is_nothing_but_a_thought_says_that_it_was_left_out() -> None:
-    body = claude_turn("claude-opus-5-5", ADAPTIVE)
-    body["messages"] += [said("user", "So?")]
-    thought = {"type": "thinking", "thinking": "hm", "signature": sealed(body, "hm")}
-    body["messages"] += [{"role": "assistant", "content": [thought]}, said("user", "Well?")]
-    request = wire.read(body)
-    sent = edited(request, fold_at(request, 5))
-    assert accept(sent) is None
-    assert contents(sent)[-2] == NO_THOUGHT
-
-
-def test_what_is_thought_after_the_summary_is_kept_with_each_later_request() -> None:
-    body = claude_turn("claude-opus-5-5", ADAPTIVE, steps=3)
-    request = wire.read(body)
-    fold, first = fold_at(request, 3), len(request.messages)
-    for number in range(3, 6):
-        as_sent = value(edited(wire.read(body), fold, answered_before=first).body)
-        later = {**body, "messages": []}
-        think(as_sent, number)  # the model thinks after what it was sent; the client appends its answer
-        later["messages"] = [*body["messages"], *as_sent["messages"][-2:]]
-        body = later
-        sent = edited(wire.read(body), fold, answered_before=first)
-        assert accept(sent) is None
-        assert kinds(sent).count("thinking") == number - 2
-
-
-def test_a_fold_that_is_undone_takes_the_thoughts_with_it_that_were_thought_after_its_summary() -> None:
-    body = claude_turn("claude-opus-5-5", ADAPTIVE, steps=3)
-    fold = fold_at(wire.read(body), 5)
-    as_sent = value(edited(wire.read(body), fold).body)
-    think(as_sent, 3)
-    request = wire.read({**body, "messages": [*body["messages"], *as_sent["messages"][-2:]]})
-    refused = accept(request)
-    assert refused is not None
-    assert "prefix_mismatch" in refused.message
-    sent = edited(request, replace(fold, undone_at=2.0))
-    assert accept(sent) is None
-    assert sent.messages[:5] == request.messages[:5]
-    assert len(sent.messages) == len(request.messages)
-
-
-def test_thoughts_made_after_a_fold_that_was_undone_are_left_out_after_an_earlier_one_too() -> None:
-    request = wire.read(claude_turn("claude-opus-5-5", ADAPTIVE, steps=4))
-    near, far = fold_at(request, 3), fold_at(request, 5)
-    assert "thinking" in kinds(edited(request, near, answered_before=5))
-    assert "thinking" not in kinds(edited(request, near, replace(far, undone_at=2.0), answered_before=5))
-
-
-def test_thoughts_are_left_out_of_converse_requests_too() -> None:
-    thought = {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "s"}}}
-    words = {"text": "So."}
-    messages = [
-        {"role": "user", "content": [{"text": "a"}]},
-        {"role": "assistant", "content": [words]},
-        {"role": "user", "content": [{"text": "b"}]},
-        {"role": "assistant", "content": [thought, words, {"cachePoint": {"type": "default"}}]},
-        {"role": "user", "content": [{"text": "c"}]},
-    ]
-    body = {"modelId": "us.anthropic.claude-opus-5-5-v1:0", "messages": messages}
-    request = wire.read(body, Format.BEDROCK)
-    sent = edited(request, fold_at(request, 2))
-    assert contents(sent)[3] == [words, {"cachePoint": {"type": "default"}}]
-
-
 def tail_without_thoughts(raws: Sequence[bytes]) -> list[Any]:
     left = []
     for found in map(value, raws):
@@ -300,8 +186,9 @@ def test_whatever_is_folded_the_provider_takes_what_is_sent(body: Body, data: st
     assert accept(request) is None
     assume(cuts_of(request))
     cut = data.draw(st.sampled_from(cuts_of(request)))
-    sent = edited(request, fold_at(request, cut))
-    assert accept(sent) is None
+    fold = fold_at(request, cut)
+    sent = edited(request, fold)
+    assert accept(sent, betas=betas_of(folded_edits(request, chain_of(request), [fold]))) is None
     tail = request.messages[cut:]
     if sent.messages[-len(tail) :] != tail:
         assert body["model"] in ("claude-opus-5-5", "claude-fable-5-1")

@@ -197,9 +197,6 @@ TAKEN: dict[str, Json] = {
     ),
     "top_k left unset by a number": claude(top_k=-1, **THINKING),
     "thinking with a high top_p": claude(**THINKING, top_p=0.95),
-    "thinking that drops what does not fit": claude(
-        thinking={"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-    ),
     "effort and format": claude(
         output_config={"effort": "xhigh", "format": {"type": "json_schema", "schema": {"type": "object"}}}
     ),

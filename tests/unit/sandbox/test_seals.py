@@ -9,7 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.sandbox import seals
+from foveate.sandbox.asks import Ask
+from foveate.sandbox.stand_in import Sandbox
 from foveate.values import Format
+from foveate.wire.body import compact
+from tests.sandboxes import Clock
 from tests.unit.sandbox.requests import (
     BINDING,
     CLAUDE,
@@ -91,8 +95,11 @@ def test_who_asks_for_it_has_thoughts_after_an_edit_dropped() -> None:
     body = continued()
     body["messages"][0]["content"][0]["text"] = "Look away."
     binding = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+    asking = body | {"thinking": {"type": "adaptive"} | binding}
 
-    assert takes(Format.ANTHROPIC, body | {"thinking": {"type": "adaptive"} | binding})
+    assert takes(Format.ANTHROPIC, asking, betas=["thinking-binding-controls-2026-08-01"])
+    says = "thinking.adaptive.block_binding: Extra inputs are not permitted"
+    assert refusal(Format.ANTHROPIC, asking, betas=["another-2026-01-01"]).message == says
 
 
 def test_a_history_without_its_thoughts_may_be_edited() -> None:
@@ -183,3 +190,16 @@ def test_every_edit_of_any_earlier_message_is_noticed(turns: list[str], data: st
     found = verdict(Format.ANTHROPIC, body)
     assert found is not None
     assert "prefix_mismatch" in found.message
+
+
+def test_the_beta_is_read_from_the_header_of_a_request() -> None:
+    body = claude(model=BINDING, thinking={"type": "adaptive", "block_binding": {}}, max_tokens=2_000)
+    headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+    sandbox = Sandbox(clock=Clock(), seed=b"x")
+
+    def status(betas: dict[str, str]) -> int:
+        ask = Ask(method="POST", path="/v1/messages", headers=headers | betas, body=compact(body))
+        return sandbox.reply(ask).status
+
+    assert status({}) == 400
+    assert status({"anthropic-beta": "one-2026-01-01, thinking-binding-controls-2026-08-01"}) == 200

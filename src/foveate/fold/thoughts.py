@@ -1,0 +1,137 @@
+"""Thoughts that a model binds to what it had read before: left out where that is changed, or refused."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from foveate import wire
+from foveate.cache.rules import rules_for
+from foveate.values import (
+    Edit,
+    Format,
+    Message,
+    Opaque,
+    Part,
+    ReplaceMessages,
+    Request,
+    SetParameter,
+    Text,
+    Thinking,
+    ToolCall,
+)
+from foveate.wire.body import as_record, fields, items, record, value
+
+NO_THOUGHT = "[thinking left out]"
+
+# The blocks that hold a thought, in the formats that seal them.
+_THOUGHTS = {
+    Format.ANTHROPIC: ("thinking", "redacted_thinking"),
+    Format.BEDROCK: ("reasoningContent",),
+}
+# Where chat completions carry the signed thoughts of Claude: at OpenRouter and in LiteLLM.
+# https://openrouter.ai/docs/guides/best-practices/reasoning-tokens (read November 2026)
+# https://docs.litellm.ai/docs/reasoning_content (read November 2026)
+_CARRIERS = ("reasoning_details", "thinking_blocks")
+# https://platform.claude.com/docs/en/build-with-claude/preserved-thinking (read November 2026): the provider
+# leaves out thoughts whose prefix was changed, instead of refusing them. Without the beta this is a 400.
+_BINDING = ("block_binding", "prefix_mismatch_behavior")
+_BINDING_BETA = "thinking-binding-controls-2026-08-01"
+_DROP_BLOCK = "drop_block"
+
+
+def betas_of(edits: Sequence[Edit]) -> tuple[str, ...]:
+    """The betas without which Anthropic refuses what is sent with such edits.
+
+    They go into the header `anthropic-beta` beside the client's own, and at Bedrock into the list
+    `anthropic_beta` of the body.
+    """
+    asking = (isinstance(edit, SetParameter) and edit.path[-len(_BINDING) :] == _BINDING for edit in edits)
+    return (_BINDING_BETA,) if any(asking) else ()
+
+
+def unbound_thoughts(
+    request: Request,
+    model: str,
+    *,
+    changed_from: int,
+    gone: Collection[int] = (),
+    before: int | None = None,
+) -> tuple[Edit, ...] | None:
+    """What keeps thoughts from being refused since something before them is changed: they are left out.
+
+    Nothing on models that take them all the same. `changed_from` is the first message that is changed, `gone`
+    are those that are not sent. Only thoughts in the first `before` messages are left out, where it is said.
+
+    Where a turn under way must begin with its thought, the provider is asked to leave out those that no longer
+    fit, which takes a beta: see `betas_of`.
+
+    None where a thought can be neither sent nor left out: the message of a chat completion that calls tools
+    cannot be written anew. Then nothing before it may be changed.
+    """
+    if not rules_for(model).binds_thinking:
+        return ()
+    size = len(request.messages)
+    places = range(changed_from, size if before is None else min(before, size))
+    bearing = [place for place in places if place not in gone and _thinks(request, place)]
+    if not bearing or _drops(request):
+        return ()
+    reason = "what stood before these thoughts is changed, and this model takes them only after it"
+    if request.thinking == "enabled" and request.format in _THOUGHTS and _is_under_way(request, bearing[-1]):
+        path = _thinking_path(request)
+        return (SetParameter(path=(*path, *_BINDING), value=_DROP_BLOCK, reason=reason),)
+    bare = {place: _thoughtless(request, place) for place in bearing}
+    written = {place: message for place, message in bare.items() if message is not None}
+    if len(written) < len(bare):
+        return None
+    return tuple(
+        ReplaceMessages(start=place, end=place + 1, messages=(message,), reason=reason)
+        for place, message in written.items()
+    )
+
+
+def _thinks(request: Request, place: int) -> bool:
+    """Whether there are thoughts in a message that its provider has signed."""
+    raw = request.messages[place]
+    if request.format is Format.CHAT:
+        found = fields(raw)
+        return any(value(found.get(name)) for name in _CARRIERS)
+    return any(isinstance(part, Thinking) for part in wire.message(request.format, raw).parts)
+
+
+def _is_under_way(request: Request, place: int) -> bool:
+    """Whether a message is the last of the model's, and calls tools, so that its turn is not over."""
+    message, *later = (wire.message(request.format, raw) for raw in request.messages[place:])
+    calls = any(isinstance(part, ToolCall) for part in message.parts)
+    return calls and all(other.role != "assistant" for other in later)
+
+
+def _thoughtless(request: Request, place: int) -> Message | None:
+    """A message without its thoughts, its other blocks as they came; None where these cannot be written."""
+    raw = request.messages[place]
+    message = wire.message(request.format, raw)
+    kinds = _THOUGHTS.get(request.format)
+    if kinds is None:
+        rest: tuple[Part, ...] = tuple(part for part in message.parts if not isinstance(part, Thinking))
+        if not all(isinstance(part, Text | Opaque) for part in rest):
+            return None
+    else:
+        blocks = [(_kind(block), block) for block in items(fields(raw).get("content"))]
+        rest = tuple(Opaque(kind, block) for kind, block in blocks if kind not in kinds)
+    return replace(message, parts=rest or (Text(NO_THOUGHT),))
+
+
+def _kind(block: bytes) -> str:
+    found = record(block)
+    return str(found.get("type") or next(iter(found), ""))
+
+
+def _thinking_path(request: Request) -> tuple[str, ...]:
+    return ("additionalModelRequestFields", "thinking") if request.format is Format.BEDROCK else ("thinking",)
+
+
+def _drops(request: Request) -> bool:
+    """Whether the client itself has the provider leave such thoughts out."""
+    path = (*_thinking_path(request), *_BINDING)
+    found: object = record(fields(request.body).get(path[0]))
+    for name in path[1:]:
+        found = as_record(found).get(name)
+    return found == _DROP_BLOCK
