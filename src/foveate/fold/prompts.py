@@ -5,6 +5,7 @@ message that nobody wrote.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import count as count_up
 
 from blake3 import blake3
 
@@ -88,15 +89,25 @@ def again(missing: Sequence[str]) -> str:
 
 def fenced(kind: str, text: str, lead: str = "") -> str:
     """A text between lines that do not stand in it."""
-    name = _name(text)
+    name = fence_name(text)
     opening = f"{lead}\n" if lead else ""
     return f"{opening}=== {kind} {name} ===\n{text}\n=== end of {kind} {name} ==="
+
+
+def fence_name(text: str, *, chars: int = _NAME_CHARS) -> str:
+    """A name that does not stand in `text`, the same for the same text.
+
+    Whoever wrote the text can have made it so that it holds its own first name.
+    """
+    digest = blake3(text.encode("utf-8", "replace"))
+    names = (digest.hexdigest(length=chars, seek=chars * number)[:chars] for number in count_up())
+    return next(name for name in names if name not in text)
 
 
 def pieces(messages: Sequence[Message], *, piece_tokens: int, count: Count) -> list[str]:
     """All of `messages` as texts of at most `piece_tokens`, about; what is longer is told in several."""
     told = [_told(message) for message in messages]
-    name = _name("\n".join(told))
+    name = fence_name("\n".join(told))
     found: list[str] = []
     taken = piece_tokens
     for number, message in enumerate(messages):
@@ -119,14 +130,6 @@ def _what(limit_tokens: int) -> str:
 def _named(facts: Sequence[str]) -> str:
     listed = fenced("facts", "\n".join(f"- {fact}" for fact in facts))
     return f"These were found in it. Name them as they are spelled, where they belong:\n{listed}"
-
-
-def _name(text: str) -> str:
-    """A name that does not stand in `text`, the same for the same text."""
-    name = blake3(text.encode("utf-8", "replace")).hexdigest()[:_NAME_CHARS]
-    while name in text:
-        name = blake3(name.encode()).hexdigest()[:_NAME_CHARS]
-    return name
 
 
 def _fitting(text: str, most_tokens: int, count: Count) -> Iterator[str]:
