@@ -242,13 +242,15 @@ class CacheUsage:
 class Usage:
     """What a provider billed for one call; `raw` is its own block of numbers, as it came.
 
-    `reasoning_tokens` are part of `output_tokens`; `said_dollars` is the price, where the provider says one.
+    `reasoning_tokens` are part of `output_tokens`; `said_dollars` is the price, where the provider says one;
+    `tier` is its word for how the call was served (`batch`, `flex`, `priority`, …).
     """
 
     cache: CacheUsage
     output_tokens: int = 0
     reasoning_tokens: int = 0
     said_dollars: Decimal | None = None
+    tier: str = ""
     raw: bytes = b""
 
 

@@ -15,7 +15,7 @@ import msgspec
 from foveate.errors import MalformedRequest
 from foveate.values import CacheUsage, Format, Usage
 from foveate.wire.body import Fields, as_list, as_record, as_text
-from foveate.wire.replies import inner_fields, items, objects, record
+from foveate.wire.replies import inner_fields, items, objects, record, value
 
 _MOST_TOKENS = 2**53 - 1  # the largest whole number that every reader of JSON keeps
 _MOST_THOUGHT_TOKENS = 400_000  # no model that is sold writes more in one answer (November 2026)
@@ -45,7 +45,8 @@ def usage_in(spoken: Format, reply: Fields) -> Usage | None:
     for block in _blocks(reply):
         usage = _read(spoken, block, timings)
         if usage:
-            return usage
+            tier = as_text(value(reply.get("service_tier") or b"null"))  # OpenAI says it beside its numbers
+            return replace(usage, tier=tier) if tier else usage
     return None
 
 
@@ -74,7 +75,7 @@ def _read(spoken: Format, block: msgspec.Raw | bytes | None, timings: _Numbers) 
     if block is None or read is None:
         return None
     usage = read({**found, "timings": timings})
-    return replace(usage, said_dollars=_dollars(found), raw=bytes(block))
+    return replace(usage, said_dollars=_dollars(found), tier=_tier(found), raw=bytes(block))
 
 
 def _dialect(spoken: Format, found: _Numbers) -> Callable[[_Numbers], Usage] | None:
@@ -94,7 +95,7 @@ def _dialect(spoken: Format, found: _Numbers) -> Callable[[_Numbers], Usage] | N
 
 def _anthropic(found: _Numbers) -> Usage:
     """`input_tokens` is what no cache served. What server-side compaction took stands in `iterations` alone."""
-    calls = [found, *(call for call in map(as_record, as_list(found.get("iterations"))) if _is_left_out(call))]
+    calls = [found, *(call for call in map(as_record, as_list(found.get("iterations"))) if is_left_out(call))]
     written = [_written(call.get("cache_creation_input_tokens"), call.get("cache_creation")) for call in calls]
     cache = CacheUsage(
         uncached=sum(tokens(call.get("input_tokens")) for call in calls),
@@ -107,7 +108,8 @@ def _anthropic(found: _Numbers) -> Usage:
     return Usage(cache=cache, output_tokens=output, reasoning_tokens=min(thinking, output))
 
 
-def _is_left_out(call: _Numbers) -> bool:
+def is_left_out(call: _Numbers) -> bool:
+    """Whether a call within a Messages call is not in its totals."""
     return as_text(call.get("type")) in _LEFT_OUT
 
 
@@ -288,6 +290,14 @@ def _whole(said: object) -> int | None:
     if isinstance(said, float) and said.is_integer():  # some hosts write every number with a point
         said = int(said)
     return said if type(said) is int and 0 <= said <= _MOST_TOKENS else None
+
+
+def _tier(found: _Numbers) -> str:
+    """How a call was served: Anthropic's fast mode; Anthropic and Groq; Gemini; Vertex."""
+    if found.get("speed") == "fast":
+        return "fast"
+    names = ("service_tier", "serviceTier", "trafficType")
+    return next((tier for tier in (as_text(found.get(name)) for name in names) if tier), "")
 
 
 _TICK = Decimal("1e-10")  # of a dollar: https://docs.x.ai/developers/cost-tracking, November 2026
