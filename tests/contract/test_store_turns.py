@@ -103,6 +103,30 @@ async def test_a_fork_of_a_session_that_is_gone_is_not_kept(store: Store) -> Non
     assert await store.turns.session("fork") is None
 
 
+async def test_a_parent_is_seen_in_its_child(store: Store) -> None:
+    parent = session("s", 2, seen_at=100.0)
+    await store.turns.keep(parent, turns("s", 0, 2), after=None)
+
+    for name, seen_at, then in (("late", 900.0, 900.0), ("early", 500.0, 900.0)):
+        child = session(name, 3, seen_at=seen_at, parent=parent)
+        assert await store.turns.keep(child, turns(name, 2, 3), after=None)
+        assert await store.turns.session("s") == replace(parent, seen_at=then)
+
+
+async def test_a_session_can_come_to_stand_on_another_one_that_is_there(store: Store) -> None:
+    alone, parent = session("s", 2), session("parent", 2)
+    for one in (alone, parent):
+        await store.turns.keep(one, turns(one.id, 0, 2), after=None)
+    moved = replace(session("s", 3, parent=parent), seen_at=900.0)
+    nowhere = session("s", 3, parent=session("never kept", 2))
+
+    assert not await store.turns.keep(nowhere, turns("s", 2, 3), after=alone.tip)
+    assert await store.turns.session("s") == alone
+    assert await store.turns.keep(moved, turns("s", 2, 3), after=alone.tip)
+    assert await store.turns.session("s") == moved
+    assert await store.turns.session("parent") == replace(parent, seen_at=900.0)
+
+
 async def test_of_many_who_keep_the_same_at_once_one_wins(store: Store) -> None:
     tries = [store.turns.keep(session("s", 2), turns("s", 0, 2), after=None) for _ in range(20)]
 

@@ -2,7 +2,8 @@
 
 A request that goes on from the tip of a session is of that session, and so is one that says again what the
 session has said, or less. One that goes on from an earlier turn is a fork: a child of its own. So two sessions
-with the same beginning are one until they differ.
+with the same beginning are one until they differ. A named one may say what others have said: it then stands on
+their turns, and is a child of theirs too.
 
 Whatever is kept is kept whole and only where nothing came in between; else all is looked at again. Ids are made
 of what makes a session new, so that two processes that see it first at the same time mean the same one.
@@ -117,7 +118,11 @@ async def _found_at_tip(request: "_Request", turns: Turns, tips: Tips) -> Found 
 async def _found(request: "_Request", turns: Turns) -> Found:
     taken: set[str] = set()
     for attempt in range(_ATTEMPTS):
-        reached = await _reached(request.agent, request.chain.hashes, turns, doubtful=attempt >= _DOUBTFUL)
+        doubtful = attempt >= _DOUBTFUL
+        reached = await _reached(request.agent, request.chain.hashes, turns, doubtful=doubtful)
+        if doubtful and request.named and reached.turn and not await turns.session(reached.turn.session_id):
+            # The session was forgotten, and its turns were not: nobody can stand on it.
+            reached = replace(reached, turn=replace(reached.turn, session_id=request.named))
         holder = request.named or (reached.turn.session_id if reached.turn else None)
         there = await turns.session(holder) if holder else None
         found = request.decided(reached, there, taken)
@@ -154,11 +159,12 @@ class _Request:
         if there is not None:
             goes_on = self.named is not None or (turn is not None and turn.hash == there.tip)
             if goes_on or known == len(self.chain):
-                return self._of(there, known, goes_on=goes_on)
+                return self._of(self._standing(there, turn), known, goes_on=goes_on)
         if turn is None:
             return self.first(taken)
         if self.named is not None:
-            return Found(session=self._new(self.named), known=known, is_new=True, is_fork=False)
+            session = self._standing(self._new(self.named), turn)
+            return Found(session=session, known=known, is_new=True, is_fork=False)
         if there is None:  # the session was forgotten, and its turns were not
             return Found(session=self._new(turn.session_id), known=known, is_new=True, is_fork=False)
         return self._fork(turn, known, taken)
@@ -178,6 +184,12 @@ class _Request:
         if goes_on and self.chain:
             session = replace(session, tip=self.chain.hashes[-1], messages=len(self.chain))
         return Found(session=session, known=known, is_new=False, is_fork=False)
+
+    def _standing(self, session: Session, turn: Turn | None) -> Session:
+        """A session with the one whose turns it goes on from: one that is named may do so from anybody's."""
+        if turn is None or turn.session_id == session.id:
+            return session
+        return replace(session, parent_id=turn.session_id, forked_at=turn.hash)
 
     def _fork(self, turn: Turn, known: int, taken: Set[str]) -> Found:
         """A child, told by the last turn that it shares with its parent and the first that is its own."""

@@ -9,7 +9,8 @@ from typing import Protocol
 class Session:
     """A conversation of one agent, up to `tip`, the hash of its last message.
 
-    A fork is a child: it has a `parent_id`, and `forked_at` is the hash of the last message that both have.
+    A fork is a child: it has a `parent_id`, and `forked_at` is the hash of the last message that both have. One
+    that a header names can be a child of several, of the one after the other; these are the last.
     """
 
     id: str
@@ -44,8 +45,9 @@ class Turns(Protocol):
         """Keep a session as it is now and its new turns, all in one.
 
         `after` is the tip that the session had, None for one that is new. False, and nothing kept, where that
-        is so no longer (its tip is another, it is there already), or where one of `turns` is kept already:
-        somebody else was quicker, and has to be looked at first.
+        is so no longer (its tip is another, it is there already), where one of `turns` is kept already, or its
+        parent is not: somebody else was quicker, and has to be looked at first. A parent is kept for as long as
+        the session is, also where it has another one later.
         """
 
     async def counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:

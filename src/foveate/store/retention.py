@@ -1,10 +1,12 @@
 """What is forgotten of what is kept, and when.
 
-A session is forgotten when neither it nor any session that comes of it was seen for so long: its turns, what
-was counted of them, its folds and what they folded go with it. Nothing that is in use goes: a fork needs the
-turns and the folds of its parent, and whoever holds the right to fold is about to write.
+A session is forgotten when neither it nor any session that stands on it was seen for so long: its turns, what
+was counted of them, its folds and what they folded go with it. Nothing that is in use goes: a session needs the
+turns and the folds of those that it stands on, a fold those that it took in, and whoever holds the right to
+fold is about to write. A fold that ends at a turn which another session needs stays with that turn.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foveate.store.database import Database, Rows
@@ -12,29 +14,61 @@ from foveate.store.database import Database, Rows
 DAY_SECONDS = 86_400.0
 _SESSIONS_AT_ONCE = 64
 """In one transaction, so that nobody else waits long."""
+_MOST_MARKS = 1_024
 
-_IN_USE = """
-WITH RECURSIVE kept(id) AS (
-    SELECT id FROM sessions_v1 WHERE seen_at >= ?
-    UNION SELECT session_id FROM compaction_locks_v1 WHERE holder <> '' AND expires_at > ?
-    UNION SELECT child.parent_id FROM sessions_v1 AS child JOIN kept ON child.id = kept.id
-    WHERE child.parent_id IS NOT NULL
+# Who stands on whom: on its turns, or with a fold on one that it took in.
+_STANDS = """
+stands(id, on_id) AS (
+    SELECT id, parent_id FROM sessions_v1 WHERE parent_id IS NOT NULL
+    UNION ALL SELECT later.session_id, earlier.session_id
+    FROM compactions_v1 AS later JOIN compactions_v1 AS earlier ON earlier.id = later.earlier_id
+    WHERE earlier.session_id <> later.session_id
 )
 """
-_FIND_STALE = f"""{_IN_USE}
-SELECT id FROM sessions_v1 WHERE seen_at < ? AND id NOT IN (SELECT id FROM kept) ORDER BY id
-LIMIT {_SESSIONS_AT_ONCE}
+_IN_USE = f"""
+WITH RECURSIVE {_STANDS}, kept(id) AS (
+    SELECT id FROM sessions_v1 WHERE seen_at >= ?
+    UNION SELECT session_id FROM compaction_locks_v1 WHERE holder <> '' AND expires_at > ?
+    UNION SELECT session_id FROM compactions_v1
+    WHERE compacted_at >= ? AND session_id NOT IN (SELECT id FROM sessions_v1)
+    UNION SELECT stands.on_id FROM stands JOIN kept ON stands.id = kept.id
+)
 """
-# First of all, and once more with the time: a session that is seen at this moment stays.
-_FORGET_SESSION = "DELETE FROM sessions_v1 WHERE id = ? AND seen_at < ?"
+_ALL_STALE = f"""{_IN_USE}
+SELECT id FROM sessions_v1 WHERE seen_at < ? AND id NOT IN (SELECT id FROM kept)
+"""
+# Those first that nobody stands on, so that few others have to go with them.
+_FIND_STALE = f"""{_ALL_STALE}
+ORDER BY id IN (SELECT on_id FROM stands), id LIMIT {_SESSIONS_AT_ONCE}
+"""
+_FIND_STILL_STALE = f"{_ALL_STALE} AND id IN ({{}})"
+_FIND_FAMILY = f"""
+WITH RECURSIVE {_STANDS}, family(id) AS (
+    SELECT id FROM sessions_v1 WHERE id IN ({{}})
+    UNION SELECT stands.id FROM stands JOIN family ON stands.on_id = family.id
+)
+SELECT sessions_v1.id FROM sessions_v1 JOIN family ON sessions_v1.id = family.id ORDER BY sessions_v1.id
+"""
+# Changes nothing, and has whoever sees the session, or wants to stand on it, wait until it is gone.
+_HOLD_SESSION = "UPDATE sessions_v1 SET seen_at = seen_at WHERE id = ?"
+_FORGET_SESSION = "DELETE FROM sessions_v1 WHERE id = ?"
 _FORGET_COUNTS = """
 DELETE FROM turn_counts_v1 WHERE (agent, hash) IN (SELECT agent, hash FROM turns_v1 WHERE session_id = ?)
 """
 _FORGET_TURNS = "DELETE FROM turns_v1 WHERE session_id = ?"
-_FORGET_FOLDED = """
-DELETE FROM folded_turns_v1 WHERE compaction_id IN (SELECT id FROM compactions_v1 WHERE session_id = ?)
+# Once the session's own turns are gone: a boundary that is still there is one that others go on from.
+_IS_IN_FORCE = "undone_at IS NULL AND outcome IN ('ok', 'tool_result_truncated')"
+_IS_LEFT = f"""
+NOT ({_IS_IN_FORCE} AND EXISTS (
+    SELECT 1 FROM turns_v1 AS turn
+    WHERE turn.agent = compactions_v1.agent AND turn.hash = compactions_v1.boundary
+))
 """
-_FORGET_FOLDS = "DELETE FROM compactions_v1 WHERE session_id = ?"
+_FORGET_FOLDED = f"""
+DELETE FROM folded_turns_v1
+WHERE compaction_id IN (SELECT id FROM compactions_v1 WHERE session_id = ? AND {_IS_LEFT})
+"""
+_FORGET_FOLDS = f"DELETE FROM compactions_v1 WHERE session_id = ? AND {_IS_LEFT}"
 _FORGET_LOCK = "DELETE FROM compaction_locks_v1 WHERE session_id = ?"
 # Nobody needs the messages of a fold that was undone: the conversation goes on with them. But for a later fold,
 # which has taken it in, and would be undone with them.
@@ -49,16 +83,16 @@ WHERE compaction_id IN (SELECT id FROM compactions_v1 WHERE undone_at < ?)
 AND compaction_id NOT IN (SELECT id FROM needed)
 """
 # Of sessions that were never kept, or are gone since.
-_FIND_STRAYS = f"""
-SELECT session_id FROM compactions_v1 WHERE session_id NOT IN (SELECT id FROM sessions_v1)
+_ALL_STRAYS = f"""{_IN_USE}
+SELECT session_id FROM compactions_v1
+WHERE {_IS_LEFT} AND session_id NOT IN (SELECT id FROM sessions_v1) AND session_id NOT IN (SELECT id FROM kept)
 AND session_id NOT IN (SELECT session_id FROM compaction_locks_v1 WHERE expires_at >= ?)
-GROUP BY session_id HAVING max(compacted_at) < ?
 UNION
 SELECT session_id FROM compaction_locks_v1
 WHERE expires_at < ? AND session_id NOT IN (SELECT id FROM sessions_v1)
 AND session_id NOT IN (SELECT session_id FROM compactions_v1)
-LIMIT {_SESSIONS_AT_ONCE}
 """
+_FIND_STRAYS = f"{_ALL_STRAYS} LIMIT {_SESSIONS_AT_ONCE}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +123,51 @@ async def forget(database: Database, *, keep_days: float, now: float) -> Forgott
             return forgotten
 
 
+def stale_values(before: float, now: float) -> tuple[float, ...]:
+    """Of the statements that find sessions."""
+    return (before, now, before, before)
+
+
+def stray_values(before: float, now: float) -> tuple[float, ...]:
+    """Of the statements that find what is of no session."""
+    return (before, now, before, before, before)
+
+
 def _forget_some(rows: Rows, before: float, now: float) -> tuple[bool, Forgotten]:
     """Whether there was anything to forget, and how much was."""
-    stale = [session_id for (session_id,) in rows.all(_FIND_STALE, (before, now, before))]
-    gone = [session_id for session_id in stale if rows.change(_FORGET_SESSION, (session_id, before))]
-    strays = [session_id for (session_id,) in rows.all(_FIND_STRAYS, (before, before, before))]
+    values = stale_values(before, now)
+    stale = [session_id for (session_id,) in rows.all(_FIND_STALE, values)]
+    gone = _held(rows, stale, values) if stale else []
+    strays = [session_id for (session_id,) in rows.all(_FIND_STRAYS, stray_values(before, now))]
     turns = folds = 0
-    for session_id in {*gone, *strays}:
+    for session_id in gone:
+        rows.change(_FORGET_SESSION, (session_id,))
         rows.change(_FORGET_COUNTS, (session_id,))
         turns += rows.change(_FORGET_TURNS, (session_id,))
+    for session_id in {*gone, *strays}:
         rows.change(_FORGET_FOLDED, (session_id,))
         folds += rows.change(_FORGET_FOLDS, (session_id,))
         rows.change(_FORGET_LOCK, (session_id,))
     return bool(gone or strays), Forgotten(sessions=len(gone), turns=turns, folds=folds)
+
+
+def _held(rows: Rows, stale: Sequence[str], values: Sequence[float]) -> list[str]:
+    """Those of `stale` sessions, and of all that stand on them, that nobody has seen meanwhile.
+
+    On a server others go on beside this transaction, and one of them may just have seen a session that stands
+    on a stale one. So the whole family is held first, and then looked at once more: from there on nobody can
+    see one of them, or come to stand on one, before it is gone.
+    """
+    family = [session_id for (session_id,) in rows.all(_FIND_FAMILY.format(_marks(stale)), stale)]
+    for session_id in family:
+        rows.change(_HOLD_SESSION, (session_id,))
+    held: list[str] = []
+    for first in range(0, len(family), _MOST_MARKS):
+        some = family[first : first + _MOST_MARKS]
+        found = rows.all(_FIND_STILL_STALE.format(_marks(some)), (*values, *some))
+        held += [session_id for (session_id,) in found]
+    return held
+
+
+def _marks(ids: Sequence[str]) -> str:
+    return ",".join("?" * len(ids))

@@ -4,18 +4,31 @@ from dataclasses import dataclass
 
 from foveate.store.database import Database, Rows
 from foveate.store.migrating import FIND_VERSION
-from foveate.store.retention import _FIND_STALE, _FIND_STRAYS, _FORGET_UNDONE, DAY_SECONDS
+from foveate.store.retention import (
+    _ALL_STALE,
+    _ALL_STRAYS,
+    _FORGET_UNDONE,
+    _IS_IN_FORCE,
+    DAY_SECONDS,
+    stale_values,
+    stray_values,
+)
 
-# The statements by which `forget` finds what goes, without the end to how much goes at once.
-_STALE = _FIND_STALE.rpartition("LIMIT")[0]
-_STRAYS = _FIND_STRAYS.rpartition("LIMIT")[0]
-_COUNT_STALE = f"SELECT count(*) FROM ({_STALE}) AS stale"
-_GONE = f"SELECT id FROM ({_STALE}) AS stale UNION SELECT session_id FROM ({_STRAYS}) AS strays"
-_COUNT_OWN = f"SELECT count(*) FROM {{}} WHERE session_id IN ({_GONE})"
+# By the statements with which `forget` finds what goes.
+_COUNT_STALE = f"SELECT count(*) FROM ({_ALL_STALE}) AS stale"
+_GONE = f"SELECT id FROM ({_ALL_STALE}) AS stale UNION SELECT session_id FROM ({_ALL_STRAYS}) AS strays"
+_COUNT_TURNS = f"SELECT count(*) FROM turns_v1 WHERE session_id IN ({_GONE})"
+# As in `forget`, a fold stays where the turn at its boundary does.
+_FOLDS = f"""
+FROM compactions_v1 LEFT JOIN turns_v1 AS turn
+ON {_IS_IN_FORCE} AND turn.agent = compactions_v1.agent AND turn.hash = compactions_v1.boundary
+WHERE compactions_v1.session_id IN ({_GONE}) AND (turn.hash IS NULL OR turn.session_id IN ({_GONE}))
+"""
+_COUNT_FOLDS = f"SELECT count(*) {_FOLDS}"
 _FOLDED = "SELECT compaction_id, position FROM folded_turns_v1"
 _COUNT_FOLDED = f"""
 SELECT count(*) FROM (
-    {_FOLDED} WHERE compaction_id IN (SELECT id FROM compactions_v1 WHERE session_id IN ({_GONE}))
+    {_FOLDED} WHERE compaction_id IN (SELECT compactions_v1.id {_FOLDS})
     UNION SELECT * FROM ({_FORGET_UNDONE.replace("DELETE FROM folded_turns_v1", _FOLDED)}) AS undone
 ) AS gone
 """
@@ -67,14 +80,15 @@ async def sizes_of(database: Database) -> Sizes:
 async def would_forget(database: Database, *, keep_days: float, now: float) -> Forgettable:
     """What `forget` would forget."""
     before = now - keep_days * DAY_SECONDS
-    stale, strays, undone = (before, now, before), (before, before, before), (before, before)
+    stale, undone = stale_values(before, now), (before, before)
+    gone = stale + stray_values(before, now)
 
     def count(rows: Rows) -> Forgettable:
         return Forgettable(
             sessions=_number(rows, _COUNT_STALE, stale),
-            turns=_number(rows, _COUNT_OWN.format("turns_v1"), stale + strays),
-            folds=_number(rows, _COUNT_OWN.format("compactions_v1"), stale + strays),
-            folded=_number(rows, _COUNT_FOLDED, stale + strays + undone),
+            turns=_number(rows, _COUNT_TURNS, gone),
+            folds=_number(rows, _COUNT_FOLDS, gone + gone),
+            folded=_number(rows, _COUNT_FOLDED, gone + gone + undone),
         )
 
     return await database.read(count)

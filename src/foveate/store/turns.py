@@ -13,9 +13,11 @@ _ADD_SESSION = """
 INSERT INTO sessions_v1 (id, agent, tip, messages, created_at, seen_at, parent_id, forked_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
 """
-_MOVE_SESSION = (
-    "UPDATE sessions_v1 SET tip = ?, messages = ?, seen_at = ? WHERE id = ? AND agent = ? AND tip = ?"
-)
+_MOVE_SESSION = """
+UPDATE sessions_v1 SET tip = ?, messages = ?, seen_at = ?, parent_id = ?, forked_at = ?
+WHERE id = ? AND agent = ? AND tip = ?
+"""
+_HAS_PARENT = " AND coalesce(parent_id, '') = ?"
 # A parent is seen in its child: it must not be forgotten while the child is kept.
 _SEE_PARENT = """
 UPDATE sessions_v1 SET seen_at = CASE WHEN seen_at < ? THEN ? ELSE seen_at END WHERE id = ? AND agent = ?
@@ -72,8 +74,6 @@ class KeptTurns:
         new = sorted((session.agent, turn.hash, turn.position, turn.session_id) for turn in turns)
 
         def write(rows: Rows) -> None:
-            if after is None and session.parent_id is not None:
-                _see_parent(rows, session, session.parent_id)
             if not (_add(rows, session) if after is None else _move(rows, session, after)):
                 raise _Overtaken
             if new and rows.change_many(_ADD_TURN, new) != len(new):
@@ -112,12 +112,9 @@ def _session(*row: object) -> Session:
     return Session(**dict(zip(names, row, strict=True)))  # type: ignore[arg-type]
 
 
-def _see_parent(rows: Rows, child: Session, parent_id: str) -> None:
-    if not rows.change(_SEE_PARENT, (child.seen_at, child.seen_at, parent_id, child.agent)):
-        raise _Overtaken
-
-
 def _add(rows: Rows, session: Session) -> int:
+    if session.parent_id is not None:
+        _stand(rows, session, session.parent_id)
     return rows.change(
         _ADD_SESSION,
         (
@@ -134,6 +131,25 @@ def _add(rows: Rows, session: Session) -> int:
 
 
 def _move(rows: Rows, session: Session, after: bytes) -> int:
-    return rows.change(
-        _MOVE_SESSION, (session.tip, session.messages, session.seen_at, session.id, session.agent, after)
+    values = (
+        session.tip,
+        session.messages,
+        session.seen_at,
+        session.parent_id,
+        session.forked_at,
+        session.id,
+        session.agent,
+        after,
     )
+    # One statement for the usual turn, which is of a session that stands where it stood.
+    moved = rows.change(_MOVE_SESSION + _HAS_PARENT, (*values, session.parent_id or ""))
+    if not moved and session.parent_id is not None:
+        _stand(rows, session, session.parent_id)
+        moved = rows.change(_MOVE_SESSION, values)
+    return moved
+
+
+def _stand(rows: Rows, session: Session, parent_id: str) -> None:
+    """Have a session stand on another one, which has to be there."""
+    if not rows.change(_SEE_PARENT, (session.seen_at, session.seen_at, parent_id, session.agent)):
+        raise _Overtaken

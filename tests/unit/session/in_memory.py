@@ -40,6 +40,9 @@ class InMemory:
         there = self.sessions.get(session.id)
         if (there.tip if there else None) != after:
             return False
+        new_parent = session.parent_id if not there or there.parent_id != session.parent_id else None
+        if new_parent is not None and new_parent not in self.sessions:
+            return False
         if any((session.agent, turn.hash) in self.turns for turn in turns):
             return False
         self.sessions[session.id] = session

@@ -123,6 +123,31 @@ async def test_a_name_wins_over_the_chain() -> None:
     assert not named.is_fork
 
 
+async def test_a_named_session_is_a_child_of_whose_words_it_goes_on_from() -> None:
+    store = InMemory()
+    alone = await found(store, "m", name="s")
+    other, third = await found(store, *"ab", name="t"), await found(store, *"xy")
+    moved = await found(store, *"abc", name="s")
+    again = await found(store, *"abcd", name="s")
+    same = await found(store, *"xy", name="s")
+
+    assert (alone.session.parent_id, alone.session.forked_at) == (None, None)
+    assert (moved.session.parent_id, moved.session.forked_at) == (other.session.id, words(*"ab").hashes[-1])
+    assert (again.session.parent_id, again.session.forked_at) == (other.session.id, words(*"ab").hashes[-1])
+    assert (same.session.parent_id, same.session.forked_at) == (third.session.id, words(*"xy").hashes[-1])
+    assert (await found(store, *"abq", name="new")).session.parent_id == other.session.id
+
+
+async def test_a_named_session_that_says_what_a_forgotten_one_said_is_nobodys_child() -> None:
+    store = InMemory()
+    gone = await found(store, *"ab")
+    del store.sessions[gone.session.id]
+    named = await found(store, *"abc", name="s")
+
+    assert store.sessions[named.session.id] == named.session
+    assert named.session.parent_id is None
+
+
 async def test_two_processes_with_stores_of_their_own_give_a_new_session_the_same_id() -> None:
     for said in (("a",), tuple("abc")):
         one, other = [await found(InMemory(), *said, now=now) for now in (1, 2)]
