@@ -10,6 +10,7 @@
     │   ├── CannotListen       an address that no server can be had at: in use, not allowed, not of this machine
     │   └── BadSetting         a file of settings with something in it that cannot be; names file, line and key
     ├── BudgetExceeded         what may not be cut does not fit; carries every section's size
+    ├── DoesNotFit             a request that is larger than the window, and may not be made smaller
     ├── CallRefused            a call that a cap keeps from being made; nothing is reserved for it
     │   ├── CapExceeded        it may cost more than there is left; carries all the dollars
     │   └── CapUncheckable     its price is not known, or what was spent so far
@@ -156,6 +157,18 @@ class BudgetExceeded(FoveateError):
         self.limit_tokens = limit_tokens
         self.tokens = tokens
         self.sections = sections
+
+
+class DoesNotFit(FoveateError):
+    """A request that has more `tokens`, at the least, than its model's window takes beside the answer."""
+
+    code = "does_not_fit"
+
+    def __init__(self, reason: str, *, tokens: int, limit_tokens: int, window_tokens: int) -> None:
+        super().__init__(reason)
+        self.tokens = tokens
+        self.limit_tokens = limit_tokens
+        self.window_tokens = window_tokens
 
 
 class CallRefused(FoveateError):

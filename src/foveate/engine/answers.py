@@ -1,0 +1,52 @@
+"""An answer on its way back: it passes as it comes, and what it says of itself is read beside."""
+
+from foveate import wire
+from foveate.values import Format, Usage
+
+# An answer that does not stream is looked at whole, and there is no need to keep more of it than any can have.
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+class AnswerReader:
+    """Looks at the pieces of one answer. `hides_usage`: the client gets it without the extra chunk of usage."""
+
+    def __init__(self, spoken: Format, *, streams: bool, hides_usage: bool) -> None:
+        self._spoken = spoken
+        self._stream = wire.StreamReader(spoken) if streams else None
+        self._filter = wire.UsageChunkFilter() if streams and hides_usage else None
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._usage: Usage | None = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether the client may get other bytes than the provider sent."""
+        return self._filter is not None
+
+    def passed(self, piece: bytes) -> bytes:
+        """What the client gets of a piece."""
+        if self._stream is not None:
+            self._stream.feed(piece)
+        elif self._size <= _MOST_BYTES:
+            self._pieces.append(piece)
+            self._size += len(piece)
+        return self._filter.feed(piece) if self._filter is not None else piece
+
+    def ended(self) -> bytes:
+        """What the client gets at the end."""
+        if self._stream is not None:
+            self._stream.end()
+            self._usage = self._stream.usage
+        elif self._size <= _MOST_BYTES:
+            self._usage = wire.reply_usage(self._spoken, b"".join(self._pieces))
+        return self._filter.end() if self._filter is not None else b""
+
+    @property
+    def usage(self) -> Usage | None:
+        """The bill, as far as it came."""
+        return self._usage if self._usage is not None else self._stream.usage if self._stream else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the answer came to its end by its own account."""
+        return self._stream.is_complete if self._stream is not None else self._usage is not None

@@ -1,0 +1,61 @@
+"""The engine as it is built: which steps there are, and their order."""
+
+from collections.abc import Callable
+
+from foveate.engine.calls import Incoming, Problem
+from foveate.engine.engine import Engine, Watch
+from foveate.engine.options import AgentOptions
+from foveate.engine.remembered import Remembered
+from foveate.engine.settling import RememberCache, RememberRefusal
+from foveate.engine.steps import (
+    AskForUsage,
+    Count,
+    FindSession,
+    FoldNow,
+    MakeRoom,
+    MarkCache,
+    OrderTools,
+    RefusalsHeld,
+    ReplaceHistory,
+)
+from foveate.fold.journal import Journal
+from foveate.session.turns import Turns
+
+
+class Unwatched:
+    """Tells nobody."""
+
+    def failed(self, incoming: Incoming, problem: Problem) -> None:
+        """Nothing."""
+
+    def took(self, step: str, seconds: float) -> None:
+        """Nothing."""
+
+
+def build_engine(
+    turns: Turns,
+    journal: Journal,
+    *,
+    options: Callable[[str], AgentOptions],
+    clock: Callable[[], float],
+    fold_now: FoldNow,
+    watch: Watch | None = None,
+) -> Engine:
+    """An engine that keeps sessions in `turns` and folds in `journal`."""
+    remembered, refusals = Remembered(), RefusalsHeld()
+    history, count = ReplaceHistory(journal), Count(turns)
+    return Engine(
+        steps=(
+            FindSession(turns, remembered),
+            history,
+            count,
+            MakeRoom(history, count, fold_now),
+            OrderTools(remembered),
+            MarkCache(remembered, refusals),
+            AskForUsage(),
+        ),
+        settle=(RememberCache(remembered), RememberRefusal(refusals)),
+        options=options,
+        clock=clock,
+        watch=watch or Unwatched(),
+    )

@@ -1,0 +1,57 @@
+"""A call on its way: what came, what goes out, and what was done to it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from foveate.values import Edit, Format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """A request that is to be sent on.
+
+    `session` is what a header calls its session, `kind` what it is sent for (`x-foveate-kind`). `provider` is
+    who runs the `upstream` that it goes to, and `model` the name that its model has there, if that is another.
+    `betas` is the header `anthropic-beta`, as it came.
+    """
+
+    id: str
+    agent: str
+    spoken: Format
+    provider: str
+    upstream: str
+    body: bytes = field(repr=False)
+    session: str | None = None
+    kind: str = ""
+    model: str | None = None
+    betas: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An edit that was made, and the step that made it."""
+
+    step: str
+    edit: Edit
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A step that failed, and why; the request went out without it."""
+
+    step: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """What is sent: a body, and headers that are set (an empty one is left out).
+
+    `without_marks` is the body to be sent where the provider refuses our marks, None where there are none.
+    """
+
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    without_marks: bytes | None = field(default=None, repr=False)
+    done: tuple[Done, ...] = ()
+    problems: tuple[Problem, ...] = ()

@@ -1,0 +1,106 @@
+"""The engine: one way through for every request, the same steps in the same order, and each may fail alone."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from foveate import wire
+from foveate.engine.calls import Incoming, Outgoing, Problem
+from foveate.engine.exchange import Exchange, Settle
+from foveate.engine.options import AgentOptions
+from foveate.engine.steps import Step
+from foveate.engine.work import Work
+from foveate.errors import CallRefused, DoesNotFit, FoveateError, MalformedRequest
+from foveate.values import SetParameter
+
+_LOG = logging.getLogger(__name__)
+# These are answers to the client, and no failures of a step.
+_REFUSALS = (CallRefused, DoesNotFit)
+
+
+class Watch(Protocol):
+    """Is told what becomes of requests, for metrics."""
+
+    def failed(self, incoming: Incoming, problem: Problem) -> None:
+        """A step failed, and the request goes out without it."""
+
+    def took(self, step: str, seconds: float) -> None:
+        """How long a step has taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Prepares requests by its `steps`, in their order. `options` are those that hold for an agent now.
+
+    `settle` is done, in order, with every exchange that has come to its end.
+    """
+
+    steps: Sequence[Step]
+    settle: Sequence[Settle]
+    options: Callable[[str], AgentOptions]
+    clock: Callable[[], float]
+    watch: Watch
+
+    async def prepare(self, incoming: Incoming) -> Exchange:
+        """What is sent in the place of a request; one that cannot be understood is sent as it came.
+
+        Raises:
+            DoesNotFit: it is larger than the window, and may not be made smaller.
+            CallRefused: a cap keeps it from being made.
+        """
+        try:
+            work = self._begun(incoming)
+        except FoveateError as error:
+            problem = self._failed(incoming, "read", error)
+            return self._exchange(incoming, None, Outgoing(body=incoming.body, problems=(problem,)))
+        for step in self.steps:
+            started = self.clock()
+            try:
+                await step.take(work)
+            except _REFUSALS:
+                raise
+            except Exception as error:  # noqa: BLE001 - a step's border: whatever fails in it, the request goes out
+                work.problems.append(self._failed(incoming, step.name, error))
+            self.watch.took(step.name, self.clock() - started)
+        return self._exchange(incoming, work, self._written(work))
+
+    def _begun(self, incoming: Incoming) -> Work:
+        request = wire.read(incoming.body, incoming.spoken)
+        now = self.clock()
+        work = Work(
+            incoming=incoming, options=self.options(incoming.agent), now=now, came=request, request=request
+        )
+        if incoming.model is not None:
+            named = SetParameter(path=("model",), value=incoming.model, reason="its name at the upstream")
+            work.edit("route", (named,))
+            work.came = work.request
+        return work
+
+    def _written(self, work: Work) -> Outgoing:
+        try:
+            body = work.written()
+            unmarked = work.written(with_marks=False) if work.marks else None
+        except FoveateError as error:
+            work.problems.append(self._failed(work.incoming, "write", error))
+            work.marks, work.parameters = (), ()
+            body, unmarked = work.request.body, None
+        return Outgoing(
+            body=body,
+            headers=work.headers,
+            without_marks=unmarked,
+            done=work.all_done(),
+            problems=tuple(work.problems),
+        )
+
+    def _exchange(self, incoming: Incoming, work: Work | None, outgoing: Outgoing) -> Exchange:
+        return Exchange(incoming, work, outgoing, settle=self.settle, clock=self.clock)
+
+    def _failed(self, incoming: Incoming, step: str, error: Exception) -> Problem:
+        """A failure, counted and told; of one that is nobody's fault but ours, with where it happened."""
+        problem = Problem(step, f"{type(error).__name__}: {error}")
+        expected = isinstance(error, FoveateError)
+        if not isinstance(error, MalformedRequest):
+            _LOG.warning("%s: step %s failed: %s", incoming.id, step, problem.reason, exc_info=not expected)
+        self.watch.failed(incoming, problem)
+        return problem

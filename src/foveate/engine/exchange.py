@@ -1,0 +1,95 @@
+"""One call: what is sent, the answer as it passes, and what is made of both at the end."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from foveate.cache.refusals import Refusal, refusal
+from foveate.engine.answers import AnswerReader
+from foveate.engine.calls import Incoming, Outgoing
+from foveate.engine.work import Work
+from foveate.values import SetParameter, Usage
+
+_LOG = logging.getLogger(__name__)
+
+
+class Exchange:
+    """A call from the moment it is sent. Whoever relays it says what comes, and at last that it is over."""
+
+    def __init__(
+        self,
+        incoming: Incoming,
+        work: Work | None,
+        outgoing: Outgoing,
+        *,
+        settle: "Sequence[Settle]",
+        clock: Callable[[], float],
+    ) -> None:
+        """`work` is None for a request that could not be understood."""
+        self.incoming = incoming
+        self.work = work
+        self.outgoing = outgoing
+        self.sent_at = self.begun_at = clock()
+        self.status = 0
+        self.refused: Refusal | None = None
+        self.is_broken = False
+        self._settle = settle
+        self._clock = clock
+        self._answer: AnswerReader | None = None
+
+    def without_marks(self, status: int, body: bytes) -> bytes | None:
+        """The body to be sent once more, where an answer refuses our marks; None where it is not about them."""
+        if self.outgoing.without_marks is None or self.refused is not None:
+            return None
+        self.refused = refusal(status, body)
+        return self.outgoing.without_marks if self.refused is not None else None
+
+    def begun(self, status: int, *, streams: bool) -> None:
+        """The head of the answer that the client gets has come."""
+        self.begun_at = self._clock()
+        self.status = status
+        self._answer = AnswerReader(self.incoming.spoken, streams=streams, hides_usage=self._asks_for_usage())
+
+    def _asks_for_usage(self) -> bool:
+        parameters = self.work.parameters if self.work is not None else ()
+        return any(isinstance(edit, SetParameter) and edit.path[0] == "stream_options" for edit in parameters)
+
+    @property
+    def changes_answer(self) -> bool:
+        """Whether the client may get other bytes than the provider sent."""
+        return self._answer is not None and self._answer.changes
+
+    def passed(self, piece: bytes) -> bytes:
+        """What the client gets of a piece of the answer."""
+        return self._answer.passed(piece) if self._answer is not None else piece
+
+    def rest(self) -> bytes:
+        """What the client gets after the last piece."""
+        return self._answer.ended() if self._answer is not None else b""
+
+    @property
+    def usage(self) -> Usage | None:
+        """The bill, as far as it came."""
+        return self._answer.usage if self._answer is not None else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the answer came to its end."""
+        return not self.is_broken and self._answer is not None and self._answer.is_whole
+
+    async def over(self, *, is_broken: bool = False) -> None:
+        """Nothing more comes; `is_broken`: the answer was not there, broke off, or nobody wanted its rest."""
+        self.is_broken = is_broken
+        for settle in self._settle:
+            try:
+                await asyncio.shield(asyncio.ensure_future(settle(self)))
+            except Exception:  # noqa: BLE001 - a border as that of steps: the client has its answer
+                _LOG.exception("%s: %s failed", self.incoming.id, settle)
+
+
+class Settle(Protocol):
+    """Something that is done with every exchange at its end."""
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Do it."""

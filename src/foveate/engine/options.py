@@ -1,0 +1,32 @@
+"""What an agent's requests are subject to: which mechanisms are on, and their numbers."""
+
+from dataclasses import dataclass, field
+
+from foveate.cache.layout import LayoutOptions
+from foveate.fold.clearing import TOOL_RESULT_MAX_PCT
+from foveate.fold.cuts import FoldOptions
+from foveate.fold.overflow import OnOverflow, OverflowOptions
+
+LONG_TTL_PROVIDERS = frozenset(("anthropic", "vertex"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """The switches of one agent, and the numbers that all agents share.
+
+    `window_tokens` takes the place of what is known of the model's own window.
+    """
+
+    prompt_cache: bool = True
+    compaction: bool = False
+    layout: LayoutOptions = field(default_factory=LayoutOptions)
+    long_ttl_providers: frozenset[str] = LONG_TTL_PROVIDERS
+    fold: FoldOptions = field(default_factory=FoldOptions)
+    tool_result_max_pct: float = TOOL_RESULT_MAX_PCT
+    on_overflow: OnOverflow | None = None
+    window_tokens: int | None = None
+
+    @property
+    def overflow(self) -> OverflowOptions:
+        """What is done with a request that does not fit."""
+        return OverflowOptions(compaction=self.compaction, on_overflow=self.on_overflow)

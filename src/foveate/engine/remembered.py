@@ -1,0 +1,55 @@
+"""What a process remembers of sessions, beside what is kept: it may forget all of it and only be colder."""
+
+from dataclasses import dataclass, field, replace
+
+from foveate.cache.rhythm import SILENT, Rhythm
+from foveate.cache.simulate import Cache
+from foveate.cache.tool_order import ToolOrders
+from foveate.tokens.memo import Memo, digest
+
+_KEPT_SESSIONS = 4 * 1024
+_KEPT_AGENTS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionState:
+    """What one session has left at its provider, its rhythm, and the orders that its tools had."""
+
+    cache: Cache = field(default_factory=Cache)
+    rhythm: Rhythm = SILENT
+    tools: ToolOrders = field(default_factory=ToolOrders)
+    asked_at: float | None = None
+
+    def heard(self, now: float) -> "SessionState":
+        """With a request that comes now."""
+        if self.asked_at is None:
+            return replace(self, asked_at=now)
+        return replace(self, asked_at=now, rhythm=self.rhythm.heard(max(0.0, now - self.asked_at)))
+
+
+class Remembered:
+    """The states of sessions and the rhythms of agents, the ones used last."""
+
+    def __init__(self) -> None:
+        self._sessions: Memo[SessionState] = Memo(_KEPT_SESSIONS)
+        self._agents: Memo[Rhythm] = Memo(_KEPT_AGENTS)
+
+    def session(self, agent: str, session_id: str) -> SessionState:
+        """What is known of a session; nothing of one that is new here."""
+        return self._sessions.get(_key(agent, session_id)) or SessionState()
+
+    def put(self, agent: str, session_id: str, state: SessionState) -> None:
+        """Remember what a session is like now."""
+        self._sessions.put(_key(agent, session_id), state)
+
+    def agent(self, agent: str) -> Rhythm:
+        """The gaps between the requests of all of an agent's sessions."""
+        return self._agents.get(_key(agent)) or SILENT
+
+    def heard(self, agent: str, gap_seconds: float) -> None:
+        """Another gap of one of an agent's sessions."""
+        self._agents.put(_key(agent), self.agent(agent).heard(gap_seconds))
+
+
+def _key(*names: str) -> bytes:
+    return digest(*(name.encode("utf-8", "replace") for name in names))

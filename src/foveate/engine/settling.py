@@ -1,0 +1,47 @@
+"""What is done with an exchange at its end: what the provider keeps now, and what it has refused."""
+
+from dataclasses import dataclass, replace
+
+from foveate.cache.layout import marked
+from foveate.cache.rules import Caching
+from foveate.engine.exchange import Exchange
+from foveate.engine.remembered import Remembered
+from foveate.engine.steps import RefusalsHeld
+
+
+@dataclass(frozen=True, slots=True)
+class RememberCache:
+    """What a request has left in the provider's cache."""
+
+    remembered: Remembered
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Remember it, where the provider has taken the request."""
+        work = exchange.work
+        if work is None or work.prompt is None or not 200 <= exchange.status < 300:
+            return
+        if work.rules.caching is Caching.NONE:
+            return
+        marks = work.marks if exchange.refused is None else ()
+        prompt = marked(work.prompt, marks) if marks else work.prompt
+        # Others of the session may have come meanwhile.
+        agent, session_id = work.incoming.agent, work.session_id
+        state = self.remembered.session(agent, session_id)
+        served = state.cache.serve(prompt, work.rules, at=exchange.sent_at, answers_at=exchange.begun_at)
+        self.remembered.put(agent, session_id, replace(state, cache=served.cache))
+
+
+@dataclass(frozen=True, slots=True)
+class RememberRefusal:
+    """Who refuses our marks: known once the same request was taken without them."""
+
+    refusals: RefusalsHeld
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Remember it."""
+        work = exchange.work
+        if work is None or exchange.refused is None or not 200 <= exchange.status < 300:
+            return
+        self.refusals.held = self.refusals.held.remembering(
+            exchange.refused, work.incoming.upstream, work.model, session=work.session_id, at=exchange.begun_at
+        )

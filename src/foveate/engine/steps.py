@@ -1,0 +1,311 @@
+"""The steps of a request, each a small class: it looks at the work so far, and adds what it decides.
+
+A step that fails is left out, and the next one goes on with what is there. So each takes for granted only what
+it checks itself.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from foveate import wire
+from foveate.cache.keys import headers as key_headers
+from foveate.cache.keys import keyed
+from foveate.cache.layout import layout
+from foveate.cache.refusals import Refusals
+from foveate.cache.requests import block_tokens_for, cached_prompt
+from foveate.cache.rhythm import chances, forecast
+from foveate.cache.rules import Caching
+from foveate.cache.tool_order import ListedTool
+from foveate.engine.remembered import Remembered
+from foveate.engine.work import Work
+from foveate.errors import DoesNotFit
+from foveate.fold.clearing import result_limit_tokens
+from foveate.fold.cuts import Subject
+from foveate.fold.folding import Folded
+from foveate.fold.journal import Journal, Outcome
+from foveate.fold.overflow import Step as Room
+from foveate.fold.overflow import lower_end, plan_for
+from foveate.fold.replacing import fold_of, folded_edits
+from foveate.fold.truncating import truncate
+from foveate.session.chain import chain_of
+from foveate.session.counting import TurnCounts
+from foveate.session.sessions import Tips, find
+from foveate.session.turns import Turns
+from foveate.values import Area, Edit, Format, SetParameter
+from foveate.wire.body import fields, value
+
+FoldNow = Callable[[Work, Subject], Awaitable[Folded | None]]
+
+
+class Step(Protocol):
+    """One thing that is done with every request."""
+
+    name: str
+
+    async def take(self, work: Work) -> None:
+        """Do it, as far as it applies."""
+
+
+class FindSession:
+    """Which session a request belongs to."""
+
+    name = "session"
+
+    def __init__(self, turns: Turns, remembered: Remembered) -> None:
+        self._turns = turns
+        self._remembered = remembered
+        self._tips = Tips()
+
+    async def take(self, work: Work) -> None:
+        """Find it, and what is remembered of it."""
+        chain = chain_of(work.came)
+        agent = work.incoming.agent
+        work.chain = chain
+        work.found = await find(
+            agent, chain, self._turns, now=work.now, header_id=work.incoming.session, tips=self._tips
+        )
+        before = self._remembered.session(agent, work.session_id)
+        work.state = before.heard(work.now)
+        if before.asked_at is not None:
+            self._remembered.heard(agent, max(0.0, work.now - before.asked_at))
+        self._remembered.put(agent, work.session_id, work.state)
+
+
+class ReplaceHistory:
+    """The head that was folded gives way to its summary, and tool results that are too long are cut."""
+
+    name = "fold"
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def take(self, work: Work) -> None:
+        """Make both edits of the history as the client sent it."""
+        if not work.options.compaction or work.chain is None or work.found is None:
+            return
+        work.folds = await self._journal.folds(work.incoming.agent, work.chain.hashes)
+        await self.replace(work)
+
+    async def replace(self, work: Work) -> None:
+        """The same with the folds that the work knows of."""
+        assert work.chain is not None
+        folded = folded_edits(work.came, work.chain, work.folds)
+        work.fold = fold_of(work.chain, work.folds) if folded else None
+        start = work.chain.head + work.fold.messages if work.fold is not None else 0
+        cut: tuple[Edit, ...] = ()
+        if work.window_tokens is not None:
+            made = await truncate(
+                work.came,
+                work.chain,
+                work.folds,
+                work.counter,
+                self._journal,
+                agent=work.incoming.agent,
+                session_id=work.session_id,
+                limit_tokens=result_limit_tokens(work.window_tokens, work.options.tool_result_max_pct),
+                now=work.now,
+                start=start,
+            )
+            cut = made.edits
+        work.done = [done for done in work.done if done.step != self.name]
+        work.edit(self.name, (*folded, *cut), of=work.came)
+
+
+class Count:
+    """How many tokens would be sent."""
+
+    name = "count"
+
+    def __init__(self, turns: Turns) -> None:
+        self._counts = TurnCounts(turns)
+
+    async def take(self, work: Work) -> None:
+        """Count what would be sent by now."""
+        if work.request is work.came and work.chain is not None and work.found is not None:
+            counted = await self._counts.count(
+                work.incoming.agent, work.request, work.chain, work.counter, known=work.found.known
+            )
+            work.count = counted.total
+        else:
+            work.count = work.counter.request(work.request).total
+
+
+class MakeRoom:
+    """A request that does not fit is folded, cleared, shortened, refused or passed, as its agent wishes."""
+
+    name = "room"
+
+    def __init__(self, history: ReplaceHistory, count: Count, fold_now: FoldNow) -> None:
+        self._history = history
+        self._count = count
+        self._fold_now = fold_now
+
+    async def take(self, work: Work) -> None:
+        """Make it fit.
+
+        Raises:
+            DoesNotFit: it does not, and no more may be done.
+        """
+        if work.count is None or work.window_tokens is None:
+            return
+        limit = work.window_tokens - work.output_reserve
+        if work.count.tokens <= limit:
+            return
+        if work.options.compaction and await self._folded(work) and work.count.tokens <= limit:
+            return
+        messages = [wire.message(work.request.format, raw) for raw in work.request.messages]
+        tokens = [work.counter.message(message).tokens for message in messages]
+        plan = plan_for(
+            work.request,
+            messages,
+            tokens,
+            work.count,
+            limit_tokens=limit,
+            options=work.options.overflow,
+            can_fold=False,
+        )
+        if plan.ends_with is Room.REFUSE:
+            raise DoesNotFit(
+                tokens=lower_end(work.count),
+                limit_tokens=limit,
+                window_tokens=work.window_tokens,
+                reason=plan.reason,
+            )
+        if plan.edits:
+            work.edit(self.name, plan.edits)
+            await self._count.take(work)
+
+    async def _folded(self, work: Work) -> bool:
+        """Whether a fold was made, or found, that reaches farther than what the request was made with."""
+        if work.chain is None or work.found is None or work.count is None or work.window_tokens is None:
+            return False
+        folded = await self._fold_now(work, subject_of(work, must_fit=True))
+        if folded is None or folded.fold is None or folded.fold.outcome is not Outcome.OK:
+            return False
+        work.folds = [folded.fold, *work.folds]
+        await self._history.replace(work)
+        await self._count.take(work)
+        return True
+
+
+def subject_of(work: Work, *, must_fit: bool) -> Subject:
+    """What a fold of this request has to know."""
+    assert work.chain is not None
+    assert work.count is not None
+    assert work.window_tokens is not None
+    return Subject(
+        agent=work.incoming.agent,
+        session_id=work.session_id,
+        request=work.came,
+        chain=work.chain,
+        sent=work.request,
+        sent_tokens=work.count.tokens,
+        window_tokens=work.window_tokens,
+        output_reserve=work.output_reserve,
+        earlier=work.fold,
+        must_fit=must_fit,
+    )
+
+
+class OrderTools:
+    """The same tools are sent in the same order."""
+
+    name = "tools"
+
+    def __init__(self, remembered: Remembered) -> None:
+        self._remembered = remembered
+
+    async def take(self, work: Work) -> None:
+        """Have them in the order that the session had first."""
+        if not work.options.prompt_cache or len(work.request.tools) < 2 or work.found is None:
+            return
+        edit, orders = work.state.tools.settled(_listed(work))
+        work.state = replace(work.state, tools=orders)
+        self._remembered.put(work.incoming.agent, work.session_id, work.state)
+        if edit is not None:
+            work.edit(self.name, (edit,))
+
+
+def _listed(work: Work) -> Sequence[ListedTool]:
+    blocks = {block.place.index: block for block in wire.blocks(work.request) if block.place.area is Area.TOOLS}
+    return [
+        ListedTool(
+            name=wire.tool(work.request.format, raw).name,
+            said=blocks[place].said if place in blocks else raw,
+            mark=blocks[place].mark if place in blocks else None,
+        )
+        for place, raw in enumerate(work.request.tools)
+    ]
+
+
+class MarkCache:
+    """Marks for the provider's cache where they pay, or the key by which it finds a warm machine."""
+
+    name = "cache"
+
+    def __init__(self, remembered: Remembered, refusals: "RefusalsHeld") -> None:
+        self._remembered = remembered
+        self._refusals = refusals
+
+    async def take(self, work: Work) -> None:
+        """Decide both; nothing is written yet."""
+        rules = work.rules
+        if not work.options.prompt_cache:
+            return
+        key = keyed(work.request, rules, work.session_id)
+        if key is not None:
+            work.parameters += (key,)
+        work.headers |= key_headers(rules, work.session_id)
+        if rules.caching not in (Caching.MARKS, Caching.BOTH):
+            return
+        prompt = cached_prompt(work.request, rules, block_tokens_for(work.model))
+        work.prompt = prompt
+        where = work.incoming.upstream
+        held = self._refusals.held
+        if not held.takes_marks(where, work.model, session=work.session_id, at=work.now):
+            return
+        takes_ttl = held.takes_ttl(where, work.model, at=work.now)
+        takes_long = takes_ttl and work.incoming.provider in work.options.long_ttl_providers
+        expected = forecast(work.state.rhythm, self._remembered.agent(work.incoming.agent))
+        options = work.options.layout
+        marks = layout(
+            prompt,
+            rules,
+            work.state.cache,
+            chances(expected, rules),
+            now=work.now,
+            options=replace(options, long_ttl=options.long_ttl and takes_long),
+        )
+        work.marks = marks if takes_ttl else tuple(replace(mark, ttl=None) for mark in marks)
+
+
+class RefusalsHeld:
+    """The refusals that a process knows of, replaced whole as they change."""
+
+    def __init__(self) -> None:
+        self.held = Refusals()
+
+
+class AskForUsage:
+    """A streamed chat tells its bill only where it is asked to."""
+
+    name = "usage"
+
+    async def take(self, work: Work) -> None:
+        """Ask, where the client has not."""
+        if work.request.format is not Format.CHAT:
+            return
+        found = fields(work.request.body)
+        if value(found.get("stream")) is not True:
+            return
+        asked = value(found.get("stream_options"))
+        if isinstance(asked, dict) and asked.get("include_usage") is True:
+            return
+        work.parameters += (
+            SetParameter(
+                path=("stream_options", "include_usage"),
+                value=True,
+                reason="a streamed chat is billed in silence unless it is asked; the extra chunk is taken out",
+            ),
+        )

@@ -1,0 +1,225 @@
+"""The gateway as an ASGI app: a request in, through the engine, to its provider, and the answer back."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+
+from foveate.engine.calls import Incoming
+from foveate.engine.engine import Engine
+from foveate.engine.exchange import Exchange
+from foveate.errors import FoveateError, MalformedRequest
+from foveate.gateway.asks import (
+    AGENT,
+    KIND,
+    SESSION,
+    USUAL_AGENT,
+    Ask,
+    Receive,
+    Scope,
+    Send,
+    TooLarge,
+    ask_of,
+    body_of,
+)
+from foveate.gateway.client import Client
+from foveate.gateway.doors import Asks, Family
+from foveate.gateway.headers import sent_on
+from foveate.gateway.keys import Keys, NoKeys
+from foveate.gateway.refusing import may_retry, refusal_for
+from foveate.gateway.routing import KNOWN_UPSTREAMS, Routed, Routing, Upstream
+from foveate.upstream.pool import Answer, Pool, target
+from foveate.values import Format
+from foveate.wire.body import fields, value
+from foveate.wire.refusals import failed, too_large
+
+_LOG = logging.getLogger(__name__)
+
+LIMIT_BYTES = 64 * 1024 * 1024
+# An error that says something about marks is no longer than this.
+_MOST_ERROR_BYTES = 64 * 1024
+_STREAM = b"text/event-stream"
+
+Page = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """What is decided by configuration, as it is now."""
+
+    routing: Routing = field(default_factory=lambda: Routing(upstreams=KNOWN_UPSTREAMS))
+    keys: Keys = field(default_factory=NoKeys)
+    limit_bytes: int = LIMIT_BYTES
+
+
+class Gateway:
+    """The ASGI app. `pages` are what is the gateway's own, by their paths."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        pool: Pool,
+        *,
+        options: Callable[[], GatewayOptions] = GatewayOptions,
+        pages: Mapping[str, Page] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._pool = pool
+        self._options = options
+        self._pages = pages or {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+        page = self._pages.get(scope["path"])
+        if page is not None:
+            await page(scope, receive, send)
+            return
+        ask = ask_of(scope)
+        spoken = ask.door.spoken or (Format.ANTHROPIC if ask.door.family is Family.ANTHROPIC else Format.CHAT)
+        client = Client(ask, spoken, send)
+        options = self._options()
+        try:
+            body = await body_of(receive, limit_bytes=options.limit_bytes)
+            if body is not None:
+                await _until_gone(receive, self._served(ask, body, client, options))
+        except TooLarge:
+            await client.refuse(too_large(spoken, options.limit_bytes), retry=False)
+        except FoveateError as error:
+            _LOG.info("%s: %s: %s", ask.id, error.code, error)
+            if client.has_begun:
+                raise  # the server cuts the connection, so that nobody takes it for the whole answer
+            await client.refuse(refusal_for(error, spoken), retry=may_retry(error))
+
+    async def _served(self, ask: Ask, body: bytes, client: Client, options: GatewayOptions) -> None:
+        own = options.keys.agent(ask.key) if ask.key is not None else None
+        spoken = ask.door.spoken
+        if ask.key is not None and own is None:
+            said = "this key begins as Foveate's do, and is none of them: make one, or use the provider's own"
+            await client.refuse(failed(client.spoken, 401, said), retry=False)
+        elif ask.door.asks is Asks.ANSWER and spoken is not None and "content-encoding" not in ask.headers:
+            agent = own or ask.headers.get(AGENT) or USUAL_AGENT
+            await self._answered(ask, spoken, agent, body, client, options)
+        else:
+            routed = options.routing.of(ask.door, "")
+            async with self._asked(ask, routed, body, {}, reads_answer=False) as answer:
+                await client.begin(answer, is_changed=False)
+                while piece := await answer.piece():
+                    await client.piece(piece)
+            await client.end()
+
+    async def _answered(
+        self, ask: Ask, spoken: Format, agent: str, body: bytes, client: Client, options: GatewayOptions
+    ) -> None:
+        """Relay an answer that the engine has a hand in."""
+        routed = options.routing.of(ask.door, _model_in(body) if options.routing.routes else "")
+        exchange = await self._engine.prepare(
+            Incoming(
+                id=ask.id,
+                agent=agent,
+                spoken=spoken,
+                provider=routed.upstream.provider,
+                upstream=routed.upstream.name,
+                body=body,
+                session=ask.headers.get(SESSION),
+                kind=ask.headers.get(KIND, ""),
+                model=routed.model,
+                betas=ask.headers.get("anthropic-beta", ""),
+            )
+        )
+        is_broken = True
+        try:
+            rest = await self._relayed(ask, routed, exchange, client)
+            is_broken = False
+        finally:
+            await exchange.over(is_broken=is_broken)
+        await client.end(rest)
+
+    async def _relayed(self, ask: Ask, routed: Routed, exchange: Exchange, client: Client) -> bytes:
+        """Relay all but the end of an answer, which is given back."""
+        sent = exchange.outgoing
+        async with self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
+            said = await _error_in(answer) if sent.without_marks is not None else b""
+            again = exchange.without_marks(answer.status, said) if said else None
+            if again is None:
+                return await _passed_on(exchange, answer, client, said)
+        async with self._asked(ask, routed, again, sent.headers, reads_answer=True) as answer:
+            return await _passed_on(exchange, answer, client, b"")
+
+    def _asked(
+        self, ask: Ask, routed: Routed, body: bytes, headers: Mapping[str, str], *, reads_answer: bool
+    ) -> AbstractAsyncContextManager[Answer]:
+        upstream = routed.upstream
+        changed = {name.encode("latin-1"): said.encode("latin-1") for name, said in headers.items()}
+        sent = sent_on(
+            ask.raw_headers, reads_answer=reads_answer, key=_key_headers(ask, upstream), set_=changed
+        )
+        return self._pool.asked(ask.method, target(upstream.url(ask.path, ask.query)), sent, body)
+
+
+async def _until_gone(receive: Receive, serving: Awaitable[None]) -> None:
+    """Serve a request until it is served, or its client has gone; then all that is under way for it ends."""
+    own = asyncio.current_task()
+    is_served = False
+
+    def leave(_: object) -> None:
+        if own is not None and not is_served:
+            own.cancel()
+
+    gone = asyncio.ensure_future(receive())  # the next thing to come is that the client has gone
+    gone.add_done_callback(leave)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        if not gone.done() or own is None:
+            raise
+        own.uncancel()
+    finally:
+        is_served = True
+        gone.cancel()
+
+
+async def _error_in(answer: Answer) -> bytes:
+    """What an answer says that is an error of the client's; nothing of any other."""
+    if not 400 <= answer.status < 500:
+        return b""
+    said = b""
+    while len(said) < _MOST_ERROR_BYTES and (piece := await answer.piece()):
+        said += piece
+    return said
+
+
+async def _passed_on(exchange: Exchange, answer: Answer, client: Client, said: bytes) -> bytes:
+    """Pass an answer on, of which `said` was read before; what is left for its end is given back."""
+    kind = answer.header(b"content-type") or b""
+    exchange.begun(answer.status, streams=kind.startswith(_STREAM))
+    await client.begin(answer, is_changed=exchange.changes_answer)
+    if said:
+        await client.piece(exchange.passed(said))
+    while piece := await answer.piece():
+        if passed := exchange.passed(piece):
+            await client.piece(passed)
+    return exchange.rest()
+
+
+def _model_in(body: bytes) -> str:
+    try:
+        found = value(fields(body).get("model"))
+    except MalformedRequest:
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+def _key_headers(ask: Ask, upstream: Upstream) -> list[tuple[bytes, bytes]] | None:
+    """The key that takes the place of the client's; None where the client's own goes on.
+
+    A key of the gateway never does.
+    """
+    if upstream.key is None:
+        return None if ask.key is None else []
+    key = upstream.key.encode("latin-1", "replace")
+    if upstream.family is Family.ANTHROPIC:
+        return [(b"x-api-key", key)]
+    return [(b"authorization", b"Bearer " + key)]

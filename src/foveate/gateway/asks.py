@@ -1,0 +1,94 @@
+"""A request as it comes over HTTP, read as far as the gateway has to know it."""
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from foveate.gateway.doors import Door, door_of
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+AGENT = "x-foveate-agent"
+SESSION = "x-foveate-session"
+KIND = "x-foveate-kind"
+REQUEST_ID = "x-foveate-request-id"
+
+KEY_PREFIX = "fov-"
+USUAL_AGENT = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Who asks for what. `raw_headers` are as they came, names in small letters; so are those of `headers`."""
+
+    id: str
+    method: str
+    path: str
+    query: str
+    door: Door
+    headers: Mapping[str, str] = field(repr=False)
+    raw_headers: list[tuple[bytes, bytes]] = field(repr=False)
+
+    @property
+    def key(self) -> str | None:
+        """The key of the gateway that the client shows; None for one that shows its provider's own, or none."""
+        said = self.headers.get("x-api-key", "")
+        if said.startswith(KEY_PREFIX):
+            return said
+        scheme, _, token = self.headers.get("authorization", "").partition(" ")
+        token = token.strip()
+        return token if scheme.lower() == "bearer" and token.startswith(KEY_PREFIX) else None
+
+
+def ask_of(scope: Scope) -> Ask:
+    """What an ASGI scope says."""
+    raw = list(scope["headers"])
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
+    method, path = scope["method"], scope["path"]
+    return Ask(
+        id=f"req_{uuid4().hex}",
+        method=method,
+        path=path,
+        query=scope["query_string"].decode("latin-1"),
+        door=door_of(method, path, headers),
+        headers=headers,
+        raw_headers=raw,
+    )
+
+
+class TooLarge(Exception):
+    """A body of more bytes than are taken."""
+
+
+async def body_of(receive: Receive, *, limit_bytes: int) -> bytes | None:
+    """The body of a request; None where the client went away before all of it was here.
+
+    Raises:
+        TooLarge: it has more than `limit_bytes`; the rest of it is not read.
+    """
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        return None
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        return _within(body, limit_bytes)
+    pieces = [body]
+    size = len(body)
+    while message.get("more_body"):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        if size > limit_bytes:
+            raise TooLarge
+    return b"".join(pieces)
+
+
+def _within(body: bytes, limit_bytes: int) -> bytes:
+    if len(body) > limit_bytes:
+        raise TooLarge
+    return body

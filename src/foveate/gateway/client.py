@@ -1,0 +1,52 @@
+"""What a client gets: an answer as it comes, or an error as its provider would put it."""
+
+from foveate.gateway.asks import REQUEST_ID, Ask, Send
+from foveate.gateway.headers import brought_back
+from foveate.gateway.refusing import SHOULD_RETRY
+from foveate.upstream.pool import Answer
+from foveate.values import Format
+from foveate.wire.refusals import Refusal, error_body
+
+_ID = REQUEST_ID.encode()
+_ERROR_ID = {Format.ANTHROPIC: b"request-id"}
+
+
+class Client:
+    """The way back to whoever asked. Once an answer has begun, it can only go on or break off."""
+
+    def __init__(self, ask: Ask, spoken: Format, send: Send) -> None:
+        self._ask = ask
+        self.spoken = spoken
+        self._send = send
+        self.has_begun = False
+
+    async def begin(self, answer: Answer, *, is_changed: bool) -> None:
+        """The head of a provider's answer, and the id under which the log has it."""
+        headers = brought_back(answer.headers, is_changed=is_changed)
+        await self._start(answer.status, [*headers, (_ID, self._ask.id.encode())])
+
+    async def piece(self, piece: bytes) -> None:
+        """A piece of its body."""
+        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def end(self, rest: bytes = b"") -> None:
+        """The last piece of it."""
+        await self._send({"type": "http.response.body", "body": rest})
+
+    async def refuse(self, refusal: Refusal, *, retry: bool) -> None:
+        """An error of the gateway's own, where no answer has begun yet."""
+        body = error_body(self.spoken, refusal, self._ask.id)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (_ID, self._ask.id.encode()),
+            (_ERROR_ID.get(self.spoken, b"x-request-id"), self._ask.id.encode()),
+        ]
+        if not retry:
+            headers.append((SHOULD_RETRY.encode(), b"false"))
+        await self._start(refusal.status, headers)
+        await self.end(body)
+
+    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.has_begun = True
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})

@@ -1,0 +1,51 @@
+"""Keys of the gateway: each names an agent, and only its hash is kept."""
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from secrets import token_urlsafe
+from typing import Protocol
+
+from blake3 import blake3
+
+from foveate.gateway.asks import KEY_PREFIX
+
+_SECRET_BYTES = 32
+
+
+class Keys(Protocol):
+    """Knows whose a key of the gateway is."""
+
+    def agent(self, key: str) -> str | None:
+        """The agent that a key is for; None where it is nobody's."""
+
+
+class NoKeys:
+    """Where none was made, none is known."""
+
+    def agent(self, key: str) -> str | None:
+        """None."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class HashedKeys:
+    """The agents of keys, by the hashes of these."""
+
+    agents: Mapping[str, str] = field(repr=False)
+
+    def agent(self, key: str) -> str | None:
+        """The agent that a key is for; how long that takes tells nothing of other keys."""
+        wanted = hash_of(key)
+        found = [agent for hashed, agent in self.agents.items() if hmac.compare_digest(hashed, wanted)]
+        return found[0] if found else None
+
+
+def new_key() -> str:
+    """A key that nobody can guess."""
+    return f"{KEY_PREFIX}{token_urlsafe(_SECRET_BYTES)}"
+
+
+def hash_of(key: str) -> str:
+    """What is kept of a key. It is as long as a hash, so it needs no salt and no slow hash to be safe."""
+    return blake3(b"gateway key\0" + key.encode("utf-8", "replace")).hexdigest()

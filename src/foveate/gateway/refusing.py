@@ -1,0 +1,59 @@
+"""What the gateway itself says no with: as the provider would that the client believes it talks to.
+
+Clients decide by the status whether to try again, so each has the one with which they do the right thing; where
+trying again cannot help, `x-should-retry` says so as well, which the official clients heed.
+"""
+
+from foveate.errors import (
+    CallRefused,
+    DoesNotFit,
+    FoveateError,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from foveate.values import Format
+from foveate.wire.refusals import Refusal, failed
+
+SHOULD_RETRY = "x-should-retry"
+
+_SERVER_ERROR = "server_error"
+
+
+def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
+    """How an error is told."""
+    match error:
+        case DoesNotFit():
+            return _too_long(error, spoken)
+        case CallRefused():
+            return _over_cap(error, spoken)
+        case UpstreamTimeout():
+            return failed(spoken, 504, f"the provider did not answer in time ({error.reason})")
+        case UpstreamError():
+            return failed(spoken, 502, f"the provider could not be reached ({error.reason})")
+        case _:
+            return failed(spoken, 500, str(error))
+
+
+def may_retry(error: FoveateError) -> bool:
+    """Whether the same request may be answered a little later."""
+    return isinstance(error, UpstreamError)
+
+
+def _too_long(error: DoesNotFit, spoken: Format) -> Refusal:
+    """In each provider's own words first: clients look for them, and shorten the conversation by themselves."""
+    if spoken is Format.ANTHROPIC:
+        return Refusal(
+            message=f"prompt is too long: {error.tokens} tokens > {error.limit_tokens} maximum. {error}"
+        )
+    return Refusal(
+        message=f"This model's maximum context length is {error.window_tokens} tokens. However, your messages "
+        f"resulted in {error.tokens} tokens. Please reduce the length of the messages. {error}",
+        code="context_length_exceeded",
+        param="input" if spoken is Format.RESPONSES else "messages",
+    )
+
+
+def _over_cap(error: CallRefused, spoken: Format) -> Refusal:
+    if spoken is Format.ANTHROPIC:
+        return failed(spoken, 402, str(error))
+    return Refusal(message=str(error), status=402, kind="insufficient_quota", code="insufficient_quota")

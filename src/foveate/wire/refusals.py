@@ -1,0 +1,92 @@
+"""What a provider says no with: its status, its words, and the JSON that it wraps them in."""
+
+from dataclasses import dataclass
+
+from foveate.values import Format
+from foveate.wire.body import compact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A request that the provider does not take.
+
+    `kind` is the error's type in the provider's own words; `param` and `code` are OpenAI's, who names the
+    parameter that is wrong and, for some errors, a code. `retry_after_seconds` says when to come back.
+    """
+
+    message: str
+    status: int = 400
+    kind: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    retry_after_seconds: float | None = None
+
+
+# The type that each provider gives an error of a status: https://platform.claude.com/docs/en/api/errors and
+# https://platform.openai.com/docs/guides/error-codes (read November 2026).
+_ANTHROPIC_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_OPENAI_KINDS = {429: "rate_limit_exceeded", 500: "server_error", 502: "server_error", 503: "server_error"}
+
+
+def failed(spoken: Format, status: int, message: str = "") -> Refusal:
+    """A status that has nothing to do with what the request says, with the type that the provider gives it."""
+    if spoken is Format.ANTHROPIC:
+        kind = _ANTHROPIC_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        return Refusal(message=message or _words(kind), status=status, kind=kind)
+    kind = _OPENAI_KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    code = "rate_limit_exceeded" if status == 429 else None
+    return Refusal(message=message or _words(kind), status=status, kind=kind, code=code)
+
+
+def overloaded(spoken: Format) -> Refusal:
+    """More requests than the provider can serve."""
+    if spoken is Format.ANTHROPIC:
+        return failed(spoken, 529, "Overloaded")
+    return failed(spoken, 503, "The engine is currently overloaded, please try again later")
+
+
+def unreadable(spoken: Format, reason: str) -> Refusal:
+    """A body that is not JSON, or no object."""
+    if spoken is Format.ANTHROPIC:
+        return Refusal(message=f"The request body is not valid JSON: {reason}")
+    return Refusal(
+        message="We could not parse the JSON body of your request. (HINT: This likely means you aren't using "
+        f"your HTTP library correctly.) {reason}"
+    )
+
+
+def too_large(spoken: Format, limit_bytes: int) -> Refusal:
+    """A body of more bytes than are read."""
+    return failed(spoken, 413, f"Request exceeds the maximum size of {limit_bytes} bytes")
+
+
+def error_body(spoken: Format, refusal: Refusal, request_id: str) -> bytes:
+    """The JSON that a provider answers with when it refuses."""
+    if spoken is Format.ANTHROPIC:
+        inner = {"type": refusal.kind, "message": refusal.message}
+        return compact({"type": "error", "error": inner, "request_id": request_id})
+    return compact({"error": openai_error(refusal)})
+
+
+def openai_error(refusal: Refusal) -> dict[str, str | None]:
+    """An error as OpenAI has it inside of others."""
+    return {
+        "message": refusal.message,
+        "type": refusal.kind,
+        "param": refusal.param,
+        "code": refusal.code,
+    }
+
+
+def _words(kind: str) -> str:
+    return kind.replace("_", " ").capitalize()

@@ -1,0 +1,110 @@
+"""A gateway in this process, on a loopback port, before a sandbox or any other upstream."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+
+import uvicorn
+
+from foveate.engine.building import build_engine
+from foveate.engine.calls import Incoming, Problem
+from foveate.engine.options import AgentOptions
+from foveate.engine.work import Work
+from foveate.fold.cuts import Subject
+from foveate.fold.folding import Folded, Folder
+from foveate.gateway.app import Gateway, GatewayOptions
+from foveate.gateway.doors import Family
+from foveate.gateway.routing import Routing, Upstream
+from foveate.sandbox.server import address, listening
+from foveate.store import open_store
+from foveate.upstream.pool import Pool
+
+
+@dataclass
+class RunningGateway:
+    """Where a gateway is, and which of its steps failed."""
+
+    url: str
+    failed: list[Problem] = field(default_factory=list)
+
+    @property
+    def openai_url(self) -> str:
+        """The address as OpenAI's clients want it."""
+        return f"{self.url}/v1"
+
+
+@dataclass(frozen=True)
+class _Watch:
+    problems: list[Problem]
+
+    def failed(self, _: Incoming, problem: Problem) -> None:
+        self.problems.append(problem)
+
+    def took(self, step: str, seconds: float) -> None:
+        pass
+
+
+@contextmanager
+def running_gateway(
+    upstream_url: str,
+    folder: Path,
+    *,
+    clock: Callable[[], float] = time.time,
+    options: AgentOptions = AgentOptions(),  # noqa: B008 - it is frozen
+) -> Iterator[RunningGateway]:
+    """A gateway to whatever answers at `upstream_url`, its store in `folder`, until the end of the block."""
+    routing = Routing(
+        upstreams={
+            "anthropic": Upstream(
+                name="anthropic", base_url=upstream_url, family=Family.ANTHROPIC, provider="anthropic"
+            ),
+            "openai": Upstream(
+                name="openai", base_url=f"{upstream_url}/v1", family=Family.OPENAI, provider="openai"
+            ),
+        }
+    )
+    problems: list[Problem] = []
+
+    async def serve(where: object, started: Callable[[uvicorn.Server], None]) -> None:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+
+            async def fold_now(work: Work, subject: Subject) -> Folded | None:
+                folder = Folder(
+                    store.journal, None, work.counter, holder="test", clock=clock, options=work.options.fold
+                )
+                return await folder.fold(subject)
+
+            engine = build_engine(
+                store.turns,
+                store.journal,
+                options=lambda _agent: options,
+                clock=clock,
+                fold_now=fold_now,
+                watch=_Watch(problems),
+            )
+            pool = Pool()
+            gateway = Gateway(engine, pool, options=lambda: GatewayOptions(routing=routing))
+            server = uvicorn.Server(
+                uvicorn.Config(
+                    gateway, http="httptools", lifespan="off", log_level="warning", access_log=False, ws="none"
+                )
+            )
+            started(server)
+            await server.serve(sockets=[where])  # type: ignore[list-item]
+            await pool.close()
+
+    servers: list[uvicorn.Server] = []
+    with listening("127.0.0.1", 0) as where:
+        thread = Thread(target=lambda: asyncio.run(serve(where, servers.append)), daemon=True)
+        thread.start()
+        while thread.is_alive() and not (servers and servers[0].started):
+            time.sleep(0.005)
+        try:
+            yield RunningGateway(url=address(where), failed=problems)
+        finally:
+            servers[0].should_exit = True
+            thread.join(10)
