@@ -105,7 +105,8 @@ class TurnCounts:
             MalformedRequest: a part cannot be read, or is nested too deeply to be rendered.
         """
         head = request.messages[: chain.head]
-        seed = digest(agent.encode("utf-8", "replace"), name_of(counter).encode(), *head)
+        said = (agent.encode("utf-8", "replace"), name_of(counter).encode(), request.format.encode())
+        seed = digest(*said, *head)
         counted, tally = self._remembered(seed, chain)
         if not counted:
             tally = counter.add(EMPTY, await _measured(request.format, head, counter))

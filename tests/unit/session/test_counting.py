@@ -5,7 +5,7 @@ from threading import get_ident
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
@@ -14,7 +14,7 @@ from foveate.session.counting import TurnCounts, name_of
 from foveate.tokens import RequestCount, RequestCounter, counter_for, drop_caches
 from foveate.tokens.bodies import with_model
 from foveate.tokens.rendering import Length, Yardstick
-from foveate.values import TokenCount
+from foveate.values import Format, Request, TokenCount
 from tests.claude_bodies import claude_bodies
 from tests.unit.session.in_memory import InMemory
 from tests.unit.tokens.bodies import MODELS, anthropic_bodies, chat_bodies
@@ -65,6 +65,16 @@ async def counted(counts: TurnCounts, body: Body | bytes, counter: RequestCounte
     return await counts.count("agent", request, chain_of(request), counter)
 
 
+def at_once(counts: TurnCounts, request: Request, model: str) -> RequestCount:
+    """The count of a request that is short enough to be counted at once."""
+    try:
+        counts.count("agent", request, chain_of(request), counter_for(model)).send(None)
+    except StopIteration as finished:
+        found: RequestCount = finished.value
+        return found
+    raise AssertionError("it waits for something")
+
+
 def recounted(body: Body | bytes, model: str) -> tuple[TokenCount, tuple[str, ...]]:
     found = fresh(model).request(with_model(wire.read(body), model))
     return found.total, found.unexplained
@@ -72,11 +82,8 @@ def recounted(body: Body | bytes, model: str) -> tuple[TokenCount, tuple[str, ..
 
 def run(counts: TurnCounts, body: Body, model: str) -> tuple[TokenCount, tuple[str, ...]]:
     """What is counted of a body that is short enough to be counted at once."""
-    try:
-        counted(counts, body, counter_for(model)).send(None)
-    except StopIteration as finished:
-        return finished.value.total, finished.value.unexplained
-    raise AssertionError("it waits for something")
+    found = at_once(counts, with_model(wire.read(body), model), model)
+    return found.total, found.unexplained
 
 
 @given(body=chat_bodies | anthropic_bodies, steps=steps)
@@ -95,6 +102,63 @@ def test_what_is_kept_adds_up_to_a_recount_from_scratch(
         request = {**body, "messages": messages}
 
         assert run(counts, request, model) == recounted(request, model)
+
+
+SPEAKING = {
+    Format.ANTHROPIC: lambda messages: {"max_tokens": 9, "messages": messages},
+    Format.CHAT: lambda messages: {"messages": messages},
+    Format.RESPONSES: lambda messages: {"input": messages},
+}
+PARTS = st.sampled_from(
+    [
+        {"type": "text", "text": "Hello there"},
+        {"type": "input_text", "text": "Hello again"},
+        {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}},
+        {"type": "image", "source": {"type": "url", "url": "https://a.example/b.png"}},
+        {"type": "tool_use", "id": "1", "name": "read_file", "input": {"path": "a/b.py"}},
+        {"type": "tool_result", "tool_use_id": "1", "content": "file text " * 20},
+    ]
+)
+
+
+@given(
+    messages=st.lists(
+        st.fixed_dictionaries(
+            {
+                "role": st.sampled_from(["user", "assistant"]),
+                "content": st.sampled_from(["Hi", "Grüße"]) | st.lists(PARTS, min_size=1, max_size=2),
+            }
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    steps=st.lists(
+        st.tuples(st.sampled_from(list(SPEAKING)), st.sampled_from(MODELS), st.booleans()),
+        min_size=2,
+        max_size=6,
+    ),
+)
+@example(
+    messages=[
+        {
+            "role": "user",
+            "content": [{"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}],
+        }
+    ],
+    steps=[(Format.ANTHROPIC, "gpt-5", False), (Format.CHAT, "gpt-5", False)],
+)
+@settings(max_examples=60)
+def test_the_same_words_in_another_format_are_counted_as_that_format_counts_them(
+    messages: list[Body], steps: list[tuple[Format, str, bool]]
+) -> None:
+    """What one format takes for an image is some JSON to another one."""
+    counts = TurnCounts(InMemory())
+    for spoken, model, forgets in steps:
+        if forgets:
+            drop_caches()
+        request = with_model(wire.read(SPEAKING[spoken](messages), spoken), model)
+
+        assert at_once(counts, request, model).total == fresh(model).request(request).total
 
 
 @given(body=claude_bodies(most_turns=3, most_calls=2, marks=True), forgets=st.booleans())
@@ -141,6 +205,16 @@ async def test_nothing_is_asked_of_turns_that_are_new() -> None:
         assert found.total == recounted(whole.body, "gpt-4o")[0]
     assert store.asked_for_counts == [20]
     assert len(store.counted) == 30
+
+
+async def test_what_was_counted_for_one_agent_is_kept_for_another_one_too() -> None:
+    store = InMemory()
+    counts = TurnCounts(store)
+    request = with_model(wire.read({"n": 1, "messages": [{"role": "user", "content": "Hello!"}]}), "gpt-4o")
+    for agent in ("ana", "bo"):
+        await counts.count(agent, request, chain_of(request), counter_for("gpt-4o"))
+
+    assert {agent for agent, _, _ in store.counted} == {"ana", "bo"}
 
 
 async def test_another_time_in_the_system_message_counts_no_turn_again() -> None:
