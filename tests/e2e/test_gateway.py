@@ -4,9 +4,12 @@ from pathlib import Path
 
 import anthropic
 import openai
+from openai.types.chat import ChatCompletionUserMessageParam
 
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, running_sandbox
+
+HELLO: ChatCompletionUserMessageParam = {"role": "user", "content": "Hello"}
 
 
 def test_anthropics_client_gets_its_answer_through_the_gateway(tmp_path: Path) -> None:
@@ -28,11 +31,8 @@ def test_anthropics_client_gets_its_answer_through_the_gateway(tmp_path: Path) -
 def test_openais_client_gets_its_answer_through_the_gateway(tmp_path: Path) -> None:
     with running_sandbox() as sandbox, running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
         client = openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0)
-        messages = [{"role": "user", "content": "Hello"}]
-        reply = client.chat.completions.create(model="gpt-4.1", messages=messages)  # type: ignore[arg-type]
-        chunks = list(
-            client.chat.completions.create(model="gpt-4.1", messages=messages, stream=True)  # type: ignore[call-overload]
-        )
+        reply = client.chat.completions.create(model="gpt-4.1", messages=[HELLO])
+        chunks = list(client.chat.completions.create(model="gpt-4.1", messages=[HELLO], stream=True))
         response = client.responses.create(model="gpt-4.1", input="Hello")
 
     assert reply.choices[0].message.content
