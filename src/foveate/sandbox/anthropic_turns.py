@@ -96,8 +96,8 @@ def _system_messages(messages: list[dict[str, Any]], takes_system: bool) -> Iter
     """System messages after a user's turn and before the assistant's, or at the end.
 
     https://platform.claude.com/docs/en/build-with-claude/mid-conversation-system-messages (read November 2026).
-    The words are those that its API answered to others in September and October 2026. It takes several in a row
-    as if they were one, though that page said once that it does not.
+    Several in a row are judged together. The words are those that its API answered to others in September and
+    October 2026.
     """
     roles = [message["role"] for message in messages]
     if "system" in roles and not takes_system:

@@ -47,6 +47,7 @@ def claude_loops(draw: st.DrawFn) -> Body:
         if turn < turns - 1:
             thought = _thought(draw, body) if thinking else []
             body["messages"].append({"role": "assistant", "content": [*thought, _text(draw)]})
+            _set_effort(draw, body)
     return body
 
 
@@ -55,6 +56,13 @@ def _told_by_system(draw: st.DrawFn, body: Body) -> None:
     if body["model"] in _TAKE_SYSTEM and draw(st.integers(0, 4)) == 0:
         said = draw(st.lists(_WORDS, min_size=1, max_size=2))
         body["messages"] += [{"role": "system", "content": words} for words in said]
+        _set_effort(draw, body)
+
+
+def _set_effort(draw: st.DrawFn, body: Body) -> None:
+    """Perhaps a system message that says nothing: such a one may stand anywhere."""
+    if body["model"] in _TAKE_SYSTEM and draw(st.integers(0, 4)) == 0:
+        body["messages"].append({"role": "system", "content": [], "output_config": {"effort": "low"}})
 
 
 def _questions(draw: st.DrawFn) -> list[Body]:
