@@ -10,10 +10,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from foveate.cost.caps import accounts_of
+from foveate.cost.ledger import Over
 from foveate.errors import BadOption, StoreTooNew, StoreUnavailable
 from foveate.store import Store, default_url, open_store
 from foveate.store.migrating import VERSION_TABLE, VERSIONS
 from foveate.store.schema import tables
+from tests.billed import CALL, ENTRY, RESERVATION, standing
 from tests.databases import PostgresServer
 from tests.kept import AGENT, FOLD, FOLDED, hashes, session, turns
 
@@ -43,9 +46,12 @@ async def fill(store: Store) -> None:
     await store.turns.keep_counts(AGENT, {hashes("s", 0, 1)[0]: b"\x00 7"}, "o200k")
     lease = await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
     assert await store.journal.record(FOLD, FOLDED, lease=lease)
+    assert await store.ledger.settle(ENTRY, accounts=accounts_of(CALL))
+    assert not isinstance(await store.ledger.reserve(RESERVATION, now=CALL.at), Over)
 
 
-async def check_filled(store: Store) -> None:
+async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
+    """All that tables of such a version hold of it is there."""
     assert await store.turns.session("s") == session("s", 4)
     assert await store.turns.session("fork") == session("fork", 6, parent=session("s", 4))
     assert len(await store.turns.known(AGENT, [*hashes("s", 0, 4), *hashes("fork", 4, 6)])) == 6
@@ -53,6 +59,14 @@ async def check_filled(store: Store) -> None:
     assert await store.journal.folds(AGENT, [FOLD.boundary]) == [FOLD]
     assert await store.journal.folded(FOLD.id) == list(FOLDED)
     assert await store.journal.lease("s", "other", ttl_seconds=300, now=1000.0) is None
+    if version >= "0003":
+        assert [entry async for entry in store.ledger.entries()] == [ENTRY]
+        assert ENTRY.dollars
+        stands = standing(ENTRY.dollars, RESERVATION.dollars)
+        assert await store.ledger.standing(["total", "agent ana"], now=CALL.at) == {
+            "total": stands,
+            "agent ana": stands,
+        }
 
 
 async def test_a_database_of_today_holds_what_was_put_into_it(database_url: str) -> None:
@@ -69,7 +83,7 @@ async def test_a_database_of_any_released_version_is_brought_up_to_date_with_all
     run(database_url, (DUMPS / f"{version}.{kind}.sql").read_text(encoding="utf-8"))
 
     async with await open_store(database_url) as store:
-        await check_filled(store)
+        await check_filled(store, version=version)
 
 
 async def test_migrations_lead_to_the_tables_of_the_schema(database_url: str) -> None:

@@ -2,15 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import date, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from functools import lru_cache
 
 from foveate.cost.ledger import Call, Standing
 from foveate.cost.money import in_words, picodollars
 from foveate.errors import BadOption, CapExceeded, CapUncheckable
 
 WARN_AT = Decimal("0.8")
+
+_DAY_SECONDS = 86_400
+_FIRST_DAY = date(1970, 1, 1)
 
 # What a call of unknown price takes of a cap that allows it: something, so that a cap that is spent refuses it.
 _SOMETHING = Decimal("1e-12")
@@ -190,7 +194,12 @@ def accounts_of(call: Call) -> Sequence[str]:
 
 def day_of(at: float) -> str:
     """The day of UTC that a time is on, as 2026-11-15."""
-    return datetime.fromtimestamp(at, UTC).date().isoformat()
+    return _day_name(int(at // _DAY_SECONDS))
+
+
+@lru_cache(maxsize=64)
+def _day_name(days: int) -> str:
+    return (_FIRST_DAY + timedelta(days)).isoformat()
 
 
 _SAY_A_PRICE = "say its price in the configuration, or `unknown: allow` with the cap"

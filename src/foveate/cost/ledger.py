@@ -137,8 +137,8 @@ class Ledger(Protocol):
     async def reserve(self, reservation: Reservation, *, now: float) -> Mapping[str, Standing] | Over:
         """Take the dollars from all accounts or from none: then the first that has no room is told.
 
-        How each account stands with it is given back. What was reserved and has run out is free again. Where
-        something is reserved for the call already, it stays at that.
+        How each account with a limit stands then is given back. What was reserved and has run out stands in
+        nobody's way. Where something is reserved for the call already, it stays at that.
         """
 
     async def settle(self, entry: Entry, *, accounts: Sequence[str]) -> bool:

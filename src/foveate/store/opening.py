@@ -11,6 +11,7 @@ from foveate.errors import BadOption
 from foveate.store.database import Database
 from foveate.store.finding import fold_ids, folded_sessions
 from foveate.store.journal import KeptFolds
+from foveate.store.ledger import KeptLedger
 from foveate.store.postgres import PostgresDatabase
 from foveate.store.retention import Forgotten, forget
 from foveate.store.sizes import Forgettable, Sizes, sizes_of, would_forget
@@ -26,7 +27,9 @@ _SERVERS = ("postgresql://", "postgres://")
 
 
 class Store:
-    """What is kept: `turns` of sessions, `journal` of folds. Closed by `close`, or where its `async with` ends.
+    """What is kept: `turns` of sessions, `journal` of folds, `ledger` of calls.
+
+    Closed by `close`, or where its `async with` ends.
 
     It belongs to one process, which may use it from any thread and event loop; a child opens its own.
     """
@@ -35,6 +38,7 @@ class Store:
         self._database = database
         self.turns = KeptTurns(database)
         self.journal = KeptFolds(database)
+        self.ledger = KeptLedger(database)
 
     @property
     def where(self) -> str:
@@ -67,6 +71,7 @@ class Store:
 
     async def close(self) -> None:
         """Wait for what is under way, and let go of the database."""
+        await self.journal.settled()
         await self._database.close()
 
     async def __aenter__(self) -> Self:

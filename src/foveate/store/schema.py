@@ -2,8 +2,9 @@
 
 The migrations make them; a test holds them to this page. There are no foreign keys: they would cost on every
 request, and rows are deleted in one place only (`retention.py`). Times are seconds since 1970, as floats. Money
-is text, exact. Texts of conversations are bytes (UTF-8), since PostgreSQL's text takes neither NUL nor half a
-character, and both come up in what tools print.
+is exact: whole picodollars (1e-12 of one) where it is added up, text elsewhere. Texts of conversations are
+bytes (UTF-8), since PostgreSQL's text takes neither NUL nor half a character, and both come up in what tools
+print.
 """
 
 from sqlalchemy import BigInteger, Column, Double, Index, LargeBinary, MetaData, Table, Text
@@ -85,4 +86,55 @@ compaction_locks = Table(
     Column("holder", Text, nullable=False),
     Column("fence", BigInteger, nullable=False),
     Column("expires_at", Double, nullable=False),
+)
+
+ledger = Table(
+    "ledger_v1",
+    tables,
+    Column("call_id", Text, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("day", Text, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("category", Text, nullable=False),
+    Column("uncached", BigInteger, nullable=False),
+    Column("read", BigInteger, nullable=False),
+    Column("written_5m", BigInteger, nullable=False),
+    Column("written_1h", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False),
+    Column("picodollars", BigInteger),
+    Column("said_dollars", Text),
+    Column("tier", Text, nullable=False),
+    Column("estimated_input_tokens", BigInteger),
+    Column("estimated_picodollars", BigInteger),
+    Column("saved_by_cache", BigInteger),
+    Column("saved_by_folds", BigInteger),
+    Column("saved_by_cuts", BigInteger),
+    Column("is_partial", BigInteger, nullable=False),
+    Column("usage", LargeBinary, nullable=False),
+    Index("ledger_v1_time", "at", "call_id"),
+    Index("ledger_v1_session", "session_id", "at"),
+)
+
+accounts = Table(
+    "accounts_v1",
+    tables,
+    Column("name", Text, primary_key=True),
+    Column("spent", BigInteger, nullable=False),
+    Column("reserved", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+reservations = Table(
+    "reservations_v1",
+    tables,
+    Column("call_id", Text, primary_key=True),
+    Column("accounts", Text, nullable=False),
+    Column("picodollars", BigInteger, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Index("reservations_v1_time", "expires_at"),
+    sqlite_with_rowid=False,
 )

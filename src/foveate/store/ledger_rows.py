@@ -1,0 +1,193 @@
+"""Calls and what they cost as rows of a table, there and back, and how they are added up."""
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+from foveate.cost.caps import day_of
+from foveate.cost.ledger import By, Call, Category, Entry, Savings, Sum
+from foveate.cost.money import dollars, picodollars
+from foveate.errors import BadOption
+from foveate.values import CacheUsage, Usage
+
+COLUMNS = """
+call_id, at, agent, session_id, provider, model, category, uncached, read, written_5m, written_1h,
+output_tokens, reasoning_tokens, picodollars, said_dollars, tier, estimated_input_tokens,
+estimated_picodollars, saved_by_cache, saved_by_folds, saved_by_cuts, is_partial, usage
+"""
+ADD_ENTRY = f"""
+INSERT INTO ledger_v1 (day, {COLUMNS}) VALUES ({", ".join("?" * 24)}) ON CONFLICT (call_id) DO NOTHING
+"""
+_TOKENS = ("uncached", "read", "written_5m", "written_1h", "output_tokens", "reasoning_tokens")
+_MONEY = ("picodollars", "estimated_picodollars", "saved_by_cache", "saved_by_folds", "saved_by_cuts")
+# SQLite adds up to 64 bits and no further: the high digits apart from the low ones, there are enough of them.
+_LOW = 10**9
+_ALL_SUMS = ", ".join(
+    f"sum({column} / {_LOW}), sum({column} - {column} / {_LOW} * {_LOW})" for column in (*_TOKENS, *_MONEY)
+)
+_COLUMN_OF = {
+    By.AGENT: "agent",
+    By.SESSION: "session_id",
+    By.MODEL: "model",
+    By.CATEGORY: "category",
+    By.DAY: "day",
+}
+
+
+def condition(
+    since: float | None,
+    until: float | None,
+    agent: str | None,
+    session_id: str | None,
+    after: tuple[float, str] | None = None,
+) -> tuple[str, list[Any]]:
+    """The condition that says which entries are asked for, and its values."""
+    conditions: dict[str, Sequence[Any] | None] = {
+        "at >= ?": None if since is None else (since,),
+        "at < ?": None if until is None else (until,),
+        "agent = ?": None if agent is None else (name_of(agent),),
+        "session_id = ?": None if session_id is None else (name_of(session_id),),
+        "(at, call_id) > (?, ?)": after,
+    }
+    asked = {condition: values for condition, values in conditions.items() if values is not None}
+    return f"WHERE {' AND '.join(asked)}" if asked else "", [one for values in asked.values() for one in values]
+
+
+def summing(by: Sequence[By], where: str) -> str:
+    """The statement that adds up entries, its rows as `sum_of` reads them."""
+    groups = [_COLUMN_OF[one] for one in by]
+    counted = ("count(*)", "count(picodollars)", "sum(is_partial)")
+    grouped = f"GROUP BY {', '.join(groups)}" if groups else ""
+    return f"SELECT {', '.join((*groups, *counted))}, {_ALL_SUMS} FROM ledger_v1 {where} {grouped}"
+
+
+def sum_of(group: tuple[str, ...], calls: int, known: int, partial: int | None, *halves: Any) -> Sum:
+    """A group's sum, by what the statement above says of it."""
+    added = [
+        None if high is None else int(high) * _LOW + int(low)
+        for high, low in zip(halves[::2], halves[1::2], strict=True)
+    ]
+    tokens = dict(zip(_TOKENS, (number or 0 for number in added), strict=False))
+    spent, estimated, *saved = (None if one is None else dollars(one) for one in added[len(_TOKENS) :])
+    return Sum(
+        group=group,
+        calls=calls,
+        unknown_calls=calls - known,
+        dollars=spent or Decimal(0),
+        estimated_dollars=estimated or Decimal(0),
+        savings=Savings(cache=saved[0], folds=saved[1], cuts=saved[2]),
+        partial_calls=int(partial or 0),
+        **tokens,
+    )
+
+
+def row_of(entry: Entry) -> tuple[Any, ...]:
+    """An entry as a row: its day, then the columns above."""
+    call, usage, savings = entry.call, entry.usage, entry.savings
+    return (
+        day_of(call.at),
+        name_of(call.id),
+        call.at,
+        name_of(call.agent),
+        name_of(call.session_id),
+        name_of(call.provider),
+        name_of(call.model),
+        call.category.value,
+        usage.cache.uncached,
+        usage.cache.read,
+        usage.cache.written_5m,
+        usage.cache.written_1h,
+        usage.output_tokens,
+        usage.reasoning_tokens,
+        None if entry.dollars is None else amount_of(entry.dollars),
+        None if usage.said_dollars is None else str(usage.said_dollars),
+        name_of(usage.tier),
+        entry.estimated_input_tokens,
+        *(
+            None if one is None else _signed(one)
+            for one in (entry.estimated_dollars, savings.cache, savings.folds, savings.cuts)
+        ),
+        int(entry.is_partial),
+        usage.raw,
+    )
+
+
+def entry_of(
+    id_: str,
+    at: float,
+    agent: str,
+    session_id: str,
+    provider: str,
+    model: str,
+    category: str,
+    uncached: int,
+    read: int,
+    written_5m: int,
+    written_1h: int,
+    output_tokens: int,
+    reasoning_tokens: int,
+    spent: int | None,
+    said: str | None,
+    tier: str,
+    estimated_input_tokens: int | None,
+    estimated: int | None,
+    saved_by_cache: int | None,
+    saved_by_folds: int | None,
+    saved_by_cuts: int | None,
+    is_partial: int,
+    raw: bytes,
+) -> Entry:
+    return Entry(
+        call=Call(
+            id=id_,
+            agent=agent,
+            session_id=session_id,
+            provider=provider,
+            model=model,
+            category=Category(category),
+            at=at,
+        ),
+        usage=Usage(
+            cache=CacheUsage(uncached=uncached, read=read, written_5m=written_5m, written_1h=written_1h),
+            output_tokens=output_tokens,
+            reasoning_tokens=reasoning_tokens,
+            said_dollars=None if said is None else Decimal(said),
+            tier=tier,
+            raw=raw,
+        ),
+        dollars=_known(spent),
+        estimated_input_tokens=estimated_input_tokens,
+        estimated_dollars=_known(estimated),
+        savings=Savings(cache=_known(saved_by_cache), folds=_known(saved_by_folds), cuts=_known(saved_by_cuts)),
+        is_partial=bool(is_partial),
+    )
+
+
+def _known(amount: int | None) -> Decimal | None:
+    return None if amount is None else dollars(amount)
+
+
+def amount_of(money: Decimal, *, rounded: Callable[[Decimal], int] = picodollars) -> int:
+    """Dollars that somebody pays, in whole picodollars.
+
+    Raises:
+        BadOption: less than nothing, more than can be kept, or no number.
+    """
+    found = _signed(money, rounded=rounded)
+    if found < 0:
+        raise BadOption(f"{money} dollars: nothing costs less than nothing")
+    return found
+
+
+def _signed(money: Decimal, *, rounded: Callable[[Decimal], int] = picodollars) -> int:
+    try:
+        return rounded(money)
+    except OverflowError as error:
+        raise BadOption(str(error)) from None
+
+
+def name_of(said: str) -> str:
+    """A name that both databases can hold: no bill is lost since somebody wrote half a character."""
+    if said.isprintable():
+        return said
+    return said.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

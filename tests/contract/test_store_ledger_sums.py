@@ -1,0 +1,250 @@
+"""The same of both databases: what calls cost, added up by anything and listed, exact to the picodollar."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import fields, replace
+from decimal import Decimal
+from itertools import groupby
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foveate.cost.caps import accounts_of, day_of
+from foveate.cost.ledger import By, Call, Category, Entry, Ledger, Savings, Sum
+from foveate.store import Store, open_store
+from foveate.values import CacheUsage, Usage
+from tests.billed import ENTRY, NOON, call, entry
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    async with await open_store(database_url) as opened:
+        yield opened
+
+
+async def keep(ledger: Ledger, *entries: Entry) -> None:
+    for one in entries:
+        assert await ledger.settle(one, accounts=accounts_of(one.call))
+
+
+async def listed(ledger: Ledger, **asked: float | None) -> list[str]:
+    return [one.call.id async for one in ledger.entries(**asked)]  # type: ignore[arg-type]
+
+
+async def test_an_entry_comes_back_as_it_was_settled(store: Store) -> None:
+    await keep(store.ledger, ENTRY)
+
+    assert [one async for one in store.ledger.entries()] == [ENTRY]
+
+
+async def test_a_sum_adds_up_every_kind_of_token_and_dollar(store: Store) -> None:
+    await keep(store.ledger, ENTRY, replace(ENTRY, call=call("call-2"), is_partial=False))
+
+    assert await store.ledger.sums([By.AGENT, By.MODEL]) == [
+        Sum(
+            group=("ana", "claude-opus-5-5"),
+            calls=2,
+            unknown_calls=0,
+            uncached=24,
+            read=68_000,
+            written_5m=1120,
+            written_1h=156,
+            output_tokens=1800,
+            reasoning_tokens=200,
+            dollars=Decimal("0.122469135782"),
+            estimated_dollars=Decimal("0.4"),
+            savings=Savings(cache=Decimal("0.306"), folds=Decimal("-0.000000000002"), cuts=None),
+            partial_calls=1,
+        )
+    ]
+
+
+async def test_of_no_calls_the_sum_is_nothing_and_of_no_group_there_is_none(store: Store) -> None:
+    (nothing,) = await store.ledger.sums([])
+
+    assert nothing == by_hand((), [])
+    assert nothing.savings == Savings()
+    assert await store.ledger.sums([By.AGENT]) == []
+
+
+async def test_unknown_prices_are_counted_apart_and_never_as_zero(store: Store) -> None:
+    bills = [entry(call("a"), "0.2"), entry(call("b"), None), entry(call("c"), None), entry(call("d"), 0)]
+    await keep(store.ledger, *bills)
+
+    (added,) = await store.ledger.sums([By.AGENT])
+
+    assert (added.calls, added.unknown_calls, added.dollars) == (4, 2, Decimal("0.2"))
+
+
+async def test_the_dearest_come_first(store: Store) -> None:
+    for number, dollars in enumerate(("0.1", "0.3", "0.2", "0.2")):
+        await keep(store.ledger, entry(call(f"{number}", session_id=f"s{number}"), dollars))
+
+    assert [one.group[0] for one in await store.ledger.sums([By.SESSION])] == ["s1", "s2", "s3", "s0"]
+
+
+async def test_from_since_up_to_and_not_with_until(store: Store) -> None:
+    for number in range(4):
+        await keep(store.ledger, entry(call(f"{number}", at=NOON + number), number))
+
+    assert await listed(store.ledger, since=NOON + 1, until=NOON + 3) == ["1", "2"]
+    (added,) = await store.ledger.sums([], since=NOON + 1, until=NOON + 3)
+    assert added.dollars == 3
+
+
+async def test_days_begin_at_midnight_of_utc(store: Store) -> None:
+    midnight = NOON + DAY / 2
+    for number, at in enumerate((midnight - 1e-3, midnight, midnight + DAY)):
+        await keep(store.ledger, entry(call(f"{number}", at=at), 10 - number))
+
+    assert [one.group for one in await store.ledger.sums([By.DAY])] == [
+        ("2026-11-15",),
+        ("2026-11-16",),
+        ("2026-11-17",),
+    ]
+
+
+async def test_entries_are_listed_by_time_over_many_pages_with_many_at_the_same_time(store: Store) -> None:
+    calls = [call(f"{number:05}", at=NOON + number // 300) for number in range(1100)]
+    await asyncio.gather(*(keep(store.ledger, entry(one, 1)) for one in reversed(calls)))
+
+    assert await listed(store.ledger) == [one.id for one in calls]
+
+
+async def test_a_list_that_is_read_while_others_write_gives_each_that_was_there_once(store: Store) -> None:
+    await asyncio.gather(*(keep(store.ledger, entry(call(f"{n:05}", at=NOON + n), 1)) for n in range(1050)))
+    found: list[str] = []
+
+    async for one in store.ledger.entries():
+        if len(found) % 400 == 0:
+            early, late = uuid.uuid4().hex, uuid.uuid4().hex
+            await keep(store.ledger, entry(call(early, at=NOON - 1), 1), entry(call(late, at=NOON + 9e6), 1))
+        found.append(one.call.id)
+
+    assert len(set(found)) == len(found)
+    assert {f"{n:05}" for n in range(1050)} <= set(found)
+
+
+MONEY = st.none() | st.decimals(0, 4_000_000, places=12)
+SIGNED = st.none() | st.decimals(-4_000_000, 4_000_000, places=12)
+TOKENS = st.integers(0, 2**53)
+CALLS = st.builds(
+    Call,
+    id=st.builds(lambda: uuid.uuid4().hex),
+    agent=st.sampled_from(["ana", "bob"]),
+    session_id=st.sampled_from(["s1", "s2"]),
+    provider=st.just("openai"),
+    model=st.sampled_from(["gpt-5.6", "ünïcode 模型"]),
+    category=st.sampled_from(Category),
+    at=st.floats(0, 4 * DAY),
+)
+ENTRIES = st.builds(
+    Entry,
+    call=CALLS,
+    usage=st.builds(
+        Usage,
+        cache=st.builds(CacheUsage, uncached=TOKENS, read=TOKENS, written_5m=TOKENS, written_1h=TOKENS),
+        output_tokens=TOKENS,
+        reasoning_tokens=TOKENS,
+        said_dollars=st.none() | st.decimals(allow_nan=False, allow_infinity=False),
+        tier=st.sampled_from(["", "batch"]),
+        raw=st.binary(max_size=20),
+    ),
+    dollars=MONEY,
+    estimated_input_tokens=st.none() | TOKENS,
+    estimated_dollars=MONEY,
+    savings=st.builds(Savings, cache=SIGNED, folds=SIGNED, cuts=SIGNED),
+    is_partial=st.booleans(),
+)
+
+
+def value_of(by: By, of: Call) -> str:
+    match by:
+        case By.AGENT:
+            return of.agent
+        case By.SESSION:
+            return of.session_id
+        case By.MODEL:
+            return of.model
+        case By.CATEGORY:
+            return of.category.value
+        case By.DAY:
+            return day_of(of.at)
+
+
+def added(known: Sequence[Decimal | None]) -> Decimal | None:
+    return sum((one for one in known if one is not None), Decimal(0)) if any(known) or 0 in known else None
+
+
+def by_hand(group: tuple[str, ...], entries: Sequence[Entry]) -> Sum:
+    """The same added up in Python."""
+    usages = [one.usage for one in entries]
+    caches = [usage.cache for usage in usages]
+    return Sum(
+        group=group,
+        calls=len(entries),
+        unknown_calls=sum(one.dollars is None for one in entries),
+        **{f.name: sum(getattr(cache, f.name) for cache in caches) for f in fields(CacheUsage)},
+        output_tokens=sum(usage.output_tokens for usage in usages),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
+        dollars=added([one.dollars for one in entries]) or Decimal(0),
+        estimated_dollars=added([one.estimated_dollars for one in entries]) or Decimal(0),
+        savings=Savings(
+            **{f.name: added([getattr(e.savings, f.name) for e in entries]) for f in fields(Savings)}
+        ),
+        partial_calls=sum(one.is_partial for one in entries),
+    )
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    entries=st.lists(ENTRIES, max_size=8),
+    by=st.lists(st.sampled_from(By), unique=True, max_size=5),
+    span=st.tuples(*[st.none() | st.floats(0, 4 * DAY)] * 2),
+    agent=st.none() | st.sampled_from(["ana", "nobody"]),
+)
+def test_any_sum_is_what_the_entries_add_up_to_and_every_entry_comes_back(
+    database_url: str,
+    entries: list[Entry],
+    by: list[By],
+    span: tuple[float | None, float | None],
+    agent: str | None,
+) -> None:
+    since, until = span
+    mark = uuid.uuid4().hex  # examples share a database
+    entries = [
+        replace(one, call=replace(one.call, session_id=f"{mark} {one.call.session_id}")) for one in entries
+    ]
+    in_span = [
+        e for e in entries if (since is None or e.call.at >= since) and (until is None or e.call.at < until)
+    ]
+    wanted = [one for one in in_span if agent in (None, one.call.agent)]
+
+    async def check() -> None:
+        async with await open_store(database_url) as store:
+            await keep(store.ledger, *entries)
+            for session in ("s1", "s2"):
+                asked = {"since": since, "until": until, "agent": agent, "session_id": f"{mark} {session}"}
+                own = [one for one in wanted if one.call.session_id == f"{mark} {session}"]
+                own.sort(key=lambda one: (one.call.at, one.call.id))
+                found = [one async for one in store.ledger.entries(**asked)]  # type: ignore[arg-type]
+                assert found == own
+                assert [str(one.usage.said_dollars) for one in found] == [
+                    str(one.usage.said_dollars) for one in own
+                ]
+
+                def group(one: Entry) -> tuple[str, ...]:
+                    return tuple(value_of(name, one.call) for name in by)
+
+                own.sort(key=group)
+                sums = [by_hand(key, list(some)) for key, some in groupby(own, group)] or [by_hand((), [])]
+                sums = sums if own or not by else []
+                assert await store.ledger.sums(by, **asked) == sorted(  # type: ignore[arg-type]
+                    sums, key=lambda one: (-one.dollars, one.group)
+                )
+
+    asyncio.run(check())
