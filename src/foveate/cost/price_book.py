@@ -1,0 +1,109 @@
+"""What calls cost: by what the provider says itself, by prices of one's own, or by the tables."""
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from functools import cache, partial
+
+from foveate.cost.own_prices import OwnPrice, check_own_prices, price_in_force
+from foveate.cost.price_table import Schedule, load, schedule_of
+from foveate.cost.prices import Price, Rates, ceiling_of, price_of, said_price
+from foveate.tokens.memo import Memo, digest
+from foveate.values import Ttl, Usage
+from foveate.wire.bills import billed_calls
+
+
+class PriceBook:
+    """The price of a call after it was made, and the most that it can be before.
+
+    Prices of one's own go over those of the tables; of several that fit a model, the first does. What was found
+    once is kept, whoever asks next and from whichever thread.
+    """
+
+    def __init__(self, own: Sequence[OwnPrice] = ()) -> None:
+        """Takes prices of one's own.
+
+        Raises:
+            BadOption: two of them are for the same models from the same day on.
+        """
+        check_own_prices(own)
+        self._own = tuple(own)
+        self._found: Memo[_Found] = Memo()
+
+    def price(
+        self, model: str, usage: Usage, *, provider: str, at: float, tier: str | None = None
+    ) -> Price | None:
+        """What a call cost; None where its price, or that of anything it was billed for, is not known.
+
+        `provider` is who was called, by any of its usual names, and `at` when, in seconds since 1970. `tier` is
+        its word for how the call was served, where the usage does not say it.
+        """
+        if usage.said_dollars is not None:
+            return said_price(usage.said_dollars, provider)
+        whole: Price | None = None
+        for call in billed_calls(usage):
+            called, served = call.model or model, tier or call.usage.tier
+            rates = self._rates(called, provider, served, call.region, at)
+            price = None if rates is None else price_of(rates, call)
+            if price is None:
+                return None
+            whole = price if whole is None else whole.plus(price)
+        return whole
+
+    def ceiling(
+        self,
+        model: str,
+        *,
+        provider: str,
+        input_tokens: int,
+        output_tokens: int,
+        at: float,
+        ttl: Ttl | None = None,
+        tier: str | None = None,
+    ) -> Decimal | None:
+        """The most dollars that a call can cost which has at most so many tokens; None where that is not known.
+
+        `ttl` is the longest time that a mark in it asks for. What is paid by the piece (searches) is not in it.
+        """
+        rates = self._rates(model, provider, tier or "", "", at)
+        if rates is None:
+            return None
+        return ceiling_of(rates, input_tokens=input_tokens, output_tokens=output_tokens, ttl=ttl)
+
+    def warm(self) -> None:
+        """Loads the tables now, which takes most of a second, and not when the first price is asked for."""
+        load()
+
+    def _rates(self, model: str, provider: str, tier: str, region: str, at: float) -> Rates | None:
+        key = digest(*(text.encode(errors="surrogatepass") for text in (model, provider, tier, region)))
+        found = self._found.get(key)
+        if found is None:
+            own = tuple(price for price in self._own if price.fits(model, provider))
+            found = _Found(own, partial(schedule_of, provider, model, tier=tier, region=region))
+            self._found.put(key, found)
+        return found.at(at)
+
+
+class _Found:
+    """What was found of a model: the prices of one's own that fit it, and the table's once they are needed."""
+
+    def __init__(self, own: tuple[OwnPrice, ...], look_up: Callable[[], Schedule | None]) -> None:
+        self._own = own
+        self._schedule = cache(look_up)
+        self._made: dict[OwnPrice, tuple[Rates | None, Rates | None]] = {}
+
+    def at(self, at: float) -> Rates | None:
+        """The rates in force at a time."""
+        own = price_in_force(self._own, at) if self._own else None
+        if own is not None and own.discount is None:
+            return self._with(own, None)
+        schedule = self._schedule()
+        table = schedule.at(at) if schedule else None
+        return table if own is None else self._with(own, table)
+
+    def _with(self, own: OwnPrice, table: Rates | None) -> Rates | None:
+        """What a price of one's own makes of the table's, made once for each of them."""
+        under, made = self._made.get(own, (None, None))
+        if made is None or under is not table:
+            made = own.rates(table)
+            self._made[own] = (table, made)
+        return made

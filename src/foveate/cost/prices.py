@@ -1,0 +1,275 @@
+"""What a price is, and the sums: dollars of each kind of token, exact, from what a call was billed."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
+from enum import StrEnum
+
+from foveate.values import Ttl
+from foveate.wire.bills import BilledCall, Unit
+
+# Sums depend on no thread's own context, and a digit that would be lost is an error. None ever is: tokens have
+# 16 digits, a price of one's own and a discount 21 each at most, those of tables fewer.
+EXACT = Context(prec=120, traps=[Inexact, InvalidOperation, DivisionByZero, Overflow])
+ZERO = Decimal(0)
+
+
+class PriceSource(StrEnum):
+    """Who says what something costs."""
+
+    TABLE = "table"
+    OWN = "own"
+    SAID = "said"
+
+
+class Kind(StrEnum):
+    """The kinds of tokens that can each have a price: `written_5m` is for a provider's short time."""
+
+    UNCACHED = "uncached"
+    READ = "read"
+    WRITTEN_5M = "written_5m"
+    WRITTEN_1H = "written_1h"
+    OUTPUT = "output"
+    REASONING = "reasoning"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Dollars for one of something, once the whole input has more than `over_tokens`."""
+
+    over_tokens: int
+    dollars: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Dollars for one of something; the highest of `steps` that the input reaches holds for all of it."""
+
+    dollars: Decimal
+    steps: tuple[Step, ...] = ()
+
+    def at(self, input_tokens: int) -> Decimal:
+        """The dollars for one, in a call of so many input tokens."""
+        for step in reversed(self.steps):
+            if input_tokens > step.over_tokens:
+                return step.dollars
+        return self.dollars
+
+    def most(self, input_tokens: int) -> Decimal:
+        """The most dollars for one, in a call of at most so many input tokens."""
+        reached = (step.dollars for step in self.steps if input_tokens > step.over_tokens)
+        return max(self.dollars, ZERO, *reached)
+
+    def times(self, multiple: Decimal) -> "Rate":
+        """The same rate, so many times as dear."""
+        steps = (Step(step.over_tokens, EXACT.multiply(step.dollars, multiple)) for step in self.steps)
+        return Rate(EXACT.multiply(self.dollars, multiple), tuple(steps))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What one of each thing costs that a model is billed for; what is not in `by_kind` has no known price.
+
+    `origin` names who says so, in the words of `source`. `assumed`: they may not be quite this model's.
+    """
+
+    by_kind: Mapping[Kind | Unit, Rate]
+    source: PriceSource
+    origin: str
+    assumed: bool = False
+
+    def times(self, multiple: Decimal) -> "Rates":
+        """The same with every token so many times as dear; what is paid by the piece stays."""
+        scaled = {
+            kind: rate if kind in _PIECES else rate.times(multiple) for kind, rate in self.by_kind.items()
+        }
+        return replace(self, by_kind=scaled)
+
+
+_PIECES = frozenset((Unit.WEB_SEARCHES, Unit.RERANKS, Unit.REQUESTS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a call cost, in dollars: each kind of token apart, and other units by their names.
+
+    Reasoning that has no price of its own is in `output`. `unsplit` is what is only known as a whole: the price
+    that a provider says itself. One that is not `sure` is likely: a kind of token was taken at the price of
+    another, or the model at what another provider asks for it.
+    """
+
+    uncached: Decimal = ZERO
+    read: Decimal = ZERO
+    written_5m: Decimal = ZERO
+    written_1h: Decimal = ZERO
+    output: Decimal = ZERO
+    reasoning: Decimal = ZERO
+    units: tuple[tuple[Unit, Decimal], ...] = ()
+    unsplit: Decimal = ZERO
+    source: PriceSource
+    origin: str
+    sure: bool = True
+
+    @property
+    def dollars(self) -> Decimal:
+        """All of it."""
+        return _total((self.input_dollars, self.output_dollars, self.other_dollars))
+
+    @property
+    def input_dollars(self) -> Decimal:
+        """Of what came in: tokens that the cache served, kept or did not know, whatever their medium."""
+        kinds = (self.uncached, self.read, self.written_5m, self.written_1h)
+        return _total((*kinds, *(dollars for unit, dollars in self.units if unit in _INPUT)))
+
+    @property
+    def output_dollars(self) -> Decimal:
+        """Of what came out, reasoning too."""
+        media = (dollars for unit, dollars in self.units if unit in _OUTPUT)
+        return _total((self.output, self.reasoning, *media))
+
+    @property
+    def other_dollars(self) -> Decimal:
+        """Of neither: what is paid by the piece, and what is only known as a whole."""
+        pieces = (dollars for unit, dollars in self.units if unit not in _INPUT and unit not in _OUTPUT)
+        return _total((self.unsplit, *pieces))
+
+    def plus(self, other: "Price") -> "Price":
+        """The price of two calls; it is as sure as the less sure one."""
+        units = dict(self.units)
+        for unit, dollars in other.units:
+            units[unit] = EXACT.add(units.get(unit, ZERO), dollars)
+        return Price(
+            uncached=EXACT.add(self.uncached, other.uncached),
+            read=EXACT.add(self.read, other.read),
+            written_5m=EXACT.add(self.written_5m, other.written_5m),
+            written_1h=EXACT.add(self.written_1h, other.written_1h),
+            output=EXACT.add(self.output, other.output),
+            reasoning=EXACT.add(self.reasoning, other.reasoning),
+            units=tuple((unit, units[unit]) for unit in Unit if unit in units),
+            unsplit=EXACT.add(self.unsplit, other.unsplit),
+            source=self.source,
+            origin=self.origin,
+            sure=self.sure and other.sure,
+        )
+
+
+_INPUT = frozenset(unit for unit in Unit if unit.startswith(("input_", "read_")))
+_OUTPUT = frozenset((*(unit for unit in Unit if unit.startswith("output_")), Unit.CITATIONS))
+
+
+def _total(dollars: Iterable[Decimal]) -> Decimal:
+    found = ZERO
+    for part in dollars:
+        found = EXACT.add(found, part)
+    return found
+
+
+def price_of(rates: Rates, call: BilledCall) -> Price | None:
+    """What a call cost at these rates; None where something was billed that has no known price.
+
+    What the cache served is taken at the price of uncached input where it has none of its own: many hosts give
+    no discount, and it cannot be dearer. What it kept is not, since that mostly is dearer.
+    """
+    by_kind, cache = rates.by_kind, call.usage.cache
+    sure, size = not rates.assumed, cache.input_tokens
+    reasoning = min(call.usage.reasoning_tokens, call.usage.output_tokens)
+    counts = {
+        Kind.UNCACHED: cache.uncached,
+        Kind.READ: cache.read,
+        Kind.WRITTEN_5M: cache.written_5m,
+        Kind.WRITTEN_1H: cache.written_1h,
+        Kind.OUTPUT: call.usage.output_tokens - reasoning,
+        Kind.REASONING: reasoning,
+    }
+    if Kind.REASONING not in by_kind:
+        counts[Kind.OUTPUT], counts[Kind.REASONING] = call.usage.output_tokens, 0
+    units: list[tuple[Unit, Decimal]] = []
+    for unit, count in (*call.units, (Unit.REQUESTS, 1)):
+        rate = _unit_rate(rates, unit)
+        home = _HOMES.get(unit)
+        if rate is None:
+            if unit in _ALWAYS_BILLED:
+                return None
+            sure = sure and unit not in _DEARER
+        elif home is None:
+            units.append((unit, EXACT.multiply(rate.at(size), count)))
+        else:
+            taken = min(count, counts[home])
+            counts[home] -= taken
+            units.append((unit, EXACT.multiply(rate.at(size), taken)))
+    dollars = {}
+    for kind, count in counts.items():
+        rate = by_kind.get(kind)
+        if rate is None and kind is Kind.READ and count:
+            rate, sure = by_kind.get(Kind.UNCACHED), False
+        if rate is None and count:
+            return None
+        dollars[kind] = EXACT.multiply(rate.at(size), count) if rate and count else ZERO
+    return Price(
+        uncached=dollars[Kind.UNCACHED],
+        read=dollars[Kind.READ],
+        written_5m=dollars[Kind.WRITTEN_5M],
+        written_1h=dollars[Kind.WRITTEN_1H],
+        output=dollars[Kind.OUTPUT],
+        reasoning=dollars[Kind.REASONING],
+        units=tuple(units),
+        source=rates.source,
+        origin=rates.origin,
+        sure=sure,
+    )
+
+
+# The kind whose tokens hold those of a medium.
+_HOMES = {
+    **{unit: Kind.UNCACHED for unit in Unit if unit.startswith("input_")},
+    **{unit: Kind.READ for unit in Unit if unit.startswith("read_")},
+    **{unit: Kind.OUTPUT for unit in Unit if unit.startswith("output_")},
+}
+_ALWAYS_BILLED = frozenset((Unit.WEB_SEARCHES, Unit.RERANKS))
+# Sound is dearer than text wherever it has a price; pictures and video mostly cost the same.
+_DEARER = frozenset((Unit.INPUT_AUDIO, Unit.READ_AUDIO, Unit.OUTPUT_AUDIO))
+
+
+def _unit_rate(rates: Rates, unit: Unit) -> Rate | None:
+    rate = rates.by_kind.get(unit)
+    if rate is None and unit is Unit.SEARCH_QUERIES:
+        return rates.by_kind.get(Unit.WEB_SEARCHES)
+    if rate is None and unit.startswith("read_") and Kind.READ not in rates.by_kind:
+        return rates.by_kind.get(Unit(unit.replace("read_", "input_")))
+    return rate
+
+
+def ceiling_of(
+    rates: Rates, *, input_tokens: int, output_tokens: int, ttl: Ttl | None = None
+) -> Decimal | None:
+    """The most dollars that a call of at most so many tokens can cost; None where that is not known.
+
+    The input is taken at the dearest that it may be billed as: written for the long time where `ttl` says so,
+    for the short one where writing has a price. What is paid by the piece (searches) nobody knows before.
+    """
+    is_long = ttl in (Ttl.ONE_HOUR, Ttl.TWELVE_HOURS)
+    kinds = (Kind.UNCACHED, Kind.READ, Kind.WRITTEN_5M, *((Kind.WRITTEN_1H,) if is_long else ()))
+    ways_in = [rates.by_kind[kind].most(input_tokens) for kind in kinds if kind in rates.by_kind]
+    ways_out = [
+        rates.by_kind[kind].most(input_tokens)
+        for kind in (Kind.OUTPUT, Kind.REASONING)
+        if kind in rates.by_kind
+    ]
+    may_write_long = is_long and Kind.WRITTEN_5M in rates.by_kind
+    if may_write_long and Kind.WRITTEN_1H not in rates.by_kind:
+        return None
+    if (input_tokens and Kind.UNCACHED not in rates.by_kind) or (output_tokens and not ways_out):
+        return None
+    request = rates.by_kind.get(Unit.REQUESTS)
+    return _total(
+        (
+            EXACT.multiply(max(ways_in, default=ZERO), input_tokens),
+            EXACT.multiply(max(ways_out, default=ZERO), output_tokens),
+            request.most(input_tokens) if request else ZERO,
+        )
+    )
+
+
+def said_price(dollars: Decimal, provider: str) -> Price:
+    """The price that a provider says itself."""
+    return Price(unsplit=dollars, source=PriceSource.SAID, origin=provider)

@@ -1,0 +1,42 @@
+"""Money is never a float: no module that counts it has one, nor makes one."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3] / "src" / "foveate" / "cost"
+MODULES = sorted(path.name for path in (*ROOT.glob("*price*.py"), ROOT / "money.py"))
+# Moments are floats; a module may speak of them.
+MOMENTS = {"at", "second", "seconds", "day"}
+
+
+def floats(source: str) -> list[str]:
+    """What makes a float in a module: a literal, a call, a division; and what is said to be one."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Constant(value=float()):
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+            case ast.Call(func=ast.Name(id="float" | "round")):
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+            case ast.BinOp(op=ast.Div()):
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+            case ast.arg(annotation=ast.Name(id="float")) if node.arg not in MOMENTS:
+                found.append(f"line {node.lineno}: {node.arg} is a float")
+            case ast.AnnAssign(annotation=ast.Name(id="float")):
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_module_of_money_has_a_float(name: str) -> None:
+    assert floats((ROOT / name).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["x = 0.1", "x = float(y)", "x = a / b", "x = round(a)", "def f(dollars: float): ...", "x: float = a"],
+)
+def test_a_float_would_be_seen(source: str) -> None:
+    assert floats(source)
