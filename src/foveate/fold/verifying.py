@@ -1,15 +1,19 @@
 """What is no summary, whatever its status was; and what a summary leaves out.
 
-An error page or a refusal that was taken for a summary would be all that is left of a history.
+An error page or a refusal that was taken for a summary would be all that is left of a history. How they begin
+is a list, and no list is complete: so a summary must also tell something of what it stands for.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from foveate.fold.extractive import Count, carry
-from foveate.fold.facts import Fact
+from foveate.fold.facts import said_in
 from foveate.fold.ranking import ALWAYS, Ranked
+from foveate.fold.substance import tells_of
+from foveate.values import Message
 
 # A name that is likelier than this to be mentioned again is worth asking once more for.
 _IMPORTANT_CHANCE = 0.5
@@ -19,20 +23,22 @@ _SHORT_CHARS = 1_200
 _MOST_CHARS = 32
 # Fewer words than these say nothing of a history.
 _LEAST_WORDS = 5
+_MORE = "and {number:,} more that may be needed, for which there is no room here"
 
 _PAGE = re.compile(r"\s*(```\w*\s*)?(<!doctype\b|<html\b|<\?xml\b|<head\b|<body\b)", re.IGNORECASE)
-_JSON_ERROR = re.compile(
-    r"""\s*(```\w*\s*)?[\[{]\s*["'](error|errors|detail|fault)["']\s*:"""
-    r"""|\s*(```\w*\s*)?\{[^{}]{0,200}["'](type|object|status)["']\s*:\s*["']?error\b""",
-    re.IGNORECASE,
-)
+# What is asked for is plain text; JSON is what servers, and models that are held to it, say instead.
+_JSON = re.compile(r"""\s*(```\w*\s*)?(\{\s*(["'}]|$)|\[\s*[\[{"'])""")
 _PLAIN_ERROR = re.compile(
     r"""\s*(
         (http[ ]?(error|/\d(\.\d)?)?[ :]*)? [45]\d\d\s*($|\n|[:{-]|bad|internal|service|gateway|too[ ]many
           |not[ ]found|forbidden|unauthori|error|overloaded)
         | (api|internal|server|upstream|gateway|proxy|connection|network|rate[ -]?limit|timeout|unknown)[ ]
           (\w+[ ])? (error|failure|exceeded|timeout|timed[ ]out|unavailable)\s*($|\n|[:.({!-]|\d|occurred|or\b)
-        | error\b[ ]*(code|\d|:|-)
+        | (fatal[ ])?error\b[ ]*(code|\d|:|-)
+        | [\w.]*(error|exception):
+        | (request|call|generation)[ ](failed|timed[ ]out|was[ ]rejected)
+        | (an|the|some)[ ](unexpected[ ]|unknown[ ]|internal[ ])?(server[ ]|model[ ])?
+          (error[ ]occurred|is[ ]currently[ ]overloaded|had[ ]an[ ]error)
         | traceback[ ]\(most[ ]recent
         | (bad[ ]gateway|gateway[ ]time-?out|service[ ](temporarily[ ])?unavailable|too[ ]many[ ]requests
           |overloaded|request[ ]timed[ ]out|unauthori[sz]ed|forbidden|not[ ]found)[.!:]?\s*(\n|$)
@@ -51,12 +57,41 @@ _REFUSAL = re.compile(
 )
 
 
+_APOLOGY = re.compile(
+    r"""\s*[¡"“«]?(lo\s+siento|lamento|perdón|disculp|desculp|lamentamos|sinto\s+muito|mi\s+(dis)?spiace|scusa
+        |es\s+tut\s+mir\s+leid|tut\s+mir\s+leid|entschuldig|leider\s+kann\s+ich|(je\s+suis\s+)?désolé|je\s+ne\s+peux\s+pas
+        |no\s+puedo\s+(ayudar|asistir|cumplir|resumir)|não\s+posso|non\s+posso\s+(aiutar|riassumere)
+        |het\s+spijt\s+me|helaas\s+kan\s+ik|przepraszam|niestety\s+nie\s+mog|извин|прости|к\s+сожалению,?\s+я
+        |я\s+не\s+могу|üzgünüm|maalesef|xin\s+lỗi|maaf\b|很?抱歉|对不起|對不起|我(无法|無法|不能)|申し訳|すみません|ごめん
+        |お手伝いでき|죄송|미안|عذر|آسف|क्षमा|माफ)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+# A summary says nothing to whoever reads an error, or asked for what is not given.
+_TO_THE_READER = re.compile(
+    r"""(please|you\s+(can|may))\s+(try\s+again|retry)|try\s+again\s+(later|in\s+a\s+(few|moment|minute))
+        |(contact\s+us|reach\s+out\s+to\s+us)\b|check\s+your\s+plan\s+and\s+billing|our\s+(usage|content)\s+polic
+        |exceeded\s+your\s+current\s+quota|your\s+credit\s+balance\s+is|this\s+model['’]?s\s+maximum\s+context
+        |prompt\s+is\s+too\s+long|\bi\s+((must|have\s+to|need\s+to)\s+)?(respectfully\s+)?decline\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """Facts that a summary leaves out: those worth a second try, and all that a list after it has room for."""
+    """Facts that a summary leaves out.
+
+    `important` are all that are worth a second try, whatever room there is; `listed` those that a list after it
+    has room for, important or not; `unlisted` how many important ones stand neither in the summary nor there.
+    """
 
     important: tuple[str, ...]
     listed: tuple[str, ...]
+    unlisted: int = 0
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """What the list says: that it is not all, where it is not."""
+        return (*self.listed, _MORE.format(number=self.unlisted)) if self.unlisted else self.listed
 
 
 def problem_of(text: str, *, replaced_tokens: int, count: Count) -> str | None:
@@ -65,12 +100,14 @@ def problem_of(text: str, *, replaced_tokens: int, count: Count) -> str | None:
         return "the summary is empty"
     if _PAGE.match(text):
         return "the answer is a page, not a summary"
-    if _JSON_ERROR.match(text):
-        return "the answer is an error, not a summary"
+    if _JSON.match(text):
+        return "the answer is JSON (an error, perhaps), not a summary"
     if len(text) <= _SHORT_CHARS:
         if _PLAIN_ERROR.match(text):
             return "the answer is an error, not a summary"
-        if _REFUSAL.match(text):
+        if _TO_THE_READER.search(text):
+            return "the answer is an error or a refusal, not a summary"
+        if _REFUSAL.match(text) or _APOLOGY.match(text):
             return "the answer is a refusal, not a summary"
     if len(text.split()) < _LEAST_WORDS and len(text) < _SHORT_CHARS and not _is_unspaced(text):
         return "the answer says nothing"
@@ -79,24 +116,38 @@ def problem_of(text: str, *, replaced_tokens: int, count: Count) -> str | None:
     return None
 
 
+def hollow(text: str, messages: Sequence[Message], earlier: str = "") -> str | None:
+    """Why a text is no summary of `messages` and of the `earlier` one: it tells nothing of them."""
+    said = (told for message in messages for _, told in said_in(message))
+    if tells_of(text, chain((earlier,), said)):
+        return None
+    return "the answer tells nothing of what it should sum up"
+
+
 def missing_in(
     summary: str, ranked: Sequence[Ranked], *, limit_tokens: int, count: Count, most_tokens: int
 ) -> Missing:
-    """What `summary` leaves out of `ranked`, as far as a list after it has room.
+    """What `summary` leaves out of `ranked`.
 
-    The list fills up what the summary has left of `limit_tokens`, at least a quarter of it, as long as all is
-    below `most_tokens`.
+    The list after it fills up what the summary has left of `limit_tokens`, at least a quarter of it, as long as
+    all is below `most_tokens`.
     """
     used = count(summary)
     room = min(max(limit_tokens - used, limit_tokens // 4), most_tokens - used)
-    chances = {(one.fact.kind, one.fact.text): one.chance for one in ranked}
-    listed = carry(summary, ranked, limit_tokens=room, count=count)
-    important = [fact for fact in listed if _is_important(fact, chances[fact.kind, fact.text])]
-    return Missing(important=tuple(fact.text for fact in important), listed=tuple(fact.text for fact in listed))
+    listed = tuple(fact.text for fact in carry(summary, ranked, limit_tokens=room, count=count))
+    important = _left_out(summary, [one for one in ranked if _is_important(one)])
+    told = "\n".join(listed)
+    return Missing(important=important, listed=listed, unlisted=sum(fact not in told for fact in important))
 
 
-def _is_important(fact: Fact, chance: float) -> bool:
-    return fact.kind in ALWAYS or chance >= _IMPORTANT_CHANCE
+def _left_out(text: str, ranked: Sequence[Ranked]) -> tuple[str, ...]:
+    """All of `ranked` that a text does not tell."""
+    plenty = 4 * len(ranked) + 4  # for as many lines of one token
+    return tuple(fact.text for fact in carry(text, ranked, limit_tokens=plenty, count=lambda _: 1))
+
+
+def _is_important(one: Ranked) -> bool:
+    return one.fact.kind in ALWAYS or one.chance >= _IMPORTANT_CHANCE
 
 
 def _is_unspaced(text: str) -> bool:
