@@ -39,11 +39,13 @@ GOOD = Step(text=f"The user looks for the slow parser in src/parsers. {RULE} Nex
 HTML = "<!DOCTYPE html>\n<html><head><title>502 Bad Gateway</title></head><body>cloudflare</body></html>"
 
 FAULTS = {
-    "hangs": (Step(delay_seconds=20), "no answer within"),
+    "hangs": (Step(delay_seconds=20), "no summary within"),
     "500": (Step(status=500), "answered 500"),
     "empty": (Step(text=""), "empty|no content"),
     "error page": (Step(text=HTML), "a page"),
     "error in json": (Step(text='{"error": {"message": "Overloaded"}}'), "an error"),
+    "error in words": (Step(text="That one is busy with other requests at the moment."), "tells nothing"),
+    "refusal in Spanish": (Step(text="Lo siento, pero no puedo ayudar con esa solicitud."), "a refusal"),
     "refusal": (Step(text="I'm sorry, but I can't help with that."), "a refusal"),
     "too long": (Step(text="all that was said and done " * 4_000), "longer than|cut off"),
     "tool call": (Step(tools=(Call(name="read_file"),)), "calls a tool|answered"),
@@ -89,10 +91,9 @@ async def setting(
     spoken: Format = Format.ANTHROPIC,
     model: str = "",
     options: FoldOptions = OPTIONS,
-    timeout_seconds: float = 5,
 ) -> AsyncIterator[Setting]:
     with running_sandbox(*steps, repeat=repeat) as sandbox:
-        async with await open_store(url) as store, Client(timeout_seconds=timeout_seconds) as client:
+        async with await open_store(url) as store, Client(timeout_seconds=5) as client:
             summariser = ModelSummariser(
                 client, endpoint(sandbox, spoken), model=model, delays_seconds=(0.01, 0.01, 0.01)
             )
@@ -126,7 +127,8 @@ def ended(folded: Folded | None) -> Folded:
 async def test_a_fault_of_the_model_loses_nothing(database_url: str, fault: str) -> None:
     step, reason = FAULTS[fault]
     subject = subject_of(claude_body(12))
-    async with setting(database_url, step, repeat=True, timeout_seconds=0.3) as there:
+    options = replace(OPTIONS, limit_seconds=2 if fault == "hangs" else 60)
+    async with setting(database_url, step, repeat=True, options=options) as there:
         folded = ended(await there.folder.fold(subject))
 
         rows = await there.store.journal.listed(session_id=subject.session_id)

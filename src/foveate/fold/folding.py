@@ -5,6 +5,7 @@ it came.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,13 +13,13 @@ from decimal import Decimal
 from typing import Any
 from uuid import uuid4
 
-from foveate.errors import FoveateError, StoreUnavailable
+from foveate.errors import StoreUnavailable
 from foveate.fold.boundary import triggers
 from foveate.fold.cuts import Cut, FoldOptions, Subject, answers_since, cut_of, trigger_of
 from foveate.fold.journal import Fold, Journal, Lease, Outcome
 from foveate.fold.replacing import fold_of, summary_text
-from foveate.fold.summariser import Extractive, NoSummary, Summariser, Summary, Usages
-from foveate.fold.verifying import problem_of
+from foveate.fold.summariser import Bills, Extractive, NoSummary, Summariser, Summary, Usages
+from foveate.fold.verifying import hollow, problem_of
 from foveate.tokens import RequestCounter
 from foveate.values import Usage
 
@@ -31,6 +32,11 @@ _LAST_ROWS = 32
 # After these a fold is not tried again at once.
 _RESTING = frozenset((Outcome.OK, Outcome.FAILED, Outcome.NO_BOUNDARY))
 _LOST = "the right to fold it was lost meanwhile"
+_TOO_SOON = "a model was asked for a summary just before"
+# So many of the facts that a summary leaves out are named when it is asked for once more.
+_MOST_NAMED = 64
+
+_LOG = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 Price = Callable[[str, Usage], Decimal | None]
@@ -75,53 +81,73 @@ class Folder:
         self._sleep = sleep
         self._price = price
 
-    async def fold(self, subject: Subject) -> Folded | None:
+    async def fold(self, subject: Subject, bills: Bills | None = None) -> Folded | None:
         """What became of folding a request; None where it is not one to fold, or was tried just before.
+
+        One that would not fit otherwise is folded all the same, but then by rules: no model is asked at each
+        step. Where this is cancelled, `bills` still tell what was billed until then.
 
         Raises:
             MalformedRequest: a message cannot be read.
         """
-        if not subject.must_fit and subject.sent_tokens < trigger_of(subject, self._options):
+        trigger_tokens = 0 if subject.must_fit else trigger_of(subject, self._options)
+        if subject.sent_tokens < trigger_tokens:
             return None
         try:
-            if not subject.must_fit and not await self._is_due(subject):
+            is_due = triggers(
+                subject.sent_tokens,
+                trigger_tokens=trigger_tokens,
+                turns_since_fold=await self._turns_since_fold(subject),
+                min_turns_between=self._options.min_turns_between,
+            )
+            if not subject.must_fit and not is_due:
                 return None
-            return await self._fold(subject)
+            by = self._summariser if is_due else self._by_rules
+            return await self._fold(subject, _Work(by=by, bills=Bills() if bills is None else bills))
         except StoreUnavailable as error:
             return Folded(outcome=Outcome.FAILED, reason=str(error))
 
-    async def _is_due(self, subject: Subject) -> bool:
-        """Whether the model has spoken often enough since a fold was last made or tried."""
+    async def _turns_since_fold(self, subject: Subject) -> int | None:
+        """How often the model has spoken since a fold was last made or tried; None where none was."""
         tried = await self._journal.listed(agent=subject.agent, session_id=subject.session_id, limit=_LAST_ROWS)
         rows = (row for row in (*tried, subject.earlier) if row is not None and row.outcome in _RESTING)
         # Beyond the end of what is sent now, something else was said then.
         seen = [row.seen_messages for row in rows if 0 < row.seen_messages <= len(subject.chain)]
-        return triggers(
-            subject.sent_tokens,
-            trigger_tokens=trigger_of(subject, self._options),
-            turns_since_fold=answers_since(subject, max(seen)) if seen else None,
-            min_turns_between=self._options.min_turns_between,
-        )
+        return answers_since(subject, max(seen)) if seen else None
 
-    async def _fold(self, subject: Subject) -> Folded:
+    async def _fold(self, subject: Subject, work: "_Work") -> Folded:
         """A fold of the head, if there is one, under a lease."""
         started = self._clock()
         cut = await asyncio.to_thread(cut_of, subject, self._counter, self._options)
-        row = self._row(subject, cut, started)
+        row = self._row(subject, cut, started, work.by)
         if cut is None:
             return await self._ended(row, Outcome.NO_BOUNDARY, "there is no place to cut", lease=None)
-        lease = await self._journal.lease(
-            subject.session_id, self._holder, ttl_seconds=self._options.lock_ttl_seconds, now=self._clock()
-        )
+        lease = await self._leased(subject.session_id)
         if lease is None:
             return await self._ended(row, Outcome.LOCK_HELD, "somebody else is folding it", lease=None)
         try:
             theirs = await self._made_meanwhile(subject)
             if theirs is not None:
                 return Folded(outcome=Outcome.LOCK_HELD, fold=theirs, reason="somebody else has just folded it")
-            return await self._under(lease, subject, cut, row)
+            return await self._under(lease, subject, cut, row, work)
         finally:
             await self._released(lease)
+
+    async def _leased(self, session_id: str) -> Lease | None:
+        """The right to fold; given back where this is cancelled while a slow store is still giving it."""
+        taking = asyncio.ensure_future(
+            self._journal.lease(
+                session_id, self._holder, ttl_seconds=self._options.lock_ttl_seconds, now=self._clock()
+            )
+        )
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            await asyncio.wait((taking,))
+            taken = None if taking.cancelled() or taking.exception() else taking.result()
+            if taken is not None:
+                await self._released(taken)
+            raise
 
     async def _made_meanwhile(self, subject: Subject) -> Fold | None:
         """A fold that reaches farther than the one that the request was sent with."""
@@ -129,22 +155,23 @@ class Folder:
         folds = await self._journal.folds(subject.agent, subject.chain.hashes[reached:])
         return fold_of(subject.chain, [fold for fold in folds if fold.messages > reached])
 
-    async def _under(self, lease: Lease, subject: Subject, cut: Cut, row: Fold) -> Folded:
+    async def _under(self, lease: Lease, subject: Subject, cut: Cut, row: Fold, work: "_Work") -> Folded:
         """A fold made under a lease that is kept until it is there."""
-        writing = asyncio.create_task(self._written(subject, cut))
+        writing = asyncio.create_task(self._written(subject, cut, work))
         keeping = asyncio.create_task(self._lost(lease))
         try:
             await asyncio.wait((writing, keeping), return_when=asyncio.FIRST_COMPLETED)
             if not writing.done():
                 keeping.result()
-                return Folded(outcome=Outcome.LOCK_HELD, reason=_LOST, usages=(None,))
+                return Folded(outcome=Outcome.LOCK_HELD, reason=_LOST, usages=work.bills.usages)
             made = writing.result()
         finally:
             await _cancelled(writing, keeping)
+        usages = work.bills.usages
+        row = replace(row, cost=self._cost(row.model, usages))
         if isinstance(made, NoSummary):
-            row = replace(row, cost=self._cost(row.model, made.usages))
-            return await self._ended(row, Outcome.FAILED, made.reason, lease=lease, usages=made.usages)
-        return await self._kept(made, lease, subject, cut, row)
+            return await self._ended(row, Outcome.FAILED, made.reason, lease=lease, usages=usages)
+        return await self._kept(made, lease, subject, cut, row, usages)
 
     async def _lost(self, lease: Lease) -> None:
         """Renews a lease until it is lost."""
@@ -156,40 +183,40 @@ class Folder:
             with suppress(StoreUnavailable):
                 held = await self._journal.renew(lease, ttl_seconds=ttl, now=self._clock())
 
-    async def _written(self, subject: Subject, cut: Cut) -> "_Verified | NoSummary":
+    async def _written(self, subject: Subject, cut: Cut, work: "_Work") -> "_Verified | NoSummary":
         """A summary of the head, verified; by rules where no model gives one and that is wanted."""
-        summarised = self._summariser.summarise(cut.span, limit_tokens=cut.limit_tokens)
-        made = await self._within(summarised, self._options.limit_seconds * (1 - _REDRAFT_SHARE))
+        made = await self._summarised(work.by, cut, work.bills)
         if isinstance(made, Summary):
-            problem = self._problem(made, cut)
-            if problem is None:
-                return await self._verified(self._summariser, made, cut)
-            made = NoSummary(reason=problem, usages=made.usages)
-        return await self._or_by_rules(subject, cut, made)
+            verified = await self._verified(work, made, cut)
+            is_too_soon = work.by is not self._summariser
+            return replace(verified, reason=_TOO_SOON) if is_too_soon else verified
+        if not (self._options.extractive or subject.must_fit) or work.by is self._by_rules:
+            return made
+        instead = await self._summarised(self._by_rules, cut, work.bills)
+        if isinstance(instead, NoSummary):
+            return made
+        by_rules = replace(work, by=self._by_rules)
+        return replace(await self._verified(by_rules, instead, cut), reason=made.reason)
 
-    async def _or_by_rules(self, subject: Subject, cut: Cut, failed: NoSummary) -> "_Verified | NoSummary":
-        """An extractive summary in the place of one that failed, where that is wanted or needed."""
-        if not (self._options.extractive or subject.must_fit) or self._summariser is self._by_rules:
-            return failed
-        made = await self._by_rules.summarise(cut.span, limit_tokens=cut.limit_tokens)
-        if isinstance(made, NoSummary) or self._problem(made, cut):
-            return failed
-        made = replace(made, usages=failed.usages)
-        return replace(await self._verified(self._by_rules, made, cut), reason=failed.reason)
+    async def _summarised(self, by: Summariser, cut: Cut, bills: Bills) -> Summary | NoSummary:
+        """A summary that can be one, or why there is none."""
+        writing = by.summarise(cut.span, bills, limit_tokens=cut.limit_tokens)
+        made = await self._within(writing, self._options.limit_seconds * (1 - _REDRAFT_SHARE))
+        problem = await self._problem(by, made, cut) if isinstance(made, Summary) else None
+        return made if problem is None else NoSummary(reason=problem)
 
-    async def _verified(self, by: Summariser, made: Summary, cut: Cut) -> "_Verified":
+    async def _verified(self, work: "_Work", made: Summary, cut: Cut) -> "_Verified":
         """A summary with what it leaves out: asked for once more, then to be listed."""
         missing = await asyncio.to_thread(cut.missing, made.text, self._count)
-        if not missing.important:
-            return _Verified(summary=made, carried=missing.listed)
-        redrafted = by.redraft(cut.span, made.text, missing.important, limit_tokens=cut.limit_tokens)
-        again = await self._within(redrafted, self._options.limit_seconds * _REDRAFT_SHARE)
-        made = replace(made, usages=made.usages + again.usages)
-        if isinstance(again, Summary) and not self._problem(again, cut):
-            still = await asyncio.to_thread(cut.missing, again.text, self._count)
-            if len(still.important) < len(missing.important):
-                made, missing = replace(made, text=again.text), still
-        return _Verified(summary=made, carried=missing.listed)
+        if missing.important:
+            named = missing.important[:_MOST_NAMED]
+            writing = work.by.redraft(cut.span, made.text, named, work.bills, limit_tokens=cut.limit_tokens)
+            again = await self._within(writing, self._options.limit_seconds * _REDRAFT_SHARE)
+            if isinstance(again, Summary) and not await self._problem(work.by, again, cut):
+                still = await asyncio.to_thread(cut.missing, again.text, self._count)
+                if len(still.important) < len(missing.important):
+                    made, missing = replace(made, text=again.text), still
+        return _Verified(summary=made, carried=missing.carried)
 
     async def _within(
         self, writing: Coroutine[Any, Any, Summary | NoSummary], limit_seconds: float
@@ -199,24 +226,23 @@ class Folder:
             async with asyncio.timeout(limit_seconds):
                 return await writing
         except TimeoutError:
-            # What was asked for until then is billed, and nobody will say how much.
-            return NoSummary(reason=f"no summary within {limit_seconds:g} s", usages=(None,))
-        except FoveateError as error:
-            return NoSummary(reason=str(error))
+            return NoSummary(reason=f"no summary within {limit_seconds:g} s")
+        except Exception as error:  # noqa: BLE001 - a border: anybody may write a summariser, and none may lose a request
+            _LOG.warning("a summariser failed: %s: %s", type(error).__name__, error)
+            return NoSummary(reason=str(error) or type(error).__name__)
 
-    def _problem(self, made: Summary, cut: Cut) -> str | None:
-        return problem_of(made.text, replaced_tokens=cut.span.tokens, count=self._count)
+    async def _problem(self, by: Summariser, made: Summary, cut: Cut) -> str | None:
+        """Why a text cannot stand for the head; rules say only what was said there."""
+        problem = problem_of(made.text, replaced_tokens=cut.span.tokens, count=self._count)
+        if problem is not None or by is self._by_rules:
+            return problem
+        return await asyncio.to_thread(hollow, made.text, cut.span.head, cut.span.earlier)
 
-    async def _kept(self, made: "_Verified", lease: Lease, subject: Subject, cut: Cut, row: Fold) -> Folded:
+    async def _kept(
+        self, made: "_Verified", lease: Lease, subject: Subject, cut: Cut, row: Fold, usages: Usages
+    ) -> Folded:
         """The fold of a summary, written down with all that it folds."""
-        usages = made.summary.usages
-        row = replace(
-            row,
-            summary=made.summary.text,
-            carried=made.carried,
-            model=made.summary.model,
-            cost=self._cost(row.model, usages),
-        )
+        row = replace(row, summary=made.summary.text, carried=made.carried, model=made.summary.model)
         row = replace(row, tokens_after=self._count(summary_text(row)))
         if row.tokens_after >= cut.span.tokens:
             reason = f"the summary would be no shorter than what it replaces ({cut.span.tokens:,} tokens)"
@@ -256,7 +282,7 @@ class Folder:
         with suppress(StoreUnavailable):
             await self._journal.release(lease)
 
-    def _row(self, subject: Subject, cut: Cut | None, started: float) -> Fold:
+    def _row(self, subject: Subject, cut: Cut | None, started: float, by: Summariser) -> Fold:
         """The row of a fold before anything has become of it; `compacted_at` is when it began."""
         messages = cut.messages if cut is not None else 0
         tokens = cut.tokens if cut is not None else 0
@@ -271,7 +297,7 @@ class Folder:
             carried=(),
             tokens_before=tokens,
             tokens_after=tokens,
-            model=self._summariser.model or subject.request.model,
+            model=by.model or subject.request.model,
             cost=Decimal(0),
             duration_seconds=0.0,
             outcome=Outcome.FAILED,
@@ -291,6 +317,14 @@ class Folder:
 
     def _count(self, text: str) -> int:
         return self._counter.text(text).tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """Who writes a summary, and where the bills for it go."""
+
+    by: Summariser
+    bills: Bills
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

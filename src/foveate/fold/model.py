@@ -6,19 +6,22 @@ pieces where its window is too small for all of it, each with the summary of tho
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import partial
+from typing import Protocol
 
 import msgspec
 
 from foveate import wire
 from foveate.budget.windows import window_of
 from foveate.cache.rules import Caching, rules_for
-from foveate.errors import UpstreamError, UpstreamStatus
+from foveate.errors import BadOption, UpstreamError, UpstreamStatus
 from foveate.fold import prompts
 from foveate.fold.answers import Answer, answer_of
-from foveate.fold.summariser import NoSummary, Span, Summary, Usages
-from foveate.fold.verifying import problem_of
+from foveate.fold.summariser import Bills, NoSummary, Span, Summary
+from foveate.fold.verifying import hollow, problem_of
 from foveate.tokens import counter_for
 from foveate.upstream import Client
 from foveate.values import Format, Message, ReplaceMessages, Request, Text
@@ -31,6 +34,8 @@ _USUAL_WINDOW_TOKENS = 16_384
 # What is asked for is a number of words. The answer may be longer; what is cut off is lost.
 _ROOM = 2
 _MOST_OUTPUT_TOKENS = 8_192
+# What counting tokens may take is no time for a summary; less than this is meant for something else.
+_LEAST_SECONDS = 2.0
 _MOST_SUMMARY_TOKENS = 6_000
 # For models that think unasked, and are billed for it as output.
 _THOUGHT_TOKENS = 4_096
@@ -43,7 +48,13 @@ _NO_THINKING = frozenset(("", "disabled", "none"))
 # None of these is part of what is cached, and each would keep the answer from being one whole text.
 _DROPPED = frozenset(
     ("stream", "stream_options", "stop", "stop_sequences", "n", "logprobs", "top_logprobs", "prediction",
-     "max_tokens", "max_completion_tokens")
+     "max_tokens", "max_completion_tokens", "logit_bias", "modalities", "audio")
+)  # fmt: skip
+# What holds an answer to a form, besides OpenAI's own ways: vLLM's names (docs.vllm.ai, structured outputs) and
+# llama.cpp's (tools/server/README.md), read November 2026.
+_FORMS = frozenset(
+    ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag", "structured_outputs",
+     "grammar", "json_schema")
 )  # fmt: skip
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -58,14 +69,33 @@ class Endpoint:
     headers: Mapping[str, str] = field(repr=False)
 
 
+class _Write(Protocol):
+    """Writes a request."""
+
+    def __call__(self, *, more: bool) -> bytes:
+        """With `more` room for the answer, or not."""
+
+
+class _Then(Enum):
+    """What may help after a try that failed."""
+
+    LATER = auto()  # the same once more
+    ROOM = auto()  # more room for the answer
+    ONCE = auto()  # the same, but only once: who has nothing to tell twice has nothing to tell
+    AS_DATA = auto()  # another way of asking
+    NOTHING = auto()
+
+
+_ENDS = frozenset((_Then.AS_DATA, _Then.NOTHING))
+
+
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """What was written after some tries, or why nothing was."""
+    """What was written, or why nothing was, and what may help."""
 
     text: str
-    usages: Usages
     problem: str | None = None
-    again_as_data: bool = False  # another way of asking may do better
+    then: _Then = _Then.LATER
 
 
 class ModelSummariser:
@@ -81,6 +111,13 @@ class ModelSummariser:
         delays_seconds: Sequence[float] = DELAYS_SECONDS,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
+        """The time-out of `client` is that of one answer, which a model may write on for minutes.
+
+        Raises:
+            BadOption: that time-out is one for counting tokens.
+        """
+        if client.timeout_seconds <= _LEAST_SECONDS:
+            raise BadOption(f"no model writes a summary within {client.timeout_seconds:g} s; give it minutes")
         self.model = model
         self._client = client
         self._endpoint = endpoint
@@ -88,32 +125,37 @@ class ModelSummariser:
         self._delays_seconds = delays_seconds
         self._sleep = sleep
 
-    async def summarise(self, span: Span, *, limit_tokens: int) -> Summary | NoSummary:
+    async def summarise(self, span: Span, bills: Bills, *, limit_tokens: int) -> Summary | NoSummary:
         """A summary by the model, from the cached prefix where there is one."""
         writer = self._writer(span, limit_tokens)
-        usages: Usages = ()
         if writer.reads_cache(span):
             told = prompts.in_place(span.tail, span.facts, limit_tokens=writer.limit_tokens)
-            made = await self._asked(writer.in_place(span, told), span.tokens, writer.count)
-            if not made.again_as_data:
+            # A model that works on, or says something to the user, has to be shown the work as data.
+            made = await self._asked(
+                partial(writer.in_place, span, told),
+                span,
+                writer,
+                bills,
+                ends=_ENDS | {_Then.ONCE},
+            )
+            if made.then not in (_Then.AS_DATA, _Then.ONCE):
                 return writer.summary(made)
-            usages = made.usages
-        return writer.summary(await self._shown(span, writer, usages))
+        return writer.summary(await self._shown(span, writer, bills))
 
     async def redraft(
-        self, span: Span, draft: str, missing: Sequence[str], *, limit_tokens: int
+        self, span: Span, draft: str, missing: Sequence[str], bills: Bills, *, limit_tokens: int
     ) -> Summary | NoSummary:
         """The same once more, with what it left out; of a span in pieces, the last one is shown again."""
         writer = self._writer(span, limit_tokens)
         if writer.reads_cache(span):
             told = prompts.in_place(span.tail, span.facts, limit_tokens=writer.limit_tokens)
-            body = writer.in_place(span, told, draft, prompts.again(missing))
+            body = writer.in_place(span, told, draft, prompts.again(missing), more=False)
         else:
             pieces = await asyncio.to_thread(writer.pieces, span)
             if not pieces:
                 return NoSummary(reason="there is nothing to show")
-            body = writer.shown(pieces[-1], draft, missing, is_last=True)
-        return writer.summary(await self._asked(body, span.tokens, writer.count, retries=0))
+            body = writer.shown(pieces[-1], draft, missing, is_last=True, more=False)
+        return writer.summary(await self._once(body, span, writer, bills))
 
     def _writer(self, span: Span, limit_tokens: int) -> "_Writer":
         model = self.model or span.sent.model
@@ -121,54 +163,57 @@ class ModelSummariser:
         known = window.tokens if window is not None else _USUAL_WINDOW_TOKENS
         return _Writer(model, self._endpoint.spoken, self._window_tokens or known, limit_tokens)
 
-    async def _shown(self, span: Span, writer: "_Writer", usages: Usages) -> _Text:
+    async def _shown(self, span: Span, writer: "_Writer", bills: Bills) -> _Text:
         """The summary of the span shown as data, piece after piece."""
         pieces = await asyncio.to_thread(writer.pieces, span)
-        made = _Text(span.earlier, usages, "the window of the summariser is too small for any piece of it")
+        made = _Text(span.earlier, "the window of the summariser is too small for any piece of it")
         for number, piece in enumerate(pieces, start=1):
-            body = writer.shown(piece, made.text, span.facts, is_last=number == len(pieces))
+            show = partial(writer.shown, piece, made.text, span.facts, is_last=number == len(pieces))
             # What is told so far may be as long as all that it is told of, of which only a piece is shown.
-            made = await self._asked(body, span.tokens, writer.count, usages=made.usages)
+            made = await self._asked(show, span, writer, bills)
             if made.problem is not None:
                 break
         return made
 
     async def _asked(
         self,
-        body: bytes,
-        replaced_tokens: int,
-        count: Callable[[str], int],
+        body: _Write,
+        span: Span,
+        writer: "_Writer",
+        bills: Bills,
         *,
-        usages: Usages = (),
-        retries: int | None = None,
+        ends: Set[_Then] = _ENDS,
     ) -> _Text:
-        """What is answered to `body`, asked again where that is no summary."""
-        delays = [0.0, *self._delays_seconds[:retries]]
-        problem, definite, again_as_data = "", False, False
-        for delay in delays:
-            if delay:
+        """What is answered to `body`; where that is no summary it is asked again, with more room if need be."""
+        made = _Text("")
+        before: set[_Then] = set()
+        for delay in (0.0, *self._delays_seconds):
+            if delay and made.then is not _Then.ROOM:
                 await self._sleep(delay)
-            try:
-                answer = await self._answer(body)
-            except UpstreamStatus as error:
-                problem = str(error)
-                definite = 400 <= error.status < 500 and error.status not in _PASSING
-                again_as_data = error.status in _REFUSES_THIS
-            except UpstreamError as error:
-                problem = str(error)
-                usages += (None,)
-            else:
-                usages += (answer.usage,)
-                said = answer.problem or await asyncio.to_thread(
-                    problem_of, answer.text, replaced_tokens=replaced_tokens, count=count
-                )
-                if said is None:
-                    return _Text(answer.text, usages)
-                # A model that works rather than sums up has to be shown the work as data, and no tools.
-                problem, definite, again_as_data = said, answer.calls, answer.calls
-            if definite:
+            made = await self._once(body(more=_Then.ROOM in before), span, writer, bills)
+            is_done = made.problem is None or made.then in ends
+            if is_done or (made.then is not _Then.LATER and made.then in before):
                 break
-        return _Text("", usages, problem, again_as_data)
+            before.add(made.then)
+        return made
+
+    async def _once(self, body: bytes, span: Span, writer: "_Writer", bills: Bills) -> _Text:
+        """What is answered to `body`."""
+        bills.begin()
+        try:
+            answer = await self._answer(body)
+        except UpstreamStatus as error:
+            bills.waive()
+            is_passing = error.status >= 500 or error.status in _PASSING or error.status < 400
+            otherwise = _Then.AS_DATA if error.status in _REFUSES_THIS else _Then.NOTHING
+            return _Text("", str(error), _Then.LATER if is_passing else otherwise)
+        except UpstreamError as error:
+            return _Text("", str(error))
+        bills.settle(answer.usage)
+        if answer.problem is not None:
+            then = _Then.AS_DATA if answer.calls else _Then.ROOM if answer.cut_off else _Then.LATER
+            return _Text("", answer.problem, then)
+        return await asyncio.to_thread(writer.judged, answer.text, span)
 
     async def _answer(self, body: bytes) -> Answer:
         reply = await self._client.post_json(self._endpoint.url, body, self._endpoint.headers)
@@ -209,15 +254,23 @@ class _Writer:
     def summary(self, made: _Text) -> Summary | NoSummary:
         """What is handed back."""
         if made.problem is not None:
-            return NoSummary(reason=made.problem, usages=made.usages)
-        return Summary(text=made.text, model=self._model, usages=made.usages)
+            return NoSummary(reason=made.problem)
+        return Summary(text=made.text, model=self._model)
+
+    def judged(self, text: str, span: Span) -> _Text:
+        """A text, or why it is no summary of `span`."""
+        problem = problem_of(text, replaced_tokens=span.tokens, count=self.count)
+        if problem is not None:
+            return _Text("", problem)
+        problem = hollow(text, span.head, span.earlier)
+        return _Text(text) if problem is None else _Text("", problem, _Then.ONCE)
 
     def reads_cache(self, span: Span) -> bool:
         """Whether the request as it went out can be sent again, and would be read from a cache."""
         sent = span.sent
         is_same = sent.model == self._model and sent.format is self._spoken
         # A forced tool or a schema would be answered with that; without them, nothing is read from the cache.
-        if not is_same or sent.schema is not None or sent.tool_choice not in _UNFORCED:
+        if not is_same or sent.schema is not None or sent.tool_choice not in _UNFORCED or _has_form(sent):
             return False
         is_kept = self._rules.caching in (Caching.AUTOMATIC, Caching.BOTH) or (
             self._rules.caching is Caching.MARKS and _is_marked(sent)
@@ -225,8 +278,11 @@ class _Writer:
         told = self.count(prompts.in_place(span.tail, span.facts, limit_tokens=self.limit_tokens))
         return is_kept and span.sent_tokens + told + self._output_tokens(sent) <= self._window_tokens
 
-    def in_place(self, span: Span, told: str, *answered: str) -> bytes:
-        """The request as it went out, with `told` after it; and what was answered to that, and so on."""
+    def in_place(self, span: Span, told: str, *answered: str, more: bool) -> bytes:
+        """The request as it went out, with `told` after it; and what was answered to that, and so on.
+
+        `more`: with more room for the answer.
+        """
         roles = ("user", "assistant")
         said = tuple(
             Message(role=roles[number % 2], parts=(Text(text),))
@@ -236,10 +292,11 @@ class _Writer:
         edit = ReplaceMessages(start=end, end=end, messages=said, reason="a summary is asked for")
         body = wire.write(span.sent, (edit,))
         names = frozenset(fields(body)) - _DROPPED
-        return selected(body, names, **{self._limit_name(): self._output_tokens(span.sent)})
+        room = self._output_tokens(span.sent) + (self._room_tokens if more else 0)
+        return selected(body, names, **{self._limit_name(): room})
 
-    def shown(self, piece: str, before: str, facts: Sequence[str], *, is_last: bool) -> bytes:
-        """A request that shows a piece of a conversation as data."""
+    def shown(self, piece: str, before: str, facts: Sequence[str], *, is_last: bool, more: bool) -> bytes:
+        """A request that shows a piece of a conversation as data; `more`: with more room for the answer."""
         system = prompts.system(limit_tokens=self.limit_tokens)
         said = _Said("user", prompts.shown(piece, before, facts, is_last=is_last))
         body = _Body(model=self._model, messages=[said])
@@ -247,7 +304,7 @@ class _Writer:
             body.system = system
         else:
             body.messages.insert(0, _Said("system", system))
-        setattr(body, self._limit_name(), self._unasked_tokens())
+        setattr(body, self._limit_name(), self._unasked_tokens() + (self._room_tokens if more else 0))
         return msgspec.json.encode(body)
 
     def pieces(self, span: Span) -> list[str]:
@@ -281,6 +338,15 @@ class _Writer:
 
 
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens")
+
+
+def _has_form(sent: Request) -> bool:
+    """Whether the answer to a request is held to a form that is no plain text."""
+    found = fields(sent.body)
+    shaped = record(found.get("response_format")).get("type", "text") != "text"
+    # The older way to force a call names the function: {"name": …}.
+    forced = isinstance(value(found.get("function_call")), dict)
+    return shaped or forced or any(value(found.get(name)) is not None for name in _FORMS)
 
 
 def _is_marked(sent: Request) -> bool:

@@ -37,19 +37,44 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A text that can stand for a span, who wrote it, and what each call for it was billed, failed ones too."""
+    """A text that can stand for a span, and who wrote it."""
 
     text: str
     model: str
-    usages: Usages = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSummary:
-    """Why there is none, and what was billed for trying."""
+    """Why there is none."""
 
     reason: str
-    usages: Usages = ()
+
+
+class Bills:
+    """What the calls for a summary were billed, failed ones too, one after the other.
+
+    Whoever asks for the summary holds them, so that none is lost where the asking is broken off.
+    """
+
+    def __init__(self) -> None:
+        self._usages: list[Usage | None] = []
+
+    @property
+    def usages(self) -> Usages:
+        """All of them; None for a call that has no answer, or not yet."""
+        return tuple(self._usages)
+
+    def begin(self) -> None:
+        """A call goes out; from now on it may be billed."""
+        self._usages.append(None)
+
+    def settle(self, usage: Usage | None) -> None:
+        """The last call was answered, and this is what it was billed."""
+        self._usages[-1] = usage
+
+    def waive(self) -> None:
+        """The last call was refused, and is not billed."""
+        self._usages.pop()
 
 
 class Summariser(Protocol):
@@ -59,11 +84,11 @@ class Summariser(Protocol):
     def model(self) -> str:
         """The name of the model; empty where it is the agent's own."""
 
-    async def summarise(self, span: Span, *, limit_tokens: int) -> Summary | NoSummary:
-        """A summary of about `limit_tokens` at most."""
+    async def summarise(self, span: Span, bills: Bills, *, limit_tokens: int) -> Summary | NoSummary:
+        """A summary of about `limit_tokens` at most; each call for it goes into `bills` before it is made."""
 
     async def redraft(
-        self, span: Span, draft: str, missing: Sequence[str], *, limit_tokens: int
+        self, span: Span, draft: str, missing: Sequence[str], bills: Bills, *, limit_tokens: int
     ) -> Summary | NoSummary:
         """`draft` written once more, with what it left out."""
 
@@ -76,7 +101,7 @@ class Extractive:
     def __init__(self, count: Count) -> None:
         self._count = count
 
-    async def summarise(self, span: Span, *, limit_tokens: int) -> Summary | NoSummary:
+    async def summarise(self, span: Span, bills: Bills, *, limit_tokens: int) -> Summary | NoSummary:
         """All of the head once more, not a summary of a summary; empty where nothing fits."""
         made = await asyncio.to_thread(
             extract, span.head, limit_tokens=limit_tokens, count=self._count, tail=span.tail
@@ -84,7 +109,7 @@ class Extractive:
         return Summary(text=made.text, model=EXTRACTIVE)
 
     async def redraft(
-        self, span: Span, draft: str, missing: Sequence[str], *, limit_tokens: int
+        self, span: Span, draft: str, missing: Sequence[str], bills: Bills, *, limit_tokens: int
     ) -> Summary | NoSummary:
         """None: what there is room for has been chosen already."""
         return NoSummary(reason="rules give the same summary each time")

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from foveate.errors import StoreUnavailable
 from foveate.fold.journal import Fold, Lease, Outcome
-from foveate.fold.summariser import NoSummary, Span, Summary
+from foveate.fold.summariser import Bills, NoSummary, Span, Summary
+from foveate.values import Usage
 
 
 class InMemory:
@@ -94,34 +95,73 @@ class InMemory:
             raise StoreUnavailable("the store", "it is gone")
 
 
+class Slow(InMemory):
+    """Gives and takes back the right to fold only after a while, and whether or not anybody still waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+
+    async def lease(self, session_id: str, holder: str, *, ttl_seconds: float, now: float) -> Lease | None:
+        made = await super().lease(session_id, holder, ttl_seconds=ttl_seconds, now=now)
+        self.asked.set()
+        await asyncio.sleep(0.1)
+        return made
+
+    async def release(self, lease: Lease) -> None:
+        await asyncio.sleep(0.05)
+        await super().release(lease)
+
+
 class Scripted:
-    """Implements `Summariser`: gives one summary after the other, a text for one that goes well."""
+    """Implements `Summariser`: gives one summary after the other, a text for one that goes well.
+
+    Each takes so many `calls` at the price of `usage`; one that takes `seconds` hangs in the call after them.
+    """
 
     model = "a model"
 
     def __init__(
-        self, *answers: str | NoSummary | Summary, seconds: float = 0, redraft_seconds: float = 0
+        self,
+        *answers: str | NoSummary | Exception,
+        seconds: float = 0,
+        redraft_seconds: float = 0,
+        usage: Usage | None = None,
+        calls: int = 0,
     ) -> None:
         self._answers = list(answers)
         self._seconds = seconds
         self._redraft_seconds = redraft_seconds
+        self._usage = usage
+        self._calls = calls
         self.asked = asyncio.Event()
         self.spans: list[Span] = []
         self.missing: list[Sequence[str]] = []
 
-    async def summarise(self, span: Span, *, limit_tokens: int) -> Summary | NoSummary:
+    async def summarise(self, span: Span, bills: Bills, *, limit_tokens: int) -> Summary | NoSummary:
         self.spans.append(span)
         self.asked.set()
-        await asyncio.sleep(self._seconds)
+        await self._bill(bills, self._seconds)
         return self._next()
 
     async def redraft(
-        self, span: Span, draft: str, missing: Sequence[str], *, limit_tokens: int
+        self, span: Span, draft: str, missing: Sequence[str], bills: Bills, *, limit_tokens: int
     ) -> Summary | NoSummary:
         self.missing.append(missing)
-        await asyncio.sleep(self._redraft_seconds)
+        await self._bill(bills, self._redraft_seconds)
         return self._next()
+
+    async def _bill(self, bills: Bills, seconds: float) -> None:
+        for _ in range(self._calls):
+            bills.begin()
+            bills.settle(self._usage)
+        if seconds:
+            bills.begin()
+            await asyncio.sleep(seconds)
+            bills.settle(self._usage)
 
     def _next(self) -> Summary | NoSummary:
         answer = self._answers.pop(0) if self._answers else NoSummary(reason="nothing more to say")
+        if isinstance(answer, Exception):
+            raise answer
         return Summary(text=answer, model=self.model) if isinstance(answer, str) else answer

@@ -10,53 +10,18 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.fold.boundary import MIN_TURNS_BETWEEN
-from foveate.fold.cuts import FoldOptions, Subject
-from foveate.fold.folding import Folded, Folder
-from foveate.fold.journal import Journal, Outcome
+from foveate.fold.cuts import Subject
+from foveate.fold.journal import Outcome
 from foveate.fold.replacing import folded_edits, summary_text
-from foveate.fold.summariser import EXTRACTIVE, NoSummary, Summariser, Summary
+from foveate.fold.summariser import EXTRACTIVE, NoSummary
+from foveate.fold.thoughts import betas_of
 from foveate.sandbox import accept
-from foveate.tokens import counter_for
-from foveate.values import CacheUsage, Usage
+from foveate.values import Edit
 from tests.claude_bodies import claude_bodies
-from tests.sessions_to_fold import MODEL, OPTIONS, RULE, claude_body, must_fit, path, subject_of
-from tests.unit.fold.journals import InMemory, Scripted
+from tests.sessions_to_fold import OPTIONS, RULE, claude_body, must_fit, subject_of
+from tests.unit.fold.folders import DROPPED, TOLD, fold, folder, longer
+from tests.unit.fold.journals import InMemory, Scripted, Slow
 from tests.unit.fold.talks import Body, claude_loops
-
-TOLD = f"The user looks for the slow parser in src/parsers. {RULE} Next was to say which one it was."
-DROPPED = "The user looks for the slow parser, and has asked which one it was."
-USAGE = Usage(cache=CacheUsage(uncached=1_000), output_tokens=100)
-
-
-def folder(journal: Journal, summariser: Summariser | None, options: FoldOptions = OPTIONS) -> Folder:
-    return Folder(
-        journal,
-        summariser,
-        counter_for(MODEL),
-        holder="this one",
-        clock=lambda: 100.0,
-        options=options,
-        price=lambda _model, usage: Decimal(usage.cache.uncached) / 1_000_000,
-    )
-
-
-async def fold(
-    subject: Subject, summariser: Summariser | None, journal: InMemory, options: FoldOptions = OPTIONS
-) -> Folded:
-    folded = await folder(journal, summariser, options).fold(subject)
-    assert folded is not None
-    return folded
-
-
-def longer(body: Body, answers: int) -> Body:
-    """The conversation after the model has spoken so many times more."""
-    more: list[Body] = []
-    for number in range(answers):
-        more += [
-            {"role": "assistant", "content": f"Answer {number}."},
-            {"role": "user", "content": f"And then, {number}?"},
-        ]
-    return {**body, "messages": [*body["messages"], *more]}
 
 
 async def test_a_request_below_the_trigger_is_left_alone() -> None:
@@ -107,12 +72,41 @@ async def test_a_fold_is_not_tried_again_before_the_model_has_spoken_some_times(
     assert await folder(journal, summariser).fold(subject) is not None
 
 
-async def test_a_request_that_would_not_fit_is_folded_however_soon() -> None:
-    journal, subject = InMemory(), subject_of(claude_body(12))
-    await fold(subject, Scripted(), journal)
-    again = await fold(must_fit(subject), Scripted(TOLD, TOLD), journal)
+async def test_where_there_was_no_place_to_cut_none_is_looked_for_at_each_step() -> None:
+    journal = InMemory()
+    body = {**claude_body(1), "messages": [{"role": "user", "content": "x " * 3_000}]}
+    await fold(subject_of(body), Scripted(), journal)
+
+    assert await folder(journal, Scripted()).fold(subject_of(longer(body, 1))) is None
+    assert len(journal.rows) == 1
+
+
+async def test_what_was_tried_beyond_the_end_of_what_is_sent_keeps_nobody_from_folding() -> None:
+    """As after a client went back in its conversation: something else was said there then."""
+    journal, body = InMemory(), claude_body(12)
+    await fold(subject_of(longer(body, 2)), Scripted(), journal)
+
+    assert await folder(journal, Scripted(TOLD, TOLD)).fold(subject_of(body)) is not None
+
+
+async def test_a_request_that_would_not_fit_is_folded_however_soon_but_no_model_is_asked() -> None:
+    """Was: a model was asked at every step, 10 times in 10 steps."""
+    journal, body = InMemory(), claude_body(12)
+    await fold(subject_of(body), Scripted(), journal)
+    summariser = Scripted(TOLD, TOLD)
+    again = await fold(must_fit(subject_of(longer(body, 1))), summariser, journal)
 
     assert again.outcome is Outcome.OK
+    assert again.fold is not None
+    assert (again.fold.model, again.fold.cost) == (EXTRACTIVE, Decimal(0))
+    assert "just before" in again.reason
+    assert summariser.spans == []
+
+    later = await fold(
+        must_fit(subject_of(longer(body, 1 + MIN_TURNS_BETWEEN), journal.rows)), summariser, journal
+    )
+    assert later.fold is not None
+    assert later.fold.model == "a model", "after some turns it may be asked again"
 
 
 async def test_a_summary_that_drops_a_constraint_is_asked_for_once_more() -> None:
@@ -127,7 +121,7 @@ async def test_a_summary_that_drops_a_constraint_is_asked_for_once_more() -> Non
 
 
 async def test_what_it_drops_again_is_listed_after_the_first_one() -> None:
-    summariser = Scripted(DROPPED, "Another text that leaves it out just as well as the first one did.", TOLD)
+    summariser = Scripted(DROPPED, "Another text on the slow parser that leaves it out just as well.", TOLD)
     folded = await fold(subject_of(claude_body(12)), summariser, InMemory())
 
     assert folded.fold is not None
@@ -232,30 +226,38 @@ async def test_a_fold_that_is_cancelled_gives_its_lease_back() -> None:
     assert journal.rows == []
 
 
-async def test_all_tries_are_paid_for() -> None:
-    tried = Summary(text=DROPPED, model=MODEL, usages=(USAGE, USAGE))
-    journal = InMemory()
-    folded = await fold(
-        subject_of(claude_body(12)),
-        Scripted(tried, NoSummary(reason="gone", usages=(USAGE,))),
-        journal,
-    )
+async def test_a_fold_that_is_cancelled_while_it_takes_its_lease_gives_it_back() -> None:
+    journal, subject = Slow(), subject_of(claude_body(12))
+    folding = asyncio.create_task(fold(subject, Scripted(TOLD, TOLD), journal))
+    await journal.asked.wait()
+    folding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await folding
 
-    assert folded.fold is not None
-    assert folded.fold.cost == Decimal("0.003")
-    assert folded.usages == (USAGE, USAGE, USAGE)
+    assert journal.leases[subject.session_id].holder == ""
 
 
-async def test_what_a_failed_fold_cost_is_kept_too_and_unknown_is_not_zero() -> None:
-    known, unknown = InMemory(), InMemory()
-    subject = subject_of(claude_body(12))
-    await fold(subject, Scripted(NoSummary(reason="x", usages=(USAGE,))), known)
-    await fold(subject, Scripted(NoSummary(reason="x", usages=(USAGE, None))), unknown)
+async def test_a_summariser_that_raises_anything_is_a_failed_fold(caplog: pytest.LogCaptureFixture) -> None:
+    """Was: it went right through, there was no row, and it was tried again with each request."""
+    journal, subject = InMemory(), subject_of(claude_body(12))
+    folded = await fold(subject, Scripted(RuntimeError("a bug of theirs")), journal)
 
-    assert [row.cost for row in (*known.rows, *unknown.rows)] == [Decimal("0.001"), None]
+    assert (folded.outcome, folded.reason) == (Outcome.FAILED, "a bug of theirs")
+    assert [row.outcome for row in journal.rows] == [Outcome.FAILED]
+    assert "RuntimeError: a bug of theirs" in caplog.text
+    assert journal.leases[subject.session_id].holder == ""
 
 
-@pytest.mark.parametrize("text", ["", "Internal Server Error", "word " * 9_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Internal Server Error",
+        "word " * 9_000,
+        "Sure! Let me go on with that now.",
+        '{"code": "slow_down"}',
+    ],
+)
 async def test_no_summarisers_error_becomes_the_history(text: str) -> None:
     journal = InMemory()
     folded = await fold(subject_of(claude_body(12)), Scripted(text), journal)
@@ -284,14 +286,14 @@ async def test_without_any_model_rules_fold() -> None:
 
 async def test_the_model_is_told_the_facts_that_the_tail_does_not_tell() -> None:
     body = claude_body(12)
-    named = {"role": "user", "content": f"Which one was it, {path(9)}?"}
+    named = {"role": "user", "content": "Which one was it, parse_9_0?"}
     for last, is_told in ((body["messages"][-1], True), (named, False)):
         summariser = Scripted(TOLD, TOLD)
         await fold(subject_of({**body, "messages": [*body["messages"][:-1], last]}), summariser, InMemory())
         (span,) = summariser.spans
 
         assert RULE in span.facts
-        assert (path(9) in span.facts) is is_told
+        assert ("parse_9_0" in span.facts) is is_told
 
 
 async def test_a_later_fold_folds_only_what_is_new_and_the_earlier_summary() -> None:
@@ -322,7 +324,8 @@ def test_what_is_sent_after_a_fold_is_taken_and_undone_gives_all_of_it_back(body
     subject = must_fit(subject_of(body))
     folded = asyncio.run(fold(subject, None, journal, replace(OPTIONS, tail_keep_tokens=tail)))
 
-    assert accept(wire.read(sent(subject, journal), subject.request.format)) is None
+    betas = betas_of(edits(subject, journal))
+    assert accept(wire.read(sent(subject, journal), subject.request.format), betas=betas) is None
     event(folded.outcome)
     if folded.outcome is Outcome.OK:
         assert folded.fold is not None
@@ -332,7 +335,11 @@ def test_what_is_sent_after_a_fold_is_taken_and_undone_gives_all_of_it_back(body
     assert sent(subject, journal) == subject.request.body
 
 
+def edits(subject: Subject, journal: InMemory) -> tuple[Edit, ...]:
+    folds = asyncio.run(journal.folds(subject.agent, subject.chain.hashes))
+    return tuple(folded_edits(subject.request, subject.chain, folds))
+
+
 def sent(subject: Subject, journal: InMemory) -> bytes:
     """The request as it goes out."""
-    folds = asyncio.run(journal.folds(subject.agent, subject.chain.hashes))
-    return wire.write(subject.request, folded_edits(subject.request, subject.chain, folds))
+    return wire.write(subject.request, edits(subject, journal))

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from foveate import wire
+from foveate.errors import BadOption
 from foveate.fold.cuts import cut_of
 from foveate.fold.model import Endpoint, ModelSummariser
-from foveate.fold.summariser import NoSummary, Span, Summary
+from foveate.fold.summariser import Bills, NoSummary, Span, Summary
 from foveate.sandbox import accept
 from foveate.tokens import counter_for
 from foveate.upstream import Client
@@ -58,16 +59,18 @@ async def asked(
     model: str = "",
     window_tokens: int | None = None,
     redraft: Sequence[str] = (),
+    bills: Bills | None = None,
 ) -> tuple[Summary | NoSummary, list[Body], list[float]]:
     """What came of it, what was asked, and how long was waited in between."""
     pauses = Pauses()
+    bills = bills or Bills()
     async with raw_server(one_by_one(*replies)) as server, Client(timeout_seconds=5) as client:
         where = Endpoint(url=f"{server.url}/v1/messages", spoken=spoken, headers={"x-api-key": "k"})
         summariser = ModelSummariser(client, where, model=model, window_tokens=window_tokens, sleep=pauses)
         if redraft:
-            made = await summariser.redraft(span, GOOD, redraft, limit_tokens=LIMIT)
+            made = await summariser.redraft(span, GOOD, redraft, bills, limit_tokens=LIMIT)
         else:
-            made = await summariser.summarise(span, limit_tokens=LIMIT)
+            made = await summariser.summarise(span, bills, limit_tokens=LIMIT)
         return made, bodies(server), pauses.seconds
 
 
@@ -135,6 +138,36 @@ async def test_what_cannot_be_asked_in_place_is_shown_as_data(
     assert all(path(step) in shown for step in range(6))
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"function_call": {"name": "read"}, "functions": [{"name": "read"}]},
+        {"guided_choice": ["yes", "no"]},
+        {"grammar": 'root ::= "yes"'},
+    ],
+    ids=lambda form: next(iter(form)),
+)
+async def test_a_chat_whose_answers_are_held_to_a_form_is_shown_as_data(form: Body) -> None:
+    """Was: sent along, and the JSON that came back was the history from then on."""
+    choice = {"message": {"role": "assistant", "content": GOOD}, "finish_reason": "stop"}
+    span = span_of(chat_body(24) | form, Format.CHAT)
+    _, (sent,), _ = await asked(span, ok({"choices": [choice]}), spoken=Format.CHAT)
+
+    assert not sent.keys() & {*form, "tools"}
+
+
+async def test_what_spoils_an_answer_but_no_cache_is_left_out() -> None:
+    spoiling = {"logit_bias": {"1": 100}, "modalities": ["text", "audio"], "audio": {"voice": "alloy"}}
+    harmless = {"response_format": {"type": "text"}, "function_call": "auto"}
+    choice = {"message": {"role": "assistant", "content": GOOD}, "finish_reason": "stop"}
+    span = span_of(chat_body(24) | spoiling | harmless, Format.CHAT)
+    _, (sent,), _ = await asked(span, ok({"choices": [choice]}), spoken=Format.CHAT)
+
+    assert not sent.keys() & spoiling.keys()
+    assert harmless.keys() <= sent.keys()
+
+
 async def test_what_nobody_has_kept_is_shown_as_data() -> None:
     """Without a mark nothing is cached, and the tail and the tools would be paid for in full."""
     _, (sent,), _ = await asked(span_of(claude_body(12, marked=False)), said(GOOD))
@@ -144,13 +177,14 @@ async def test_what_nobody_has_kept_is_shown_as_data() -> None:
 
 async def test_a_span_larger_than_the_window_is_told_in_pieces_each_with_what_came_before() -> None:
     span = span_of(claude_body(40))
-    summaries = [f"Summary number {number} of what has been said so far." for number in range(60)]
-    made, sent, _ = await asked(span, *map(said, summaries), window_tokens=3_500)
+    summaries = [f"Summary number {number} of how slow the parser was so far." for number in range(60)]
+    bills = Bills()
+    made, sent, _ = await asked(span, *map(said, summaries), window_tokens=3_500, bills=bills)
 
     assert len(sent) > 2
     assert isinstance(made, Summary)
     assert made.text == summaries[len(sent) - 1]
-    assert len(made.usages) == len(sent)
+    assert len(bills.usages) == len(sent)
     for before, body in zip(summaries, sent[1:], strict=False):
         assert before in body["messages"][0]["content"]
     shown = [body["messages"][0]["content"] for body in sent]
@@ -218,11 +252,59 @@ async def test_what_is_no_summary_is_asked_for_again(reply: bytes) -> None:
 
 
 async def test_a_model_that_calls_a_tool_instead_is_shown_the_history_as_data() -> None:
-    made, sent, _ = await asked(span_of(claude_body(12)), CALLED, said(GOOD))
+    bills = Bills()
+    made, sent, _ = await asked(span_of(claude_body(12)), CALLED, said(GOOD), bills=bills)
 
     assert isinstance(made, Summary)
     assert ["tools" in body for body in sent] == [True, False]
-    assert len(made.usages) == 2
+    assert len(bills.usages) == 2
+
+
+async def test_a_model_that_works_on_instead_is_shown_the_history_as_data() -> None:
+    made, sent, _ = await asked(span_of(claude_body(12)), said("Sure! Let me go on with that now."), said(GOOD))
+
+    assert isinstance(made, Summary)
+    assert ["tools" in body for body in sent] == [True, False]
+
+
+async def test_who_tells_nothing_of_it_twice_is_not_asked_a_third_time() -> None:
+    hollow = said("All of it went well, and I am happy to help with more.")
+    made, sent, _ = await asked(span_of(claude_body(12)), *[hollow] * 9)
+
+    assert isinstance(made, NoSummary)
+    assert "tells nothing" in made.reason
+    assert ["tools" in body for body in sent] == [True, False, False]
+
+
+async def test_a_summary_that_is_cut_off_is_asked_for_once_more_with_more_room() -> None:
+    """Was: asked for four times with the same body, and cut off four times."""
+    made, sent, seconds = await asked(span_of(claude_body(12)), said("The parser", "max_tokens"), said(GOOD))
+    _, again, _ = await asked(span_of(claude_body(12)), *[said("The parser", "max_tokens")] * 9)
+
+    assert isinstance(made, Summary)
+    assert [body["max_tokens"] for body in sent] == [2 * LIMIT, 4 * LIMIT]
+    assert seconds == []
+    assert [body["max_tokens"] for body in again] == [2 * LIMIT, 4 * LIMIT]
+
+
+async def test_each_call_is_on_the_bill_one_without_an_answer_as_unknown_one_that_was_refused_not() -> None:
+    bills = Bills()
+    broken = response(200, b'{"content": [{"type": "te')
+    await asked(span_of(claude_body(12)), broken, response(529), said(""), said(GOOD), bills=bills)
+
+    unknown, empty, good = bills.usages
+    assert unknown is None
+    assert empty == good
+    assert good is not None
+    assert good.output_tokens == 5
+
+
+def test_a_client_for_counting_tokens_is_none_for_summaries() -> None:
+    """Was: its 2 seconds were taken unsaid, and no summary was ever finished."""
+    where = Endpoint(url="http://127.0.0.1", spoken=Format.CHAT, headers={})
+
+    with pytest.raises(BadOption, match="2 s"):
+        ModelSummariser(Client(), where)
 
 
 async def test_a_request_that_is_refused_is_not_sent_again_but_otherwise() -> None:

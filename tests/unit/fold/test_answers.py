@@ -1,0 +1,78 @@
+"""What a model answered: its text, and why that is no whole answer."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from foveate.fold.answers import Answer, answer_of
+from foveate.values import Format
+
+SAID = "The user looks for the slow parser."
+
+
+def claude(text: str, stop: str) -> Answer:
+    return read(Format.ANTHROPIC, content=[{"type": "text", "text": text}], stop_reason=stop)
+
+
+def chat(finish: str = "stop", **message: Any) -> Answer:
+    return read(Format.CHAT, choices=[{"message": {"role": "assistant", **message}, "finish_reason": finish}])
+
+
+def read(spoken: Format, **reply: Any) -> Answer:
+    return answer_of(spoken, {name: msgspec.Raw(json.dumps(value).encode()) for name, value in reply.items()})
+
+
+@pytest.mark.parametrize("stop", ["max_tokens", "model_context_window_exceeded"])
+def test_what_had_no_more_room_is_cut_off(stop: str) -> None:
+    answer = claude(SAID, stop)
+
+    assert answer.cut_off
+    assert answer.problem == "the summary was cut off"
+
+
+def test_a_chat_that_had_no_more_room_is_cut_off() -> None:
+    assert chat("length", content=SAID).cut_off
+    assert not chat(content=SAID).cut_off
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": None, "function_call": {"name": "f", "arguments": "{}"}},
+        {"content": SAID, "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+    ],
+)
+def test_a_call_is_one_whatever_its_reason_to_stop(message: dict[str, Any]) -> None:
+    """Was: a call in the older way was read as an empty summary, and asked for four times."""
+    assert chat(**message).calls
+
+
+def test_no_call_is_none() -> None:
+    answer = chat(content=SAID, function_call=None, tool_calls=[])
+
+    assert (answer.calls, answer.problem, answer.text) == (False, None, SAID)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<think>They want a summary.\n\nOf the parser.</think>\n\n{SAID}",
+        f"\n<thinking>Hm.</thinking>{SAID}",
+        f"They want a summary.\n</think>\n\n{SAID}",
+    ],
+)
+def test_what_a_local_model_thinks_first_is_no_part_of_its_summary(text: str) -> None:
+    assert chat(content=text).text == SAID
+
+
+@pytest.mark.parametrize("text", ["<think>They want a summary.</think>", "<think>They want a summ"])
+def test_an_answer_that_is_nothing_but_thought_is_empty(text: str) -> None:
+    assert chat(content=text).text == ""
+
+
+def test_a_summary_that_speaks_of_such_blocks_stays_whole() -> None:
+    said = "The parser strips `<think>` up to `</think>`.\nIt keeps <think>a</think> in quotes."
+
+    assert chat(content=said).text == said
