@@ -3,8 +3,9 @@
     python -m benchmarks.fit_ranking [--data PATH]
 
 Prints the table `fold/ranking.toml`. A fact that is needed later (mentioned before any tool has shown it again)
-counts whole, one that is only shown again a quarter. Each session is also judged with weights fitted on
-all others: how much of what is needed, and of what is mentioned at all, has room in 6.5% of what is folded.
+counts whole, one that is only shown again a quarter. Each session, and all of each source, are also judged with
+weights fitted on all others: how much of what is needed, and of what is mentioned at all, has room in 6.5% of
+what a fold takes out. `./bench fold-carry` says what comes of such weights in whole summaries.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.fold_carry import COUNTER, DATA, FoldPoint, fold_points
+from benchmarks.fold_points import COUNTER, DATA, FoldPoint, Span, fold_points
 from benchmarks.fold_sessions import Recorded, recorded_sessions
 from foveate.fold.extractive import worth
 from foveate.fold.facts import Fact, Voice, facts_of
@@ -37,6 +38,7 @@ class Case:
     """A fact at a fold, and what became of it."""
 
     session: str
+    source: str
     fold: int
     room_tokens: float
     fact: Fact
@@ -58,8 +60,8 @@ def cases(sessions: Sequence[Recorded]) -> list[Case]:
     return found
 
 
-def _as_long(_head: object, _tail: object, replaced_tokens: int) -> str:
-    return " x" * int(replaced_tokens * 0.1)
+def _as_long(span: Span) -> str:
+    return " x" * int(span.replaced_tokens * 0.1)
 
 
 def _at(point: FoldPoint, fold: int, alone: Sequence[Sequence[Fact]]) -> list[Case]:
@@ -69,18 +71,19 @@ def _at(point: FoldPoint, fold: int, alone: Sequence[Sequence[Fact]]) -> list[Ca
         spoken = {fact.text for fact in facts if any(fact.said_by(v) for v in Voice if v is not Voice.RESULT)}
         needed |= spoken - shown
         shown |= {fact.text for fact in facts}
-    there = {fact.text for fact in facts_of(point.tail)}
+    there = {fact.text for fact in facts_of(point.span.tail)}
     return [
         Case(
             session=point.session.name,
+            source=point.session.source,
             fold=fold,
-            room_tokens=point.replaced_tokens * NAMES_SHARE,
+            room_tokens=point.span.replaced_tokens * NAMES_SHARE,
             fact=fact,
-            features=features(fact, len(point.folded)),
+            features=features(fact, len(point.span.folded)),
             needed=fact.text in needed,
             shown=fact.text in shown,
         )
-        for fact in facts_of(point.folded)
+        for fact in facts_of(point.span.folded)
         if fact.text not in there and fact.kind not in (*ALWAYS, "decision", "error")
     ]
 
@@ -116,26 +119,53 @@ def recall(some: Sequence[Case], chances: Numbers) -> tuple[float, float]:
     )
 
 
+class Fitted:
+    """Cases as numbers, and the weights that can be fitted on some of them."""
+
+    def __init__(self, every: Sequence[Case]) -> None:
+        self.names = sorted({name for case in every for name in case.features})
+        self._every = every
+        self._matrix = np.array([[case.features.get(name, 0.0) for name in self.names] for case in every])
+        self._wanted = np.array([max(case.needed, SHOWN_AGAIN * case.shown) for case in every])
+        self.folds = Counter(session for session, _ in {(case.session, case.fold) for case in every})
+        weights = np.array([self.folds[case.session] ** -0.5 for case in every])  # a long session is not all
+        self._weights = weights / weights.mean()
+
+    def without(self, left_out: Sequence[bool]) -> dict[str, float]:
+        """The weights fitted on all other cases."""
+        kept = ~np.array(left_out)
+        found = fit(self._matrix[kept], self._wanted[kept], self._weights[kept])
+        return dict(zip(self.names, found.tolist(), strict=True))
+
+    def judged(self, own: Sequence[bool]) -> str:
+        """How well those cases do with weights fitted on the others."""
+        weights = np.array(list(self.without(own).values()))
+        chances = 1 / (1 + np.exp(-self._matrix[np.array(own)] @ weights))
+        needed, shown = recall([case for case, is_own in zip(self._every, own, strict=True) if is_own], chances)
+        return f"needed {needed:.2f}, mentioned {shown:.2f}"
+
+
+def held_out_weights(sessions: Sequence[Recorded]) -> dict[str, dict[str, float]]:
+    """For each source the weights that were fitted on all others."""
+    every = cases(sessions)
+    fitted = Fitted(every)
+    sources = sorted({session.source for session in sessions})
+    return {source: fitted.without([case.source == source for case in every]) for source in sources}
+
+
 def main() -> None:
     """Print the table, and how well weights do on a session that they were not fitted on."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DATA)
     every = cases(recorded_sessions(parser.parse_args().data))
-    names = sorted({name for case in every for name in case.features})
-    matrix = np.array([[case.features.get(name, 0.0) for name in names] for case in every])
-    wanted = np.array([max(case.needed, SHOWN_AGAIN * case.shown) for case in every])
-    sessions = np.array([case.session for case in every])
-    folds = Counter(session for session, _ in {(case.session, case.fold) for case in every})
-    weights = np.array([folds[session] ** -0.5 for session in sessions])  # a long session is not all
-    weights /= weights.mean()
-    for session in sorted(folds):
-        own = sessions == session
-        others = fit(matrix[~own], wanted[~own], weights[~own])
-        chances = 1 / (1 + np.exp(-matrix[own] @ others))
-        needed, shown = recall([case for case, is_own in zip(every, own, strict=True) if is_own], chances)
-        print(f"# {session}: {folds[session]} folds, needed {needed:.2f}, mentioned {shown:.2f}")
+    fitted = Fitted(every)
+    for session in sorted({case.session for case in every if case.shown}):
+        judged = fitted.judged([case.session == session for case in every])
+        print(f"# {session}: {fitted.folds[session]} folds, {judged}")
+    for source in sorted({case.source for case in every}):
+        print(f"# all of {source}: {fitted.judged([case.source == source for case in every])}")
     print("[weights]")
-    for name, weight in zip(names, fit(matrix, wanted, weights), strict=True):
+    for name, weight in fitted.without([False] * len(every)).items():
         print(f"{name} = {weight:.2f}")
 
 

@@ -1,4 +1,8 @@
-"""What a text mentions, by a few plain patterns: the yardstick of `fold_carry`, apart from what it measures."""
+"""What a text mentions, by two yardsticks of `fold_carry` that know nothing of what they measure.
+
+One finds paths, identifiers and numbers by a few plain patterns (`mentions`). The other takes every word
+that does not look like plain language (`odd_words`), whatever it is.
+"""
 
 import re
 from collections.abc import Iterator
@@ -42,9 +46,13 @@ _NUMBER = re.compile(
 # The numbers of lines before the lines of a file that a tool shows: nobody has to know these.
 _GUTTER = re.compile(r"^\s*\d+[\t→|]", re.MULTILINE)
 _CONSTRAINT = re.compile(
-    r"[^.!?\n]*\b(?:never|must|do not|don't|dont|always|only|should not|shouldn't|make sure)\b[^.!?\n]*",
+    r"[^.!?\n]*\b(?:never|must|(?<!\bi )(?:do not|don't|dont)|always|only|should not|shouldn't|make sure)\b"
+    r"[^.!?\n]*(?!\?)(?=[.!\n]|$)",
     re.IGNORECASE,
 )
+# A slash, an underscore, a capital inside, a digit beside a letter, or nothing but capitals.
+_ODD = re.compile(r"[/_]|[a-z][A-Z]|[a-zA-Z]\d|\d[a-zA-Z]|^[A-Z]{3,}$")
+_WORD = re.compile(r"[\w./@~#-]{3,80}")
 
 
 def spoken(message: Message) -> str:
@@ -87,6 +95,12 @@ def mentions(text: str) -> set[Mention]:
         if sum(char.isdigit() for char in number) > 2 or not number.isdigit():
             found.add(Mention(Kind.NUMBER, number))
     return found
+
+
+def odd_words(text: str) -> set[str]:
+    """The words that are no plain language, without marks at their ends."""
+    bare = (word.rstrip("./-").lstrip("-.") for word in _WORD.findall(text))
+    return {word for word in bare if len(word) > 2 and _ODD.search(word)}
 
 
 def constraints(message: Message) -> set[Mention]:

@@ -1,24 +1,41 @@
-"""LangChain's SummarizationMiddleware with its defaults, its summaries written by a small local model."""
+"""Folds by a small local model: our own, and those of LangChain's SummarizationMiddleware with its defaults."""
 
+import asyncio
 import json
+import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.fold_mentions import returned, spoken
-from foveate.values import Message, Text, ToolCall, ToolResult
+from benchmarks.fold_points import Span, tokens_of
+from foveate import wire
+from foveate.fold import summariser
+from foveate.fold.extractive import carry, summary_limit
+from foveate.fold.facts import facts_of
+from foveate.fold.model import Endpoint, ModelSummariser
+from foveate.fold.ranking import ALWAYS, rank
+from foveate.fold.verifying import missing_in
+from foveate.upstream import Client
+from foveate.values import Format, Message, Text, ToolCall, ToolResult
 from tests.llama import CannotServe, running_llama_server
 
 # The model was trained with so many; the middleware's prompt and what it asks to be summed up fill half of it.
 CONTEXT_TOKENS = 8192
 # It would go on until its context is full: it was not trained to stop in time.
 ANSWER_TOKENS = 400
-ANSWER_SECONDS = 300
+MODEL = "smollm2"
+# As in a gateway: so much of a summary's tokens goes to the facts that the model is told to name.
+FACTS_SHARE = 0.25
 
 
 class NoModel(Exception):
     """The small model cannot be run here; the message says why."""
+
+
+class TookTooLong(Exception):
+    """There was no summary in time."""
 
 
 @contextmanager
@@ -35,7 +52,48 @@ def small_model() -> Iterator[str]:
         raise NoModel(str(error)) from None
 
 
-def _answer(base_url: str, prompt: str) -> str:
+def model_fold(base_url: str, span: Span, seconds: float) -> str:
+    """What stands for the head after a fold by the small model: its summary, and a list of what that left out.
+
+    Raises:
+        TookTooLong: no summary within `seconds`.
+        NoModel: none at all.
+    """
+    limit = summary_limit(span.folded_tokens)
+    there = {fact.text for fact in facts_of(span.tail)}
+    facts = rank(facts_of(span.folded), len(span.folded))
+    ranked = [one for one in facts if one.fact.kind in ALWAYS or one.fact.text not in there]
+    named = carry("", ranked, limit_tokens=int(limit * FACTS_SHARE), count=tokens_of)
+    asked = summariser.Span(
+        sent=wire.read({"model": "another", "messages": [{"role": "user", "content": "-"}]}),
+        sent_tokens=span.folded_tokens,
+        head=tuple(span.folded),
+        new=tuple(span.folded),
+        tail=tuple(span.tail),
+        tokens=span.replaced_tokens,
+        facts=tuple(fact.text for fact in named),
+    )
+    made = asyncio.run(_summarised(base_url, asked, limit, seconds))
+    left_out = missing_in(
+        made, ranked, limit_tokens=limit, count=tokens_of, most_tokens=span.replaced_tokens // 2
+    )
+    return "\n".join((made, *(f"- {fact}" for fact in left_out.listed)))
+
+
+async def _summarised(base_url: str, span: summariser.Span, limit_tokens: int, seconds: float) -> str:
+    where = Endpoint(url=f"{base_url}/v1/chat/completions", spoken=Format.CHAT, headers={})
+    try:
+        async with Client(timeout_seconds=seconds + 60) as client, asyncio.timeout(seconds):
+            by = ModelSummariser(client, where, model=MODEL, window_tokens=CONTEXT_TOKENS, delays_seconds=())
+            made = await by.summarise(span, summariser.Bills(), limit_tokens=limit_tokens)
+    except TimeoutError:
+        raise TookTooLong from None
+    if isinstance(made, summariser.NoSummary):
+        raise NoModel(made.reason)
+    return made.text
+
+
+def _answer(base_url: str, prompt: str, seconds: float) -> str:
     body = {
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": ANSWER_TOKENS,
@@ -47,19 +105,28 @@ def _answer(base_url: str, prompt: str) -> str:
         headers={"content-type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as reply:
+        with urllib.request.urlopen(request, timeout=seconds) as reply:
             return str(json.load(reply)["choices"][0]["message"]["content"])
+    except TimeoutError:
+        raise TookTooLong from None
     except OSError as error:
         raise NoModel(f"the small model did not answer: {error}") from None
 
 
-def langchain_fold(base_url: str, messages: Sequence[Message]) -> tuple[str, int]:
-    """What the middleware puts in the place of the head, and how many messages it keeps."""
+def langchain_fold(base_url: str, messages: Sequence[Message], seconds: float) -> tuple[str, int]:
+    """What the middleware puts in the place of the head, and how many messages it keeps.
+
+    Raises:
+        TookTooLong: no summary within `seconds`.
+        NoModel: none at all.
+    """
     from langchain.agents.middleware import SummarizationMiddleware
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage
     from langchain_core.outputs import ChatGeneration, ChatResult
     from langgraph.runtime import Runtime
+
+    ends = time.monotonic() + seconds
 
     class SmallModel(BaseChatModel):  # type: ignore[misc]  # not installed where types are checked
         """The small model as LangChain asks one."""
@@ -69,7 +136,11 @@ def langchain_fold(base_url: str, messages: Sequence[Message]) -> tuple[str, int
             return "llama.cpp"
 
         def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
-            answer = AIMessage(_answer(base_url, "\n\n".join(str(message.content) for message in messages)))
+            left = ends - time.monotonic()
+            if left <= 0:  # it asks again and again
+                raise TookTooLong
+            prompt = "\n\n".join(str(message.content) for message in messages)
+            answer = AIMessage(_answer(base_url, prompt, left))
             return ChatResult(generations=[ChatGeneration(message=answer)])
 
     # The fold is asked for here, at the same place as the others; all else is as it comes.

@@ -21,6 +21,11 @@ class Recorded:
     name: str
     messages: tuple[Message, ...]
 
+    @property
+    def source(self) -> str:
+        """Whose work it was: sessions of one source speak of the same files."""
+        return self.name.partition("_")[0] if self.kind == "claude-code" else self.kind
+
 
 def recorded_sessions(folder: Path) -> list[Recorded]:
     """Every session below `folder`, in a fixed order: Claude Code and pi logs, SWE-agent trajectories.

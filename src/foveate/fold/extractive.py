@@ -7,7 +7,7 @@ something said, never as an order.
 """
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import nlargest
@@ -73,13 +73,19 @@ def summary_limit(folded_tokens: int) -> int:
 
 
 def extract(
-    messages: Sequence[Message], *, limit_tokens: int, count: Count, tail: Sequence[Message] = ()
+    messages: Sequence[Message],
+    *,
+    limit_tokens: int,
+    count: Count,
+    tail: Sequence[Message] = (),
+    weighed: Mapping[str, float] | None = None,
 ) -> Extract:
     """A summary of `messages` of at most `limit_tokens`, as `count` counts; empty where nothing fits.
 
-    `tail` is what will stand after it: names that can be read there are not said twice.
+    `tail` is what will stand after it: names that can be read there are not said twice. `weighed` are other
+    weights of facts than those of the table, to be tried.
     """
-    ranked = rank(facts_of(messages), len(messages))
+    ranked = rank(facts_of(messages), len(messages), weighed)
     chosen: list[_Entry] = []
     left = limit_tokens
     for section, entries in _told(messages, ranked):

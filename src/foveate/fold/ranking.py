@@ -5,7 +5,7 @@ How likely that is, is a logistic function of what is known of a fact (`features
 """
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import exp, log1p
@@ -26,9 +26,13 @@ class Ranked:
     chance: float
 
 
-def rank(facts: Sequence[Fact], messages: int) -> list[Ranked]:
-    """`facts` of a span of so many messages: constraints and open tasks, then the likeliest to come back."""
-    ranked = [Ranked(fact, chance(fact, messages)) for fact in facts]
+def rank(facts: Sequence[Fact], messages: int, weighed: Mapping[str, float] | None = None) -> list[Ranked]:
+    """`facts` of a span of so many messages: constraints and open tasks, then the likeliest to come back.
+
+    `weighed` are other weights than those of the table, to be tried.
+    """
+    known = weights() if weighed is None else weighed
+    ranked = [Ranked(fact, chance(fact, messages, known)) for fact in facts]
     return sorted(ranked, key=lambda one: (_order(one.fact), -one.chance, -one.fact.last, one.fact.text))
 
 
@@ -36,32 +40,26 @@ def _order(fact: Fact) -> int:
     return ALWAYS.index(fact.kind) if fact.kind in ALWAYS else len(ALWAYS)
 
 
-def chance(fact: Fact, messages: int) -> float:
+def chance(fact: Fact, messages: int, weighed: Mapping[str, float]) -> float:
     """How likely it is that a fact from a span of so many messages is mentioned again."""
-    weighed = weights()
     total = sum(weighed.get(name, 0.0) * value for name, value in features(fact, messages).items())
     return 1 / (1 + exp(-max(-30.0, min(30.0, total))))
 
 
 def features(fact: Fact, messages: int) -> dict[str, float]:
-    """What is known of a fact, by the names under which `fold/ranking.toml` weighs it."""
-    spoken = sum(fact.said_by(voice) for voice in Voice if voice is not Voice.RESULT)
-    return {
+    """What is known of a fact, by the names under which `fold/ranking.toml` weighs it.
+
+    How long ago it was said is not among them: the tail holds what was said of late, and before that it told
+    nothing that would have held on sessions of another kind.
+    """
+    kind = {} if fact.kind is FactKind.IDENTIFIER else {f"is_{fact.kind.value}": 1.0}  # the others beside it
+    return kind | {
         "always": 1.0,
-        f"is_{fact.kind.value}": 1.0,
-        "user": log1p(fact.said_by(Voice.USER)),
         "model": log1p(fact.said_by(Voice.MODEL)),
         "calls": log1p(fact.said_by(Voice.CALL)),
-        "written": log1p(fact.said_by(Voice.WRITTEN)),
-        "results": log1p(fact.said_by(Voice.RESULT)),
         "times": log1p(fact.times),
-        "several_voices": float(sum(count > 0 for count in fact.messages) > 1),
-        "only_results": float(not spoken),
-        "age": log1p(messages - 1 - fact.last),
-        "spoken_age": log1p(messages - 1 - fact.last_spoken) if spoken else 0.0,
         "lasting": (fact.last - fact.first) / messages,
         "long": log1p(len(fact.text)),
-        "short": float(len(fact.text) < 4),
         "absolute": float(fact.text[:1] in "/~"),
     }
 

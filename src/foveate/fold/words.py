@@ -102,6 +102,8 @@ _DIGEST = re.compile(
     r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
 )
 _MEASURE = re.compile(r"\d[\d.,]*[a-z]{1,3}", re.IGNORECASE)
+_COLOUR = re.compile(r"#(?:[0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})", re.IGNORECASE)
+_SCOPED = re.compile(r"@[a-z0-9][\w.-]{0,60}/[a-z0-9][\w./-]{0,100}", re.IGNORECASE)
 _TICKET = re.compile(r"#\d{1,9}|[A-Z][A-Z0-9]{1,9}-\d{1,9}")
 _FLAG = re.compile(r"--[a-z][\w-]{1,60}")
 _PART = re.compile(r"[\w-]+")
@@ -150,11 +152,13 @@ def classified(word: str) -> tuple[tuple[FactKind, str], ...]:
     bare = _LINE_OF_FILE.sub("", word.rstrip(".:-+@~")).lstrip(":+@") or word
     if bare.startswith(("http:", "https:")) or _MEASURE.fullmatch(bare):
         return ()  # told by `urls_in` and `numbers_in`
+    if scoped := _SCOPED.fullmatch(word.rstrip(".:-+@~")):
+        return ((FactKind.PATH, scoped[0]),)
     if is_path(bare):
         return ((FactKind.PATH, bare),)
     if _VERSION.fullmatch(bare):
         return ((FactKind.VERSION, bare),)
-    if _DIGEST.fullmatch(bare) or _TICKET.fullmatch(bare) or _FLAG.fullmatch(bare) or _KEBAB.fullmatch(bare):
+    if any(pattern.fullmatch(bare) for pattern in (_DIGEST, _TICKET, _COLOUR, _FLAG, _KEBAB)):
         return ((FactKind.IDENTIFIER, bare),)
     called = bare.endswith("()")
     parts = _PART.findall(bare)

@@ -36,6 +36,8 @@ def one(messages: Sequence[Message], text: str) -> Fact:
             FactKind.IDENTIFIER,
             ["snake_case", "camelCase", "Pascal2Case", "CONSTANT", "run"],
         ),
+        ("import @scope/some-pkg, or @scope/pkg/lib.", FactKind.PATH, ["@scope/some-pkg", "@scope/pkg/lib"]),
+        ("color: #88C0D0; or #fff", FactKind.IDENTIFIER, ["#88C0D0", "#fff"]),
         ("commit 1a2b3c4d, issue #42, ABC-7", FactKind.IDENTIFIER, ["1a2b3c4d", "#42", "ABC-7"]),
         (
             "id 123e4567-e89b-12d3-a456-426614174000 --dry-run",

@@ -17,15 +17,23 @@ def fact(text: str = "load_all", kind: FactKind = FactKind.IDENTIFIER, **known: 
 @pytest.mark.parametrize(
     ("likelier", "than"),
     [
-        (fact(last=50, last_spoken=50), fact(last=10, last_spoken=10)),
-        (fact(last=50, times=9, messages=(0, 9, 0, 0, 0)), fact(last=50)),
-        (fact(last=50), fact(last=50, last_spoken=-1, messages=(0, 0, 0, 0, 1))),
-        (fact(last=50, messages=(0, 1, 3, 0, 0)), fact(last=50, messages=(0, 1, 0, 0, 0))),
+        (fact(last=50), fact(last=10)),
+        (fact(times=9), fact()),
+        (fact(), fact(last_spoken=-1, messages=(0, 0, 0, 0, 1))),
+        (fact(messages=(0, 1, 3, 0, 0)), fact(messages=(0, 1, 0, 0, 0))),
+        (fact("a/b.py", FactKind.PATH), fact("123.45", FactKind.NUMBER)),
     ],
-    ids=["later", "oftener", "said and not only shown", "in calls"],
+    ids=["over a longer time", "oftener", "said and not only shown", "in calls", "a path and not a number"],
 )
-def test_a_fact_comes_back_more_likely_if_it_stood(likelier: Fact, than: Fact) -> None:
-    assert chance(likelier, 60) > chance(than, 60)
+def test_a_fact_comes_back_more_likely_if_it_was(likelier: Fact, than: Fact) -> None:
+    assert chance(likelier, 60, weights()) > chance(than, 60, weights())
+
+
+def test_other_weights_can_be_tried() -> None:
+    facts = (fact("load_all"), fact("a/b.py", FactKind.PATH))
+
+    assert [one.fact.text for one in rank(facts, 1, {"is_path": 9.0})] == ["a/b.py", "load_all"]
+    assert [one.fact.text for one in rank(facts, 1, {"is_path": -9.0})] == ["load_all", "a/b.py"]
 
 
 def test_constraints_and_open_tasks_come_before_all_names() -> None:

@@ -1,0 +1,114 @@
+"""Where recorded sessions would be folded, and into what."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.fold_sessions import Recorded
+from foveate.fold.boundary import History, boundary, trigger_tokens
+from foveate.fold.extractive import extract, summary_limit
+from foveate.tokens import counter_for
+from foveate.values import Message
+
+DATA = Path(__file__).parents[2] / "shared" / "data" / "sessions"
+WINDOW_TOKENS = 40_000
+# Sessions are counted with one vocabulary, whichever model they were recorded with.
+COUNTER = counter_for("gpt-4o")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What is to be summarised, and what stays after it.
+
+    `folded_tokens` is all that the summary stands for, `replaced_tokens` what this fold takes out of what was
+    sent: the turns that go now, and the summary of those before.
+    """
+
+    folded: Sequence[Message]
+    folded_tokens: int
+    tail: Sequence[Message]
+    replaced_tokens: int
+
+
+Summarise = Callable[[Span], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldPoint:
+    """A session folded when `sent` of its messages were there, and the summary that stands for what went."""
+
+    session: Recorded
+    sent: int
+    span: Span
+    summary: str
+
+    @property
+    def later(self) -> Sequence[Message]:
+        """What was said after the fold."""
+        return self.session.messages[self.sent :]
+
+
+def fold_points(
+    session: Recorded, summarise: Summarise, window_tokens: int = WINDOW_TOKENS
+) -> Iterator[FoldPoint]:
+    """Where the session would be folded, each time after the one before has taken effect."""
+    trigger = trigger_tokens(window_tokens, 0)
+    tokens = [COUNTER.message(message).tokens for message in session.messages]
+    cut = summary_tokens = 0
+    gone: set[int] = set()
+    for sent in range(1, len(tokens)):
+        if session.messages[sent].role != "assistant":
+            continue  # nothing is asked for here
+        held = sum(tokens[place] for place in range(sent) if place not in gone)
+        if held + summary_tokens < trigger:
+            continue
+        messages = session.messages[:sent]
+        found = boundary(messages, tokens[:sent], trigger_tokens=trigger, beyond=cut)
+        if found is None:
+            continue
+        cut = found
+        folded = set(History(messages).folded(cut))
+        replaced = sum(tokens[place] for place in folded - gone) + summary_tokens
+        gone = folded
+        head = [message for place, message in enumerate(messages) if place in folded]
+        tail = [message for place, message in enumerate(messages) if place not in folded]
+        span = Span(
+            folded=head,
+            folded_tokens=sum(tokens[place] for place in folded),
+            tail=tail,
+            replaced_tokens=replaced,
+        )
+        summary = summarise(span)
+        summary_tokens = COUNTER.text(summary).tokens
+        yield FoldPoint(session=session, sent=sent, span=span, summary=summary)
+
+
+def extractive(weighed: Mapping[str, float] | None = None) -> Summarise:
+    """Summaries by rules, as long as a gateway lets them be: a tenth of all that they stand for.
+
+    Of a head that was folded before, at most half of what is sent of it, since else nothing would be won.
+    """
+    return lambda span: _extract(
+        span, min(summary_limit(span.folded_tokens), span.replaced_tokens // 2), weighed
+    )
+
+
+def tight(weighed: Mapping[str, float] | None = None) -> Summarise:
+    """Summaries by rules of a tenth of what each fold takes out of what was sent, however much went before."""
+    return lambda span: _extract(span, summary_limit(span.replaced_tokens), weighed)
+
+
+def _extract(span: Span, limit_tokens: int, weighed: Mapping[str, float] | None) -> str:
+    return extract(
+        span.folded, limit_tokens=limit_tokens, count=tokens_of, tail=span.tail, weighed=weighed
+    ).text
+
+
+def nothing(_: Span) -> str:
+    """No summary: only the tail is kept."""
+    return ""
+
+
+def tokens_of(text: str) -> int:
+    """As many tokens as a text may have."""
+    return COUNTER.text(text).upper
