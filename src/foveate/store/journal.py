@@ -1,19 +1,24 @@
 """Folds, what they folded and who may fold, as `foveate.fold` asks to have them kept."""
 
+import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
+from foveate.errors import StoreUnavailable
 from foveate.fold.journal import Fold, Lease, Outcome
 from foveate.store.database import Database, Rows, check_names, in_groups
 
-# The row stays when the right is given back or runs out: fences only rise.
+# The row stays when the right is given back or runs out: fences only rise, until the session is forgotten.
+# One that runs out later than any can is of somebody whose clock was ahead, and held by nobody.
 _TAKE = """
 INSERT INTO compaction_locks_v1 (session_id, holder, fence, expires_at) VALUES (?, ?, 1, ?)
 ON CONFLICT (session_id) DO UPDATE
 SET holder = excluded.holder, fence = compaction_locks_v1.fence + 1, expires_at = excluded.expires_at
 WHERE compaction_locks_v1.holder = '' OR compaction_locks_v1.expires_at <= ?
+OR compaction_locks_v1.expires_at > ?
 RETURNING fence
 """
 _OWN = " WHERE session_id = ? AND holder = ? AND fence = ?"
@@ -56,18 +61,37 @@ class KeptFolds:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._giving_back: set[asyncio.Task[None]] = set()
 
     async def lease(self, session_id: str, holder: str, *, ttl_seconds: float, now: float) -> Lease | None:
         """The right to fold, or None where it is held, by whomever, and has not expired."""
         check_names(session_id=session_id, holder=holder)
         expires_at = now + ttl_seconds
-        # Not again: the second time would find the first one's lease, and take it for somebody else's.
-        taken = await self._database.write(
-            lambda rows: rows.all(_TAKE, (session_id, holder, expires_at, now)), again=False
-        )
-        if not taken:
-            return None
-        return Lease(session_id=session_id, holder=holder, fence=taken[0][0], expires_at=expires_at)
+        # Twice the time, since clocks may disagree a little.
+        values = (session_id, holder, expires_at, now, now + 2 * ttl_seconds)
+
+        async def take() -> Lease | None:
+            # Not again: the second time would find the first one's lease, and take it for somebody else's.
+            taken = await self._database.write(lambda rows: rows.all(_TAKE, values), again=False)
+            if not taken:
+                return None
+            return Lease(session_id=session_id, holder=holder, fence=taken[0][0], expires_at=expires_at)
+
+        taking = asyncio.ensure_future(take())
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            # What is under way may still take it: nobody would have it, and nobody else could get it.
+            giving_back = asyncio.ensure_future(self._give_back(taking))
+            self._giving_back.add(giving_back)
+            giving_back.add_done_callback(self._giving_back.discard)
+            raise
+
+    async def settled(self) -> None:
+        """Wait until what was taken by those who no longer wait for it is given back."""
+        here = asyncio.get_running_loop()
+        own = [task for task in self._giving_back if task.get_loop() is here]
+        await asyncio.gather(*own, return_exceptions=True)
 
     async def renew(self, lease: Lease, *, ttl_seconds: float, now: float) -> Lease | None:
         """The same right for longer, or None where it was lost.
@@ -85,6 +109,11 @@ class KeptFolds:
     async def release(self, lease: Lease) -> None:
         """Give the right back; nothing where it is no longer one's own."""
         await self._database.write(lambda rows: rows.change(_RELEASE, _own(lease)), again=True)
+
+    async def _give_back(self, taking: asyncio.Task[Lease | None]) -> None:
+        with suppress(StoreUnavailable):  # it runs out in time
+            if lease := await taking:
+                await self.release(lease)
 
     async def record(self, fold: Fold, turns: Sequence[bytes], *, lease: Lease | None) -> bool:
         """Keep a fold and the turns it folded, in one; False, and nothing kept, where the lease was lost.

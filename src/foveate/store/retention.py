@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from foveate.store.database import Database, Rows
 
 DAY_SECONDS = 86_400.0
+_LONGEST_LEASE_SECONDS = DAY_SECONDS
+"""One that runs out later is of somebody whose clock was ahead."""
 _SESSIONS_AT_ONCE = 64
 """In one transaction, so that nobody else waits long."""
 _MOST_MARKS = 1_024
@@ -28,7 +30,8 @@ stands(id, on_id) AS (
 _IN_USE = f"""
 WITH RECURSIVE {_STANDS}, kept(id) AS (
     SELECT id FROM sessions_v1 WHERE seen_at >= ?
-    UNION SELECT session_id FROM compaction_locks_v1 WHERE holder <> '' AND expires_at > ?
+    UNION SELECT session_id FROM compaction_locks_v1
+    WHERE holder <> '' AND expires_at > ? AND expires_at <= ?
     UNION SELECT session_id FROM compactions_v1
     WHERE compacted_at >= ? AND session_id NOT IN (SELECT id FROM sessions_v1)
     UNION SELECT stands.on_id FROM stands JOIN kept ON stands.id = kept.id
@@ -86,10 +89,12 @@ AND compaction_id NOT IN (SELECT id FROM needed)
 _ALL_STRAYS = f"""{_IN_USE}
 SELECT session_id FROM compactions_v1
 WHERE {_IS_LEFT} AND session_id NOT IN (SELECT id FROM sessions_v1) AND session_id NOT IN (SELECT id FROM kept)
-AND session_id NOT IN (SELECT session_id FROM compaction_locks_v1 WHERE expires_at >= ?)
+AND session_id NOT IN (
+    SELECT session_id FROM compaction_locks_v1 WHERE expires_at >= ? AND expires_at <= ?
+)
 UNION
 SELECT session_id FROM compaction_locks_v1
-WHERE expires_at < ? AND session_id NOT IN (SELECT id FROM sessions_v1)
+WHERE (expires_at < ? OR expires_at > ?) AND session_id NOT IN (SELECT id FROM sessions_v1)
 AND session_id NOT IN (SELECT session_id FROM compactions_v1)
 """
 _FIND_STRAYS = f"{_ALL_STRAYS} LIMIT {_SESSIONS_AT_ONCE}"
@@ -125,12 +130,13 @@ async def forget(database: Database, *, keep_days: float, now: float) -> Forgott
 
 def stale_values(before: float, now: float) -> tuple[float, ...]:
     """Of the statements that find sessions."""
-    return (before, now, before, before)
+    return (before, now, now + _LONGEST_LEASE_SECONDS, before, before)
 
 
 def stray_values(before: float, now: float) -> tuple[float, ...]:
     """Of the statements that find what is of no session."""
-    return (before, now, before, before, before)
+    latest = now + _LONGEST_LEASE_SECONDS
+    return (before, now, latest, before, before, latest, before, latest)
 
 
 def _forget_some(rows: Rows, before: float, now: float) -> tuple[bool, Forgotten]:

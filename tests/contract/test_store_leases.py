@@ -1,0 +1,141 @@
+"""The same of both databases: the right to fold, when those who ask for it break off or have a wrong clock."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from foveate.store import Store, open_store
+from foveate.store.database import Database, T, Work
+from foveate.store.postgres import PostgresDatabase
+from foveate.store.sqlite import SQLiteDatabase
+from tests.kept import session, turns
+
+DAY = 86_400.0
+YEAR = 365 * DAY
+
+
+def opened(url: str) -> Database:
+    if url.startswith("sqlite"):
+        return SQLiteDatabase.open(Path(url.removeprefix("sqlite:///")), wait_seconds=5.0)
+    return PostgresDatabase.open(url, wait_seconds=5.0)
+
+
+@dataclass
+class Slow:
+    """A `Database` whose answers come when told, long after what was asked for is done."""
+
+    database: Database
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def where(self) -> str:
+        return self.database.where
+
+    async def read(self, work: Work[T]) -> T:
+        return await self.database.read(work)
+
+    async def write(self, work: Work[T], *, again: bool) -> T:
+        result = await self.database.write(work, again=again)
+        self.done.set()
+        await self.answers.wait()
+        return result
+
+    async def size_bytes(self) -> int:
+        return await self.database.size_bytes()
+
+    async def vacuum(self) -> None:
+        await self.database.vacuum()
+
+    async def close(self) -> None:
+        await self.database.close()
+
+
+async def broken_off(store: Store, slow: Slow) -> None:
+    """Ask for the right to fold, and break off when it is taken and not told yet."""
+    asking = asyncio.ensure_future(store.journal.lease("s", "gone", ttl_seconds=300, now=1000.0))
+    await slow.done.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    slow.answers.set()
+
+
+async def test_whoever_breaks_off_while_asking_for_the_right_to_fold_does_not_hold_it(
+    database_url: str,
+) -> None:
+    slow = Slow(opened(database_url))
+    store = Store(slow)
+    await broken_off(store, slow)
+
+    for _ in range(500):
+        new = await store.journal.lease("s", "next", ttl_seconds=300, now=1001.0)
+        if new:
+            break
+        await asyncio.sleep(0.01)
+
+    assert new
+    await store.close()
+
+
+async def test_a_store_that_is_closed_at_once_gives_back_first_what_nobody_waits_for(
+    database_url: str,
+) -> None:
+    slow = Slow(opened(database_url))
+    store = Store(slow)
+    await broken_off(store, slow)
+    await store.close()
+
+    async with await open_store(database_url) as later:
+        assert await later.journal.lease("s", "next", ttl_seconds=300, now=1001.0)
+
+
+async def test_whoever_breaks_off_takes_nothing_from_who_holds_the_right(database_url: str) -> None:
+    slow = Slow(opened(database_url))
+    async with await open_store(database_url) as other:
+        lease = await other.journal.lease("s", "holder", ttl_seconds=300, now=1000.0)
+        store = Store(slow)
+        await broken_off(store, slow)
+        await store.close()
+
+        assert lease
+        assert await other.journal.renew(lease, ttl_seconds=300, now=1100.0)
+
+
+@pytest.mark.parametrize("ahead", [601.0, DAY, 10 * YEAR])
+async def test_a_lease_of_somebody_whose_clock_was_ahead_is_taken_over(database_url: str, ahead: float) -> None:
+    """FOLD 6: a crashed folder does not block the session."""
+    async with await open_store(database_url) as store:
+        lost = await store.journal.lease("s", "ahead", ttl_seconds=300, now=1000.0 + ahead)
+        assert lost
+
+        new = await store.journal.lease("s", "right", ttl_seconds=300, now=1000.0)
+
+        assert new
+        assert await store.journal.renew(lost, ttl_seconds=300, now=1000.0 + ahead) is None
+
+
+async def test_clocks_that_disagree_a_little_part_nobody_from_a_lease(database_url: str) -> None:
+    async with await open_store(database_url) as store:
+        assert await store.journal.lease("s", "ahead", ttl_seconds=300, now=1200.0)
+
+        assert await store.journal.lease("s", "right", ttl_seconds=300, now=1000.0) is None
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_a_lease_of_somebody_whose_clock_was_ahead_keeps_no_session(
+    database_url: str, is_kept: bool
+) -> None:
+    async with await open_store(database_url) as store:
+        if is_kept:
+            await store.turns.keep(session("s", 2, seen_at=1 * DAY), turns("s", 0, 2), after=None)
+        await store.journal.lease("s", "ahead", ttl_seconds=300, now=10 * YEAR)
+
+        forgotten = await store.forget(keep_days=5, now=10 * DAY)
+
+        assert forgotten.sessions == is_kept
+        new = await store.journal.lease("s", "right", ttl_seconds=300, now=10 * DAY)
+        assert new
+        assert new.fence == 1, "of the old lease nothing is left"
