@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from foveate.errors import BadOption, NothingKept, StoreUnavailable
@@ -18,7 +18,7 @@ from foveate.store import Forgettable, Sizes, Store, default_url, open_store
 from foveate.store.database import TABLES
 from foveate.store.migrating import VERSIONS
 from foveate.store.schema import tables
-from tests.kept import FOLDED, fold, session, turns
+from tests.kept import FOLDED, fold, hashes, session, turns
 
 DAY = 86_400.0
 
@@ -155,22 +155,27 @@ async def test_a_session_with_several_folds_is_found_once(store: Store) -> None:
     assert await store.folded_sessions("", limit=9) == ["same"]
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     family=st.lists(st.tuples(st.none() | st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=8),
     strays=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=4),
+    boundaries=st.lists(st.integers(0, 9), min_size=12, max_size=12),
     undone=st.lists(st.integers(0, 9), max_size=6),
 )
+@example(family=[(None, 0, False)], strays=[(0, False)], boundaries=[0] * 12, undone=[])
 def test_what_would_be_forgotten_is_always_what_is_then_forgotten(
     database_url: str,
     family: list[tuple[int | None, int, bool]],
     strays: list[tuple[int, bool]],
+    boundaries: list[int],
     undone: list[int],
 ) -> None:
     """Sessions: a parent or none, the day each was last seen, whether it is being folded; and stray folds.
 
-    And folds that take in the one before, each undone on a day.
+    Each of them has a fold, which ends with a turn of any session, or of none. And there are folds that take in
+    the one before, each undone on a day.
     """
+    ends = [hashes(f"s{number}", 1, 2)[0] for number in boundaries]
 
     async def check() -> None:
         async with await open_store(database_url) as store:
@@ -179,13 +184,16 @@ def test_what_would_be_forgotten_is_always_what_is_then_forgotten(
                 above = made[parent % len(made)] if parent is not None and made else None
                 made.append(session(f"s{number}", 2, seen_at=0.0, parent=above))
                 await store.turns.keep(made[-1], turns(f"s{number}", 0, 2), after=None)
-                await store.journal.record(fold(f"f{number}", session_id=f"s{number}"), FOLDED, lease=None)
+                made_of = fold(f"f{number}", session_id=f"s{number}", boundary=ends[number])
+                await store.journal.record(made_of, FOLDED, lease=None)
                 if held:
                     await store.journal.lease(f"s{number}", "me", ttl_seconds=300, now=10 * DAY)
             for one, (_, day, _) in zip(made, family, strict=True):
                 await store.turns.keep(replace(one, seen_at=day * DAY), [], after=one.tip)
             for number, (day, held) in enumerate(strays):
-                stray = fold(f"stray{number}", session_id=f"x{number}", at=day * DAY)
+                stray = fold(
+                    f"stray{number}", session_id=f"x{number}", boundary=ends[-1 - number], at=day * DAY
+                )
                 await store.journal.record(stray, FOLDED, lease=None)
                 if held:
                     await store.journal.lease(f"x{number}", "me", ttl_seconds=300, now=10 * DAY)

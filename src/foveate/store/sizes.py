@@ -9,20 +9,23 @@ from foveate.store.retention import (
     _ALL_STRAYS,
     _FORGET_UNDONE,
     _IS_IN_FORCE,
+    _IS_LEFT,
     DAY_SECONDS,
     stale_values,
     stray_values,
 )
 
 # By the statements with which `forget` finds what goes.
+_STALE = f"SELECT id FROM ({_ALL_STALE}) AS stale"
 _COUNT_STALE = f"SELECT count(*) FROM ({_ALL_STALE}) AS stale"
-_GONE = f"SELECT id FROM ({_ALL_STALE}) AS stale UNION SELECT session_id FROM ({_ALL_STRAYS}) AS strays"
-_COUNT_TURNS = f"SELECT count(*) FROM turns_v1 WHERE session_id IN ({_GONE})"
-# As in `forget`, a fold stays where the turn at its boundary does.
+_COUNT_TURNS = f"SELECT count(*) FROM turns_v1 WHERE session_id IN ({_STALE})"
+# As in `forget`, a fold stays where the turn at its boundary does, which may go with a stale session.
+_STRAYS = f"SELECT session_id FROM ({_ALL_STRAYS.replace(f'{_IS_LEFT} AND ', '')}) AS strays"
 _FOLDS = f"""
 FROM compactions_v1 LEFT JOIN turns_v1 AS turn
 ON {_IS_IN_FORCE} AND turn.agent = compactions_v1.agent AND turn.hash = compactions_v1.boundary
-WHERE compactions_v1.session_id IN ({_GONE}) AND (turn.hash IS NULL OR turn.session_id IN ({_GONE}))
+WHERE compactions_v1.session_id IN ({_STALE} UNION {_STRAYS})
+AND (turn.hash IS NULL OR turn.session_id IN ({_STALE}))
 """
 _COUNT_FOLDS = f"SELECT count(*) {_FOLDS}"
 _FOLDED = "SELECT compaction_id, position FROM folded_turns_v1"
@@ -81,14 +84,14 @@ async def would_forget(database: Database, *, keep_days: float, now: float) -> F
     """What `forget` would forget."""
     before = now - keep_days * DAY_SECONDS
     stale, undone = stale_values(before, now), (before, before)
-    gone = stale + stray_values(before, now)
+    folds = stale + stray_values(before, now) + stale
 
     def count(rows: Rows) -> Forgettable:
         return Forgettable(
             sessions=_number(rows, _COUNT_STALE, stale),
-            turns=_number(rows, _COUNT_TURNS, gone),
-            folds=_number(rows, _COUNT_FOLDS, gone + gone),
-            folded=_number(rows, _COUNT_FOLDED, gone + gone + undone),
+            turns=_number(rows, _COUNT_TURNS, stale),
+            folds=_number(rows, _COUNT_FOLDS, folds),
+            folded=_number(rows, _COUNT_FOLDED, folds + undone),
         )
 
     return await database.read(count)
