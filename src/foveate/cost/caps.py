@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from foveate.cost.ledger import Call, Standing
-from foveate.cost.money import in_words, picodollars
+from foveate.cost.money import MOST_DOLLARS, in_words, picodollars
 from foveate.errors import BadOption, CapExceeded, CapUncheckable
 
 WARN_AT = Decimal("0.8")
@@ -129,7 +129,10 @@ def claim(caps: Sequence[Cap], call: Call, ceiling: Decimal | None) -> Claim | N
     Raises:
         CapExceeded: it alone costs more than a cap allows.
         CapUncheckable: its price is not known, and a cap does not allow that.
+        BadOption: `ceiling` is no number of dollars.
     """
+    if ceiling is not None and not (ceiling.is_finite() and ceiling >= 0):
+        raise BadOption(f"a call costs some dollars at most, or nothing, and not {ceiling}")
     held = [cap for cap in caps if cap.holds(call)]
     for cap in held:
         if ceiling is None and cap.unknown is Unknown.REFUSE:
@@ -142,7 +145,8 @@ def claim(caps: Sequence[Cap], call: Call, ceiling: Decimal | None) -> Claim | N
             tightest[account] = cap
     if not tightest or ceiling == 0:
         return None
-    return Claim(dollars=_SOMETHING if ceiling is None else ceiling, caps=tightest)
+    # More than can be kept is more than any cap.
+    return Claim(dollars=_SOMETHING if ceiling is None else min(ceiling, MOST_DOLLARS), caps=tightest)
 
 
 def near(

@@ -9,7 +9,7 @@ MOST_PICODOLLARS = 2**62 - 1
 
 # Not the caller's, who may have set another precision.
 _EXACT = Context(prec=100)
-_MOST = _EXACT.scaleb(Decimal(MOST_PICODOLLARS), -_DIGITS)
+MOST_DOLLARS = _EXACT.scaleb(Decimal(MOST_PICODOLLARS), -_DIGITS)
 _MILLIONTH = Decimal("0.000001")
 
 
@@ -48,6 +48,6 @@ def in_words(dollars: Decimal) -> str:
 
 
 def _whole(dollars: Decimal, rounding: str) -> int:
-    if not dollars.is_finite() or abs(dollars) > _MOST:
+    if not dollars.is_finite() or abs(dollars) > MOST_DOLLARS:
         raise OverflowError(f"{dollars} dollars are more than can be kept")
     return int(_EXACT.scaleb(dollars, _DIGITS).to_integral_value(rounding))

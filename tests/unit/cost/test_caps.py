@@ -187,6 +187,20 @@ def test_a_warning_beyond_the_cap_is_refused(wrong: str) -> None:
         Cap(scope=Scope.DAY, dollars=Decimal(1), warn_at=Decimal(wrong))
 
 
+@pytest.mark.parametrize("wrong", ["-0.01", "NaN", "sNaN", "Infinity"])
+def test_a_call_that_costs_no_such_dollars_is_refused_also_without_caps(wrong: str) -> None:
+    for caps in ([], [cap(Scope.CALL)], [cap(Scope.DAY)]):
+        with pytest.raises(BadOption, match="some dollars at most"):
+            claim(caps, CALL, Decimal(wrong))
+
+
+def test_more_than_can_be_kept_is_more_than_any_cap() -> None:
+    claimed = claim([cap(Scope.DAY)], CALL, Decimal("1e30"))
+
+    assert claimed
+    assert picodollars(claimed.dollars) == 2**62 - 1
+
+
 SUMS = st.decimals("-4000000", "4000000", places=20)
 
 

@@ -1,0 +1,236 @@
+"""Lets calls through under their caps, and books what they cost.
+
+What a call may cost at most is reserved before it is made, and settled by its bill. A reservation is not
+renewed while a call goes on: it holds for longer than any call may take, and is there for the process that
+dies. A call that takes longer still is booked all the same when its bill comes.
+
+A bill that has come is not lost where the ledger cannot be reached: it waits here, and is written when the
+ledger is back.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+from foveate.cost.caps import Cap, Claim, Near, accounts_of, claim, exceeded, near, unchecked
+from foveate.cost.ledger import Call, Entry, Ledger, Over, Reservation, Standing
+from foveate.errors import CapUncheckable, FoveateError, StoreUnavailable
+
+_FIRST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 30.0
+# Whoever gave up while it was being reserved for: by then it is.
+_RELEASED_AFTER_SECONDS = 1.0
+_BRING_IT_BACK = "bring the store back, or take the cap away"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionOptions:
+    """How long something is reserved for a call, and how many bills can wait for the ledger to be back.
+
+    `lifetime_seconds` is to be longer than any call may take. Bills beyond `most_waiting` are lost, and told.
+    """
+
+    lifetime_seconds: float = 1200.0
+    most_waiting: int = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A call that may be made. It is settled by its bill, or released where there is none."""
+
+    call: Call
+    is_reserved: bool = False
+    warnings: tuple[Near, ...] = ()
+
+
+class Outcome(StrEnum):
+    """What became of a bill."""
+
+    BOOKED = "booked"
+    KNOWN = "known"
+    WAITING = "waiting"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What became of a bill: booked, known from before, waiting for the ledger, or lost; `problem` says why."""
+
+    outcome: Outcome
+    problem: str = ""
+
+
+class Admission:
+    """Lets calls through, and books them, for one process and one event loop. Closed by `close`."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        clock: Callable[[], float],
+        options: AdmissionOptions = AdmissionOptions(),  # noqa: B008 - it is frozen
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._options = options
+        self._sleep = sleep
+        self._numbers = itertools.count()
+        self._waiting: dict[int, Entry] = {}
+        self._problem = ""
+        self._lost = 0
+        self._writing = asyncio.Lock()
+        self._catching_up: asyncio.Task[None] | None = None
+        self._beside: set[asyncio.Task[None]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many bills wait for the ledger to be back."""
+        return len(self._waiting)
+
+    @property
+    def lost(self) -> int:
+        """How many bills could not be kept at all."""
+        return self._lost
+
+    @property
+    def problem(self) -> str:
+        """Why bills wait, or the last one was lost; empty where all is well again."""
+        return self._problem
+
+    async def admit(self, call: Call, ceiling: Decimal | None, caps: Sequence[Cap]) -> Admitted:
+        """A call that costs at most `ceiling` dollars (None: nobody knows), let through under `caps`.
+
+        Raises:
+            CapExceeded: a cap has no room for it.
+            CapUncheckable: its price is not known, or the ledger cannot be reached.
+            BadOption: `ceiling` is no number of dollars.
+        """
+        claimed = claim(caps, call, ceiling)
+        if claimed is None:
+            return Admitted(call=call, warnings=near(caps, call, ceiling, {}))
+        found = await self._reserved(call, claimed)
+        if isinstance(found, Over):
+            raise exceeded(claimed.caps[found.account], found.standing, ceiling)
+        return Admitted(call=call, is_reserved=True, warnings=near(caps, call, ceiling, found))
+
+    async def settle(self, entry: Entry) -> Settled:
+        """Book what a call cost, and free what was reserved for it. Whoever gives up waiting loses nothing.
+
+        Raises:
+            BadOption: its dollars are no such number.
+        """
+        number = next(self._numbers)
+        if self._waiting:
+            return self._keep(number, entry)
+        try:
+            is_new = await self._ledger.settle(entry, accounts=accounts_of(entry.call))
+        except StoreUnavailable as error:
+            self._problem = str(error)
+            return self._keep(number, entry)
+        except asyncio.CancelledError:
+            # It may have been booked, and may not: once more is no harm.
+            self._keep(number, entry)
+            raise
+        return Settled(outcome=Outcome.BOOKED if is_new else Outcome.KNOWN)
+
+    async def release(self, admitted: Admitted) -> None:
+        """Free what was reserved for a call that is not billed. Where that cannot be told, it runs out."""
+        if admitted.is_reserved:
+            await asyncio.shield(self._do_beside(self._release(admitted.call.id)))
+
+    async def close(self) -> tuple[Entry, ...]:
+        """The bills that could not be booked even now, in the order that they came."""
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            await asyncio.wait([self._catching_up])
+        if self._beside:
+            await asyncio.wait(self._beside)
+        await self._write_waiting()
+        return tuple(self._waiting[number] for number in sorted(self._waiting))
+
+    async def _reserved(self, call: Call, claimed: Claim) -> Mapping[str, Standing] | Over:
+        """How the accounts with a cap stand then, or which has no room."""
+        now = self._clock()
+        wanted = Reservation(
+            call_id=call.id,
+            dollars=claimed.dollars,
+            accounts=sorted(claimed.caps),
+            limits={account: cap.dollars for account, cap in claimed.caps.items()},
+            expires_at=now + self._options.lifetime_seconds,
+        )
+        # What waits here is not in the accounts, and its reservation may have run out.
+        if self._waiting and not await self._write_waiting():
+            raise self._uncheckable(claimed, self._problem)
+        try:
+            return await self._ledger.reserve(wanted, now=now)
+        except StoreUnavailable as error:
+            raise self._uncheckable(claimed, str(error)) from error
+        except asyncio.CancelledError:
+            self._do_beside(self._release_later(call.id))
+            raise
+
+    def _uncheckable(self, claimed: Claim, reason: str) -> CapUncheckable:
+        tightest = min(claimed.caps.values(), key=lambda cap: cap.dollars)
+        return unchecked(tightest, reason, _BRING_IT_BACK)
+
+    def _keep(self, number: int, entry: Entry) -> Settled:
+        """Have a bill wait for the ledger, if there is room."""
+        if len(self._waiting) >= self._options.most_waiting:
+            self._lost += 1
+            return Settled(outcome=Outcome.LOST, problem=self._problem)
+        self._waiting[number] = entry
+        if self._catching_up is None or self._catching_up.done():
+            self._catching_up = asyncio.create_task(self._catch_up())
+        return Settled(outcome=Outcome.WAITING, problem=self._problem)
+
+    async def _catch_up(self) -> None:
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        while self._waiting:
+            await self._sleep(pause_seconds)
+            await self._write_waiting()
+            pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+    async def _write_waiting(self) -> bool:
+        """Book what waits, in the order that it came; whether nothing waits any longer."""
+        async with self._writing:
+            while self._waiting:
+                for number in sorted(self._waiting):
+                    if not await self._write(self._waiting[number]):
+                        return False
+                    del self._waiting[number]
+            return True
+
+    async def _write(self, entry: Entry) -> bool:
+        """Whether a bill need not wait any longer: it is booked, or can never be."""
+        try:
+            await self._ledger.settle(entry, accounts=accounts_of(entry.call))
+        except StoreUnavailable as error:
+            self._problem = str(error)
+            return False
+        except FoveateError as error:
+            self._problem = str(error)
+            self._lost += 1
+            return True
+        self._problem = ""
+        return True
+
+    async def _release(self, call_id: str) -> None:
+        try:
+            await self._ledger.release(call_id)
+        except StoreUnavailable as error:
+            self._problem = str(error)
+
+    async def _release_later(self, call_id: str) -> None:
+        await self._sleep(_RELEASED_AFTER_SECONDS)
+        await self._release(call_id)
+
+    def _do_beside(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
+        """Do something whether or not anybody waits for it."""
+        task = asyncio.create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+        return task

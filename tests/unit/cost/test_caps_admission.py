@@ -1,0 +1,394 @@
+"""Admission: what is let through under caps, and what becomes of bills where the ledger comes and goes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.cost.admission import Admission, AdmissionOptions, Admitted, Outcome, Settled
+from foveate.cost.caps import Cap, Scope, Unknown, accounts_of
+from foveate.cost.ledger import By, Entry, Ledger, Over, Reservation, Standing, Sum
+from foveate.errors import BadOption, CapExceeded, CapUncheckable, StoreUnavailable
+from tests.billed import CALL, NOON, call, cap, entry, standing
+
+GONE = "/data/foveate.sqlite: is locked by another process"
+
+
+@dataclass
+class Books:
+    """A ledger in memory; `gone` is how many times more it cannot be reached."""
+
+    gone: float = 0
+    entries_: list[Entry] = field(default_factory=list)
+    reserved: dict[str, Reservation] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    never: set[str] = field(default_factory=set)
+    pause: asyncio.Event | None = None
+
+    async def _reach(self, what: str) -> None:
+        self.asked.append(what)
+        if self.pause is not None:
+            await self.pause.wait()
+        if self.gone:
+            self.gone -= 1
+            raise StoreUnavailable("/data/foveate.sqlite", "is locked by another process")
+
+    def _standing(self, account: str) -> Standing:
+        spent = [one.dollars for one in self.entries_ if one.dollars and account in accounts_of(one.call)]
+        held = [one.dollars for one in self.reserved.values() if account in one.accounts]
+        return standing(sum(spent, Decimal(0)), sum(held, Decimal(0)))
+
+    async def reserve(self, reservation: Reservation, *, now: float) -> Mapping[str, Standing] | Over:
+        await self._reach(f"reserve {reservation.call_id}")
+        for account, limit in reservation.limits.items():
+            stands = self._standing(account)
+            if stands.spent + stands.reserved + reservation.dollars > limit:
+                return Over(account=account, limit=limit, standing=stands)
+        self.reserved[reservation.call_id] = reservation
+        return {account: self._standing(account) for account in reservation.limits}
+
+    async def settle(self, entry: Entry, *, accounts: Sequence[str]) -> bool:
+        await self._reach(f"settle {entry.call.id}")
+        assert accounts == accounts_of(entry.call)
+        if entry.call.id in self.never:
+            raise BadOption("that cannot be kept")
+        if any(one.call.id == entry.call.id for one in self.entries_):
+            return False
+        self.entries_.append(entry)
+        self.reserved.pop(entry.call.id, None)
+        return True
+
+    async def release(self, call_id: str) -> bool:
+        await self._reach(f"release {call_id}")
+        return self.reserved.pop(call_id, None) is not None
+
+    async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
+        return {account: self._standing(account) for account in accounts}
+
+    async def sums(self, by: Sequence[By], **_asked: object) -> Sequence[Sum]:
+        return []
+
+    async def entries(self, **_asked: object) -> AsyncIterator[Entry]:
+        for one in self.entries_:
+            yield one
+
+    @property
+    def booked(self) -> list[str]:
+        return [one.call.id for one in self.entries_]
+
+
+@dataclass
+class Naps:
+    """Sleeps that last as long as a test says."""
+
+    asked: list[float] = field(default_factory=list)
+    over: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+
+    async def sleep(self, seconds: float) -> None:
+        self.asked.append(seconds)
+        await self.over.acquire()
+
+    async def end(self) -> None:
+        """One of them ends, and what comes of it is done."""
+        self.over.release()
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+
+def admission(books: Ledger, naps: Naps | None = None, *, most_waiting: int = 10) -> Admission:
+    return Admission(
+        books,
+        clock=lambda: NOON,
+        options=AdmissionOptions(lifetime_seconds=60.0, most_waiting=most_waiting),
+        sleep=(naps or Naps()).sleep,
+    )
+
+
+BOOKED = Settled(outcome=Outcome.BOOKED)
+DAY = [cap(Scope.DAY, 1)]
+
+
+async def test_without_caps_nothing_is_reserved_and_the_bill_is_booked() -> None:
+    books = Books()
+    ours = admission(books)
+
+    assert await ours.admit(CALL, None, []) == Admitted(call=CALL)
+    assert await ours.settle(entry(CALL, "0.2")) == BOOKED
+    assert books.asked == [f"settle {CALL.id}"]
+    assert await ours.close() == ()
+
+
+async def test_under_a_cap_what_it_may_cost_is_reserved_until_it_is_settled() -> None:
+    books = Books()
+    ours = admission(books)
+
+    assert await ours.admit(CALL, Decimal("0.5"), DAY) == Admitted(call=CALL, is_reserved=True)
+    assert books.reserved[CALL.id] == Reservation(
+        call_id=CALL.id,
+        dollars=Decimal("0.5"),
+        accounts=["day 2026-11-15"],
+        limits={"day 2026-11-15": Decimal(1)},
+        expires_at=NOON + 60.0,
+    )
+    assert await ours.settle(entry(CALL, "0.2")) == BOOKED
+    assert not books.reserved
+
+
+async def test_a_cap_without_room_refuses_and_names_itself_and_all_the_dollars() -> None:
+    ours = admission(Books())
+    caps = [*DAY, cap(Scope.AGENT, 5), cap(Scope.CALL, 1)]
+    await ours.admit(call("a"), Decimal("0.5"), caps)
+    await ours.settle(entry(call("b"), "0.3"))
+
+    with pytest.raises(CapExceeded) as refused:
+        await ours.admit(CALL, Decimal("0.25"), caps)
+
+    assert str(refused.value) == (
+        "this call may cost $0.25, and the cap on a day is $1.00, of which $0.30 are spent and $0.50 reserved"
+        " for calls under way; try again when calls under way are done, or raise the cap"
+    )
+    told = refused.value
+    assert (told.cap, told.limit, told.spent, told.reserved, told.ceiling) == (
+        "the cap on a day",
+        *map(Decimal, ("1", "0.3", "0.5", "0.25")),
+    )
+
+
+async def test_beyond_the_warning_level_the_call_is_let_through_with_a_warning() -> None:
+    ours = admission(Books())
+
+    assert (await ours.admit(call("a"), Decimal("0.79"), DAY)).warnings == ()
+    (warning,) = (await ours.admit(call("b"), Decimal("0.01"), DAY)).warnings
+
+    assert (warning.cap, warning.standing) == (DAY[0], standing(0, "0.8"))
+
+
+async def test_a_call_of_unknown_price_is_refused_unless_the_cap_allows_it() -> None:
+    books = Books()
+    ours = admission(books)
+    allows = [Cap(scope=Scope.DAY, dollars=Decimal(1), unknown=Unknown.ALLOW)]
+
+    with pytest.raises(CapUncheckable, match="price of claude-opus-5-5 is not known"):
+        await ours.admit(CALL, None, DAY)
+
+    assert (await ours.admit(call("a"), None, allows)).is_reserved
+    await ours.settle(entry(call("b"), 1))
+    with pytest.raises(CapExceeded, match="costs nobody knows how much"):
+        await ours.admit(call("c"), None, allows)
+
+
+async def test_a_cap_that_cannot_be_checked_refuses_and_says_why() -> None:
+    books = Books(gone=1)
+    ours = admission(books)
+
+    with pytest.raises(CapUncheckable) as refused:
+        await ours.admit(CALL, Decimal("0.5"), [cap(Scope.TOTAL, 9), *DAY])
+
+    assert str(refused.value) == (
+        f"the cap on a day ($1.00) cannot be checked: {GONE}; bring the store back, or take the cap away"
+    )
+    assert (await ours.admit(CALL, Decimal("0.5"), DAY)).is_reserved
+
+
+async def test_without_a_ledger_only_what_needs_none_is_let_through() -> None:
+    books = Books(gone=1e9)
+    ours = admission(books)
+
+    for caps in ([], [cap(Scope.CALL, 1)], [cap(Scope.DAY, 1, agent="bob")]):
+        assert not (await ours.admit(CALL, Decimal("0.5"), caps)).is_reserved
+    assert not (await ours.admit(CALL, Decimal(0), DAY)).is_reserved
+    with pytest.raises(CapExceeded, match="the cap on a call"):
+        await ours.admit(CALL, Decimal(2), [cap(Scope.CALL, 1)])
+    assert books.asked == []
+
+
+async def test_what_was_reserved_is_released_and_what_was_not_is_not_asked_for() -> None:
+    books = Books()
+    ours = admission(books)
+
+    await ours.release(await ours.admit(CALL, Decimal("0.5"), DAY))
+    await ours.release(await ours.admit(CALL, Decimal("0.5"), []))
+
+    assert not books.reserved
+    assert books.asked == [f"reserve {CALL.id}", f"release {CALL.id}"]
+
+
+async def test_a_release_that_cannot_be_told_runs_out_by_itself() -> None:
+    books = Books()
+    ours = admission(books)
+    admitted = await ours.admit(CALL, Decimal("0.5"), DAY)
+    books.gone = 1
+
+    await ours.release(admitted)
+
+    assert CALL.id in books.reserved
+    assert ours.problem == GONE
+
+
+async def test_a_bill_waits_for_the_ledger_and_is_booked_in_its_turn_when_it_is_back() -> None:
+    books, naps = Books(gone=3), Naps()
+    ours = admission(books, naps)
+
+    for id_ in "abc":
+        assert await ours.settle(entry(call(id_), 1)) == Settled(outcome=Outcome.WAITING, problem=GONE)
+    assert (ours.waiting, ours.problem) == (3, GONE)
+    assert books.asked == ["settle a"]  # those behind it do not wait for what does not answer
+
+    await naps.end()
+    await naps.end()
+    assert (ours.waiting, books.booked) == (3, [])
+    await naps.end()
+
+    assert books.booked == ["a", "b", "c"]
+    assert (ours.waiting, ours.lost, ours.problem) == (0, 0, "")
+    assert naps.asked == [1.0, 2.0, 4.0]
+    assert await ours.settle(entry(call("d"), 1)) == BOOKED
+    assert await ours.close() == ()
+
+
+async def test_no_cap_is_checked_against_accounts_that_bills_are_missing_from() -> None:
+    books = Books(gone=2)
+    ours = admission(books)
+    await ours.settle(entry(call("a"), "0.8"))
+
+    with pytest.raises(CapUncheckable, match="cannot be checked: /data"):
+        await ours.admit(CALL, Decimal("0.3"), DAY)
+    with pytest.raises(CapExceeded) as refused:  # the ledger is back, and the bill is written first
+        await ours.admit(CALL, Decimal("0.3"), DAY)
+
+    assert refused.value.spent == Decimal("0.8")
+    await ours.close()
+
+
+async def test_more_bills_than_can_wait_are_lost_and_told() -> None:
+    books = Books(gone=2)
+    ours = admission(books, most_waiting=2)
+
+    outcomes = [(await ours.settle(entry(call(id_), 1))).outcome for id_ in "abcd"]
+
+    assert outcomes == [Outcome.WAITING] * 2 + [Outcome.LOST] * 2
+    assert (ours.waiting, ours.lost) == (2, 2)
+    assert [one.call.id for one in await ours.close()] == ["a", "b"]
+
+
+async def test_what_waits_is_tried_once_more_on_closing() -> None:
+    books = Books(gone=1)
+    ours = admission(books)
+    await ours.settle(entry(call("a"), 1))
+    await ours.settle(entry(call("b"), 1))
+
+    assert await ours.close() == ()
+    assert books.booked == ["a", "b"]
+
+
+async def test_a_bill_that_can_never_be_kept_does_not_hold_up_those_behind_it() -> None:
+    books = Books(gone=1, never={"b"})
+    ours = admission(books)
+    for id_ in "abc":
+        await ours.settle(entry(call(id_), 1))
+
+    assert await ours.close() == ()
+    assert (books.booked, ours.lost) == (["a", "c"], 1)
+    with pytest.raises(BadOption, match="cannot be kept"):
+        await ours.settle(entry(call("b"), 1))
+
+
+async def test_a_bill_is_booked_once_also_where_it_is_settled_twice() -> None:
+    books = Books()
+    ours = admission(books)
+
+    assert await ours.settle(entry(CALL, 1)) == BOOKED
+    assert await ours.settle(entry(CALL, 1)) == Settled(outcome=Outcome.KNOWN)
+
+
+async def given_up(work: "asyncio.Task[object]") -> None:
+    """Whoever waits for it gives up, after it has begun."""
+    await asyncio.sleep(0)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+
+
+async def test_whoever_gives_up_settling_loses_nothing() -> None:
+    books, naps = Books(pause=asyncio.Event()), Naps()
+    ours = admission(books, naps)
+
+    await given_up(asyncio.create_task(ours.settle(entry(CALL, 1))))
+    assert ours.waiting == 1
+    assert books.pause
+    books.pause.set()
+    await naps.end()
+
+    assert books.booked == [CALL.id]
+    assert ours.waiting == 0
+
+
+async def test_whoever_gives_up_while_it_is_reserved_for_leaves_nothing_reserved() -> None:
+    books, naps = Books(pause=asyncio.Event()), Naps()
+    ours = admission(books, naps)
+
+    await given_up(asyncio.create_task(ours.admit(CALL, Decimal("0.5"), DAY)))
+    assert books.pause
+    books.pause.set()
+    await books.reserve(  # as a database does that was already about it
+        Reservation(
+            call_id=CALL.id, dollars=Decimal("0.5"), accounts=["day 2026-11-15"], limits={}, expires_at=0.0
+        ),
+        now=NOON,
+    )
+    await naps.end()
+
+    assert not books.reserved
+    await ours.close()
+
+
+async def test_whoever_gives_up_releasing_has_released_all_the_same() -> None:
+    books = Books()
+    ours = admission(books)
+    admitted = await ours.admit(CALL, Decimal("0.5"), DAY)
+    books.pause = asyncio.Event()
+
+    await given_up(asyncio.create_task(ours.release(admitted)))
+    books.pause.set()
+    await ours.close()
+
+    assert not books.reserved
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(["bill", "outage", "end of a pause", "give up"]), max_size=30))
+def test_every_bill_that_came_is_booked_once_or_told_to_be_lost_whatever_the_ledger_does(
+    steps: list[str],
+) -> None:
+    async def check() -> None:
+        books, naps = Books(), Naps()
+        ours = admission(books, naps, most_waiting=4)
+        came: list[str] = []
+        told_lost = 0
+        for number, step in enumerate(steps):
+            if step in ("bill", "give up"):
+                came.append(f"{number:03}")
+                settling = asyncio.create_task(ours.settle(entry(call(came[-1]), 1)))
+                if step == "give up":
+                    books.pause = asyncio.Event()
+                    await asyncio.sleep(0)
+                    settling.cancel()
+                    books.pause.set()
+                (done,) = await asyncio.gather(settling, return_exceptions=True)
+                told_lost += isinstance(done, Settled) and done.outcome is Outcome.LOST
+                books.pause = None
+            elif step == "outage":
+                books.gone = 2
+            else:
+                await naps.end()
+        books.gone = 0
+        assert await ours.close() == ()
+        assert len(books.booked) == len(set(books.booked)) == len(came) - ours.lost
+        assert set(books.booked) <= set(came)
+        assert ours.lost >= told_lost
+
+    asyncio.run(check())
