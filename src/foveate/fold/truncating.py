@@ -15,7 +15,7 @@ from foveate.errors import StoreUnavailable
 from foveate.fold.clearing import truncated_results
 from foveate.fold.journal import Fold, Journal, Outcome
 from foveate.session.chain import HASH_BYTES, Chain
-from foveate.tokens.gauge import TextCounter
+from foveate.tokens import RequestCounter
 from foveate.tokens.memo import digest
 from foveate.values import ReplaceText, Request
 
@@ -33,7 +33,7 @@ async def truncate(
     request: Request,
     chain: Chain,
     folds: Sequence[Fold],
-    counter: TextCounter,
+    counter: RequestCounter,
     journal: Journal,
     *,
     agent: str,
@@ -108,7 +108,7 @@ def _rows(
     edits: Sequence[ReplaceText],
     request: Request,
     chain: Chain,
-    counter: TextCounter,
+    counter: RequestCounter,
     limits: Mapping[int, int],
     whose: tuple[str, str, float],
 ) -> list[Fold]:

@@ -1,6 +1,7 @@
 """Long results are cut in the same way each time, stale ones are cleared, and both say what is missing."""
 
 import re
+from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,12 +15,24 @@ from foveate.errors import BadOption
 from foveate.fold.clearing import cleared_results, result_limit_tokens, truncated_results
 from foveate.sandbox import accept
 from foveate.tokens import counter_for, drop_caches
-from foveate.values import Area, Edit, Format, Place, ReplaceText, Request, ToolResult
+from foveate.values import (
+    Area,
+    Edit,
+    Format,
+    Image,
+    Message,
+    Place,
+    ReplaceText,
+    Request,
+    Source,
+    ToolResult,
+)
 from foveate.wire.body import compact, value
 from tests.unit.fold.talks import Body, chats, claude_loops
 
 COUNTER = counter_for("gpt-4.1")
 LIMIT = 100
+PIXELS = b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x02\0\0\0\x01\x08\x02\0\0\0").decode()
 limited = settings(max_examples=60)
 MISSING = re.compile(r"\[\.\.\. ([\d,]+) tokens left out \.\.\.\]")
 
@@ -102,11 +115,59 @@ def test_an_error_that_is_cut_is_still_one() -> None:
     assert value(sent.messages[2])["content"][0]["is_error"] is True
 
 
-def test_a_picture_beside_a_text_that_is_cut_is_named() -> None:
-    image = {"type": "image", "source": {"type": "url", "url": "https://a/b.png"}}
-    request = claude(result("a", [{"type": "text", "text": LINES}, image]))
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXELS}}
+
+
+def test_a_picture_beside_words_that_are_cut_is_named_with_its_tokens() -> None:
+    """Was: gone without a word where it stood between two texts."""
+    texts = [{"type": "text", "text": LINES}, IMAGE, {"type": "text", "text": LINES}]
+    request = claude(result("a", texts))
+    (edit,) = edits = truncated(request)
+    (short,) = results_of(written(request, edits))
+    image = Image(source=Source.INLINE, width=2, height=1)
+    with_it, without = (COUNTER.message(Message(role="user", parts=parts)).tokens for parts in ((image,), ()))
+    picture = with_it - without
+
+    assert short.startswith("line 0 of the file\n")
+    assert short.endswith(f"line 499 of the file\n[image: 2x1 pixels: {picture:,} tokens left out]")
+    assert COUNTER.text(short).tokens <= LIMIT
+    whole = COUNTER.text(f"{LINES}\n{LINES}").tokens + picture
+    assert edit.saved_tokens == whole - COUNTER.text(short).tokens
+
+
+def test_many_pictures_beside_words_that_are_cut_are_one_line() -> None:
+    request = claude(result("a", [{"type": "text", "text": LINES}, *[IMAGE] * 40]))
+    (edit,) = truncated(request)
+
+    assert re.search(r"\n\[40 images and files: [\d,]+ tokens left out\]$", edit.text)
+    assert COUNTER.text(edit.text).tokens <= LIMIT
+
+
+def test_pictures_beside_words_that_fit_are_sent_as_they_came() -> None:
+    assert truncated(claude(result("a", [{"type": "text", "text": "Seen:"}, *[IMAGE] * 40]))) == ()
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": LINES}},
+        {
+            "type": "search_result",
+            "source": "https://a/b",
+            "title": "T",
+            "content": [{"type": "text", "text": LINES}],
+        },
+    ],
+    ids=lambda block: str(block["type"]),
+)
+def test_the_words_of_documents_and_search_results_are_cut_too(block: Body) -> None:
+    """Was: 4,000 tokens of them were sent whole at a limit of 100."""
+    request = claude(result("a", [block]))
     (short,) = results_of(written(request, truncated(request)))
-    assert short.endswith("[image: url]")
+
+    assert MISSING.search(short)
+    assert short.endswith("line 499 of the file")
+    assert COUNTER.text(short).tokens <= LIMIT
 
 
 def test_where_nothing_fits_only_the_number_of_what_is_missing_is_left() -> None:
