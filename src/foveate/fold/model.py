@@ -125,8 +125,11 @@ class ModelSummariser:
         self._delays_seconds = delays_seconds
         self._sleep = sleep
 
-    async def summarise(self, span: Span, bills: Bills, *, limit_tokens: int) -> Summary | NoSummary:
+    async def summarise(
+        self, span: Span, bills: Bills | None = None, *, limit_tokens: int
+    ) -> Summary | NoSummary:
         """A summary by the model, from the cached prefix where there is one."""
+        bills = Bills() if bills is None else bills
         writer = self._writer(span, limit_tokens)
         if writer.reads_cache(span):
             told = prompts.in_place(span.tail, span.facts, limit_tokens=writer.limit_tokens)
