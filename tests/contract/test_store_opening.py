@@ -1,5 +1,6 @@
 """Opening a store: its tables are made and brought up to date, and what cannot be used is refused in words."""
 
+import hashlib
 import json
 import sqlite3
 import stat
@@ -10,10 +11,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+import foveate.store.migrating
 from foveate.cost.caps import accounts_of
 from foveate.cost.ledger import Over
 from foveate.errors import BadOption, StoreTooNew, StoreUnavailable
-from foveate.store import Store, default_url, open_store
+from foveate.store import Forgotten, Store, default_url, open_store
 from foveate.store.migrating import VERSION_TABLE, VERSIONS
 from foveate.store.schema import tables
 from tests.billed import CALL, ENTRY, RESERVATION, standing
@@ -25,6 +27,12 @@ DUMPS = Path(__file__).parent / "stores"
 
 def path_of(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///"))
+
+
+def dump_of(version: str, url: str) -> str:
+    """The statements that make a database of such a version."""
+    kind = "sqlite" if url.startswith("sqlite") else "postgres"
+    return (DUMPS / f"{version}.{kind}.sql").read_text(encoding="utf-8")
 
 
 def run(url: str, statements: str) -> None:
@@ -79,18 +87,25 @@ async def test_a_database_of_today_holds_what_was_put_into_it(database_url: str)
 async def test_a_database_of_any_released_version_is_brought_up_to_date_with_all_it_holds(
     database_url: str, version: str
 ) -> None:
-    kind = "sqlite" if database_url.startswith("sqlite") else "postgres"
-    run(database_url, (DUMPS / f"{version}.{kind}.sql").read_text(encoding="utf-8"))
+    run(database_url, dump_of(version, database_url))
 
     async with await open_store(database_url) as store:
         await check_filled(store, version=version)
+        fork = session("fork", 6, parent=session("s", 4), seen_at=1e9)
+        await store.turns.keep(fork, [], after=fork.tip)
+        assert await store.forget(keep_days=1, now=1e9) == Forgotten(), "the fork stands on the other one"
 
 
-async def test_migrations_lead_to_the_tables_of_the_schema(database_url: str) -> None:
+@pytest.mark.parametrize("version", [None, *VERSIONS])
+async def test_migrations_lead_from_anywhere_to_the_tables_of_the_schema(
+    database_url: str, version: str | None
+) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
-    from sqlalchemy import create_engine
+    from sqlalchemy import create_engine, inspect
 
+    if version is not None:
+        run(database_url, dump_of(version, database_url))
     await (await open_store(database_url)).close()
 
     engine = create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
@@ -100,13 +115,35 @@ async def test_migrations_lead_to_the_tables_of_the_schema(database_url: str) ->
         )
         assert compare_metadata(context, tables) == []
         assert context.get_current_revision() == VERSIONS[-1]
+        # What Alembic does not compare: primary keys, and how SQLite lays a table out.
+        for name, table in tables.tables.items():
+            keys = inspect(connection).get_pk_constraint(name)["constrained_columns"]
+            assert keys == [column.name for column in table.primary_key], name
+            if database_url.startswith("sqlite"):
+                made = connection.exec_driver_sql("SELECT sql FROM sqlite_schema WHERE name = ?", (name,))
+                has_rowid = "WITHOUT ROWID" not in made.scalar_one()
+                assert has_rowid == table.dialect_options["sqlite"]["with_rowid"], name
     engine.dispose()
+
+
+MIGRATIONS = {
+    "v0001_sessions_and_folds.py": "64a9053ac0d5282b",
+    "v0002_folds_on_folds.py": "84e8eaf8147f2066",
+    "v0003_the_ledger.py": "ccd9f448dfc2ade4",
+    "v0004_who_stands_on_whom.py": "85d028d7fe62a777",
+}
+
+
+def test_a_migration_that_was_released_stays_as_it_was() -> None:
+    """Databases have it behind them: what is to change is another migration."""
+    folder = Path(foveate.store.migrating.__file__).parent / "migrations" / "versions"
+    found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in folder.glob("v*.py")}
+
+    assert found == MIGRATIONS
 
 
 def test_every_version_is_a_migration_in_its_order() -> None:
     from alembic.script import ScriptDirectory
-
-    import foveate.store.migrating
 
     folder = Path(foveate.store.migrating.__file__).parent / "migrations"
     revisions = [script.revision for script in ScriptDirectory(str(folder)).walk_revisions()]

@@ -10,6 +10,7 @@ from foveate.errors import BadOption
 
 TABLES = (
     "sessions_v1",
+    "session_parents_v1",
     "turns_v1",
     "turn_counts_v1",
     "compactions_v1",

@@ -21,7 +21,7 @@ _MOST_MARKS = 1_024
 # Who stands on whom: on its turns, or with a fold on one that it took in.
 _STANDS = """
 stands(id, on_id) AS (
-    SELECT id, parent_id FROM sessions_v1 WHERE parent_id IS NOT NULL
+    SELECT session_id, parent_id FROM session_parents_v1
     UNION ALL SELECT later.session_id, earlier.session_id
     FROM compactions_v1 AS later JOIN compactions_v1 AS earlier ON earlier.id = later.earlier_id
     WHERE earlier.session_id <> later.session_id
@@ -55,6 +55,7 @@ SELECT sessions_v1.id FROM sessions_v1 JOIN family ON sessions_v1.id = family.id
 # Changes nothing, and has whoever sees the session, or wants to stand on it, wait until it is gone.
 _HOLD_SESSION = "UPDATE sessions_v1 SET seen_at = seen_at WHERE id = ?"
 _FORGET_SESSION = "DELETE FROM sessions_v1 WHERE id = ?"
+_FORGET_PARENTS = "DELETE FROM session_parents_v1 WHERE session_id = ?"
 _FORGET_COUNTS = """
 DELETE FROM turn_counts_v1 WHERE (agent, hash) IN (SELECT agent, hash FROM turns_v1 WHERE session_id = ?)
 """
@@ -148,6 +149,7 @@ def _forget_some(rows: Rows, before: float, now: float) -> tuple[bool, Forgotten
     turns = folds = 0
     for session_id in gone:
         rows.change(_FORGET_SESSION, (session_id,))
+        rows.change(_FORGET_PARENTS, (session_id,))
         rows.change(_FORGET_COUNTS, (session_id,))
         turns += rows.change(_FORGET_TURNS, (session_id,))
     for session_id in {*gone, *strays}:

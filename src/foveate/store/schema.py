@@ -24,6 +24,14 @@ sessions = Table(
     Column("forked_at", LargeBinary),
 )
 
+session_parents = Table(
+    "session_parents_v1",
+    tables,
+    Column("session_id", Text, primary_key=True),
+    Column("parent_id", Text, primary_key=True),
+    sqlite_with_rowid=False,
+)
+
 turns = Table(
     "turns_v1",
     tables,

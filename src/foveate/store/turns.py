@@ -22,6 +22,10 @@ _HAS_PARENT = " AND coalesce(parent_id, '') = ?"
 _SEE_PARENT = """
 UPDATE sessions_v1 SET seen_at = CASE WHEN seen_at < ? THEN ? ELSE seen_at END WHERE id = ? AND agent = ?
 """
+_ADD_PARENT = """
+INSERT INTO session_parents_v1 (session_id, parent_id) VALUES (?, ?)
+ON CONFLICT (session_id, parent_id) DO NOTHING
+"""
 _ADD_TURN = """
 INSERT INTO turns_v1 (agent, hash, position, session_id) VALUES (?, ?, ?, ?)
 ON CONFLICT (agent, hash) DO NOTHING
@@ -153,3 +157,4 @@ def _stand(rows: Rows, session: Session, parent_id: str) -> None:
     """Have a session stand on another one, which has to be there."""
     if not rows.change(_SEE_PARENT, (session.seen_at, session.seen_at, parent_id, session.agent)):
         raise _Overtaken
+    rows.change(_ADD_PARENT, (session.id, parent_id))

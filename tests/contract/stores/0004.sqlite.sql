@@ -1,0 +1,154 @@
+BEGIN TRANSACTION;
+CREATE TABLE accounts_v1 (
+	name TEXT NOT NULL, 
+	spent BIGINT NOT NULL, 
+	reserved BIGINT NOT NULL, 
+	PRIMARY KEY (name)
+)
+ WITHOUT ROWID
+
+;
+INSERT INTO "accounts_v1" VALUES('agent ana',61234567891,250000000000);
+INSERT INTO "accounts_v1" VALUES('day 2026-11-15',61234567891,250000000000);
+INSERT INTO "accounts_v1" VALUES('day 2026-11-15 of ana',61234567891,250000000000);
+INSERT INTO "accounts_v1" VALUES('session s',61234567891,250000000000);
+INSERT INTO "accounts_v1" VALUES('total',61234567891,250000000000);
+CREATE TABLE compaction_locks_v1 (
+	session_id TEXT NOT NULL, 
+	holder TEXT NOT NULL, 
+	fence BIGINT NOT NULL, 
+	expires_at DOUBLE NOT NULL, 
+	PRIMARY KEY (session_id)
+);
+INSERT INTO "compaction_locks_v1" VALUES('s','me',1,1300.0);
+CREATE TABLE compactions_v1 (
+	id TEXT NOT NULL, 
+	agent TEXT NOT NULL, 
+	session_id TEXT NOT NULL, 
+	boundary BLOB NOT NULL, 
+	messages BIGINT NOT NULL, 
+	seen_messages BIGINT NOT NULL, 
+	summary BLOB NOT NULL, 
+	carried TEXT NOT NULL, 
+	tokens_before BIGINT NOT NULL, 
+	tokens_after BIGINT NOT NULL, 
+	model TEXT NOT NULL, 
+	cost TEXT, 
+	duration_seconds DOUBLE NOT NULL, 
+	outcome TEXT NOT NULL, 
+	compacted_at DOUBLE NOT NULL, 
+	undone_at DOUBLE, earlier_id TEXT, limit_tokens BIGINT, 
+	PRIMARY KEY (id)
+);
+INSERT INTO "compactions_v1" VALUES('fold-1','ana','s',X'A33CF67DFFD55ED368C217C1AF6AE49A5E97BDDED65A50AF13281712DC175D8B',4,9,X'54686579206C6F6F6B6564206174207372632F6D61696E2E70792E','["src/main.py", "port 8790"]',9000,700,'claude-opus-5-5','0.012345678901234567890',2.5,'ok',200.0,NULL,NULL,NULL);
+CREATE TABLE folded_turns_v1 (
+	compaction_id TEXT NOT NULL, 
+	position BIGINT NOT NULL, 
+	message BLOB NOT NULL, 
+	PRIMARY KEY (compaction_id, position)
+);
+INSERT INTO "folded_turns_v1" VALUES('fold-1',0,X'7B22726F6C65223A202275736572222C2022636F6E74656E74223A20226C6F6F6B227D');
+INSERT INTO "folded_turns_v1" VALUES('fold-1',1,X'7B22726F6C65223A22617373697374616E74222C22636F6E74656E74223A225C7564383364227D');
+INSERT INTO "folded_turns_v1" VALUES('fold-1',2,X'FF00');
+INSERT INTO "folded_turns_v1" VALUES('fold-1',3,X'7B7D');
+CREATE TABLE foveate_version (
+	version_num VARCHAR(32) NOT NULL, 
+	CONSTRAINT foveate_version_pkc PRIMARY KEY (version_num)
+);
+INSERT INTO "foveate_version" VALUES('0004');
+CREATE TABLE ledger_v1 (
+	call_id TEXT NOT NULL, 
+	at DOUBLE NOT NULL, 
+	day TEXT NOT NULL, 
+	agent TEXT NOT NULL, 
+	session_id TEXT NOT NULL, 
+	provider TEXT NOT NULL, 
+	model TEXT NOT NULL, 
+	category TEXT NOT NULL, 
+	uncached BIGINT NOT NULL, 
+	read BIGINT NOT NULL, 
+	written_5m BIGINT NOT NULL, 
+	written_1h BIGINT NOT NULL, 
+	output_tokens BIGINT NOT NULL, 
+	reasoning_tokens BIGINT NOT NULL, 
+	picodollars BIGINT, 
+	said_dollars TEXT, 
+	tier TEXT NOT NULL, 
+	estimated_input_tokens BIGINT, 
+	estimated_picodollars BIGINT, 
+	saved_by_cache BIGINT, 
+	saved_by_folds BIGINT, 
+	saved_by_cuts BIGINT, 
+	is_partial BIGINT NOT NULL, 
+	usage BLOB NOT NULL, 
+	PRIMARY KEY (call_id)
+);
+INSERT INTO "ledger_v1" VALUES('call-1',1794744000.0,'2026-11-15','ana','s','anthropic','claude-opus-5-5','main',12,34000,560,78,900,100,61234567891,'0.0612345678901234567890','batch',35000,200000000000,153000000000,-1,NULL,1,X'7B22696E7075745F746F6B656E73223A2031322C202263616368655F726561645F696E7075745F746F6B656E73223A2033343030307D');
+CREATE TABLE reservations_v1 (
+	call_id TEXT NOT NULL, 
+	accounts TEXT NOT NULL, 
+	picodollars BIGINT NOT NULL, 
+	expires_at DOUBLE NOT NULL, 
+	PRIMARY KEY (call_id)
+)
+ WITHOUT ROWID
+
+;
+INSERT INTO "reservations_v1" VALUES('call-2','["agent ana","day 2026-11-15","day 2026-11-15 of ana","session s","total"]',250000000000,1794745200.0);
+CREATE TABLE session_parents_v1 (
+	session_id TEXT NOT NULL, 
+	parent_id TEXT NOT NULL, 
+	PRIMARY KEY (session_id, parent_id)
+)
+ WITHOUT ROWID
+
+;
+INSERT INTO "session_parents_v1" VALUES('fork','s');
+CREATE TABLE sessions_v1 (
+	id TEXT NOT NULL, 
+	agent TEXT NOT NULL, 
+	tip BLOB NOT NULL, 
+	messages BIGINT NOT NULL, 
+	created_at DOUBLE NOT NULL, 
+	seen_at DOUBLE NOT NULL, 
+	parent_id TEXT, 
+	forked_at BLOB, 
+	PRIMARY KEY (id)
+);
+INSERT INTO "sessions_v1" VALUES('s','ana',X'A33CF67DFFD55ED368C217C1AF6AE49A5E97BDDED65A50AF13281712DC175D8B',4,100.0,100.0,NULL,NULL);
+INSERT INTO "sessions_v1" VALUES('fork','ana',X'31BACE1EA5CA175176F3BFA31AEDB0B50D39CAE8902E86BCED556E115023B9BF',6,100.0,100.0,'s',X'A33CF67DFFD55ED368C217C1AF6AE49A5E97BDDED65A50AF13281712DC175D8B');
+CREATE TABLE turn_counts_v1 (
+	agent TEXT NOT NULL, 
+	hash BLOB NOT NULL, 
+	counter TEXT NOT NULL, 
+	counted BLOB NOT NULL, 
+	PRIMARY KEY (agent, hash, counter)
+)
+ WITHOUT ROWID
+
+;
+INSERT INTO "turn_counts_v1" VALUES('ana',X'4CD7859757AD5FF9DAEB31974EF5BCB69C15304F8058F1F84BFAFF808EFFF384','o200k',X'002037');
+CREATE TABLE turns_v1 (
+	agent TEXT NOT NULL, 
+	hash BLOB NOT NULL, 
+	position BIGINT NOT NULL, 
+	session_id TEXT NOT NULL, 
+	PRIMARY KEY (agent, hash)
+)
+ WITHOUT ROWID
+
+;
+INSERT INTO "turns_v1" VALUES('ana',X'0C515E235E7E41880302AE0F042EDFBD25366390F4715845F22BDFA2FE8C56E7',2,'s');
+INSERT INTO "turns_v1" VALUES('ana',X'31BACE1EA5CA175176F3BFA31AEDB0B50D39CAE8902E86BCED556E115023B9BF',5,'fork');
+INSERT INTO "turns_v1" VALUES('ana',X'424FCAA8056CCAEF64C6F9C809BC641D66EE96046FB8624D41DE281531FEA650',4,'fork');
+INSERT INTO "turns_v1" VALUES('ana',X'4CD7859757AD5FF9DAEB31974EF5BCB69C15304F8058F1F84BFAFF808EFFF384',0,'s');
+INSERT INTO "turns_v1" VALUES('ana',X'A33CF67DFFD55ED368C217C1AF6AE49A5E97BDDED65A50AF13281712DC175D8B',3,'s');
+INSERT INTO "turns_v1" VALUES('ana',X'AD5B695031EA91258BBFE006C35A41E8ECB605C8D7902138ED82D77BADF5EE2A',1,'s');
+CREATE INDEX turns_v1_session ON turns_v1 (session_id);
+CREATE INDEX compactions_v1_boundary ON compactions_v1 (agent, boundary);
+CREATE INDEX compactions_v1_session ON compactions_v1 (session_id);
+CREATE INDEX compactions_v1_time ON compactions_v1 (compacted_at);
+CREATE INDEX ledger_v1_time ON ledger_v1 (at, call_id);
+CREATE INDEX ledger_v1_session ON ledger_v1 (session_id, at);
+CREATE INDEX reservations_v1_time ON reservations_v1 (expires_at);
+COMMIT;

@@ -1,0 +1,147 @@
+"""The same of both databases: what sessions stand on is kept for as long as they are, whoever said it first."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from foveate.session.sessions import Found, find
+from foveate.store import Forgotten, Store, open_store
+from tests.kept import AGENT, FOLD, FOLDED, fold, ids
+from tests.unit.session.in_memory import words
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    async with await open_store(database_url) as opened:
+        yield opened
+
+
+async def said(store: Store, what: str, *, day: float, name: str | None) -> Found:
+    return await find(AGENT, words(*what), store.turns, now=day * DAY, header_id=name)
+
+
+async def folded(store: Store, found: Found, what: str, *, day: float, earlier: str | None = None) -> str:
+    """The id of a fold, made by that session, of all that was said."""
+    row = replace(
+        FOLD,
+        id=f"{found.session.id} {what}",
+        session_id=found.session.id,
+        boundary=words(*what).hashes[-1],
+        messages=len(what),
+        compacted_at=day * DAY,
+        earlier_id=earlier,
+    )
+    assert await store.journal.record(row, [b"message"] * (len(what) - (4 if earlier else 0)), lease=None)
+    return row.id
+
+
+async def known(store: Store, what: str) -> int:
+    return len(await store.turns.known(AGENT, words(*what).hashes))
+
+
+async def test_a_conversation_that_goes_on_under_another_name_keeps_its_beginning_and_its_folds(
+    store: Store,
+) -> None:
+    first = await said(store, "abcd", day=1, name="first")
+    row = await folded(store, first, "abcd", day=1)
+    await said(store, "abcdef", day=2, name="second")
+    await said(store, "abcdefgh", day=30, name="second")
+
+    assert await store.forget(keep_days=10, now=31 * DAY) == Forgotten()
+
+    assert ids(await store.journal.folds(AGENT, words(*"abcd").hashes)) == [row]
+    assert await known(store, "abcdefgh") == 8
+    assert await store.forget(keep_days=10, now=41 * DAY) == Forgotten(sessions=2, turns=8, folds=1)
+
+
+async def test_a_name_that_says_what_several_others_have_said_keeps_them_all(store: Store) -> None:
+    for what, name in (("ab", "one"), ("xy", "two"), ("pq", "three")):
+        await said(store, what, day=1, name=name)
+    await said(store, "m", day=1, name="mine")
+    for what in ("abc", "xyz", "pq"):  # the last of them word for word
+        await said(store, what, day=2, name="mine")
+    await said(store, "mn", day=30, name="mine")
+
+    assert await store.forget(keep_days=10, now=31 * DAY) == Forgotten()
+
+    for what in ("abc", "xyz", "pq", "mn"):
+        assert await known(store, what) == len(what)
+    assert (await store.forget(keep_days=10, now=41 * DAY)).sessions == 4
+
+
+async def test_two_that_go_on_from_each_other_are_forgotten_together(store: Store) -> None:
+    await said(store, "ab", day=1, name="one")
+    await said(store, "abcd", day=1, name="two")
+    await said(store, "abcdef", day=20, name="one")
+
+    assert await store.forget(keep_days=10, now=25 * DAY) == Forgotten()
+    assert await store.forget(keep_days=10, now=31 * DAY) == Forgotten(sessions=2, turns=6)
+
+
+async def test_a_fold_stays_as_long_as_others_go_on_from_where_it_ends(store: Store) -> None:
+    await said(store, "abcd", day=1, name=None)
+    fork = await said(store, "abcx", day=1, name=None)
+    row = await folded(store, fork, "abc", day=1)
+    own = await folded(store, fork, "abcx", day=1)
+    await said(store, "abcde", day=30, name=None)
+
+    assert await store.forget(keep_days=10, now=31 * DAY) == Forgotten(sessions=1, turns=1, folds=1)
+
+    assert ids(await store.journal.folds(AGENT, words(*"abc").hashes)) == [row]
+    assert len(await store.journal.folded(row)) == 3
+    assert await store.journal.fold(own) is None
+    assert await store.forget(keep_days=10, now=41 * DAY) == Forgotten(sessions=1, turns=5, folds=1)
+
+
+async def test_a_fold_keeps_those_that_it_took_in_whichever_session_made_them(store: Store) -> None:
+    """Also where no turns of them are kept."""
+    await store.journal.record(fold("first", session_id="x", at=1 * DAY), FOLDED, lease=None)
+    later = replace(fold("later", session_id="y", at=20 * DAY), messages=6, earlier_id="first")
+    await store.journal.record(later, (b"5", b"6"), lease=None)
+
+    assert await store.forget(keep_days=10, now=25 * DAY) == Forgotten()
+    assert await store.journal.folded("later") == [*FOLDED, b"5", b"6"]
+    assert await store.forget(keep_days=10, now=31 * DAY) == Forgotten(folds=2)
+
+
+NAMES = st.none() | st.sampled_from(["one", "two", "three"])
+WORDS = st.text("ab", min_size=1, max_size=5)
+REQUESTS = st.lists(st.tuples(NAMES, WORDS, st.booleans()), max_size=9)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(requests=REQUESTS)
+@example(requests=[("one", "a", True), ("two", "ab", True), ("three", "b", False), ("two", "b", False)])
+def test_whatever_was_said_by_whom_a_session_in_use_has_all_it_ever_said(
+    database_url: str, requests: list[tuple[str | None, str, bool]]
+) -> None:
+    """Requests, one a day, with or without a name, some of which fold all that they say."""
+
+    async def check() -> None:
+        async with await open_store(database_url) as store:
+            seen: dict[str, int] = {}
+            made: list[tuple[str, str, str | None]] = []
+            for day, (name, what, folds) in enumerate(requests):
+                found = await said(store, what, day=day, name=name)
+                seen[found.session.id] = day
+                fold_id = await folded(store, found, what, day=day) if folds else None
+                made.append((found.session.id, what, fold_id))
+
+            await store.forget(keep_days=3, now=len(requests) * DAY)
+
+            for session_id, what, fold_id in made:
+                if seen[session_id] >= len(requests) - 3:
+                    assert await known(store, what) == len(what)
+                    assert await store.turns.session(session_id)
+                    assert fold_id is None or await store.journal.fold(fold_id)
+            await store.forget(keep_days=1, now=100 * DAY)
+            left = await store.sizes()
+            assert (left.sessions, left.turns, left.folds, left.folded) == (0, 0, 0, 0)
+
+    asyncio.run(check())
