@@ -67,6 +67,8 @@ def _blocks(reply: Fields) -> Iterator[msgspec.Raw | None]:
     yield reply.get("timings")  # llama.cpp
     for choice in items(reply.get("choices")):  # Moonshot, in a stream
         yield inner_fields(choice).get("usage")
+    yield inner_fields(reply.get("response")).get("usage")  # OpenAI, in the last event of a stream or of speech
+    yield inner_fields(reply.get("result")).get("usage")  # Cloudflare
 
 
 def _read(spoken: Format, block: msgspec.Raw | bytes | None, timings: _Numbers) -> Usage | None:

@@ -245,6 +245,8 @@ def test_usage_is_found_where_each_host_puts_it() -> None:
         {"usage": None, "x_groq": {"id": "req", "usage": bill}},
         {"usage": None, "choices": [{"index": 0, "delta": {}, "usage": bill}]},
         {"meta": {"api_version": {}, "billed_units": {"input_tokens": 20}}},
+        {"type": "response.done", "response": {"id": "resp", "usage": bill}},
+        {"success": True, "result": {"response": "Hi", "usage": bill}},
     ):
         usage = reply_usage(Format.CHAT, json.dumps(reply).encode())
         assert usage is not None

@@ -1,0 +1,337 @@
+"""What calls cost by our prices, beside what genai-prices and an agent's own log say of the same bills.
+
+Every bill that genai-prices has a price for is read by our own reader and priced by us, for each provider and
+route that it has one for; and every call of a session log that carries the agent's own cost. Equal is equal to
+the last digit (a log's costs are floats: to a billionth of a dollar). A difference has a reason, and that is
+checked: what they read in a bill must cost the same by our rules as by their tables, as these are installed now,
+so that what is left is the reading, or a change of the tables. What has no reason is counted as unexplained.
+"""
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import genai_prices
+
+from benchmarks.harness import BadData, Cell, Report
+from benchmarks.recorded import DATA
+from foveate.cost.price_book import PriceBook
+from foveate.cost.prices import Price
+from foveate.values import CacheUsage, Format, Usage
+from foveate.wire.bills import Unit, billed_calls
+from foveate.wire.body import as_record
+from foveate.wire.usage import reply_usage
+
+USAGES = "priced_usages.json.gz"
+LOGS = "sessions/pi"
+# Their prices are those of this moment, whenever the call was made: the script that wrote them says so.
+THEIR_MOMENT = datetime(2025, 11, 6, 12, tzinfo=UTC).timestamp()
+CENT_THOUSANDTH = Decimal("0.00001")
+FLOAT_NOISE = Decimal("1e-9")
+
+EQUAL = "equal"
+UNEXPLAINED = "unexplained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One price of ours beside theirs, and why they differ."""
+
+    where: str
+    ours: Decimal | None
+    theirs: Decimal
+    reason: str
+
+
+def run(data: Path | None) -> Report:
+    """The shares of prices that are equal, that are explained, and that are neither."""
+    where = data or DATA
+    usages, logs = list(_files(where, ".json", USAGES)), list(_files(where, ".jsonl", f"{LOGS}/*.jsonl*"))
+    if not usages and not logs:
+        raise BadData(f"no priced usages ({USAGES}) and no session logs ({LOGS}) in {where}")
+    book = PriceBook()
+    bills = [row for path in usages for row in _rows(path)]
+    prices = [compared for row in bills for compared in _of_bill(book, row)]
+    logged = [compared for path in logs for compared in _of_log(book, path)]
+    figures = _figures("", prices) if prices else {}
+    figures |= _figures("log_", logged) if logged else {}
+    unpriced = sum("input_price" not in way for row in bills for way in _ways(row))
+    return Report(
+        figures=figures
+        | ({"bills": len(bills), "readings_without_a_price_of_theirs": unpriced} if bills else {}),
+        rows=[*_reasons("bills", prices), *_reasons("logs", logged)],
+    )
+
+
+def _figures(prefix: str, found: list[Compared]) -> dict[str, float]:
+    reasons = Counter(compared.reason for compared in found)
+    near = sum(
+        compared.ours is not None and abs(compared.ours - compared.theirs) < CENT_THOUSANDTH
+        for compared in found
+    )
+    known = [compared for compared in found if compared.ours is not None]
+    return {
+        f"{prefix}prices": len(found),
+        f"{prefix}equal_share": round(reasons[EQUAL] / len(found), 4),
+        f"{prefix}equal_or_explained_share": round(1 - reasons[UNEXPLAINED] / len(found), 4),
+        f"{prefix}within_a_cent_thousandth_share": round(near / len(found), 4),
+        f"{prefix}unexplained": reasons[UNEXPLAINED],
+        f"{prefix}unknown": len(found) - len(known),
+        f"{prefix}dollars": float(sum(compared.ours or 0 for compared in known)),
+        f"{prefix}dollars_of_theirs": float(sum(compared.theirs for compared in known)),
+    }
+
+
+def _reasons(kind: str, found: list[Compared]) -> Iterator[dict[str, Cell]]:
+    """A row a reason, with the largest difference and where it is."""
+    for reason, count in Counter(compared.reason for compared in found).most_common():
+        of_it = [compared for compared in found if compared.reason == reason]
+        most = max(of_it, key=lambda compared: abs((compared.ours or Decimal(0)) - compared.theirs))
+        yield {
+            "of": kind,
+            "reason": reason,
+            "prices": count,
+            "most_apart": most.where,
+            "ours": None if most.ours is None else f"{most.ours:f}",
+            "theirs": f"{most.theirs:f}",
+        }
+
+
+def _of_bill(book: PriceBook, row: Mapping[str, Any]) -> Iterator[Compared]:
+    """Our price of a bill beside each of theirs."""
+    body = {name: value for name, value in row["body"].items() if name != "file"}
+    reply = json.dumps(body).encode()
+    for entry in row["extracted"]:
+        for way in entry["extractors"]:
+            if "input_price" not in way:
+                continue
+            provider, flavour = str(way["provider_id"]), str(way["api_flavor"])
+            usage = reply_usage(_format(provider, flavour), reply)
+            model = str(row.get("model", ""))
+            where = f"{model} at {provider} ({flavour})"
+            theirs = Theirs(
+                input=Decimal(way["input_price"]),
+                output=Decimal(way["output_price"]),
+                total=Decimal(
+                    way.get("total_price", Decimal(way["input_price"]) + Decimal(way["output_price"]))
+                ),
+                counts=entry["usage"],
+            )
+            if usage is None:
+                yield Compared(where=where, ours=None, theirs=theirs.total, reason=UNEXPLAINED)
+                continue
+            price = book.price(model, usage, provider=provider, at=THEIR_MOMENT)
+            reason = _reason(book, model, provider, usage, price, theirs)
+            yield Compared(
+                where=where, ours=None if price is None else price.dollars, theirs=theirs.total, reason=reason
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theirs:
+    """Their price of a bill, and the counts that they read in it."""
+
+    input: Decimal
+    output: Decimal
+    total: Decimal
+    counts: Mapping[str, int]
+
+    def is_equal(self, price: Price | None) -> bool:
+        return price is not None and (price.input_dollars, price.output_dollars, price.dollars) == (
+            self.input,
+            self.output,
+            self.total,
+        )
+
+    def usage(self) -> Usage:
+        """What they read, as a usage of ours."""
+        counts = Counter(self.counts)
+        read, written = counts["cache_read_tokens"], counts["cache_write_tokens"]
+        long = counts["cache_write_1h_tokens"]
+        cache = CacheUsage(
+            uncached=counts["input_tokens"] - read - written,
+            read=read,
+            written_5m=written - long,
+            written_1h=long,
+        )
+        return Usage(
+            cache=cache,
+            output_tokens=counts["output_tokens"],
+            reasoning_tokens=counts["output_reasoning_tokens"],
+        )
+
+
+def _reason(
+    book: PriceBook, model: str, provider: str, usage: Usage, price: Price | None, theirs: Theirs
+) -> str:
+    """Why the prices differ, where that can be shown."""
+
+    def at_our_prices(read: Usage) -> Price | None:
+        return book.price(model, read, provider=provider, at=THEIR_MOMENT)
+
+    if theirs.is_equal(price):
+        return EQUAL
+    if usage.said_dollars is not None:  # as a whole
+        is_equal = usage.said_dollars == theirs.total
+        return EQUAL if is_equal else "the provider itself says another price than the table"
+    if price is None:
+        return _why_unknown(at_our_prices, usage)
+    installed = _installed(model, provider, theirs)
+    if installed is None or installed != _sums(at_our_prices(theirs.usage())):
+        return UNEXPLAINED  # what they read has another price by our rules than by theirs
+    reasons = [*_misread(usage, theirs)]
+    if installed != (theirs.input, theirs.output):
+        reasons.append("the tables have changed since theirs was made")
+    return " and ".join(reasons) or UNEXPLAINED
+
+
+def _why_unknown(at_our_prices: Callable[[Usage], Price | None], usage: Usage) -> str:
+    if at_our_prices(replace(usage, tier="")) is not None:
+        return f"unknown to us: no price at the tier {usage.tier} then"
+    if at_our_prices(replace(usage, raw=b"")) is not None:
+        return "unknown to us: web searches, which have no price at this provider"
+    return "unknown to us: the table names the model without a price (theirs: zero)"
+
+
+def _misread(usage: Usage, theirs: Theirs) -> Iterator[str]:
+    """What their reading leaves out of a bill."""
+    counts = Counter(theirs.counts)
+    cache = usage.cache
+    calls = billed_calls(usage)
+    if len(calls) > 1:
+        yield "theirs leaves out the calls within the call (compaction, advisor)"
+        return
+    if counts["output_tokens"] == 0 < usage.output_tokens:
+        yield "theirs reads a chat as an embedding, without its completion"
+    elif counts["output_tokens"] < usage.output_tokens:
+        yield "theirs leaves out reasoning that only the total holds"
+    if counts["cache_read_tokens"] < cache.read:
+        yield "theirs leaves out what the cache served"
+    if counts["cache_write_tokens"] < cache.written_5m + cache.written_1h:
+        yield "theirs leaves out what the cache kept"
+    if counts["web_searches"] < dict(calls[0].units).get(Unit.WEB_SEARCHES, 0):
+        yield "theirs leaves out web searches"
+    if calls[0].region == "us":
+        yield "theirs leaves out what one region costs more"
+
+
+def _installed(model: str, provider: str, theirs: Theirs) -> tuple[Decimal, Decimal] | None:
+    """What the tables that are installed now say of what they read; None where they say nothing."""
+    moment = datetime.fromtimestamp(THEIR_MOMENT, UTC)
+    usage = genai_prices.Usage(**theirs.counts)
+    try:
+        found = genai_prices.calc_price(usage, model, provider_id=provider, genai_request_timestamp=moment)
+    except (LookupError, ValueError):
+        return None
+    return found.input_price, found.output_price
+
+
+def _sums(price: Price | None) -> tuple[Decimal, Decimal] | None:
+    return None if price is None else (price.input_dollars, price.output_dollars)
+
+
+def _of_log(book: PriceBook, path: Path) -> Iterator[Compared]:
+    """Our price of each call in a log of pi beside its own."""
+    for line in _lines(path):
+        message = as_record(line.get("message"))
+        usage = as_record(message.get("usage"))
+        if "cost" not in usage:
+            continue
+        try:
+            cache = CacheUsage(uncached=usage["input"], read=usage["cacheRead"], written_5m=usage["cacheWrite"])
+            billed = Usage(cache=cache, output_tokens=usage["output"])
+            model, provider, at = message["model"], message["provider"], message["timestamp"] / 1000
+            theirs = Decimal(str(usage["cost"]["total"]))
+        except (KeyError, TypeError, ArithmeticError) as error:
+            raise BadData(f"{path}: a call whose usage or cost cannot be read: {error!r}") from error
+        ours = book.price(model, billed, provider=provider, at=at)
+        yield Compared(
+            where=f"{model} at {provider}",
+            ours=None if ours is None else ours.dollars,
+            theirs=theirs,
+            reason=_why_logged(book, model, provider, at, billed, theirs),
+        )
+
+
+def _why_logged(book: PriceBook, model: str, provider: str, at: float, billed: Usage, theirs: Decimal) -> str:
+    ours = book.price(model, billed, provider=provider, at=at)
+    if ours is None:
+        return "unknown to us"
+    if abs(ours.dollars - theirs) < FLOAT_NOISE:
+        return EQUAL
+    one_by_one = Decimal(0)
+    for usage, count in _one_of_each(billed):
+        one = book.price(model, usage, provider=provider, at=at)
+        one_by_one += one.dollars * count if one else 0
+    if abs(one_by_one - theirs) < FLOAT_NOISE:
+        return "theirs leaves out what a long input costs more"
+    return UNEXPLAINED
+
+
+def _one_of_each(billed: Usage) -> Iterator[tuple[Usage, int]]:
+    """A usage of one token of each kind, and how many of them were billed."""
+    cache = billed.cache
+    yield Usage(cache=CacheUsage(uncached=1)), cache.uncached
+    yield Usage(cache=CacheUsage(read=1)), cache.read
+    yield Usage(cache=CacheUsage(written_5m=1)), cache.written_5m
+    yield Usage(cache=CacheUsage(), output_tokens=1), billed.output_tokens
+
+
+def _format(provider: str, flavour: str) -> Format:
+    """The wire format that a route of genai-prices speaks."""
+    match provider, flavour:
+        case ("anthropic" | "minimax", "default") | (_, "anthropic"):
+            return Format.ANTHROPIC
+        case (_, "responses"):
+            return Format.RESPONSES
+        case ("google", "default"):
+            return Format.GEMINI
+        case ("aws", "default"):
+            return Format.BEDROCK
+    return Format.CHAT
+
+
+def _ways(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    return (way for entry in row["extracted"] for way in entry["extractors"])
+
+
+def _files(where: Path, ending: str, pattern: str) -> Iterable[Path]:
+    if where.is_dir():
+        return sorted(where.glob(pattern))
+    return [where] if where.name.removesuffix(".gz").endswith(ending) else []
+
+
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    except (OSError, EOFError, UnicodeDecodeError, gzip.BadGzipFile) as error:
+        raise BadData(f"{path}: {error}") from error
+
+
+def _rows(path: Path) -> list[Mapping[str, Any]]:
+    try:
+        rows = json.loads(_text(path))
+    except ValueError as error:
+        raise BadData(f"{path}: not JSON: {error}") from error
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and row.keys() >= {"body", "extracted"} for row in rows
+    ):
+        raise BadData(f"{path}: not a list of priced usages ('body' and 'extracted')")
+    return rows
+
+
+def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise BadData(f"{path}:{number}: not JSON: {error}") from error
+        if isinstance(found, dict):
+            yield found
