@@ -3,7 +3,7 @@
 Every bill that genai-prices has a price for is read by our own reader and priced by us, for each provider and
 route that it has one for; and every call of a session log that carries the agent's own cost. Equal is equal to
 the last digit (a log's costs are floats: to a billionth of a dollar). A difference has a reason, and that is
-checked: what they read in a bill must cost the same by our rules as by their tables, as these are installed now,
+checked: what they read in a bill must cost the same by our rules as by their tables, as now installed,
 so that what is left is the reading, or a change of the tables. What has no reason is counted as unexplained.
 """
 
