@@ -56,3 +56,15 @@ async def test_the_bills_of_a_fold_that_is_cancelled_are_with_whoever_wanted_it(
     await asyncio.wait((folding,))
 
     assert bills.usages == (USAGE, USAGE, None)
+
+
+async def test_who_loses_the_right_to_fold_still_has_the_bills() -> None:
+    journal, subject = InMemory(), subject_of(claude_body(12))
+    summariser = Scripted(TOLD, usage=USAGE, calls=2, seconds=30)
+    folding = asyncio.create_task(fold(subject, summariser, journal, replace(OPTIONS, lock_ttl_seconds=0.3)))
+    await summariser.asked.wait()
+    journal.leases[subject.session_id] = replace(journal.leases[subject.session_id], holder="another", fence=2)
+    folded = await folding
+
+    assert folded.outcome is Outcome.LOCK_HELD
+    assert folded.usages == (USAGE, USAGE, None)

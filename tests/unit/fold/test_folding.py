@@ -1,6 +1,7 @@
 """What becomes of a fold: when it is tried, what is kept of it, and that nothing is lost."""
 
 import asyncio
+import re
 from dataclasses import replace
 from decimal import Decimal
 
@@ -129,6 +130,26 @@ async def test_what_it_drops_again_is_listed_after_the_first_one() -> None:
     assert RULE in folded.fold.carried
     assert f"- {RULE}" in summary_text(folded.fold)
     assert len(summariser.missing) == 1, "it is retried once"
+
+
+async def test_where_the_list_has_no_room_for_all_that_is_missing_it_says_how_many_more_there_are() -> None:
+    body = claude_body(12)
+    rules = [f"Never touch the table number {number} of the database." for number in range(60)]
+    asked = {"role": "user", "content": f"Find the slow parser. {' '.join(rules)}"}
+    summariser = Scripted(DROPPED)
+    folded = await fold(
+        subject_of({**body, "messages": [asked, *body["messages"][1:]]}), summariser, InMemory()
+    )
+
+    assert folded.fold is not None
+    *listed, last = folded.fold.carried
+    left = len(set(rules) - set(listed))
+    more = re.fullmatch(r"and (\d+) more that may be needed, for which there is no room here", last)
+    assert 0 < left < len(rules)
+    assert more is not None
+    assert int(more[1]) >= left
+    assert last in summary_text(folded.fold)
+    assert set(rules) <= set(summariser.missing[0])
 
 
 @pytest.mark.parametrize("again", ["", "<html>", "I can't help with that.", NoSummary(reason="gone")])
