@@ -140,6 +140,7 @@ HOLLOW = (
     "Ich kann bei diesem Anliegen bedauerlicherweise nicht behilflich sein.",
     "この会話については回答を差し控えさせていただきます。",
     "Sure! Let me go on and run the tests now.",
+    "Okay, I will continue with the parser now.",
     "I understand. What would you like me to do next?",
 )
 LONG = [
