@@ -144,6 +144,16 @@ def test_many_pictures_beside_words_that_are_cut_are_one_line() -> None:
         assert COUNTER.text(edit.text).tokens <= limit
 
 
+def test_the_name_of_a_file_that_gives_way_takes_its_room_from_the_words() -> None:
+    source = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
+    file = {"type": "document", "title": "q1 w2 e3 r4 t5 z6 u7 i8 " * 3, "source": source}
+    request = claude(result("a", [{"type": "text", "text": LINES}, file]))
+    (edit,) = truncated(request)
+
+    assert "q1 w2 e3" in edit.text
+    assert COUNTER.text(edit.text).tokens <= LIMIT
+
+
 def test_pictures_beside_words_that_fit_are_sent_as_they_came() -> None:
     assert truncated(claude(result("a", [{"type": "text", "text": "Seen:"}, *[IMAGE] * 40]))) == ()
 
