@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +10,12 @@ from threading import Thread
 
 import uvicorn
 
+from foveate.cost.admission import Admission
+from foveate.cost.caps import Cap
+from foveate.cost.price_book import PriceBook
 from foveate.engine.building import build_engine
 from foveate.engine.calls import Incoming, Problem
+from foveate.engine.money import CostOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.work import Work
 from foveate.fold.cuts import Subject
@@ -55,6 +59,7 @@ def running_gateway(
     *,
     clock: Callable[[], float] = time.time,
     options: AgentOptions = AgentOptions(),  # noqa: B008 - it is frozen
+    caps: Sequence[Cap] = (),
 ) -> Iterator[RunningGateway]:
     """A gateway to whatever answers at `upstream_url`, its store in `folder`, until the end of the block."""
     routing = Routing(
@@ -68,6 +73,7 @@ def running_gateway(
         }
     )
     problems: list[Problem] = []
+    prices = PriceBook()
 
     async def serve(where: object, started: Callable[[uvicorn.Server], None]) -> None:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
@@ -78,12 +84,15 @@ def running_gateway(
                 )
                 return await folder.fold(subject)
 
+            admission = Admission(store.ledger, clock=clock)
             engine = build_engine(
                 store.turns,
                 store.journal,
                 options=lambda _agent: options,
                 clock=clock,
                 fold_now=fold_now,
+                admission=admission,
+                cost=lambda: CostOptions(caps=caps, prices=prices),
                 watch=_Watch(problems),
             )
             pool = Pool()
@@ -96,6 +105,7 @@ def running_gateway(
             started(server)
             await server.serve(sockets=[where])  # type: ignore[list-item]
             await pool.close()
+            await admission.close()
 
     servers: list[uvicorn.Server] = []
     with listening("127.0.0.1", 0) as where:

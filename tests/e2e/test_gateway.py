@@ -1,11 +1,18 @@
 """Official clients through the gateway, before the sandbox."""
 
+import asyncio
+from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 
 import anthropic
 import openai
+import pytest
 from openai.types.chat import ChatCompletionUserMessageParam
 
+from foveate.cost.caps import Cap, Scope
+from foveate.cost.ledger import By, Sum
+from foveate.store import open_store
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, running_sandbox
 
@@ -39,3 +46,54 @@ def test_openais_client_gets_its_answer_through_the_gateway(tmp_path: Path) -> N
     assert all(chunk.choices for chunk in chunks)
     assert response.output_text
     assert gateway.failed == []
+
+
+def booked(folder: Path, *by: By) -> Sequence[Sum]:
+    async def read() -> Sequence[Sum]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            return await store.ledger.sums(by)
+
+    return asyncio.run(read())
+
+
+def test_every_call_is_in_the_ledger_with_its_price(tmp_path: Path) -> None:
+    with running_sandbox() as sandbox, running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
+        client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
+        replies = [
+            client.messages.create(
+                model="claude-opus-4-5",
+                max_tokens=100,
+                messages=[{"role": "user", "content": f"Hello {number}"}],
+                extra_headers={"x-foveate-agent": "ana"},
+            )
+            for number in range(3)
+        ]
+
+    (found,) = booked(tmp_path, By.AGENT, By.MODEL)
+    assert found.group == ("ana", "claude-opus-4-5")
+    assert (found.calls, found.unknown_calls, found.partial_calls) == (3, 0, 0)
+    assert found.output_tokens == sum(reply.usage.output_tokens for reply in replies)
+    assert found.uncached == sum(reply.usage.input_tokens for reply in replies)
+    assert found.dollars > 0
+
+
+def test_a_call_that_a_cap_has_no_room_for_is_refused_as_the_provider_would_and_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    caps = [Cap(scope=Scope.CALL, dollars=Decimal("0.000001"))]
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, caps=caps) as gateway,
+    ):
+        with pytest.raises(anthropic.APIStatusError, match="the cap on a call") as refused:
+            anthropic.Anthropic(base_url=gateway.url, api_key=KEY).messages.create(
+                model="claude-opus-4-5", max_tokens=100, messages=[{"role": "user", "content": "Hello"}]
+            )
+        with pytest.raises(openai.APIStatusError, match="the cap on a call") as also:
+            openai.OpenAI(base_url=gateway.openai_url, api_key=KEY).chat.completions.create(
+                model="gpt-4.1", messages=[HELLO], max_tokens=100
+            )
+
+    assert (refused.value.status_code, also.value.status_code) == (402, 402)
+    assert sandbox.heard == []
+    assert booked(tmp_path, By.AGENT) == []

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+from foveate.cost.admission import Admission
 from foveate.engine.calls import Incoming, Problem
 from foveate.engine.engine import Engine, Watch
+from foveate.engine.money import Book, CostOptions, HoldCaps
 from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import Remembered
 from foveate.engine.settling import RememberCache, RememberRefusal
@@ -39,9 +41,11 @@ def build_engine(
     options: Callable[[str], AgentOptions],
     clock: Callable[[], float],
     fold_now: FoldNow,
+    admission: Admission,
+    cost: Callable[[], CostOptions],
     watch: Watch | None = None,
 ) -> Engine:
-    """An engine that keeps sessions in `turns` and folds in `journal`."""
+    """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
     remembered, refusals = Remembered(), RefusalsHeld()
     history, count = ReplaceHistory(journal), Count(turns)
     return Engine(
@@ -53,8 +57,9 @@ def build_engine(
             OrderTools(remembered),
             MarkCache(remembered, refusals),
             AskForUsage(),
+            HoldCaps(admission, cost),
         ),
-        settle=(RememberCache(remembered), RememberRefusal(refusals)),
+        settle=(Book(admission, cost), RememberCache(remembered), RememberRefusal(refusals)),
         options=options,
         clock=clock,
         watch=watch or Unwatched(),

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property
 
 from foveate import wire
 from foveate.budget.windows import window_of
 from foveate.cache.prompts import CachedPrompt
 from foveate.cache.rules import Rules, rules_for
+from foveate.cost.admission import Admitted
+from foveate.cost.ledger import Call
 from foveate.engine.calls import Done, Incoming, Problem
 from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import SessionState
@@ -43,6 +46,9 @@ class Work:
     prompt: CachedPrompt | None = None
     marks: tuple[Mark, ...] = ()
     parameters: tuple[Edit, ...] = ()
+    call: Call | None = None
+    ceiling: Decimal | None = None
+    admitted: Admitted | None = None
     headers: dict[str, str] = field(default_factory=dict)
     done: list[Done] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
