@@ -130,7 +130,7 @@ MIGRATIONS = {
     "v0001_sessions_and_folds.py": "64a9053ac0d5282b",
     "v0002_folds_on_folds.py": "84e8eaf8147f2066",
     "v0003_the_ledger.py": "ccd9f448dfc2ade4",
-    "v0004_who_stands_on_whom.py": "85d028d7fe62a777",
+    "v0004_who_stands_on_whom.py": "340b39391ba95e09",
 }
 
 

@@ -6,8 +6,9 @@ turns and the folds of those that it stands on, a fold those that it took in, an
 fold is about to write. A fold that ends at a turn which another session needs stays with that turn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from foveate.store.database import Database, Rows
 
@@ -16,6 +17,7 @@ _LONGEST_LEASE_SECONDS = DAY_SECONDS
 """One that runs out later is of somebody whose clock was ahead."""
 _SESSIONS_AT_ONCE = 64
 """In one transaction, so that nobody else waits long."""
+_FOUND_AT_ONCE = 10_000
 _MOST_MARKS = 1_024
 
 # Who stands on whom: on its turns, or with a fold on one that it took in.
@@ -42,15 +44,20 @@ SELECT id FROM sessions_v1 WHERE seen_at < ? AND id NOT IN (SELECT id FROM kept)
 """
 # Those first that nobody stands on, so that few others have to go with them.
 _FIND_STALE = f"""{_ALL_STALE}
-ORDER BY id IN (SELECT on_id FROM stands), id LIMIT {_SESSIONS_AT_ONCE}
+ORDER BY id IN (SELECT on_id FROM stands), id LIMIT {_FOUND_AT_ONCE}
 """
-_FIND_STILL_STALE = f"{_ALL_STALE} AND id IN ({{}})"
-_FIND_FAMILY = f"""
-WITH RECURSIVE {_STANDS}, family(id) AS (
-    SELECT id FROM sessions_v1 WHERE id IN ({{}})
-    UNION SELECT stands.id FROM stands JOIN family ON stands.on_id = family.id
-)
-SELECT sessions_v1.id FROM sessions_v1 JOIN family ON sessions_v1.id = family.id ORDER BY sessions_v1.id
+_FIND_STANDING = """
+SELECT session_id, parent_id FROM session_parents_v1 WHERE parent_id IN ({0})
+UNION SELECT later.session_id, earlier.session_id
+FROM compactions_v1 AS earlier JOIN compactions_v1 AS later ON later.earlier_id = earlier.id
+WHERE earlier.session_id IN ({0})
+"""
+_FIND_LIVE = """
+SELECT id FROM sessions_v1 WHERE id IN ({0}) AND seen_at >= ?
+UNION SELECT session_id FROM compaction_locks_v1
+WHERE session_id IN ({0}) AND holder <> '' AND expires_at > ? AND expires_at <= ?
+UNION SELECT session_id FROM compactions_v1
+WHERE session_id IN ({0}) AND compacted_at >= ? AND session_id NOT IN (SELECT id FROM sessions_v1)
 """
 # Changes nothing, and has whoever sees the session, or wants to stand on it, wait until it is gone.
 _HOLD_SESSION = "UPDATE sessions_v1 SET seen_at = seen_at WHERE id = ?"
@@ -120,13 +127,37 @@ class Forgotten:
 async def forget(database: Database, *, keep_days: float, now: float) -> Forgotten:
     """Forget what was not seen for `keep_days`, a few sessions at a time, and what was undone before that."""
     before = now - keep_days * DAY_SECONDS
-    forgotten = Forgotten()
     await database.write(lambda rows: rows.change(_FORGET_UNDONE, (before, before)), again=True)
+    return await _forget_sessions(database, before, now) + await _forget_strays(database, before, now)
+
+
+async def _forget_sessions(database: Database, before: float, now: float) -> Forgotten:
+    forgotten = Forgotten()
+    tried: set[str] = set()
+    values = stale_values(before, now)
     while True:
-        found, some = await database.write(lambda rows: _forget_some(rows, before, now), again=True)
-        forgotten += some
-        if not found:
+        stale = _ids(await database.read(lambda rows: rows.all(_FIND_STALE, values)))
+        new = [session_id for session_id in stale if session_id not in tried]
+        if not new:
             return forgotten
+        tried.update(new)
+        for first in range(0, len(new), _SESSIONS_AT_ONCE):
+            some = new[first : first + _SESSIONS_AT_ONCE]
+            forgotten += await database.write(
+                partial(_forget_some, stale=some, before=before, now=now), again=True
+            )
+
+
+async def _forget_strays(database: Database, before: float, now: float) -> Forgotten:
+    values = stray_values(before, now)
+
+    def forget_some(rows: Rows) -> Forgotten:
+        return _forget_folds(rows, _ids(rows.all(_FIND_STRAYS, values)))
+
+    forgotten = Forgotten()
+    while await database.read(lambda rows: rows.all(_FIND_STRAYS, values)):
+        forgotten += await database.write(forget_some, again=True)
+    return forgotten
 
 
 def stale_values(before: float, now: float) -> tuple[float, ...]:
@@ -140,42 +171,73 @@ def stray_values(before: float, now: float) -> tuple[float, ...]:
     return (before, now, latest, before, before, latest, before, latest)
 
 
-def _forget_some(rows: Rows, before: float, now: float) -> tuple[bool, Forgotten]:
-    """Whether there was anything to forget, and how much was."""
-    values = stale_values(before, now)
-    stale = [session_id for (session_id,) in rows.all(_FIND_STALE, values)]
-    gone = _held(rows, stale, values) if stale else []
-    strays = [session_id for (session_id,) in rows.all(_FIND_STRAYS, stray_values(before, now))]
-    turns = folds = 0
+def _forget_some(rows: Rows, *, stale: Sequence[str], before: float, now: float) -> Forgotten:
+    gone = _held(rows, stale, before, now)
+    turns = 0
     for session_id in gone:
         rows.change(_FORGET_SESSION, (session_id,))
         rows.change(_FORGET_PARENTS, (session_id,))
         rows.change(_FORGET_COUNTS, (session_id,))
         turns += rows.change(_FORGET_TURNS, (session_id,))
-    for session_id in {*gone, *strays}:
+    return Forgotten(sessions=len(gone), turns=turns) + _forget_folds(rows, gone)
+
+
+def _forget_folds(rows: Rows, session_ids: Sequence[str]) -> Forgotten:
+    folds = 0
+    for session_id in session_ids:
         rows.change(_FORGET_FOLDED, (session_id,))
         folds += rows.change(_FORGET_FOLDS, (session_id,))
         rows.change(_FORGET_LOCK, (session_id,))
-    return bool(gone or strays), Forgotten(sessions=len(gone), turns=turns, folds=folds)
+    return Forgotten(folds=folds)
 
 
-def _held(rows: Rows, stale: Sequence[str], values: Sequence[float]) -> list[str]:
-    """Those of `stale` sessions, and of all that stand on them, that nobody has seen meanwhile.
+def _held(rows: Rows, stale: Sequence[str], before: float, now: float) -> list[str]:
+    """Those of `stale` sessions, and of all that stand on them, that are not in use, held until they are gone.
 
-    On a server others go on beside this transaction, and one of them may just have seen a session that stands
-    on a stale one. So the whole family is held first, and then looked at once more: from there on nobody can
-    see one of them, or come to stand on one, before it is gone.
+    They were found a while ago, and on a server others go on beside this transaction too: one of them may just
+    have seen a session that stands on a stale one. So the whole family is held first, and then looked at once
+    more: from there on nobody can see one of them, or come to stand on one, before it is gone.
     """
-    family = [session_id for (session_id,) in rows.all(_FIND_FAMILY.format(_marks(stale)), stale)]
-    for session_id in family:
-        rows.change(_HOLD_SESSION, (session_id,))
-    held: list[str] = []
-    for first in range(0, len(family), _MOST_MARKS):
-        some = family[first : first + _MOST_MARKS]
-        found = rows.all(_FIND_STILL_STALE.format(_marks(some)), (*values, *some))
-        held += [session_id for (session_id,) in found]
-    return held
+    before_it, _ = _family(rows, stale)
+    held = [session_id for session_id in sorted(before_it) if rows.change(_HOLD_SESSION, (session_id,))]
+    family, standing = _family(rows, held)
+    latest = now + _LONGEST_LEASE_SECONDS
+    live = sorted(family - before_it)
+    for some in _groups(sorted(family)):
+        values = (*some, before, *some, now, latest, *some, before)
+        live += _ids(rows.all(_FIND_LIVE.format(_marks(some)), values))
+    in_use = set(live)
+    while live:
+        for on_id in standing.get(live.pop(), ()):
+            if on_id not in in_use:
+                in_use.add(on_id)
+                live.append(on_id)
+    return [session_id for session_id in held if session_id not in in_use]
 
 
-def _marks(ids: Sequence[str]) -> str:
-    return ",".join("?" * len(ids))
+def _family(rows: Rows, session_ids: Sequence[str]) -> tuple[set[str], dict[str, set[str]]]:
+    """These sessions and all that stand on them, and of each on which of them it stands."""
+    family, standing = set(session_ids), dict[str, set[str]]()
+    new = list(session_ids)
+    while new:
+        found: set[str] = set()
+        for some in _groups(new):
+            for session_id, on_id in rows.all(_FIND_STANDING.format(_marks(some)), (*some, *some)):
+                standing.setdefault(session_id, set()).add(on_id)
+                found.add(session_id)
+        new = sorted(found - family)
+        family |= found
+    return family, standing
+
+
+def _groups(session_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for first in range(0, len(session_ids), _MOST_MARKS):
+        yield session_ids[first : first + _MOST_MARKS]
+
+
+def _marks(session_ids: Sequence[str]) -> str:
+    return ",".join("?" * len(session_ids))
+
+
+def _ids(found: Sequence[tuple[str, ...]]) -> list[str]:
+    return [session_id for (session_id,) in found]

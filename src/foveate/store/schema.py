@@ -29,6 +29,7 @@ session_parents = Table(
     tables,
     Column("session_id", Text, primary_key=True),
     Column("parent_id", Text, primary_key=True),
+    Index("session_parents_v1_parent", "parent_id"),
     sqlite_with_rowid=False,
 )
 
@@ -77,6 +78,7 @@ compactions = Table(
     Index("compactions_v1_boundary", "agent", "boundary"),
     Index("compactions_v1_session", "session_id"),
     Index("compactions_v1_time", "compacted_at"),
+    Index("compactions_v1_earlier", "earlier_id"),
 )
 
 folded_turns = Table(

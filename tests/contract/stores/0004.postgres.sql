@@ -142,9 +142,11 @@ ALTER TABLE ONLY public.turn_counts_v1
 ALTER TABLE ONLY public.turns_v1
     ADD CONSTRAINT turns_v1_pkey PRIMARY KEY (agent, hash);
 CREATE INDEX compactions_v1_boundary ON public.compactions_v1 USING btree (agent, boundary);
+CREATE INDEX compactions_v1_earlier ON public.compactions_v1 USING btree (earlier_id);
 CREATE INDEX compactions_v1_session ON public.compactions_v1 USING btree (session_id);
 CREATE INDEX compactions_v1_time ON public.compactions_v1 USING btree (compacted_at);
 CREATE INDEX ledger_v1_session ON public.ledger_v1 USING btree (session_id, at);
 CREATE INDEX ledger_v1_time ON public.ledger_v1 USING btree (at, call_id);
 CREATE INDEX reservations_v1_time ON public.reservations_v1 USING btree (expires_at);
+CREATE INDEX session_parents_v1_parent ON public.session_parents_v1 USING btree (parent_id);
 CREATE INDEX turns_v1_session ON public.turns_v1 USING btree (session_id);

@@ -151,4 +151,6 @@ CREATE INDEX compactions_v1_time ON compactions_v1 (compacted_at);
 CREATE INDEX ledger_v1_time ON ledger_v1 (at, call_id);
 CREATE INDEX ledger_v1_session ON ledger_v1 (session_id, at);
 CREATE INDEX reservations_v1_time ON reservations_v1 (expires_at);
+CREATE INDEX session_parents_v1_parent ON session_parents_v1 (parent_id);
+CREATE INDEX compactions_v1_earlier ON compactions_v1 (earlier_id);
 COMMIT;
