@@ -144,7 +144,7 @@ async def test_many_sessions_at_once_are_all_kept(store: Store) -> None:
     assert all(await asyncio.gather(*(store.turns.session(name) for name in names)))
 
 
-async def test_what_was_counted_is_kept_by_counter_and_what_was_first_stays(store: Store) -> None:
+async def test_what_was_counted_is_kept_by_counter_and_what_was_last_stays(store: Store) -> None:
     first, second, third = hashes("s", 0, 3)
 
     await store.turns.keep_counts(AGENT, {first: b"7", second: b"\x00\xff"}, "o200k")
@@ -153,7 +153,7 @@ async def test_what_was_counted_is_kept_by_counter_and_what_was_first_stays(stor
     await store.turns.keep_counts(AGENT, {}, "claude")
 
     asked = [first, second, third]
-    assert await store.turns.counts(AGENT, asked, "o200k") == {first: b"7", second: b"\x00\xff", third: b""}
+    assert await store.turns.counts(AGENT, asked, "o200k") == {first: b"8", second: b"\x00\xff", third: b""}
     assert await store.turns.counts(AGENT, asked, "claude") == {first: b"9"}
     assert await store.turns.counts("another agent", asked, "claude") == {}
 

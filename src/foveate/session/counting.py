@@ -49,6 +49,9 @@ _LOOKBACK = 16
 # Messages that are longer are counted beside the event loop.
 _LONG_BYTES = 8 * 1024
 
+# What is kept was counted by these rules: raised with each change by which a message comes to something else.
+RULES = 1
+
 _ROW = msgspec.msgpack.Decoder(tuple[bytes, Measured])
 _NOTHING = Measured()
 
@@ -159,10 +162,13 @@ class TurnCounts:
 
 @lru_cache(_KEPT_COUNTERS)
 def name_of(counter: RequestCounter) -> str:
-    """The name under which a counter's counts are kept; another rule or vocabulary makes it another one."""
+    """The name under which a counter's counts are kept; another rule or vocabulary makes it another one.
+
+    A sample tells vocabularies and families apart. It cannot have met every rule, so their version is in it too.
+    """
     tally = counter.extend(EMPTY, *_SAMPLE)
     said = msgspec.msgpack.encode(astuple(replace(tally, before=None)))
-    return f"{counter.model!a} {counter.backend} {digest(said)[:8].hex()}"
+    return f"{counter.model!a} {counter.backend} {RULES} {digest(said)[:8].hex()}"
 
 
 def _key(seed: bytes, chain: Chain, length: int) -> bytes:

@@ -54,4 +54,4 @@ class Turns(Protocol):
         """What `counter` wrote down of each of those turns, as far as that is kept."""
 
     async def keep_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
-        """Keep what `counter` wrote down of turns; what it wrote before of the same ones stays."""
+        """Keep what `counter` wrote down of turns; what it wrote before of the same ones is replaced."""

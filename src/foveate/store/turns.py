@@ -33,7 +33,8 @@ ON CONFLICT (agent, hash) DO NOTHING
 _FIND_COUNTS = "SELECT hash, counted FROM turn_counts_v1 WHERE agent = ? AND counter = ? AND hash IN ({})"
 _ADD_COUNT = """
 INSERT INTO turn_counts_v1 (agent, hash, counter, counted) VALUES (?, ?, ?, ?)
-ON CONFLICT (agent, hash, counter) DO NOTHING
+ON CONFLICT (agent, hash, counter) DO UPDATE SET counted = excluded.counted
+WHERE turn_counts_v1.counted <> excluded.counted
 """
 
 
@@ -104,7 +105,7 @@ class KeptTurns:
         return await self._database.read(find) if hashes else {}
 
     async def keep_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
-        """Keep what `counter` wrote down of turns; what it wrote before of the same ones stays."""
+        """Keep what `counter` wrote down of turns; what it wrote before of the same ones is replaced."""
         check_names(agent=agent, counter=counter)
         new = sorted((agent, hash_, counter, counted) for hash_, counted in counts.items())
         if new:

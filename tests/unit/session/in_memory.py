@@ -58,7 +58,7 @@ class InMemory:
     async def keep_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
         await self._pause()
         for one, counted in counts.items():
-            self.counted.setdefault((agent, one, counter), counted)
+            self.counted[agent, one, counter] = counted
 
     async def _pause(self) -> None:
         if self._pauses:

@@ -1,6 +1,7 @@
 """COUNT-5: what is kept of each turn adds up to a recount from scratch, and nothing is counted twice."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from threading import get_ident
 from typing import Any
 
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.session.chain import chain_of
-from foveate.session.counting import TurnCounts, name_of
+from foveate.session.counting import RULES, TurnCounts, name_of
 from foveate.tokens import RequestCount, RequestCounter, counter_for, drop_caches
 from foveate.tokens.bodies import with_model
+from foveate.tokens.memo import digest
 from foveate.tokens.rendering import Length, Yardstick
 from foveate.values import Format, Request, TokenCount
 from tests.claude_bodies import claude_bodies
@@ -272,6 +274,29 @@ def test_counters_that_count_otherwise_keep_their_counts_under_other_names() -> 
     names = {name_of(counter) for counter in (usual, older, other_vocabulary, other_rules)}
     assert len(names) == 4
     assert name_of(fresh("gpt-4o")) == name_of(usual)
+
+
+def test_counts_that_are_kept_are_not_those_of_earlier_rules(root: Path) -> None:
+    """Where this fails, a rule may count otherwise than what is kept: raise RULES if so, then this."""
+    tokens = root / "src" / "foveate" / "tokens"
+    files = [tokens / "rendering.py", *sorted((tokens / "rules").glob("*.py"))]
+    lines = [line.strip() for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    code = "\n".join(line for line in lines if line and not line.startswith("#"))
+
+    assert (RULES, digest(code.encode())[:8].hex()) == (1, "de17b36d2bc44d2d")
+    assert f" {RULES} " in name_of(counter_for("gpt-4o"))
+
+
+async def test_a_turn_that_is_spelled_otherwise_for_good_is_counted_once_more() -> None:
+    counts = TurnCounts(InMemory())
+    call = {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1, "b": 2}}
+    for written in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"b": 2, "a": 1}):
+        drop_caches()
+        counter, ruler = listening("gpt-4o")
+        body = {"messages": [{"role": "assistant", "content": [{**call, "input": written}]}], "system": "s"}
+        await counted(counts, body, counter)
+
+    assert not [text for text in ruler.heard if '"b"' in text or "2" in text]
 
 
 def test_a_name_can_be_kept_whatever_the_model_is_called() -> None:
