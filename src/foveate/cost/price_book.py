@@ -12,6 +12,9 @@ from foveate.values import Ttl, Usage
 from foveate.wire.bills import billed_calls
 
 
+_LONGEST_NAME_CHARS = 1_000  # names are kept, and anybody may send one
+
+
 class PriceBook:
     """The price of a call after it was made, and the most that it can be before.
 
@@ -74,6 +77,8 @@ class PriceBook:
         load()
 
     def _rates(self, model: str, provider: str, tier: str, region: str, at: float) -> Rates | None:
+        if max(map(len, (model, provider, tier, region))) > _LONGEST_NAME_CHARS:
+            return None
         key = digest(*(text.encode(errors="surrogatepass") for text in (model, provider, tier, region)))
         found = self._found.get(key)
         if found is None:

@@ -91,6 +91,7 @@ def test_models_are_found_as_clients_write_them(model: str, provider: str, dolla
         ("gpt-5", "my-proxy"),
         ("gpt-5", ""),
         ("openai/gpt-5", "anthropic"),
+        ("anthropic/gpt-5", "openai"),
         ("anthropic/claude-opus-5-5", "openai"),
         ("anthropic/claude-opus-5-5", "groq"),
         ("meta/llama-3.3-70b-instruct", "nvidia"),

@@ -36,6 +36,13 @@ def test_a_model_that_no_table_has_gets_a_price() -> None:
     assert book.price("llama-3", USAGE, provider="vllm", at=AT) is None
 
 
+def test_a_name_that_no_model_can_have_has_no_price() -> None:
+    book = PriceBook([OwnPrice(model="*", dollars_per_million=CHEAP)])
+
+    assert book.price("/" + "m" * 999, USAGE, provider="vllm", at=AT) is not None
+    assert book.price("m" * 1_001, USAGE, provider="vllm", at=AT) is None
+
+
 def test_a_kind_that_is_not_given_costs_as_its_like() -> None:
     book = PriceBook([OwnPrice(model="*", dollars_per_million=CHEAP)])
     cache = CacheUsage(read=1_000_000, written_5m=1_000_000, written_1h=1_000_000)
