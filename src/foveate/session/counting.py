@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 _KEPT_TURNS = 32 * 1024
 _KEPT_TALLIES = 4 * 1024
 _KEPT_COUNTERS = 64
-# How far back a request that was counted before is looked for.
+# How far back a request that was counted before is looked for, where it is not told.
 _LOOKBACK = 16
 # Messages that are longer are counted beside the event loop.
 _LONG_BYTES = 8 * 1024
@@ -110,7 +110,7 @@ class TurnCounts:
         head = request.messages[: chain.head]
         said = (agent.encode("utf-8", "replace"), name_of(counter).encode(), request.format.encode())
         seed = digest(*said, *head)
-        counted, tally = self._remembered(seed, chain)
+        counted, tally = self._remembered(seed, chain, known)
         if not counted:
             tally = counter.add(EMPTY, await _measured(request.format, head, counter))
         if counted < len(chain):
@@ -121,9 +121,10 @@ class TurnCounts:
         around_bytes = len(request.body) - sum(map(len, request.messages))
         return await _beside(lambda: _total(request, counter, tally), around_bytes)
 
-    def _remembered(self, seed: bytes, chain: Chain) -> tuple[int, Tally]:
+    def _remembered(self, seed: bytes, chain: Chain, known: int | None) -> tuple[int, Tally]:
         """How many messages were counted together before, and what they came to with the head."""
-        for length in range(len(chain), max(0, len(chain) - _LOOKBACK), -1):
+        back = range(len(chain), max(0, len(chain) - _LOOKBACK), -1)
+        for length in (known, *back) if known else back:
             found = self._together.get(_key(seed, chain, length))
             if found is not None:
                 return length, found
@@ -164,7 +165,7 @@ class TurnCounts:
 def name_of(counter: RequestCounter) -> str:
     """The name under which a counter's counts are kept; another rule or vocabulary makes it another one.
 
-    A sample tells vocabularies and families apart. It cannot have met every rule, so their version is in it too.
+    A sample tells vocabularies and families apart. It meets not every rule, so their version is in it too.
     """
     tally = counter.extend(EMPTY, *_SAMPLE)
     said = msgspec.msgpack.encode(astuple(replace(tally, before=None)))

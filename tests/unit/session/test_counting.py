@@ -1,6 +1,6 @@
 """COUNT-5: what is kept of each turn adds up to a recount from scratch, and nothing is counted twice."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -15,7 +15,8 @@ from foveate.session.counting import RULES, TurnCounts, name_of
 from foveate.tokens import RequestCount, RequestCounter, counter_for, drop_caches
 from foveate.tokens.bodies import with_model
 from foveate.tokens.memo import digest
-from foveate.tokens.rendering import Length, Yardstick
+from foveate.tokens.rendering import Length, Measured, Yardstick
+from foveate.tokens.tally import Tally
 from foveate.values import Format, Request, TokenCount
 from tests.claude_bodies import claude_bodies
 from tests.unit.session.in_memory import InMemory
@@ -45,6 +46,24 @@ class Listening:
         self.heard += texts
         self.threads |= {get_ident()} if texts else set()
         return self._ruler.lengths(texts)
+
+
+class Adding(RequestCounter):
+    """A counter that tells how many messages were added up at a time."""
+
+    added: list[int]
+
+    @classmethod
+    def like(cls, known: RequestCounter) -> "Adding":
+        made = cls(model=known.model, backend=known.backend, ruler=known._plain_ruler, rules=known._rules)
+        made.added = []
+        name_of(made)
+        return made
+
+    def add(self, tally: Tally, measured: Iterable[Measured]) -> Tally:
+        some = list(measured)
+        self.added.append(len(some))
+        return super().add(tally, some)
 
 
 def fresh(model: str) -> RequestCounter:
@@ -190,6 +209,22 @@ async def test_a_request_of_which_one_turn_is_new_counts_one_turn(forgets: bool)
 
     assert [text for text in ruler.heard if "This is turn" in text] == ["This is turn 300"]
     assert found.total == recounted({"n": 1, "messages": messages}, "gpt-4o")[0]
+
+
+async def test_many_new_turns_at_once_cost_nothing_of_the_old_ones() -> None:
+    store = InMemory()
+    counts = TurnCounts(store)
+    messages = [{"role": "user", "content": f"This is turn {at}"} for at in range(340)]
+    early, late = (
+        with_model(wire.read({"n": 1, "messages": messages[:length]}), "gpt-4o") for length in (300, 340)
+    )
+    counter = Adding.like(counter_for("gpt-4o"))
+    await counts.count("agent", early, chain_of(early), counter, known=0)
+    counter.added.clear()
+    found = await counts.count("agent", late, chain_of(late), counter, known=300)
+
+    assert found.total == recounted(late.body, "gpt-4o")[0]
+    assert counter.added == [40]
 
 
 async def test_nothing_is_asked_of_turns_that_are_new() -> None:
