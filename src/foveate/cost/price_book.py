@@ -11,7 +11,6 @@ from foveate.tokens.memo import Memo, digest
 from foveate.values import Ttl, Usage
 from foveate.wire.bills import billed_calls
 
-
 _LONGEST_NAME_CHARS = 1_000  # names are kept, and anybody may send one
 
 
