@@ -1,0 +1,113 @@
+"""The configuration: defaults as the specification says, and errors that name file, line and key."""
+
+from pathlib import Path
+
+import pytest
+
+from foveate.config.loading import load_settings, settings_from
+from foveate.config.settings import Settings
+from foveate.errors import BadSetting, UnreadableInput
+
+COMPACTION = "context_optimization:\n  compaction:"
+ANA = "agents:\n- id: ana"
+
+
+def test_the_four_mechanisms_have_the_defaults_of_the_specification() -> None:
+    mechanisms = Settings().context_optimization.model_dump()
+
+    assert (
+        mechanisms["prompt_cache"].items()
+        >= {
+            "enabled": True,
+            "long_ttl_providers": ["anthropic", "vertex"],
+        }.items()
+    )
+    assert (
+        mechanisms["compaction"].items()
+        >= {
+            "enabled": False,
+            "compact_at_pct": 0.75,
+            "tail_keep_tokens": 20_000,
+            "tool_result_max_pct": 0.30,
+            "summarizer_model": "",
+            "lock_ttl_seconds": 300,
+        }.items()
+    )
+    assert mechanisms["token_counter"] == {
+        "enabled": True,
+        "backend": "auto",
+        "cache_capacity": 1024,
+        "use_endpoint": False,
+        "timeout_ms": 2000,
+    }
+    assert mechanisms["workspace_cache"] == {"enabled": True, "watch_debounce_ms": 500, "max_age_seconds": 0}
+
+
+def test_what_a_file_does_not_say_has_its_default() -> None:
+    settings = settings_from(b"context_optimization: {compaction: {enabled: true}}\n", "f.yaml")
+
+    assert settings.context_optimization.compaction.enabled
+    assert settings.context_optimization.compaction.compact_at_pct == 0.75
+    assert settings.server == Settings().server
+
+
+def test_an_agents_switches_are_set_and_nothing_else_of_it() -> None:
+    text = b"agents:\n- id: ana\n  context_optimization: {compaction: true, prompt_cache: false}\n"
+
+    (ana,) = settings_from(text, "f.yaml").agents
+
+    assert ana.context_optimization.compaction is True
+    assert ana.context_optimization.prompt_cache is False
+    assert ana.context_optimization.token_counter is None
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        (f"{COMPACTION}\n    enabld: true", 3, "no setting 'enabld' here; did you mean enabled"),
+        ("context_optimization:\n  compactoin: {}", 2, "did you mean compaction"),
+        ("contxt_optimization: {}", 1, "did you mean context_optimization"),
+        ("agents:\n- id: a\n- id: b\n  kyes: []", 4, "no setting 'kyes' here; did you mean keys"),
+        ("upstreams:\n  mine:\n    base_ulr: x", 3, "did you mean base_url"),
+        ("xyzzy: 1", 1, "there is no setting 'xyzzy' here"),
+        (f"{COMPACTION}\n    compact_at_pct: 1.5", 3, "compact_at_pct is at most 1, not 1.5"),
+        (f"{COMPACTION}\n    compact_at_pct: 0", 3, "compact_at_pct is more than 0"),
+        (f"{COMPACTION}\n    tail_keep_tokens: 1.5", 3, "tail_keep_tokens is a whole number"),
+        (f"{COMPACTION}\n    tail_keep_tokens: '20000'", 3, "is a whole number, not '20000'"),
+        (f"{COMPACTION}\n    enabled: 1", 3, "enabled is true or false, not 1"),
+        ("context_optimization:\n  compaction: true", 2, "compaction is a mapping"),
+        ("context_optimization:\n  token_counter:\n    backend: magic", 3, "backend is one of 'auto'"),
+        (f"{ANA}\n  context_optimization: {{compaction: {{enabled: true}}}}", 3, "compaction is true or false"),
+        ("agents:\n- {}", 2, "id has to be given"),
+        ("agents:\n- id: ''", 2, "id has to say something"),
+        ("agents:\n- id: ana\n- id: ana", 3, "two agents 'ana'"),
+        ("agents: {id: ana}", 1, "agents is a list"),
+        ("agents:\n- id: ana\n  keys: [fov-secret]", 3, "hash of a key"),
+        ("upstreams:\n  mine: {base_url: 'localhost:8000'}", 2, "address such as https://host/v1"),
+        ("server:\n  port: 99999", 2, "port is at most 65535"),
+        ("server:\n  timeouts:\n    idle_seconds: -1", 3, "idle_seconds is more than 0"),
+        ("store: null", 1, "store is a mapping (key: value), not nothing"),
+        ("- a", 1, "the configuration is a mapping"),
+        ("a: [", 2, "not YAML"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_its_file_line_and_key(text: str, line: int, said: str) -> None:
+    with pytest.raises(BadSetting) as wrong:
+        settings_from(text.encode(), "foveate.yaml")
+
+    assert str(wrong.value).startswith(f"foveate.yaml:{line}: ")
+    assert said in str(wrong.value)
+
+
+@pytest.mark.parametrize("text", [b"", b"# all by default\n", b"---\n\n  # nothing\n"])
+def test_a_file_with_nothing_but_comments_leaves_all_as_it_is(text: bytes) -> None:
+    assert settings_from(text, "foveate.yaml") == Settings()
+
+
+def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_bytes(b"\xff\xfea\x00")
+
+    with pytest.raises(UnreadableInput, match="UTF-16"):
+        load_settings(tmp_path / "f.yaml")
+    with pytest.raises(UnreadableInput, match="No such file"):
+        load_settings(tmp_path / "g.yaml")
