@@ -7,7 +7,7 @@ from functools import cache, partial
 from foveate.cost.own_prices import OwnPrice, check_own_prices, price_in_force
 from foveate.cost.price_table import Schedule, load, schedule_of
 from foveate.cost.prices import Price, Rates, ceiling_of, price_of, said_price
-from foveate.tokens.memo import Memo, digest
+from foveate.tokens.memo import Memo
 from foveate.values import Ttl, Usage
 from foveate.wire.bills import billed_calls
 
@@ -78,7 +78,8 @@ class PriceBook:
     def _rates(self, model: str, provider: str, tier: str, region: str, at: float) -> Rates | None:
         if max(map(len, (model, provider, tier, region))) > _LONGEST_NAME_CHARS:
             return None
-        key = digest(*(text.encode(errors="surrogatepass") for text in (model, provider, tier, region)))
+        # The model comes last: its name is a client's, and could hold anything, also what stands between.
+        key = "\0".join((provider, tier, region, model)).encode(errors="surrogatepass")
         found = self._found.get(key)
         if found is None:
             own = tuple(price for price in self._own if price.fits(model, provider))
