@@ -115,7 +115,7 @@ async def test_more_sessions_than_go_in_one_transaction_are_all_forgotten(store:
     assert await store.forget(keep_days=1, now=9 * DAY) == Forgotten(sessions=150, turns=300)
 
 
-async def test_the_messages_of_a_fold_that_was_undone_so_long_ago_are_forgotten(store: Store) -> None:
+async def test_the_words_of_a_fold_that_was_undone_so_long_ago_are_forgotten(store: Store) -> None:
     for name in ("in force", "undone long ago", "undone now"):
         await store.journal.record(fold(name, at=9 * DAY), FOLDED, lease=None)
     await store.turns.keep(session("s", 2, seen_at=9 * DAY), turns("s", 0, 2), after=None)
@@ -127,7 +127,12 @@ async def test_the_messages_of_a_fold_that_was_undone_so_long_ago_are_forgotten(
     assert await store.journal.folded("in force") == list(FOLDED)
     assert await store.journal.folded("undone now") == list(FOLDED)
     assert await store.journal.folded("undone long ago") == []
-    assert await store.journal.fold("undone long ago")
+    told = {name: await store.journal.fold(name) for name in ("in force", "undone now", "undone long ago")}
+    assert {name: one and (one.summary, one.carried) for name, one in told.items()} == {
+        "in force": (FOLD.summary, FOLD.carried),
+        "undone now": (FOLD.summary, FOLD.carried),
+        "undone long ago": ("", ()),
+    }
 
 
 async def test_the_messages_of_an_undone_fold_stay_as_long_as_a_later_one_needs_them(store: Store) -> None:
@@ -140,6 +145,7 @@ async def test_the_messages_of_an_undone_fold_stay_as_long_as_a_later_one_needs_
 
     await store.forget(keep_days=5, now=10 * DAY)
     assert await store.journal.folded("third") == [*FOLDED, b"5", b"6"]
+    assert {one.summary for one in await store.journal.listed()} == {FOLD.summary}
 
     await store.journal.undo("third", now=2 * DAY)
     await store.forget(keep_days=5, now=10 * DAY)
@@ -157,6 +163,17 @@ async def test_a_session_that_somebody_is_folding_is_kept(store: Store) -> None:
     assert (await store.forget(keep_days=5, now=10 * DAY + 299)).sessions == 1
 
 
+async def test_a_lease_that_has_run_out_keeps_folds_of_no_session_as_long_as_other_things(
+    store: Store,
+) -> None:
+    """So that whoever was late with it finds no other lease of the same number."""
+    await store.journal.record(fold("f", session_id="x", at=1 * DAY), FOLDED, lease=None)
+    assert await store.journal.lease("x", "me", ttl_seconds=300, now=8 * DAY)
+
+    assert await store.forget(keep_days=5, now=10 * DAY) == Forgotten()
+    assert await store.forget(keep_days=5, now=14 * DAY) == Forgotten(folds=1)
+
+
 async def test_a_late_one_is_still_late_when_its_session_was_forgotten_meanwhile(store: Store) -> None:
     await keep(store, session("s", 2, seen_at=1 * DAY))
     late = await store.journal.lease("s", "late", ttl_seconds=300, now=1 * DAY)
@@ -168,6 +185,23 @@ async def test_a_late_one_is_still_late_when_its_session_was_forgotten_meanwhile
     assert not await store.journal.record(FOLD, FOLDED, lease=late)
     await store.journal.release(late)
     assert await store.journal.lease("s", "third", ttl_seconds=300, now=10 * DAY) is None
+
+
+@pytest.mark.parametrize("agents", [1, 3])
+async def test_counts_of_turns_that_are_not_kept_are_forgotten(store: Store, agents: int) -> None:
+    kept = session("kept", 2, seen_at=9 * DAY)
+    await keep(store, kept)
+    strays = hashes("never kept", 0, 1_500)
+    for number in range(agents):
+        await store.turns.keep_counts(f"{AGENT}{number}" if number else AGENT, dict.fromkeys(strays, b"1"), "a")
+    await store.turns.keep_counts(AGENT, dict.fromkeys(strays[:20], b"1"), "b")
+
+    await store.forget(keep_days=5, now=10 * DAY)
+
+    for number in range(agents):
+        assert await store.turns.counts(f"{AGENT}{number}" if number else AGENT, strays, "a") == {}
+    assert await store.turns.counts(AGENT, strays, "b") == {}
+    assert await is_whole(store, kept)
 
 
 async def test_folds_of_sessions_that_were_never_kept_are_forgotten_by_their_own_time(store: Store) -> None:

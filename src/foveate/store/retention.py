@@ -19,6 +19,7 @@ _SESSIONS_AT_ONCE = 64
 """In one transaction, so that nobody else waits long."""
 _FOUND_AT_ONCE = 10_000
 _MOST_MARKS = 1_024
+_COUNTS_AT_ONCE = 1_000
 
 # Who stands on whom: on its turns, or with a fold on one that it took in.
 _STANDS = """
@@ -81,18 +82,38 @@ WHERE compaction_id IN (SELECT id FROM compactions_v1 WHERE session_id = ? AND {
 """
 _FORGET_FOLDS = f"DELETE FROM compactions_v1 WHERE session_id = ? AND {_IS_LEFT}"
 _FORGET_LOCK = "DELETE FROM compaction_locks_v1 WHERE session_id = ?"
-# Nobody needs the messages of a fold that was undone: the conversation goes on with them. But for a later fold,
-# which has taken it in, and would be undone with them.
-_FORGET_UNDONE = """
+# Nobody needs what a fold says that was undone: the conversation goes on as it came. But for a later fold, which
+# has taken it in, and would be undone with it.
+_NEEDED = """
 WITH RECURSIVE needed(id, earlier_id) AS (
     SELECT id, earlier_id FROM compactions_v1 WHERE undone_at IS NULL OR undone_at >= ?
     UNION SELECT earlier.id, earlier.earlier_id
     FROM compactions_v1 AS earlier JOIN needed ON earlier.id = needed.earlier_id
 )
+"""
+_FORGET_UNDONE = f"""{_NEEDED}
 DELETE FROM folded_turns_v1
 WHERE compaction_id IN (SELECT id FROM compactions_v1 WHERE undone_at < ?)
 AND compaction_id NOT IN (SELECT id FROM needed)
 """
+_BLANK_UNDONE = f"""{_NEEDED}
+UPDATE compactions_v1 SET summary = ?, carried = '[]'
+WHERE undone_at < ? AND (summary <> ? OR carried <> '[]') AND id NOT IN (SELECT id FROM needed)
+"""
+# Counts are kept for turns, which may be gone, or were never kept; a part of them at a time.
+_FIND_NEXT_COUNT = f"""
+SELECT agent, hash FROM turn_counts_v1 WHERE (agent, hash) > (?, ?) ORDER BY agent, hash
+LIMIT 1 OFFSET {_COUNTS_AT_ONCE - 1}
+"""
+_FIND_LAST_COUNT = "SELECT agent, hash FROM turn_counts_v1 ORDER BY agent DESC, hash DESC LIMIT 1"
+_STRAY_COUNTS = """
+FROM turn_counts_v1 WHERE (agent, hash) > (?, ?) AND (agent, hash) <= (?, ?)
+AND NOT EXISTS (
+    SELECT 1 FROM turns_v1 AS turn WHERE turn.agent = turn_counts_v1.agent AND turn.hash = turn_counts_v1.hash
+)
+"""
+_FIND_STRAY_COUNT = f"SELECT 1 {_STRAY_COUNTS} LIMIT 1"
+_FORGET_STRAY_COUNTS = f"DELETE {_STRAY_COUNTS}"
 # Of sessions that were never kept, or are gone since.
 _ALL_STRAYS = f"""{_IN_USE}
 SELECT session_id FROM compactions_v1
@@ -127,8 +148,41 @@ class Forgotten:
 async def forget(database: Database, *, keep_days: float, now: float) -> Forgotten:
     """Forget what was not seen for `keep_days`, a few sessions at a time, and what was undone before that."""
     before = now - keep_days * DAY_SECONDS
-    await database.write(lambda rows: rows.change(_FORGET_UNDONE, (before, before)), again=True)
-    return await _forget_sessions(database, before, now) + await _forget_strays(database, before, now)
+    await database.write(partial(_forget_undone, before=before), again=True)
+    forgotten = await _forget_sessions(database, before, now) + await _forget_strays(database, before, now)
+    await _forget_counts(database)
+    return forgotten
+
+
+def _forget_undone(rows: Rows, *, before: float) -> None:
+    rows.change(_FORGET_UNDONE, (before, before))
+    rows.change(_BLANK_UNDONE, (before, b"", before, b""))
+
+
+async def _forget_counts(database: Database) -> None:
+    """Forget what was counted of turns that are not kept."""
+    reached: tuple[str, bytes] | None = ("", b"")
+    while reached:
+        reached = await _counts_forgotten_after(database, reached)
+
+
+async def _counts_forgotten_after(database: Database, start: tuple[str, bytes]) -> tuple[str, bytes] | None:
+    """How far counts were looked through; None where that was the end."""
+
+    def find(rows: Rows) -> tuple[tuple[str, bytes], bool] | None:
+        found = rows.all(_FIND_NEXT_COUNT, start) or rows.all(_FIND_LAST_COUNT)
+        if not found or found[0] == start:
+            return None
+        end: tuple[str, bytes] = found[0]
+        return end, bool(rows.all(_FIND_STRAY_COUNT, (*start, *end)))
+
+    part = await database.read(find)
+    if part is None:
+        return None
+    end, has_strays = part
+    if has_strays:
+        await database.write(lambda rows: rows.change(_FORGET_STRAY_COUNTS, (*start, *end)), again=True)
+    return end
 
 
 async def _forget_sessions(database: Database, before: float, now: float) -> Forgotten:
