@@ -103,7 +103,7 @@ def _members(data: bytes, span: Span, end_of: Callable[[str, int], int]) -> Memb
         if values:
             at = _skip(data, _past(data, at, b","))
         key_end = _string_end(data, at)
-        name = _name(data[at:key_end])
+        name = _name(data[at:key_end], at)
         at = _skip(data, _past(data, _skip(data, key_end), b":"))
         last_end = end_of(name, at)
         values[name] = Span(at, last_end)
@@ -217,10 +217,13 @@ def _past(data: bytes, at: int, sign: bytes) -> int:
     return at + 1
 
 
-def _name(literal: bytes) -> str:
+def _name(literal: bytes, at: int) -> str:
     if b"\\" not in literal:
         return literal[1:-1].decode("utf-8", "replace")
-    return str(json.loads(literal.decode("utf-8", "replace"), strict=False))
+    try:
+        return str(json.loads(literal.decode("utf-8", "replace"), strict=False))
+    except ValueError:  # an escape that is none
+        raise _broken(at) from None
 
 
 def _decoded(decoder: "msgspec.json.Decoder[Any]", data: bytes) -> Any:

@@ -77,6 +77,7 @@ def test_depth_is_no_obstacle() -> None:
 @example(b'{"a"')
 @example(b"[1")
 @example(b'["')
+@example(b'{"\\\x00"')
 @settings(max_examples=200)
 def test_what_is_no_json_is_refused_with_a_clear_error(data: bytes) -> None:
     for find in (members, items):
