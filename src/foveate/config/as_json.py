@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from foveate.config.places import DEEPEST, Place, dotted, short
@@ -17,18 +18,20 @@ class _KeyTwice(Exception):
     """An object that has a key twice."""
 
 
-def read(text: str, source: str) -> object:
-    """What `text` says.
+def read(text: str, source: str, *, exact: bool = False) -> object:
+    """What `text` says; `exact`: numbers with a point are decimals, to the last digit.
 
     Raises:
         BadSetting: not JSON, or a key twice, with the line.
     """
     try:
-        data = json.loads(text, object_pairs_hook=_mapping)
+        data = json.loads(text, object_pairs_hook=_mapping, parse_float=Decimal if exact else None)
     except json.JSONDecodeError as error:
         raise BadSetting(source, f"not JSON: {error.msg} (column {error.colno})", line=error.lineno) from None
     except ValueError:  # more digits than Python reads
         raise BadSetting(source, "a number in it has thousands of digits") from None
+    except InvalidOperation:
+        raise BadSetting(source, "a number in it is larger or smaller than any that can be read") from None
     except RecursionError:
         raise _too_deep(text, source) from None
     except _KeyTwice:

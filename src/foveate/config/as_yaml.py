@@ -6,6 +6,7 @@ keys, let a few lines of aliases stand for gigabytes, and forget where anything 
 
 import re
 from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import yaml
@@ -43,14 +44,16 @@ _PATTERNS = {
 }
 
 
-def read(text: str, source: str) -> object:
+def read(text: str, source: str, *, exact: bool = False) -> object:
     """What `text` says; None where there are only comments.
+
+    `exact`: numbers with a point are decimals, to the last digit.
 
     Raises:
         BadSetting: not YAML, a key twice, a tag, a number in another base than ten, or aliases out of
             proportion, with the line.
     """
-    return _Reading(text, source).document()
+    return _Reading(text, source, exact=exact).document()
 
 
 def line(text: str, place: Place) -> int | None:
@@ -63,8 +66,9 @@ def line(text: str, place: Place) -> int | None:
 class _Reading:
     """One pass over a text."""
 
-    def __init__(self, text: str, source: str, wanted: Place = ()) -> None:
+    def __init__(self, text: str, source: str, wanted: Place = (), *, exact: bool = False) -> None:
         self.line: int | None = None
+        self._exact = exact
         self._text = text
         self._source = source
         self._wanted = wanted
@@ -125,6 +129,11 @@ class _Reading:
         if _OTHER_BASE.match(text):
             reason = f"YAML takes {text} for a number in another base than ten"
             raise self._bad(f"{reason}: write it in plain digits, or put it in quotes if it is a text", event)
+        if tag == _FLOAT and self._exact:
+            try:
+                return _decimal(text)
+            except InvalidOperation:
+                raise self._bad("a number that is larger or smaller than any that can be read", event) from None
         return _read_as(tag, text)
 
     def _tag(self, event: Any) -> str:
@@ -220,6 +229,11 @@ def _tag_of(text: str) -> str:
 
 def _read_as(tag: str, text: str) -> object:
     return _READERS[tag](yaml.ScalarNode(tag, text))
+
+
+def _decimal(text: str) -> Decimal:
+    """A number as it is written, where YAML writes infinity and no number with a point in front."""
+    return Decimal(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 
 def _is_indented_by_a_tab(text: str, at: int) -> bool:
