@@ -1,0 +1,267 @@
+"""Caps and prices of one's own in the configuration."""
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from foveate.config.cost import CAP_KEYS, KINDS, PRICE_KEYS, CostOptions, cost_from, load_cost
+from foveate.cost.caps import WARN_AT, Cap, Scope, Unknown
+from foveate.cost.own_prices import OwnPrice, OwnTier, PerMillion
+from foveate.cost.price_book import PriceBook
+from foveate.errors import BadSetting, UnreadableInput
+from foveate.values import CacheUsage, Usage
+from tests.unit.config.refusals import refused
+
+WHOLE = """\
+server: {port: 8090}
+cost:
+  caps:
+    - {scope: call, dollars: 0.50}
+    - {scope: session, dollars: 5, warn_at: 0.9}
+    - scope: day
+      agent: ana
+      dollars: 20.10
+      unknown: allow
+  prices:
+    - model: qwen3-*
+      provider: vllm
+      input: 0.20
+      cached_read: 0.02
+      output: 0.80
+      tiers:
+        - {over_tokens: 200000, input: 0.40, output: 1.2}
+    - {model: claude-*, provider: bedrock, discount: 0.15, since: 2026-07-01}
+"""
+EXPECTED = CostOptions(
+    caps=(
+        Cap(scope=Scope.CALL, dollars=Decimal("0.50")),
+        Cap(scope=Scope.SESSION, dollars=Decimal(5), warn_at=Decimal("0.9")),
+        Cap(scope=Scope.DAY, dollars=Decimal("20.10"), agent="ana", unknown=Unknown.ALLOW),
+    ),
+    prices=(
+        OwnPrice(
+            model="qwen3-*",
+            provider="vllm",
+            dollars_per_million=PerMillion(
+                uncached=Decimal("0.20"), read=Decimal("0.02"), output=Decimal("0.80")
+            ),
+            tiers=(
+                OwnTier(
+                    over_tokens=200_000,
+                    dollars_per_million=PerMillion(uncached=Decimal("0.40"), output=Decimal("1.2")),
+                ),
+            ),
+        ),
+        OwnPrice(model="claude-*", provider="bedrock", discount=Decimal("0.15"), since=date(2026, 7, 1)),
+    ),
+)
+
+
+def read(text: str) -> CostOptions:
+    return cost_from(text.encode(), "foveate.yaml")
+
+
+def refusal(text: str) -> BadSetting:
+    return refused(read, text)
+
+
+def test_caps_and_prices_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "foveate.yaml"
+    file.write_text(WHOLE, encoding="utf-8")
+
+    assert load_cost(file) == EXPECTED
+
+
+def test_a_configuration_may_be_json(tmp_path: Path) -> None:
+    file = tmp_path / "foveate.json"
+    file.write_text('{"cost": {"caps": [{"scope": "total", "dollars": 0.1}]}}', encoding="utf-8")
+
+    assert load_cost(file).caps == (Cap(scope=Scope.TOTAL, dollars=Decimal("0.1")),)
+
+
+@pytest.mark.parametrize("text", ["server: {}\n", "cost:\n", "cost: {}\n", "cost: {caps: [], prices: []}\n"])
+def test_a_configuration_that_says_nothing_of_money_has_no_caps(text: str) -> None:
+    assert read(text) == CostOptions()
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableInput, match="No such file"):
+        load_cost(tmp_path / "no.yaml")
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    (cap,) = read("cost: {caps: [{scope: agent, dollars: 1}]}").caps
+
+    assert (cap.agent, cap.warn_at, cap.unknown) == (None, WARN_AT, Unknown.REFUSE)
+
+
+# Caps are kept to the picodollar, prices to twelve digits behind the point.
+AMOUNTS = st.decimals(0, 4_000_000, places=12, allow_nan=False, allow_infinity=False)
+
+
+@given(AMOUNTS, st.sampled_from(("yaml", "json")))
+@example(Decimal("0.1"), "yaml")
+@example(Decimal("3999999.123456789012"), "yaml")  # more digits than a float has
+@example(Decimal("3999999.123456789012"), "json")
+def test_money_is_always_what_is_written_to_the_last_digit(amount: Decimal, form: str) -> None:
+    written = f"{amount:f}"
+    text = f'{{"cost": {{"caps": [{{"scope": "day", "dollars": {written}}}]}}}}'
+
+    (cap,) = cost_from(text.encode(), f"foveate.{form}").caps
+
+    assert f"{cap.dollars:f}" == written
+
+
+def test_prices_that_are_read_price_a_call() -> None:
+    book = PriceBook(read(WHOLE).prices)
+    usage = Usage(cache=CacheUsage(uncached=100_000, read=50_000), output_tokens=10_000)
+
+    price = book.price("qwen3-32b", usage, provider="vllm", at=datetime(2026, 11, 1, tzinfo=UTC).timestamp())
+
+    assert price is not None
+    assert price.dollars == Decimal("0.029")
+
+
+PRICE = "cost:\n  prices:\n    - model: m\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "words"),
+    [
+        ("- a\n", 1, "", "the configuration is a mapping"),
+        ("a: 1\ncost: 5\n", 2, "cost", "cost is a mapping of caps, prices"),
+        ("cost:\n  cap: []\n", 2, "cost.cap", "did you mean caps?"),
+        ("cost:\n  caps:\n", 2, "cost.caps", "caps is a list"),
+        ("cost:\n  caps: {scope: day}\n", 2, "cost.caps", "caps is a list"),
+        ("cost:\n  caps:\n    - 5\n", 3, "cost.caps.0", "a cap is a mapping of scope"),
+        ("cost:\n  caps:\n    - {scope: day}\n", 3, "cost.caps.0", "a cap needs dollars"),
+        ("cost:\n  caps:\n    - {dollars: 1}\n", 3, "cost.caps.0", "a cap needs scope"),
+        (
+            "cost:\n  caps:\n    - {scope: day, dollars: 1}\n    - scope: week\n      dollars: 1\n",
+            4,
+            "cost.caps.1.scope",
+            "call, session, agent, day, total, not 'week'",
+        ),
+        ("cost:\n  caps: [{scope: 5, dollars: 1}]\n", 2, "cost.caps.0.scope", "not 5"),
+        ("cost:\n  caps:\n    - {scope: day, dolars: 1}\n", 3, "cost.caps.0.dolars", "did you mean dollars?"),
+        ("cost: {caps: [{scope: day, dollars: '1.5'}]}", 1, "cost.caps.0.dollars", "write 1.5 without quotes"),
+        ("cost: {caps: [{scope: day, dollars: many}]}", 1, "cost.caps.0.dollars", "is a number, not 'many'"),
+        ("cost: {caps: [{scope: day, dollars: yes}]}", 1, "cost.caps.0.dollars", "is a number, not True"),
+        ("cost: {caps: [{scope: day, dollars: null}]}", 1, "cost.caps.0.dollars", "is a number, not None"),
+        ("cost: {caps: [{scope: day, dollars: -1}]}", 1, "cost.caps.0.dollars", "from 0 to four million"),
+        ("cost: {caps: [{scope: day, dollars: .inf}]}", 1, "cost.caps.0.dollars", "is a number, not Decimal"),
+        ("cost: {caps: [{scope: day, dollars: .nan}]}", 1, "cost.caps.0.dollars", "is a number, not Decimal"),
+        ("cost: {caps: [{scope: day, dollars: 1.0e+99}]}", 1, "cost.caps.0.dollars", "more digits than money"),
+        ("cost: {caps: [{scope: day, dollars: 1.0e+999999999}]}", 1, "cost.caps.0.dollars", "more digits"),
+        (
+            "cost: {caps: [{scope: day, dollars: 1.0e+99999999999999999999}]}",
+            1,
+            "cost.caps.0.dollars",
+            "larger or smaller than any that can be read",
+        ),
+        ("cost: {caps: [{scope: day, dollars: 1, agent: 7}]}", 1, "cost.caps.0.agent", "put it in quotes"),
+        ("cost: {caps: [{scope: day, dollars: 1, agent: ''}]}", 1, "cost.caps.0.agent", "agent is empty"),
+        ("cost: {caps: [{scope: day, dollars: 1, warn_at: 80}]}", 1, "cost.caps.0.warn_at", "from 0 to 1"),
+        ("cost: {caps: [{scope: day, dollars: 1, unknown: no}]}", 1, "cost.caps.0.unknown", "refuse, allow"),
+        (
+            "cost:\n  caps:\n    - {scope: day, dollars: 1}\n    - {scope: day, dollars: 2}\n",
+            4,
+            "cost.caps.1",
+            "is there twice, as cap 1 and as cap 2",
+        ),
+        (
+            "cost:\n caps:\n - {scope: agent, agent: a, dollars: 1}\n - {scope: total, agent: a, dollars: 2}\n",
+            4,
+            "cost.caps.1",
+            "the cap on agent a is there twice",
+        ),
+        ("cost:\n  prices:\n    - {input: 1, output: 2}\n", 3, "cost.prices.0", "needs the name of a model"),
+        (PRICE, 3, "cost.prices.0", "the price of m lacks input and output"),
+        (f"{PRICE}      input: 1\n", 3, "cost.prices.0", "the price of m lacks output"),
+        (f"{PRICE}      input: -1\n      output: 1\n", 4, "cost.prices.0.input", "input must be a number, not"),
+        (
+            f"{PRICE}      input: 1\n      output: 1\n      write_1h: 0.1234567890123\n",
+            6,
+            "cost.prices.0.write_1h",
+            "write_1h can be 1,000,000,000 at most, with 12 decimals",
+        ),
+        (f"{PRICE}      input: 1\n      discount: 0.1\n", 5, "cost.prices.0.discount", "and not both"),
+        (f"{PRICE}      discount: 15\n", 4, "cost.prices.0.discount", "for 15 percent say 0.15"),
+        (f"{PRICE}      cache_read: 1\n", 4, "cost.prices.0.cache_read", "did you mean cached_read?"),
+        (
+            f"{PRICE}      discount: 0.1\n      since: 2026-02-30\n",
+            5,
+            "cost.prices.0.since",
+            "is a day such as",
+        ),
+        (f"{PRICE}      discount: 0.1\n      since: 2026\n", 5, "cost.prices.0.since", "not 2026"),
+        (
+            f"{PRICE}      input: 1\n      output: 1\n      tiers:\n        - {{input: 2}}\n",
+            7,
+            "cost.prices.0.tiers.0",
+            "needs over_tokens",
+        ),
+        (
+            f"{PRICE}      input: 1\n      output: 1\n      tiers:\n        - {{over_tokens: 2}}\n",
+            7,
+            "cost.prices.0.tiers.0",
+            "a tier needs a price",
+        ),
+        (
+            f"{PRICE}      input: 1\n      output: 1\n      tiers:\n        - {{over_tokens: 2.5, input: 1}}\n",
+            7,
+            "cost.prices.0.tiers.0.over_tokens",
+            "must be a whole number",
+        ),
+        (
+            f"{PRICE}      discount: 0.1\n    - model: M\n      discount: 0.2\n",
+            5,
+            "cost.prices.1",
+            "there are two prices of M",
+        ),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_file_line_and_key(text: str, line: int, key: str, words: str) -> None:
+    error = refusal(text)
+
+    assert str(error).startswith(f"foveate.yaml:{line}: ")
+    assert error.key == key
+    assert words in error.reason
+
+
+@pytest.mark.parametrize("number", ["1e99999999999999999999", "NaN", "-Infinity", "1e400"])
+def test_a_number_in_json_that_is_no_money_is_refused(number: str) -> None:
+    text = f'{{"cost": {{"caps": [{{"scope": "day", "dollars": {number}}}]}}}}'
+
+    assert isinstance(refused(cost_from, text.encode(), "foveate.json"), BadSetting)
+
+
+JUNK: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.decimals().map(str),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from((*CAP_KEYS, *PRICE_KEYS, *KINDS, "caps", "prices")), inner, max_size=4
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(JUNK, JUNK)
+def test_whatever_stands_there_is_read_or_refused_with_its_place(caps: Any, prices: Any) -> None:
+    data = json.dumps({"cost": {"caps": caps, "prices": prices}}).encode()
+    try:
+        found = cost_from(data, "foveate.json")
+    except BadSetting as error:
+        key = error.key
+    else:
+        assert (len(found.caps), len(found.prices)) == (len(caps), len(prices))
+        return
+    assert key == "" or key.startswith("cost.")
