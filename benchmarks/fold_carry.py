@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.fit_ranking import held_out_weights
 from benchmarks.fold_mentions import Kind, Mention, constraints, mentions, odd_words, returned, spoken, stands
-from benchmarks.fold_peers import NoModel, TookTooLong, langchain_fold, model_fold, small_model
+from benchmarks.fold_peers import NoFold, NoModel, langchain_fold, model_fold, small_model
 from benchmarks.fold_points import (
     COUNTER,
     DATA,
@@ -45,8 +45,12 @@ from foveate.values import Message
 
 MODEL_WINDOW_TOKENS = 8_000
 MODEL_FOLDS = 3
-MODEL_SECONDS = 300.0
-FOLD_SECONDS = 120.0
+MODEL_SECONDS = 340.0
+FOLD_SECONDS = 170.0
+LEAST_SECONDS = 20.0
+# LangChain keeps the last 20 messages, so there must be more; and something has to be wanted later.
+LEAST_MESSAGES = 24
+LEAST_WANTED = 5
 
 
 @dataclass(slots=True)
@@ -168,28 +172,30 @@ def _with_model(sessions: Sequence[Recorded]) -> dict[str, Mapping[str, object]]
         point
         for session in sessions
         for point in islice(fold_points(session, extractive(), MODEL_WINDOW_TOKENS), 1)
-        if point.span.replaced_tokens < MODEL_WINDOW_TOKENS
+        if point.sent > LEAST_MESSAGES and len(_wanted(point)["any"]) >= LEAST_WANTED
     )
     smallest = sorted(every, key=lambda point: point.span.replaced_tokens)[:MODEL_FOLDS]
     names = ("model", "langchain", "rules", "tail")
     tallies = {name: Tally() for name in names}
-    late: Counter[str] = Counter()
+    failed: dict[str, list[str]] = {name: [] for name in names}
     ends = time.monotonic() + MODEL_SECONDS
     try:
         with small_model() as base_url:
             for point in smallest:
+                if ends - time.monotonic() < LEAST_SECONDS:
+                    break  # `folds` of the rules says how many were tried
                 tallies["rules"].add(point)
                 tallies["tail"].add(_told(point, nothing(point.span)))
                 for name, fold in (("model", _by_model), ("langchain", _by_langchain)):
-                    seconds = max(min(FOLD_SECONDS, ends - time.monotonic()), 1.0)
+                    seconds = max(min(FOLD_SECONDS, ends - time.monotonic()), LEAST_SECONDS)
                     try:
                         tallies[name].add(fold(base_url, point, seconds))
-                    except TookTooLong:
-                        late[name] += 1
+                    except NoFold as error:
+                        failed[name].append(str(error))
     except (NoModel, ImportError) as error:
         return {"the small model": {"not run": str(error)}}
     return {
-        f"window of {MODEL_WINDOW_TOKENS:,}: {name}": tally.figures() | {"folds_not_in_time": late[name]}
+        f"window of {MODEL_WINDOW_TOKENS:,}: {name}": {**tally.figures(), "folds_without_summary": failed[name]}
         for name, tally in tallies.items()
     }
 

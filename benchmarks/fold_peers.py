@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from foveate.fold.facts import facts_of
 from foveate.fold.model import Endpoint, ModelSummariser
 from foveate.fold.ranking import ALWAYS, rank
 from foveate.fold.verifying import missing_in
-from foveate.upstream import Client
+from foveate.upstream import Client, Reply
 from foveate.values import Format, Message, Text, ToolCall, ToolResult
 from tests.llama import CannotServe, running_llama_server
 
@@ -26,6 +26,8 @@ CONTEXT_TOKENS = 8192
 # It would go on until its context is full: it was not trained to stop in time.
 ANSWER_TOKENS = 400
 MODEL = "smollm2"
+# Left to itself it says the same line again and again, and never ends.
+SAMPLING = {"temperature": 0.3, "seed": 1, "repeat_penalty": 1.15, "repeat_last_n": 512}
 # As in a gateway: so much of a summary's tokens goes to the facts that the model is told to name.
 FACTS_SHARE = 0.25
 
@@ -34,8 +36,8 @@ class NoModel(Exception):
     """The small model cannot be run here; the message says why."""
 
 
-class TookTooLong(Exception):
-    """There was no summary in time."""
+class NoFold(Exception):
+    """There was no summary, or not in time; the message says why."""
 
 
 @contextmanager
@@ -56,8 +58,7 @@ def model_fold(base_url: str, span: Span, seconds: float) -> str:
     """What stands for the head after a fold by the small model: its summary, and a list of what that left out.
 
     Raises:
-        TookTooLong: no summary within `seconds`.
-        NoModel: none at all.
+        NoFold: the model gave no summary, or none within `seconds`.
     """
     limit = summary_limit(span.folded_tokens)
     there = {fact.text for fact in facts_of(span.tail)}
@@ -80,16 +81,24 @@ def model_fold(base_url: str, span: Span, seconds: float) -> str:
     return "\n".join((made, *(f"- {fact}" for fact in left_out.listed)))
 
 
+class _Steady(Client):
+    """A client that has the small model come to an end."""
+
+    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
+        """What is answered, with our way of sampling."""
+        return await super().post_json(url, json.dumps(json.loads(body) | SAMPLING).encode(), headers)
+
+
 async def _summarised(base_url: str, span: summariser.Span, limit_tokens: int, seconds: float) -> str:
     where = Endpoint(url=f"{base_url}/v1/chat/completions", spoken=Format.CHAT, headers={})
     try:
-        async with Client(timeout_seconds=seconds + 60) as client, asyncio.timeout(seconds):
-            by = ModelSummariser(client, where, model=MODEL, window_tokens=CONTEXT_TOKENS, delays_seconds=())
+        async with _Steady(timeout_seconds=seconds + 60) as client, asyncio.timeout(seconds):
+            by = ModelSummariser(client, where, model=MODEL, window_tokens=CONTEXT_TOKENS)
             made = await by.summarise(span, summariser.Bills(), limit_tokens=limit_tokens)
     except TimeoutError:
-        raise TookTooLong from None
+        raise NoFold("not in time") from None
     if isinstance(made, summariser.NoSummary):
-        raise NoModel(made.reason)
+        raise NoFold(made.reason)
     return made.text
 
 
@@ -97,7 +106,7 @@ def _answer(base_url: str, prompt: str, seconds: float) -> str:
     body = {
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": ANSWER_TOKENS,
-        "temperature": 0,
+        **SAMPLING,
     }
     request = urllib.request.Request(
         f"{base_url}/v1/chat/completions",
@@ -108,7 +117,7 @@ def _answer(base_url: str, prompt: str, seconds: float) -> str:
         with urllib.request.urlopen(request, timeout=seconds) as reply:
             return str(json.load(reply)["choices"][0]["message"]["content"])
     except TimeoutError:
-        raise TookTooLong from None
+        raise NoFold("not in time") from None
     except OSError as error:
         raise NoModel(f"the small model did not answer: {error}") from None
 
@@ -117,8 +126,8 @@ def langchain_fold(base_url: str, messages: Sequence[Message], seconds: float) -
     """What the middleware puts in the place of the head, and how many messages it keeps.
 
     Raises:
-        TookTooLong: no summary within `seconds`.
-        NoModel: none at all.
+        NoFold: no summary within `seconds`.
+        NoModel: the model does not answer.
     """
     from langchain.agents.middleware import SummarizationMiddleware
     from langchain_core.language_models import BaseChatModel
@@ -138,7 +147,7 @@ def langchain_fold(base_url: str, messages: Sequence[Message], seconds: float) -
         def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
             left = ends - time.monotonic()
             if left <= 0:  # it asks again and again
-                raise TookTooLong
+                raise NoFold("not in time")
             prompt = "\n\n".join(str(message.content) for message in messages)
             answer = AIMessage(_answer(base_url, prompt, left))
             return ChatResult(generations=[ChatGeneration(message=answer)])
