@@ -1,0 +1,310 @@
+"""COST 3, always, on both databases: caps hold and no bill is lost, however calls come together.
+
+What was let through never comes to more than a cap, with what each call may cost at most. Where a bill is
+higher than that, or comes when nothing is reserved for it any longer, a cap is exceeded by that much at most.
+"""
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from foveate.cost.caps import accounts_of
+from foveate.cost.ledger import Call, Over, Reservation
+from foveate.cost.money import dollars, picodollars
+from foveate.store import Store, open_store
+from tests.billed import NOON, call, entry
+from tests.billing_processes import Crew, End, Load, Made, Step, hammer
+
+LIFETIME_SECONDS = 100.0
+WORKERS = 4
+
+
+@dataclass
+class Known:
+    """A call as a test knows it, in picodollars; `bill` is what it will cost, booked or not."""
+
+    call: Call
+    ceiling: int
+    bill: int
+    expires_at: float
+    is_booked: bool = False
+    is_held: bool = True
+    was_free: bool = False
+    booked_times: int = 0
+
+    @property
+    def billed(self) -> int:
+        return self.bill if self.is_booked else 0
+
+    @property
+    def error(self) -> int:
+        """By how much a cap may be exceeded for its sake."""
+        return self.billed if self.was_free else max(0, self.billed - self.ceiling)
+
+
+AMOUNTS = st.integers(0, 60)
+WHICH = st.integers(0, 1000)
+BILLS = st.integers(0, 70)
+OPERATIONS = st.one_of(
+    st.tuples(st.just("reserve"), st.sampled_from("ab"), AMOUNTS, BILLS),
+    st.tuples(st.sampled_from(["settle", "release"]), WHICH),
+)
+
+
+class Interleavings(RuleBasedStateMachine):
+    """Calls of one agent in two sessions, each account with a limit; several of them do something at once."""
+
+    url = ""
+    agent_limit = 100
+    session_limit = 80
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.store: Store = self.runner.run(open_store(self.url))
+        self.agent = uuid.uuid4().hex
+        self.now = NOON
+        self.known: list[Known] = []
+
+    def teardown(self) -> None:
+        self.runner.run(self.store.close())
+        self.runner.close()
+
+    @rule(operations=st.lists(OPERATIONS, min_size=1, max_size=6))
+    def do_at_once(self, operations: list[tuple[Any, ...]]) -> None:
+        work = [self._begun(*operation) for operation in operations]
+
+        async def all_of_it() -> None:
+            await asyncio.gather(*work)
+
+        self.runner.run(all_of_it())
+
+    @rule(seconds=st.floats(0, LIFETIME_SECONDS))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(session=st.sampled_from("ab"), ceiling=AMOUNTS, bill=BILLS)
+    def a_call_alone_is_let_through_where_there_is_room_and_only_there(
+        self, session: str, ceiling: int, bill: int
+    ) -> None:
+        self._expire()
+        fits = (
+            self._taken(None) + ceiling <= self.agent_limit
+            and self._taken(session) + ceiling <= self.session_limit
+        )
+        before = len(self.known)
+        self.runner.run(self._reserve(session, ceiling, bill))
+        assert (len(self.known) > before) == fits
+
+    @rule(which=WHICH)
+    def a_bill_comes_twice(self, which: int) -> None:
+        if self.known:
+            one = self.known[which % len(self.known)]
+            self.runner.run(self._settle(one))
+            other = entry(one.call, dollars(one.bill + 1))
+            assert not self.runner.run(self.store.ledger.settle(other, accounts=accounts_of(one.call)))
+
+    @invariant()
+    def accounts_stand_as_calls_do(self) -> None:
+        self._expire()
+        names = {f"agent {self.agent}": None, f"session {self._id('a')}": "a", f"session {self._id('b')}": "b"}
+        found = self.runner.run(self.store.ledger.standing(list(names), now=self.now))
+        for name, session in names.items():
+            own = [one for one in self.known if session in (None, one.call.session_id[-1])]
+            spent = sum(one.billed for one in own)
+            held = sum(one.ceiling for one in own if one.is_held)
+            assert (picodollars(found[name].spent), picodollars(found[name].reserved)) == (spent, held)
+            limit = self.agent_limit if session is None else self.session_limit
+            assert spent + held <= limit + sum(one.error for one in own)
+        assert all(one.booked_times == one.is_booked for one in self.known)
+
+    @invariant()
+    def the_ledger_adds_up_to_the_bills(self) -> None:
+        (added,) = self.runner.run(self.store.ledger.sums([], agent=self.agent))
+        bills = [one.bill for one in self.known if one.is_booked]
+        assert (added.calls, picodollars(added.dollars)) == (len(bills), sum(bills))
+
+    def _begun(self, what: str, *asked: Any) -> Awaitable[None]:
+        if what == "reserve":
+            return self._reserve(*asked)
+        if not self.known:
+            return asyncio.sleep(0)
+        one = self.known[asked[0] % len(self.known)]
+        # Whichever of them comes first: for a moment it may have been free, before its bill came.
+        one.was_free = one.was_free or (not one.is_booked and (what == "release" or not self._is_held(one)))
+        return self._settle(one) if what == "settle" else self._release(one)
+
+    async def _reserve(self, session: str, ceiling: int, bill: int) -> None:
+        of = call(uuid.uuid4().hex, agent=self.agent, session_id=self._id(session))
+        limits = {f"agent {self.agent}": self.agent_limit, f"session {of.session_id}": self.session_limit}
+        wanted = Reservation(
+            call_id=of.id,
+            dollars=dollars(ceiling),
+            accounts=accounts_of(of),
+            limits={name: dollars(limit) for name, limit in limits.items()},
+            expires_at=self.now + LIFETIME_SECONDS,
+        )
+        found = await self.store.ledger.reserve(wanted, now=self.now)
+        if isinstance(found, Over):
+            return
+        self.known.append(Known(of, ceiling, bill, wanted.expires_at))
+        for name, limit in limits.items():
+            errors = sum(one.error for one in self.known)
+            assert picodollars(found[name].spent + found[name].reserved) <= limit + errors
+
+    async def _settle(self, one: Known) -> None:
+        one.was_free = one.was_free or (not one.is_booked and not self._is_held(one))
+        one.is_booked, one.is_held = True, False
+        is_new = await self.store.ledger.settle(
+            entry(one.call, dollars(one.bill)), accounts=accounts_of(one.call)
+        )
+        one.booked_times += is_new
+
+    async def _release(self, one: Known) -> None:
+        one.is_held = False
+        await self.store.ledger.release(one.call.id)
+
+    def _is_held(self, one: Known) -> bool:
+        return one.is_held and one.expires_at > self.now
+
+    def _expire(self) -> None:
+        for one in self.known:
+            one.is_held = self._is_held(one)
+
+    def _taken(self, session: str | None) -> int:
+        own = [one for one in self.known if session in (None, one.call.session_id[-1])]
+        return sum(one.billed + (one.ceiling if one.is_held else 0) for one in own)
+
+    def _id(self, session: str) -> str:
+        return f"{self.agent} {session}"
+
+
+def test_caps_hold_and_no_bill_is_lost_whatever_is_done_at_once(database_url: str) -> None:
+    machine = type("OnOneDatabase", (Interleavings,), {"url": database_url})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(max_examples=12, stateful_step_count=20, suppress_health_check=list(HealthCheck)),
+    )
+
+
+STEPS = st.lists(
+    st.builds(
+        lambda session, ceiling, share, end: Step(
+            session_id=session, ceiling=ceiling, bill=int(ceiling * share), end=end
+        ),
+        session=st.sampled_from("ab"),
+        ceiling=st.integers(1, 50),
+        share=st.floats(0, 1),
+        end=st.sampled_from([End.SETTLED] * 4 + [End.RELEASED, End.ABANDONED]),
+    ),
+    max_size=12,
+)
+CREWS = st.lists(STEPS, min_size=WORKERS, max_size=WORKERS)
+
+
+def own_sessions(steps: Sequence[Sequence[Step]], agent: str) -> list[list[Step]]:
+    """The same in sessions that no other example has."""
+    return [
+        [Step(session_id=f"{agent} {s.session_id}", ceiling=s.ceiling, bill=s.bill, end=s.end) for s in of_one]
+        for of_one in steps
+    ]
+
+
+async def check(url: str, load: Load, made: Sequence[Made]) -> None:
+    """Whether caps held to the end, and every bill is in the ledger and in its accounts."""
+    assert all(one.within for one in made)
+    passed = [one.step for one in made if one.passed]
+    async with await open_store(url) as store:
+        sessions = {step.session_id for step in passed}
+        names = {f"agent {load.agent}": None, **{f"session {name}": name for name in sessions}}
+        found = await store.ledger.standing(list(names), now=0.0)
+        for name, session in names.items():
+            own = [step for step in passed if session in (None, step.session_id)]
+            spent = sum(step.bill for step in own if step.end is End.SETTLED)
+            held = sum(step.ceiling for step in own if step.end is End.ABANDONED)
+            assert (picodollars(found[name].spent), picodollars(found[name].reserved)) == (spent, held)
+            assert spent + held <= (load.agent_limit if session is None else load.session_limit)
+        (added,) = await store.ledger.sums([], agent=load.agent)
+        bills = [step.bill for step in passed if step.end is End.SETTLED]
+        assert (added.calls, picodollars(added.dollars)) == (len(bills), sum(bills))
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    processes = Crew(WORKERS)
+    yield processes
+    processes.close()
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=CREWS)
+def test_caps_hold_and_no_bill_is_lost_by_processes(
+    database_url: str, crew: Crew, steps: list[list[Step]]
+) -> None:
+    load = Load(agent=uuid.uuid4().hex, agent_limit=100, session_limit=80)
+
+    made = crew.hammer(database_url, load, own_sessions(steps, load.agent))
+
+    assert len(made) == sum(map(len, steps))
+    asyncio.run(check(database_url, load, made))
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=CREWS)
+def test_caps_hold_and_no_bill_is_lost_by_threads(database_url: str, steps: list[list[Step]]) -> None:
+    load = Load(agent=uuid.uuid4().hex, agent_limit=100, session_limit=80)
+    store = asyncio.run(open_store(database_url))
+
+    made = by_threads(store, load, own_sessions(steps, load.agent))
+
+    asyncio.run(store.close())
+    assert len(made) == sum(map(len, steps))
+    asyncio.run(check(database_url, load, made))
+
+
+def by_threads(store: Store, load: Load, steps: Sequence[Sequence[Step]]) -> list[Made]:
+    """What became of the steps, each list of them in a thread with an event loop of its own."""
+    gate = threading.Barrier(len(steps))
+    made: list[Made] = []
+
+    def work(worker: str, own: Sequence[Step]) -> None:
+        gate.wait()
+        made.extend(asyncio.run(hammer(store, load, worker, own)))
+
+    threads = [threading.Thread(target=work, args=(f"t{n}", own)) for n, own in enumerate(steps)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return made
+
+
+FULL = Step(session_id="all of it", ceiling=1, bill=1, end=End.SETTLED)
+
+
+def test_of_400_calls_by_four_processes_as_many_are_let_through_as_the_cap_has_room_for(
+    database_url: str, crew: Crew
+) -> None:
+    load = Load(agent=uuid.uuid4().hex, agent_limit=250, session_limit=1000, at_once=16)
+
+    made = crew.hammer(database_url, load, own_sessions([[FULL] * 100] * WORKERS, load.agent))
+
+    assert sum(one.passed for one in made) == 250
+    asyncio.run(check(database_url, load, made))
+
+
+async def test_of_400_calls_at_once_as_many_are_let_through_as_the_cap_has_room_for(database_url: str) -> None:
+    load = Load(agent=uuid.uuid4().hex, agent_limit=250, session_limit=1000, at_once=400)
+    async with await open_store(database_url) as store:
+        made = await hammer(store, load, "one", own_sessions([[FULL] * 400], load.agent)[0])
+
+    assert sum(one.passed for one in made) == 250
+    await check(database_url, load, made)
