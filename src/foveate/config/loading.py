@@ -38,7 +38,7 @@ def load_settings(path: StrPath) -> "Settings":
     """The configuration in a file; one with nothing but comments in it leaves all as it is by default.
 
     Raises:
-        UnreadableInput: no such file, a folder, larger than 1 MB, or not UTF-8.
+        UnreadableInput: no such file, a folder, larger than 1 MB, not UTF-8, or quite empty.
         BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
     """
     path = Path(path)
@@ -49,12 +49,13 @@ def settings_from(data: bytes, source: str) -> "Settings":
     """The configuration in `data`; errors call it `source`.
 
     Raises:
-        UnreadableInput: not UTF-8.
+        UnreadableInput: not UTF-8, or quite empty.
         BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names line and key.
     """
     from foveate.config.settings import Settings
 
-    if not _SAYS_SOMETHING.search(data):
+    # A file that is quite empty is one that somebody is about to write, and must not undo all that was said.
+    if data.strip() and not _SAYS_SOMETHING.search(data):
         return Settings()
     return settings_in(document_from(data, source))
 

@@ -99,7 +99,7 @@ def test_what_is_wrong_is_named_with_its_file_line_and_key(text: str, line: int,
     assert said in str(wrong.value)
 
 
-@pytest.mark.parametrize("text", [b"", b"# all by default\n", b"---\n\n  # nothing\n"])
+@pytest.mark.parametrize("text", [b"# all by default\n", b"---\n\n  # nothing\n"])
 def test_a_file_with_nothing_but_comments_leaves_all_as_it_is(text: bytes) -> None:
     assert settings_from(text, "foveate.yaml") == Settings()
 
@@ -109,5 +109,8 @@ def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(UnreadableInput, match="UTF-16"):
         load_settings(tmp_path / "f.yaml")
+    (tmp_path / "e.yaml").write_bytes(b"\n")
+    with pytest.raises(UnreadableInput, match="is empty"):
+        load_settings(tmp_path / "e.yaml")
     with pytest.raises(UnreadableInput, match="No such file"):
         load_settings(tmp_path / "g.yaml")

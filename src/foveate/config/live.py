@@ -1,0 +1,77 @@
+"""The configuration as it is now: a changed file takes effect on the next request, an invalid one on none."""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from foveate.config.loading import load_settings
+from foveate.errors import FoveateError
+
+if TYPE_CHECKING:
+    from foveate.config.settings import Settings
+
+_LOG = logging.getLogger(__name__)
+
+Made = TypeVar("Made")
+# What tells one state of a file from another; None for one that is not there.
+_Stamp = tuple[int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class InForce(Generic[Made]):
+    """What was made of the configuration that holds, and what is wrong with the file since, if anything."""
+
+    made: Made
+    problem: FoveateError | None = None
+    changes: int = 0
+
+
+class LiveSettings(Generic[Made]):
+    """What `make` makes of a configuration, made anew whenever its file has changed.
+
+    Looking whether it has costs a few microseconds, so it is done each time. `make` may refuse a configuration
+    too; then all stays as it is.
+    """
+
+    def __init__(self, path: Path | None, make: "Callable[[Settings], Made]") -> None:
+        """Without a path there is no file, and everything is as it is by default.
+
+        Raises:
+            FoveateError: the file cannot be used: nothing holds yet that could go on.
+        """
+        from foveate.config.settings import Settings
+
+        self._path = path
+        self._make = make
+        self._stamp = _stamp(path)
+        self._now = InForce(make(load_settings(path) if path is not None else Settings()))
+
+    def now(self) -> InForce[Made]:
+        """What holds now."""
+        stamp = _stamp(self._path)
+        if stamp != self._stamp and self._path is not None:
+            self._stamp = stamp
+            self._now = self._changed(self._path)
+        return self._now
+
+    def _changed(self, path: Path) -> InForce[Made]:
+        try:
+            made = self._make(load_settings(path))
+        except FoveateError as error:
+            _LOG.error("the configuration stays as it was: %s", error)
+            return InForce(self._now.made, error, self._now.changes)
+        _LOG.info("%s has changed, and holds from now on", path)
+        return InForce(made, None, self._now.changes + 1)
+
+
+def _stamp(path: Path | None) -> _Stamp:
+    if path is None:
+        return None
+    try:
+        found = os.stat(path)  # noqa: PTH116 - on the way of every request
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,77 @@
+"""The configuration as it is now: changes hold at once, mistakes hold nothing up."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from foveate.config.live import LiveSettings
+from foveate.config.settings import Settings
+from foveate.errors import BadOption, BadSetting, UnreadableInput
+
+
+def port(settings: Settings) -> int:
+    if settings.server.port == 1:
+        raise BadOption("no such port here")
+    return settings.server.port
+
+
+def write(path: Path, text: str) -> None:
+    """As editors do: another file takes its place."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def test_without_a_file_all_is_as_it_is_by_default() -> None:
+    assert LiveSettings(None, port).now().made == 8090
+
+
+def test_a_changed_file_holds_from_the_next_look_on(tmp_path: Path) -> None:
+    path = tmp_path / "foveate.yaml"
+    path.write_text("server: {port: 2}")
+    live = LiveSettings(path, port)
+
+    assert live.now().made == 2
+    write(path, "server: {port: 3}")
+    assert (live.now().made, live.now().changes) == (3, 1)
+    path.write_text("server: {port: 44}")
+    assert live.now().made == 44
+
+
+def test_a_change_of_the_same_length_in_the_same_moment_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "foveate.yaml"
+    path.write_text("server: {port: 2}")
+    before = path.stat()
+    live = LiveSettings(path, port)
+    write(path, "server: {port: 3}")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    assert live.now().made == 3
+
+
+@pytest.mark.parametrize("text", ["server: {prot: 3}", "server: [", "", None, "server: {port: 1}"])
+def test_a_file_that_cannot_be_used_changes_nothing_and_is_told(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "foveate.yaml"
+    path.write_text("server: {port: 2}")
+    live = LiveSettings(path, port)
+    if text is None:
+        path.unlink()
+    else:
+        write(path, text)
+
+    now = live.now()
+    assert now.made == 2
+    assert now.problem is not None
+
+    write(path, "server: {port: 5}")
+    assert (live.now().made, live.now().problem) == (5, None)
+
+
+def test_at_the_start_a_file_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "foveate.yaml"
+    with pytest.raises(UnreadableInput):
+        LiveSettings(path, port)
+    path.write_text("server: {prot: 3}")
+    with pytest.raises(BadSetting):
+        LiveSettings(path, port)
