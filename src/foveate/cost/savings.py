@@ -1,0 +1,176 @@
+"""What was saved on a call by the cache, by folds and by cuts; where it cost more, that is below zero.
+
+Each is the price of another call less the price of this one: the same call without the cache, without its cuts,
+without its cuts and folds. The other call is a bill like this one, with its input tokens billed otherwise, and
+whoever prices bills prices it, so that tiers hold for it as well. What a summary itself costs is a call of its
+own in the ledger.
+
+The numbers in examples are for a model at $10 for a million uncached tokens, $1 for reads, $12.50 for writes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from foveate.cost.ledger import Call, Savings
+from foveate.cost.price_book import PriceBook
+from foveate.cost.prices import EXACT, ZERO
+from foveate.errors import BadOption
+from foveate.values import CacheUsage, Usage
+from foveate.wire.bills import billed_calls
+from foveate.wire.body import compact
+
+PriceOf = Callable[[Usage], Decimal | None]
+"""The dollars of a bill; None where they are not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """So many input tokens that were left out of a call.
+
+    `is_new`: the call before had another prefix, since these were still in it, or not all of them were left
+    out; `earlier_tokens` were left out of it already.
+
+    Raises:
+        BadOption: fewer than none.
+    """
+
+    tokens: int = 0
+    is_new: bool = False
+    earlier_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be left out."""
+        if self.tokens < 0 or self.earlier_tokens < 0:
+            raise BadOption(f"no fewer than 0 tokens can be left out: {self.tokens}, {self.earlier_tokens}")
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the call is the same without it."""
+        return not self.tokens and not self.is_new
+
+
+NOTHING = Removed()
+
+
+def savings_of(
+    usage: Usage,
+    price: PriceOf,
+    *,
+    folds: Removed = NOTHING,
+    cuts: Removed = NOTHING,
+    known_tokens: int = 0,
+    was_warm: bool = False,
+) -> Savings:
+    """What the cache, folds and cuts saved on the call that `usage` is the bill of; None where nobody knows.
+
+    `known_tokens` are all input tokens of the call before, and `was_warm` says that what it left in the
+    provider's cache was still there.
+    """
+    bill = _plain(usage)
+    paid = bill.cache
+    without_cuts = _without_cuts(paid, folds, cuts, known_tokens, was_warm=was_warm)
+    without_both = _without_folds(without_cuts, paid, folds, cuts, known_tokens, was_warm=was_warm)
+
+    def more(dearer: CacheUsage, cheaper: CacheUsage) -> Decimal | None:
+        if dearer == cheaper:
+            return ZERO
+        high, low = price(replace(bill, cache=dearer)), price(replace(bill, cache=cheaper))
+        return None if high is None or low is None else EXACT.subtract(high, low)
+
+    return Savings(
+        # 100,000 tokens, of which 90,000 are read ($0.09) and 10,000 written ($0.125), would be $1.00 uncached:
+        # $0.785 are saved. Were all of them written, $1.25, and nobody reads them, $0.25 would be lost.
+        cache=more(CacheUsage(uncached=paid.input_tokens), paid),
+        folds=ZERO if folds.is_nothing else more(without_both, without_cuts),
+        cuts=ZERO if cuts.is_nothing else more(without_cuts, paid),
+    )
+
+
+def pricing(book: PriceBook, call: Call) -> PriceOf:
+    """The dollars of a bill, had it been that of `call`."""
+
+    def price(usage: Usage) -> Decimal | None:
+        found = book.price(call.model, usage, provider=call.provider, at=call.at)
+        return None if found is None else found.dollars
+
+    return price
+
+
+def _plain(usage: Usage) -> Usage:
+    """A bill that is nothing but tokens, so that the same holds for it and for the one it is held against.
+
+    Its own price, calls within it and units are of what was billed, and say nothing of what was not. Where it
+    was served holds for all of it.
+    """
+    region = next((call.region for call in billed_calls(usage) if call.region), "")
+    raw = compact({"inference_geo": region}) if region else b""
+    return replace(usage, said_dollars=None, raw=raw)
+
+
+def _without_cuts(
+    paid: CacheUsage, folds: Removed, cuts: Removed, known_tokens: int, *, was_warm: bool
+) -> CacheUsage:
+    """How the input would have been billed had nothing been cut."""
+    if cuts.is_nothing:
+        return paid
+    if not was_warm or folds.is_new:
+        # Nothing was there to be read; or a fold in front of it had all behind it written again anyway. 5,000
+        # tokens that were cut of a call whose history was written would have been written: $0.0625 saved.
+        return _more_cold(paid, cuts.tokens)
+    if cuts.is_new:
+        return _reading(paid, known_tokens + cuts.earlier_tokens, paid.input_tokens + cuts.tokens)
+    # What was cut long ago would have been read by now: $0.005 for 5,000 tokens, with each call.
+    return replace(paid, read=paid.read + cuts.tokens)
+
+
+def _without_folds(
+    without_cuts: CacheUsage,
+    paid: CacheUsage,
+    folds: Removed,
+    cuts: Removed,
+    known_tokens: int,
+    *,
+    was_warm: bool,
+) -> CacheUsage:
+    """How the input would have been billed had nothing been folded either."""
+    if folds.is_nothing:
+        return without_cuts
+    if not was_warm:
+        return _more_cold(without_cuts, folds.tokens)
+    if folds.is_new:
+        # A fold takes 90,000 of 100,000 known tokens away. Of the rest 5,000 in front of it are still read, and
+        # 5,000 are written again, beside 2,000 new ones: $0.0925. Without it 100,000 would have been read and
+        # 2,000 written, $0.125: it saved $0.0325. That is the $0.09 for reading what it took, less the $0.0575
+        # for writing what would have been read. Had it taken 50,000, 45,000 would be written again, and the
+        # call would have cost $0.4675 more.
+        earlier_cuts = cuts.earlier_tokens if cuts.is_new else cuts.tokens
+        known = known_tokens + folds.earlier_tokens + earlier_cuts
+        return _reading(paid, known, paid.input_tokens + folds.tokens + cuts.tokens)
+    # 90,000 tokens that would have been read: $0.09 saved, with each call.
+    return replace(without_cuts, read=without_cuts.read + folds.tokens)
+
+
+def _reading(paid: CacheUsage, known_tokens: int, input_tokens: int) -> CacheUsage:
+    """A bill of so many tokens of which all known ones are read, and the others billed as they were.
+
+    What was read is known, whoever says less. What is new stands at the end: there is what is not cached at
+    all, before it what is kept for the short time, and in front what is kept for the long one.
+    """
+    read = min(max(known_tokens, paid.read), input_tokens)
+    left = input_tokens - read
+    uncached = min(paid.uncached, left)
+    written_5m = min(paid.written_5m, left - uncached)
+    written_1h = min(paid.written_1h, left - uncached - written_5m)
+    found = CacheUsage(uncached=uncached, read=read, written_5m=written_5m, written_1h=written_1h)
+    return _more_cold(found, input_tokens - found.input_tokens, like=paid)
+
+
+def _more_cold(cache: CacheUsage, tokens: int, *, like: CacheUsage | None = None) -> CacheUsage:
+    """The same bill with more tokens, which are billed as most of what was not read."""
+    like = like or cache
+    if like.written_1h > like.written_5m:
+        return replace(cache, written_1h=cache.written_1h + tokens)
+    if like.written_5m:
+        return replace(cache, written_5m=cache.written_5m + tokens)
+    return replace(cache, uncached=cache.uncached + tokens)
