@@ -109,6 +109,24 @@ def test_a_second_fold_is_not_praised_for_what_the_first_took() -> None:
     assert found.folds == Decimal("0.1325")
 
 
+def test_where_both_are_new_it_is_the_fold_that_has_all_behind_it_written_again() -> None:
+    usage = bill(read=5_000, written_5m=7_000)
+    fold, cut = Removed(tokens=90_000, is_new=True), Removed(tokens=4_000, is_new=True)
+
+    found = savings_of(usage, priced(), folds=fold, cuts=cut, known_tokens=100_000, was_warm=True)
+
+    # Uncut, 4,000 more would have been written; unfolded too, 100,000 read and 6,000 written.
+    assert (found.cuts, found.folds) == (Decimal("0.05"), Decimal("0.0325"))
+
+
+def test_what_was_read_was_known_whoever_says_less() -> None:
+    usage, fold = bill(read=8_000, written_5m=1_000), Removed(tokens=1_000, is_new=True)
+
+    found = savings_of(usage, priced(), folds=fold, known_tokens=0, was_warm=True)
+
+    assert found.folds == Decimal("0.0125")
+
+
 def test_a_fold_can_save_the_price_of_a_higher_tier_for_the_whole_call() -> None:
     dear = OwnTier(
         over_tokens=200_000, dollars_per_million=PerMillion(uncached=Decimal(20), output=Decimal(100))
