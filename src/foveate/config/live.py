@@ -5,13 +5,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from foveate.config.loading import load_settings
+from foveate.config.cost import CostOptions
+from foveate.config.loading import Configuration, load_made
 from foveate.errors import FoveateError
-
-if TYPE_CHECKING:
-    from foveate.config.settings import Settings
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,7 +34,7 @@ class LiveSettings(Generic[Made]):
     too; then all stays as it is.
     """
 
-    def __init__(self, path: Path | None, make: "Callable[[Settings], Made]") -> None:
+    def __init__(self, path: Path | None, make: Callable[[Configuration], Made]) -> None:
         """Without a path there is no file, and everything is as it is by default.
 
         Raises:
@@ -47,7 +45,8 @@ class LiveSettings(Generic[Made]):
         self._path = path
         self._make = make
         self._stamp = _stamp(path)
-        self._now = InForce(make(load_settings(path) if path is not None else Settings()))
+        usual = Configuration(Settings(), CostOptions())
+        self._now = InForce(make(usual) if path is None else load_made(path, make))
 
     def now(self) -> InForce[Made]:
         """What holds now."""
@@ -59,7 +58,7 @@ class LiveSettings(Generic[Made]):
 
     def _changed(self, path: Path) -> InForce[Made]:
         try:
-            made = self._make(load_settings(path))
+            made = load_made(path, self._make)
         except FoveateError as error:
             _LOG.error("the configuration stays as it was: %s", error)
             return InForce(self._now.made, error, self._now.changes)

@@ -1,21 +1,25 @@
 """The configuration read from its file: errors name the file, the line and the key, and say what to do."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
+from foveate.config.cost import CostOptions, cost_from
 from foveate.config.documents import SETTINGS_LIMIT_BYTES, Document, document_from
 from foveate.config.files import StrPath, read_bytes, shown
 from foveate.config.places import Place
-from foveate.errors import BadSetting
+from foveate.errors import BadOption, BadSetting
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic_core import ErrorDetails
 
     from foveate.config.settings import Settings
+
+Made = TypeVar("Made")
 
 # A line that is neither empty nor a comment, nor where a document begins.
 _SAYS_SOMETHING = re.compile(rb"^(?!\s*(#|---\s*$|$))", re.MULTILINE)
@@ -34,15 +38,42 @@ _KINDS = {
 }
 
 
-def load_settings(path: StrPath) -> "Settings":
-    """The configuration in a file; one with nothing but comments in it leaves all as it is by default.
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """All that a file says: the settings, and what it says of money."""
+
+    settings: "Settings"
+    cost: CostOptions
+
+
+def load_made(path: StrPath, make: Callable[[Configuration], Made]) -> Made:
+    """What `make` makes of the configuration in a file; what it refuses is told with its line.
 
     Raises:
         UnreadableInput: no such file, a folder, larger than 1 MB, not UTF-8, or quite empty.
         BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
     """
     path = Path(path)
-    return settings_from(read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES), shown(path))
+    data, source = read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES), shown(path)
+    settings = settings_from(data, source)
+    says_something = bool(_SAYS_SOMETHING.search(data))
+    cost = cost_from(data, source) if says_something else CostOptions()
+    try:
+        return make(Configuration(settings, cost))
+    except BadOption as error:
+        if not says_something:
+            raise
+        raise document_from(data, source).problem(str(error), error.path) from None
+
+
+def load_settings(path: StrPath) -> "Settings":
+    """The settings in a file; one with nothing but comments in it leaves all as it is by default.
+
+    Raises:
+        UnreadableInput: no such file, a folder, larger than 1 MB, not UTF-8, or quite empty.
+        BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
+    """
+    return load_made(path, lambda found: found.settings)
 
 
 def settings_from(data: bytes, source: str) -> "Settings":

@@ -23,6 +23,7 @@ class AgentOptions:
     long_ttl_providers: frozenset[str] = LONG_TTL_PROVIDERS
     fold: FoldOptions = field(default_factory=FoldOptions)
     tool_result_max_pct: float = TOOL_RESULT_MAX_PCT
+    summarizer_model: str = ""
     on_overflow: OnOverflow | None = None
     window_tokens: int | None = None
 

@@ -217,8 +217,10 @@ def _key_headers(ask: Ask, upstream: Upstream) -> list[tuple[bytes, bytes]] | No
 
     A key of the gateway never does.
     """
+    if ask.key is None and not upstream.replaces_keys:
+        return None
     if upstream.key is None:
-        return None if ask.key is None else []
+        return []
     key = upstream.key.encode("latin-1", "replace")
     if upstream.family is Family.ANTHROPIC:
         return [(b"x-api-key", key)]

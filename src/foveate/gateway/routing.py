@@ -13,7 +13,8 @@ _VERSION = "/v1"
 class Upstream:
     """A server that speaks the API of a family. `provider` is who runs it, for cache rules and prices.
 
-    `base_url` is what a client of that family would be given. Without a `key`, the client's own is passed on.
+    `base_url` is what a client of that family would be given. `key` is for clients that show a key of the
+    gateway; where it `replaces_keys`, also in the place of what others bring.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Upstream:
     family: Family
     provider: str
     key: str | None = field(default=None, repr=False)
+    replaces_keys: bool = False
 
     def url(self, path: str, query: str = "") -> str:
         """Where a path of the gateway is, there. OpenAI's clients have the version in their base URL."""

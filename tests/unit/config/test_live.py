@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from foveate.config.live import LiveSettings
-from foveate.config.settings import Settings
+from foveate.config.loading import Configuration
 from foveate.errors import BadOption, BadSetting, UnreadableInput
 
 
-def port(settings: Settings) -> int:
-    if settings.server.port == 1:
-        raise BadOption("no such port here")
-    return settings.server.port
+def port(found: Configuration) -> int:
+    if found.settings.server.port == 1:
+        raise BadOption("no such port here", path=("server", "port"))
+    return found.settings.server.port
 
 
 def write(path: Path, text: str) -> None:
@@ -69,9 +69,10 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_told(tmp_path: Path, 
 
 
 def test_at_the_start_a_file_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "foveate.yaml"
+    path = tmp_path / "f.yaml"
     with pytest.raises(UnreadableInput):
         LiveSettings(path, port)
-    path.write_text("server: {prot: 3}")
-    with pytest.raises(BadSetting):
-        LiveSettings(path, port)
+    for text, said in (("a: 1", "no setting 'a'"), ("server:\n  port: 1", "f.yaml:2: no such port here")):
+        path.write_text(text)
+        with pytest.raises(BadSetting, match=said):
+            LiveSettings(path, port)

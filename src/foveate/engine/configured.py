@@ -1,0 +1,47 @@
+"""What the configuration says, as the engine's options."""
+
+from collections.abc import Callable
+
+from foveate.cache.layout import LayoutOptions
+from foveate.config.settings import Agent, ContextOptimization, Settings, Switches
+from foveate.engine.options import AgentOptions
+from foveate.fold.cuts import FoldOptions
+from foveate.fold.overflow import OnOverflow
+from foveate.values import Ttl
+
+
+def options_by_agent(settings: Settings) -> Callable[[str], AgentOptions]:
+    """The options of each agent, by its id; of one that the configuration does not name, those of all."""
+    usual = _options(settings.context_optimization, None)
+    own = {agent.id: _options(settings.context_optimization, agent) for agent in settings.agents}
+    return lambda agent: own.get(agent, usual)
+
+
+def _options(said: ContextOptimization, agent: Agent | None) -> AgentOptions:
+    switches = agent.context_optimization if agent is not None else Switches()
+    cache, folds = said.prompt_cache, said.compaction
+    overflow = agent.on_overflow if agent is not None else None
+    return AgentOptions(
+        prompt_cache=_either(switches.prompt_cache, cache.enabled),
+        compaction=_either(switches.compaction, folds.enabled),
+        layout=LayoutOptions(
+            ttl=None if cache.ttl == "auto" else Ttl(cache.ttl), cache_tools=cache.cache_tools
+        ),
+        long_ttl_providers=frozenset(cache.long_ttl_providers),
+        fold=FoldOptions(
+            compact_at_pct=folds.compact_at_pct,
+            tail_keep_tokens=folds.tail_keep_tokens,
+            min_turns_between=folds.min_turns_between,
+            lock_ttl_seconds=folds.lock_ttl_seconds,
+            limit_seconds=folds.limit_seconds,
+            extractive=folds.extractive,
+        ),
+        tool_result_max_pct=folds.tool_result_max_pct,
+        summarizer_model=folds.summarizer_model,
+        on_overflow=None if overflow is None else OnOverflow(overflow),
+        window_tokens=agent.window_tokens if agent is not None else None,
+    )
+
+
+def _either(own: bool | None, usual: bool) -> bool:
+    return usual if own is None else own

@@ -1,0 +1,79 @@
+"""What the configuration says, as the gateway's options: upstreams, routes and keys."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from foveate.config.settings import Settings, UpstreamServer
+from foveate.errors import BadOption
+from foveate.gateway.app import GatewayOptions
+from foveate.gateway.doors import Family
+from foveate.gateway.keys import HashedKeys
+from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Routing, Upstream
+
+# Where the keys of upstreams usually are.
+USUAL_VARIABLES: Mapping[str, str] = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "openai": "OPENAI_API_KEY",
+    "openrouter": "OPENROUTER_API_KEY",
+    "deepseek": "DEEPSEEK_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+    "nvidia": "NVIDIA_API_KEY",
+}
+
+
+def gateway_options(settings: Settings, environment: Mapping[str, str]) -> GatewayOptions:
+    """The options of the gateway.
+
+    Raises:
+        BadOption: an upstream of which too little is known, a route to one that there is not, a key that is not
+            in the environment; `path` leads to it.
+    """
+    upstreams = {
+        name: replace(known, key=environment.get(USUAL_VARIABLES.get(name, "")) or None)
+        for name, known in KNOWN_UPSTREAMS.items()
+    }
+    for name, said in settings.upstreams.items():
+        upstreams[name] = _upstream(name, said, upstreams.get(name), environment)
+    for number, route in enumerate(settings.routes):
+        if route.upstream not in upstreams:
+            known = ", ".join(sorted(upstreams))
+            raise BadOption(
+                f"there is no upstream {route.upstream!r}; there are {known}",
+                path=("routes", number, "upstream"),
+            )
+    hashes = {hashed: agent.id for agent in settings.agents for hashed in agent.keys}
+    return GatewayOptions(
+        routing=Routing(
+            upstreams=upstreams,
+            routes=[
+                Route(models=route.models, upstream=route.upstream, model=route.model)
+                for route in settings.routes
+            ],
+        ),
+        keys=HashedKeys(hashes),
+        limit_bytes=settings.server.body_limit_bytes,
+    )
+
+
+def _upstream(
+    name: str, said: UpstreamServer, known: Upstream | None, environment: Mapping[str, str]
+) -> Upstream:
+    path = ("upstreams", name)
+    if known is None and (said.base_url is None or said.api is None):
+        missing = "base_url" if said.base_url is None else "api"
+        raise BadOption(f"{missing} has to be given for an upstream that is not known by its name", path=path)
+    family = Family(said.api) if said.api is not None else None
+    base = known or Upstream(name=name, base_url="", family=family or Family.OPENAI, provider=name)
+    key = base.key
+    if said.key_variable is not None:
+        key = environment.get(said.key_variable) or None
+        if key is None:
+            raise BadOption(f"{said.key_variable} is not set in the environment", path=(*path, "key_variable"))
+    return replace(
+        base,
+        base_url=said.base_url or base.base_url,
+        family=family or base.family,
+        provider=said.provider or base.provider,
+        key=key,
+        replaces_keys=said.key_variable is not None,
+    )

@@ -1,0 +1,104 @@
+"""What a configuration makes of the gateway: upstreams, routes, keys, and each agent's options."""
+
+from pathlib import Path
+
+import pytest
+
+from foveate.config.live import LiveSettings
+from foveate.config.loading import settings_from
+from foveate.config.settings import Settings
+from foveate.engine.configured import options_by_agent
+from foveate.engine.options import AgentOptions
+from foveate.errors import BadSetting
+from foveate.fold.overflow import OnOverflow
+from foveate.gateway.app import GatewayOptions
+from foveate.gateway.configured import gateway_options
+from foveate.gateway.doors import Family, door_of
+from foveate.gateway.keys import hash_of, new_key
+from foveate.values import Ttl
+
+
+def made(text: str, **environment: str) -> GatewayOptions:
+    return gateway_options(settings_from(text.encode(), "f.yaml"), environment)
+
+
+def test_without_a_configuration_the_known_upstreams_are_there_with_their_usual_keys() -> None:
+    upstreams = gateway_options(Settings(), {"ANTHROPIC_API_KEY": "sk-1"}).routing.upstreams
+
+    assert (upstreams["anthropic"].key, upstreams["anthropic"].replaces_keys) == ("sk-1", False)
+    assert upstreams["openai"].key is None
+    assert "sk-1" not in repr(upstreams)
+
+
+def test_an_upstream_is_named_with_what_differs_from_what_is_known() -> None:
+    options = made(
+        """
+        upstreams:
+          vllm: {base_url: "http://10.0.0.7:8000/v1"}
+          mine: {base_url: "https://llm.example/v1", api: openai, key_variable: MINE}
+        routes:
+          - {models: "qwen*", upstream: vllm}
+          - {models: "fast", upstream: mine, model: "qwen-8b"}
+        """,
+        MINE="secret",
+    )
+    vllm, mine = options.routing.upstreams["vllm"], options.routing.upstreams["mine"]
+
+    assert (vllm.base_url, vllm.family, vllm.provider) == ("http://10.0.0.7:8000/v1", Family.OPENAI, "vllm")
+    assert (mine.key, mine.replaces_keys, mine.provider) == ("secret", True, "mine")
+    routed = options.routing.of(door_of("POST", "/v1/chat/completions", {}), "fast")
+    assert (routed.upstream, routed.model) == (mine, "qwen-8b")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("upstreams:\n  mine:\n    api: openai", "f.yaml:2: base_url has to be given"),
+        ("upstreams:\n  mine:\n    base_url: http://a/v1", "f.yaml:2: api has to be given"),
+        ("routes:\n- models: a\n  upstream: nobody", "f.yaml:3: there is no upstream 'nobody'"),
+        ("upstreams:\n  openai:\n    key_variable: MINE", "f.yaml:3: MINE is not set in the environment"),
+    ],
+)
+def test_what_does_not_fit_together_is_told_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(text)
+
+    with pytest.raises(BadSetting, match=said):
+        LiveSettings(path, lambda found: gateway_options(found.settings, {}))
+
+
+def test_a_key_names_its_agent_and_only_its_hash_is_in_the_file() -> None:
+    key = new_key()
+    options = made(f"agents:\n- id: ana\n  keys: [{hash_of(key)}]\n- id: ben")
+
+    assert options.keys.agent(key) == "ana"
+    assert options.keys.agent(new_key()) is None
+    assert options.keys.agent("") is None
+
+
+def test_an_agent_has_the_switches_of_its_own_and_the_numbers_of_all() -> None:
+    options = options_by_agent(
+        settings_from(
+            b"""
+            context_optimization:
+              prompt_cache: {ttl: 1h}
+              compaction: {tail_keep_tokens: 5000}
+            agents:
+              - id: ana
+                context_optimization: {compaction: true, prompt_cache: false}
+                on_overflow: pass
+            """,
+            "f.yaml",
+        )
+    )
+
+    assert (options("ana").compaction, options("ana").prompt_cache) == (True, False)
+    assert options("ana").on_overflow is OnOverflow.PASS
+    assert (options("ben").compaction, options("ben").prompt_cache) == (False, True)
+    for agent in ("ana", "ben"):
+        assert options(agent).fold.tail_keep_tokens == 5000
+        assert options(agent).layout.ttl is Ttl.ONE_HOUR
+
+
+def test_the_defaults_of_the_configuration_are_those_of_the_engine() -> None:
+    assert options_by_agent(Settings())("anybody") == AgentOptions()
