@@ -1,6 +1,8 @@
 """What several processes and threads do to one ledger at once."""
 
 import asyncio
+import itertools
+import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,13 +12,15 @@ from enum import StrEnum
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 
-from foveate.cost.admission import Admission, AdmissionOptions
+from foveate.cost.admission import Admission, AdmissionOptions, Outcome
 from foveate.cost.caps import Cap, Scope
 from foveate.cost.money import dollars
-from foveate.errors import CapExceeded
+from foveate.errors import CapExceeded, CapUncheckable
 from foveate.store import Store, open_store
-from tests.billed import call, cap, entry
+from tests.billed import NOON, call, cap, entry
 from tests.store_processes import SPAWN, WAIT_SECONDS
+
+LIFETIME_SECONDS = 1200.0
 
 
 class End(StrEnum):
@@ -134,18 +138,58 @@ def _serve(worker: str, pipe: Connection, gate: Barrier) -> None:
             pipe.send(asyncio.run(work(*pipe.recv())))
 
 
-def reserve_and_wait(url: str, said: Connection, lifetime_seconds: float) -> None:
-    """Settle some calls, reserve for another, say so, and do nothing more."""
+def call_on_and_on(url: str, said: Connection, at_once: int) -> None:
+    """Make one call after the other, and say what is reserved and what is settled, until something ends this.
+
+    The call number 20 is never settled: it goes on and on.
+    """
+
+    async def work() -> None:
+        async with await open_store(url, wait_seconds=30.0) as store:
+            options = AdmissionOptions(lifetime_seconds=LIFETIME_SECONDS)
+            admission = Admission(store.ledger, clock=lambda: NOON, options=options)
+            numbers = itertools.count()
+
+            async def one_after_the_other() -> None:
+                for number in numbers:
+                    of = call(f"call {number}")
+                    await admission.admit(of, Decimal("0.5"), [cap(Scope.TOTAL, 1_000_000)])
+                    said.send(("reserved", of.id))
+                    if number == 20:
+                        await asyncio.sleep(WAIT_SECONDS)
+                    await admission.settle(entry(of, "0.25"))
+                    said.send(("settled", of.id))
+
+            await asyncio.gather(*(one_after_the_other() for _ in range(at_once)))
+
+    asyncio.run(work())
+
+
+def settle_on_a_full_disk(url: str, said: Connection) -> None:
+    """Make calls until nothing more can be written, go on for a while, and have room again.
+
+    Says what became of each bill, why a cap refused meanwhile, and what could not be booked in the end.
+    """
+    import resource
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    unlimited = resource.RLIM_INFINITY
 
     async def work() -> None:
         async with await open_store(url) as store:
-            options = AdmissionOptions(lifetime_seconds=lifetime_seconds)
-            admission = Admission(store.ledger, clock=time.time, options=options)
-            for number in range(1_000_000):
-                of = call(f"call {number}")
-                await admission.admit(of, Decimal("0.5"), [cap(Scope.TOTAL, 1_000_000)])
-                said.send(("reserved", number))
-                await admission.settle(entry(of, "0.25"))
-                said.send(("settled", number))
+            admission = Admission(store.ledger, clock=lambda: NOON)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, unlimited))
+            outcomes = []
+            while outcomes[-20:] != [Outcome.WAITING] * 20:
+                outcomes.append((await admission.settle(entry(call(f"call {len(outcomes)}"), "0.25"))).outcome)
+            refusal = ""
+            try:
+                await admission.admit(call("refused"), Decimal("0.5"), [cap(Scope.TOTAL, 1_000_000)])
+            except CapUncheckable as error:
+                refusal = str(error)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (unlimited, unlimited))
+            admitted = await admission.admit(call("after"), Decimal("0.5"), [cap(Scope.TOTAL, 1_000_000)])
+            await admission.release(admitted)
+            said.send((outcomes, refusal, await admission.close()))
 
     asyncio.run(work())

@@ -1,0 +1,157 @@
+"""Processes that are killed, disks that are full, files that are locked: no bill that came is lost."""
+
+import asyncio
+import os
+import signal
+import time
+from decimal import Decimal
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from foveate.cost.admission import Admission, Outcome
+from foveate.cost.caps import Scope
+from foveate.cost.ledger import Ledger
+from foveate.errors import CapUncheckable
+from foveate.store import open_store
+from tests.billed import CALL, NOON, call, cap, entry, standing
+from tests.billing_processes import LIFETIME_SECONDS, call_on_and_on, settle_on_a_full_disk
+from tests.e2e.test_store_faults_sqlite import locked_by_another_process
+from tests.store_processes import SPAWN, WAIT_SECONDS
+
+CAPS = [cap(Scope.TOTAL, 1_000_000)]
+Said = list[tuple[str, str]]
+
+
+async def make(database_url: str) -> None:
+    await (await open_store(database_url)).close()
+
+
+async def booked(ledger: Ledger) -> set[str]:
+    return {one.call.id async for one in ledger.entries()}
+
+
+def heard_before_kill_9(url: str, *, at_once: int, until: tuple[str, str], seconds: float) -> Said:
+    """What a process said that was killed so long after it had said `until`."""
+    asyncio.run(make(url))
+    hears, says = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=call_on_and_on, args=(url, says, at_once))
+    process.start()
+    says.close()
+    said: Said = []
+    while until not in said[-1:]:
+        assert hears.poll(WAIT_SECONDS)
+        said.append(hears.recv())
+    time.sleep(seconds)
+    assert process.pid
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(WAIT_SECONDS)
+    said.extend(rest(hears))
+    return said
+
+
+def rest(hears: Connection) -> Said:
+    said: Said = []
+    try:
+        while True:
+            said.append(hears.recv())
+    except EOFError:
+        return said
+
+
+def test_kill_9_between_reserve_and_settle_leaves_nothing_reserved_after_its_time(database_url: str) -> None:
+    heard_before_kill_9(database_url, at_once=1, until=("reserved", "call 20"), seconds=0)
+
+    async def look() -> None:
+        async with await open_store(database_url) as store:
+            spent = standing(20 * Decimal("0.25")).spent
+            assert await booked(store.ledger) == {f"call {number}" for number in range(20)}
+            assert await store.ledger.standing(["total"], now=NOON + LIFETIME_SECONDS - 0.1) == {
+                "total": standing(spent, "0.5")
+            }
+            assert await store.ledger.standing(["total"], now=NOON + LIFETIME_SECONDS) == {
+                "total": standing(spent)
+            }
+            assert not await store.ledger.release("call 20")
+
+    asyncio.run(look())
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02])
+def test_kill_9_amid_many_calls_loses_no_bill_that_was_told_to_be_booked(
+    database_url: str, seconds: float
+) -> None:
+    said = heard_before_kill_9(database_url, at_once=8, until=("settled", "call 60"), seconds=seconds)
+    reserved, settled = ({id_ for what, id_ in said if what == word} for word in ("reserved", "settled"))
+
+    async def look() -> None:
+        async with await open_store(database_url) as store:
+            there = await booked(store.ledger)
+            assert settled <= there
+            assert len(there - settled) <= 8  # booked, and killed before it could be told
+            (added,) = await store.ledger.sums([])
+            (stands,) = (await store.ledger.standing(["total"], now=NOON)).values()
+            assert stands.spent == added.dollars == len(there) * Decimal("0.25")
+            assert stands.reserved >= Decimal("0.5") * len(reserved - there)
+            after = await store.ledger.standing(["total"], now=NOON + LIFETIME_SECONDS)
+            assert after == {"total": standing(stands.spent)}
+
+    asyncio.run(look())
+
+
+def test_on_a_full_disk_bills_wait_caps_refuse_and_all_are_booked_once_there_is_room(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'foveate.sqlite'}"
+    asyncio.run(make(url))
+    hears, says = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=settle_on_a_full_disk, args=(url, says))
+    process.start()
+    says.close()
+    assert hears.poll(WAIT_SECONDS)
+    outcomes, refusal, left = hears.recv()
+    process.join(WAIT_SECONDS)
+
+    assert outcomes.count(Outcome.BOOKED) > 10
+    assert outcomes == [Outcome.BOOKED] * outcomes.count(Outcome.BOOKED) + [Outcome.WAITING] * 20
+    assert "cannot be checked" in refusal
+    assert "disk is full" in refusal
+    assert left == ()
+
+    async def look() -> None:
+        async with await open_store(url) as store:
+            assert await booked(store.ledger) == {f"call {number}" for number in range(len(outcomes))}
+            assert await store.ledger.standing(["total"], now=NOON) == {
+                "total": standing(len(outcomes) * Decimal("0.25"))
+            }
+
+    asyncio.run(look())
+
+
+async def test_while_a_file_is_locked_caps_refuse_and_bills_wait_and_none_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "foveate.sqlite"
+    async with await open_store(f"sqlite:///{path}", wait_seconds=0.2) as store:
+        admission = Admission(store.ledger, clock=lambda: NOON)
+        admitted = await admission.admit(CALL, Decimal("0.5"), CAPS)
+        with locked_by_another_process(path):
+            with pytest.raises(CapUncheckable, match="is locked by another process"):
+                await admission.admit(call("b"), Decimal("0.5"), CAPS)
+            assert not (await admission.admit(call("c"), Decimal("0.5"), [])).is_reserved
+            assert (await admission.settle(entry(admitted.call, "0.25"))).outcome is Outcome.WAITING
+            assert (await admission.settle(entry(call("c"), "0.1"))).outcome is Outcome.WAITING
+
+        assert await admission.close() == ()
+        assert await booked(store.ledger) == {CALL.id, "c"}
+        assert await store.ledger.standing(["total"], now=NOON) == {"total": standing("0.35")}
+
+
+async def test_a_store_that_is_closed_too_early_gives_back_what_was_not_booked(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path / 'foveate.sqlite'}")
+    admission = Admission(store.ledger, clock=lambda: NOON)
+    await store.close()
+    bills = [entry(call(id_), "0.25") for id_ in "abc"]
+
+    for bill in bills:
+        settled = await admission.settle(bill)
+        assert (settled.outcome, "is closed" in settled.problem) == (Outcome.WAITING, True)
+
+    assert list(await admission.close()) == bills

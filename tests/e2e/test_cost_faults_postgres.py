@@ -1,0 +1,157 @@
+"""A PostgreSQL server that restarts, or loses a connection as it commits: no bill lost, none booked twice."""
+
+import asyncio
+from collections.abc import Iterator
+from decimal import Decimal
+
+import psycopg
+import pytest
+
+from foveate.cost.admission import Admission, AdmissionOptions, Outcome
+from foveate.cost.caps import Scope, accounts_of
+from foveate.cost.ledger import Over
+from foveate.errors import CapUncheckable
+from foveate.store import open_store
+from foveate.store.database import Database, T, Work
+from foveate.store.ledger import KeptLedger
+from foveate.store.postgres import PostgresDatabase
+from tests.billed import CALL, ENTRY, NOON, call, cap, entry, reservation, standing
+from tests.databases import CannotServe, PostgresServer, running_postgres
+from tests.e2e.test_store_faults_postgres import LOST_AT_COMMIT
+
+CAPS = [cap(Scope.TOTAL, 1_000_000), cap(Scope.SESSION, 1_000_000)]
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[PostgresServer]:
+    """One that may be stopped without harm to other tests."""
+    try:
+        with running_postgres() as server:
+            yield server
+    except CannotServe as reason:
+        pytest.skip(f"no PostgreSQL: {reason}")
+
+
+@pytest.fixture
+def url(own_server: PostgresServer) -> str:
+    return own_server.new_database()
+
+
+async def call_until(admission: Admission, end: asyncio.Event, name: str) -> tuple[list[str], int]:
+    """The calls that were billed, one after the other, and how many were refused for an unchecked cap."""
+    billed: list[str] = []
+    refused = 0
+    while not end.is_set():
+        of = call(f"{name} {len(billed)}-{refused}", session_id=name)
+        try:
+            await admission.admit(of, Decimal("0.5"), CAPS)
+        except CapUncheckable:
+            refused += 1
+            await asyncio.sleep(0.05)
+            continue
+        await asyncio.sleep(0.005)
+        settled = await admission.settle(entry(of, "0.25"))
+        assert settled.outcome in (Outcome.BOOKED, Outcome.KNOWN, Outcome.WAITING)
+        billed.append(of.id)
+    return billed, refused
+
+
+@pytest.mark.parametrize("wait_seconds", [0.3, 10.0])
+async def test_a_server_that_crashes_and_comes_back_loses_no_bill_and_books_none_twice(
+    own_server: PostgresServer, url: str, wait_seconds: float
+) -> None:
+    async with await open_store(url, wait_seconds=wait_seconds) as store:
+        admission = Admission(store.ledger, clock=lambda: NOON, options=AdmissionOptions(lifetime_seconds=60))
+        end = asyncio.Event()
+        callers = [asyncio.ensure_future(call_until(admission, end, f"c{number}")) for number in range(6)]
+        for _ in range(2):
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(own_server.crash)
+            await asyncio.sleep(0.5)
+            await asyncio.to_thread(own_server.start)
+        await asyncio.sleep(0.5)
+        end.set()
+        done = await asyncio.gather(*callers)
+
+        assert await admission.close() == ()
+        billed = {id_ for ids, _ in done for id_ in ids}
+        assert len(billed) > 12
+        assert {one.call.id async for one in store.ledger.entries()} == billed
+        spent = len(billed) * Decimal("0.25")
+        (added,) = await store.ledger.sums([])
+        assert added.dollars == spent
+        # What was reserved for calls that were then refused runs out.
+        assert await store.ledger.standing(["total"], now=NOON + 60) == {"total": standing(spent)}
+        if wait_seconds > 1:
+            assert sum(refused for _, refused in done) == 0
+
+
+async def test_while_a_server_is_away_caps_refuse_and_bills_wait_for_it(
+    own_server: PostgresServer, url: str
+) -> None:
+    async with await open_store(url, wait_seconds=0.3) as store:
+        admission = Admission(store.ledger, clock=lambda: NOON)
+        admitted = await admission.admit(CALL, Decimal("0.5"), CAPS)
+        await asyncio.to_thread(own_server.crash)
+        try:
+            with pytest.raises(CapUncheckable, match="cannot be checked: postgresql://"):
+                await admission.admit(call("b"), Decimal("0.5"), CAPS)
+            assert (await admission.settle(entry(admitted.call, "0.25"))).outcome is Outcome.WAITING
+        finally:
+            await asyncio.to_thread(own_server.start)
+
+        assert (await admission.admit(call("c"), Decimal("0.5"), CAPS)).is_reserved
+        assert admission.waiting == 0
+        assert await store.ledger.standing(["total"], now=NOON) == {"total": standing("0.25", "0.5")}
+        assert await admission.close() == ()
+
+
+@pytest.mark.parametrize("table", ["ledger_v1", "reservations_v1", "accounts_v1"])
+async def test_what_is_lost_at_its_commit_is_done_again_and_once(url: str, table: str) -> None:
+    async with await open_store(url) as store:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(LOST_AT_COMMIT.format(table))
+
+        wanted = reservation(CALL, "0.5", {"total": Decimal("0.5")})
+        assert not isinstance(await store.ledger.reserve(wanted, now=NOON), Over)
+        assert await store.ledger.settle(ENTRY, accounts=accounts_of(CALL))
+
+        assert ENTRY.dollars
+        assert await store.ledger.standing(["total"], now=NOON) == {"total": standing(ENTRY.dollars)}
+        assert [one async for one in store.ledger.entries()] == [ENTRY]
+
+
+class Repeats:
+    """A database whose server commits, loses the connection before it says so, and is asked again."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.where = database.where
+        self.read = database.read
+
+    async def write(self, work: Work[T], *, again: bool) -> T:
+        assert again
+        await self._database.write(work, again=True)
+        return await self._database.write(work, again=True)
+
+
+async def test_what_was_committed_without_a_word_is_not_done_twice(url: str) -> None:
+    await (await open_store(url)).close()
+    database = PostgresDatabase.open(url, wait_seconds=5.0)
+    ledger = KeptLedger(Repeats(database))  # type: ignore[arg-type] - what is not used of it is left out
+
+    assert not isinstance(await ledger.reserve(reservation(CALL, "0.5", {"total": Decimal(1)}), now=NOON), Over)
+    other = call("b")
+    assert not isinstance(
+        await ledger.reserve(reservation(other, "0.5", {"total": Decimal(1)}), now=NOON), Over
+    )
+    assert isinstance(
+        await ledger.reserve(reservation(call("c"), "0.1", {"total": Decimal(1)}), now=NOON), Over
+    )
+    await ledger.settle(ENTRY, accounts=accounts_of(CALL))
+    await ledger.release(other.id)
+
+    assert ENTRY.dollars
+    assert await KeptLedger(database).standing(["total"], now=NOON) == {"total": standing(ENTRY.dollars)}
+    assert [one async for one in ledger.entries()] == [ENTRY]
+    await database.close()
