@@ -179,7 +179,7 @@ def settle_on_a_full_disk(url: str, said: Connection) -> None:
         async with await open_store(url) as store:
             admission = Admission(store.ledger, clock=lambda: NOON)
             resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, unlimited))
-            outcomes = []
+            outcomes: list[Outcome] = []
             while outcomes[-20:] != [Outcome.WAITING] * 20:
                 outcomes.append((await admission.settle(entry(call(f"call {len(outcomes)}"), "0.25"))).outcome)
             refusal = ""

@@ -12,7 +12,7 @@ from foveate.cost.caps import Scope, accounts_of
 from foveate.cost.ledger import Over
 from foveate.errors import CapUncheckable
 from foveate.store import open_store
-from foveate.store.database import Database, T, Work
+from foveate.store.database import T, Work
 from foveate.store.ledger import KeptLedger
 from foveate.store.postgres import PostgresDatabase
 from tests.billed import CALL, ENTRY, NOON, call, cap, entry, reservation, standing
@@ -121,24 +121,19 @@ async def test_what_is_lost_at_its_commit_is_done_again_and_once(url: str, table
         assert [one async for one in store.ledger.entries()] == [ENTRY]
 
 
-class Repeats:
-    """A database whose server commits, loses the connection before it says so, and is asked again."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self.where = database.where
-        self.read = database.read
+class Repeats(PostgresDatabase):
+    """Commits, loses the connection before the server says so, and does it again."""
 
     async def write(self, work: Work[T], *, again: bool) -> T:
         assert again
-        await self._database.write(work, again=True)
-        return await self._database.write(work, again=True)
+        await super().write(work, again=True)
+        return await super().write(work, again=True)
 
 
 async def test_what_was_committed_without_a_word_is_not_done_twice(url: str) -> None:
     await (await open_store(url)).close()
-    database = PostgresDatabase.open(url, wait_seconds=5.0)
-    ledger = KeptLedger(Repeats(database))  # type: ignore[arg-type] - what is not used of it is left out
+    database = Repeats.open(url, wait_seconds=5.0)
+    ledger = KeptLedger(database)
 
     assert not isinstance(await ledger.reserve(reservation(CALL, "0.5", {"total": Decimal(1)}), now=NOON), Over)
     other = call("b")
@@ -152,6 +147,6 @@ async def test_what_was_committed_without_a_word_is_not_done_twice(url: str) -> 
     await ledger.release(other.id)
 
     assert ENTRY.dollars
-    assert await KeptLedger(database).standing(["total"], now=NOON) == {"total": standing(ENTRY.dollars)}
+    assert await ledger.standing(["total"], now=NOON) == {"total": standing(ENTRY.dollars)}
     assert [one async for one in ledger.entries()] == [ENTRY]
     await database.close()
