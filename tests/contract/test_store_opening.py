@@ -6,6 +6,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psycopg
@@ -222,15 +223,19 @@ async def test_a_broken_url_of_a_server_is_refused_without_showing_a_password(ur
 
 async def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
     with pytest.raises(StoreUnavailable, match="refused") as refused:
-        await open_store("postgresql://me:secret@127.0.0.1:1/notes")
+        await open_store("postgresql://me:secret@127.0.0.1:1/notes", wait_seconds=0.3)
 
     assert refused.value.where == "postgresql://127.0.0.1:1/notes"
     assert "secret" not in str(refused.value)
 
 
 async def test_a_database_that_the_server_does_not_have_is_named(postgres: PostgresServer) -> None:
+    began = time.monotonic()
+
     with pytest.raises(StoreUnavailable, match='"nowhere" does not exist'):
-        await open_store(postgres.server.get_uri("nowhere"))
+        await open_store(postgres.server.get_uri("nowhere"), wait_seconds=60.0)
+
+    assert time.monotonic() - began < 30  # at once: it does not come to have it
 
 
 async def test_a_user_who_may_not_make_tables_is_told(postgres: PostgresServer) -> None:

@@ -3,6 +3,9 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 from foveate.fold.journal import Lease
 from foveate.store import open_store
@@ -69,6 +72,56 @@ def test_after_kill_9_of_the_holder_the_next_takes_over_when_its_time_is_up(data
             assert await journal.record(FOLD, FOLDED, lease=new)
 
     asyncio.run(take_over())
+
+
+FORKED = """
+import asyncio, os, sys
+from foveate.errors import StoreUnavailable
+from foveate.store import open_store
+from tests.kept import session, turns
+
+async def told(*asked):
+    for one in asked:
+        try:
+            print(await one, flush=True)
+        except StoreUnavailable as error:
+            print(error.reason, flush=True)
+
+async def keep(store, name):
+    return await store.turns.keep(session(name, 2), turns(name, 0, 2), after=None)
+
+async def begun():
+    store = await open_store(sys.argv[1])
+    await keep(store, "before")
+    await store.turns.session("before")
+    return store
+
+async def end(store):
+    print(await keep(store, "after"))
+    await store.close()
+
+store = asyncio.run(begun())
+child = os.fork()
+if not child:
+    asyncio.run(told(store.turns.session("before"), keep(store, "s"), store.close()))
+    os._exit(0)
+os.waitpid(child, 0)
+asyncio.run(end(store))
+"""
+
+
+def test_a_fork_is_told_that_the_store_is_not_its_own(database_url: str, root: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, database_url],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
+    )
+
+    assert done.stdout.splitlines() == ["was opened by another process: a fork opens its own"] * 3 + ["True"]
 
 
 def test_kill_9_of_a_writer_leaves_whole_sessions_and_all_that_it_was_told_are_kept(

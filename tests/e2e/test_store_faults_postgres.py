@@ -1,6 +1,10 @@
 """A PostgreSQL server that goes away, comes back, is slow or says no: nothing lost, nothing twice."""
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -187,6 +191,86 @@ async def test_a_server_that_does_not_answer_keeps_nobody_waiting(url: str) -> N
 
     assert time.monotonic() - began < 2.5
     await database.close()
+
+
+def stopped(own_server: PostgresServer) -> list[int]:
+    """Have the server's end of each connection of a store stand still, as on a machine that has gone dead."""
+    with psycopg.connect(own_server.server.get_uri(), autocommit=True) as connection:
+        found = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'foveate'")
+        processes = [process for (process,) in found.fetchall()]
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    return processes
+
+
+async def test_a_store_can_be_closed_while_its_server_has_gone_dead(
+    own_server: PostgresServer, url: str
+) -> None:
+    store = await open_store(url, wait_seconds=0.3)
+    await asyncio.gather(*(store.turns.session(f"s{number}") for number in range(12)))
+    processes = stopped(own_server)
+    try:
+        began = time.monotonic()
+        asked = [store.turns.session(f"s{number}") for number in range(12)]
+        told = await asyncio.gather(*asked, return_exceptions=True)
+        assert StoreUnavailable in {type(error) for error in told}
+        async with asyncio.timeout(20):
+            await store.close()
+        assert time.monotonic() - began < 15
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+
+
+ENDS = """
+import asyncio, os, signal, sys
+import psycopg
+from foveate.errors import StoreUnavailable
+from foveate.store import open_store
+
+async def main():
+    store = await open_store(sys.argv[1], wait_seconds=0.3)
+    await store.turns.session("s")
+    with psycopg.connect(sys.argv[1], autocommit=True) as connection:
+        found = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'foveate'"
+            " AND datname = current_database()")
+        processes = [process for (process,) in found]
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        await store.turns.session("s")
+    except StoreUnavailable:
+        print(*processes, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_that_ends_without_closing_its_store_is_not_kept_by_a_dead_server(url: str) -> None:
+    ended_ = subprocess.run(
+        [sys.executable, "-c", ENDS, url], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    processes = [int(process) for process in ended_.stdout.split()]
+    for process in processes:
+        os.kill(process, signal.SIGCONT)
+    assert processes
+
+
+async def test_a_server_that_is_away_for_a_moment_is_waited_for_when_a_store_is_opened(
+    own_server: PostgresServer, url: str
+) -> None:
+    for is_new in (True, False):  # with tables to be made, and without
+        await asyncio.to_thread(own_server.crash)
+        began = time.monotonic()
+        opening = asyncio.ensure_future(open_store(url, wait_seconds=30.0))
+        try:
+            await asyncio.sleep(0.5)
+            assert not opening.done(), is_new
+        finally:
+            await asyncio.to_thread(own_server.start)
+        await (await opening).close()
+        assert time.monotonic() - began < 25
 
 
 async def test_a_row_that_somebody_holds_is_waited_for_no_longer_than_told(url: str) -> None:

@@ -3,10 +3,11 @@
 Statements are written once, with `?` where a value goes, in the SQL that SQLite and PostgreSQL share.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from foveate.errors import BadOption
+from foveate.errors import BadOption, StoreUnavailable
 
 TABLES = (
     "sessions_v1",
@@ -71,6 +72,23 @@ class Database(Protocol):
 
     async def close(self) -> None:
         """Wait for what is under way, and let go of the database."""
+
+
+class OfOneProcess:
+    """Tells whether this is the process that opened a database: a fork has none of its threads."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._process_id = os.getpid()
+
+    def check(self) -> None:
+        """See that this is no fork.
+
+        Raises:
+            StoreUnavailable: it is one.
+        """
+        if os.getpid() != self._process_id:
+            raise StoreUnavailable(self._where, "was opened by another process: a fork opens its own")
 
 
 def in_groups(keys: Sequence[bytes]) -> Iterator[tuple[str, Sequence[bytes]]]:

@@ -5,16 +5,18 @@ done once more, and what may have been is done once more where that is no harm.
 """
 
 import asyncio
+import socket
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from foveate.errors import BadOption, NothingKept, StoreUnavailable
-from foveate.store.database import TABLES, T, Work
+from foveate.store.database import TABLES, OfOneProcess, T, Work
 from foveate.store.migrating import FIND_VERSION, VERSION_TABLE, is_behind, migrate
+from foveate.store.threads import Threads
 
 if TYPE_CHECKING:
     import psycopg
@@ -28,6 +30,8 @@ _MIGRATION_LOCK = 0x666F7665617465
 _FIRST_PAUSE_SECONDS = 0.05
 _PAUSE_BEFORE_AGAIN_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 1.0
+_HANGING_UP_SECONDS = 2.0
+_PING_SECONDS = 2
 _FIND_SIZE = f"""
 SELECT CAST(coalesce(sum(pg_total_relation_size(to_regclass(name))), 0) AS BIGINT)
 FROM (VALUES {", ".join(f"('{table}')" for table in TABLES)}) AS kept(name)
@@ -71,8 +75,11 @@ class PostgresDatabase:
         self._wait_seconds = wait_seconds
         self._own = threading.local()
         self._connections: set[Connection] = set()
-        self._threads = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="foveate-store")
+        self._process = OfOneProcess(where)
+        self._threads = Threads(_CONNECTIONS, "foveate-store")
+        self._most_seconds = 3 * wait_seconds
         self._closed = False
+        self._hung_up = False
 
     @classmethod
     def open(cls, url: str, *, wait_seconds: float, make: bool = True) -> Self:
@@ -87,12 +94,12 @@ class PostgresDatabase:
 
         where = _where(url)
         try:
-            with _connect(url, wait_seconds) as connection:
+            with _connected(url, wait_seconds) as connection:
                 version = _version(connection)
             if version is None and not make:
                 raise NothingKept(where)
             if is_behind(version, where=where):
-                _migrate(url, where)
+                _migrate(url, where, wait_seconds)
         except psycopg.Error as error:
             raise StoreUnavailable(where, _line(error)) from error
         return cls(url, where, wait_seconds=wait_seconds)
@@ -120,23 +127,29 @@ class PostgresDatabase:
         await asyncio.to_thread(self._vacuum)
 
     async def close(self) -> None:
-        """Wait for what is under way, and let go of the server."""
+        """Wait for what is under way, and let go of the server, also of one that has gone dead."""
+        self._process.check()
         self._closed = True
-        await asyncio.to_thread(self._threads.shutdown)
+        if not await asyncio.to_thread(self._threads.end, self._most_seconds):
+            self._hung_up = True
+            for connection in list(self._connections):
+                _hang_up(connection)
+            await asyncio.to_thread(self._threads.end, _HANGING_UP_SECONDS)
         while self._connections:
             self._connections.pop().close()
 
     async def _done(self, work: Work[T], *, again: bool, reads: bool) -> T:
+        self._process.check()
         if self._closed:
             raise StoreUnavailable(self._where, "is closed")
         # A server that neither answers nor goes away keeps its thread, but not whoever asked.
-        most_seconds = 3 * self._wait_seconds
-        done = asyncio.get_running_loop().run_in_executor(self._threads, self._do, work, again, reads)
+        done = self._threads.run(lambda: self._do(work, again, reads))
         try:
-            return await asyncio.wait_for(done, most_seconds)
+            return await asyncio.wait_for(done, self._most_seconds)
         except TimeoutError:
             raise StoreUnavailable(
-                self._where, f"no answer within {most_seconds:g} s; what was written may or may not be kept"
+                self._where,
+                f"no answer within {self._most_seconds:g} s; what was written may or may not be kept",
             ) from None
 
     def _do(self, work: Work[T], again: bool, reads: bool) -> T:
@@ -186,24 +199,15 @@ class PostgresDatabase:
 
     def _connection(self) -> "Connection":
         """This thread's own, made anew where it was lost; a server that is starting is waited for."""
-        import psycopg
-
         connection: Connection | None = getattr(self._own, "connection", None)
         if connection is not None:
             return connection
-        deadline = time.monotonic() + self._wait_seconds
-        pause_seconds = _FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                connection = self._own.connection = _connect(self._url, self._wait_seconds)
-            except psycopg.OperationalError as error:
-                if self._closed or time.monotonic() + pause_seconds > deadline:
-                    raise _translated(self._where, error) from error
-                time.sleep(pause_seconds)
-                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
-            else:
-                self._connections.add(connection)
-                return connection
+        if self._hung_up:
+            raise StoreUnavailable(self._where, "is closed")
+        connection = _connected(self._url, self._wait_seconds, goes_on=lambda: not self._closed)
+        self._own.connection = connection
+        self._connections.add(connection)
+        return connection
 
     def _let_go(self, connection: "Connection") -> None:
         """Undo what is under way on a connection, and forget it where that cannot be said to it."""
@@ -221,7 +225,7 @@ class PostgresDatabase:
         import psycopg
 
         try:
-            with _connect(self._url, self._wait_seconds) as connection:
+            with _connected(self._url, self._wait_seconds) as connection:
                 connection.autocommit = True
                 connection.execute("SET statement_timeout = 0")
                 connection.execute(f"VACUUM (ANALYZE) {', '.join(TABLES)}")
@@ -251,6 +255,56 @@ def _where(url: str) -> str:
         ) from None
     host = f"{parts.get('host', '')}:{parts['port']}" if "port" in parts else parts.get("host", "")
     return f"postgresql://{host}/{parts.get('dbname', '')}"
+
+
+def _connected(
+    url: str,
+    wait_seconds: float,
+    *,
+    statement_seconds: float | None = None,
+    goes_on: Callable[[], bool] | None = None,
+) -> "Connection":
+    """A connection; a server that is away for a moment, or starting, is waited for.
+
+    `goes_on` is asked by whoever was let in before, and so waits whatever the server says now. Otherwise one
+    that is there and says no is believed at once.
+    """
+    import psycopg
+
+    deadline = time.monotonic() + wait_seconds
+    pause_seconds = _FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return _connect(url, statement_seconds or wait_seconds)
+        except psycopg.OperationalError:
+            waits = goes_on() if goes_on else _is_away(url)
+            if not waits or time.monotonic() + pause_seconds > deadline:
+                raise
+            time.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+
+def _is_away(url: str) -> bool:
+    """Whether there is no server, or one that lets nobody in now.
+
+    Who one is makes no difference to a ping (libpq's PQping; PostgreSQL 18's documentation, November 2026).
+    """
+    from psycopg.conninfo import make_conninfo
+    from psycopg.pq import PGconn, Ping
+
+    found = PGconn.ping(make_conninfo(url, connect_timeout=_PING_SECONDS).encode())
+    return found in (Ping.REJECT, Ping.NO_RESPONSE)
+
+
+def _hang_up(connection: "Connection") -> None:
+    """End a connection under whoever waits on it in another thread, who is told that it was lost."""
+    import psycopg
+
+    with (
+        suppress(OSError, psycopg.Error),
+        socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as own,
+    ):
+        own.shutdown(socket.SHUT_RDWR)
 
 
 def _connect(url: str, wait_seconds: float) -> "Connection":
@@ -289,13 +343,15 @@ def _version(connection: "Connection") -> str | None:
     return str(found[0]) if found else None
 
 
-def _migrate(url: str, where: str) -> None:
+def _migrate(url: str, where: str, wait_seconds: float) -> None:
     import psycopg
     from sqlalchemy import NullPool, create_engine
     from sqlalchemy.exc import DBAPIError
 
     engine = create_engine(
-        "postgresql+psycopg://", creator=lambda: _connect(url, _MIGRATION_WAIT_SECONDS), poolclass=NullPool
+        "postgresql+psycopg://",
+        creator=lambda: _connected(url, wait_seconds, statement_seconds=_MIGRATION_WAIT_SECONDS),
+        poolclass=NullPool,
     )
     try:
         with engine.begin() as connection:

@@ -82,8 +82,8 @@ WHERE compaction_id IN (SELECT id FROM compactions_v1 WHERE session_id = ? AND {
 """
 _FORGET_FOLDS = f"DELETE FROM compactions_v1 WHERE session_id = ? AND {_IS_LEFT}"
 _FORGET_LOCK = "DELETE FROM compaction_locks_v1 WHERE session_id = ?"
-# Nobody needs what a fold says that was undone: the conversation goes on as it came. But for a later fold, which
-# has taken it in, and would be undone with it.
+# Nobody needs what a fold says that was undone: the conversation goes on as it came. But for a later fold,
+# which has taken it in, and would be undone with it.
 _NEEDED = """
 WITH RECURSIVE needed(id, earlier_id) AS (
     SELECT id, earlier_id FROM compactions_v1 WHERE undone_at IS NULL OR undone_at >= ?

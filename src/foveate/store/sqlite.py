@@ -10,18 +10,19 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
 from foveate.errors import NothingKept, StoreUnavailable
-from foveate.store.database import T, Work
+from foveate.store.database import OfOneProcess, T, Work
 from foveate.store.migrating import FIND_VERSION, VERSION_TABLE, is_behind, migrate
+from foveate.store.threads import Threads
 
 _READERS = 4
 _MOST_AT_ONCE = 1_024
+_SOON = 0.1
 _MIGRATION_WAIT_SECONDS = 60.0
 _WAL_BYTES = 64 * 1024 * 1024
 _FIND_SIZE = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
@@ -77,7 +78,8 @@ class SQLiteDatabase:
         self._wait_seconds = wait_seconds
         self._own = threading.local()
         self._connections: set[sqlite3.Connection] = set()
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="foveate-store-reader")
+        self._process = OfOneProcess(str(path))
+        self._readers = Threads(_READERS, "foveate-store-reader")
         self._wake = threading.Condition()
         self._waiting: list[_Job] = []
         self._closed = False
@@ -115,9 +117,11 @@ class SQLiteDatabase:
 
     async def read(self, work: Work[T]) -> T:
         """What `work` finds; it does not wait for the writer."""
+        self._process.check()
         if self._closed:
             raise StoreUnavailable(str(self._path), "is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+        asked = time.monotonic()
+        return await self._readers.run(lambda: self._read(work, asked))
 
     async def write(self, work: Work[T], *, again: bool) -> T:
         """What `work` gives, once what it wrote is kept."""
@@ -134,15 +138,17 @@ class SQLiteDatabase:
 
     async def close(self) -> None:
         """Wait for what is under way, and let go of the file."""
+        self._process.check()
         with self._wake:
             self._closed = True
             self._wake.notify()
         await asyncio.to_thread(self._writer.join)
-        await asyncio.to_thread(self._readers.shutdown)
+        await asyncio.to_thread(self._readers.end)
         while self._connections:
             self._connections.pop().close()
 
     async def _written(self, work: Callable[[SQLiteRows], object], *, alone: bool) -> object:
+        self._process.check()
         job = _Job(work, alone, asyncio.get_running_loop().create_future())
         with self._wake:
             if self._closed:
@@ -151,9 +157,18 @@ class SQLiteDatabase:
             self._wake.notify()
         return await job.awaited
 
-    def _read(self, work: Work[T]) -> T:
+    def _read(self, work: Work[T], asked: float) -> T:
         try:
-            return work(SQLiteRows(self._connection()))
+            connection = self._connection()
+            waited_seconds = time.monotonic() - asked
+            if waited_seconds < _SOON * self._wait_seconds:
+                return work(SQLiteRows(connection))
+            # Others were waited for already, as by those who asked before it: not as long once more.
+            _wait_at_most(connection, self._wait_seconds - waited_seconds)
+            try:
+                return work(SQLiteRows(connection))
+            finally:
+                _wait_at_most(connection, self._wait_seconds)
         except sqlite3.DatabaseError as error:
             self._let_go(error)
             raise _translated(self._path, error) from error
@@ -270,6 +285,10 @@ def _connect(path: Path, wait_seconds: float) -> sqlite3.Connection:
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
     return connection
+
+
+def _wait_at_most(connection: sqlite3.Connection, seconds: float) -> None:
+    connection.execute(f"PRAGMA busy_timeout = {max(0, round(seconds * 1_000))}")
 
 
 def _prepare(path: Path, wait_seconds: float, *, make: bool) -> None:
