@@ -1,28 +1,25 @@
 """`foveate compactions`: the folds of sessions, what they folded, and undoing them."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foveate.cli import screen
 from foveate.cli.exits import telling
+from foveate.cli.outputs import Output, opened_output, output_name
 from foveate.cli.store import AsJson, StoreUrl, in_store, note_nothing
-from foveate.errors import BadOption, NothingKept, UnwritableOutput
+from foveate.errors import BadOption, NothingKept
 
 if TYPE_CHECKING:
     from foveate.cli.compactions_found import Asked, Unfolded
     from foveate.fold.journal import Fold
     from foveate.store import Store
 
-STANDARD = "-"
 _LIMIT = 50
 _MOST_ROWS = 1_000_000
 _JSONL, _JSON = "jsonl", "json"
-_COMPANIONS = ("", "-wal", "-shm")
 
 app = typer.Typer(
     name="compactions",
@@ -129,10 +126,7 @@ def export(
         list[str] | None, typer.Argument(metavar="[ID]...", help="Folds by their ids; default: all.")
     ] = None,
     session: Session = None,
-    output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write there; default, and -: standard output."),
-    ] = None,
+    output: Output = None,
     format: Annotated[  # noqa: A002  # the option's name
         str, typer.Option("--format", metavar="FORMAT", help="jsonl (one fold a line) or json (one list).")
     ] = _JSONL,
@@ -148,9 +142,7 @@ def export(
             raise BadOption(f"--format is {_JSONL} or {_JSON}, not {format!r:.40}")
         if ids and session is not None:
             raise BadOption("name folds by their ids, or a session, and not both")
-        if output == "":
-            raise BadOption("--output needs the name of a file")
-        name = None if output == STANDARD else output
+        name = output_name(output)
         number = 0
         try:
             # Whoever reads standard output may go before the last fold; then no more are read either.
@@ -218,34 +210,7 @@ async def _exported(store: "Store", ids: list[str], session: str | None, name: s
     """How many folds were written."""
     from foveate.cli.compactions_export import chosen, written
 
-    if name is not None:
-        _check_output(Path(name), store.where)
     # All that is named is there before the first byte is written.
     folds = await chosen(store, ids, session)
-    with _output(name) as file:
+    with opened_output(name, store=store.where) as file:
         return await written(store, folds, file, as_list=form == _JSON)
-
-
-def _check_output(output: Path, where: str) -> None:
-    for companion in _COMPANIONS:
-        try:
-            is_same = output.samefile(where + companion)
-        except (OSError, ValueError):  # one of the two is not there, so it is not the other
-            continue
-        if is_same:
-            raise BadOption(f"--output {output} is the store itself: choose another name")
-
-
-@contextmanager
-def _output(name: str | None) -> Iterator[BinaryIO]:
-    """Where to write: a file that is replaced when all is written, or standard output as it comes."""
-    if name is not None:
-        from foveate.config.files import replacing
-
-        with replacing(Path(name), mode=0o600) as file:
-            yield file
-    elif sys.stdout is None:
-        raise UnwritableOutput("is closed")
-    else:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()

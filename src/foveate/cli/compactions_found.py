@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import inf, nextafter
 from typing import TYPE_CHECKING
 
+from foveate.cli.ids import MOST_NAMED, the_one
 from foveate.errors import BadOption, MalformedRequest
 from foveate.fold.journal import Fold, Journal, Outcome
 from foveate.session.chain import chain_of
@@ -13,9 +14,7 @@ from foveate.values import Format, Request
 if TYPE_CHECKING:
     from foveate.store import Store
 
-SHORT_ID = 8
 _PAGE = 64
-_MOST_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +78,8 @@ async def fold_named(store: "Store", beginning: str) -> Fold:
     """
     if not beginning:
         raise BadOption("the id of a fold is expected, or how it begins; foveate compactions list shows them")
-    ids = await store.fold_ids(beginning, limit=_MOST_NAMED + 1)
-    id_ = _the_one(ids, beginning, "fold")
+    ids = await store.fold_ids(beginning, limit=MOST_NAMED + 1)
+    id_ = the_one(ids, beginning, "fold")
     found = await store.journal.fold(id_) if id_ is not None else None
     if found is None:
         raise BadOption(f"there is no fold whose id begins with {beginning!r:.80}")
@@ -95,29 +94,7 @@ async def session_named(store: "Store", beginning: str) -> str | None:
     """
     if not beginning:
         raise BadOption("--session needs the id of a session, or how it begins")
-    return _the_one(await store.folded_sessions(beginning, limit=_MOST_NAMED + 1), beginning, "session")
-
-
-def _the_one(ids: Sequence[str], beginning: str, what: str) -> str | None:
-    if beginning in ids:
-        return beginning
-    if len(ids) > 1:
-        listed = ", ".join(short_ids(ids)[id_] for id_ in ids[:_MOST_NAMED])
-        more = ", …" if len(ids) > _MOST_NAMED else ""
-        raise BadOption(
-            f"the ids of several {what}s begin with {beginning!r:.80}: {listed}{more}; say more of it"
-        )
-    return ids[0] if ids else None
-
-
-def short_ids(ids: Sequence[str]) -> dict[str, str]:
-    """The beginning of each id by which it differs from the others, and not less than people can see."""
-    length = SHORT_ID
-    unlike = set(ids)
-    longest = max(map(len, unlike), default=0)
-    while length < longest and len({id_[:length] for id_ in unlike}) < len(unlike):
-        length += 1
-    return {id_: id_[:length] for id_ in ids}
+    return the_one(await store.folded_sessions(beginning, limit=MOST_NAMED + 1), beginning, "session")
 
 
 async def unfolded(store: "Store", fold: Fold) -> Unfolded:

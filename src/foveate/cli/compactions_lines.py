@@ -8,8 +8,9 @@ from decimal import Decimal
 from rich.cells import cell_len, set_cell_size
 
 from foveate import wire
-from foveate.cli.compactions_found import SHORT_ID, Unfolded, short_ids
+from foveate.cli.compactions_found import Unfolded
 from foveate.cli.compactions_undone import Undone
+from foveate.cli.ids import SHORT_ID, short_ids
 from foveate.cli.screen import Look
 from foveate.fold.journal import Fold, Outcome
 from foveate.fold.replacing import named

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from foveate import wire
-from foveate.cli.compactions_found import Unfolded, short_ids
+from foveate.cli.compactions_found import Unfolded
 from foveate.cli.compactions_lines import (
     Writing,
     fold_object,
@@ -18,6 +18,7 @@ from foveate.cli.compactions_lines import (
     unfolded_object,
 )
 from foveate.cli.compactions_undone import Undone
+from foveate.cli.ids import short_ids
 from foveate.cli.screen import Look
 from foveate.fold.journal import Fold, Outcome
 from foveate.fold.summariser import EXTRACTIVE
