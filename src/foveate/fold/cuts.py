@@ -16,7 +16,7 @@ from foveate.fold.boundary import (
     continues_stored,
     trigger_tokens,
 )
-from foveate.fold.extractive import Count, carry, summary_limit
+from foveate.fold.extractive import FLOOR_TOKENS, Count, carry, summary_limit
 from foveate.fold.facts import facts_of
 from foveate.fold.journal import Fold
 from foveate.fold.ranking import ALWAYS, Ranked, rank
@@ -32,6 +32,8 @@ LOCK_TTL_SECONDS = 300.0
 LIMIT_SECONDS = 600.0
 """How long a summary may take, with all its retries."""
 
+# However long a session becomes, its summary takes no more than this of what triggers a fold.
+_SUMMARY_SHARE = 0.125
 # Of the tokens of a summary, so many go to the facts that the model is told to name.
 _FACTS_SHARE = 0.25
 
@@ -129,7 +131,8 @@ def cut_of(subject: Subject, counter: RequestCounter, options: FoldOptions) -> C
     # A summary that could not be sent is not made.
     if unbound_thoughts(subject.request, subject.request.model, changed_from=place) is None:
         return None
-    return _cut(subject, messages, tokens, place, beyond, lambda text: counter.text(text).tokens)
+    most_tokens = max(int(trigger_of(subject, options) * _SUMMARY_SHARE), FLOOR_TOKENS)
+    return _cut(subject, messages, tokens, place, beyond, most_tokens, lambda text: counter.text(text).tokens)
 
 
 def _cut(
@@ -138,6 +141,7 @@ def _cut(
     tokens: Sequence[int],
     place: int,
     beyond: int,
+    most_tokens: int,
     count: Count,
 ) -> Cut:
     history = History(messages)
@@ -146,10 +150,9 @@ def _cut(
     earlier = summary_text(subject.earlier) if subject.earlier is not None else ""
     before = sum(tokens[at] for at in replaced)
     replaced_tokens = sum(tokens[at] for at in new) + count(earlier)
-    # Of a head that was folded before, only what is sent of it can become less.
-    limit = (
-        summary_limit(before) if subject.earlier is None else min(summary_limit(before), replaced_tokens // 2)
-    )
+    limit = min(summary_limit(before), most_tokens)
+    if subject.earlier is not None:  # of a head that was folded before, only what is sent of it can become less
+        limit = min(limit, replaced_tokens // 2)
     there = {fact.text for fact in facts_of(tail)}
     ranked = [
         one for one in rank(facts_of(head), len(head)) if one.fact.kind in ALWAYS or one.fact.text not in there

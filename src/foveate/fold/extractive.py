@@ -21,7 +21,7 @@ from foveate.values import Message, Text
 
 # Of what is folded; a span so short that little would be left of it may keep more, but never half of itself.
 _SHARE = 0.10
-_FLOOR_TOKENS = 256
+FLOOR_TOKENS = 256
 
 _SENTENCES = frozenset((FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISION, FactKind.ERROR))
 # A sentence is told again where so many of its words stand in one line.
@@ -69,7 +69,7 @@ class Extract:
 
 def summary_limit(folded_tokens: int) -> int:
     """How many tokens the summary of a span of so many may have."""
-    return min(folded_tokens // 2, max(int(folded_tokens * _SHARE), _FLOOR_TOKENS))
+    return min(folded_tokens // 2, max(int(folded_tokens * _SHARE), FLOOR_TOKENS))
 
 
 def extract(

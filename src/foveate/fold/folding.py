@@ -206,7 +206,12 @@ class Folder:
         return made if problem is None else NoSummary(reason=problem)
 
     async def _verified(self, work: "_Work", made: Summary, cut: Cut) -> "_Verified":
-        """A summary with what it leaves out: asked for once more, then to be listed."""
+        """A summary with what it leaves out: asked for once more, then to be listed.
+
+        Rules have chosen by the same ranking what there is room for.
+        """
+        if work.by is self._by_rules:
+            return _Verified(summary=made, carried=())
         missing = await asyncio.to_thread(cut.missing, made.text, self._count)
         if missing.important:
             named = missing.important[:_MOST_NAMED]

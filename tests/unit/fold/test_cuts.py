@@ -18,7 +18,7 @@ def said(role: str, words: str) -> Body:
     return {"role": role, "content": words}
 
 
-def cut(request: Request, earlier: Fold | None = None) -> Cut | None:
+def cut(request: Request, earlier: Fold | None = None, window_tokens: int = 1_000) -> Cut | None:
     subject = Subject(
         agent="a",
         session_id="s",
@@ -26,7 +26,7 @@ def cut(request: Request, earlier: Fold | None = None) -> Cut | None:
         chain=chain_of(request),
         sent=request,
         sent_tokens=900,
-        window_tokens=1_000,
+        window_tokens=window_tokens,
         output_reserve=0,
         earlier=earlier,
     )
@@ -56,6 +56,15 @@ def test_the_summary_of_a_second_fold_is_shorter_than_what_it_takes_the_place_of
     assert again is not None
     assert once.limit_tokens == summary_limit(once.tokens)
     assert again.limit_tokens == again.span.tokens // 2 < summary_limit(again.tokens)
+
+
+def test_the_summary_of_a_session_of_any_length_leaves_room_in_the_window() -> None:
+    told = turns(*("a long story " * 400 for _ in range(40)))
+    request = wire.read({"model": "gpt-4.1", "messages": [*told, said("user", "?")]}, Format.CHAT)
+    found = cut(request, window_tokens=8_000)
+    assert found is not None
+    assert found.tokens > 40_000
+    assert found.limit_tokens == 8_000 * 0.75 // 8
 
 
 def test_a_request_that_goes_on_from_what_the_provider_stores_is_not_folded() -> None:
