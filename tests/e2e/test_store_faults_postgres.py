@@ -61,7 +61,7 @@ async def is_there(store: Store, name: str) -> bool:
 async def test_a_server_that_crashes_and_comes_back_in_the_middle_of_a_run_is_hardly_noticed(
     own_server: PostgresServer, url: str
 ) -> None:
-    async with await open_store(url, wait_seconds=10.0) as store:
+    async with await open_store(url, wait_seconds=30.0) as store:  # the machine may be busy
         end = asyncio.Event()
         writers = [asyncio.ensure_future(keep_until(store, end, f"w{number}")) for number in range(6)]
         for _ in range(2):

@@ -87,6 +87,26 @@ def test_a_file_that_stays_locked_is_told_in_time_and_can_be_read_meanwhile(path
     asyncio.run(use())
 
 
+def test_however_many_read_a_file_that_stays_locked_all_are_told_in_time(path: Path) -> None:
+    async def use() -> None:
+        async with await open_store(f"sqlite:///{path}", wait_seconds=1.0) as store:
+            locks = sqlite3.connect(path, isolation_level=None)
+            locks.execute("PRAGMA locking_mode = EXCLUSIVE")
+            locks.execute("BEGIN EXCLUSIVE")
+            began = time.monotonic()
+            asked = [store.turns.session(f"s{number}") for number in range(60)]
+            told = await asyncio.gather(*asked, return_exceptions=True)
+            took = time.monotonic() - began
+            locks.close()
+
+            assert {type(error) for error in told} == {StoreUnavailable}
+            assert took < 8  # in groups, one after the other, it would be 15
+            await check_unharmed(store)
+
+    asyncio.run(make(path))
+    asyncio.run(use())
+
+
 def test_a_file_that_is_locked_for_a_moment_is_waited_for(path: Path) -> None:
     async def use() -> None:
         async with await open_store(f"sqlite:///{path}", wait_seconds=30.0) as store:
@@ -221,12 +241,28 @@ def test_whoever_no_longer_waits_disturbs_nobody(path: Path) -> None:
             await asyncio.sleep(0)
             for job in jobs[::2]:
                 job.cancel()
-            done = await asyncio.gather(*jobs, return_exceptions=True)
+            async with asyncio.timeout(60):
+                done = await asyncio.gather(*jobs, return_exceptions=True)
             assert done[1::2] == [True] * 20
             await check_unharmed(store)
 
     asyncio.run(make(path))
     asyncio.run(use())
+
+
+def test_a_file_that_is_gone_is_told_and_no_empty_one_is_made_in_its_place(path: Path) -> None:
+    async def use() -> None:
+        async with await open_store(f"sqlite:///{path}") as store:
+            for file in path.parent.iterdir():
+                file.unlink()
+            with pytest.raises(StoreUnavailable, match="cannot be opened"):
+                await store.turns.session("before")
+            with pytest.raises(StoreUnavailable, match="cannot be opened"):
+                await store.turns.keep(session("s", 2), turns("s", 0, 2), after=None)
+
+    asyncio.run(make(path))
+    asyncio.run(use())
+    assert not path.exists()
 
 
 def test_a_store_can_be_used_from_several_event_loops(path: Path) -> None:

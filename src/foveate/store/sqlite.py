@@ -159,12 +159,13 @@ class SQLiteDatabase:
 
     def _read(self, work: Work[T], asked: float) -> T:
         try:
-            connection = self._connection()
             waited_seconds = time.monotonic() - asked
             if waited_seconds < _SOON * self._wait_seconds:
-                return work(SQLiteRows(connection))
+                return work(SQLiteRows(self._connection(self._wait_seconds)))
             # Others were waited for already, as by those who asked before it: not as long once more.
-            _wait_at_most(connection, self._wait_seconds - waited_seconds)
+            left_seconds = max(0.0, self._wait_seconds - waited_seconds)
+            connection = self._connection(left_seconds)
+            _wait_at_most(connection, left_seconds)
             try:
                 return work(SQLiteRows(connection))
             finally:
@@ -173,11 +174,11 @@ class SQLiteDatabase:
             self._let_go(error)
             raise _translated(self._path, error) from error
 
-    def _connection(self) -> sqlite3.Connection:
-        """This thread's own."""
+    def _connection(self, wait_seconds: float) -> sqlite3.Connection:
+        """This thread's own; `wait_seconds` where it has to be made."""
         connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
         if connection is None:
-            connection = self._own.connection = _connect(self._path, self._wait_seconds)
+            connection = self._own.connection = _connect(self._path, wait_seconds)
             self._connections.add(connection)
         return connection
 
@@ -215,7 +216,7 @@ class SQLiteDatabase:
     def _write(self, jobs: list[_Job]) -> None:
         """Do jobs in one transaction, and tell those who await them."""
         try:
-            connection = self._connection()
+            connection = self._connection(self._wait_seconds)
             connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
                 _do(job, connection)
@@ -228,7 +229,7 @@ class SQLiteDatabase:
 
     def _do_alone(self, job: _Job) -> None:
         try:
-            job.work(SQLiteRows(self._connection()))
+            job.work(SQLiteRows(self._connection(self._wait_seconds)))
         except Exception as error:  # noqa: BLE001 - as above
             self._let_go(error)
             job.error = _translated(self._path, error)
@@ -288,7 +289,7 @@ def _connect(path: Path, wait_seconds: float) -> sqlite3.Connection:
 
 
 def _wait_at_most(connection: sqlite3.Connection, seconds: float) -> None:
-    connection.execute(f"PRAGMA busy_timeout = {max(0, round(seconds * 1_000))}")
+    connection.execute(f"PRAGMA busy_timeout = {round(seconds * 1_000)}")
 
 
 def _prepare(path: Path, wait_seconds: float, *, make: bool) -> None:

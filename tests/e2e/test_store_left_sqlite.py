@@ -1,0 +1,77 @@
+"""Writes to a SQLite file that nobody waits for any longer: they take nothing from those who do."""
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from foveate.store import Store
+from foveate.store.database import Rows
+from foveate.store.sqlite import SQLiteDatabase
+from tests.e2e.test_store_faults_sqlite import check_unharmed, make
+from tests.kept import session, turns
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "foveate.sqlite"
+
+
+@dataclass
+class Busy:
+    """Work for the writer that goes on until it is told to end."""
+
+    began: threading.Event = field(default_factory=threading.Event)
+    may_end: threading.Event = field(default_factory=threading.Event)
+
+    def work(self, _: Rows) -> None:
+        self.began.set()
+        self.may_end.wait(60)
+
+
+def test_what_nobody_waits_for_any_longer_is_not_begun(path: Path) -> None:
+    async def use() -> None:
+        database = SQLiteDatabase.open(path, wait_seconds=5.0)
+        store = Store(database)
+        busy = Busy()
+        writing = asyncio.ensure_future(database.write(busy.work, again=True))
+        try:
+            await asyncio.to_thread(busy.began.wait, 60)
+            keeping = asyncio.ensure_future(store.turns.keep(session("s", 2), turns("s", 0, 2), after=None))
+            await asyncio.sleep(0.1)
+            keeping.cancel()
+            await asyncio.sleep(0)
+        finally:
+            busy.may_end.set()
+        async with asyncio.timeout(60):
+            await writing
+            await check_unharmed(store)
+        assert keeping.cancelled()
+        assert await store.turns.session("s") is None
+        await store.close()
+
+    asyncio.run(make(path))
+    asyncio.run(use())
+
+
+def test_an_event_loop_that_ends_in_the_middle_of_a_write_disturbs_nobody(path: Path) -> None:
+    asyncio.run(make(path))
+    database = SQLiteDatabase.open(path, wait_seconds=5.0)
+    busy = Busy()
+
+    async def leave() -> None:
+        writing = asyncio.ensure_future(database.write(busy.work, again=True))
+        await asyncio.to_thread(busy.began.wait, 60)
+        writing.cancel()
+
+    async def use() -> None:
+        store = Store(database)
+        async with asyncio.timeout(30):
+            await check_unharmed(store)
+            await store.close()
+
+    asyncio.run(leave())
+    busy.may_end.set()  # only now: there is nobody left to be told
+    asyncio.run(use())
