@@ -15,16 +15,15 @@ from foveate.cost.caps import Cap
 from foveate.cost.price_book import PriceBook
 from foveate.engine.building import build_engine
 from foveate.engine.calls import Incoming, Problem
+from foveate.engine.folds import Folds
 from foveate.engine.money import CostOptions
 from foveate.engine.options import AgentOptions
-from foveate.engine.work import Work
-from foveate.fold.cuts import Subject
-from foveate.fold.folding import Folded, Folder
 from foveate.gateway.app import Gateway, GatewayOptions
 from foveate.gateway.doors import Family
 from foveate.gateway.routing import Routing, Upstream
 from foveate.sandbox.server import address, listening
 from foveate.store import open_store
+from foveate.upstream import Client
 from foveate.upstream.pool import Pool
 
 
@@ -77,22 +76,17 @@ def running_gateway(
 
     async def serve(where: object, started: Callable[[uvicorn.Server], None]) -> None:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-
-            async def fold_now(work: Work, subject: Subject) -> Folded | None:
-                folder = Folder(
-                    store.journal, None, work.counter, holder="test", clock=clock, options=work.options.fold
-                )
-                return await folder.fold(subject)
-
-            admission = Admission(store.ledger, clock=clock)
+            admission, client = Admission(store.ledger, clock=clock), Client(timeout_seconds=60)
+            cost = CostOptions(caps=caps, prices=prices)
+            folds = Folds(store.journal, client, admission, lambda: cost, holder="test", clock=clock)
             engine = build_engine(
                 store.turns,
                 store.journal,
                 options=lambda _agent: options,
                 clock=clock,
-                fold_now=fold_now,
+                folds=folds,
                 admission=admission,
-                cost=lambda: CostOptions(caps=caps, prices=prices),
+                cost=lambda: cost,
                 watch=_Watch(problems),
             )
             pool = Pool()
@@ -104,6 +98,8 @@ def running_gateway(
             )
             started(server)
             await server.serve(sockets=[where])  # type: ignore[list-item]
+            await folds.close()
+            await client.close()
             await pool.close()
             await admission.close()
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from foveate.cost.admission import Admission
 from foveate.engine.calls import Incoming, Problem
 from foveate.engine.engine import Engine, Watch
+from foveate.engine.folds import Folds
 from foveate.engine.money import Book, CostOptions, HoldCaps
 from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import Remembered
@@ -13,7 +14,6 @@ from foveate.engine.steps import (
     AskForUsage,
     Count,
     FindSession,
-    FoldNow,
     MakeRoom,
     MarkCache,
     OrderTools,
@@ -40,7 +40,7 @@ def build_engine(
     *,
     options: Callable[[str], AgentOptions],
     clock: Callable[[], float],
-    fold_now: FoldNow,
+    folds: Folds,
     admission: Admission,
     cost: Callable[[], CostOptions],
     watch: Watch | None = None,
@@ -53,13 +53,13 @@ def build_engine(
             FindSession(turns, remembered),
             history,
             count,
-            MakeRoom(history, count, fold_now),
+            MakeRoom(history, count, folds.now),
             OrderTools(remembered),
             MarkCache(remembered, refusals),
             AskForUsage(),
             HoldCaps(admission, cost),
         ),
-        settle=(Book(admission, cost), RememberCache(remembered), RememberRefusal(refusals)),
+        settle=(Book(admission, cost), RememberCache(remembered), RememberRefusal(refusals), folds),
         options=options,
         clock=clock,
         watch=watch or Unwatched(),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from foveate.fold.model import Endpoint
 from foveate.values import Edit, Format
 
 
@@ -12,7 +13,8 @@ class Incoming:
 
     `session` is what a header calls its session, `kind` what it is sent for (`x-foveate-kind`). `provider` is
     who runs the `upstream` that it goes to, and `model` the name that its model has there, if that is another.
-    `betas` is the header `anthropic-beta`, as it came.
+    `betas` is the header `anthropic-beta`, as it came. `endpoint` is where a summary of its session can be
+    asked for, with the client's own key.
     """
 
     id: str
@@ -25,6 +27,7 @@ class Incoming:
     kind: str = ""
     model: str | None = None
     betas: str = ""
+    endpoint: Endpoint | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from foveate import wire
+from foveate.cache.beta_header import HEADER as BETAS
+from foveate.cache.beta_header import beta_header
 from foveate.engine.calls import Incoming, Outgoing, Problem
 from foveate.engine.exchange import Exchange, Settle
 from foveate.engine.options import AgentOptions
@@ -33,7 +35,8 @@ class Watch(Protocol):
 class Engine:
     """Prepares requests by its `steps`, in their order. `options` are those that hold for an agent now.
 
-    `settle` is done, in order, with every exchange that has come to its end.
+    `settle` is done, in order, with every exchange that has come to its end. `beta_override` is what
+    `ANTHROPIC_CACHE_BETA` says.
     """
 
     steps: Sequence[Step]
@@ -41,6 +44,7 @@ class Engine:
     options: Callable[[str], AgentOptions]
     clock: Callable[[], float]
     watch: Watch
+    beta_override: str | None = None
 
     async def prepare(self, incoming: Incoming) -> Exchange:
         """What is sent in the place of a request; one that cannot be understood is sent as it came.
@@ -85,9 +89,11 @@ class Engine:
             work.problems.append(self._failed(work.incoming, "write", error))
             work.marks, work.parameters = (), ()
             body, unmarked = work.request.body, None
+        betas = beta_header(self.beta_override, ",".join(filter(None, (work.incoming.betas, *work.betas))))
+        headers = work.headers if betas == work.incoming.betas else {**work.headers, BETAS: betas}
         return Outgoing(
             body=body,
-            headers=work.headers,
+            headers=headers,
             without_marks=unmarked,
             done=work.all_done(),
             problems=tuple(work.problems),

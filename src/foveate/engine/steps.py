@@ -27,6 +27,7 @@ from foveate.fold.journal import Journal, Outcome
 from foveate.fold.overflow import Step as Room
 from foveate.fold.overflow import lower_end, plan_for
 from foveate.fold.replacing import fold_of, folded_edits
+from foveate.fold.thoughts import betas_of
 from foveate.fold.truncating import truncate
 from foveate.session.chain import chain_of
 from foveate.session.counting import TurnCounts
@@ -90,7 +91,7 @@ class ReplaceHistory:
     async def replace(self, work: Work) -> None:
         """The same with the folds that the work knows of."""
         assert work.chain is not None
-        folded = folded_edits(work.came, work.chain, work.folds)
+        folded = folded_edits(work.came, work.chain, work.folds, model=work.model)
         work.fold = fold_of(work.chain, work.folds) if folded else None
         start = work.chain.head + work.fold.messages if work.fold is not None else 0
         cut: tuple[Edit, ...] = ()
@@ -110,6 +111,7 @@ class ReplaceHistory:
             cut = made.edits
         work.done = [done for done in work.done if done.step != self.name]
         work.edit(self.name, (*folded, *cut), of=work.came)
+        work.betas = betas_of(folded)
 
 
 class Count:
@@ -164,6 +166,7 @@ class MakeRoom:
             limit_tokens=limit,
             options=work.options.overflow,
             can_fold=False,
+            model=work.model,
         )
         if plan.ends_with is Room.REFUSE:
             raise DoesNotFit(
@@ -174,6 +177,7 @@ class MakeRoom:
             )
         if plan.edits:
             work.edit(self.name, plan.edits)
+            work.betas += betas_of(plan.edits)
             await self._count.take(work)
 
     async def _folded(self, work: Work) -> bool:

@@ -50,6 +50,7 @@ class Work:
     ceiling: Decimal | None = None
     admitted: Admitted | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    betas: tuple[str, ...] = ()
     done: list[Done] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 

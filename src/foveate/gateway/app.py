@@ -10,6 +10,7 @@ from foveate.engine.calls import Incoming
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.errors import FoveateError, MalformedRequest
+from foveate.fold.model import Endpoint
 from foveate.gateway.asks import (
     AGENT,
     KIND,
@@ -25,7 +26,7 @@ from foveate.gateway.asks import (
 )
 from foveate.gateway.client import Client
 from foveate.gateway.doors import Asks, Family
-from foveate.gateway.headers import sent_on
+from foveate.gateway.headers import KEYS, sent_on
 from foveate.gateway.keys import Keys, NoKeys
 from foveate.gateway.refusing import may_retry, refusal_for
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Routed, Routing, Upstream
@@ -40,6 +41,8 @@ LIMIT_BYTES = 64 * 1024 * 1024
 # An error that says something about marks is no longer than this.
 _MOST_ERROR_BYTES = 64 * 1024
 _STREAM = b"text/event-stream"
+# What a provider has to be told with every request of a client.
+_ASKING = KEYS | {b"anthropic-version", b"anthropic-beta", b"openai-organization", b"openai-project"}
 
 Page = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -127,6 +130,7 @@ class Gateway:
                 kind=ask.headers.get(KIND, ""),
                 model=routed.model,
                 betas=ask.headers.get("anthropic-beta", ""),
+                endpoint=_endpoint(ask, routed.upstream, spoken),
             )
         )
         is_broken = True
@@ -210,6 +214,20 @@ def _model_in(body: bytes) -> str:
     except MalformedRequest:
         return ""
     return found if isinstance(found, str) else ""
+
+
+def _endpoint(ask: Ask, upstream: Upstream, spoken: Format) -> Endpoint:
+    """Where a summary of the session can be asked for: as the client asks, with whatever key it would use."""
+    is_anthropic = spoken is Format.ANTHROPIC
+    path = "/v1/messages" if is_anthropic else "/v1/chat/completions"
+    own = [(name, said) for name, said in ask.raw_headers if name in _ASKING]
+    key = _key_headers(ask, upstream)
+    headers = own if key is None else [*(pair for pair in own if pair[0] not in KEYS), *key]
+    return Endpoint(
+        url=upstream.url(path),
+        spoken=spoken if is_anthropic else Format.CHAT,
+        headers={name.decode("latin-1"): said.decode("latin-1") for name, said in headers},
+    )
 
 
 def _key_headers(ask: Ask, upstream: Upstream) -> list[tuple[bytes, bytes]] | None:

@@ -13,7 +13,9 @@ _HOP = frozenset(
      b"trailer", b"transfer-encoding", b"upgrade")
 )  # fmt: skip
 _WRITTEN_ANEW = frozenset((b"host", b"content-length", b"expect"))
-_KEYS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"))
+KEYS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"))
+"""Those that hold a key."""
+
 _ENCODING = b"accept-encoding"
 _CONNECTION = b"connection"
 
@@ -32,7 +34,7 @@ def sent_on(
     """
     dropped = _HOP | _WRITTEN_ANEW | _named(headers) | set_.keys()
     if key is not None:
-        dropped |= _KEYS
+        dropped |= KEYS
     if reads_answer:
         dropped |= {_ENCODING}
     kept = [(name, value) for name, value in headers if name not in dropped and not name.startswith(OWN)]

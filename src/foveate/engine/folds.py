@@ -1,0 +1,169 @@
+"""Folds of sessions: behind an answer where a request crosses the threshold, at once where it would not fit.
+
+What the summaries cost is booked as compaction, under the same caps as all else; where a cap has no room for
+one, rules write it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+
+from foveate.cost.admission import Admission, Admitted
+from foveate.cost.ledger import Call, Category, Entry
+from foveate.engine.exchange import Exchange
+from foveate.engine.money import CostOptions
+from foveate.engine.steps import subject_of
+from foveate.engine.work import Work
+from foveate.errors import CallRefused
+from foveate.fold.cuts import Subject, trigger_of
+from foveate.fold.folding import Folded, Folder
+from foveate.fold.journal import Journal
+from foveate.fold.model import ModelSummariser
+from foveate.fold.summariser import Bills, Summariser
+from foveate.upstream import Client
+from foveate.values import CacheUsage, Usage
+
+_LOG = logging.getLogger(__name__)
+
+# As long as a summary may be, several times over.
+_OUTPUT_TOKENS = 16_384
+# So many at once: a fold reads a whole history.
+_MOST_AT_ONCE = 4
+
+
+class Folds:
+    """Folds for all sessions of a process, as one `holder`."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        client: Client,
+        admission: Admission,
+        cost: Callable[[], CostOptions],
+        *,
+        holder: str,
+        clock: Callable[[], float],
+        told: Callable[[str, Folded], None] = lambda _agent, _folded: None,
+    ) -> None:
+        """`told` is what is told of each, with the agent whose session it is of."""
+        self._journal = journal
+        self._client = client
+        self._admission = admission
+        self._cost = cost
+        self._holder = holder
+        self._clock = clock
+        self._told = told
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._places = asyncio.Semaphore(_MOST_AT_ONCE)
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Fold behind an answer, where it is time; the next request has the summary."""
+        work = exchange.work
+        if work is None or not work.options.compaction or not 200 <= exchange.status < 300:
+            return
+        if work.chain is None or work.found is None or work.count is None or work.window_tokens is None:
+            return
+        subject = subject_of(work, must_fit=False)
+        if subject.sent_tokens < trigger_of(subject, work.options.fold) or work.session_id in self._under_way:
+            return
+        # What went out, with its marks: so the summary reads what is cached.
+        sent = replace(subject, sent=replace(subject.sent, body=exchange.outgoing.body))
+        task = asyncio.create_task(self._behind(work, sent))
+        self._under_way[work.session_id] = task
+        task.add_done_callback(lambda _: self._under_way.pop(work.session_id, None))
+
+    async def now(self, work: Work, subject: Subject) -> Folded | None:
+        """What becomes of a fold that a request waits for."""
+        behind = self._under_way.get(work.session_id)
+        if behind is not None:
+            await asyncio.wait([behind])
+        return await self._folded(work, subject)
+
+    async def close(self) -> None:
+        """Break off what is under way: its leases are given back, and nothing is half done."""
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _behind(self, work: Work, subject: Subject) -> None:
+        async with self._places:
+            try:
+                await self._folded(work, subject)
+            except Exception:  # noqa: BLE001 - nobody waits for it: whatever fails, the session goes on unfolded
+                _LOG.exception("%s: the fold of session %s failed", work.incoming.id, work.session_id)
+
+    async def _folded(self, work: Work, subject: Subject) -> Folded | None:
+        admitted = await self._admitted(work, subject)
+        folder = Folder(
+            self._journal,
+            self._summariser(work) if admitted is not None else None,
+            work.counter,
+            holder=self._holder,
+            clock=self._clock,
+            options=work.options.fold,
+            price=lambda model, usage: self._price(work, model, usage),
+        )
+        bills = Bills()
+        try:
+            folded = await folder.fold(subject, bills)
+        finally:
+            await asyncio.shield(self._booked(work, admitted, bills))
+        if folded is not None:
+            self._told(work.incoming.agent, folded)
+        return folded
+
+    def _summariser(self, work: Work) -> Summariser | None:
+        """The model that writes summaries; None where there is none to ask."""
+        endpoint = work.incoming.endpoint
+        if endpoint is None:
+            return None
+        return ModelSummariser(self._client, endpoint, model=work.options.summarizer_model)
+
+    async def _admitted(self, work: Work, subject: Subject) -> Admitted | None:
+        """A call for a summary, let through under the caps; None where no model is to be asked."""
+        if work.incoming.endpoint is None:
+            return None
+        options = self._cost()
+        model = work.options.summarizer_model or work.model
+        ceiling = options.prices.ceiling(
+            model,
+            provider=work.incoming.provider,
+            input_tokens=subject.sent_tokens * 2,
+            output_tokens=_OUTPUT_TOKENS,
+            at=self._clock(),
+        )
+        try:
+            return await self._admission.admit(self._call(work, 0), ceiling, options.caps)
+        except CallRefused as refused:
+            _LOG.info("%s: no model is asked for a summary: %s", work.incoming.id, refused)
+            return None
+
+    async def _booked(self, work: Work, admitted: Admitted | None, bills: Bills) -> None:
+        """Book every call, failed ones too."""
+        if admitted is not None and not bills.usages:
+            await self._admission.release(admitted)
+        for number, usage in enumerate(bills.usages):
+            call = self._call(work, number)
+            dollars = self._price(work, call.model, usage) if usage is not None else None
+            billed = usage or Usage(cache=CacheUsage())
+            await self._admission.settle(
+                Entry(call=call, usage=billed, dollars=dollars, is_partial=usage is None)
+            )
+
+    def _call(self, work: Work, number: int) -> Call:
+        return Call(
+            id=f"{work.incoming.id}-fold-{number}",
+            agent=work.incoming.agent,
+            session_id=work.session_id,
+            provider=work.incoming.provider,
+            model=work.options.summarizer_model or work.model,
+            category=Category.COMPACTION,
+            at=self._clock(),
+        )
+
+    def _price(self, work: Work, model: str, usage: Usage) -> Decimal | None:
+        price = self._cost().prices.price(model, usage, provider=work.incoming.provider, at=self._clock())
+        return price.dollars if price is not None else None

@@ -1,0 +1,87 @@
+"""A long session of an agent through the gateway: cheap, within its window, and nothing of it refused."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import pytest
+
+from foveate.engine.options import AgentOptions
+from foveate.fold.cuts import FoldOptions
+from tests.gateways import running_gateway
+from tests.sandboxes import KEY, running_sandbox
+
+WINDOW_TOKENS = 30_000
+TOOLS: Any = [
+    {
+        "name": name,
+        "description": f"Does {name} with a file. " * 40,
+        "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}},
+    }
+    for name in ("read", "write", "search", "run")
+]
+SYSTEM = "You are a careful engineer. Never push to the main branch. " * 60
+
+
+@dataclass
+class Bill:
+    """All that a session was billed."""
+
+    inputs: list[int] = field(default_factory=list)
+    read: int = 0
+
+    def add(self, usage: Any) -> None:
+        self.inputs.append(
+            usage.input_tokens + usage.cache_creation_input_tokens + usage.cache_read_input_tokens
+        )
+        self.read += usage.cache_read_input_tokens
+
+    @property
+    def hit_ratio(self) -> float:
+        return self.read / sum(self.inputs)
+
+
+def turns(client: anthropic.Anthropic, sandbox: Any, count: int, model: str) -> Bill:
+    """An agent that reads one file after the other, and resends all of it each time."""
+    bill = Bill()
+    messages: list[Any] = [{"role": "user", "content": "Find the slow parser. Never push to the main branch."}]
+    for number in range(count):
+        reply = client.messages.create(
+            model=model, max_tokens=500, system=SYSTEM, tools=TOOLS, messages=messages
+        )
+        bill.add(reply.usage)
+        sandbox.clock.now += 20
+        call = {
+            "type": "tool_use",
+            "id": f"toolu_{number}",
+            "name": "read",
+            "input": {"path": f"src/part_{number}.py"},
+        }
+        listing = "\n".join(f"def parse_{number}_{line}(text): return text.split({line})" for line in range(26))
+        messages += [
+            {"role": "assistant", "content": [{"type": "text", "text": f"I look into part {number}."}, call]},
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": listing}],
+            },
+        ]
+    return bill
+
+
+@pytest.mark.parametrize("model", ["claude-opus-4-5", "claude-opus-5-5"])
+def test_sixty_turns_of_an_agent_stay_within_the_window_and_are_read_from_the_cache(
+    tmp_path: Path, model: str
+) -> None:
+    options = AgentOptions(compaction=True, window_tokens=WINDOW_TOKENS, fold=FoldOptions(extractive=True))
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
+        bill = turns(client, sandbox, 60, model)
+
+    assert gateway.failed == []
+    assert max(bill.inputs) <= WINDOW_TOKENS - 500
+    assert bill.hit_ratio > 0.9
+    assert len(bill.inputs) == 60
