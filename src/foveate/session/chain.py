@@ -2,11 +2,15 @@
 
 Two messages are the same where role and blocks are: a string is the one text block that means the same, cache
 marks are left out, and neither spacing and escapes nor the order of keys, at any depth, make a difference
-(databases and some languages hand a conversation back with its keys in another order). Everything else does.
+(databases and some languages hand a conversation back with its keys in another order). All else that a block
+says does, with these exceptions: half a character is the same as any other half, and as U+FFFD; a number is
+as exact as a double; a role that is no string is `user`; and fields of a message that are no part of its blocks
+are not looked at, such as those that nobody knows in Anthropic's format, or the `phase` of Responses.
 System prompt and tools are no part of it, since they hold the time of day; nor are the system messages with
 which a conversation begins. The format is part of it.
 """
 
+import asyncio
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -24,6 +28,8 @@ HASH_BYTES = 16
 _GROUP = 64
 _KEPT_GROUPS = 4 * 1024
 _KEPT_LINKS = 16 * 1024
+# Messages that are longer, and new, are read beside the event loop.
+_LONG_BYTES = 64 * 1024
 
 # Hashes that are kept must never mean something else: what is said here changes with what is hashed.
 _SEED = b"foveate chain 1"
@@ -73,8 +79,46 @@ def chain_of(request: Request) -> Chain:
     Raises:
         MalformedRequest: a message cannot be read, or is nested too deeply.
     """
+    return _chain(request, _system_messages(request.messages))
+
+
+async def chain_beside(request: Request) -> Chain:
+    """The chain of a request's messages, made beside the event loop where much of it is new.
+
+    Raises:
+        MalformedRequest: as `chain_of`.
+    """
     head = _system_messages(request.messages)
-    reached = _short(_SEED + b"\0" + request.format.encode())
+    if _new_bytes(request, head) < _LONG_BYTES:
+        return _chain(request, head)
+    return await asyncio.to_thread(_chain, request, head)
+
+
+def _new_bytes(request: Request, head: int) -> int:
+    """How long the messages are from the first on that was never seen after those before it."""
+    reached = _begun(request)
+    at = head
+    while at + _GROUP <= len(request.messages):
+        known = _SEEN.groups.get(_short(reached + b"".join(request.messages[at : at + _GROUP])))
+        if known is None:
+            break
+        reached = known[len(known) // 2 - HASH_BYTES : len(known) // 2]
+        at += _GROUP
+    while at < len(request.messages):
+        link = _SEEN.single.get(_short(reached + request.messages[at]))
+        if link is None:
+            break
+        reached = link[:HASH_BYTES]
+        at += 1
+    return sum(map(len, request.messages[at:]))
+
+
+def _begun(request: Request) -> bytes:
+    return _short(_SEED + b"\0" + request.format.encode())
+
+
+def _chain(request: Request, head: int) -> Chain:
+    reached = _begun(request)
     hashes, spellings = b"", b""
     for start in range(head, len(request.messages), _GROUP):
         links = _linked(request, reached, request.messages[start : start + _GROUP])

@@ -1,5 +1,6 @@
 """A conversation is recognised by the chain of its messages, however it is spelled and marked."""
 
+import asyncio
 import json
 import random
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.errors import MalformedRequest
-from foveate.session.chain import HASH_BYTES, Chain, chain_of
+from foveate.session.chain import HASH_BYTES, Chain, chain_beside, chain_of
 from foveate.tokens import drop_caches
 from foveate.values import Format
 from tests.claude_bodies import claude_bodies
@@ -110,6 +111,32 @@ def test_a_long_chain_is_the_same_whether_it_was_seen_whole_in_part_or_never(len
     assert never == grown == again
     assert len(set(never.hashes)) == length
     assert said(*messages).hashes[:length] == never.hashes
+
+
+@pytest.mark.parametrize(("times", "is_beside"), [(5, False), (500, True)])
+async def test_a_chain_of_which_much_is_new_is_made_beside_the_event_loop(times: int, is_beside: bool) -> None:
+    messages = [{"role": "user", "content": f"{number} " * times} for number in range(150)]
+    whole = wire.read({"model": "claude-4", "max_tokens": 9, "messages": messages}, Format.ANTHROPIC)
+    drop_caches()
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count_turns())
+    await asyncio.sleep(0)
+    before = turns
+    first = await chain_beside(whole)
+    assert (turns > before) == is_beside
+    before = turns
+    again = await chain_beside(whole)
+    assert turns == before, "nothing of it is new"
+    counting.cancel()
+
+    assert first == again == chain_of(whole)
 
 
 def test_long_conversations_with_another_first_message_share_nothing() -> None:
