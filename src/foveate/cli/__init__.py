@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from foveate.cli import assemble, compactions, count, explain, memory, sandbox, screen, store
+from foveate.cli import assemble, compactions, cost, count, explain, memory, sandbox, screen, store
 from foveate.cli.exits import exit_code
 from foveate.errors import UnwritableOutput
 
@@ -42,6 +42,7 @@ app.command("count")(count.command)
 app.command("assemble")(assemble.command)
 app.add_typer(memory.app)
 app.command("explain")(explain.command)
+app.add_typer(cost.app)
 app.add_typer(compactions.app)
 app.add_typer(store.app)
 app.command("sandbox")(sandbox.command)

@@ -1,0 +1,75 @@
+"""Which calls a user asks for: whose, of which session, and when; days are those of UTC, as caps have them."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import inf, nextafter
+from typing import Self
+
+from foveate.cli.ids import the_one
+from foveate.cost.ledger import By, Ledger
+from foveate.errors import BadOption
+from foveate.memory.queries import Query
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which calls are asked for; what is None is not. From `since` up to, not with, `until`."""
+
+    agent: str | None = None
+    session: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+    @classmethod
+    def of(
+        cls, *, agent: str | None, session: str | None, since: str | None, until: str | None, now: float
+    ) -> Self:
+        """What a user means; `since` and `until` are both included.
+
+        Raises:
+            BadOption: a time that cannot be read, or no name where one belongs.
+        """
+        for option, said in (("--agent", agent), ("--session", session)):
+            if said == "":
+                raise BadOption(f"{option} needs a name")
+        # The same words for moments as everywhere.
+        moments = Query.of(since=since, until=until, now=datetime.fromtimestamp(now, UTC))
+        begin, end = (
+            None if moment is None else moment.replace(tzinfo=UTC).timestamp()
+            for moment in (moments.since, moments.until)
+        )
+        return cls(
+            agent=agent, session=session, since=begin, until=None if end is None else nextafter(end, inf)
+        )
+
+
+def by_of(said: str) -> tuple[By, ...]:
+    """What to tell sums by.
+
+    Raises:
+        BadOption: something else than that, or something twice.
+    """
+    words = [word.strip().lower() for word in said.split(",")]
+    for word in words:
+        if word not in list(By):
+            raise BadOption(f"--by is any of {', '.join(By)} with commas between them, not {word!r:.40}")
+        if words.count(word) > 1:
+            raise BadOption(f"--by has {word} twice")
+    return tuple(map(By, words))
+
+
+async def session_named(ledger: Ledger, asked: Asked) -> str | None:
+    """The id of the session that is asked for; None where none is.
+
+    Raises:
+        BadOption: several begin so, or none.
+    """
+    if asked.session is None:
+        return None
+    if any(one.calls for one in await ledger.sums([], session_id=asked.session)):
+        return asked.session
+    known = sorted(one.group[0] for one in await ledger.sums([By.SESSION]))
+    found = the_one([id_ for id_ in known if id_.startswith(asked.session)], asked.session, "session")
+    if found is None:
+        raise BadOption(f"no call is of a session whose id begins with {asked.session!r:.80}")
+    return found

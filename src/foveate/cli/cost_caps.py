@@ -1,0 +1,162 @@
+"""How caps stand now, for the sessions, agents and days that they are on."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from enum import StrEnum
+
+from foveate.cost.caps import Cap, Scope, day_of
+from foveate.cost.ledger import By, Call, Category, Ledger, Standing, Sum
+
+RECENT_SECONDS = 86_400.0
+"""A session is shown that had a call no longer ago."""
+
+_AT_ONCE = 500
+_NOTHING = Standing(spent=Decimal(0), reserved=Decimal(0))
+
+
+class Level(StrEnum):
+    """How near a cap is: it is fine, to be warned of, or refuses every call."""
+
+    FINE = "fine"
+    NEAR = "near"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What is used of a cap by whom it is on; what is not said of them is None.
+
+    Calls of unknown price are not in `standing`, and counted apart.
+    """
+
+    cap: Cap
+    agent: str | None = None
+    session_id: str | None = None
+    day: str | None = None
+    standing: Standing = _NOTHING
+    unknown_calls: int = 0
+
+    @property
+    def left(self) -> Decimal:
+        """What may still be spent; less than nothing where more was."""
+        return self.cap.dollars - self.standing.spent - self.standing.reserved
+
+    @property
+    def level(self) -> Level:
+        """How near the cap is."""
+        if self.left <= 0:
+            return Level.FULL
+        used = self.standing.spent + self.standing.reserved
+        return Level.NEAR if used >= self.cap.warn_at * self.cap.dollars else Level.FINE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A cap, and by whom how much of it is used, the most first; one on a call is used by nobody."""
+
+    cap: Cap
+    uses: tuple[Use, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """Who calls: agents with their sessions of late, and how many of their calls have no known price."""
+
+    agents: Sequence[str] = ()
+    sessions: Sequence[tuple[str, str]] = ()
+    unknown: Sequence[Sum] = ()
+    unknown_today: Sequence[Sum] = ()
+
+
+async def held(ledger: Ledger, caps: Sequence[Cap], *, now: float) -> list[Held]:
+    """How caps stand, by what the ledger says."""
+    midnight = now - now % 86_400
+    by = (By.AGENT, By.SESSION)
+    ever = await ledger.sums(by)
+    late = await ledger.sums(by, since=now - RECENT_SECONDS)
+    today = await ledger.sums(by, since=midnight, until=midnight + 86_400)
+    spending = Spending(
+        agents=sorted({one.group[0] for one in ever}),
+        sessions=[(one.group[0], one.group[1]) for one in late],
+        unknown=[one for one in ever if one.unknown_calls],
+        unknown_today=[one for one in today if one.unknown_calls],
+    )
+    uses = [use for cap in caps for use in _uses(cap, spending, now)]
+    accounts = sorted({account for use in uses if (account := _account(use, now)) is not None})
+    standings: dict[str, Standing] = {}
+    for start in range(0, len(accounts), _AT_ONCE):
+        standings |= await ledger.standing(accounts[start : start + _AT_ONCE], now=now)
+    return held_in(caps, now=now, spending=spending, standings=standings)
+
+
+def held_in(
+    caps: Sequence[Cap],
+    *,
+    now: float,
+    spending: Spending = Spending(),  # noqa: B008 - it is frozen
+    standings: Mapping[str, Standing] | None = None,
+) -> list[Held]:
+    """How caps stand where this is known of who calls, and of accounts."""
+    return [
+        Held(cap=cap, uses=tuple(_most_first(_stood(_uses(cap, spending, now), standings or {}, now))))
+        for cap in caps
+    ]
+
+
+def _uses(cap: Cap, spending: Spending, now: float) -> list[Use]:
+    """By whom a cap may be used, with nothing known of how much."""
+    match cap.scope, cap.agent:
+        case Scope.CALL, _:
+            return []
+        case Scope.SESSION, only:
+            return [
+                Use(
+                    cap=cap,
+                    agent=agent,
+                    session_id=session_id,
+                    unknown_calls=_unknown(spending.unknown, session_id=session_id),
+                )
+                for agent, session_id in spending.sessions
+                if only in (None, agent)
+            ]
+        case Scope.AGENT, None:
+            return [
+                Use(cap=cap, agent=agent, unknown_calls=_unknown(spending.unknown, agent=agent))
+                for agent in spending.agents
+            ]
+        case Scope.DAY, only:
+            unknown_today = _unknown(spending.unknown_today, agent=only)
+            return [Use(cap=cap, agent=only, day=day_of(now), unknown_calls=unknown_today)]
+        case _, only:
+            return [Use(cap=cap, agent=only, unknown_calls=_unknown(spending.unknown, agent=only))]
+
+
+def _unknown(sums: Iterable[Sum], *, agent: str | None = None, session_id: str | None = None) -> int:
+    return sum(
+        one.unknown_calls
+        for one in sums
+        if agent in (None, one.group[0]) and session_id in (None, one.group[1])
+    )
+
+
+def _stood(uses: Iterable[Use], standings: Mapping[str, Standing], now: float) -> list[Use]:
+    return [replace(use, standing=standings.get(_account(use, now) or "", _NOTHING)) for use in uses]
+
+
+def _most_first(uses: Iterable[Use]) -> list[Use]:
+    return sorted(uses, key=lambda use: (use.left, use.agent or "", use.session_id or ""))
+
+
+def _account(use: Use, now: float) -> str | None:
+    """The account that a call would be booked on."""
+    call = Call(
+        id="",
+        agent=use.agent or "",
+        session_id=use.session_id or "",
+        provider="",
+        model="",
+        category=Category.MAIN,
+        at=now,
+    )
+    return use.cap.account(call)

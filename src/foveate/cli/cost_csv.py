@@ -1,0 +1,152 @@
+"""Calls and sums as CSV (RFC 4180): exact dollars, times in UTC, and nothing that a spreadsheet would run.
+
+A text that begins as a formula does gets an apostrophe in front, as spreadsheets write it themselves; so does
+one that begins with an apostrophe, so that taking one away always gives back what was there.
+"""
+
+import csv
+import io
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import astuple
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import BinaryIO
+
+from foveate.cost.ledger import Entry
+from foveate.cost.report import Report, Row
+
+CALL_COLUMNS = (
+    "at",
+    "call_id",
+    "agent",
+    "session_id",
+    "provider",
+    "model",
+    "category",
+    "uncached",
+    "read",
+    "written_5m",
+    "written_1h",
+    "output_tokens",
+    "reasoning_tokens",
+    "dollars",
+    "said_dollars",
+    "tier",
+    "estimated_input_tokens",
+    "estimated_dollars",
+    "saved_by_cache",
+    "saved_by_folds",
+    "saved_by_cuts",
+    "is_partial",
+)
+SUM_COLUMNS = (
+    "calls",
+    "unknown_calls",
+    "partial_calls",
+    "uncached",
+    "read",
+    "written_5m",
+    "written_1h",
+    "output_tokens",
+    "reasoning_tokens",
+    "dollars",
+    "estimated_dollars",
+    "saved_by_cache",
+    "saved_by_folds",
+    "saved_by_cuts",
+    "compaction_dollars",
+    "unknown_compactions",
+)
+
+# With what a formula begins, also where blanks that some programs take away stand before it.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+_APOSTROPHE = "'"
+
+Cell = str | int | Decimal | bool | None
+
+
+async def write_calls(entries: AsyncIterator[Entry], file: BinaryIO) -> int:
+    """How many calls were written, one at a time, below a line that names the columns."""
+    file.write(line(CALL_COLUMNS))
+    number = 0
+    async for entry in entries:
+        file.write(line(_call(entry)))
+        number += 1
+    return number
+
+
+def report_csv(report: Report) -> bytes:
+    """The rows of a report, without the total."""
+    lines = [line((*report.by, *SUM_COLUMNS)), *(line(_sum(row)) for row in report.rows)]
+    return b"".join(lines)
+
+
+def line(cells: Iterable[Cell]) -> bytes:
+    """A line of CSV."""
+    written = io.StringIO()
+    csv.writer(written).writerow([_cell(cell) for cell in cells])
+    return written.getvalue().encode("utf-8", "replace")
+
+
+def _cell(cell: Cell) -> str:
+    match cell:
+        case None:
+            return ""
+        case bool():
+            return "true" if cell else "false"
+        case Decimal():
+            return f"{cell:f}"
+        case int():
+            return str(cell)
+    return f"{_APOSTROPHE}{cell}" if cell.lstrip(" ").startswith((*_FORMULA, _APOSTROPHE)) else cell
+
+
+def _call(entry: Entry) -> tuple[Cell, ...]:
+    call, usage = entry.call, entry.usage
+    return (
+        _moment(call.at),
+        call.id,
+        call.agent,
+        call.session_id,
+        call.provider,
+        call.model,
+        call.category.value,
+        *astuple(usage.cache),
+        usage.output_tokens,
+        usage.reasoning_tokens,
+        entry.dollars,
+        usage.said_dollars,
+        usage.tier,
+        entry.estimated_input_tokens,
+        entry.estimated_dollars,
+        *astuple(entry.savings),
+        entry.is_partial,
+    )
+
+
+def _sum(row: Row) -> tuple[Cell, ...]:
+    return (
+        *row.group,
+        row.calls,
+        row.unknown_calls,
+        row.partial_calls,
+        row.uncached,
+        row.read,
+        row.written_5m,
+        row.written_1h,
+        row.output_tokens,
+        row.reasoning_tokens,
+        row.dollars,
+        row.estimated_dollars,
+        *astuple(row.saved),
+        row.compaction_dollars,
+        row.unknown_compactions,
+    )
+
+
+def _moment(seconds: float) -> str:
+    """A time as 2026-11-15T12:00:00.000000Z, or in seconds where no calendar has it."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return f"{Decimal(seconds):f}"

@@ -1,0 +1,287 @@
+"""What calls cost and how caps stand, in lines for people and as objects for programs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from decimal import Decimal
+
+from rich.cells import cell_len, set_cell_size
+
+from foveate.cli.cost_caps import Held, Level, Use
+from foveate.cli.ids import short_ids
+from foveate.cli.screen import Look
+from foveate.cost.caps import Cap, Scope
+from foveate.cost.ledger import By
+from foveate.cost.money import in_words
+from foveate.cost.report import Report, Row
+
+_GAP = "  "
+_INDENT = "  "
+_UNKNOWN = "unknown"
+_LONGEST_NAME = 24
+_BOLD, _DIM, _RED, _YELLOW = "1", "2", "31", "33"
+_COLOURS = {Level.FINE: "", Level.NEAR: _YELLOW, Level.FULL: _RED}
+_NUMBERS = (
+    "calls",
+    "uncached",
+    "read",
+    "written",
+    "output",
+    "cost",
+    "expected",
+    "cache saved",
+    "folds saved",
+    "cuts saved",
+)
+_CAP_HEADINGS = ("cap", "limit", "spent", "reserved", "left", "")
+
+
+def report_object(report: Report) -> dict[str, object]:
+    """A report as JSON can say it: money as a string, so that nothing of it is lost; null where unknown."""
+    rows = [
+        dict(zip(report.by, row.group, strict=True)) | _row_object(row)  # what it is by, then its numbers
+        for row in report.rows
+    ]
+    return {"by": list(report.by), "rows": rows, "total": _row_object(report.total)}
+
+
+def _row_object(row: Row) -> dict[str, object]:
+    numbers = {name: _jsonable(value) for name, value in asdict(row).items() if name not in ("group", "saved")}
+    return numbers | {"saved": {name: _jsonable(value) for name, value in asdict(row.saved).items()}}
+
+
+def cap_object(held: Held) -> dict[str, object]:
+    """A cap as JSON can say it, and by whom how much of it is used."""
+    said = {name: _jsonable(value) for name, value in asdict(held.cap).items()}
+    return said | {"uses": [_use_object(use) for use in held.uses]}
+
+
+def _use_object(use: Use) -> dict[str, object]:
+    return {
+        "agent": use.agent,
+        "session_id": use.session_id,
+        "day": use.day,
+        "spent": _jsonable(use.standing.spent),
+        "reserved": _jsonable(use.standing.reserved),
+        "left": _jsonable(use.left),
+        "unknown_calls": use.unknown_calls,
+        "level": use.level,
+    }
+
+
+def _jsonable(value: object) -> object:
+    return f"{value:f}" if isinstance(value, Decimal) else value
+
+
+class _Writing:
+    """Writes for a terminal or a file, as far as that can show it."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._more = "…" if look.can_show("…") else ".."
+
+    def _name(self, name: str) -> str:
+        """A name that is no longer than a column."""
+        text = self._look.plain(name) or '""'
+        if cell_len(text) <= _LONGEST_NAME:
+            return text
+        return set_cell_size(text, _LONGEST_NAME - len(self._more)).rstrip() + self._more
+
+    def _painted(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if text and colour and self._look.colours else text
+
+    def _fits(self, widths: Sequence[int]) -> bool:
+        return sum(widths) + len(_GAP) * (len(widths) - 1) <= self._look.columns
+
+
+class ReportWriting(_Writing):
+    """Writes reports."""
+
+    def lines(self, report: Report) -> Iterator[str]:
+        """A line for each row below a heading, and the total; a few lines each where one is too narrow."""
+        if not report.rows:
+            return
+        names = self._groups(report)
+        rows = list(zip(names, report.rows, strict=True))
+        if len(rows) > 1:
+            rows.append((("total", *("" for _ in report.by[1:])), report.total))
+        whole = [(*report.by, *_NUMBERS), *((*name, *_cells(row)) for name, row in rows)]
+        columns = [
+            column
+            for number, column in enumerate(zip(*whole, strict=True))
+            if number < len(report.by) or any(said not in ("", _UNKNOWN) for said in column[1:])
+        ]
+        headings, *table = zip(*columns, strict=True)
+        widths = [max(map(cell_len, column)) for column in columns]
+        last = len(rows) - 1 if rows[-1][1] is report.total else None
+        if not self._fits(widths):
+            for number, (name, row) in enumerate(rows):
+                yield from self._block(_GAP.join(filter(None, name)), row, is_total=number == last)
+            return
+        yield self._painted(_in_columns(headings, widths, len(report.by)), _DIM)
+        for number, cells in enumerate(table):
+            line = _in_columns(cells, widths, len(report.by))
+            yield self._painted(line, _BOLD) if number == last else line
+
+    def _groups(self, report: Report) -> list[tuple[str, ...]]:
+        """What each row is of, with ids of sessions as short as they can be."""
+        if By.SESSION not in report.by:
+            return [tuple(map(self._name, row.group)) for row in report.rows]
+        place = report.by.index(By.SESSION)
+        ids = short_ids([row.group[place] for row in report.rows])
+        return [
+            tuple(self._name(ids[said] if number == place else said) for number, said in enumerate(row.group))
+            for row in report.rows
+        ]
+
+    def _block(self, name: str, row: Row, *, is_total: bool) -> Iterator[str]:
+        calls = f"{row.calls:,} call{'s' * (row.calls != 1)}"
+        yield self._painted(f"{name}{_GAP}{calls}", _BOLD if is_total else "")
+        written = row.written_5m + row.written_1h
+        yield (
+            f"{_INDENT}in {row.uncached:,} uncached, {row.read:,} read, {written:,} written; "
+            f"out {row.output_tokens:,}"
+        )
+        expected = "" if row.estimated_dollars is None else f" (expected {in_words(row.estimated_dollars)})"
+        yield f"{_INDENT}{_cost(row)}{expected}"
+        savings = (("cache", _saved(row.saved.cache)), ("folds", _folds(row)), ("cuts", _saved(row.saved.cuts)))
+        told = [
+            f"{what} {said if said.startswith('cost') else f'saved {said}'}" for what, said in savings if said
+        ]
+        if told:
+            yield _INDENT + "; ".join(told)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        f"{row.calls:,}",
+        f"{row.uncached:,}",
+        f"{row.read:,}",
+        f"{row.written_5m + row.written_1h:,}",
+        f"{row.output_tokens:,}",
+        _cost(row),
+        "" if row.estimated_dollars is None else in_words(row.estimated_dollars),
+        _saved(row.saved.cache) or _UNKNOWN,
+        _folds(row) or _UNKNOWN,
+        _saved(row.saved.cuts) or _UNKNOWN,
+    )
+
+
+def _cost(row: Row) -> str:
+    """What calls cost, and how many of them have no known price: that is never taken for nothing."""
+    return _known_and_unknown(row.dollars, row.unknown_calls)
+
+
+def _known_and_unknown(dollars: Decimal | None, calls: int) -> str:
+    """Dollars, and how many calls come on top of which nobody knows what they cost."""
+    if not calls:
+        return in_words(dollars or Decimal(0))
+    unknown = f"{_calls(calls)} of unknown price"
+    return f"{in_words(dollars)} + {unknown}" if dollars else unknown
+
+
+def _folds(row: Row) -> str:
+    saved = _saved(row.saved.folds)
+    unknown = f"{_calls(row.unknown_compactions)} of unknown price" if row.unknown_compactions else ""
+    return " less ".join(filter(None, (saved or ("nothing known" if unknown else ""), unknown)))
+
+
+def _saved(dollars: Decimal | None) -> str:
+    """What was saved, and where it was less than nothing, what it cost; empty where that is not known."""
+    if dollars is None:
+        return ""
+    return f"cost {in_words(-dollars)} more" if dollars < 0 else in_words(dollars)
+
+
+def _calls(number: int) -> str:
+    return f"{number:,} call{'s' * (number != 1)}"
+
+
+def _in_columns(cells: Sequence[str], widths: Sequence[int], left: int) -> str:
+    """Cells below each other: `left` of them names, the others numbers."""
+    parts = []
+    for number, (text, width) in enumerate(zip(cells, widths, strict=True)):
+        blanks = " " * (width - cell_len(text))
+        parts.append(text + blanks if number < left else blanks + text)
+    return _GAP.join(parts).rstrip()
+
+
+class CapWriting(_Writing):
+    """Writes how caps stand."""
+
+    def lines(self, caps: Sequence[Held]) -> Iterator[str]:
+        """A line for each use of a cap below a heading; two lines each where one is too narrow."""
+        if not caps:
+            return
+        ids = short_ids([use.session_id or "" for held in caps for use in held.uses])
+        rows = [row for held in caps for row in self._rows(held, ids)]
+        widths = [
+            max(map(cell_len, column)) for column in zip(_CAP_HEADINGS, *(row[0] for row in rows), strict=True)
+        ]
+        if not self._fits(widths):
+            for cells, level in rows:
+                yield from self._narrow(cells, level)
+            return
+        yield self._painted(self._in_line(_CAP_HEADINGS, widths), _DIM)
+        for cells, level in rows:
+            line = self._in_line(cells, widths)
+            yield line.removesuffix(cells[-1]) + self._painted(cells[-1], _COLOURS[level])
+
+    def _rows(self, held: Held, ids: dict[str, str]) -> Iterator[tuple[tuple[str, ...], Level]]:
+        cap = held.cap
+        if not held.uses:
+            none = "" if cap.scope is Scope.CALL else "nobody has called of late"
+            yield (self._about(cap), in_words(cap.dollars), "", "", "", none), Level.FINE
+        for use in held.uses:
+            cells = (
+                self._about(cap, use, ids),
+                in_words(cap.dollars),
+                _known_and_unknown(use.standing.spent, use.unknown_calls),
+                in_words(use.standing.reserved),
+                in_words(use.left) if use.left > 0 else in_words(Decimal(0)),
+                _level(use),
+            )
+            yield cells, use.level
+
+    def _about(self, cap: Cap, use: Use | None = None, ids: dict[str, str] | None = None) -> str:
+        """On what a cap is, and on whose account."""
+        agent = None if use is None or use.agent is None else self._name(use.agent)
+        of = f" of {agent}" if agent is not None else ""
+        only = "" if cap.agent is None else f" of {self._name(cap.agent)}"
+        match cap.scope:
+            case Scope.CALL:
+                return f"each call{only}"
+            case Scope.SESSION if use is not None and ids is not None:
+                return f"session {self._name(ids[use.session_id or ''])}{of}"
+            case Scope.SESSION:
+                return f"each session{only}"
+            case Scope.DAY if use is not None:
+                return f"day {use.day}{of}"
+            case _ if agent is not None:
+                return f"agent {agent}"
+            case Scope.AGENT:
+                return "each agent"
+            case _:
+                return "all"
+
+    def _narrow(self, cells: tuple[str, ...], level: Level) -> Iterator[str]:
+        about, limit, spent, reserved, left, said = cells
+        yield _GAP.join(filter(None, (about, limit, self._painted(said, _COLOURS[level]))))
+        if spent:
+            yield f"{_INDENT}{spent} spent, {reserved} reserved, {left} left"
+
+    def _in_line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
+        *numbers, said = cells
+        return (
+            f"{_in_columns(numbers, widths[:-1], 1)}{_GAP}{said}".rstrip()
+            if said
+            else _in_columns(numbers, widths[:-1], 1)
+        )
+
+
+def _level(use: Use) -> str:
+    if use.left < 0:
+        return f"over by {in_words(-use.left)}"
+    if use.level is Level.FULL:
+        return "nothing left"
+    share = (use.standing.spent + use.standing.reserved) / use.cap.dollars
+    return f"{share:.0%} used" + (f", warned from {use.cap.warn_at:.0%} on" if use.level is Level.NEAR else "")

@@ -1,0 +1,125 @@
+"""What calls cost, read: groups of them with what was saved, net of what it took to save it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from foveate.cost.ledger import By, Category, Savings, Sum
+from foveate.cost.prices import EXACT, ZERO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """All calls of a group added up: tokens, dollars, and what was saved.
+
+    `dollars` and `estimated_dollars` are those of calls that have any, and None where none does:
+    `unknown_calls` have no known price. `saved.folds` is what folds saved less what the calls for their
+    summaries cost (`compaction_dollars`), of which `unknown_compactions` have no known price.
+    """
+
+    group: tuple[str, ...] = ()
+    calls: int = 0
+    unknown_calls: int = 0
+    partial_calls: int = 0
+    uncached: int = 0
+    read: int = 0
+    written_5m: int = 0
+    written_1h: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    dollars: Decimal | None = None
+    estimated_dollars: Decimal | None = None
+    saved: Savings = field(default_factory=Savings)
+    compaction_dollars: Decimal = ZERO
+    unknown_compactions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Rows by what was asked for, and the total of them all."""
+
+    by: tuple[By, ...]
+    rows: tuple[Row, ...]
+    total: Row
+
+
+def asked_of(by: Sequence[By]) -> tuple[By, ...]:
+    """What to ask a ledger for: categories too, since calls for summaries count against folds."""
+    return (*by, By.CATEGORY) if By.CATEGORY not in by else tuple(by)
+
+
+def report_of(sums: Iterable[Sum], by: Sequence[By]) -> Report:
+    """The report by `by`, of sums by `asked_of(by)`: days in their order, all else the dearest first."""
+    place = asked_of(by).index(By.CATEGORY)
+    rows: dict[tuple[str, ...], Row] = {}
+    total = Row()
+    for one in sums:
+        if not one.calls:
+            continue
+        row = _row(one, group=one.group[: len(by)], category=one.group[place])
+        rows[row.group] = _added(rows.get(row.group, Row(group=row.group)), row)
+        total = _added(total, row)
+    days_first = bool(by) and by[0] is By.DAY
+    ordered = sorted(
+        rows.values(), key=lambda row: (row.group[:1] if days_first else (), -(row.dollars or ZERO), row.group)
+    )
+    return Report(by=tuple(by), rows=tuple(ordered), total=total)
+
+
+def _row(one: Sum, *, group: tuple[str, ...], category: str) -> Row:
+    is_compaction = category == Category.COMPACTION
+    has_price = one.unknown_calls < one.calls
+    spent = one.dollars if is_compaction and has_price else None
+    return Row(
+        group=group,
+        calls=one.calls,
+        unknown_calls=one.unknown_calls,
+        partial_calls=one.partial_calls,
+        uncached=one.uncached,
+        read=one.read,
+        written_5m=one.written_5m,
+        written_1h=one.written_1h,
+        output_tokens=one.output_tokens,
+        reasoning_tokens=one.reasoning_tokens,
+        dollars=one.dollars if has_price else None,
+        # A sum does not tell none from nothing, and nobody expects a call to be free.
+        estimated_dollars=one.estimated_dollars or None,
+        saved=Savings(
+            cache=one.savings.cache,
+            folds=_sum(one.savings.folds, None if spent is None else EXACT.minus(spent)),
+            cuts=one.savings.cuts,
+        ),
+        compaction_dollars=spent or ZERO,
+        unknown_compactions=one.unknown_calls if is_compaction else 0,
+    )
+
+
+def _added(one: Row, other: Row) -> Row:
+    return Row(
+        group=one.group,
+        calls=one.calls + other.calls,
+        unknown_calls=one.unknown_calls + other.unknown_calls,
+        partial_calls=one.partial_calls + other.partial_calls,
+        uncached=one.uncached + other.uncached,
+        read=one.read + other.read,
+        written_5m=one.written_5m + other.written_5m,
+        written_1h=one.written_1h + other.written_1h,
+        output_tokens=one.output_tokens + other.output_tokens,
+        reasoning_tokens=one.reasoning_tokens + other.reasoning_tokens,
+        dollars=_sum(one.dollars, other.dollars),
+        estimated_dollars=_sum(one.estimated_dollars, other.estimated_dollars),
+        saved=Savings(
+            cache=_sum(one.saved.cache, other.saved.cache),
+            folds=_sum(one.saved.folds, other.saved.folds),
+            cuts=_sum(one.saved.cuts, other.saved.cuts),
+        ),
+        compaction_dollars=EXACT.add(one.compaction_dollars, other.compaction_dollars),
+        unknown_compactions=one.unknown_compactions + other.unknown_compactions,
+    )
+
+
+def _sum(one: Decimal | None, other: Decimal | None) -> Decimal | None:
+    """What is known of two amounts together; None where neither is known."""
+    if one is None or other is None:
+        return other if one is None else one
+    return EXACT.add(one, other)
