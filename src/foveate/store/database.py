@@ -91,7 +91,7 @@ class OfOneProcess:
             raise StoreUnavailable(self._where, "was opened by another process: a fork opens its own")
 
 
-def in_groups(keys: Sequence[bytes]) -> Iterator[tuple[str, Sequence[bytes]]]:
+def in_groups(keys: Sequence[T]) -> Iterator[tuple[str, Sequence[T]]]:
     """The keys in groups, each with its `?`s.
 
     A group is filled up with its last key to one of few sizes.

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
+from blake3 import blake3
+
 from foveate.cost.caps import day_of
 from foveate.cost.ledger import By, Call, Category, Entry, Savings, Sum
 from foveate.cost.money import dollars, picodollars
@@ -15,8 +17,8 @@ call_id, at, agent, session_id, provider, model, category, uncached, read, writt
 output_tokens, reasoning_tokens, picodollars, said_dollars, tier, estimated_input_tokens,
 estimated_picodollars, saved_by_cache, saved_by_folds, saved_by_cuts, is_partial, usage
 """
-ADD_ENTRY = f"""
-INSERT INTO ledger_v1 (day, {COLUMNS}) VALUES ({", ".join("?" * 24)}) ON CONFLICT (call_id) DO NOTHING
+ADD_ENTRIES = f"""
+INSERT INTO ledger_v1 (day, {COLUMNS}) VALUES {{}} ON CONFLICT (call_id) DO NOTHING RETURNING call_id
 """
 _TOKENS = ("uncached", "read", "written_5m", "written_1h", "output_tokens", "reasoning_tokens")
 _MONEY = ("picodollars", "estimated_picodollars", "saved_by_cache", "saved_by_folds", "saved_by_cuts")
@@ -25,6 +27,9 @@ _LOW = 10**9
 _ALL_SUMS = ", ".join(
     f"sum({column} / {_LOW}), sum({column} - {column} / {_LOW} * {_LOW})" for column in (*_TOKENS, *_MONEY)
 )
+# PostgreSQL's indexes take 2,700 bytes.
+_LONGEST_NAME = 500
+_MOST_TOKENS = 2**62
 _COLUMN_OF = {
     By.AGENT: "agent",
     By.SESSION: "session_id",
@@ -82,7 +87,11 @@ def sum_of(group: tuple[str, ...], calls: int, known: int, partial: int | None, 
 
 
 def row_of(entry: Entry) -> tuple[Any, ...]:
-    """An entry as a row: its day, then the columns above."""
+    """An entry as a row: its day, then the columns above.
+
+    Raises:
+        BadOption: it has numbers that cannot be.
+    """
     call, usage, savings = entry.call, entry.usage, entry.savings
     return (
         day_of(call.at),
@@ -93,16 +102,16 @@ def row_of(entry: Entry) -> tuple[Any, ...]:
         name_of(call.provider),
         name_of(call.model),
         call.category.value,
-        usage.cache.uncached,
-        usage.cache.read,
-        usage.cache.written_5m,
-        usage.cache.written_1h,
-        usage.output_tokens,
-        usage.reasoning_tokens,
+        _tokens(usage.cache.uncached),
+        _tokens(usage.cache.read),
+        _tokens(usage.cache.written_5m),
+        _tokens(usage.cache.written_1h),
+        _tokens(usage.output_tokens),
+        _tokens(usage.reasoning_tokens),
         None if entry.dollars is None else amount_of(entry.dollars),
         None if usage.said_dollars is None else str(usage.said_dollars),
         name_of(usage.tier),
-        entry.estimated_input_tokens,
+        None if entry.estimated_input_tokens is None else _tokens(entry.estimated_input_tokens),
         *(
             None if one is None else _signed(one)
             for one in (entry.estimated_dollars, savings.cache, savings.folds, savings.cuts)
@@ -179,6 +188,12 @@ def amount_of(money: Decimal, *, rounded: Callable[[Decimal], int] = picodollars
     return found
 
 
+def _tokens(number: int) -> int:
+    if not 0 <= number <= _MOST_TOKENS:
+        raise BadOption(f"{number} tokens: that cannot be")
+    return number
+
+
 def _signed(money: Decimal, *, rounded: Callable[[Decimal], int] = picodollars) -> int:
     try:
         return rounded(money)
@@ -187,7 +202,10 @@ def _signed(money: Decimal, *, rounded: Callable[[Decimal], int] = picodollars) 
 
 
 def name_of(said: str) -> str:
-    """A name that both databases can hold: no bill is lost since somebody wrote half a character."""
-    if said.isprintable():
+    """A name that both databases can hold: no bill is lost since somebody wrote half a character, or a book."""
+    if len(said) <= _LONGEST_NAME and said.isprintable():
         return said
-    return said.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    name = said.replace("\0", "\ufffd").encode("utf-8", "replace")
+    if len(said) <= _LONGEST_NAME:
+        return name.decode()
+    return f"{name.decode()[:_LONGEST_NAME]}… {blake3(name).hexdigest(16)}"

@@ -1,0 +1,304 @@
+"""Reserving, settling and releasing, for many calls in one transaction.
+
+A commit costs many times what a statement does, and on a server whoever books on an account keeps others from
+it until then. Rows are always locked in the same order, so that no two wait for each other: those of the
+ledger, then reservations, then accounts by their names.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from foveate.cost.ledger import Entry, Over, Reservation, Standing
+from foveate.cost.money import MOST_PICODOLLARS, dollars, picodollars_at_most
+from foveate.errors import BadOption
+from foveate.store.database import Rows, in_groups
+from foveate.store.ledger_rows import ADD_ENTRIES, amount_of, name_of, row_of
+
+_ADD_RESERVATIONS = """
+INSERT INTO reservations_v1 (call_id, accounts, picodollars, expires_at) VALUES {}
+ON CONFLICT (call_id) DO NOTHING
+"""
+_FIND_RESERVATIONS = "SELECT call_id FROM reservations_v1 WHERE call_id IN ({})"
+_TAKE_RESERVATIONS = (
+    "DELETE FROM reservations_v1 WHERE call_id IN ({}) RETURNING call_id, accounts, picodollars"
+)
+# Not one UPDATE, which locks its rows in no order; these are locked one after the other, as they are listed.
+# What is spent ends where it could no longer be added to: no cap is as large.
+_BOOK = f"""
+INSERT INTO accounts_v1 (name, spent, reserved) VALUES {{}}
+ON CONFLICT (name) DO UPDATE
+SET spent = CASE WHEN accounts_v1.spent > {MOST_PICODOLLARS} - excluded.spent THEN {MOST_PICODOLLARS}
+                 ELSE accounts_v1.spent + excluded.spent END,
+    reserved = accounts_v1.reserved + excluded.reserved
+"""
+_BOOK_AND_TELL = _BOOK + "RETURNING name, spent, reserved"
+_FIND_ACCOUNTS = "SELECT name, spent, reserved FROM accounts_v1 WHERE name IN ({})"
+# So few sizes that the drivers remember the statements of all of them.
+_SIZES = (64, 32, 16, 8, 4, 2, 1)
+
+Amounts = dict[str, int]
+Standings = dict[str, tuple[int, int]]
+"""By the names of accounts: what is spent and what is reserved, in picodollars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """A bill as a row, and what it adds to accounts."""
+
+    row: tuple[Any, ...]
+    spent: Mapping[str, int]
+
+    @classmethod
+    def of(cls, entry: Entry, accounts: Sequence[str]) -> "Settlement":
+        """The same of an entry."""
+        row = row_of(entry)
+        spent = 0 if entry.dollars is None else amount_of(entry.dollars)
+        return cls(row, {name_of(account): spent for account in accounts})
+
+    @property
+    def call_id(self) -> str:
+        """The call that it is for."""
+        return str(self.row[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A call that is not billed."""
+
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A reservation in whole picodollars and in names that can be kept.
+
+    `limited` leads from these to the names of the accounts that have a limit.
+    """
+
+    call_id: str
+    amount: int
+    names: Sequence[str]
+    limits: Mapping[str, int]
+    limited: Mapping[str, str]
+    expires_at: float
+
+    @classmethod
+    def of(cls, reservation: Reservation) -> "Wanted":
+        """The same of a reservation."""
+        if not math.isfinite(reservation.expires_at):
+            raise BadOption(f"a reservation runs out at some time, not at {reservation.expires_at}")
+        return cls(
+            call_id=name_of(reservation.call_id),
+            amount=amount_of(reservation.dollars, rounded=picodollars_at_most),
+            names=[name_of(account) for account in reservation.accounts],
+            limits={name_of(name): _limit(most) for name, most in reservation.limits.items()},
+            limited={name_of(name): name for name in reservation.limits},
+            expires_at=reservation.expires_at,
+        )
+
+
+class Overtaken(Exception):
+    """Somebody else has just reserved for the same call; once more, and that will be known."""
+
+
+Asked = Settlement | Release | Wanted
+Answer = bool | Mapping[str, Standing] | Over
+
+
+def book(rows: Rows, asked: Sequence[Asked]) -> list[Answer | Exception]:
+    """What came of each: whether it is settled or released now, and how accounts stand, or which has no room.
+
+    What is settled and released is, before anything is reserved.
+
+    Raises:
+        Overtaken: nothing is done, and it should be tried again.
+    """
+    settlements = [one for one in asked if isinstance(one, Settlement)]
+    wanted = [one for one in asked if isinstance(one, Wanted)]
+    settled = _add_entries(rows, settlements)
+    released = {one.call_id for one in asked if isinstance(one, Release)}
+    freed = _take(rows, settled.keys() | released)
+    known = _known(rows, [one.call_id for one in wanted])
+    accounts = _Accounts(rows, _spent(settled.values()), _less_reserved(freed.values()), wanted)
+
+    answers: list[Answer | Exception] = []
+    for one in asked:
+        match one:
+            case Settlement():
+                # Of two for the same call in one transaction, the first is the one.
+                answers.append(settled.pop(one.call_id, None) is not None)
+            case Release():
+                answers.append(freed.pop(one.call_id, None) is not None)
+            case Wanted():
+                answers.append(accounts.tell(one) if one.call_id in known else accounts.take(one))
+                known.add(one.call_id)
+    accounts.keep(rows)
+    return answers
+
+
+def free(rows: Rows, call_ids: Iterable[str]) -> int:
+    """For how many of these calls something was reserved; it no longer is."""
+    freed = _take(rows, call_ids)
+    _book(rows, {}, _less_reserved(freed.values()))
+    return len(freed)
+
+
+def find_standings(rows: Rows, names: Iterable[str]) -> Standings:
+    """How accounts stand; those that nothing was booked on are left out."""
+    groups = in_groups(sorted(names))
+    found = [row for marks, some in groups for row in rows.all(_FIND_ACCOUNTS.format(marks), some)]
+    return {name: (spent, reserved) for name, spent, reserved in found}
+
+
+def standing_of(spent: int, reserved: int) -> Standing:
+    """How an account stands, in dollars."""
+    return Standing(spent=dollars(spent), reserved=dollars(reserved))
+
+
+class _Accounts:
+    """The accounts that something is to be reserved of, as they stand after all that was settled and released.
+
+    Nobody else can change them until the transaction is through.
+    """
+
+    def __init__(self, rows: Rows, spent: Amounts, reserved: Amounts, wanted: Sequence[Wanted]) -> None:
+        self._new: list[Wanted] = []
+        self._standings: Standings = {}
+        if not wanted:
+            _book(rows, spent, reserved)
+            return
+        # Nothing more is added to those that are only wanted: this way they are held.
+        for one in wanted:
+            for name in one.names:
+                reserved.setdefault(name, 0)
+        self._standings = _book_and_tell(rows, spent, reserved)
+
+    def take(self, wanted: Wanted) -> Mapping[str, Standing] | Over | BadOption:
+        """How the accounts with a limit stand with it, if there is room."""
+        after = {name: self._with(name, wanted.amount) for name in wanted.names}
+        for name, (spent, reserved) in after.items():
+            if spent + reserved > wanted.limits.get(name, math.inf):
+                before = standing_of(*self._standings[name])
+                return Over(account=wanted.limited[name], limit=dollars(wanted.limits[name]), standing=before)
+            if reserved > MOST_PICODOLLARS:
+                return BadOption(f"more dollars are reserved of {name} than can be kept")
+        self._standings.update(after)
+        self._new.append(wanted)
+        return self.tell(wanted)
+
+    def tell(self, wanted: Wanted) -> Mapping[str, Standing]:
+        """How the accounts with a limit stand."""
+        return {account: standing_of(*self._standings[name]) for name, account in wanted.limited.items()}
+
+    def keep(self, rows: Rows) -> None:
+        """Write down what was taken.
+
+        Raises:
+            Overtaken: somebody else has taken for one of these calls meanwhile.
+        """
+        reserved: Amounts = {}
+        for one in self._new:
+            for name in one.names:
+                reserved[name] = reserved.get(name, 0) + one.amount
+        new = [(one.call_id, _joined(one.names), one.amount, one.expires_at) for one in self._new]
+        added = sum(rows.change(_ADD_RESERVATIONS.format(marks), values) for marks, values in _in_rows(new))
+        if added < len(new):
+            raise Overtaken
+        _book(rows, {}, reserved)
+
+    def _with(self, name: str, amount: int) -> tuple[int, int]:
+        spent, reserved = self._standings[name]
+        return spent, reserved + amount
+
+
+def _add_entries(rows: Rows, settlements: Sequence[Settlement]) -> dict[str, Settlement]:
+    """Those that were not settled before, by their calls."""
+    first: dict[str, Settlement] = {}
+    for one in settlements:
+        first.setdefault(one.call_id, one)
+    groups = _in_rows([first[call_id].row for call_id in sorted(first)])
+    new = [call_id for marks, values in groups for (call_id,) in rows.all(ADD_ENTRIES.format(marks), values)]
+    return {call_id: first[call_id] for call_id in new}
+
+
+def _take(rows: Rows, call_ids: Iterable[str]) -> dict[str, tuple[list[str], int]]:
+    """The accounts and the amounts of what was reserved for these calls; it no longer is."""
+    groups = in_groups(sorted(call_ids))
+    taken = [row for marks, some in groups for row in rows.all(_TAKE_RESERVATIONS.format(marks), some)]
+    return {call_id: (_parted(accounts), amount) for call_id, accounts, amount in taken}
+
+
+def _known(rows: Rows, call_ids: Sequence[str]) -> set[str]:
+    """Those of the calls that something is reserved for."""
+    groups = in_groups(call_ids)
+    return {row[0] for marks, some in groups for row in rows.all(_FIND_RESERVATIONS.format(marks), some)}
+
+
+def _spent(settled: Iterable[Settlement]) -> Amounts:
+    spent: Amounts = {}
+    for one in settled:
+        for name, amount in one.spent.items():
+            spent[name] = min(spent.get(name, 0) + amount, MOST_PICODOLLARS)
+    return spent
+
+
+def _less_reserved(freed: Iterable[tuple[Sequence[str], int]]) -> Amounts:
+    reserved: Amounts = {}
+    for names, amount in freed:
+        for name in names:
+            reserved[name] = reserved.get(name, 0) - amount
+    return reserved
+
+
+def _book(rows: Rows, spent: Amounts, reserved: Amounts) -> None:
+    """Have so much more spent and reserved of accounts."""
+    for marks, values in _in_rows(_amounts(spent, reserved)):
+        rows.change(_BOOK.format(marks), values)
+
+
+def _book_and_tell(rows: Rows, spent: Amounts, reserved: Amounts) -> Standings:
+    """How accounts stand once so much more is spent and reserved of them."""
+    groups = _in_rows(_amounts(spent, reserved))
+    found = [row for marks, values in groups for row in rows.all(_BOOK_AND_TELL.format(marks), values)]
+    return {name: (spent, reserved) for name, spent, reserved in found}
+
+
+def _amounts(spent: Amounts, reserved: Amounts) -> list[tuple[str, int, int]]:
+    return [
+        (name, spent.get(name, 0), reserved.get(name, 0)) for name in sorted(spent.keys() | reserved.keys())
+    ]
+
+
+def _in_rows(values: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
+    """Rows to be inserted, in groups, each with its `?`s, in their order."""
+    first = 0
+    for size in _SIZES:
+        while len(values) - first >= size:
+            group = values[first : first + size]
+            yield _marks(size, len(group[0])), [value for row in group for value in row]
+            first += size
+
+
+@lru_cache(maxsize=64)
+def _marks(rows: int, columns: int) -> str:
+    return ", ".join([f"({', '.join('?' * columns)})"] * rows)
+
+
+@lru_cache(maxsize=256)
+def _limit(most: Decimal) -> int:
+    """A cap in whole picodollars, of which there are few."""
+    return -picodollars_at_most(-most)
+
+
+def _joined(names: Sequence[str]) -> str:
+    return msgspec.json.encode(names).decode()
+
+
+def _parted(names: str) -> list[str]:
+    return msgspec.json.decode(names, type=list[str])
