@@ -1,0 +1,95 @@
+"""Calls and sums as CSV: read back as they were, and nothing that a spreadsheet would run."""
+
+import csv
+import io
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from foveate.cli.cost_csv import CALL_COLUMNS, SUM_COLUMNS, line, report_csv, write_calls
+from foveate.cost.ledger import By, Entry, Savings
+from foveate.cost.report import Report, Row
+from tests.billed import CALL, ENTRY, call, entry
+
+
+async def exported(*entries: Entry) -> bytes:
+    async def each() -> AsyncIterator[Entry]:
+        for one in entries:
+            yield one
+
+    file = io.BytesIO()
+    assert await write_calls(each(), file) == len(entries)
+    return file.getvalue()
+
+
+def rows(data: bytes) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(data.decode(), newline=""), strict=True))
+
+
+async def test_every_call_is_a_line_with_exact_dollars_and_a_time_in_utc() -> None:
+    data = await exported(ENTRY, entry(call("call-2", at=1.5), None))
+
+    heading, first, second = rows(data)
+    assert tuple(heading) == CALL_COLUMNS
+    told = dict(zip(heading, first, strict=True))
+    assert told["at"] == "2026-11-15T12:00:00.000000Z"
+    assert (told["agent"], told["category"], told["tier"]) == ("ana", "main", "batch")
+    assert (told["uncached"], told["read"], told["written_5m"], told["written_1h"]) == (
+        "12",
+        "34000",
+        "560",
+        "78",
+    )
+    assert (told["dollars"], told["said_dollars"]) == ("0.061234567891", "0.0612345678901234567890")
+    assert (told["saved_by_folds"], told["saved_by_cuts"]) == ("-0.000000000001", "")
+    assert (told["is_partial"], second[-1]) == ("true", "false")
+    unknown = dict(zip(heading, second, strict=True))
+    assert (unknown["at"], unknown["dollars"]) == ("1970-01-01T00:00:01.500000Z", "")
+    assert data.count(b"\r\n") == 3
+
+
+async def test_a_time_that_no_calendar_has_is_told_in_seconds() -> None:
+    _, row = rows(await exported(replace(ENTRY, call=replace(CALL, at=1e18))))
+
+    assert row[0] == "1000000000000000000"
+
+
+@pytest.mark.parametrize("first", "=+-@\t\r\n＝＋－＠")
+@pytest.mark.parametrize("before", ["", "  "])
+async def test_no_spreadsheet_takes_a_name_for_a_formula(first: str, before: str) -> None:
+    name = f'{before}{first}HYPERLINK("http://example.com","x")'
+
+    _, row = rows(await exported(replace(ENTRY, call=replace(CALL, agent=name))))
+
+    assert row[2] == f"'{name}"
+
+
+@given(st.lists(st.text(max_size=12).filter(lambda text: text.isprintable() or text.isascii()), min_size=2))
+@example(["'=1", '"', "a,b", "\r\n", " '", "-1"])
+def test_taking_an_apostrophe_away_always_gives_the_texts_back(texts: Sequence[str]) -> None:
+    (found,) = rows(line(texts))
+
+    assert [cell.removeprefix("'") for cell in found] == list(texts)
+    assert not any(cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n")) for cell in found)
+
+
+def test_numbers_stay_numbers_below_zero_too() -> None:
+    assert (
+        line([-1, Decimal("-0.000000000001"), Decimal("1E+3"), None, True])
+        == b"-1,-0.000000000001,1000,,true\r\n"
+    )
+
+
+def test_a_report_is_its_rows_without_the_total() -> None:
+    row = Row(group=("@ana",), calls=2, unknown_calls=2, saved=Savings(cache=Decimal("-1.5")))
+    report = Report(by=(By.AGENT,), rows=(row,), total=row)
+
+    heading, only = rows(report_csv(report))
+
+    assert heading == ["agent", *SUM_COLUMNS]
+    told = dict(zip(heading, only, strict=True))
+    assert (told["agent"], told["calls"], told["dollars"], told["saved_by_cache"]) == ("'@ana", "2", "", "-1.5")

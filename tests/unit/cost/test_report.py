@@ -1,0 +1,123 @@
+"""Reports: groups of calls, with summaries held against folds and unknown prices never taken for nothing."""
+
+from dataclasses import fields, replace
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.cost.ledger import By, Category, Savings, Sum
+from foveate.cost.report import Row, asked_of, report_of
+
+
+def added(*group: str, calls: int = 1, unknown: int = 0, dollars: str = "1", folds: str | None = None) -> Sum:
+    return Sum(
+        group=group,
+        calls=calls,
+        unknown_calls=unknown,
+        uncached=10,
+        read=0,
+        written_5m=0,
+        written_1h=0,
+        output_tokens=1,
+        reasoning_tokens=0,
+        dollars=Decimal(dollars),
+        estimated_dollars=Decimal(0),
+        savings=Savings(folds=None if folds is None else Decimal(folds)),
+    )
+
+
+def test_what_summaries_cost_is_taken_off_what_folds_saved() -> None:
+    sums = [added("ana", "main", dollars="9", folds="0.50"), added("ana", "compaction", dollars="0.62")]
+
+    (row,) = report_of(sums, [By.AGENT]).rows
+
+    assert (row.calls, row.dollars) == (2, Decimal("9.62"))
+    assert (row.saved.folds, row.compaction_dollars) == (Decimal("-0.12"), Decimal("0.62"))
+
+
+def test_a_report_by_category_has_the_summaries_as_a_loss_of_their_own_and_the_total_nets_them() -> None:
+    sums = [added("main", dollars="9", folds="0.50"), added("compaction", dollars="0.62")]
+
+    report = report_of(sums, [By.CATEGORY])
+
+    assert [row.saved.folds for row in report.rows] == [Decimal("0.50"), Decimal("-0.62")]
+    assert report.total.saved.folds == Decimal("-0.12")
+
+
+def test_a_price_that_is_not_known_is_never_zero() -> None:
+    sums = [added("a", "main", calls=3, unknown=3, dollars="0"), added("b", "main", calls=5, unknown=2)]
+
+    report = report_of(sums, [By.MODEL])
+
+    assert [(row.group, row.dollars, row.unknown_calls) for row in report.rows] == [
+        (("b",), Decimal(1), 2),
+        (("a",), None, 3),
+    ]
+    assert (report.total.dollars, report.total.unknown_calls) == (Decimal(1), 5)
+
+
+def test_a_summary_of_unknown_price_is_counted_and_takes_nothing_off() -> None:
+    sums = [added("main", folds="1"), added("compaction", calls=2, unknown=2, dollars="0")]
+
+    total = report_of(sums, [By.CATEGORY]).total
+
+    assert (total.saved.folds, total.unknown_compactions) == (Decimal(1), 2)
+
+
+def test_the_dearest_stands_first_and_days_in_their_order() -> None:
+    days = [added("2026-11-02", "main", dollars="1"), added("2026-11-01", "main", dollars="9")]
+    assert [row.group for row in report_of(days, [By.DAY]).rows] == [("2026-11-01",), ("2026-11-02",)]
+
+    agents = [added("a", "main", dollars="1"), added("b", "main", dollars="9")]
+    assert [row.group for row in report_of(agents, [By.AGENT]).rows] == [("b",), ("a",)]
+
+
+@pytest.mark.parametrize("by", [[], [By.AGENT]])
+def test_of_nothing_there_are_no_rows(by: list[By]) -> None:
+    none = replace(added("main"), calls=0) if not by else replace(added("", "main"), calls=0)
+
+    report = report_of([none], by)
+
+    assert (report.rows, report.total) == ((), Row())
+
+
+MONEY = st.decimals(0, 4_000_000, places=12, allow_nan=False, allow_infinity=False)
+SIGNED = st.none() | st.decimals(-1_000_000, 1_000_000, places=12, allow_nan=False, allow_infinity=False)
+COUNTS = st.integers(1, 10**15)
+
+
+@st.composite
+def sums(draw: st.DrawFn) -> Sum:
+    calls = draw(st.integers(1, 50))
+    unknown = draw(st.integers(0, calls))
+    return Sum(
+        group=(draw(st.sampled_from("ab")), draw(st.sampled_from("xy")), draw(st.sampled_from(Category))),
+        calls=calls,
+        unknown_calls=unknown,
+        dollars=draw(MONEY) if unknown < calls else Decimal(0),
+        estimated_dollars=draw(MONEY),
+        savings=Savings(cache=draw(SIGNED), folds=draw(SIGNED), cuts=draw(SIGNED)),
+        **{name: draw(COUNTS) for name in TOKENS},
+    )
+
+
+TOKENS = [field.name for field in fields(Sum) if field.type is int and "calls" not in field.name]
+
+
+@given(st.lists(sums(), max_size=6))
+def test_the_rows_always_add_up_to_the_total_and_the_total_to_the_sums(some: list[Sum]) -> None:
+    by = (By.AGENT, By.MODEL)
+    assert asked_of(by) == (*by, By.CATEGORY)
+
+    report = report_of(some, by)
+
+    for name in ("calls", "unknown_calls", *TOKENS):
+        assert sum(getattr(row, name) for row in report.rows) == sum(getattr(one, name) for one in some)
+        assert getattr(report.total, name) == sum(getattr(one, name) for one in some)
+    assert (report.total.dollars or 0) == sum(one.dollars for one in some)
+    assert sum(row.dollars or 0 for row in report.rows) == sum(one.dollars for one in some)
+    compactions = sum(one.dollars for one in some if one.group[2] == Category.COMPACTION)
+    assert (report.total.saved.folds or 0) == sum(one.savings.folds or 0 for one in some) - compactions
+    assert (report.total.saved.cache or 0) == sum(one.savings.cache or 0 for one in some)
