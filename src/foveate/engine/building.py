@@ -44,6 +44,7 @@ def build_engine(
     admission: Admission,
     cost: Callable[[], CostOptions],
     watch: Watch | None = None,
+    beta_override: str | None = None,
 ) -> Engine:
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
     remembered, refusals = Remembered(), RefusalsHeld()
@@ -63,4 +64,5 @@ def build_engine(
         options=options,
         clock=clock,
         watch=watch or Unwatched(),
+        beta_override=beta_override,
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from foveate.cache.rhythm import SILENT, Rhythm
 from foveate.cache.simulate import Cache
 from foveate.cache.tool_order import ToolOrders
-from foveate.tokens.memo import Memo, digest
+from foveate.tokens.memo import Memo
 
 _KEPT_SESSIONS = 4 * 1024
 _KEPT_AGENTS = 1024
@@ -52,4 +52,4 @@ class Remembered:
 
 
 def _key(*names: str) -> bytes:
-    return digest(*(name.encode("utf-8", "replace") for name in names))
+    return "\0".join(names).encode("utf-8", "surrogatepass")

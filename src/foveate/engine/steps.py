@@ -29,7 +29,7 @@ from foveate.fold.overflow import lower_end, plan_for
 from foveate.fold.replacing import fold_of, folded_edits
 from foveate.fold.thoughts import betas_of
 from foveate.fold.truncating import truncate
-from foveate.session.chain import chain_of
+from foveate.session.chain import chain_beside
 from foveate.session.counting import TurnCounts
 from foveate.session.sessions import Tips, find
 from foveate.session.turns import Turns
@@ -60,7 +60,7 @@ class FindSession:
 
     async def take(self, work: Work) -> None:
         """Find it, and what is remembered of it."""
-        chain = chain_of(work.came)
+        chain = await chain_beside(work.came)
         agent = work.incoming.agent
         work.chain = chain
         work.found = await find(

@@ -23,6 +23,8 @@ _KEPT_TIPS = 8 * 1024
 _PLACES = 8
 # How many hashes are asked for at once where each of them is.
 _AT_ONCE = 500
+# What says nothing new of a session that was seen so lately is not written down.
+_LATELY_SECONDS = 60.0
 # Each time somebody else was quicker, so that many requests of one session would have to come at once.
 _ATTEMPTS = 16
 # From this attempt on nothing is taken for granted, such as that a turn is known with all before it.
@@ -111,7 +113,10 @@ async def _found_at_tip(request: "_Request", turns: Turns, tips: Tips) -> Found 
     turn = Turn(hash=there.tip, position=at, session_id=there.id)
     reached = _Reached(turn=turn, known=at + 1, missing=range(at + 1, len(request.chain)))
     found = request.decided(reached, there, frozenset())
-    kept = await turns.keep(found.session, request.turns(reached, found), after=there.tip)
+    new = request.turns(reached, found)
+    if not new and there.seen_at <= request.now < there.seen_at + _LATELY_SECONDS:
+        return replace(found, session=there)
+    kept = await turns.keep(found.session, new, after=there.tip)
     return found if kept else None
 
 

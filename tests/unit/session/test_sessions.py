@@ -223,8 +223,18 @@ async def test_a_process_that_remembers_the_tip_asks_for_nothing() -> None:
 
     assert not store.asked
     assert (grown.session.id, grown.known, grown.is_new) == (first.session.id, 2, False)
-    assert (again.session.id, again.known, again.session.seen_at) == (first.session.id, 4, 3)
+    assert (again.session.id, again.known, again.session.seen_at) == (first.session.id, 4, 2)
     assert store.path(again.session) == list(words(*"abcd").hashes)
+
+
+async def test_what_says_nothing_new_of_a_session_that_was_just_seen_is_not_written_down() -> None:
+    store, tips = InMemory(), Tips()
+    first = await find("agent", words(*"ab"), store, now=100, tips=tips)
+
+    for now, seen_at in ((101, 100), (159, 100), (160, 160), (170, 160), (90, 160)):
+        again = await find("agent", words(*"ab"), store, now=now, tips=tips)
+        assert again.session.id == first.session.id
+        assert store.sessions[first.session.id].seen_at == seen_at, now
 
 
 async def test_what_a_process_remembers_of_a_session_that_another_one_took_on_is_not_believed() -> None:
@@ -232,10 +242,10 @@ async def test_what_a_process_remembers_of_a_session_that_another_one_took_on_is
     await find("agent", words(*"ab"), store, now=1, tips=tips)
     taken_on = await find("agent", words(*"abc"), store, now=2)
     fork = await find("agent", words(*"abx"), store, now=3, tips=tips)
-    repeated = await find("agent", words(*"ab"), store, now=4, tips=tips)
+    repeated = await find("agent", words(*"ab"), store, now=64, tips=tips)
 
     assert (fork.is_fork, fork.session.parent_id) == (True, taken_on.session.id)
-    assert repeated.session == replace(taken_on.session, seen_at=4)
+    assert repeated.session == replace(taken_on.session, seen_at=64)
 
 
 async def test_what_is_remembered_of_one_agent_or_name_is_nothing_to_another() -> None:
