@@ -7,15 +7,17 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from foveate.errors import CannotListen
 from foveate.sandbox import refusals
 from foveate.sandbox.asks import LIMIT_BYTES, Ask, Reply
 from foveate.sandbox.doors import Provider, spoken_by
 from foveate.sandbox.scripts import Script
 from foveate.sandbox.stand_in import Sandbox
+from foveate.upstream.sockets import address, listening
 
 if TYPE_CHECKING:
     import uvicorn
+
+__all__ = ["App", "address", "listening", "serve", "server"]
 
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -23,10 +25,7 @@ _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 # A longer body is read and counted beside the event loop, so that other answers go on meanwhile.
 _SHORT_BYTES = 64 * 1024
-_WAITING_CONNECTIONS = 1024
 _SHUTDOWN_SECONDS = 2
-# What Python adds to an error of the system.
-_WHILE = " (while "
 
 
 class App:
@@ -118,30 +117,6 @@ async def _passed(seconds: float, gone: "asyncio.Future[Any]") -> bool:
     if seconds:
         await asyncio.wait({gone}, timeout=seconds)
     return gone.done()
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """A socket that clients can connect to from now on; port 0 is any that is free.
-
-    Raises:
-        CannotListen: the port is in use or not allowed, or the host is not of this machine.
-    """
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=_WAITING_CONNECTIONS)
-    except UnicodeError:
-        raise CannotListen(host, port, "no such host") from None
-    except OSError as error:  # of a name that is none too, with a number that is no error of the system
-        reason = (error.strerror or str(error)).partition(_WHILE)[0]
-        raise CannotListen(host, port, reason) from None
-
-
-def address(found: socket.socket) -> str:
-    """Where a socket is reached, as a URL."""
-    host, port = found.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):
-        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def server(app: App) -> "uvicorn.Server":
