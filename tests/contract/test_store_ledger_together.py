@@ -1,0 +1,232 @@
+"""What is asked of the ledger at once is done together, and it is as if one had come after the other."""
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from decimal import Decimal
+
+import psycopg
+import pytest
+
+from foveate.cost.caps import accounts_of
+from foveate.cost.ledger import Ledger, Over
+from foveate.errors import BadOption, StoreUnavailable
+from foveate.store import Store, open_store
+from foveate.store.gathering import Gathering
+from tests.billed import CALL, ENTRY, NOON, call, entry, reservation, reserve, standing
+from tests.billing_processes import Crew, End, Load, Step
+from tests.databases import PostgresServer
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    async with await open_store(database_url) as opened:
+        # The first who reserves looks for what has run out, and others would overtake it.
+        assert await reserve(opened.ledger, call("first"), 0)
+        yield opened
+
+
+async def settle(ledger: Ledger, id_: str, dollars: str) -> bool:
+    return await ledger.settle(entry(call(id_), dollars), accounts=accounts_of(CALL))
+
+
+async def test_room_that_is_made_at_the_same_time_can_be_taken(store: Store) -> None:
+    ledger = store.ledger
+    assert await reserve(ledger, call("a"), "0.5", total=1)
+    assert await reserve(ledger, call("b"), "0.5", total=1)
+
+    done = await asyncio.gather(
+        reserve(ledger, call("c"), "0.5", total=1),
+        reserve(ledger, call("d"), "0.4", total=1),
+        reserve(ledger, call("e"), "0.1", total=1),
+        ledger.release("a"),
+        settle(ledger, "b", "0.1"),
+        ledger.release("never"),
+    )
+
+    assert list(done) == [True, True, False, True, True, False]
+    assert await ledger.standing(["total"], now=NOON) == {"total": standing("0.1", "0.9")}
+
+
+async def test_of_the_same_asked_twice_at_once_one_is_done(store: Store) -> None:
+    ledger = store.ledger
+    wanted = reservation(CALL, "0.6", {"total": Decimal(1)})
+
+    assert (
+        await asyncio.gather(*(ledger.reserve(wanted, now=NOON) for _ in range(3)))
+        == [{"total": standing(0, "0.6")}] * 3
+    )
+    assert await asyncio.gather(*(settle(ledger, CALL.id, f"0.{number}") for number in (1, 2, 3))) == [
+        True,
+        False,
+        False,
+    ]
+    assert await ledger.standing(["total"], now=NOON) == {"total": standing("0.1")}
+    assert [one.dollars async for one in ledger.entries()] == [Decimal("0.1")]
+
+
+async def test_who_asks_for_what_cannot_be_is_told_and_nobody_else(store: Store) -> None:
+    ledger = store.ledger
+    done = await asyncio.gather(
+        reserve(ledger, call("a"), "0.5", total=1),
+        reserve(ledger, call("b"), "4611686", agent=4_611_686),
+        reserve(ledger, call("c"), "4611686"),
+        reserve(ledger, call("d"), "NaN", total=1),
+        ledger.settle(replace(ENTRY, estimated_input_tokens=-1), accounts=["total"]),
+        ledger.settle(replace(ENTRY, estimated_input_tokens=2**63), accounts=["total"]),
+        ledger.reserve(replace(reservation(CALL, 1, {}), expires_at=float("nan")), now=NOON),
+        settle(ledger, "e", "0.25"),
+        return_exceptions=True,
+    )
+
+    assert [one if isinstance(one, bool) else type(one) for one in done] == [
+        True,
+        False,
+        *[BadOption] * 5,
+        True,
+    ]
+    assert await ledger.standing(["total"], now=NOON) == {"total": standing("0.25", "0.5")}
+
+
+async def test_names_as_long_as_books_are_told_apart(store: Store) -> None:
+    """An index of PostgreSQL takes 2,700 bytes, and what a client calls its session is up to it."""
+    ledger = store.ledger
+    long = "模" * 5000
+    first, second = (call(f"{long} {n}", agent=f"{long} {n}", session_id=f"{long} {n}") for n in (1, 2))
+
+    done = await asyncio.gather(
+        reserve(ledger, first, "0.6", agent=1),
+        reserve(ledger, second, "0.6", agent=1),
+        reserve(ledger, replace(first, id="third"), "0.6", agent=1),
+    )
+    assert list(done) == [True, True, False]
+    for one in (first, second):
+        assert await ledger.settle(entry(one, "0.25"), accounts=accounts_of(one))
+        assert len([row async for row in ledger.entries(agent=one.agent, session_id=one.session_id)]) == 1
+
+
+async def test_the_same_call_reserved_for_by_several_at_once_is_reserved_for_once(database_url: str) -> None:
+    stores = [await open_store(database_url) for _ in range(4)]
+    ids = [uuid.uuid4().hex for _ in range(40)]
+
+    async def reserve_all(store: Store) -> Sequence[bool]:
+        own = random.sample(ids, len(ids))
+        return await asyncio.gather(*(reserve(store.ledger, call(id_), "0.01", total=1) for id_ in own))
+
+    done = await asyncio.gather(*map(reserve_all, stores))
+
+    assert all(map(all, done))
+    assert await stores[0].ledger.standing(["total"], now=NOON) == {"total": standing(0, "0.4")}
+    for one in stores:
+        await one.close()
+
+
+def test_nobody_waits_for_each_other_in_a_circle(postgres: PostgresServer) -> None:
+    """Was a trap: accounts that are locked in any order, by four processes."""
+    url = postgres.new_database()
+    load = Load(agent="ana", agent_limit=10_000, session_limit=10_000, at_once=16)
+    crew = Crew(4)
+    sessions = [f"s{number}" for number in range(30)]
+    steps = [
+        [Step(session_id=random.choice(sessions), ceiling=1, bill=1, end=End.SETTLED) for _ in range(150)]
+        for _ in range(4)
+    ]
+
+    asyncio.run(made(url))
+    crew.hammer(url, load, steps)
+
+    crew.close()
+    with psycopg.connect(url) as connection:
+        connection.execute("SELECT pg_stat_clear_snapshot()")
+        found = connection.execute(
+            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        ).fetchone()
+    assert found == (0,)
+
+
+async def made(url: str) -> None:
+    await (await open_store(url)).close()
+
+
+class Scribe:
+    """Does what it is asked for, slowly, and remembers what came together."""
+
+    def __init__(self) -> None:
+        self.together: list[list[str]] = []
+        self.error: Exception | None = None
+
+    async def do(self, asked: Sequence[str]) -> list[str | Exception]:
+        self.together.append(list(asked))
+        await asyncio.sleep(0.01)
+        if self.error is not None:
+            raise self.error
+        if "poison" in asked:
+            raise ValueError("poison")
+        return [BadOption(one) if one == "wrong" else one.upper() for one in asked]
+
+
+async def test_what_is_asked_for_meanwhile_is_done_next_and_each_gets_its_own_answer() -> None:
+    scribe = Scribe()
+    gathering = Gathering(scribe.do, most=3)
+
+    first = asyncio.ensure_future(gathering.done("a"))
+    await asyncio.sleep(0.002)
+    rest = await asyncio.gather(*map(gathering.done, "bcdef"))
+
+    assert [await first, *rest] == list("ABCDEF")
+    assert scribe.together == [["a"], ["b", "c", "d"], ["e", "f"]]
+    assert await gathering.done("g") == "G"
+
+
+async def test_an_error_is_raised_to_whom_it_is_for() -> None:
+    scribe = Scribe()
+    gathering = Gathering(scribe.do, most=9)
+
+    done = await asyncio.gather(*map(gathering.done, ("a", "wrong", "b")), return_exceptions=True)
+    assert [str(one) for one in done] == ["A", "wrong", "B"]
+    assert isinstance(done[1], BadOption)
+
+    done = await asyncio.gather(*map(gathering.done, ("a", "poison", "b")), return_exceptions=True)
+    assert [type(one) for one in done] == [str, ValueError, str]
+
+    scribe.error = StoreUnavailable("there", "is gone")
+    tries = len(scribe.together)
+    done = await asyncio.gather(*map(gathering.done, ("a", "b")), return_exceptions=True)
+    assert [type(one) for one in done] == [StoreUnavailable] * 2
+    assert len(scribe.together) == tries + 1  # not each alone: that would take twice as long
+
+
+async def test_what_nobody_waits_for_any_longer_is_done_and_disturbs_nobody() -> None:
+    scribe = Scribe()
+    gathering = Gathering(scribe.do, most=9)
+
+    asked = [asyncio.ensure_future(gathering.done(one)) for one in "abc"]
+    await asyncio.sleep(0.002)
+    asked[1].cancel()
+    done = await asyncio.gather(*asked, return_exceptions=True)
+
+    assert [done[0], done[2]] == ["A", "C"]
+    assert isinstance(done[1], asyncio.CancelledError)
+    assert scribe.together == [["a", "b", "c"]]
+
+
+def test_it_can_be_asked_from_one_event_loop_after_the_other() -> None:
+    scribe = Scribe()
+    gathering = Gathering(scribe.do, most=9)
+
+    async def give_up() -> None:
+        asyncio.ensure_future(gathering.done("a"))  # noqa: RUF006 - the loop ends before it is done
+        await asyncio.sleep(0.001)
+
+    asyncio.run(give_up())
+    assert asyncio.run(gathering.done("b")) == "B"
+
+
+async def test_a_refusal_names_the_first_account_without_room(store: Store) -> None:
+    found = await store.ledger.reserve(
+        reservation(CALL, 2, {"total": Decimal(1), "agent ana": Decimal(1)}), now=NOON
+    )
+
+    assert found == Over(account="agent ana", limit=Decimal(1), standing=standing(0))
