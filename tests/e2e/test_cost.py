@@ -1,0 +1,295 @@
+"""`foveate cost`: what calls cost, how caps stand and every call as CSV, on both databases."""
+
+import asyncio
+import csv
+import io
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.cost.caps import accounts_of, day_of
+from foveate.cost.ledger import Category, Entry, Savings
+from foveate.store import open_store
+from tests.billed import ENTRY, call, entry, reserve
+from tests.e2e.command import spawn, write
+
+DAY = 86_400.0
+MONDAY = 1_793_577_600.0
+"""2026-11-02, at midnight in UTC."""
+
+
+def settled(url: str, entries: Sequence[Entry], *, reserved: str = "0", now: float = 0.0) -> None:
+    """Fill a ledger, and have something reserved for a call of ana's."""
+
+    async def settle() -> None:
+        async with await open_store(url) as store:
+            for one in entries:
+                await store.ledger.settle(one, accounts=accounts_of(one.call))
+            if Decimal(reserved):
+                assert await reserve(
+                    store.ledger, call("under way", session_id="talk", at=now), reserved, now=now
+                )
+
+    asyncio.run(settle())
+
+
+def billed(
+    id_: str,
+    dollars: str | None,
+    *,
+    agent: str = "ana",
+    session_id: str = "talk",
+    model: str = "claude-opus-5-5",
+    category: Category = Category.MAIN,
+    at: float = MONDAY,
+    **savings: str,
+) -> Entry:
+    made = replace(call(id_, agent=agent, session_id=session_id, at=at), model=model, category=category)
+    saved = Savings(**{name: Decimal(said) for name, said in savings.items()})
+    return replace(entry(made, dollars), savings=saved)
+
+
+WEEK = [
+    billed("1", "0.10", cache="0.5", folds="0.2", cuts="-0.12"),
+    billed("2", "0.20", agent="bob", session_id="walk-1", at=MONDAY + DAY),
+    billed("3", "0.30", category=Category.COMPACTION, at=MONDAY + 2 * DAY - 0.001),
+    billed("4", None, agent="bob", session_id="walk-2", model="qwen3", at=MONDAY + 2 * DAY),
+    billed("5", "0.000000000001", category=Category.PING, at=MONDAY + 3 * DAY),
+]
+
+
+@pytest.fixture
+def url(database_url: str) -> str:
+    settled(database_url, WEEK)
+    return database_url
+
+
+def shown(run: Any, *arguments: object) -> dict[str, Any]:
+    outcome = run("cost", *arguments, "--json")
+    assert outcome.code == 0
+    found: dict[str, Any] = json.loads(outcome.out)
+    return found
+
+
+def test_every_call_is_in_the_report_by_whatever_it_is_told(run: Any, url: str) -> None:
+    for by in ("agent", "session", "model", "category", "day", "day,model,agent,session,category"):
+        told = shown(run, "--store", url, "--by", by)
+
+        assert (told["total"]["calls"], told["total"]["unknown_calls"]) == (5, 1)
+        assert Decimal(told["total"]["dollars"]) == Decimal("0.600000000001")
+        assert sum(Decimal(row["dollars"] or 0) for row in told["rows"]) == Decimal("0.600000000001")
+        assert sum(row["calls"] for row in told["rows"]) == 5
+        assert told["total"]["saved"]["folds"] == "-0.100000000000"
+
+
+def test_the_table_says_what_is_not_known_and_what_was_lost(run: Any, url: str) -> None:
+    lines = run("cost", "--store", url, "--by", "agent").out.splitlines()
+
+    assert lines == [
+        "ana  3 calls",
+        "  in 30 uncached, 0 read, 0 written; out 3",
+        "  $0.400001",
+        "  cache saved $0.50; folds cost $0.10 more; cuts cost $0.12 more",
+        "bob  2 calls",
+        "  in 20 uncached, 0 read, 0 written; out 2",
+        "  $0.20 + 1 call of unknown price",
+        "total  5 calls",
+        "  in 50 uncached, 0 read, 0 written; out 5",
+        "  $0.600001 + 1 call of unknown price",
+        "  cache saved $0.50; folds cost $0.10 more; cuts cost $0.12 more",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "calls"),
+    [
+        (("--since", "2026-11-03"), 4),
+        (("--until", "2026-11-02"), 1),
+        (("--since", "2026-11-03", "--until", "2026-11-03"), 2),
+        (("--until", "2026-11-05T00:00"), 5),
+        (("--since", "2026-11-05T01:00+01:00"), 1),
+        (("--agent", "bob"), 2),
+        (("--agent", "nobody"), 0),
+        (("--session", "walk-1"), 1),
+        (("--session", "ta"), 3),
+        (("--session", "ta", "--agent", "bob"), 0),
+    ],
+)
+def test_only_what_is_asked_for_is_added_up_and_exported(
+    run: Any, url: str, asked: tuple[str, ...], calls: int
+) -> None:
+    assert shown(run, "--store", url, *asked)["total"]["calls"] == calls
+    assert len(run("cost", "export", "--store", url, *asked).out.splitlines()) == calls + 1
+
+
+def test_rows_are_csv_too(run: Any, url: str) -> None:
+    outcome = run("cost", "--store", url, "--by", "day", "--csv")
+
+    rows = list(csv.DictReader(io.StringIO(outcome.out)))
+    assert [(row["day"], row["calls"], row["dollars"]) for row in rows] == [
+        ("2026-11-02", "1", "0.100000000000"),
+        ("2026-11-03", "2", "0.500000000000"),
+        ("2026-11-04", "1", ""),
+        ("2026-11-05", "1", "0.000000000001"),
+    ]
+
+
+def test_an_export_has_every_call_to_the_last_digit_the_oldest_first(
+    run: Any, url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "calls.csv"
+
+    outcome = run("cost", "export", "--store", url, "--output", file, "--json")
+
+    assert json.loads(outcome.out) == {"calls": 5, "output": str(file)}
+    with file.open(newline="", encoding="utf-8") as opened:
+        rows = list(csv.DictReader(opened))
+    assert [row["call_id"] for row in rows] == ["1", "2", "3", "4", "5"]
+    assert [row["dollars"] for row in rows[2:]] == ["0.300000000000", "", "0.000000000001"]
+    assert rows[0]["at"] == "2026-11-02T00:00:00.000000Z"
+    assert sum(Decimal(row["dollars"] or 0) for row in rows) == Decimal("0.600000000001")
+
+
+CAPS = """
+cost:
+  caps:
+    - {scope: call, dollars: 0.5}
+    - {scope: session, dollars: 1}
+    - {scope: agent, dollars: 2, agent: ana}
+    - {scope: day, dollars: 10}
+    - {scope: total, dollars: 1.20}
+"""
+
+
+def test_caps_are_told_with_what_is_spent_reserved_and_left(
+    run: Any, database_url: str, tmp_path: Path
+) -> None:
+    now = time.time()
+    bills = [
+        billed("1", "0.50", at=now),
+        billed("2", "0.40", session_id="old", at=now - 3 * DAY),
+        billed("3", None, agent="bob", session_id="walk", at=now),
+    ]
+    settled(database_url, bills, reserved="0.25", now=now)
+
+    told = shown(run, "caps", "--config", write(tmp_path / "foveate.yaml", CAPS), "--store", database_url)
+
+    call_, session, agent, day, total = told["caps"]
+    numbers = [(use["spent"], use["reserved"], use["left"], use["level"]) for use in session["uses"]]
+    assert call_["uses"] == []
+    assert [use["session_id"] for use in session["uses"]] == ["talk", "walk"]
+    assert numbers[0] == ("0.500000000000", "0.250000000000", "0.250000000000", "fine")
+    assert session["uses"][1]["unknown_calls"] == 1
+    assert [(use["agent"], use["spent"]) for use in agent["uses"]] == [("ana", "0.900000000000")]
+    # Midnight may have passed since.
+    assert day["uses"][0]["day"] in (day_of(now), day_of(time.time()))
+    assert (total["uses"][0]["left"], total["uses"][0]["level"]) == ("0.050000000000", "near")
+
+
+def test_what_ran_out_is_reserved_no_longer(run: Any, database_url: str, tmp_path: Path) -> None:
+    settled(database_url, [billed("1", "0.50")], reserved="0.25", now=MONDAY)
+
+    told = shown(run, "caps", "--config", write(tmp_path / "foveate.yaml", CAPS), "--store", database_url)
+
+    assert told["caps"][-1]["uses"][0]["reserved"] == "0.000000000000"
+
+
+def test_caps_are_told_before_anything_is_kept(run: Any, tmp_path: Path) -> None:
+    config = write(tmp_path / "foveate.yaml", CAPS)
+    outcome = run("cost", "caps", "--config", config, "--store", f"sqlite:///{tmp_path}/new/no.sqlite")
+
+    assert outcome.code == 0
+    assert "nothing has been kept here yet" in outcome.err
+    assert outcome.out.splitlines()[-1].split() == ["all", "$1.20", "$0.00", "$0.00", "$1.20", "0%", "used"]
+    assert sorted(tmp_path.iterdir()) == [config]
+
+
+def test_without_a_configuration_there_are_no_caps(run: Any, tmp_path: Path) -> None:
+    none = run("cost", "caps", "--json")
+    empty = run(
+        "cost", "caps", "--config", write(tmp_path / "c.yaml", "a: 1\n"), "--store", f"sqlite:///{tmp_path}/no"
+    )
+
+    assert (none.code, json.loads(none.out)) == (0, {"caps": []})
+    assert "--config FILE names one" in none.err
+    assert (empty.code, empty.out) == (0, "")
+    assert "has no caps" in empty.err
+
+
+@pytest.mark.parametrize("looking", [(), ("--csv",), ("export",), ("--json",), ("export", "--json")])
+def test_a_store_that_is_not_there_is_no_error_and_is_not_made(
+    run: Any, tmp_path: Path, looking: tuple[str, ...]
+) -> None:
+    outcome = run("cost", *looking, "--store", f"sqlite:///{tmp_path}/new/foveate.sqlite")
+
+    assert outcome.code == 0
+    assert "nothing has been kept here yet" in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_store_is_named_by_the_variable(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/mine.sqlite"
+    settled(url, [ENTRY])
+
+    assert spawn("cost", "--by", "agent", env={"FOVEATE_STORE": url}).out.startswith("ana  1 call\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--by", "week"), "--by is any of agent, session, model, category, day"),
+        (("--by", "day,day"), "--by has day twice"),
+        (("--since", "soon"), "since is a date"),
+        (("--since", "1d", "--until", "2d"), "is later than until"),
+        (("--csv",), "--json and --csv cannot both be"),
+        (("--agent", ""), "--agent needs a name"),
+        (("--session", ""), "--session needs a name"),
+        (("--session", "x"), "no call is of a session whose id begins with 'x'"),
+        (
+            ("--session", "walk"),
+            "the ids of several sessions begin with 'walk': walk-1, walk-2; say more of it",
+        ),
+        (("--store", ""), "--store needs the URL of a database"),
+        (("export", "--session", "x"), "no call is of a session whose id begins with 'x'"),
+        (("export", "--output", ""), "--output needs the name of a file"),
+        (("caps", "--config", ""), "--config needs the name of a file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_is_said_in_one_line(
+    run: Any, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/foveate.sqlite"
+    settled(url, WEEK)
+    store = () if "--store" in arguments else ("--store", url)
+
+    outcome = run("cost", *arguments, *store, "--json")
+
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert json.loads(outcome.out)["error"]["code"] == "bad_option"
+
+
+def test_a_setting_that_cannot_be_is_told_with_its_line(run: Any, tmp_path: Path) -> None:
+    config = write(tmp_path / "foveate.yaml", "cost:\n  caps:\n    - {scope: day, dollars: lots}\n")
+
+    outcome = run("cost", "caps", "--config", config, "--json")
+
+    assert outcome.code == 2
+    assert json.loads(outcome.out)["error"]["code"] == "bad_setting"
+    assert f"{config}:3: dollars is a number" in outcome.err
+
+
+@pytest.mark.parametrize("option", [("--json",), ("--by", "day"), ("--agent", "ana")])
+def test_an_option_in_front_of_a_command_is_not_ignored(run: Any, option: tuple[str, ...]) -> None:
+    outcome = run("cost", *option, "caps")
+
+    assert outcome.code == 2
+    assert f"foveate cost caps {option[0]} …" in outcome.err

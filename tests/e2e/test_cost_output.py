@@ -1,0 +1,143 @@
+"""`foveate cost` where output cannot be written, is not read, or stops on the way, and what it loads."""
+
+import asyncio
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.cost.caps import accounts_of
+from foveate.store import open_store
+from tests.billed import ENTRY, call
+from tests.e2e.command import COMMAND, WITHOUT_KEYS, Outcome, on_terminal, spawn
+from tests.e2e.test_compactions_faults import LOADED, locked
+
+CONTROL = "a\x1b[31m\nb"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with more calls than are read at once, by an agent with an odd name."""
+    path = tmp_path_factory.mktemp("store") / "foveate.sqlite"
+
+    async def fill() -> None:
+        async with await open_store(f"sqlite:///{path}") as store:
+            entries = [replace(ENTRY, call=call(f"call-{number}", agent=CONTROL)) for number in range(1_200)]
+            await asyncio.gather(*(store.ledger.settle(one, accounts=accounts_of(one.call)) for one in entries))
+
+    asyncio.run(fill())
+    return f"sqlite:///{path}"
+
+
+def path_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
+def test_a_reader_that_has_gone_is_no_error(url: str) -> None:
+    line = f'"$@" cost export --store {url} | head -c 10; exit ${{PIPESTATUS[0]}}'
+
+    assert spawn(command=["bash", "-c", line, "bash", *COMMAND]) == Outcome(0, "at,call_id", "")
+
+
+@pytest.mark.parametrize("command", ["cost", "cost --json", "cost --csv", "cost export"])
+@pytest.mark.parametrize(("where", "said"), [(">/dev/full", "No space left on device"), (">&-", "is closed")])
+def test_output_that_cannot_be_written_is_told(url: str, command: str, where: str, said: str) -> None:
+    outcome = spawn(command=["sh", "-c", f'"$@" {command} --store {url} {where}', "sh", *COMMAND])
+
+    assert outcome.code == 1
+    assert outcome.err == f"foveate: standard output: {said}\n"
+
+
+def test_a_disk_that_takes_no_more_leaves_the_old_export(url: str, tmp_path: Path) -> None:
+    old = tmp_path / "calls.csv"
+    old.write_text("old")
+    line = f'ulimit -f 100; "$@" cost export --store {url} --output {old}'
+
+    outcome = spawn(command=["bash", "-c", line, "bash", *COMMAND])
+
+    assert outcome.code == 1
+    assert "nothing was changed: raise the limit on the size of files" in outcome.err
+    assert (old.read_text(), list(tmp_path.iterdir())) == ("old", [old])
+
+
+def test_an_export_is_whole_and_for_its_owner_alone(run: Any, url: str, tmp_path: Path) -> None:
+    file = tmp_path / "calls.csv"
+
+    outcome = run("cost", "export", "--store", url, "-o", file)
+
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", f"foveate: 1,200 calls in {file}\n")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert file.read_bytes().count(b"\r\n") == 1_201
+
+
+def test_an_export_never_replaces_the_store_or_an_older_one_where_there_is_no_store(
+    run: Any, url: str, tmp_path: Path
+) -> None:
+    old = tmp_path / "old.csv"
+    old.write_text("old")
+
+    onto_itself = run("cost", "export", "--store", url, "--output", path_of(url))
+    of_nothing = run("cost", "export", "--store", f"sqlite:///{tmp_path}/no.sqlite", "--output", old)
+
+    assert onto_itself.code == 2
+    assert "is the store itself: choose another name" in onto_itself.err
+    assert (of_nothing.code, of_nothing.out, old.read_text()) == (0, "", "old")
+    assert run("cost", "--store", url).code == 0
+
+
+def test_a_store_that_is_locked_is_told_and_control_c_ends_it_with_130(url: str) -> None:
+    # Whoever runs in the background has it ignored, and so have its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    connection = sqlite3.connect(path_of(url))
+    connection.execute(
+        "INSERT INTO reservations_v1 (call_id, accounts, picodollars, expires_at) VALUES ('x', '[]', 1, 1)"
+    )
+    connection.commit()
+    connection.close()
+    config = path_of(url).with_name("foveate.yaml")
+    config.write_text("cost: {caps: [{scope: total, dollars: 1}]}")
+    # Whoever asks how caps stand frees what has run out, and so has to wait for who is writing.
+    with (
+        locked(path_of(url)),
+        subprocess.Popen(
+            [*COMMAND, "cost", "caps", "--config", str(config), "--store", url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=WITHOUT_KEYS,
+        ) as process,
+    ):
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)
+        assert spawn("cost", "--by", "day", "--store", url).code == 0
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_what_a_name_holds_does_nothing_to_a_terminal(url: str) -> None:
+    shown = on_terminal("cost", "--by", "agent", "--store", url, columns=200)
+
+    assert "a\\x1b[31m\\nb" in shown
+    assert CONTROL not in shown
+    assert "\x1b[2magent" in shown
+    assert "\x1b" not in on_terminal("cost", "--by", "agent", "--store", url, env={"NO_COLOR": "1"})
+
+
+@pytest.mark.parametrize("command", [("cost", "--since", "2026-01-01"), ("cost", "export"), ("cost", "caps")])
+def test_looking_at_what_calls_cost_loads_nothing_heavy(url: str, command: tuple[str, ...]) -> None:
+    config = path_of(url).with_name("caps.yaml")
+    config.write_text("cost: {caps: [{scope: total, dollars: 1}]}")
+    more = ("--config", str(config)) if "caps" in command else ()
+
+    outcome = spawn(*command, *more, "--store", url, command=[sys.executable, "-c", LOADED])
+
+    assert outcome.code == 0
+    assert outcome.out
+    assert outcome.err.splitlines()[-1].strip() == ""

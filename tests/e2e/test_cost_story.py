@@ -1,0 +1,173 @@
+"""A story: processes call under caps from a file, some are refused, and the report adds up to the bills."""
+
+import asyncio
+import csv
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from foveate.config.cost import load_cost
+from foveate.cost.admission import Admission, Outcome
+from foveate.cost.ledger import Call, Category, Entry
+from foveate.cost.price_book import PriceBook
+from foveate.cost.savings import Removed, pricing, savings_of
+from foveate.errors import CapExceeded, CapUncheckable
+from foveate.store import open_store
+from foveate.values import CacheUsage, Usage
+from tests.e2e.command import spawn
+from tests.store_processes import at_once
+
+CONFIG = """
+# The gateway's own settings are none of the ledger's business.
+server: {port: 8090}
+cost:
+  caps:
+    - {scope: call, dollars: 1.00}
+    - {scope: agent, agent: ana, dollars: 0.70}
+    - {scope: day, dollars: 100}
+  prices:
+    - {model: house-*, input: 10, cached_read: 1, write_5m: 12.5, output: 50}
+"""
+MODEL = "house-large"
+INPUT_TOKENS, OUTPUT_TOKENS = 9_000, 2_000
+CALLS = 3
+# At most 9,000 x $12.50 and 2,000 x $50 for a million: $0.2125. Billed: $0.0715.
+BILL = Usage(
+    cache=CacheUsage(uncached=500, read=4_000, written_5m=1_000), output_tokens=1_000, said_dollars=None
+)
+DOLLARS = Decimal("0.0715")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a process has to tell of its calls: their bills, and what it was told of those that were refused."""
+
+    bills: Sequence[Decimal]
+    refusals: Sequence[str]
+
+
+def call_under_caps(url: str, config: str, worker: int) -> Told:
+    """Make some calls, one after the other, as an agent does."""
+    return asyncio.run(_call_under_caps(url, Path(config), worker))
+
+
+async def _call_under_caps(url: str, config: Path, worker: int) -> Told:
+    options = load_cost(config)
+    book = PriceBook(options.prices)
+    bills: list[Decimal] = []
+    refusals: list[str] = []
+    async with await open_store(url, wait_seconds=60.0) as store:
+        admission = Admission(store.ledger, clock=time.time)
+        for number in range(CALLS):
+            call = Call(
+                id=f"{worker}-{number}",
+                agent="ana",
+                session_id=f"talk {worker}",
+                provider="house",
+                model=MODEL,
+                category=Category.MAIN,
+                at=time.time(),
+            )
+            ceiling = book.ceiling(
+                MODEL, provider="house", input_tokens=INPUT_TOKENS, output_tokens=OUTPUT_TOKENS, at=call.at
+            )
+            try:
+                await admission.admit(call, ceiling, options.caps)
+            except CapExceeded as error:
+                refusals.append(str(error))
+                continue
+            await asyncio.sleep(0.05)  # the provider answers
+            price = book.price(MODEL, BILL, provider="house", at=call.at)
+            assert price is not None
+            folded = Removed(tokens=30_000)
+            entry = Entry(
+                call=call,
+                usage=BILL,
+                dollars=price.dollars,
+                estimated_input_tokens=INPUT_TOKENS,
+                estimated_dollars=ceiling,
+                savings=savings_of(BILL, pricing(book, call), folds=folded, known_tokens=4_000, was_warm=True),
+            )
+            assert (await admission.settle(entry)).outcome is Outcome.BOOKED
+            bills.append(price.dollars)
+        assert await admission.close() == ()
+    return Told(bills, refusals)
+
+
+async def refused_since_nobody_knows_its_price(url: str, config: Path) -> str:
+    options = load_cost(config)
+    call = Call(
+        id="x",
+        agent="ana",
+        session_id="talk",
+        provider="house",
+        model="somebody-elses",
+        category=Category.MAIN,
+        at=time.time(),
+    )
+    async with await open_store(url) as store:
+        admission = Admission(store.ledger, clock=time.time)
+        try:
+            await admission.admit(call, None, options.caps)
+        except CapUncheckable as error:
+            return str(error)
+        finally:
+            await admission.close()
+    return ""
+
+
+def test_calls_of_several_processes_stay_under_their_cap_and_the_report_adds_up_to_the_bills(
+    database_url: str, tmp_path: Path
+) -> None:
+    config, exported = tmp_path / "foveate.yaml", tmp_path / "calls.csv"
+    config.write_text(CONFIG, encoding="utf-8")
+    asyncio.run(make(database_url))
+
+    told = at_once(call_under_caps, [(database_url, str(config), worker) for worker in range(4)])
+    unknown = asyncio.run(refused_since_nobody_knows_its_price(database_url, config))
+
+    bills = [bill for one in told for bill in one.bills]
+    refusals = [said for one in told for said in one.refusals]
+    # Twelve calls would be $0.858. Each may cost $0.2125 before it is made, so that the last are refused.
+    assert set(bills) == {DOLLARS}
+    assert len(bills) + len(refusals) == 4 * CALLS
+    assert refusals
+    assert sum(bills) <= Decimal("0.70")
+    assert "this call may cost $0.2125, and the cap on agent ana is $0.70, of which $" in refusals[0]
+    assert "cannot be checked: the price of somebody-elses is not known" in unknown
+
+    def shown(*arguments: object) -> dict[str, Any]:
+        outcome = spawn("cost", *map(str, arguments), "--store", database_url, "--json")
+        assert outcome.code == 0, outcome.err
+        found: dict[str, Any] = json.loads(outcome.out)
+        return found
+
+    for by in ("session", "agent,day", "model,category"):
+        report = shown("--by", by)
+        assert Decimal(report["total"]["dollars"]) == sum(bills)
+        assert sum(Decimal(row["dollars"]) for row in report["rows"]) == sum(bills)
+    total = shown()["total"]
+    assert (total["calls"], total["unknown_calls"]) == (len(bills), 0)
+    assert Decimal(total["estimated_dollars"]) == Decimal("0.2125") * len(bills)
+    assert Decimal(total["saved"]["folds"]) == Decimal("0.03") * len(bills)
+    assert Decimal(total["saved"]["cache"]) == Decimal("0.0335") * len(bills)
+
+    _, on_ana, on_the_day = shown("caps", "--config", config)["caps"]
+    assert Decimal(on_ana["uses"][0]["spent"]) == sum(bills)
+    assert Decimal(on_ana["uses"][0]["reserved"]) == 0
+    assert Decimal(on_ana["uses"][0]["left"]) == Decimal("0.70") - sum(bills)
+    assert on_the_day["uses"][0]["level"] == "fine"
+
+    assert spawn("cost", "export", "--store", database_url, "--output", str(exported)).code == 0
+    with exported.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert sum(Decimal(row["dollars"]) for row in rows) == sum(bills)
+    assert {row["session_id"] for row in rows} <= {f"talk {worker}" for worker in range(4)}
+
+
+async def make(url: str) -> None:
+    await (await open_store(url)).close()
