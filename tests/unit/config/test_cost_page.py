@@ -1,0 +1,52 @@
+"""The page on money names every scope, category and setting, and its example can be used."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from foveate.config.cost import CAP_KEYS, COST_KEYS, PRICE_KEYS, TIER_KEYS, cost_from
+from foveate.cost.admission import AdmissionOptions
+from foveate.cost.caps import WARN_AT, Scope, Unknown
+from foveate.cost.ledger import By, Category
+from foveate.cost.price_book import PriceBook
+
+
+@pytest.fixture(scope="module")
+def page(root: Path) -> str:
+    return (root / "docs" / "cost.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("word", [*Scope, *Category])
+def test_a_scope_and_a_category_has_a_row_of_its_own(page: str, word: str) -> None:
+    assert re.search(rf"^\| `{word}` \| \S", page, re.MULTILINE), f"docs/cost.md does not explain {word}"
+
+
+@pytest.mark.parametrize("key", sorted({*CAP_KEYS, *PRICE_KEYS}))
+def test_a_setting_has_a_row_of_its_own(page: str, key: str) -> None:
+    assert re.search(rf"^\| (`\w+`, )*`{key}`[^|]*\| \S", page, re.MULTILINE), (
+        f"docs/cost.md does not explain {key}"
+    )
+
+
+@pytest.mark.parametrize("word", [*COST_KEYS, *TIER_KEYS, *Unknown, *By, "warnings", "lifetime_seconds"])
+def test_a_word_is_in_the_page(page: str, word: str) -> None:
+    assert re.search(rf"\b{word}\b", page), f"docs/cost.md does not mention {word}"
+
+
+def test_defaults_are_those_that_hold(page: str) -> None:
+    assert re.search(rf"^\| `warn_at` \|.*\| {WARN_AT} \|$", page, re.MULTILINE)
+    options = AdmissionOptions()
+    assert f"`lifetime_seconds` ({options.lifetime_seconds / 60:g} minutes)" in page
+    assert f"({options.most_waiting:,} of them at most)" in page
+
+
+def test_the_example_is_a_configuration(page: str) -> None:
+    example = re.search(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert example
+
+    found = cost_from(example[1].encode(), "cost.yaml")
+
+    assert {cap.scope for cap in found.caps} == set(Scope)
+    assert len(found.prices) == 4
+    PriceBook(found.prices)
