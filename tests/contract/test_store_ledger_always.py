@@ -5,6 +5,7 @@ higher than that, or comes when nothing is reserved for it any longer, a cap is 
 """
 
 import asyncio
+import itertools
 import threading
 import uuid
 from collections.abc import Awaitable, Iterator, Sequence
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Call, Over, Reservation
+from foveate.cost.ledger import Call, Ledger, Over, Reservation
 from foveate.cost.money import dollars, picodollars
 from foveate.store import Store, open_store
 from tests.billed import NOON, call, entry
@@ -50,7 +51,7 @@ class Known:
         return self.billed if self.was_free else max(0, self.billed - self.ceiling)
 
 
-AMOUNTS = st.integers(0, 60)
+AMOUNTS = st.sampled_from([0, 1, 20, 39, 40, 41, 60])
 WHICH = st.integers(0, 1000)
 BILLS = st.integers(0, 70)
 OPERATIONS = st.one_of(
@@ -60,7 +61,10 @@ OPERATIONS = st.one_of(
 
 
 class Interleavings(RuleBasedStateMachine):
-    """Calls of one agent in two sessions, each account with a limit; several of them do something at once."""
+    """Calls of one agent in two sessions, each account with a limit; several of them do something at once.
+
+    They go through three stores, each with transactions of its own, as those of as many gateways.
+    """
 
     url = ""
     agent_limit = 100
@@ -69,16 +73,23 @@ class Interleavings(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.store: Store = self.runner.run(open_store(self.url))
+        self.stores: list[Store] = [self.runner.run(open_store(self.url)) for _ in range(3)]
+        self.turn = itertools.cycle(self.stores)
         self.agent = uuid.uuid4().hex
         self.now = NOON
         self.known: list[Known] = []
 
     def teardown(self) -> None:
-        self.runner.run(self.store.close())
+        for store in self.stores:
+            self.runner.run(store.close())
         self.runner.close()
 
-    @rule(operations=st.lists(OPERATIONS, min_size=1, max_size=6))
+    @property
+    def ledger(self) -> Ledger:
+        """That of the store whose turn it is."""
+        return next(self.turn).ledger
+
+    @rule(operations=st.lists(OPERATIONS, min_size=1, max_size=8))
     def do_at_once(self, operations: list[tuple[Any, ...]]) -> None:
         work = [self._begun(*operation) for operation in operations]
 
@@ -86,6 +97,10 @@ class Interleavings(RuleBasedStateMachine):
             await asyncio.gather(*work)
 
         self.runner.run(all_of_it())
+
+    @rule(session=st.sampled_from("ab"), ceiling=AMOUNTS, bill=BILLS)
+    def six_want_the_same_at_once(self, session: str, ceiling: int, bill: int) -> None:
+        self.do_at_once([("reserve", session, ceiling, bill)] * 6)
 
     @rule(seconds=st.floats(0, LIFETIME_SECONDS))
     def time_passes(self, seconds: float) -> None:
@@ -110,13 +125,13 @@ class Interleavings(RuleBasedStateMachine):
             one = self.known[which % len(self.known)]
             self.runner.run(self._settle(one))
             other = entry(one.call, dollars(one.bill + 1))
-            assert not self.runner.run(self.store.ledger.settle(other, accounts=accounts_of(one.call)))
+            assert not self.runner.run(self.ledger.settle(other, accounts=accounts_of(one.call)))
 
     @invariant()
     def accounts_stand_as_calls_do(self) -> None:
         self._expire()
         names = {f"agent {self.agent}": None, f"session {self._id('a')}": "a", f"session {self._id('b')}": "b"}
-        found = self.runner.run(self.store.ledger.standing(list(names), now=self.now))
+        found = self.runner.run(self.ledger.standing(list(names), now=self.now))
         for name, session in names.items():
             own = [one for one in self.known if session in (None, one.call.session_id[-1])]
             spent = sum(one.billed for one in own)
@@ -128,7 +143,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @invariant()
     def the_ledger_adds_up_to_the_bills(self) -> None:
-        (added,) = self.runner.run(self.store.ledger.sums([], agent=self.agent))
+        (added,) = self.runner.run(self.ledger.sums([], agent=self.agent))
         bills = [one.bill for one in self.known if one.is_booked]
         assert (added.calls, picodollars(added.dollars)) == (len(bills), sum(bills))
 
@@ -152,7 +167,7 @@ class Interleavings(RuleBasedStateMachine):
             limits={name: dollars(limit) for name, limit in limits.items()},
             expires_at=self.now + LIFETIME_SECONDS,
         )
-        found = await self.store.ledger.reserve(wanted, now=self.now)
+        found = await self.ledger.reserve(wanted, now=self.now)
         if isinstance(found, Over):
             return
         self.known.append(Known(of, ceiling, bill, wanted.expires_at))
@@ -163,14 +178,12 @@ class Interleavings(RuleBasedStateMachine):
     async def _settle(self, one: Known) -> None:
         one.was_free = one.was_free or (not one.is_booked and not self._is_held(one))
         one.is_booked, one.is_held = True, False
-        is_new = await self.store.ledger.settle(
-            entry(one.call, dollars(one.bill)), accounts=accounts_of(one.call)
-        )
+        is_new = await self.ledger.settle(entry(one.call, dollars(one.bill)), accounts=accounts_of(one.call))
         one.booked_times += is_new
 
     async def _release(self, one: Known) -> None:
         one.is_held = False
-        await self.store.ledger.release(one.call.id)
+        await self.ledger.release(one.call.id)
 
     def _is_held(self, one: Known) -> bool:
         return one.is_held and one.expires_at > self.now
