@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from foveate.cli import assemble, compactions, cost, count, explain, memory, sandbox, screen, store
+from foveate.cli import assemble, compactions, cost, count, explain, memory, sandbox, screen, serve, store
 from foveate.cli.exits import exit_code
 from foveate.errors import UnwritableOutput
 
@@ -38,6 +38,7 @@ def _options(
     """Decides what goes into a language model's context window, and what that costs."""
 
 
+app.command("serve")(serve.command)
 app.command("count")(count.command)
 app.command("assemble")(assemble.command)
 app.add_typer(memory.app)

@@ -1,0 +1,116 @@
+"""`foveate serve` as a user starts it: it serves, takes a new configuration at once, and ends well."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anthropic
+import pytest
+
+from tests.sandboxes import KEY, running_sandbox
+
+COMMAND = (sys.executable, "-m", "foveate", "serve", "--port", "0", "--json")
+
+
+@contextmanager
+def serving(folder: Path, *options: str, **environment: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """Where a gateway is, and its process."""
+    process = subprocess.Popen(
+        [*COMMAND, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "FOVEATE_HOME": str(folder), **environment},
+    )
+    assert process.stdout is not None
+    try:
+        told = json.loads(process.stdout.readline())
+        _wait_until_open(told["url"])
+        yield told["url"], process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_until_open(url: str) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with urllib.request.urlopen(f"{url}/v1/models", timeout=5):
+                return
+        except urllib.error.HTTPError as answered:
+            answered.close()
+            return
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def configure(path: Path, sandbox_url: str, more: str = "") -> None:
+    fresh = path.with_suffix(".new")
+    upstreams = f"  anthropic: {{base_url: '{sandbox_url}'}}\n  openai: {{base_url: '{sandbox_url}/v1'}}\n"
+    fresh.write_text(f"upstreams:\n{upstreams}{more}")
+    fresh.replace(path)
+
+
+def ask(url: str) -> int:
+    """How many tokens the answer to a request has."""
+    with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client:
+        reply = client.messages.create(
+            model="claude-opus-4-5", max_tokens=50, messages=[{"role": "user", "content": "Hello"}]
+        )
+    return reply.usage.output_tokens
+
+
+def test_a_gateway_serves_holds_a_new_configuration_at_once_and_ends_well(tmp_path: Path) -> None:
+    config = tmp_path / "foveate.yaml"
+    with running_sandbox() as sandbox:
+        configure(config, sandbox.url)
+        with serving(tmp_path, "--config", str(config)) as (url, process):
+            assert ask(url)
+
+            configure(config, sandbox.url, "cost: {caps: [{scope: call, dollars: 0.0000001}]}\n")
+            with pytest.raises(anthropic.APIStatusError, match="the cap on a call"):
+                ask(url)
+
+            configure(config, sandbox.url, "cost: {cups: []}\n")
+            with pytest.raises(anthropic.APIStatusError, match="the cap on a call"):
+                ask(url)
+
+            configure(config, sandbox.url)
+            assert ask(url)
+
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+
+    assert "the configuration stays as it was" in errors
+    assert "foveate.yaml:4" in errors
+    assert "did you mean caps" in errors or "cups" in errors
+    assert KEY not in errors
+    report = subprocess.run(
+        [sys.executable, "-m", "foveate", "cost", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "FOVEATE_HOME": str(tmp_path)},
+    )
+    assert json.loads(report.stdout)["total"]["calls"] == 2
+
+
+def test_a_configuration_that_is_wrong_at_the_start_is_told_and_nothing_is_served(tmp_path: Path) -> None:
+    config = tmp_path / "foveate.yaml"
+    config.write_text("server:\n  prot: 1\n")
+
+    done = subprocess.run([*COMMAND, "--config", str(config)], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert "foveate.yaml:2: there is no setting 'prot' here; did you mean port?" in done.stderr
+    assert json.loads(done.stdout)["error"]["code"] == "bad_setting"
