@@ -91,7 +91,7 @@ def report(
 @app.command("caps")
 def caps(
     config: Annotated[
-        str | None, typer.Option("--config", metavar="FILE", help="The configuration that caps stand in.")
+        str | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration that caps stand in.")
     ] = None,
     store: StoreUrl = None,
     json: AsJson = False,

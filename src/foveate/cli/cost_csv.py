@@ -7,12 +7,11 @@ one that begins with an apostrophe, so that taking one away always gives back wh
 import csv
 import io
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import astuple
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import BinaryIO
 
-from foveate.cost.ledger import Entry
+from foveate.cost.ledger import Entry, Savings
 from foveate.cost.report import Report, Row
 
 CALL_COLUMNS = (
@@ -111,7 +110,10 @@ def _call(entry: Entry) -> tuple[Cell, ...]:
         call.provider,
         call.model,
         call.category.value,
-        *astuple(usage.cache),
+        usage.cache.uncached,
+        usage.cache.read,
+        usage.cache.written_5m,
+        usage.cache.written_1h,
         usage.output_tokens,
         usage.reasoning_tokens,
         entry.dollars,
@@ -119,7 +121,7 @@ def _call(entry: Entry) -> tuple[Cell, ...]:
         usage.tier,
         entry.estimated_input_tokens,
         entry.estimated_dollars,
-        *astuple(entry.savings),
+        *_saved(entry.savings),
         entry.is_partial,
     )
 
@@ -138,10 +140,14 @@ def _sum(row: Row) -> tuple[Cell, ...]:
         row.reasoning_tokens,
         row.dollars,
         row.estimated_dollars,
-        *astuple(row.saved),
+        *_saved(row.saved),
         row.compaction_dollars,
         row.unknown_compactions,
     )
+
+
+def _saved(savings: Savings) -> tuple[Cell, ...]:
+    return savings.cache, savings.folds, savings.cuts
 
 
 def _moment(seconds: float) -> str:

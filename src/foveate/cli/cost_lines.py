@@ -17,6 +17,8 @@ from foveate.cost.report import Report, Row
 _GAP = "  "
 _INDENT = "  "
 _UNKNOWN = "unknown"
+# Of so many sessions or agents one is told how near they are to a cap; JSON has them all.
+_MOST_USES = 20
 _LONGEST_NAME = 24
 _BOLD, _DIM, _RED, _YELLOW = "1", "2", "31", "33"
 _COLOURS = {Level.FINE: "", Level.NEAR: _YELLOW, Level.FULL: _RED}
@@ -231,7 +233,7 @@ class CapWriting(_Writing):
         if not held.uses:
             none = "" if cap.scope is Scope.CALL else "nobody has called of late"
             yield (self._about(cap), in_words(cap.dollars), "", "", "", none), Level.FINE
-        for use in held.uses:
+        for use in held.uses[:_MOST_USES]:
             cells = (
                 self._about(cap, use, ids),
                 in_words(cap.dollars),
@@ -241,6 +243,10 @@ class CapWriting(_Writing):
                 _level(use),
             )
             yield cells, use.level
+        more = len(held.uses) - _MOST_USES
+        if more > 0:
+            said = f"{more:,} more {cap.scope}{'s' * (more != 1)}, farther from it; --json has them all"
+            yield (self._more, "", "", "", "", said), Level.FINE
 
     def _about(self, cap: Cap, use: Use | None = None, ids: dict[str, str] | None = None) -> str:
         """On what a cap is, and on whose account."""

@@ -199,6 +199,18 @@ def test_where_nobody_has_called_caps_are_told_all_the_same() -> None:
     assert ["all", "$50.00", "$0.00", "$0.00", "$50.00", "0% used"] in shown
 
 
+def test_of_many_sessions_those_nearest_to_their_cap_are_told() -> None:
+    uses = Spending(sessions=[("ana", f"s{number:02}") for number in range(25)])
+    spent = {f"session s{number:02}": standing(number) for number in range(25)}
+
+    _, *shown, last = CapWriting(WIDE).lines(
+        held_in([cap(Scope.SESSION, 30)], now=NOON, spending=uses, standings=spent)
+    )
+
+    assert [cells(line)[0] for line in shown] == [f"session s{24 - number:02} of ana" for number in range(20)]
+    assert cells(last) == ["…", "5 more sessions, farther from it; --json has them all"]
+
+
 @pytest.mark.parametrize(
     ("spent", "reserved", "level"),
     [("7.99", "0", Level.FINE), ("7.99", "0.01", Level.NEAR), ("9", "1", Level.FULL), ("11", "0", Level.FULL)],
