@@ -1,6 +1,8 @@
 """What calls cost and how caps stand, in lines for people and as objects for programs."""
 
 import json
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 
@@ -246,6 +248,17 @@ def test_a_cap_as_an_object_has_all_of_it() -> None:
     }  # fmt: skip
 
 
+@pytest.fixture
+def far_from_greenwich() -> Iterator[None]:
+    """A clock on the wall that shows another time, and at times another day."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TZ", "Pacific/Auckland")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_from_greenwich")
 @pytest.mark.parametrize(
     ("since", "until", "expected"),
     [
