@@ -98,7 +98,7 @@ class Admission:
 
     @property
     def problem(self) -> str:
-        """Why bills wait, or the last one was lost; empty where all is well again."""
+        """What the ledger said when it could last not be reached; empty where it can be again."""
         return self._problem
 
     async def admit(self, call: Call, ceiling: Decimal | None, caps: Sequence[Cap]) -> Admitted:
@@ -123,11 +123,11 @@ class Admission:
         Raises:
             BadOption: its dollars are no such number.
         """
-        number = next(self._numbers)
+        number, accounts = next(self._numbers), accounts_of(entry.call)
         if self._waiting:
             return self._keep(number, entry)
         try:
-            is_new = await self._ledger.settle(entry, accounts=accounts_of(entry.call))
+            is_new = await self._ledger.settle(entry, accounts=accounts)
         except StoreUnavailable as error:
             self._problem = str(error)
             return self._keep(number, entry)
@@ -135,6 +135,7 @@ class Admission:
             # It may have been booked, and may not: once more is no harm.
             self._keep(number, entry)
             raise
+        self._problem = ""
         return Settled(outcome=Outcome.BOOKED if is_new else Outcome.KNOWN)
 
     async def release(self, admitted: Admitted) -> None:

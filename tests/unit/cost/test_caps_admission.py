@@ -227,6 +227,8 @@ async def test_a_release_that_cannot_be_told_runs_out_by_itself() -> None:
 
     assert CALL.id in books.reserved
     assert ours.problem == GONE
+    await ours.settle(entry(call("next"), 1))
+    assert not ours.problem
 
 
 async def test_a_bill_waits_for_the_ledger_and_is_booked_in_its_turn_when_it_is_back() -> None:
