@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from foveate.fold.facts import said_in
-from foveate.fold.words import errors_in, rules
+from foveate.fold.rules import rules
+from foveate.fold.sentences import errors_in
 from foveate.values import Message, ToolCall, ToolResult
 
 # Two calls of one tool whose arguments begin alike are two tries at the same thing.

@@ -6,8 +6,7 @@ there are no more of these, it tells what else the user said. It is a record: wh
 something said, never as an order.
 """
 
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import nlargest
@@ -16,16 +15,14 @@ from itertools import islice
 from foveate.fold.deeds import errors_met, files_touched
 from foveate.fold.facts import MODEL_ROLES, Fact, FactKind, Voice, facts_of, said_in
 from foveate.fold.ranking import ALWAYS, Ranked, rank
-from foveate.fold.words import telling_words
+from foveate.fold.rules import SENTENCES
+from foveate.fold.telling import Known
 from foveate.values import Message, Text
 
 # Of what is folded; a span so short that little would be left of it may keep more, but never half of itself.
 _SHARE = 0.10
 FLOOR_TOKENS = 256
 
-_SENTENCES = frozenset((FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISION, FactKind.ERROR))
-# A sentence is told again where so many of its words stand in one line.
-_TOLD_AGAIN = 0.8
 _LOOKED_AT = 4  # so many times as many names as there may be room for
 _LINE_TOKENS = 1  # for the end of a line, and for what changes where two texts meet
 
@@ -93,12 +90,13 @@ def extract(
         chosen += found
         left -= spent
     there = {fact.text for fact in facts_of(tail)}
-    names = [one for one in ranked if one.fact.kind not in _SENTENCES and one.fact.text not in there]
+    names = [one for one in ranked if one.fact.kind not in SENTENCES and one.fact.text not in there]
     left -= count(_Section.NAMES)
     listed = carry(_lines(chosen), names, limit_tokens=left, count=count)
     chosen += [_Entry(_Section.NAMES, fact.text, fact, group="") for fact in listed]
     left -= sum(count(f" {fact.text}") for fact in listed)
-    asked = [_Entry(_Section.ASKED, line) for line in _asked(messages, _lines(chosen))]
+    told = {entry.text for entry in chosen}
+    asked = [_Entry(_Section.ASKED, line) for line in _asked(messages) if line not in told]
     chosen += _served(asked, min(left, int(limit_tokens * _SHARES[_Section.ASKED])), count)[0]
     return _fitted(chosen, limit_tokens, count)
 
@@ -125,7 +123,7 @@ def carry(summary: str, ranked: Sequence[Ranked], *, limit_tokens: int, count: C
 
     Constraints and open tasks come first, then what is likeliest to be needed for the tokens that it takes.
     """
-    known = _Known(summary)
+    known = Known(summary)
     left = limit_tokens
     found = []
     for fact, tokens in _sorted_by_worth(ranked, limit_tokens, count):
@@ -141,7 +139,7 @@ def carry(summary: str, ranked: Sequence[Ranked], *, limit_tokens: int, count: C
 def _sorted_by_worth(ranked: Sequence[Ranked], limit_tokens: int, count: Count) -> list[tuple[Fact, int]]:
     """What must be carried, then the rest by how likely it is to be needed for each token that it takes."""
     told = [one.fact for one in ranked if one.fact.kind in ALWAYS]
-    rest = [one for one in ranked if one.fact.kind not in _SENTENCES]
+    rest = [one for one in ranked if one.fact.kind not in SENTENCES]
     # No more than `limit_tokens` of them have room; to count the tokens of all would take longer than the rest.
     most = _LOOKED_AT * max(limit_tokens, 0)
     likely = nlargest(most, rest, key=lambda one: worth(one, _rough_tokens(one.fact)))
@@ -173,7 +171,7 @@ class _Entry:
 
 def _told(messages: Sequence[Message], ranked: Sequence[Ranked]) -> Iterator[tuple[_Section, list[_Entry]]]:
     """What each section would like to say, the most important first; in the order in which they are served."""
-    sentences = {kind: [one.fact for one in ranked if one.fact.kind is kind] for kind in _SENTENCES}
+    sentences = {kind: [one.fact for one in ranked if one.fact.kind is kind] for kind in SENTENCES}
     for kind, section in _SENTENCE_SECTIONS.items():
         latest = sorted(sentences[kind], key=lambda fact: (-fact.last, fact.first))
         if kind is FactKind.CONSTRAINT:
@@ -213,10 +211,11 @@ def _wishes(messages: Sequence[Message]) -> list[str]:
     return [text for text in asked if len(text.split(maxsplit=3)) > 3] or asked
 
 
-def _asked(messages: Sequence[Message], known: str) -> list[str]:
-    """What the user said between the first and the last wish and is not `known`, the latest first."""
-    lines = (f"- {_clipped(text, _ASKED_CHARS)}" for text in reversed(_wishes(messages)[1:-1]))
-    return [line for line in dict.fromkeys(lines) if line not in known]
+def _asked(messages: Sequence[Message]) -> list[str]:
+    """What the user said between the first and the last wish, the latest first."""
+    return list(
+        dict.fromkeys(f"- {_clipped(text, _ASKED_CHARS)}" for text in reversed(_wishes(messages)[1:-1]))
+    )
 
 
 def _goal(messages: Sequence[Message]) -> list[str]:
@@ -245,49 +244,6 @@ def _clipped(text: str, chars: int) -> str:
     """The beginning of a text, on one line, up to a space."""
     line = " ".join(text[: chars * 4].split())
     return line if len(line) <= chars else f"{line[:chars].rpartition(' ')[0] or line[:chars]} …"
-
-
-class _Known:
-    """What a text tells, and what is added to it."""
-
-    def __init__(self, text: str) -> None:
-        plain = unicodedata.normalize("NFKC", text)
-        self._text = f" {_one_line(plain)} "
-        self._lines = [set(_words(line)) for line in plain.splitlines()]
-
-    def add(self, text: str) -> None:
-        """Tell this too."""
-        self._text += f"{_one_line(text)} "
-
-    def tells(self, fact: Fact) -> bool:
-        """Whether a fact stands there: a name as it is, a sentence perhaps in other words."""
-        wanted = _one_line(unicodedata.normalize("NFKC", fact.text))
-        if _stands(wanted, self._text):
-            return True
-        if fact.kind not in _SENTENCES:
-            return False
-        words, telling = set(_words(wanted)), set(_words(telling_words(fact.kind, wanted)))
-        # Without its "never", a constraint says the opposite.
-        return any(telling <= line and len(words & line) >= _TOLD_AGAIN * len(words) for line in self._lines)
-
-
-def _stands(wanted: str, text: str) -> bool:
-    """Whether `wanted` stands in `text`, and not only as a piece of a longer word."""
-    at = text.find(wanted)
-    while at >= 0:
-        before, after = text[at - 1 : at], text[at + len(wanted) : at + len(wanted) + 1]
-        if not (_is_inner(before) or _is_inner(after)):
-            return True
-        at = text.find(wanted, at + 1)
-    return False
-
-
-def _is_inner(char: str) -> bool:
-    return char.isalnum() or char == "_"
-
-
-def _words(line: str) -> Iterable[str]:
-    return (word.strip(".,;:!?\"'()`").casefold() for word in line.split())
 
 
 def _fitted(entries: Sequence[_Entry], limit_tokens: int, count: Count) -> Extract:

@@ -12,18 +12,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from foveate.fold.words import (
-    FactKind,
-    boxes_in,
-    classified,
-    errors_in,
-    names_in,
-    numbers_in,
-    quoted_in,
-    sentences_in,
-    urls_in,
-    words_of,
-)
+from foveate.fold.rules import FactKind
+from foveate.fold.sentences import boxes_in, errors_in, sentences_in
+from foveate.fold.words import classified, names_in, numbers_in, quoted_in, urls_in, words_of
 from foveate.values import Document, Message, Part, Text, Thinking, ToolCall, ToolResult
 
 __all__ = ["Fact", "FactKind", "Voice", "facts_of", "said_in"]

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from itertools import chain
 
 from foveate.fold.extractive import Count, carry
-from foveate.fold.facts import said_in
+from foveate.fold.facts import Fact, said_in
 from foveate.fold.ranking import ALWAYS, Ranked
 from foveate.fold.substance import tells_of
+from foveate.fold.telling import Known
 from foveate.values import Message
 
 # A name that is likelier than this to be mentioned again is worth asking once more for.
@@ -136,14 +137,18 @@ def missing_in(
     room = min(max(limit_tokens - used, limit_tokens // 4), most_tokens - used)
     listed = tuple(fact.text for fact in carry(summary, ranked, limit_tokens=room, count=count))
     important = _left_out(summary, [one for one in ranked if _is_important(one)])
-    told = "\n".join(listed)
-    return Missing(important=important, listed=listed, unlisted=sum(fact not in told for fact in important))
+    told = Known("\n".join(listed))
+    return Missing(
+        important=tuple(fact.text for fact in important),
+        listed=listed,
+        unlisted=sum(not told.tells(fact) for fact in important),
+    )
 
 
-def _left_out(text: str, ranked: Sequence[Ranked]) -> tuple[str, ...]:
+def _left_out(text: str, ranked: Sequence[Ranked]) -> list[Fact]:
     """All of `ranked` that a text does not tell."""
     plenty = 4 * len(ranked) + 4  # for as many lines of one token
-    return tuple(fact.text for fact in carry(text, ranked, limit_tokens=plenty, count=lambda _: 1))
+    return carry(text, ranked, limit_tokens=plenty, count=lambda _: 1)
 
 
 def _is_important(one: Ranked) -> bool:

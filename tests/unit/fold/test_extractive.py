@@ -165,7 +165,7 @@ def test_nothing_is_made_up(messages: list[Message], limit_tokens: int) -> None:
 
 def test_what_a_summary_leaves_out_is_carried_the_weightiest_first() -> None:
     ranked = rank(facts_of(TALK), len(TALK))
-    told = "Asked to speed up `src/parse.py` (900 ms); its public names may never change. slow_path was cached."
+    told = "Asked to speed up `src/parse.py` (900 ms) and never change its public names. slow_path was cached."
 
     missing = [fact.text for fact in carry(told, ranked, limit_tokens=PLENTY, count=tokens)]
 

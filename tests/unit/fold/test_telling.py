@@ -1,0 +1,178 @@
+"""What a text tells: names as they are, sentences perhaps without their small words."""
+
+import sys
+
+import pytest
+from hypothesis import given, settings
+
+from foveate.fold.extractive import carry
+from foveate.fold.facts import Fact, FactKind, facts_of
+from foveate.fold.ranking import rank
+from foveate.fold.telling import Known, stands
+from foveate.fold.verifying import missing_in
+from foveate.values import Message
+from tests.unit.fold.chatter import conversations, user
+
+
+def fact(text: str, kind: FactKind) -> Fact:
+    return Fact(kind=kind, text=text, first=0, last=0, last_spoken=0, times=1, messages=(1, 0, 0, 0, 0))
+
+
+def tells(text: str, wanted: str, kind: FactKind = FactKind.CONSTRAINT) -> bool:
+    return Known(text).tells(fact(wanted, kind))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "kind"),
+    [
+        ("it uses /etc/hosts.bak", "/etc/hosts", FactKind.PATH),
+        ("in lib/src/app.py.orig", "src/app.py", FactKind.PATH),
+        ("in lib/src/app.py", "src/app.py", FactKind.PATH),
+        ("runs 1.2.3.4 now", "1.2.3", FactKind.VERSION),
+        ("at 8080.5 it is", "8080", FactKind.NUMBER),
+        ("there were 1,234,567 of them", "1,234", FactKind.NUMBER),
+        ("took 115 ms", "15 ms", FactKind.NUMBER),
+        ("see https://x.org/a?b=cd", "https://x.org/a?b=c", FactKind.URL),
+        ("see https://x.org/a?b=c", "https://x.org/a", FactKind.URL),
+        ("preload_all and load_all_files", "load_all", FactKind.IDENTIFIER),
+        ("ask Ana Lopezo", "Ana Lopez", FactKind.NAME),
+        ("no luck here-after", "no luck here", FactKind.QUOTED),
+    ],
+)
+def test_a_longer_name_does_not_tell_a_piece_of_it(text: str, name: str, kind: FactKind) -> None:
+    """Was: /etc/hosts.bak stood for /etc/hosts."""
+    assert not tells(text, name, kind)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "kind"),
+    [
+        ("It uses /etc/hosts. Then it stops.", "/etc/hosts", FactKind.PATH),
+        ("It is `src/app.py`, see there:", "src/app.py", FactKind.PATH),
+        ("at src/app.py:12: in f", "src/app.py", FactKind.PATH),
+        ("it runs 1.2.3.", "1.2.3", FactKind.VERSION),
+        ("on localhost:8080", "8080", FactKind.NUMBER),
+        ("8080 requests", "8080", FactKind.NUMBER),
+        ("(15 ms)", "15 ms", FactKind.NUMBER),
+        ("calls self.sent_bytes[0]", "sent_bytes", FactKind.IDENTIFIER),
+        ("it calls run", "run", FactKind.IDENTIFIER),
+        ("<https://x.org/a?b=c>.", "https://x.org/a?b=c", FactKind.URL),
+        ("by Ana\nLopez's team", "Ana Lopez", FactKind.NAME),
+        ("使用src/app.py。", "src/app.py", FactKind.PATH),
+        ("it said “no luck here”!", "no luck here", FactKind.QUOTED),
+    ],
+)
+def test_a_name_is_told_whatever_marks_stand_around_it(text: str, name: str, kind: FactKind) -> None:
+    assert tells(text, name, kind)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("The user said to never touch prod. We push the build to main.", "Never push to main."),
+        ("- push to main, and never mind the rest", "Never push to main."),
+        (
+            "We delete the old logs; they do not mind the backups in /srv/backup.",
+            "Do not delete the backups in /srv/backup.",
+        ),
+        ("You must not keep Python 3.11 working.", "You must keep Python 3.11 working."),
+        ("It is not so that you must keep Python 3.11.", "You must keep Python 3.11."),
+        ("Never push anything big to prod.", "Never push anything big to main."),
+        ("Never touch the table number 7.", "Never touch the table number 8."),
+        ("Never edit /etc/hosts.bak", "Never edit /etc/hosts"),
+        ("Never say what others said of it who push when they like to main.", "Never push to main."),
+        ("不必须使用中文。", "必须使用中文。"),
+        ("Do not ship it.", "ship it"),
+        ("We ship on Friday.", "ship it"),
+    ],
+)
+def test_a_constraint_that_is_turned_round_scattered_or_another_was_not_told(text: str, said: str) -> None:
+    """Was: its words were looked for in any order, over a whole line."""
+    assert not tells(text, said)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("The user wants us to never push to main, and more.", "Never push to main."),
+        ("- never push to MAIN", "Please don’t push to main!"),
+        (
+            "What they want of us: do not delete the backups\nin /srv/backup.",
+            "Do not delete the backups in /srv/backup.",
+        ),
+        ("We did not finish the docs, and only use tabs.", "Only use tabs."),
+        ("用户说必须使用中文。", "必须使用中文。"),
+        ("Write docs. Then ship it to Ana.", "Write docs. Ship it to Ana."),
+        ("ship it soon", "ship it"),
+        ("N’utilise pas Redis", "N'utilise pas Redis."),
+    ],
+)
+def test_a_constraint_in_its_order_was_told_also_without_its_small_words(text: str, said: str) -> None:
+    assert tells(text, said)
+
+
+def test_what_is_added_is_told_and_does_not_run_into_what_stood_before() -> None:
+    known = Known("never push")
+    known.add("to main")
+
+    assert not known.tells(fact("never push to main", FactKind.CONSTRAINT))
+    assert not known.tells(fact("push to", FactKind.QUOTED))
+    known.add("Never push to main.")
+    assert known.tells(fact("never push to main", FactKind.CONSTRAINT))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text", "does"),
+    [
+        ("/etc/hosts", "in /etc/hosts.bak", False),
+        ("/etc/hosts", "in /etc/hosts.", True),
+        ("src/app.py", "in lib/src/app.py", False),
+        ("8080", "8080.5 and 18080", False),
+        ("8080", "8080.5 and 8080", True),
+    ],
+)
+def test_a_name_stands_in_a_text_where_it_is_no_piece_of_another(wanted: str, text: str, does: bool) -> None:
+    assert stands(wanted, text) is does
+
+
+@given(conversations)
+@settings(max_examples=60)
+def test_every_fact_tells_itself(messages: list[Message]) -> None:
+    for each in facts_of(messages):
+        assert Known(each.text).tells(each), each
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "You must never remove module number_{n} from customer {n}.",
+        "You must never remove the module from the customer number {n}",
+        "see some_id_{n}x",
+        'it said "so it went with {n} again"',
+        "never never never",
+    ],
+)
+def test_twice_as_many_facts_are_about_twice_the_work(line: str) -> None:
+    """Was: every constraint was held against every line, and every name looked for in the whole text."""
+    once, twice = (_steps([user("\n".join(line.format(n=n) for n in range(size)))]) for size in (300, 600))
+
+    assert twice <= 2.3 * once + 3000
+
+
+def _steps(messages: list[Message]) -> int:
+    ranked = rank(facts_of(messages), 1)
+    told = "\n".join(one.fact.text for one in ranked[::2])
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        carry(told, ranked, limit_tokens=10**6, count=len)
+        missing_in(told, ranked, limit_tokens=10**6, count=len, most_tokens=10**7)
+    finally:
+        sys.setprofile(before)
+    return steps
