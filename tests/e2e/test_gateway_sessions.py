@@ -1,5 +1,7 @@
 """A long session of an agent through the gateway: cheap, within its window, and nothing of it refused."""
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -7,8 +9,10 @@ from typing import Any
 import anthropic
 import pytest
 
+from foveate.cost.ledger import By, Sum
 from foveate.engine.options import AgentOptions
 from foveate.fold.cuts import FoldOptions
+from foveate.store import open_store
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, running_sandbox
 
@@ -84,4 +88,18 @@ def test_sixty_turns_of_an_agent_stay_within_the_window_and_are_read_from_the_ca
     assert gateway.failed == []
     assert max(bill.inputs) <= WINDOW_TOKENS - 500
     assert bill.hit_ratio > 0.9
-    assert len(bill.inputs) == 60
+    (report,) = saved(tmp_path)
+    assert report.calls == 60
+    assert report.savings.cache is not None
+    assert report.savings.folds is not None
+    assert report.savings.cache > report.dollars  # nearly all is read at a tenth of the price
+    assert report.savings.folds != 0
+
+
+def saved(folder: Path) -> Sequence[Sum]:
+    async def read() -> Sequence[Sum]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            found = await store.ledger.sums([By.CATEGORY])
+            return [one for one in found if one.group == ("main",)]
+
+    return asyncio.run(read())

@@ -60,7 +60,7 @@ def build_engine(
             AskForUsage(),
             HoldCaps(admission, cost),
         ),
-        settle=(Book(admission, cost), RememberCache(remembered), RememberRefusal(refusals), folds),
+        settle=(Book(admission, cost, remembered), RememberCache(remembered), RememberRefusal(refusals), folds),
         options=options,
         clock=clock,
         watch=watch or Unwatched(),

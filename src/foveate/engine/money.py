@@ -1,17 +1,20 @@
 """Money on the way of a call: a cap is held before it is made, and its bill is booked after."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from foveate.cost.admission import Admission
 from foveate.cost.caps import Cap, unchecked
-from foveate.cost.ledger import Call, Category, Entry
+from foveate.cost.ledger import Call, Category, Entry, Savings
 from foveate.cost.price_book import PriceBook
+from foveate.cost.savings import PriceOf, Removed, pricing, savings_of
 from foveate.engine.exchange import Exchange
+from foveate.engine.remembered import LastCall, Remembered
+from foveate.engine.steps import MakeRoom, ReplaceHistory
 from foveate.engine.work import Work
 from foveate.errors import CallRefused
-from foveate.values import CacheUsage, Ttl, Usage
+from foveate.values import CacheUsage, Edit, ReplaceMessages, ReplaceText, Ttl, Usage
 
 # What an answer may be where the request sets it no limit: more than most models can say.
 _USUAL_OUTPUT_TOKENS = 32_000
@@ -87,9 +90,12 @@ def _longest(work: Work) -> Ttl | None:
 class Book:
     """What a call was billed goes into the ledger."""
 
-    def __init__(self, admission: Admission, options: Callable[[], CostOptions]) -> None:
+    def __init__(
+        self, admission: Admission, options: Callable[[], CostOptions], remembered: Remembered
+    ) -> None:
         self._admission = admission
         self._options = options
+        self._remembered = remembered
 
     async def __call__(self, exchange: Exchange) -> None:
         """Book it, or free what was reserved where nothing is billed."""
@@ -105,20 +111,60 @@ class Book:
         await self._admission.settle(self._entry(exchange, work, work.call, usage))
 
     def _entry(self, exchange: Exchange, work: Work, call: Call, usage: Usage) -> Entry:
+        price = pricing(self._options().prices, call)
         is_known = exchange.usage is not None
-        price = (
-            self._options().prices.price(call.model, usage, provider=call.provider, at=call.at)
-            if is_known
-            else None
-        )
         return Entry(
             call=call,
             usage=usage,
-            dollars=price.dollars if price is not None else None,
+            dollars=price(usage) if is_known else None,
             estimated_input_tokens=work.count.tokens if work.count is not None else None,
             estimated_dollars=work.ceiling,
+            savings=self._saved(exchange, work, usage, price) if is_known else Savings(),
             is_partial=not exchange.is_whole,
         )
+
+    def _saved(self, exchange: Exchange, work: Work, usage: Usage, price: PriceOf) -> Savings:
+        """What the mechanisms saved on this call, by what is remembered of the one before."""
+        agent, session_id = work.incoming.agent, work.session_id
+        state = self._remembered.session(agent, session_id)
+        now = _last_call(exchange, work, usage)
+        before = state.last or replace(now, input_tokens=0, warm_until=0.0)
+        self._remembered.put(agent, session_id, replace(state, last=now))
+        return savings_of(
+            usage,
+            price,
+            folds=Removed(
+                tokens=now.folded_tokens,
+                is_new=now.fold_id != before.fold_id,
+                earlier_tokens=before.folded_tokens,
+            ),
+            cuts=Removed(
+                tokens=now.cut_tokens,
+                is_new=now.cut_tokens != before.cut_tokens,
+                earlier_tokens=before.cut_tokens,
+            ),
+            known_tokens=before.input_tokens,
+            was_warm=exchange.sent_at < before.warm_until,
+        )
+
+
+def _last_call(exchange: Exchange, work: Work, usage: Usage) -> LastCall:
+    """What there is to remember of a call for the next one of its session."""
+    folded = [done.edit for done in work.done if done.step == ReplaceHistory.name]
+    cut = [done.edit for done in work.done if done.step == MakeRoom.name]
+    cut += [edit for edit in folded if isinstance(edit, ReplaceText)]
+    ttl = _longest(work) or next(iter(work.rules.ttls), None)
+    return LastCall(
+        input_tokens=usage.cache.input_tokens,
+        warm_until=exchange.begun_at + (ttl.seconds if ttl is not None else 0),
+        fold_id=work.fold.id if work.fold is not None else None,
+        folded_tokens=_saved_tokens(edit for edit in folded if isinstance(edit, ReplaceMessages)),
+        cut_tokens=_saved_tokens(cut),
+    )
+
+
+def _saved_tokens(edits: Iterable[Edit]) -> int:
+    return max(0, sum(edit.saved_tokens for edit in edits))
 
 
 def _may_be_billed(exchange: Exchange) -> bool:

@@ -12,6 +12,17 @@ _KEPT_AGENTS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastCall:
+    """What a session's last call was billed, until when it lasts in the cache, and what was left out of it."""
+
+    input_tokens: int
+    warm_until: float
+    fold_id: str | None = None
+    folded_tokens: int = 0
+    cut_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState:
     """What one session has left at its provider, its rhythm, and the orders that its tools had."""
 
@@ -19,6 +30,7 @@ class SessionState:
     rhythm: Rhythm = SILENT
     tools: ToolOrders = field(default_factory=ToolOrders)
     asked_at: float | None = None
+    last: LastCall | None = None
 
     def heard(self, now: float) -> "SessionState":
         """With a request that comes now."""
