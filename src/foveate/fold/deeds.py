@@ -12,6 +12,7 @@ from foveate.values import Message, ToolCall, ToolResult
 # Two calls of one tool whose arguments begin alike are two tries at the same thing.
 _SAME_CHARS = 60
 _ERROR_CHARS = 200
+_TOOL_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +26,10 @@ class TouchedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetError:
-    """A line that told of an error. `gone`: the same was tried again later, and went well."""
+    """A line by which `tool` told of an error. `gone`: the same was tried again later, and went well."""
 
     text: str
+    tool: str
     last: int
     gone: bool
 
@@ -67,24 +69,24 @@ def _paths(call: ToolCall) -> Iterable[str]:
 
 def errors_met(messages: Sequence[Message]) -> list[MetError]:
     """The errors that tools answered with, each once, the latest first."""
-    asked: dict[str, str] = {}
+    asked: dict[str, tuple[str, str]] = {}
     went_well: dict[str, int] = {}
-    found: dict[str, tuple[int, str]] = {}
+    found: dict[str, tuple[int, str, str]] = {}
     for place, message in enumerate(messages):
         for part in message.parts:
             if isinstance(part, ToolCall):
-                asked[part.id or part.name] = f"{part.name} {part.arguments[:_SAME_CHARS]}"
+                asked[part.id or part.name] = part.name, f"{part.name} {part.arguments[:_SAME_CHARS]}"
             elif isinstance(part, ToolResult):
-                tried = asked.get(part.id or part.name, "")
+                tool, tried = asked.get(part.id or part.name, (part.name, ""))
                 lines = _error_lines(part)
                 if not lines:
                     went_well[tried] = place
                 for line in lines:
                     found.pop(line, None)
-                    found[line] = place, tried
+                    found[line] = place, tried, " ".join(tool[:_TOOL_CHARS].split())
     return [
-        MetError(text=line, last=place, gone=bool(tried) and went_well.get(tried, -1) > place)
-        for line, (place, tried) in reversed(found.items())
+        MetError(text=line, tool=tool, last=place, gone=bool(tried) and went_well.get(tried, -1) > place)
+        for line, (place, tried, tool) in reversed(found.items())
     ]
 
 

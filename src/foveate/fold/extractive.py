@@ -12,7 +12,7 @@ from enum import StrEnum
 from heapq import nlargest
 from itertools import islice
 
-from foveate.fold.deeds import errors_met, files_touched
+from foveate.fold.deeds import MetError, errors_met, files_touched
 from foveate.fold.facts import MODEL_ROLES, Fact, FactKind, Voice, facts_of, said_in
 from foveate.fold.ranking import ALWAYS, Ranked, rank
 from foveate.fold.rules import SENTENCES
@@ -188,10 +188,16 @@ def _told(messages: Sequence[Message], ranked: Sequence[Ranked]) -> Iterator[tup
     yield (
         _Section.ERRORS,
         [
-            _Entry(_Section.ERRORS, f"- {error.text}{' (later it went well)' if error.gone else ''}")
+            _Entry(_Section.ERRORS, f"- {_answer(error)}{' (later it went well)' if error.gone else ''}")
             for error in errors_met(messages)
         ],
     )
+
+
+def _answer(error: MetError) -> str:
+    """What a tool said, so that nobody takes it for the user's words: the summary is sent as the user's."""
+    said = _clipped(error.text, _ERROR_CHARS).replace('"', "'")
+    return f'{error.tool or "a tool"} answered: "{said}"'
 
 
 _SENTENCE_SECTIONS = {
@@ -202,6 +208,7 @@ _SENTENCE_SECTIONS = {
 _GOAL_CHARS = 300
 _STATE_CHARS = 200
 _ASKED_CHARS = 200
+_ERROR_CHARS = 160
 
 
 def _wishes(messages: Sequence[Message]) -> list[str]:

@@ -1,6 +1,7 @@
 """What was done: files touched and errors met."""
 
 from foveate.fold.deeds import errors_met, files_touched
+from foveate.values import Message, Text, ToolResult
 from tests.unit.fold.chatter import call, model, result, user
 
 
@@ -26,6 +27,14 @@ def test_an_error_is_gone_when_the_same_call_went_well_later() -> None:
     assert [error.gone for error in errors_met(failing + other)] == [False]
     assert [error.gone for error in errors_met(failing + passing)] == [True]
     assert [error.gone for error in errors_met(failing + passing + failing)] == [False]
+
+
+def test_an_error_is_the_tool_s_that_answered_with_it() -> None:
+    failing = [model(call("Bash", command="make test")), result("ValueError: no such key")]
+    named = Message(role="tool", parts=(ToolResult(parts=(Text("fatal: no"),), name="run\nme"),))
+
+    assert [error.tool for error in errors_met([*failing, named])] == ["run me", "Bash"]
+    assert [error.tool for error in errors_met([result("fatal: no")])] == [""]
 
 
 def test_a_result_that_is_an_error_and_names_none_is_known_by_its_beginning() -> None:
