@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 
+from foveate import wire
 from foveate.cost.admission import Admission, Admitted
 from foveate.cost.ledger import Call, Category, Entry
 from foveate.engine.exchange import Exchange
@@ -69,8 +70,8 @@ class Folds:
         if subject.sent_tokens < trigger_of(subject, work.options.fold) or work.session_id in self._under_way:
             return
         # What went out, with its marks: so the summary reads what is cached.
-        sent = replace(subject, sent=replace(subject.sent, body=exchange.outgoing.body))
-        task = asyncio.create_task(self._behind(work, sent))
+        sent = wire.read(exchange.outgoing.body, exchange.incoming.spoken)
+        task = asyncio.create_task(self._behind(work, replace(subject, sent=sent)))
         self._under_way[work.session_id] = task
         task.add_done_callback(lambda _: self._under_way.pop(work.session_id, None))
 
