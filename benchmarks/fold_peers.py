@@ -16,6 +16,7 @@ from foveate.fold.extractive import carry, summary_limit
 from foveate.fold.facts import facts_of
 from foveate.fold.model import Endpoint, ModelSummariser
 from foveate.fold.ranking import ALWAYS, rank
+from foveate.fold.replacing import carried_text
 from foveate.fold.verifying import missing_in
 from foveate.upstream import Client, Reply
 from foveate.values import Format, Message, Text, ToolCall, ToolResult
@@ -78,7 +79,7 @@ def model_fold(base_url: str, span: Span, seconds: float) -> str:
     left_out = missing_in(
         made, ranked, limit_tokens=limit, count=tokens_of, most_tokens=span.replaced_tokens // 2
     )
-    return "\n".join((made, *(f"- {fact}" for fact in left_out.listed)))
+    return "\n".join((made, carried_text(left_out.carried)))
 
 
 class _Steady(Client):

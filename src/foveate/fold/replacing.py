@@ -11,6 +11,7 @@ from itertools import groupby
 from foveate import wire
 from foveate.fold.boundary import Head, Junction, continues_stored, head_of
 from foveate.fold.journal import Fold, Outcome
+from foveate.fold.telling import stands
 from foveate.fold.thoughts import unbound_thoughts
 from foveate.session.chain import Chain
 from foveate.tokens.caches import register
@@ -38,6 +39,7 @@ _HEADING = (
 )
 _CARRIED = "Also named there:"
 _TITLE_CHARS = 80
+_UNSPACED = 0x2E80
 _KEPT_HEADS = 1024
 
 
@@ -163,10 +165,23 @@ def _head(request: Request, start: int, fold: Fold) -> Head:
 
 def summary_text(fold: Fold) -> str:
     """What is said in the place of a folded head, the same each time."""
-    missing = [fact for fact in fold.carried if fact not in fold.summary]
-    carried = "\n".join((_CARRIED, *(f"- {fact}" for fact in missing))) if missing else ""
+    told = " ".join(fold.summary.split()) if fold.carried else ""
+    carried = carried_text([fact for fact in fold.carried if not stands(" ".join(fact.split()), told)])
     heading = _HEADING.format(messages=fold.messages)
     return "\n\n".join(filter(None, (heading, fold.summary.strip(), carried)))
+
+
+def carried_text(carried: Sequence[str]) -> str:
+    """The list after a summary: names in one line, since each line takes tokens; the rest each in its own."""
+    names = " ".join(fact for fact in carried if _is_name(fact))
+    rest = (" ".join(fact.split()) for fact in carried if not _is_name(fact))
+    lines = [f"- {line}" for line in (names, *rest) if line]
+    return "\n".join((_CARRIED, *lines)) if lines else ""
+
+
+def _is_name(fact: str) -> bool:
+    """Whether it is one word; in scripts that write no spaces a sentence would seem one."""
+    return not any(char.isspace() or ord(char) >= _UNSPACED for char in fact)
 
 
 def stand_in(
