@@ -89,7 +89,7 @@ def test_sixty_turns_of_an_agent_stay_within_the_window_and_are_read_from_the_ca
     assert bill.hit_ratio > 0.9
     report, folds = booked(tmp_path, "main"), booked(tmp_path, "compaction")
     assert report.calls == 60
-    # The first try reads what is cached; since the sandbox cannot sum up, the next is shown the history as data.
+    # The first try reads what is cached. Since the sandbox cannot sum up, the next is shown it as data.
     assert folds.read > folds.uncached
     assert report.savings.cache is not None
     assert report.savings.folds is not None
