@@ -1,0 +1,154 @@
+"""The engine's way: every step in its order, each may fail alone, and what is refused is refused."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+import pytest
+
+from foveate.engine.calls import Incoming, Problem
+from foveate.engine.engine import Engine
+from foveate.engine.exchange import Exchange
+from foveate.engine.options import AgentOptions
+from foveate.engine.steps import Step
+from foveate.engine.work import Work
+from foveate.errors import CapExceeded, DoesNotFit
+from foveate.values import Area, Format, Mark, Place, ReplaceText, SetParameter
+
+BODY = b'{"model": "claude-opus-4-5",  "max_tokens": 9, "messages": [{"role":"user","content":"Hi"}]}'
+
+
+class Watching:
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.steps: list[str] = []
+
+    def failed(self, incoming: Incoming, problem: Problem) -> None:
+        self.problems.append(problem)
+
+    def took(self, step: str, seconds: float) -> None:
+        self.steps.append(step)
+
+
+class Doing:
+    """A step that does what it is told."""
+
+    def __init__(self, name: str, does: object) -> None:
+        self.name = name
+        self._does = does
+
+    async def take(self, work: Work) -> None:
+        if isinstance(self._does, Exception):
+            raise self._does
+        if isinstance(self._does, ReplaceText):
+            work.edit(self.name, (self._does,))
+        if isinstance(self._does, Mark):
+            work.marks = (self._does,)
+        if isinstance(self._does, SetParameter):
+            work.parameters = (self._does,)
+
+
+SAYS = ReplaceText(place=Place(Area.MESSAGES, 0, 0), text="Hello", reason="longer")
+MARK = Mark(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
+NOWHERE = Mark(place=Place(Area.MESSAGES, 7, 0), reason="there is no such message")
+
+
+def engine(watching: Watching, steps: Sequence[Step]) -> Engine:
+    return Engine(steps=steps, settle=(), options=lambda _: AgentOptions(), clock=lambda: 1.0, watch=watching)
+
+
+def incoming(body: bytes, model: str | None) -> Incoming:
+    return Incoming(
+        id="r",
+        agent="ana",
+        spoken=Format.ANTHROPIC,
+        provider="anthropic",
+        upstream="a",
+        body=body,
+        model=model,
+    )
+
+
+async def prepared(*does: object, body: bytes = BODY, model: str | None = None) -> tuple[Exchange, Watching]:
+    watching = Watching()
+    steps = [Doing(f"step {number}", one) for number, one in enumerate(does, start=1)]
+    return await engine(watching, steps).prepare(incoming(body, model)), watching
+
+
+async def test_a_request_that_nothing_is_done_to_goes_out_byte_for_byte() -> None:
+    exchange, watching = await prepared(None, None)
+
+    assert exchange.outgoing.body is BODY
+    assert exchange.outgoing.without_marks is None
+    assert (watching.steps, watching.problems) == (["step 1", "step 2"], [])
+
+
+async def test_edits_of_all_steps_are_in_what_goes_out_and_told_with_their_step() -> None:
+    exchange, _ = await prepared(SAYS, MARK)
+
+    assert b'"Hello"' in exchange.outgoing.body
+    assert b"cache_control" in exchange.outgoing.body
+    assert exchange.outgoing.without_marks == BODY.replace(b'"Hi"', b'"Hello"')
+    assert [done.step for done in exchange.outgoing.done] == ["step 1", "cache"]
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("no"), ValueError("no"), RecursionError("no")])
+async def test_a_step_that_fails_is_left_out_and_counted(failure: Exception) -> None:
+    exchange, watching = await prepared(SAYS, failure, MARK)
+
+    assert b'"Hello"' in exchange.outgoing.body
+    assert b"cache_control" in exchange.outgoing.body
+    assert [problem.step for problem in watching.problems] == ["step 2"]
+    assert exchange.outgoing.problems == tuple(watching.problems)
+
+
+async def test_marks_that_cannot_be_written_are_left_out() -> None:
+    exchange, watching = await prepared(SAYS, NOWHERE)
+
+    assert exchange.outgoing.body == BODY.replace(b'"Hi"', b'"Hello"')
+    assert exchange.outgoing.without_marks is None
+    assert [problem.step for problem in watching.problems] == ["write"]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        DoesNotFit("too long", tokens=9, limit_tokens=5, window_tokens=6),
+        CapExceeded(
+            "no", "wait", cap="c", limit=Decimal(1), spent=Decimal(1), reserved=Decimal(0), ceiling=Decimal(1)
+        ),
+    ],
+)
+async def test_what_a_step_refuses_is_refused(refusal: Exception) -> None:
+    with pytest.raises(type(refusal)):
+        await prepared(SAYS, refusal)
+
+
+@pytest.mark.parametrize("body", [b"", b"not JSON", b"[1]", b'{"model": 1}', b'{"messages": 3}'])
+async def test_what_cannot_be_understood_goes_out_as_it_came(body: bytes) -> None:
+    exchange, watching = await prepared(RuntimeError("not reached where it cannot be read"), body=body)
+
+    assert exchange.outgoing.body == body
+    assert watching.problems
+
+
+async def test_a_model_goes_out_under_the_name_that_it_has_there() -> None:
+    exchange, _ = await prepared(model="anthropic/claude-opus-4.5")
+
+    assert exchange.outgoing.body == BODY.replace(b"claude-opus-4-5", b"anthropic/claude-opus-4.5")
+
+
+async def test_marks_that_are_refused_are_left_out_once() -> None:
+    exchange, _ = await prepared(MARK)
+    refused = b'{"error": {"message": "messages.0.cache_control: Extra inputs are not permitted"}}'
+
+    assert exchange.without_marks(400, b'{"error": {"message": "max_tokens is too large"}}') is None
+    assert exchange.without_marks(400, refused) == BODY
+    assert exchange.without_marks(400, refused) is None
+
+
+async def test_where_nothing_was_marked_a_refusal_is_the_clients_own() -> None:
+    exchange, _ = await prepared(None)
+
+    assert exchange.without_marks(400, b'{"error": {"message": "cache_control: not permitted"}}') is None
