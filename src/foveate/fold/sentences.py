@@ -33,7 +33,8 @@ _NONE_BEFORE, _NONE_AFTER = re.compile(r"\b(?:0|no|without) $", re.IGNORECASE), 
 _PROSE_WORDS = 14
 _SPEAKER = re.compile(r"(?<!\w)i (?:really |just |still )?$", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"[,;:(–—]")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|$")
+# "e.g." and "i.e." end nothing.
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bz\.B\.)\s+|(?<=[。！？])|$")
 _QUESTION_ENDS = ("?", "？")
 # Letters and apostrophes that are written otherwise; one for one, so that places stay the same.
 _PLAIN = str.maketrans(
@@ -51,6 +52,9 @@ _BOX = re.compile(
     r"^[ \t]{0,20}(?:[-*+]|\d{1,4}[.)])?[ \t]{0,4}(?:\[ \]|☐)[ \t]{1,4}(?P<task>\S.{0,400})$", re.MULTILINE
 )
 _FIRST_WORD = re.compile(r"\w+")
+_NEXT_WORD = re.compile(r"\s{1,3}[\w`\"'“«/.]")
+# What prose has none of.
+_CODE_LIKE = re.compile(r"[={}<>|]|\w\(|\"\"\"|^\s*\d{1,6}[:\t]")
 
 
 def boxes_in(text: str) -> Iterator[str]:
@@ -116,6 +120,8 @@ def _goes_on(line: str, following: str) -> bool:
     """Whether a line of prose was wrapped, and goes on in the following one."""
     if not line or line.endswith(_LINE_ENDS) or _NO_PROSE.match(line) or _BLOCK.match(following):
         return False
+    if _CODE_LIKE.search(line) or _CODE_LIKE.search(following):
+        return False
     if rules().unfinished.search(line[-_UNFINISHED_CHARS:]):
         return True
     return len(line) >= _WRAPPED_CHARS and following.lstrip()[:1].islower()
@@ -153,8 +159,10 @@ def _orders(sentence: str, match: re.Match[str]) -> bool:
         return False
     rest = sentence[match.start() : match.end() + _CLAUSE_CHARS]
     first = _FIRST_WORD.match(rest)
-    if first is None or rules().reporting.match(rest, first.end()):
+    if first is None or rules().reporting.match(rest, first.end()) or _CODE_LIKE.search(sentence):
         return False
+    if first.end() == len(match[0]) and match[0].isascii() and not _NEXT_WORD.match(sentence, match.end()):
+        return False  # "No, that is wrong."
     return not _is_question(sentence)
 
 

@@ -26,6 +26,7 @@ _SCOPED = re.compile(r"@[a-z0-9][\w.-]{0,60}/[a-z0-9][\w./-]{0,100}", re.IGNOREC
 _TICKET = re.compile(r"#\d{1,9}|[A-Z][A-Z0-9]{1,9}-\d{1,9}")
 _FLAG = re.compile(r"--[a-z][\w-]{1,60}")
 _PART = re.compile(r"[\w-]+")
+_SLASH = re.compile("/")
 _KEBAB = re.compile(r"[a-z]\w*(?:-\w+){2,6}|[a-z]+\d*-\w*\d\w*")
 _CAPITAL = r"[A-ZÀ-ÞА-Я][^\W\dA-Z_][\w-]{1,30}"
 _NAME = re.compile(rf"(?<=[^\W\d_A-Z] ){_CAPITAL}(?: {_CAPITAL}){{0,3}}")
@@ -69,13 +70,24 @@ def classified(word: str) -> tuple[tuple[FactKind, str], ...]:
 
 
 def names_of_word(word: str) -> Iterator[str]:
-    """What a word names besides what it holds by `classified`: itself, and its parts where it is no path."""
+    """What a word names besides what it holds by `classified`: itself, and its parts.
+
+    A path names the folders that it is in and its last part, and where it begins at the root, all its ends:
+    "/work/src/app.py" is also "src/app.py", but "lib/src/app.py" is another file.
+    """
     bare = _bare(word)
     if bare.startswith(("http:", "https:")):
         return  # an address is told whole, or not
     yield bare
-    if not (is_path(bare) or _VERSION.fullmatch(bare)):
-        yield from (part.strip("-") for part in _PART.findall(bare) if not part.isdigit())
+    if _VERSION.fullmatch(bare) or len(word) > _MAX_WORD_CHARS:
+        return
+    yield from (part.strip("-") for part in _PART.findall(bare) if not part.isdigit())
+    if is_path(bare):
+        for at in (match.start() for match in _SLASH.finditer(bare, 1)):
+            yield bare[:at]
+            yield bare[: at + 1]
+            if bare[0] in "/~" or bare.find("/", at + 1) < 0:
+                yield bare[at + 1 :]
 
 
 def _bare(word: str) -> str:
