@@ -29,8 +29,8 @@ _LETTER = rf"[^\W{_DENSE}]"
 _JOINT = r"(?:[./\\:@-]{1,3}|(?<=\d),(?=\d))"
 _RUN = rf"{_LETTER}+(?:{_JOINT}{_LETTER}+)*"
 _PIECE = re.compile(rf"[#/~.@$\\-]{{0,4}}{_RUN}|\S")
-_WORD = re.compile(rf"[/~]{{0,2}}{_RUN}|[{_DENSE}]|[,:()–—]")
-_CLAUSE_MARKS = frozenset(",:()–—")
+_WORD = re.compile(rf"[/~]{{0,2}}{_RUN}|(?=\w)[{_DENSE}]|[,、:()–—]")
+_CLAUSE_MARKS = frozenset(",、:()–—")
 _NOT_SHORT = re.compile(r"n't\b", re.IGNORECASE)
 _HALF = re.compile(r"[;!?]+")
 _JOINTS = frozenset("./\\:@-")
