@@ -177,13 +177,69 @@ async def test_looking_at_accounts_counts_nothing_that_has_run_out(ledger: Ledge
     assert await total(ledger, now=NOON + 1200) == standing(0, 0)
 
 
-async def test_a_bill_of_unknown_price_is_kept_and_adds_nothing_to_accounts(ledger: Ledger) -> None:
+async def test_a_bill_of_unknown_price_is_charged_as_what_was_reserved_for_it(ledger: Ledger) -> None:
+    """Was $0: a client that cut its streams before the bill came was held to no cap."""
     assert await reserve(ledger, call("a"), "0.6", total=1)
 
     assert await settle(ledger, "a", None)
 
     assert await booked(ledger) == [("a", None)]
+    assert await ledger.standing(accounts_of(CALL), now=NOON) == dict.fromkeys(
+        accounts_of(CALL), standing("0.6", 0)
+    )
+    assert not await reserve(ledger, call("b"), "0.6", total=1)
+    (added,) = await ledger.sums([])
+    assert (added.calls, added.unknown_calls, added.dollars) == (1, 1, Decimal(0))
+
+
+async def test_a_bill_of_unknown_price_is_charged_as_it_says_itself(ledger: Ledger) -> None:
+    for number, (charge, reserved) in enumerate([("0", "0.6"), ("0.2", "0.6"), ("0.1", None)]):
+        billed = replace(entry(call(f"{number}"), None), charge=Decimal(charge))
+        if reserved:
+            assert await reserve(ledger, billed.call, reserved, total=1)
+        assert await ledger.settle(billed, accounts=accounts_of(billed.call))
+
+    assert await total(ledger) == standing("0.3", 0)
+    assert await booked(ledger) == [("0", None), ("1", None), ("2", None)]
+
+
+async def test_a_bill_of_unknown_price_that_nothing_was_reserved_for_is_charged_nothing(ledger: Ledger) -> None:
+    assert await reserve(ledger, call("gone"), "0.6", total=1)
+    assert await ledger.release("gone")
+    assert await settle(ledger, "gone", None)
+    assert await settle(ledger, "never", None)
+    # What a cap allows without knowing its price is reserved as the least that there is.
+    assert await reserve(ledger, call("allowed"), "0.000000000001", total=1)
+    assert await settle(ledger, "allowed", None)
+
     assert await total(ledger) == standing(0, 0)
+
+
+async def test_a_charge_says_nothing_where_the_price_is_known(ledger: Ledger) -> None:
+    billed = replace(entry(CALL, "0.2"), charge=Decimal("0.5"))
+
+    assert await ledger.settle(billed, accounts=accounts_of(CALL))
+
+    assert await total(ledger) == standing("0.2", 0)
+
+
+async def test_a_call_that_is_settled_again_leaves_nothing_reserved(ledger: Ledger) -> None:
+    """Was a leak: what is reserved under the id of a call that is booked stood until its time was up."""
+    assert await settle(ledger, "a", "0.2")
+    assert await reserve(ledger, call("a"), "0.6", total=1)
+
+    assert not await settle(ledger, "a", None)
+
+    assert await total(ledger) == standing("0.2", 0)
+
+
+async def test_a_limit_is_no_higher_than_it_says(ledger: Ledger) -> None:
+    """What of a cap is less than a picodollar cannot be spent."""
+    wanted = reservation(CALL, "0.000000000001", {"total": Decimal("0.0000000000009")})
+
+    found = await ledger.reserve(wanted, now=NOON)
+
+    assert found == Over(account="total", limit=Decimal(0), standing=standing(0))
 
 
 async def test_days_have_accounts_of_their_own(ledger: Ledger) -> None:

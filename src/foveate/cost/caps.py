@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from foveate.cost.ledger import Call, Standing
-from foveate.cost.money import MOST_DOLLARS, in_words, picodollars
+from foveate.cost.money import LEAST_DOLLARS, MOST_DOLLARS, in_words, picodollars
 from foveate.errors import BadOption, CapExceeded, CapUncheckable
 
 WARN_AT = Decimal("0.8")
@@ -16,8 +16,6 @@ WARN_AT = Decimal("0.8")
 _DAY_SECONDS = 86_400
 _FIRST_DAY = date(1970, 1, 1)
 
-# What a call of unknown price takes of a cap that allows it: something, so that a cap that is spent refuses it.
-_SOMETHING = Decimal("1e-12")
 _NOTHING = Standing(spent=Decimal(0), reserved=Decimal(0))
 
 
@@ -146,7 +144,7 @@ def claim(caps: Sequence[Cap], call: Call, ceiling: Decimal | None) -> Claim | N
     if not tightest or ceiling == 0:
         return None
     # More than can be kept is more than any cap.
-    return Claim(dollars=_SOMETHING if ceiling is None else min(ceiling, MOST_DOLLARS), caps=tightest)
+    return Claim(dollars=LEAST_DOLLARS if ceiling is None else min(ceiling, MOST_DOLLARS), caps=tightest)
 
 
 def near(

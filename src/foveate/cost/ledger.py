@@ -47,8 +47,9 @@ class Savings:
 class Entry:
     """One row of the ledger: a call, what was billed, and what was expected before.
 
-    `dollars` is None where the price is not known. `is_partial`: it broke off before its bill was whole.
-    Dollars are kept to the picodollar.
+    `dollars` is None where the price is not known. Then `charge` is what its accounts are charged all the same:
+    what was reserved for it, or so many dollars, which may be none. It is not kept with the row.
+    `is_partial`: it broke off before its bill was whole. Dollars are kept to the picodollar.
     """
 
     call: Call
@@ -58,6 +59,7 @@ class Entry:
     estimated_dollars: Decimal | None = None
     savings: Savings = field(default_factory=Savings)
     is_partial: bool = False
+    charge: Decimal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +146,9 @@ class Ledger(Protocol):
     async def settle(self, entry: Entry, *, accounts: Sequence[str]) -> bool:
         """Keep what a call cost, book it on its accounts and free what was reserved for it, all in one.
 
-        False, and nothing booked, where that call was settled before. A call that was never reserved, or whose
-        reservation has run out, is booked all the same.
+        False, and nothing booked, where that call was settled before; what is reserved for it is freed too.
+        A call that was never reserved, or whose reservation has run out, is booked all the same. One of unknown
+        price is charged to its accounts as its entry says.
         """
 
     async def release(self, call_id: str) -> bool:

@@ -10,6 +10,8 @@ MOST_PICODOLLARS = 2**62 - 1
 # Not the caller's, who may have set another precision.
 _EXACT = Context(prec=100)
 MOST_DOLLARS = _EXACT.scaleb(Decimal(MOST_PICODOLLARS), -_DIGITS)
+LEAST_DOLLARS = _EXACT.scaleb(Decimal(1), -_DIGITS)
+"""What is reserved where nobody knows how much: a spent cap refuses even that, and nobody is charged it."""
 _MILLIONTH = Decimal("0.000001")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from foveate.cost.ledger import Entry, Over, Reservation, Standing
-from foveate.cost.money import MOST_PICODOLLARS, dollars, picodollars_at_most
+from foveate.cost.money import LEAST_DOLLARS, MOST_PICODOLLARS, dollars, picodollars_at_most
 from foveate.errors import BadOption
 from foveate.store.database import Rows, in_groups
 from foveate.store.ledger_rows import ADD_ENTRIES, amount_of, name_of, row_of
@@ -42,24 +42,30 @@ _FIND_ACCOUNTS = "SELECT name, spent, reserved FROM accounts_v1 WHERE name IN ({
 # So few sizes that the drivers remember the statements of all of them.
 _SIZES = (64, 32, 16, 8, 4, 2, 1)
 
+_LEAST = picodollars_at_most(LEAST_DOLLARS)
+
 Amounts = dict[str, int]
+_Taken = tuple[Sequence[str], int]
+"""The accounts of a reservation, and its amount."""
 Standings = dict[str, tuple[int, int]]
 """By the names of accounts: what is spent and what is reserved, in picodollars."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """A bill as a row, and what it adds to accounts."""
+    """A bill as a row, and what it adds to accounts; None: what was reserved for it."""
 
     row: tuple[Any, ...]
-    spent: Mapping[str, int]
+    names: Sequence[str]
+    spent: int | None
 
     @classmethod
     def of(cls, entry: Entry, accounts: Sequence[str]) -> "Settlement":
         """The same of an entry."""
         row = row_of(entry)
-        spent = 0 if entry.dollars is None else amount_of(entry.dollars)
-        return cls(row, {name_of(account): spent for account in accounts})
+        dollars = entry.charge if entry.dollars is None else entry.dollars
+        spent = None if dollars is None else amount_of(dollars)
+        return cls(row, [name_of(account) for account in accounts], spent)
 
     @property
     def call_id(self) -> str:
@@ -123,9 +129,9 @@ def book(rows: Rows, asked: Sequence[Asked]) -> list[Answer | Exception]:
     wanted = [one for one in asked if isinstance(one, Wanted)]
     settled = _add_entries(rows, settlements)
     released = {one.call_id for one in asked if isinstance(one, Release)}
-    freed = _take(rows, settled.keys() | released)
+    freed = _take(rows, {one.call_id for one in settlements} | released)
     known = _known(rows, [one.call_id for one in wanted])
-    accounts = _Accounts(rows, _spent(settled.values()), _less_reserved(freed.values()), wanted)
+    accounts = _Accounts(rows, _spent(settled.values(), freed), _less_reserved(freed.values()), wanted)
 
     answers: list[Answer | Exception] = []
     for one in asked:
@@ -227,7 +233,7 @@ def _add_entries(rows: Rows, settlements: Sequence[Settlement]) -> dict[str, Set
     return {call_id: first[call_id] for call_id in new}
 
 
-def _take(rows: Rows, call_ids: Iterable[str]) -> dict[str, tuple[list[str], int]]:
+def _take(rows: Rows, call_ids: Iterable[str]) -> dict[str, _Taken]:
     """The accounts and the amounts of what was reserved for these calls; it no longer is."""
     groups = in_groups(sorted(call_ids))
     taken = [row for marks, some in groups for row in rows.all(_TAKE_RESERVATIONS.format(marks), some)]
@@ -240,15 +246,22 @@ def _known(rows: Rows, call_ids: Sequence[str]) -> set[str]:
     return {row[0] for marks, some in groups for row in rows.all(_FIND_RESERVATIONS.format(marks), some)}
 
 
-def _spent(settled: Iterable[Settlement]) -> Amounts:
+def _spent(settled: Iterable[Settlement], freed: Mapping[str, _Taken]) -> Amounts:
     spent: Amounts = {}
     for one in settled:
-        for name, amount in one.spent.items():
+        amount = _charged(freed.get(one.call_id)) if one.spent is None else one.spent
+        for name in one.names:
             spent[name] = min(spent.get(name, 0) + amount, MOST_PICODOLLARS)
     return spent
 
 
-def _less_reserved(freed: Iterable[tuple[Sequence[str], int]]) -> Amounts:
+def _charged(reserved: _Taken | None) -> int:
+    """What is charged for a call whose price is not known: it may have cost all that was reserved for it."""
+    _, amount = reserved or ((), 0)
+    return amount if amount > _LEAST else 0
+
+
+def _less_reserved(freed: Iterable[_Taken]) -> Amounts:
     reserved: Amounts = {}
     for names, amount in freed:
         for name in names:
