@@ -159,7 +159,7 @@ class Admission:
         wanted = Reservation(
             call_id=call.id,
             dollars=claimed.dollars,
-            accounts=sorted(claimed.caps),
+            accounts=accounts_of(call),
             limits={account: cap.dollars for account, cap in claimed.caps.items()},
             expires_at=now + self._options.lifetime_seconds,
         )

@@ -130,7 +130,7 @@ async def test_under_a_cap_what_it_may_cost_is_reserved_until_it_is_settled() ->
     assert books.reserved[CALL.id] == Reservation(
         call_id=CALL.id,
         dollars=Decimal("0.5"),
-        accounts=["day 2026-11-15"],
+        accounts=accounts_of(CALL),  # also where no cap is yet: one may come while the call goes on
         limits={"day 2026-11-15": Decimal(1)},
         expires_at=NOON + 60.0,
     )
