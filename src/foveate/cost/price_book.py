@@ -5,7 +5,7 @@ from decimal import Decimal
 from functools import cache, partial
 
 from foveate.cost.own_prices import OwnPrice, check_own_prices, price_in_force
-from foveate.cost.price_table import Schedule, load, schedule_of
+from foveate.cost.price_table import Schedule, load, regions, schedule_of
 from foveate.cost.prices import Price, Rates, ceiling_of, price_of, said_price
 from foveate.tokens.memo import Memo
 from foveate.values import Ttl, Usage
@@ -61,15 +61,23 @@ class PriceBook:
         at: float,
         ttl: Ttl | None = None,
         tier: str | None = None,
+        region: str | None = None,
     ) -> Decimal | None:
         """The most dollars that a call can cost which has at most so many tokens; None where that is not known.
 
-        `ttl` is the longest time that a mark in it asks for. What is paid by the piece (searches) is not in it.
+        `ttl` is the longest time that a mark in it asks for, `tier` and `region` are the provider's words for
+        how and where it is asked to be served. What is paid by the piece (searches) is not in it.
         """
-        rates = self._rates(model, provider, tier or "", "", at)
-        if rates is None:
-            return None
-        return ceiling_of(rates, input_tokens=input_tokens, output_tokens=output_tokens, ttl=ttl)
+        found = []
+        # A tier that is asked for may not be had. Who asks for no region may have one set with the provider.
+        for served in {"", tier or ""}:
+            for where in regions() if region is None else (region,):
+                rates = self._rates(model, provider, served, where, at)
+                if rates is None:
+                    return None
+                found.append(ceiling_of(rates, input_tokens=input_tokens, output_tokens=output_tokens, ttl=ttl))
+        known = [dollars for dollars in found if dollars is not None]
+        return max(known) if len(known) == len(found) else None
 
     def warm(self) -> None:
         """Loads the tables now, which takes most of a second, and not when the first price is asked for."""

@@ -80,6 +80,12 @@ def schedule_of(provider: str, model: str, *, tier: str = "", region: str = "") 
     return None
 
 
+@cache
+def regions() -> tuple[str, ...]:
+    """Where a call may be served at a price of its own: anywhere, and each region that some price names."""
+    return ("", *sorted({fact.region for fact in facts().multiples if fact.region}))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Terms:
     """How a model is bought."""

@@ -245,16 +245,13 @@ def ceiling_of(
     """The most dollars that a call of at most so many tokens can cost; None where that is not known.
 
     The input is taken at the dearest that it may be billed as: written for the long time where `ttl` says so,
-    for the short one where writing has a price. What is paid by the piece (searches) nobody knows before.
+    for the short one where writing has a price, or as sound or pictures; and so is the output. What is counted
+    otherwise (searches, citations) nobody knows before.
     """
     is_long = ttl in (Ttl.ONE_HOUR, Ttl.TWELVE_HOURS)
     kinds = (Kind.UNCACHED, Kind.READ, Kind.WRITTEN_5M, *((Kind.WRITTEN_1H,) if is_long else ()))
-    ways_in = [rates.by_kind[kind].most(input_tokens) for kind in kinds if kind in rates.by_kind]
-    ways_out = [
-        rates.by_kind[kind].most(input_tokens)
-        for kind in (Kind.OUTPUT, Kind.REASONING)
-        if kind in rates.by_kind
-    ]
+    ways_in = _ways(rates, (*kinds, *_INPUT), input_tokens)
+    ways_out = _ways(rates, (Kind.OUTPUT, Kind.REASONING, *(_OUTPUT - {Unit.CITATIONS})), input_tokens)
     may_write_long = is_long and Kind.WRITTEN_5M in rates.by_kind
     if may_write_long and Kind.WRITTEN_1H not in rates.by_kind:
         return None
@@ -268,6 +265,11 @@ def ceiling_of(
             request.most(input_tokens) if request else ZERO,
         )
     )
+
+
+def _ways(rates: Rates, kinds: Iterable[Kind | Unit], input_tokens: int) -> list[Decimal]:
+    """What one token can cost at most, as each of the kinds that have a price."""
+    return [rates.by_kind[kind].most(input_tokens) for kind in kinds if kind in rates.by_kind]
 
 
 def said_price(dollars: Decimal, provider: str) -> Price:

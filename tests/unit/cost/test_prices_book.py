@@ -239,7 +239,13 @@ def test_a_kind_without_a_price_is_unknown_only_where_it_was_billed() -> None:
 def test_a_ceiling_is_at_the_dearest_that_a_call_may_be_billed_as() -> None:
     def most(model: str, provider: str, tokens: int, ttl: Ttl | None = None) -> Decimal | None:
         return BOOK.ceiling(
-            model, provider=provider, input_tokens=tokens, output_tokens=1_000_000, at=AT, ttl=ttl
+            model,
+            provider=provider,
+            input_tokens=tokens,
+            output_tokens=1_000_000,
+            at=AT,
+            ttl=ttl,
+            region="global",
         )
 
     assert most("claude-opus-5-5", "anthropic", 1_000_000) == 5 + 20

@@ -1,0 +1,115 @@
+"""The most that a call can cost: whatever its tokens turn out to be, wherever and however it is served."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from foveate.cost.price_book import PriceBook
+from foveate.cost.prices import Kind, PriceSource, Rate, Rates, ceiling_of
+from foveate.values import Format
+from foveate.wire.bills import Unit
+from foveate.wire.usage import block_usage
+
+AT = datetime(2026, 11, 10, 12, tzinfo=UTC).timestamp()
+BOOK = PriceBook()
+
+
+def most(
+    model: str, provider: str, *, tier: str | None = None, region: str | None = None, tokens: int = 1_000
+) -> Decimal | None:
+    return BOOK.ceiling(
+        model, provider=provider, input_tokens=tokens, output_tokens=tokens, at=AT, tier=tier, region=region
+    )
+
+
+def chat(prompt: dict[str, int], completion: dict[str, int]) -> dict[str, Any]:
+    return {
+        "prompt_tokens": 1_000,
+        "completion_tokens": 1_000,
+        "prompt_tokens_details": prompt,
+        "completion_tokens_details": completion,
+    }
+
+
+def gemini(modality: str) -> dict[str, Any]:
+    spoken = [{"modality": modality, "tokenCount": 1_000}]
+    return {
+        "promptTokenCount": 1_000,
+        "candidatesTokenCount": 1_000,
+        "promptTokensDetails": spoken,
+        "candidatesTokensDetails": spoken,
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "spoken", "numbers"),
+    [
+        ("gpt-audio", "openai", Format.CHAT, chat({"audio_tokens": 1_000}, {"audio_tokens": 1_000})),
+        ("gpt-audio", "openai", Format.CHAT, chat({}, {"audio_tokens": 1_000})),
+        ("gemini-2.5-flash", "google", Format.CHAT, gemini("AUDIO")),
+        ("gemini-2.5-flash-image", "google", Format.CHAT, gemini("IMAGE")),
+        (
+            "claude-opus-5-5",
+            "anthropic",
+            Format.ANTHROPIC,
+            {"cache_creation_input_tokens": 1_000, "output_tokens": 1_000, "inference_geo": "us"},
+        ),
+    ],
+)
+def test_no_bill_of_sound_pictures_or_one_region_is_above_it(
+    model: str, provider: str, spoken: Format, numbers: dict[str, Any]
+) -> None:
+    """Was below: only text, anywhere, was looked at."""
+    usage = block_usage(spoken, json.dumps(numbers).encode())
+    assert usage is not None
+    price = BOOK.price(model, usage, provider=provider, at=AT)
+    ceiling = most(model, provider)
+
+    assert price is not None
+    assert ceiling is not None
+    assert ceiling >= price.dollars
+
+
+def test_a_tier_that_is_asked_for_is_taken_at_its_price_and_may_not_be_had() -> None:
+    usual = most("gpt-5", "openai")
+
+    assert usual == Decimal("0.01125")
+    assert most("gpt-5", "openai", tier="priority") == 2 * usual
+    assert most("gpt-5", "openai", tier="flex") == usual
+    assert most("gpt-5", "openai", tier="scale") is None
+
+
+def test_a_region_that_is_asked_for_is_taken_at_its_price_and_any_other_may_be_the_dearest() -> None:
+    anywhere = most("claude-opus-5-5", "anthropic", region="global")
+
+    assert anywhere == Decimal("0.025")
+    assert most("claude-opus-5-5", "anthropic", region="us") == anywhere * Decimal("1.1")
+    assert most("claude-opus-5-5", "anthropic") == anywhere * Decimal("1.1")
+    assert most("claude-sonnet-4-5", "anthropic") == most("claude-sonnet-4-5", "anthropic", region="global")
+
+
+@pytest.mark.parametrize(
+    ("unit", "dollars"),
+    [
+        *((unit, 1_000 * 9 + 10 * 2) for unit in Unit if unit.startswith(("input_", "read_"))),
+        *((unit, 1_000 * 1 + 10 * 9) for unit in Unit if unit.startswith("output_")),
+        *((unit, 1_000 * 1 + 10 * 2) for unit in (Unit.WEB_SEARCHES, Unit.RERANKS, Unit.CITATIONS)),
+        (Unit.REQUESTS, 1_000 * 1 + 10 * 2 + 9),
+    ],
+)
+def test_every_medium_is_among_the_ways_to_pay_and_what_is_counted_otherwise_is_not(
+    unit: Unit, dollars: int
+) -> None:
+    rates = Rates(
+        by_kind={Kind.UNCACHED: Rate(Decimal(1)), Kind.OUTPUT: Rate(Decimal(2)), unit: Rate(Decimal(9))},
+        source=PriceSource.TABLE,
+        origin="a table",
+    )
+
+    assert ceiling_of(rates, input_tokens=1_000, output_tokens=10) == dollars
+    cheap = replace(rates, by_kind={**rates.by_kind, unit: Rate(Decimal(0))})
+    assert ceiling_of(cheap, input_tokens=1_000, output_tokens=10) == 1_000 * 1 + 10 * 2
