@@ -5,20 +5,17 @@ gateway has, and 64 sessions of 8 agents.
 """
 
 import asyncio
-import multiprocessing
 import os
 import statistics
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from benchmarks.databases import new_database, new_file, running_postgres
+from benchmarks.databases import at_once, new_database, new_file, running_postgres
 from benchmarks.harness import Cell, Report
 from foveate.cost.admission import Admission
 from foveate.cost.caps import Cap, Scope
@@ -30,7 +27,6 @@ PROCESSES = (1, 4)
 _SECONDS = 4.0
 _AT_ONCE = 128
 _AGENTS, _SESSIONS = 8, 64
-_MOST_SECONDS = 300
 
 _CAPS = (
     Cap(scope=Scope.DAY, dollars=Decimal(1_000_000)),
@@ -101,36 +97,10 @@ async def _check(url: str, calls: int) -> None:
 
 def _measured(url: str, processes: int) -> list[Timed]:
     """What each of so many processes measured; they begin together."""
-    asyncio.run(_made(url))
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(processes)
-    pipes = [context.Pipe(duplex=False) for _ in range(processes)]
-    running = [context.Process(target=_work, args=(url, barrier, sender), daemon=True) for _, sender in pipes]
-    for process in running:
-        process.start()
-    for _, sender in pipes:
-        sender.close()
-    found = []
-    for receiver, _ in pipes:
-        if not receiver.poll(_MOST_SECONDS):
-            raise TimeoutError(f"no answer within {_MOST_SECONDS} s")
-        found.append(Timed(**receiver.recv()))
-    for process in running:
-        process.join()
-    return found
+    return at_once(_timed, url, processes)
 
 
-async def _made(url: str) -> None:
-    """The tables made once, which is not what is measured."""
-    async with await open_store(url):
-        pass
-
-
-def _work(url: str, barrier: Barrier, sender: Connection) -> None:
-    sender.send(asyncio.run(_timed(url, barrier)))
-
-
-async def _timed(url: str, barrier: Barrier) -> Mapping[str, object]:
+async def _timed(_: int, url: str, barrier: Barrier) -> Timed:
     seconds: list[float] = []
     async with await open_store(url, wait_seconds=60.0) as store:
         admission = Admission(store.ledger, clock=time.time)
@@ -157,7 +127,7 @@ async def _timed(url: str, barrier: Barrier) -> Mapping[str, object]:
         await asyncio.gather(*(called(number) for number in range(_AT_ONCE)))
         ended, cpu = time.time(), time.process_time() - cpu
         await admission.close()
-    return {"began": began, "ended": ended, "seconds": seconds, "cpu_seconds": cpu}
+    return Timed(began=began, ended=ended, seconds=seconds, cpu_seconds=cpu)
 
 
 def _call(number: int) -> Call:

@@ -1,13 +1,26 @@
-"""Databases to be measured: both keep what they are told as they do by default."""
+"""Databases to be measured, and processes that use one at once: both keep what they are told by default."""
 
+import asyncio
+import multiprocessing
 import shutil
 import sys
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import TypeVar
+
+from foveate.store import open_store
+
+Found = TypeVar("Found")
+# What a process does with a database: its number, the URL, and a barrier behind which all begin together.
+Work = Callable[[int, str, Barrier], Awaitable[Found]]
+
+_MOST_SECONDS = 300
 
 
 @contextmanager
@@ -45,3 +58,40 @@ def new_database(server: object) -> str:
 def new_file(folder: str) -> str:
     """The URL of an empty file in a folder."""
     return f"sqlite:///{folder}/{uuid.uuid4().hex}.sqlite"
+
+
+def at_once(work: Work[Found], url: str, processes: int) -> list[Found]:
+    """What each of so many processes gives back that do `work`; the tables are there before they begin."""
+    asyncio.run(_made(url))
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(processes)
+    pipes = [context.Pipe(duplex=False) for _ in range(processes)]
+    running = [
+        context.Process(target=_done, args=(work, number, url, barrier, sender), daemon=True)
+        for number, (_, sender) in enumerate(pipes)
+    ]
+    for process in running:
+        process.start()
+    for _, sender in pipes:
+        sender.close()
+    found = []
+    for receiver, _ in pipes:
+        if not receiver.poll(_MOST_SECONDS):
+            raise TimeoutError(f"no answer within {_MOST_SECONDS} s")
+        found.append(receiver.recv())
+    for process in running:
+        process.join()
+    return found
+
+
+async def _made(url: str) -> None:
+    async with await open_store(url):
+        pass
+
+
+async def _awaited(work: Work[Found], number: int, url: str, barrier: Barrier) -> Found:
+    return await work(number, url, barrier)
+
+
+def _done(work: Work[Found], number: int, url: str, barrier: Barrier, sender: Connection) -> None:
+    sender.send(asyncio.run(_awaited(work, number, url, barrier)))

@@ -7,19 +7,17 @@ several sessions under way at once, as a gateway has. Databases keep what they a
 
 import asyncio
 import json
-import multiprocessing
 import os
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
+from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from benchmarks.databases import new_database, new_file, running_postgres
+from benchmarks.databases import at_once, new_database, new_file, running_postgres
 from benchmarks.harness import Cell, Report
 from foveate import wire
 from foveate.session.chain import chain_of
@@ -35,7 +33,6 @@ _MODEL = "claude-sonnet-4-5"
 _WORDS = ("the", "a", "file", "test", "run", "path", "of", "error", "line", "value", "read", "hash", "is")
 _LEAST_CHARS, _MOST_CHARS = 100, 1100
 _NEW_MESSAGES = 2
-_MOST_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,39 +107,10 @@ def _row(database: str, url: str, load: Load, processes: int) -> dict[str, Cell]
 
 def _measured(url: str, load: Load, processes: int) -> list[Timed]:
     """What each of so many processes measured; they begin together."""
-    asyncio.run(_made(url))
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(processes)
-    pipes = [context.Pipe(duplex=False) for _ in range(processes)]
-    running = [
-        context.Process(target=_work, args=(url, load, number, barrier, sender), daemon=True)
-        for number, (_, sender) in enumerate(pipes)
-    ]
-    for process in running:
-        process.start()
-    for _, sender in pipes:
-        sender.close()
-    found = []
-    for receiver, _ in pipes:
-        if not receiver.poll(_MOST_SECONDS):
-            raise TimeoutError(f"no answer within {_MOST_SECONDS} s")
-        found.append(Timed(**receiver.recv()))
-    for process in running:
-        process.join()
-    return found
+    return at_once(partial(_timed, load), url, processes)
 
 
-async def _made(url: str) -> None:
-    """The tables made once, which is not what is measured."""
-    async with await open_store(url):
-        pass
-
-
-def _work(url: str, load: Load, number: int, barrier: Barrier, sender: Connection) -> None:
-    sender.send(asyncio.run(_timed(url, load, number, barrier)))
-
-
-async def _timed(url: str, load: Load, number: int, barrier: Barrier) -> Mapping[str, object]:
+async def _timed(load: Load, number: int, url: str, barrier: Barrier) -> Timed:
     sessions = [_session(load, f"{number}-{one}") for one in range(load.sessions)]
     seconds: list[float] = []
     async with await open_store(url, wait_seconds=60.0) as store:
@@ -163,13 +131,13 @@ async def _timed(url: str, load: Load, number: int, barrier: Barrier) -> Mapping
         await asyncio.gather(*(served() for _ in range(load.at_once)))
         ended = time.time()
         await asyncio.to_thread(barrier.wait)
-        return {
-            "began": began,
-            "ended": ended,
-            "seconds": seconds,
-            "chain_seconds": _chain_seconds(sessions[-1]),
-            "cold_seconds": await _cold_seconds(store, sessions[-1]),
-        }
+        return Timed(
+            began=began,
+            ended=ended,
+            seconds=seconds,
+            chain_seconds=_chain_seconds(sessions[-1]),
+            cold_seconds=await _cold_seconds(store, sessions[-1]),
+        )
 
 
 class _Process:
