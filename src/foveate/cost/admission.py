@@ -11,13 +11,13 @@ ledger is back.
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 
 from foveate.cost.caps import Cap, Claim, Near, accounts_of, claim, exceeded, near, unchecked
-from foveate.cost.ledger import Call, Entry, Ledger, Over, Reservation, Standing
-from foveate.errors import CapUncheckable, FoveateError, StoreUnavailable
+from foveate.cost.ledger import Call, Entry, Ledger, Over, Reservation, Savings, Standing
+from foveate.errors import CapUncheckable, StoreUnavailable
 
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -98,7 +98,7 @@ class Admission:
 
     @property
     def problem(self) -> str:
-        """What the ledger said when it could last not be reached; empty where it can be again."""
+        """What was last wrong with the ledger, or with a bill; empty where all is well again."""
         return self._problem
 
     async def admit(self, call: Call, ceiling: Decimal | None, caps: Sequence[Cap]) -> Admitted:
@@ -120,14 +120,13 @@ class Admission:
     async def settle(self, entry: Entry) -> Settled:
         """Book what a call cost, and free what was reserved for it. Whoever gives up waiting loses nothing.
 
-        Raises:
-            BadOption: its dollars are no such number.
+        A bill whose dollars cannot be kept is booked as one of unknown price, with a `problem`.
         """
-        number, accounts = next(self._numbers), accounts_of(entry.call)
+        number = next(self._numbers)
         if self._waiting:
             return self._keep(number, entry)
         try:
-            is_new = await self._ledger.settle(entry, accounts=accounts)
+            return await self._booked(entry)
         except StoreUnavailable as error:
             self._problem = str(error)
             return self._keep(number, entry)
@@ -135,8 +134,6 @@ class Admission:
             # It may have been booked, and may not: once more is no harm.
             self._keep(number, entry)
             raise
-        self._problem = ""
-        return Settled(outcome=Outcome.BOOKED if is_new else Outcome.KNOWN)
 
     async def release(self, admitted: Admitted) -> None:
         """Free what was reserved for a call that is not billed. Where that cannot be told, it runs out."""
@@ -208,16 +205,33 @@ class Admission:
     async def _write(self, entry: Entry) -> bool:
         """Whether a bill need not wait any longer: it is booked, or can never be."""
         try:
-            await self._ledger.settle(entry, accounts=accounts_of(entry.call))
+            await self._booked(entry)
         except StoreUnavailable as error:
             self._problem = str(error)
             return False
-        except FoveateError as error:
-            self._problem = str(error)
-            self._lost += 1
-            return True
-        self._problem = ""
         return True
+
+    async def _booked(self, entry: Entry) -> Settled:
+        """What becomes of a bill where the ledger can be reached.
+
+        Raises:
+            StoreUnavailable: it cannot be.
+        """
+        problem = ""
+        for kept in (entry, _unpriced(entry)):
+            try:
+                is_new = await self._ledger.settle(kept, accounts=accounts_of(kept.call))
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - a border: no bill ends the others, and it is counted
+                problem = problem or str(error)
+            else:
+                self._problem = problem
+                return Settled(outcome=Outcome.BOOKED if is_new else Outcome.KNOWN, problem=problem)
+        await self._release(entry.call.id)
+        self._problem = problem
+        self._lost += 1
+        return Settled(outcome=Outcome.LOST, problem=problem)
 
     async def _release(self, call_id: str) -> None:
         try:
@@ -235,3 +249,8 @@ class Admission:
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
         return task
+
+
+def _unpriced(entry: Entry) -> Entry:
+    """The same bill without any dollars: it is then charged as what was reserved for it."""
+    return replace(entry, dollars=None, charge=None, estimated_dollars=None, savings=Savings())

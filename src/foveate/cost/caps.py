@@ -13,7 +13,7 @@ from foveate.errors import BadOption, CapExceeded, CapUncheckable
 
 WARN_AT = Decimal("0.8")
 
-_DAY_SECONDS = 86_400
+DAY_SECONDS = 86_400
 _FIRST_DAY = date(1970, 1, 1)
 
 _NOTHING = Standing(spent=Decimal(0), reserved=Decimal(0))
@@ -195,8 +195,15 @@ def accounts_of(call: Call) -> Sequence[str]:
 
 
 def day_of(at: float) -> str:
-    """The day of UTC that a time is on, as 2026-11-15."""
-    return _day_name(int(at // _DAY_SECONDS))
+    """The day of UTC that a time is on, as 2026-11-15.
+
+    Raises:
+        BadOption: no calendar has it.
+    """
+    try:
+        return _day_name(int(at // DAY_SECONDS))
+    except (OverflowError, ValueError):
+        raise BadOption(f"{at} seconds since 1970: that is on no day") from None
 
 
 @lru_cache(maxsize=64)

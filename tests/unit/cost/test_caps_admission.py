@@ -1,111 +1,20 @@
 """Admission: what is let through under caps, and what becomes of bills where the ledger comes and goes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cost.admission import Admission, AdmissionOptions, Admitted, Outcome, Settled
+from foveate.cost.admission import Admitted, Outcome, Settled
 from foveate.cost.caps import Cap, Scope, Unknown, accounts_of
-from foveate.cost.ledger import By, Entry, Ledger, Over, Reservation, Standing, Sum
-from foveate.errors import BadOption, CapExceeded, CapUncheckable, StoreUnavailable
+from foveate.cost.ledger import Reservation
+from foveate.errors import CapExceeded, CapUncheckable
 from tests.billed import CALL, NOON, call, cap, entry, standing
+from tests.unit.cost.books import Books, Naps, admission
 
 GONE = "/data/foveate.sqlite: is locked by another process"
-
-
-@dataclass
-class Books:
-    """A ledger in memory; `gone` is how many times more it cannot be reached."""
-
-    gone: float = 0
-    entries_: list[Entry] = field(default_factory=list)
-    reserved: dict[str, Reservation] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
-    never: set[str] = field(default_factory=set)
-    pause: asyncio.Event | None = None
-
-    async def _reach(self, what: str) -> None:
-        self.asked.append(what)
-        if self.pause is not None:
-            await self.pause.wait()
-        if self.gone:
-            self.gone -= 1
-            raise StoreUnavailable("/data/foveate.sqlite", "is locked by another process")
-
-    def _standing(self, account: str) -> Standing:
-        spent = [one.dollars for one in self.entries_ if one.dollars and account in accounts_of(one.call)]
-        held = [one.dollars for one in self.reserved.values() if account in one.accounts]
-        return standing(sum(spent, Decimal(0)), sum(held, Decimal(0)))
-
-    async def reserve(self, reservation: Reservation, *, now: float) -> Mapping[str, Standing] | Over:
-        await self._reach(f"reserve {reservation.call_id}")
-        for account, limit in reservation.limits.items():
-            stands = self._standing(account)
-            if stands.spent + stands.reserved + reservation.dollars > limit:
-                return Over(account=account, limit=limit, standing=stands)
-        self.reserved[reservation.call_id] = reservation
-        return {account: self._standing(account) for account in reservation.limits}
-
-    async def settle(self, entry: Entry, *, accounts: Sequence[str]) -> bool:
-        await self._reach(f"settle {entry.call.id}")
-        assert accounts == accounts_of(entry.call)
-        if entry.call.id in self.never:
-            raise BadOption("that cannot be kept")
-        if any(one.call.id == entry.call.id for one in self.entries_):
-            return False
-        self.entries_.append(entry)
-        self.reserved.pop(entry.call.id, None)
-        return True
-
-    async def release(self, call_id: str) -> bool:
-        await self._reach(f"release {call_id}")
-        return self.reserved.pop(call_id, None) is not None
-
-    async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
-        return {account: self._standing(account) for account in accounts}
-
-    async def sums(self, by: Sequence[By], **_asked: object) -> Sequence[Sum]:
-        return []
-
-    async def entries(self, **_asked: object) -> AsyncIterator[Entry]:
-        for one in self.entries_:
-            yield one
-
-    @property
-    def booked(self) -> list[str]:
-        return [one.call.id for one in self.entries_]
-
-
-@dataclass
-class Naps:
-    """Sleeps that last as long as a test says."""
-
-    asked: list[float] = field(default_factory=list)
-    over: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
-
-    async def sleep(self, seconds: float) -> None:
-        self.asked.append(seconds)
-        await self.over.acquire()
-
-    async def end(self) -> None:
-        """One of them ends, and what comes of it is done."""
-        self.over.release()
-        for _ in range(50):
-            await asyncio.sleep(0)
-
-
-def admission(books: Ledger, naps: Naps | None = None, *, most_waiting: int = 10) -> Admission:
-    return Admission(
-        books,
-        clock=lambda: NOON,
-        options=AdmissionOptions(lifetime_seconds=60.0, most_waiting=most_waiting),
-        sleep=(naps or Naps()).sleep,
-    )
 
 
 BOOKED = Settled(outcome=Outcome.BOOKED)
@@ -285,18 +194,6 @@ async def test_what_waits_is_tried_once_more_on_closing() -> None:
 
     assert await ours.close() == ()
     assert books.booked == ["a", "b"]
-
-
-async def test_a_bill_that_can_never_be_kept_does_not_hold_up_those_behind_it() -> None:
-    books = Books(gone=1, never={"b"})
-    ours = admission(books)
-    for id_ in "abc":
-        await ours.settle(entry(call(id_), 1))
-
-    assert await ours.close() == ()
-    assert (books.booked, ours.lost) == (["a", "c"], 1)
-    with pytest.raises(BadOption, match="cannot be kept"):
-        await ours.settle(entry(call("b"), 1))
 
 
 async def test_a_bill_is_booked_once_also_where_it_is_settled_twice() -> None:

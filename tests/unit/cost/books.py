@@ -1,0 +1,108 @@
+"""A ledger in memory that comes and goes, and an admission over it whose pauses last as long as a test says."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from foveate.cost.admission import Admission, AdmissionOptions
+from foveate.cost.caps import accounts_of
+from foveate.cost.ledger import By, Entry, Ledger, Over, Reservation, Standing, Sum
+from foveate.errors import BadOption, StoreUnavailable
+from tests.billed import NOON, standing
+
+
+@dataclass
+class Books:
+    """A ledger in memory; `gone` is how many times more it cannot be reached.
+
+    The bills of `never` cannot be kept, and those of `unpriced` only without their dollars.
+    """
+
+    gone: float = 0
+    entries_: list[Entry] = field(default_factory=list)
+    reserved: dict[str, Reservation] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    never: dict[str, Exception] = field(default_factory=dict)
+    unpriced: set[str] = field(default_factory=set)
+    pause: asyncio.Event | None = None
+
+    async def _reach(self, what: str) -> None:
+        self.asked.append(what)
+        if self.pause is not None:
+            await self.pause.wait()
+        if self.gone:
+            self.gone -= 1
+            raise StoreUnavailable("/data/foveate.sqlite", "is locked by another process")
+
+    def _standing(self, account: str) -> Standing:
+        spent = [one.dollars for one in self.entries_ if one.dollars and account in accounts_of(one.call)]
+        held = [one.dollars for one in self.reserved.values() if account in one.accounts]
+        return standing(sum(spent, Decimal(0)), sum(held, Decimal(0)))
+
+    async def reserve(self, reservation: Reservation, *, now: float) -> Mapping[str, Standing] | Over:
+        await self._reach(f"reserve {reservation.call_id}")
+        for account, limit in reservation.limits.items():
+            stands = self._standing(account)
+            if stands.spent + stands.reserved + reservation.dollars > limit:
+                return Over(account=account, limit=limit, standing=stands)
+        self.reserved[reservation.call_id] = reservation
+        return {account: self._standing(account) for account in reservation.limits}
+
+    async def settle(self, entry: Entry, *, accounts: Sequence[str]) -> bool:
+        await self._reach(f"settle {entry.call.id}")
+        assert accounts == accounts_of(entry.call)
+        if entry.call.id in self.never:
+            raise self.never[entry.call.id]
+        if entry.call.id in self.unpriced and entry.dollars is not None:
+            raise BadOption("that is no price")
+        if any(one.call.id == entry.call.id for one in self.entries_):
+            return False
+        self.entries_.append(entry)
+        self.reserved.pop(entry.call.id, None)
+        return True
+
+    async def release(self, call_id: str) -> bool:
+        await self._reach(f"release {call_id}")
+        return self.reserved.pop(call_id, None) is not None
+
+    async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
+        return {account: self._standing(account) for account in accounts}
+
+    async def sums(self, by: Sequence[By], **_asked: object) -> Sequence[Sum]:
+        return []
+
+    async def entries(self, **_asked: object) -> AsyncIterator[Entry]:
+        for one in self.entries_:
+            yield one
+
+    @property
+    def booked(self) -> list[str]:
+        return [one.call.id for one in self.entries_]
+
+
+@dataclass
+class Naps:
+    """Sleeps that last as long as a test says."""
+
+    asked: list[float] = field(default_factory=list)
+    over: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+
+    async def sleep(self, seconds: float) -> None:
+        self.asked.append(seconds)
+        await self.over.acquire()
+
+    async def end(self) -> None:
+        """One of them ends, and what comes of it is done."""
+        self.over.release()
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+
+def admission(books: Ledger, naps: Naps | None = None, *, most_waiting: int = 10) -> Admission:
+    return Admission(
+        books,
+        clock=lambda: NOON,
+        options=AdmissionOptions(lifetime_seconds=60.0, most_waiting=most_waiting),
+        sleep=(naps or Naps()).sleep,
+    )

@@ -1,0 +1,78 @@
+"""Bills that cannot be kept as they are: none is lost without being counted, and none holds up another."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from foveate.cost.admission import Outcome, Settled
+from foveate.cost.caps import Scope, accounts_of, day_of
+from foveate.cost.ledger import Savings
+from foveate.errors import BadOption
+from tests.billed import CALL, call, cap, entry
+from tests.unit.cost.books import Books, admission
+
+TOTAL = [cap(Scope.TOTAL, 1)]
+BAD = BadOption("that cannot be kept")
+
+
+async def test_a_bill_whose_dollars_cannot_be_kept_is_booked_as_one_of_unknown_price() -> None:
+    """Was lost, and what was reserved for it stayed reserved: a provider had said 1e300 dollars."""
+    books = Books(unpriced={CALL.id})
+    ours = admission(books)
+    await ours.admit(CALL, Decimal("0.5"), TOTAL)
+    billed = replace(
+        entry(CALL, "1e300"),
+        estimated_input_tokens=9,
+        estimated_dollars=Decimal("1e300"),
+        savings=Savings(cache=Decimal("1e300")),
+        charge=Decimal("1e300"),
+    )
+
+    settled = await ours.settle(billed)
+
+    assert settled == Settled(outcome=Outcome.BOOKED, problem="that is no price")
+    assert books.entries_ == [replace(entry(CALL, None), estimated_input_tokens=9)]
+    assert not books.reserved
+    assert (ours.lost, ours.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("problem", [BAD, RuntimeError("that cannot be kept")])
+async def test_a_bill_that_can_never_be_kept_is_counted_and_leaves_nothing_reserved(problem: Exception) -> None:
+    books = Books(never={CALL.id: problem})
+    ours = admission(books)
+    await ours.admit(CALL, Decimal("0.5"), TOTAL)
+
+    settled = await ours.settle(entry(CALL, 1))
+
+    assert settled == Settled(outcome=Outcome.LOST, problem="that cannot be kept")
+    assert (ours.lost, ours.problem) == (1, "that cannot be kept")
+    assert not books.reserved
+    assert books.asked[-1] == f"release {CALL.id}"
+
+
+@pytest.mark.parametrize("problem", [BAD, RuntimeError("that cannot be kept")])
+async def test_a_bill_that_can_never_be_kept_does_not_hold_up_those_behind_it(problem: Exception) -> None:
+    books = Books(gone=1, never={"b": problem}, unpriced={"c"})
+    ours = admission(books)
+    for id_ in "abcd":
+        await ours.settle(entry(call(id_), 1))
+
+    assert await ours.close() == ()
+    assert [(one.call.id, one.dollars) for one in books.entries_] == [("a", 1), ("c", None), ("d", 1)]
+    assert ours.lost == 1
+
+
+@pytest.mark.parametrize("at", [1e300, -1e300, float("nan"), float("inf"), 1e14])
+async def test_a_time_that_no_calendar_has_is_no_day_and_its_bill_is_counted(at: float) -> None:
+    """Was an OverflowError, which nobody expects."""
+    books = Books()
+    ours = admission(books)
+    nowhere = call("a", at=at)
+
+    with pytest.raises(BadOption, match="is on no day"):
+        day_of(at)
+    with pytest.raises(BadOption, match="is on no day"):
+        accounts_of(nowhere)
+    assert (await ours.settle(entry(nowhere, 1))).outcome is Outcome.LOST
+    assert (ours.lost, books.booked) == (1, [])
