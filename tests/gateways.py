@@ -16,7 +16,7 @@ from foveate.cost.price_book import PriceBook
 from foveate.engine.building import build_engine
 from foveate.engine.calls import Incoming, Problem
 from foveate.engine.folds import Folds
-from foveate.engine.money import CostOptions
+from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.gateway.app import Gateway, GatewayOptions
 from foveate.gateway.doors import Family
@@ -77,7 +77,7 @@ def running_gateway(
     async def serve(where: object, started: Callable[[uvicorn.Server], None]) -> None:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
             admission, client = Admission(store.ledger, clock=clock), Client(timeout_seconds=60)
-            cost = CostOptions(caps=caps, prices=prices)
+            cost = MoneyOptions(caps=caps, prices=prices)
             folds = Folds(store.journal, client, admission, lambda: cost, holder="test", clock=clock)
             engine = build_engine(
                 store.turns,

@@ -6,7 +6,7 @@ from foveate.cost.admission import Admission
 from foveate.engine.calls import Incoming, Problem
 from foveate.engine.engine import Engine, Watch
 from foveate.engine.folds import Folds
-from foveate.engine.money import Book, CostOptions, HoldCaps
+from foveate.engine.money import Book, HoldCaps, MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import Remembered
 from foveate.engine.settling import RememberCache, RememberRefusal
@@ -42,7 +42,7 @@ def build_engine(
     clock: Callable[[], float],
     folds: Folds,
     admission: Admission,
-    cost: Callable[[], CostOptions],
+    cost: Callable[[], MoneyOptions],
     watch: Watch | None = None,
     beta_override: str | None = None,
 ) -> Engine:

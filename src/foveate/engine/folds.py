@@ -14,7 +14,7 @@ from foveate import wire
 from foveate.cost.admission import Admission, Admitted
 from foveate.cost.ledger import Call, Category, Entry
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import CostOptions
+from foveate.engine.money import MoneyOptions
 from foveate.engine.steps import subject_of
 from foveate.engine.work import Work
 from foveate.errors import CallRefused
@@ -42,7 +42,7 @@ class Folds:
         journal: Journal,
         client: Client,
         admission: Admission,
-        cost: Callable[[], CostOptions],
+        cost: Callable[[], MoneyOptions],
         *,
         holder: str,
         clock: Callable[[], float],

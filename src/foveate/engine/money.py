@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 
 from foveate.cost.admission import Admission
 from foveate.cost.caps import Cap, unchecked
 from foveate.cost.ledger import Call, Category, Entry, Savings
 from foveate.cost.price_book import PriceBook
 from foveate.cost.savings import PriceOf, Removed, pricing, savings_of
+from foveate.engine.bounds import AtMost, at_most
 from foveate.engine.exchange import Exchange
 from foveate.engine.remembered import LastCall, Remembered
 from foveate.engine.steps import MakeRoom, ReplaceHistory
@@ -16,12 +16,9 @@ from foveate.engine.work import Work
 from foveate.errors import CallRefused
 from foveate.values import CacheUsage, Edit, ReplaceMessages, ReplaceText, Ttl, Usage
 
-# What an answer may be where the request sets it no limit: more than most models can say.
-_USUAL_OUTPUT_TOKENS = 32_000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostOptions:
+class MoneyOptions:
     """The caps that hold, and the prices."""
 
     caps: Sequence[Cap]
@@ -33,7 +30,7 @@ class HoldCaps:
 
     name = "cost"
 
-    def __init__(self, admission: Admission, options: Callable[[], CostOptions]) -> None:
+    def __init__(self, admission: Admission, options: Callable[[], MoneyOptions]) -> None:
         self._admission = admission
         self._options = options
 
@@ -55,7 +52,8 @@ class HoldCaps:
             at=work.now,
         )
         try:
-            work.ceiling = _ceiling(work, options.prices)
+            work.at_most = _at_most(work)
+            work.ceiling = work.at_most.dollars(options.prices) if work.at_most is not None else None
             work.admitted = await self._admission.admit(work.call, work.ceiling, options.caps)
         except CallRefused:
             raise
@@ -66,17 +64,17 @@ class HoldCaps:
             raise unchecked(held[0], f"{type(error).__name__}: {error}", "look into the log") from error
 
 
-def _ceiling(work: Work, prices: PriceBook) -> Decimal | None:
-    """The most that a call can cost; None where that is not known."""
+def _at_most(work: Work) -> AtMost | None:
+    """What a call can come to; None where nobody can say."""
     if work.count is None:
         return None
-    return prices.ceiling(
-        work.model,
+    return at_most(
+        work.request,
+        work.count,
         provider=work.incoming.provider,
-        input_tokens=work.count.upper,
-        output_tokens=work.output_reserve or _USUAL_OUTPUT_TOKENS,
-        at=work.now,
+        window_tokens=work.window_tokens,
         ttl=_longest(work),
+        at=work.now,
     )
 
 
@@ -91,7 +89,7 @@ class Book:
     """What a call was billed goes into the ledger."""
 
     def __init__(
-        self, admission: Admission, options: Callable[[], CostOptions], remembered: Remembered
+        self, admission: Admission, options: Callable[[], MoneyOptions], remembered: Remembered
     ) -> None:
         self._admission = admission
         self._options = options

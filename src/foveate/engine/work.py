@@ -11,6 +11,7 @@ from foveate.cache.prompts import CachedPrompt
 from foveate.cache.rules import Rules, rules_for
 from foveate.cost.admission import Admitted
 from foveate.cost.ledger import Call
+from foveate.engine.bounds import AtMost, asked_of
 from foveate.engine.calls import Done, Incoming, Problem
 from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import SessionState
@@ -19,13 +20,6 @@ from foveate.session.chain import Chain
 from foveate.session.sessions import Found
 from foveate.tokens import RequestCounter, counter_for
 from foveate.values import Edit, Format, Mark, MarkStyle, Request, TokenCount
-from foveate.wire.body import fields, value
-
-_OUTPUT_LIMITS = {
-    Format.ANTHROPIC: ("max_tokens",),
-    Format.CHAT: ("max_completion_tokens", "max_tokens"),
-    Format.RESPONSES: ("max_output_tokens",),
-}
 
 
 @dataclass
@@ -47,6 +41,7 @@ class Work:
     marks: tuple[Mark, ...] = ()
     parameters: tuple[Edit, ...] = ()
     call: Call | None = None
+    at_most: AtMost | None = None
     ceiling: Decimal | None = None
     admitted: Admitted | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -85,9 +80,7 @@ class Work:
     @cached_property
     def output_reserve(self) -> int:
         """How many tokens the answer may have, as the request asks for; 0 where it does not say."""
-        found = fields(self.came.body)
-        asked = (value(found[name]) for name in _OUTPUT_LIMITS.get(self.came.format, ()) if name in found)
-        return next((number for number in asked if type(number) is int and number > 0), 0)
+        return asked_of(self.came).output_tokens or 0
 
     def edit(self, step: str, edits: Iterable[Edit], *, of: Request | None = None) -> None:
         """Have edits made, of the request as it is by now, or of another one that then takes its place."""

@@ -19,7 +19,7 @@ from foveate.cost.price_book import PriceBook
 from foveate.engine.building import build_engine
 from foveate.engine.configured import options_by_agent
 from foveate.engine.folds import Folds
-from foveate.engine.money import CostOptions
+from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.gateway.app import Gateway, GatewayOptions
 from foveate.gateway.configured import gateway_options
@@ -40,7 +40,7 @@ class Choices:
     settings: Settings
     gateway: GatewayOptions
     agents: Callable[[str], AgentOptions]
-    cost: CostOptions
+    cost: MoneyOptions
 
 
 def choices_of(found: Configuration, environment: Mapping[str, str]) -> Choices:
@@ -53,7 +53,7 @@ def choices_of(found: Configuration, environment: Mapping[str, str]) -> Choices:
         settings=found.settings,
         gateway=gateway_options(found.settings, environment),
         agents=options_by_agent(found.settings),
-        cost=CostOptions(caps=found.cost.caps, prices=PriceBook(found.cost.prices)),
+        cost=MoneyOptions(caps=found.cost.caps, prices=PriceBook(found.cost.prices)),
     )
 
 
