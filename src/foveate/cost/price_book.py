@@ -1,10 +1,11 @@
-"""What calls cost: by what the provider says itself, by prices of one's own, or by the tables."""
+"""What calls cost: by prices of one's own, by what the provider says itself, or by the tables."""
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import cache, partial
 
 from foveate.cost.own_prices import OwnPrice, check_own_prices, price_in_force
+from foveate.cost.price_names import says_its_price
 from foveate.cost.price_table import Schedule, load, regions, schedule_of
 from foveate.cost.prices import Price, Rates, ceiling_of, price_of, said_price
 from foveate.tokens.memo import Memo
@@ -39,8 +40,9 @@ class PriceBook:
         `provider` is who was called, by any of its usual names, and `at` when, in seconds since 1970. `tier` is
         its word for how the call was served, where the usage does not say it.
         """
-        if usage.said_dollars is not None:
-            return said_price(usage.said_dollars, provider)
+        said = usage.said_dollars if says_its_price(provider) else None
+        if said is not None and not self._has_own(model, provider, at):
+            return said_price(said, provider)
         whole: Price | None = None
         for call in billed_calls(usage):
             called, served = call.model or model, tier or call.usage.tier
@@ -82,6 +84,10 @@ class PriceBook:
     def warm(self) -> None:
         """Loads the tables now, which takes most of a second, and not when the first price is asked for."""
         load()
+
+    def _has_own(self, model: str, provider: str, at: float) -> bool:
+        fitting = [price for price in self._own if price.fits(model, provider)]
+        return price_in_force(fitting, at) is not None
 
     def _rates(self, model: str, provider: str, tier: str, region: str, at: float) -> Rates | None:
         if max(map(len, (model, provider, tier, region))) > _LONGEST_NAME_CHARS:

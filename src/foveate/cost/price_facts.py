@@ -58,12 +58,16 @@ class Multiple(Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that is known beside the tables; `providers` has the id of each by all of its names."""
+    """All that is known beside the tables.
+
+    `says` are the providers that say what they bill; `providers` has the id of each by all of its names.
+    """
 
     likes: tuple[Like, ...]
     costs_as: tuple[CostsAs, ...]
     free: tuple[Free, ...]
     multiples: tuple[Multiple, ...]
+    says: frozenset[str]
     providers: Mapping[str, str]
 
 
@@ -81,5 +85,6 @@ def facts() -> Facts:
         multiples=tuple(
             Multiple(**entry | {"multiple": Decimal(entry["multiple"])}) for entry in table["multiple"]
         ),
+        says=frozenset(entry["provider"] for entry in table["says"]),
         providers={name: entry["id"] for entry in table["provider"] for name in (entry["id"], *entry["also"])},
     )

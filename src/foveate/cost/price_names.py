@@ -11,6 +11,11 @@ def provider_id(name: str) -> str:
     return facts().providers.get(lowered, lowered)
 
 
+def says_its_price(name: str) -> bool:
+    """Whether a provider says what it bills, and is to be believed."""
+    return provider_id(name) in facts().says
+
+
 def spellings(provider: str, model: str) -> Iterator[tuple[str, str]]:
     """Under which provider and name to look for a model: as it was written, then without the path to it.
 

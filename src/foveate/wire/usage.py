@@ -5,9 +5,11 @@ whose input number holds the cached tokens too (all others). A number that canno
 half a token) is 0, so that a bill with one odd number in it is still read.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from decimal import Decimal
+from decimal import Context, Decimal
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -77,7 +79,7 @@ def _read(spoken: Format, block: msgspec.Raw | bytes | None, timings: _Numbers) 
     if block is None or read is None:
         return None
     usage = read({**found, "timings": timings})
-    return replace(usage, said_dollars=_dollars(found), tier=_tier(found), raw=bytes(block))
+    return replace(usage, said_dollars=_dollars(found, block), tier=_tier(found), raw=bytes(block))
 
 
 def _dialect(spoken: Format, found: _Numbers) -> Callable[[_Numbers], Usage] | None:
@@ -302,21 +304,35 @@ def _tier(found: _Numbers) -> str:
     return next((tier for tier in (as_text(found.get(name)) for name in names) if tier), "")
 
 
+_EXACT = Context(prec=200)
+_NUMBER = re.compile(rb"[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,9})?")
+_MOST_DIGITS = 40  # what has more is no money, and sums of it would take for ever
 _TICK = Decimal("1e-10")  # of a dollar: https://docs.x.ai/developers/cost-tracking, November 2026
 
 
-def _dollars(found: _Numbers) -> Decimal | None:
-    """What a provider itself says a call cost: OpenRouter, Perplexity, xAI (in ticks).
+def _dollars(found: _Numbers, block: msgspec.Raw | bytes) -> Decimal | None:
+    """What a provider itself says a call cost: OpenRouter, Perplexity, xAI (in ticks), as it is written.
 
     With a key of one's own at OpenRouter it is its fee and the provider's price together.
     """
     ticks = _whole(found.get("cost_in_usd_ticks"))
     if ticks is not None:
         return ticks * _TICK
-    cost = found.get("cost")
-    said = [cost.get("total_cost") if isinstance(cost, dict) else cost]
+    if "cost" not in found:
+        return None
+    numbers = inner_fields(block)
+    is_split = isinstance(found["cost"], dict)
+    costs = [_amount(inner_fields(numbers["cost"]).get("total_cost") if is_split else numbers["cost"])]
     if found.get("is_byok") is True:
-        said.append(as_record(found.get("cost_details")).get("upstream_inference_cost"))
-    costs = [Decimal(str(cost)) for cost in said if type(cost) in (int, float)]
-    can_be = len(costs) == len(said) and all(cost.is_finite() and cost >= 0 for cost in costs)
-    return sum(costs, Decimal(0)) if can_be else None
+        costs.append(_amount(inner_fields(numbers.get("cost_details")).get("upstream_inference_cost")))
+    known = [cost for cost in costs if cost is not None]
+    return reduce(_EXACT.add, known) if len(known) == len(costs) else None
+
+
+def _amount(raw: msgspec.Raw | bytes | None) -> Decimal | None:
+    """A number of dollars to the last digit that is written; None where it cannot be one."""
+    text = b"" if raw is None else bytes(raw).strip()
+    if len(text) > _MOST_DIGITS or not _NUMBER.fullmatch(text):
+        return None
+    amount = Decimal(text.decode())
+    return amount if abs(amount.adjusted()) <= _MOST_DIGITS else None

@@ -45,6 +45,29 @@ def test_the_price_that_other_providers_say_is_kept_too() -> None:
         assert read(Format.CHAT, {"prompt_tokens": 1, **odd}).said_dollars is None
 
 
+@pytest.mark.parametrize(
+    ("written", "dollars"),
+    [
+        ("0.1234567890123456789012345678901", "0.1234567890123456789012345678901"),
+        ("1.50e-3", "0.00150"),
+        ('{"total_cost": 0.1234567890123456789}', "0.1234567890123456789"),
+        (
+            '0.1234567890123456789, "is_byok": true, "cost_details": {"upstream_inference_cost": 1e-30}',
+            "0.123456789012345678900000000001",
+        ),
+        ("1e300", None),
+        ("1e-300", None),
+        ("1" + "0" * 60, None),
+        ("[1]", None),
+    ],
+)
+def test_the_price_that_is_said_never_goes_through_a_float(written: str, dollars: str | None) -> None:
+    usage = block_usage(Format.CHAT, f'{{"prompt_tokens": 1, "cost": {written}}}'.encode())
+
+    assert usage is not None
+    assert usage.said_dollars == (None if dollars is None else Decimal(dollars))
+
+
 def test_how_a_call_was_served_is_told_wherever_the_provider_says_it() -> None:
     chat, gemini = {"prompt_tokens": 1}, {"promptTokenCount": 1}
     for reply, tier in (
