@@ -1,10 +1,19 @@
 """An answer on its way back: it passes as it comes, and what it says of itself is read beside."""
 
+import re
+
 from foveate import wire
 from foveate.values import Format, Usage
 
 # An answer that does not stream is looked at whole, and there is no need to keep more of it than any can have.
 _MOST_BYTES = 64 * 1024 * 1024
+# What a model writes, in the deltas of any format. A token is hardly ever less than two bytes of JSON.
+_WRITTEN = re.compile(
+    rb'"(?:text|content|thinking|partial_json|arguments|delta|refusal|reasoning|reasoning_content)"\s*:\s*'
+    rb'"([^"\\]*(?:\\.[^"\\]*)*)',
+    re.DOTALL,
+)
+_BYTES_PER_TOKEN = 2
 
 
 class AnswerReader:
@@ -16,6 +25,7 @@ class AnswerReader:
         self._filter = wire.UsageChunkFilter() if streams and hides_usage else None
         self._pieces: list[bytes] = []
         self._size = 0
+        self._written_bytes = 0
         self._usage: Usage | None = None
 
     @property
@@ -27,6 +37,7 @@ class AnswerReader:
         """What the client gets of a piece."""
         if self._stream is not None:
             self._stream.feed(piece)
+            self._written_bytes += sum(map(len, _WRITTEN.findall(piece)))
         elif self._size <= _MOST_BYTES:
             self._pieces.append(piece)
             self._size += len(piece)
@@ -45,6 +56,21 @@ class AnswerReader:
     def usage(self) -> Usage | None:
         """The bill, as far as it came."""
         return self._usage if self._usage is not None else self._stream.usage if self._stream else None
+
+    @property
+    def streams(self) -> bool:
+        """Whether it comes as it is written."""
+        return self._stream is not None
+
+    @property
+    def written_tokens(self) -> int:
+        """About how many tokens of a stream have come, rather more than fewer."""
+        return -(-self._written_bytes // _BYTES_PER_TOKEN)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it told of an error in its middle."""
+        return self._stream is not None and self._stream.error is not None
 
     @property
     def is_whole(self) -> bool:

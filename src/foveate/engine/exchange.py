@@ -13,6 +13,9 @@ from foveate.values import SetParameter, Usage
 
 _LOG = logging.getLogger(__name__)
 
+# As fast as all but a few hosts have large models write (November 2026).
+_TOKENS_PER_SECOND = 500
+
 
 class Exchange:
     """A call from the moment it is sent. Whoever relays it says what comes, and at last that it is over."""
@@ -30,10 +33,11 @@ class Exchange:
         self.incoming = incoming
         self.work = work
         self.outgoing = outgoing
-        self.sent_at = self.begun_at = clock()
+        self.sent_at = self.begun_at = self.ended_at = clock()
         self.status = 0
         self.refused: Refusal | None = None
         self.is_broken = False
+        self.is_unsent = False
         self._settle = settle
         self._clock = clock
         self._answer: AnswerReader | None = None
@@ -44,6 +48,10 @@ class Exchange:
             return None
         self.refused = refusal(status, body)
         return self.outgoing.without_marks if self.refused is not None else None
+
+    def unsent(self) -> None:
+        """The provider was not reached."""
+        self.is_unsent = True
 
     def begun(self, status: int, *, streams: bool) -> None:
         """The head of the answer that the client gets has come."""
@@ -74,6 +82,30 @@ class Exchange:
         return self._answer.usage if self._answer is not None else None
 
     @property
+    def has_bill(self) -> bool:
+        """Whether the bill is whole: a stream that breaks off may have told only a first part of it."""
+        answer = self._answer
+        if answer is None or answer.usage is None or answer.has_failed:
+            return False
+        return answer.is_whole or not self.is_broken
+
+    @property
+    def may_be_billed(self) -> bool:
+        """Whether the provider may bill it, told or not: it was asked, and has not said no."""
+        return not self.is_unsent if self.status == 0 else 200 <= self.status < 300
+
+    @property
+    def written_tokens(self) -> int | None:
+        """At least about as many tokens as have been written; None where that cannot be seen.
+
+        What a model thinks may not be shown, but takes its time.
+        """
+        if self._answer is None or not self._answer.streams:
+            return None
+        seconds = max(0.0, self.ended_at - self.sent_at)
+        return max(self._answer.written_tokens, int(seconds * _TOKENS_PER_SECOND))
+
+    @property
     def is_whole(self) -> bool:
         """Whether the answer came to its end."""
         return not self.is_broken and self._answer is not None and self._answer.is_whole
@@ -81,6 +113,7 @@ class Exchange:
     async def over(self, *, is_broken: bool = False) -> None:
         """Nothing more comes; `is_broken`: the answer was not there, broke off, or nobody wanted its rest."""
         self.is_broken = is_broken
+        self.ended_at = self._clock()
         for settle in self._settle:
             try:
                 await asyncio.shield(asyncio.ensure_future(settle(self)))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 from foveate.cost.admission import Admission
 from foveate.cost.caps import Cap, unchecked
@@ -100,17 +101,15 @@ class Book:
         work = exchange.work
         if work is None or work.call is None:
             return
-        usage = exchange.usage
-        if usage is None:
-            if work.admitted is not None and not _may_be_billed(exchange):
-                await self._admission.release(work.admitted)
-                return
-            usage = Usage(cache=CacheUsage())
-        await self._admission.settle(self._entry(exchange, work, work.call, usage))
+        if exchange.has_bill or exchange.may_be_billed:
+            usage = exchange.usage or Usage(cache=CacheUsage())
+            await self._admission.settle(self._entry(exchange, work, work.call, usage))
+        elif work.admitted is not None:
+            await self._admission.release(work.admitted)
 
     def _entry(self, exchange: Exchange, work: Work, call: Call, usage: Usage) -> Entry:
         price = pricing(self._options().prices, call)
-        is_known = exchange.usage is not None
+        is_known = exchange.has_bill
         return Entry(
             call=call,
             usage=usage,
@@ -119,6 +118,7 @@ class Book:
             estimated_dollars=work.ceiling,
             savings=self._saved(exchange, work, usage, price) if is_known else Savings(),
             is_partial=not exchange.is_whole,
+            charge=None if is_known else _charge(exchange, work, price, self._options().prices),
         )
 
     def _saved(self, exchange: Exchange, work: Work, usage: Usage, price: PriceOf) -> Savings:
@@ -146,6 +146,18 @@ class Book:
         )
 
 
+def _charge(exchange: Exchange, work: Work, price: PriceOf, prices: PriceBook) -> Decimal | None:
+    """What a stream without a whole bill has cost by then; None where all that was reserved may be billed."""
+    written, most = exchange.written_tokens, work.at_most
+    if written is None or most is None:
+        return None
+    written = min(written, most.output_tokens)
+    said = exchange.usage
+    if said is not None:
+        return price(replace(said, output_tokens=max(said.output_tokens, written)))
+    return replace(most, output_tokens=written).dollars(prices)
+
+
 def _last_call(exchange: Exchange, work: Work, usage: Usage) -> LastCall:
     """What there is to remember of a call for the next one of its session."""
     folded = [done.edit for done in work.done if done.step == ReplaceHistory.name]
@@ -163,8 +175,3 @@ def _last_call(exchange: Exchange, work: Work, usage: Usage) -> LastCall:
 
 def _saved_tokens(edits: Iterable[Edit]) -> int:
     return max(0, sum(edit.saved_tokens for edit in edits))
-
-
-def _may_be_billed(exchange: Exchange) -> bool:
-    """Whether something may be billed of which we were not told: the provider has begun to answer."""
-    return 200 <= exchange.status < 300

@@ -1,0 +1,71 @@
+"""A ledger in memory, as small as it can be, that remembers all that it is asked to do."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from decimal import Decimal
+
+from foveate.cost.ledger import By, Entry, Over, Reservation, Standing, Sum
+
+ZERO = Decimal(0)
+
+
+class InMemory:
+    """Implements `Ledger`; what an account is charged for a call of unknown price is as the protocol says."""
+
+    def __init__(self) -> None:
+        self.reserved: list[Reservation] = []
+        self.settled: list[Entry] = []
+        self.released: list[str] = []
+        self.open: dict[str, Reservation] = {}
+        self.spent: dict[str, Decimal] = {}
+
+    async def reserve(self, reservation: Reservation, *, now: float) -> Mapping[str, Standing] | Over:
+        for account, limit in reservation.limits.items():
+            standing = self._standing(account)
+            if standing.spent + standing.reserved + reservation.dollars > limit:
+                return Over(account=account, limit=limit, standing=standing)
+        self.reserved.append(reservation)
+        self.open[reservation.call_id] = reservation
+        return {account: self._standing(account) for account in reservation.limits}
+
+    async def settle(self, entry: Entry, *, accounts: Sequence[str]) -> bool:
+        if any(known.call.id == entry.call.id for known in self.settled):
+            return False
+        self.settled.append(entry)
+        held = self.open.pop(entry.call.id, None)
+        known = entry.charge if entry.dollars is None else entry.dollars
+        cost = known if known is not None else held.dollars if held is not None else ZERO
+        for account in accounts:
+            self.spent[account] = self.spent.get(account, ZERO) + cost
+        return True
+
+    async def release(self, call_id: str) -> bool:
+        self.released.append(call_id)
+        return self.open.pop(call_id, None) is not None
+
+    async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
+        return {account: self._standing(account) for account in accounts}
+
+    async def sums(
+        self,
+        by: Sequence[By],
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+        session_id: str | None = None,
+    ) -> Sequence[Sum]:
+        raise NotImplementedError
+
+    def entries(
+        self,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+        session_id: str | None = None,
+    ) -> AsyncIterator[Entry]:
+        raise NotImplementedError
+
+    def _standing(self, account: str) -> Standing:
+        held = (one.dollars for one in self.open.values() if account in one.accounts)
+        return Standing(spent=self.spent.get(account, ZERO), reserved=sum(held, ZERO))
