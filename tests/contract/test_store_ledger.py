@@ -177,6 +177,23 @@ async def test_looking_at_accounts_counts_nothing_that_has_run_out(ledger: Ledge
     assert await total(ledger, now=NOON + 1200) == standing(0, 0)
 
 
+async def test_looking_at_accounts_frees_nothing_whatever_clock_one_has(ledger: Ledger) -> None:
+    """Was: `foveate cost caps` on a machine whose clock is ahead let calls of all others overshoot."""
+    assert await reserve(ledger, call("a"), "0.6", session=1, total=1)
+    assert await reserve(ledger, call("later", session_id="another"), "0.3", now=NOON + 60, total=1)
+
+    looked = await ledger.standing(["session another", "session s", "total"], now=NOON + 1200)
+
+    assert looked == {
+        "session another": standing(0, "0.3"),
+        "session s": standing(0),
+        "total": standing(0, "0.3"),
+    }
+    assert await total(ledger) == standing(0, "0.9")
+    assert not await reserve(ledger, call("b"), "0.6", total=1)
+    assert await ledger.release("a")
+
+
 async def test_a_bill_of_unknown_price_is_charged_as_what_was_reserved_for_it(ledger: Ledger) -> None:
     """Was $0: a client that cut its streams before the bill came was held to no cap."""
     assert await reserve(ledger, call("a"), "0.6", total=1)

@@ -38,7 +38,11 @@ SET spent = CASE WHEN accounts_v1.spent > {MOST_PICODOLLARS} - excluded.spent TH
     reserved = accounts_v1.reserved + excluded.reserved
 """
 _BOOK_AND_TELL = _BOOK + "RETURNING name, spent, reserved"
-_FIND_ACCOUNTS = "SELECT name, spent, reserved FROM accounts_v1 WHERE name IN ({})"
+# In one statement, so that both are as they were at one moment.
+_FIND_STANDINGS = """
+SELECT name, spent, reserved, 0 FROM accounts_v1 WHERE name IN ({})
+UNION ALL SELECT accounts, 0, picodollars, 1 FROM reservations_v1 WHERE expires_at <= ?
+"""
 # So few sizes that the drivers remember the statements of all of them.
 _SIZES = (64, 32, 16, 8, 4, 2, 1)
 
@@ -155,11 +159,21 @@ def free(rows: Rows, call_ids: Iterable[str]) -> int:
     return len(freed)
 
 
-def find_standings(rows: Rows, names: Iterable[str]) -> Standings:
-    """How accounts stand; those that nothing was booked on are left out."""
-    groups = in_groups(sorted(names))
-    found = [row for marks, some in groups for row in rows.all(_FIND_ACCOUNTS.format(marks), some)]
-    return {name: (spent, reserved) for name, spent, reserved in found}
+def find_standings(rows: Rows, names: Iterable[str], now: float) -> Standings:
+    """How accounts stand; those that nothing was booked on are left out.
+
+    What has run out by `now` is not counted, and stays for those who reserve: their clock may be another.
+    """
+    standings: Standings = {}
+    for marks, some in in_groups(sorted(names)):
+        found = rows.all(_FIND_STANDINGS.format(marks), (*some, now))
+        over = _less_reserved((_parted(names), amount) for names, _, amount, is_over in found if is_over)
+        standings |= {
+            name: (spent, reserved + over.get(name, 0))
+            for name, spent, reserved, is_over in found
+            if not is_over
+        }
+    return standings
 
 
 def standing_of(spent: int, reserved: int) -> Standing:

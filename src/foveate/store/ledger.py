@@ -64,9 +64,7 @@ class KeptLedger:
     async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
         """How accounts stand; one that nothing was ever booked on is at zero."""
         names = {name_of(account): account for account in accounts}
-        while await self._free_expired(now):
-            pass
-        found = await self._database.read(lambda rows: find_standings(rows, names))
+        found = await self._database.read(lambda rows: find_standings(rows, names, now))
         return {account: standing_of(*found.get(name, (0, 0))) for name, account in names.items()}
 
     async def sums(
