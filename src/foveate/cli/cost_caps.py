@@ -1,14 +1,14 @@
 """How caps stand now, for the sessions, agents and days that they are on."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 
-from foveate.cost.caps import Cap, Scope, day_of
+from foveate.cost.caps import DAY_SECONDS, Cap, Scope, day_of
 from foveate.cost.ledger import By, Call, Category, Ledger, Standing, Sum
 
-RECENT_SECONDS = 86_400.0
+RECENT_SECONDS = 1.0 * DAY_SECONDS
 """A session is shown that had a call no longer ago."""
 
 _AT_ONCE = 500
@@ -61,33 +61,48 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """Who calls: agents with their sessions of late, and how many of their calls have no known price."""
+    """Who calls: agents with their sessions of late, and how many of their calls have no known price.
+
+    `unknown_today` is by agent too.
+    """
 
     agents: Sequence[str] = ()
     sessions: Sequence[tuple[str, str]] = ()
-    unknown: Sequence[Sum] = ()
-    unknown_today: Sequence[Sum] = ()
+    unknown_by_agent: Mapping[str, int] = field(default_factory=dict)
+    unknown_today: Mapping[str, int] = field(default_factory=dict)
+    unknown_by_session: Mapping[str, int] = field(default_factory=dict)
 
 
 async def held(ledger: Ledger, caps: Sequence[Cap], *, now: float) -> list[Held]:
     """How caps stand, by what the ledger says."""
-    midnight = now - now % 86_400
-    by = (By.AGENT, By.SESSION)
-    ever = await ledger.sums(by)
-    late = await ledger.sums(by, since=now - RECENT_SECONDS)
-    today = await ledger.sums(by, since=midnight, until=midnight + 86_400)
-    spending = Spending(
-        agents=sorted({one.group[0] for one in ever}),
-        sessions=[(one.group[0], one.group[1]) for one in late],
-        unknown=[one for one in ever if one.unknown_calls],
-        unknown_today=[one for one in today if one.unknown_calls],
-    )
+    spending = await _spending(ledger, {cap.scope for cap in caps}, now)
     uses = [use for cap in caps for use in _uses(cap, spending, now)]
     accounts = sorted({account for use in uses if (account := _account(use, now)) is not None})
     standings: dict[str, Standing] = {}
     for start in range(0, len(accounts), _AT_ONCE):
         standings |= await ledger.standing(accounts[start : start + _AT_ONCE], now=now)
     return held_in(caps, now=now, spending=spending, standings=standings)
+
+
+async def _spending(ledger: Ledger, scopes: Set[Scope], now: float) -> Spending:
+    """Who calls, as far as caps of these scopes need to know it."""
+    midnight = now - now % DAY_SECONDS
+    ever = await ledger.sums([By.AGENT]) if scopes & {Scope.AGENT, Scope.TOTAL} else ()
+    today = (
+        await ledger.sums([By.AGENT], since=midnight, until=midnight + DAY_SECONDS)
+        if Scope.DAY in scopes
+        else ()
+    )
+    is_by_session = Scope.SESSION in scopes
+    late = await ledger.sums([By.AGENT, By.SESSION], since=now - RECENT_SECONDS) if is_by_session else ()
+    sessions = await ledger.sums([By.SESSION]) if is_by_session else ()
+    return Spending(
+        agents=sorted(one.group[0] for one in ever),
+        sessions=[(one.group[0], one.group[1]) for one in late],
+        unknown_by_agent=_unknown(ever),
+        unknown_today=_unknown(today),
+        unknown_by_session=_unknown(sessions),
+    )
 
 
 def held_in(
@@ -115,29 +130,30 @@ def _uses(cap: Cap, spending: Spending, now: float) -> list[Use]:
                     cap=cap,
                     agent=agent,
                     session_id=session_id,
-                    unknown_calls=_unknown(spending.unknown, session_id=session_id),
+                    unknown_calls=spending.unknown_by_session.get(session_id, 0),
                 )
                 for agent, session_id in spending.sessions
                 if only in (None, agent)
             ]
         case Scope.AGENT, None:
             return [
-                Use(cap=cap, agent=agent, unknown_calls=_unknown(spending.unknown, agent=agent))
+                Use(cap=cap, agent=agent, unknown_calls=spending.unknown_by_agent.get(agent, 0))
                 for agent in spending.agents
             ]
         case Scope.DAY, only:
-            unknown_today = _unknown(spending.unknown_today, agent=only)
+            unknown_today = _of(spending.unknown_today, only)
             return [Use(cap=cap, agent=only, day=day_of(now), unknown_calls=unknown_today)]
         case _, only:
-            return [Use(cap=cap, agent=only, unknown_calls=_unknown(spending.unknown, agent=only))]
+            return [Use(cap=cap, agent=only, unknown_calls=_of(spending.unknown_by_agent, only))]
 
 
-def _unknown(sums: Iterable[Sum], *, agent: str | None = None, session_id: str | None = None) -> int:
-    return sum(
-        one.unknown_calls
-        for one in sums
-        if agent in (None, one.group[0]) and session_id in (None, one.group[1])
-    )
+def _unknown(sums: Iterable[Sum]) -> dict[str, int]:
+    return {one.group[0]: one.unknown_calls for one in sums if one.unknown_calls}
+
+
+def _of(unknown: Mapping[str, int], only: str | None) -> int:
+    """Of one agent, or of all."""
+    return sum(unknown.values()) if only is None else unknown.get(only, 0)
 
 
 def _stood(uses: Iterable[Use], standings: Mapping[str, Standing], now: float) -> list[Use]:

@@ -69,7 +69,7 @@ class Books:
     async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
         return {account: self._standing(account) for account in accounts}
 
-    async def sums(self, by: Sequence[By], **_asked: object) -> Sequence[Sum]:
+    async def sums(self, by: Sequence[By], *, since: float | None = None, **_asked: object) -> Sequence[Sum]:
         return []
 
     async def entries(self, **_asked: object) -> AsyncIterator[Entry]:
