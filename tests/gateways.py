@@ -15,6 +15,7 @@ from foveate.cost.caps import Cap
 from foveate.cost.price_book import PriceBook
 from foveate.engine.building import build_engine
 from foveate.engine.calls import Incoming, Problem
+from foveate.engine.embeddings import Embeddings
 from foveate.engine.folds import Folds
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
@@ -90,7 +91,12 @@ def running_gateway(
                 watch=_Watch(problems),
             )
             pool = Pool()
-            gateway = Gateway(engine, pool, options=lambda: GatewayOptions(routing=routing))
+            embeddings = Embeddings(
+                admission=admission, options=lambda: cost, uncounted=engine.uncounted, clock=clock
+            )
+            gateway = Gateway(
+                engine, pool, embeddings=embeddings, options=lambda: GatewayOptions(routing=routing)
+            )
             server = uvicorn.Server(
                 uvicorn.Config(
                     gateway, http="httptools", lifespan="off", log_level="warning", access_log=False, ws="none"

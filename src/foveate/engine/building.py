@@ -20,6 +20,7 @@ from foveate.engine.steps import (
     RefusalsHeld,
     ReplaceHistory,
 )
+from foveate.engine.uncounted import HoldUncounted
 from foveate.fold.journal import Journal
 from foveate.session.turns import Turns
 
@@ -64,5 +65,6 @@ def build_engine(
         options=options,
         clock=clock,
         watch=watch or Unwatched(),
+        uncounted=HoldUncounted(admission, cost, clock),
         beta_override=beta_override,
     )

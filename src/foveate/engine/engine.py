@@ -12,6 +12,7 @@ from foveate.engine.calls import Incoming, Outgoing, Problem
 from foveate.engine.exchange import Exchange, Settle
 from foveate.engine.options import AgentOptions
 from foveate.engine.steps import Step
+from foveate.engine.uncounted import Uncounted
 from foveate.engine.work import Work
 from foveate.errors import CallRefused, DoesNotFit, FoveateError, MalformedRequest
 from foveate.values import SetParameter
@@ -35,8 +36,8 @@ class Watch(Protocol):
 class Engine:
     """Prepares requests by its `steps`, in their order. `options` are those that hold for an agent now.
 
-    `settle` is done, in order, with every exchange that has come to its end. `beta_override` is what
-    `ANTHROPIC_CACHE_BETA` says.
+    `settle` is done, in order, with every exchange that has come to its end. `uncounted` lets requests through
+    that cannot be read. `beta_override` is what `ANTHROPIC_CACHE_BETA` says.
     """
 
     steps: Sequence[Step]
@@ -44,10 +45,13 @@ class Engine:
     options: Callable[[str], AgentOptions]
     clock: Callable[[], float]
     watch: Watch
+    uncounted: Uncounted
     beta_override: str | None = None
 
     async def prepare(self, incoming: Incoming) -> Exchange:
         """What is sent in the place of a request; one that cannot be understood is sent as it came.
+
+        But not under a cap, which nobody could hold it to.
 
         Raises:
             DoesNotFit: it is larger than the window, and may not be made smaller.
@@ -57,6 +61,7 @@ class Engine:
             work = self._begun(incoming)
         except FoveateError as error:
             problem = self._failed(incoming, "read", error)
+            await self.uncounted(incoming.id, incoming.agent, f"the request cannot be read ({error})")
             return self._exchange(incoming, None, Outgoing(body=incoming.body, problems=(problem,)))
         for step in self.steps:
             started = self.clock()

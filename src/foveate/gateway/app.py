@@ -4,12 +4,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from foveate.engine.calls import Incoming
+from foveate.engine.embeddings import Embeddings
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
-from foveate.errors import FoveateError, MalformedRequest
+from foveate.errors import (
+    FoveateError,
+    MalformedRequest,
+    UpstreamError,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+)
 from foveate.fold.model import Endpoint
 from foveate.gateway.asks import (
     AGENT,
@@ -26,6 +33,7 @@ from foveate.gateway.asks import (
 )
 from foveate.gateway.client import Client
 from foveate.gateway.doors import Asks, Family
+from foveate.gateway.encodings import encodings_of, unpacked, without_encodings
 from foveate.gateway.headers import KEYS, sent_on
 from foveate.gateway.keys import Keys, NoKeys
 from foveate.gateway.refusing import may_retry, refusal_for
@@ -43,6 +51,10 @@ _MOST_ERROR_BYTES = 64 * 1024
 _STREAM = b"text/event-stream"
 # What a provider has to be told with every request of a client.
 _ASKING = KEYS | {b"anthropic-version", b"anthropic-beta", b"openai-organization", b"openai-project"}
+
+# What is read, held to caps and booked; of all else, only what these do costs nothing for sure.
+_READ = frozenset((Asks.ANSWER, Asks.EMBEDDINGS))
+_FREE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 
 Page = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -64,11 +76,13 @@ class Gateway:
         engine: Engine,
         pool: Pool,
         *,
+        embeddings: Embeddings,
         options: Callable[[], GatewayOptions] = GatewayOptions,
         pages: Mapping[str, Page] | None = None,
     ) -> None:
         self._engine = engine
         self._pool = pool
+        self._embeddings = embeddings
         self._options = options
         self._pages = pages or {}
 
@@ -98,27 +112,45 @@ class Gateway:
 
     async def _served(self, ask: Ask, body: bytes, client: Client, options: GatewayOptions) -> None:
         own = options.keys.agent(ask.key) if ask.key is not None else None
-        spoken = ask.door.spoken
         if ask.key is not None and own is None:
             said = "this key begins as Foveate's do, and is none of them: make one, or use the provider's own"
             await client.refuse(failed(client.spoken, 401, said), retry=False)
-        elif ask.door.asks is Asks.ANSWER and spoken is not None and "content-encoding" not in ask.headers:
-            agent = own or ask.headers.get(AGENT) or USUAL_AGENT
-            await self._answered(ask, spoken, agent, body, client, options)
-        else:
-            routed = options.routing.of(ask.door, "")
-            async with self._asked(ask, routed, body, {}, reads_answer=False) as answer:
-                await client.begin(answer, is_changed=False)
-                while piece := await answer.piece():
-                    await client.piece(piece)
-            await client.end()
+            return
+        agent = own or ask.headers.get(AGENT) or USUAL_AGENT
+        if ask.door.asks not in _READ:
+            if ask.door.asks is not Asks.COUNT and ask.method not in _FREE_METHODS:
+                said = f"what {ask.method} {ask.path} costs is not known"
+                await self._engine.uncounted(ask.id, agent, said)
+            await self._passed(ask, body, client, options)
+            return
+        encodings = encodings_of(ask.raw_headers)
+        plain = unpacked(body, encodings, limit_bytes=options.limit_bytes)
+        if plain is None:
+            said = f"the request cannot be read (its content-encoding is {', '.join(encodings)})"
+            await self._engine.uncounted(ask.id, agent, said)
+            await self._passed(ask, body, client, options)
+            return
+        ask = replace(ask, raw_headers=without_encodings(ask.raw_headers))
+        await self._answered(ask, client.spoken, agent, plain, client, options)
+
+    async def _passed(self, ask: Ask, body: bytes, client: Client, options: GatewayOptions) -> None:
+        """Relay what the engine has no hand in."""
+        routed = options.routing.of(ask.door, "")
+        async with self._asked(ask, routed, body, {}, reads_answer=False) as answer:
+            await client.begin(answer, is_changed=False)
+            while piece := await answer.piece():
+                await client.piece(piece)
+        await client.end()
 
     async def _answered(
         self, ask: Ask, spoken: Format, agent: str, body: bytes, client: Client, options: GatewayOptions
     ) -> None:
         """Relay an answer that the engine has a hand in."""
-        routed = options.routing.of(ask.door, _model_in(body) if options.routing.routes else "")
-        exchange = await self._engine.prepare(
+        is_embeddings = ask.door.asks is Asks.EMBEDDINGS
+        by_model = options.routing.routes and not is_embeddings
+        routed = options.routing.of(ask.door, _model_in(body) if by_model else "")
+        prepare = self._embeddings.prepare if is_embeddings else self._engine.prepare
+        exchange = await prepare(
             Incoming(
                 id=ask.id,
                 agent=agent,
@@ -137,6 +169,10 @@ class Gateway:
         try:
             rest = await self._relayed(ask, routed, exchange, client)
             is_broken = False
+        except UpstreamError as error:
+            if self._is_unsent(error):
+                exchange.unsent()
+            raise
         finally:
             await exchange.over(is_broken=is_broken)
         await client.end(rest)
@@ -151,6 +187,14 @@ class Gateway:
                 return await _passed_on(exchange, answer, client, said)
         async with self._asked(ask, routed, again, sent.headers, reads_answer=True) as answer:
             return await _passed_on(exchange, answer, client, b"")
+
+    def _is_unsent(self, error: UpstreamError) -> bool:
+        """Whether nothing can have been done for a request: there was no connection, or it was closed on us."""
+        if isinstance(error, UpstreamTimeout):
+            waits = self._pool.timeouts
+            seconds = error.timeout_seconds
+            return seconds == waits.connect_seconds and seconds not in (waits.idle_seconds, waits.total_seconds)
+        return isinstance(error, UpstreamUnreachable)
 
     def _asked(
         self, ask: Ask, routed: Routed, body: bytes, headers: Mapping[str, str], *, reads_answer: bool

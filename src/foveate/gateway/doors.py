@@ -1,5 +1,6 @@
 """Which door a request comes through: what it asks for, in which format, and of which provider."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -42,13 +43,16 @@ _DOORS = {
     ("POST", "/v1/embeddings"): Door(Asks.EMBEDDINGS, Family.OPENAI),
 }
 _MODELS = "/v1/models"
+_SLASHES = re.compile("/+")
 
 
 def door_of(method: str, path: str, headers: Mapping[str, str]) -> Door:
     """The door of a request; `headers` have their names in small letters.
 
-    Where two providers share a path, the headers tell which one the client means.
+    Where two providers share a path, the headers tell which one the client means. Doubled slashes and one at
+    the end make no other path, since servers overlook them.
     """
+    path = _SLASHES.sub("/", path).rstrip("/")
     known = _DOORS.get((method, path))
     if known is not None:
         return known

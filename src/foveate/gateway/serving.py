@@ -14,10 +14,12 @@ from foveate.cache.beta_header import VARIABLE as BETA_VARIABLE
 from foveate.config.live import LiveSettings
 from foveate.config.loading import Configuration
 from foveate.config.settings import Settings
-from foveate.cost.admission import Admission
+from foveate.config.settings import Timeouts as Waits
+from foveate.cost.admission import Admission, AdmissionOptions
 from foveate.cost.price_book import PriceBook
 from foveate.engine.building import build_engine
 from foveate.engine.configured import options_by_agent
+from foveate.engine.embeddings import Embeddings
 from foveate.engine.folds import Folds
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
@@ -31,6 +33,8 @@ from foveate.upstream.pool import Pool, Timeouts
 _GRACE_SECONDS = 30
 # A summary of a long history takes its time.
 _SUMMARY_SECONDS = 300.0
+# What a call may take beyond waiting for its provider, until it is booked.
+_MARGIN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,15 @@ def choices_of(found: Configuration, environment: Mapping[str, str]) -> Choices:
         agents=options_by_agent(found.settings),
         cost=MoneyOptions(caps=found.cost.caps, prices=PriceBook(found.cost.prices)),
     )
+
+
+def admission_options(waits: Waits) -> AdmissionOptions:
+    """How long something stays reserved for a call: for longer than any may take.
+
+    One whose marks are refused is sent twice.
+    """
+    longest = max(2 * (waits.connect_seconds + waits.total_seconds), _SUMMARY_SECONDS)
+    return AdmissionOptions(lifetime_seconds=longest + _MARGIN_SECONDS)
 
 
 def live_choices(path: Path | None, environment: Mapping[str, str]) -> LiveSettings[Choices]:
@@ -97,7 +110,7 @@ async def _served(where: socket.socket, choices: LiveSettings[Choices], environm
         await open_store(settings.store.url) as store,
         Client(timeout_seconds=_SUMMARY_SECONDS) as client,
     ):
-        admission = Admission(store.ledger, clock=time.time)
+        admission = Admission(store.ledger, clock=time.time, options=admission_options(waits))
         folds = Folds(
             store.journal,
             client,
@@ -116,7 +129,13 @@ async def _served(where: socket.socket, choices: LiveSettings[Choices], environm
             cost=lambda: choices.now().made.cost,
             beta_override=environment.get(BETA_VARIABLE),
         )
-        gateway = Gateway(engine, pool, options=lambda: choices.now().made.gateway)
+        embeddings = Embeddings(
+            admission=admission,
+            options=lambda: choices.now().made.cost,
+            uncounted=engine.uncounted,
+            clock=time.time,
+        )
+        gateway = Gateway(engine, pool, embeddings=embeddings, options=lambda: choices.now().made.gateway)
         tls = settings.server.tls
         server = uvicorn.Server(
             uvicorn.Config(

@@ -54,8 +54,19 @@ MARK = Mark(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
 NOWHERE = Mark(place=Place(Area.MESSAGES, 7, 0), reason="there is no such message")
 
 
+async def allowed(request_id: str, agent: str, reason: str) -> None:
+    """Where no cap holds."""
+
+
 def engine(watching: Watching, steps: Sequence[Step]) -> Engine:
-    return Engine(steps=steps, settle=(), options=lambda _: AgentOptions(), clock=lambda: 1.0, watch=watching)
+    return Engine(
+        steps=steps,
+        settle=(),
+        options=lambda _: AgentOptions(),
+        clock=lambda: 1.0,
+        watch=watching,
+        uncounted=allowed,
+    )
 
 
 def incoming(body: bytes, model: str | None) -> Incoming:

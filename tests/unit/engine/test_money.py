@@ -19,6 +19,7 @@ from foveate.engine.exchange import Exchange
 from foveate.engine.money import Book, HoldCaps, MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import Remembered
+from foveate.engine.uncounted import HoldUncounted
 from foveate.engine.work import Work
 from foveate.errors import CallRefused, CapExceeded, CapUncheckable
 from foveate.values import Area, Format, Mark, Place, TokenCount, Ttl
@@ -58,21 +59,26 @@ class Till:
             options=lambda _: AgentOptions(),
             clock=self.clock,
             watch=Watching(),
+            uncounted=HoldUncounted(self.admission, lambda: money, self.clock),
         )
         self._calls = 0
 
     async def prepared(self, **said: Any) -> Exchange:
-        self._calls += 1
         body = {"model": "claude-opus-4-5", "messages": [{"role": "user", "content": "Hi"}], **said}
         is_claude = body["model"].startswith("claude")
+        raw = json.dumps({"max_tokens": 100, **body}).encode()
+        return await self.sent(raw, Format.ANTHROPIC if is_claude else Format.CHAT)
+
+    async def sent(self, body: bytes, spoken: Format = Format.ANTHROPIC) -> Exchange:
+        self._calls += 1
         return await self.engine.prepare(
             Incoming(
                 id=f"call {self._calls}",
                 agent="ana",
-                spoken=Format.ANTHROPIC if is_claude else Format.CHAT,
-                provider="anthropic" if is_claude else "openai",
+                spoken=spoken,
+                provider="anthropic" if spoken is Format.ANTHROPIC else "openai",
                 upstream="u",
-                body=json.dumps({"max_tokens": 100, **body}).encode(),
+                body=body,
             )
         )
 
@@ -104,6 +110,22 @@ async def test_a_call_that_cannot_be_counted_is_refused_under_a_cap() -> None:
     with pytest.raises(CapUncheckable):
         await Till(total("1"), tokens=0).prepared()
     await Till(total("1", Unknown.ALLOW), tokens=0).prepared()
+
+
+@pytest.mark.parametrize("body", [b"not JSON", b'{"model": "claude-opus-4-5", "messages": "Hi"}'])
+async def test_a_request_that_cannot_be_read_is_refused_under_a_cap_and_goes_out_without(body: bytes) -> None:
+    """Defect: it was sent as it came, whatever the caps."""
+    with pytest.raises(CapUncheckable, match="cannot be read"):
+        await Till(total("1")).sent(body)
+    for caps in ([], [total("1", Unknown.ALLOW)], [Cap(scope=Scope.DAY, dollars=Decimal(1), agent="bo")]):
+        till = Till(*caps)
+        assert (await till.sent(body)).outgoing.body == body
+        assert till.ledger.open == {}
+
+
+async def test_what_cannot_be_read_is_refused_by_a_spent_cap_that_allows_the_unknown() -> None:
+    with pytest.raises(CapExceeded):
+        await Till(total("0", Unknown.ALLOW)).sent(b"not JSON")
 
 
 async def test_a_call_that_the_cap_has_no_room_for_is_refused() -> None:

@@ -1,0 +1,119 @@
+"""Embeddings: nothing of the request is changed, but it is held to the caps and booked as all calls are."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from foveate.cost.admission import Admission, Admitted
+from foveate.cost.ledger import Call, Category, Entry
+from foveate.cost.savings import pricing
+from foveate.engine.calls import Incoming, Outgoing
+from foveate.engine.exchange import Exchange
+from foveate.engine.money import MoneyOptions
+from foveate.engine.uncounted import Uncounted
+from foveate.errors import MalformedRequest
+from foveate.tokens import counter_for
+from foveate.values import NOTHING, CacheUsage, TokenCount, Usage
+from foveate.wire.body import fields, value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingsAsked:
+    """Whose vectors are asked for, and how many tokens are read for them."""
+
+    model: str
+    count: TokenCount
+
+
+def embeddings_asked(body: bytes) -> EmbeddingsAsked:
+    """What a request for embeddings says: texts, lists of token ids, or one of either.
+
+    Raises:
+        MalformedRequest: it has no model, or its input is something else.
+    """
+    found = fields(body)
+    model, given = value(found.get("model")), value(found.get("input"))
+    if not isinstance(model, str) or not model:
+        raise MalformedRequest("no model in the request for embeddings")
+    counter = counter_for(model)
+
+    def counted(part: object) -> TokenCount:
+        if isinstance(part, str):
+            return counter.text(part)
+        if isinstance(part, list) and all(type(token) is int for token in part):
+            return TokenCount(len(part), exact=True, upper=len(part))
+        raise MalformedRequest("the input of embeddings is a text, a list of token ids, or a list of these")
+
+    is_many = isinstance(given, list) and not all(type(token) is int for token in given)
+    return EmbeddingsAsked(model=model, count=sum(map(counted, given if is_many else [given]), NOTHING))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embeddings:
+    """Prepares requests for embeddings, in the place of the engine's steps."""
+
+    admission: Admission
+    options: Callable[[], MoneyOptions]
+    uncounted: Uncounted
+    clock: Callable[[], float]
+
+    async def prepare(self, incoming: Incoming) -> Exchange:
+        """The request as it came; one that cannot be read is let through where no cap holds.
+
+        Raises:
+            CallRefused: a cap keeps it from being made.
+        """
+        outgoing = Outgoing(body=incoming.body)
+        try:
+            asked = embeddings_asked(incoming.body)
+        except MalformedRequest as error:
+            await self.uncounted(incoming.id, incoming.agent, f"the request cannot be read ({error})")
+            return Exchange(incoming, None, outgoing, settle=(), clock=self.clock)
+        now = self.clock()
+        call = Call(
+            id=incoming.id,
+            agent=incoming.agent,
+            session_id=incoming.session or incoming.id,
+            provider=incoming.provider,
+            model=asked.model,
+            category=Category.MAIN,
+            at=now,
+        )
+        options = self.options()
+        ceiling = options.prices.ceiling(
+            asked.model,
+            provider=incoming.provider,
+            input_tokens=asked.count.upper,
+            output_tokens=0,
+            at=now,
+        )
+        admitted = await self.admission.admit(call, ceiling, options.caps)
+        booking = _Booking(self, admitted, asked.count, ceiling)
+        return Exchange(incoming, None, outgoing, settle=(booking,), clock=self.clock)
+
+
+@dataclass(frozen=True, slots=True)
+class _Booking:
+    """Books one call at its end."""
+
+    of: Embeddings
+    admitted: Admitted
+    count: TokenCount
+    ceiling: Decimal | None
+
+    async def __call__(self, exchange: Exchange) -> None:
+        usage, call = exchange.usage, self.admitted.call
+        if usage is None and not exchange.may_be_billed:
+            await self.of.admission.release(self.admitted)
+            return
+        price = pricing(self.of.options().prices, call)
+        await self.of.admission.settle(
+            Entry(
+                call=call,
+                usage=usage or Usage(cache=CacheUsage()),
+                dollars=price(usage) if usage is not None else None,
+                estimated_input_tokens=self.count.tokens,
+                estimated_dollars=self.ceiling,
+                is_partial=not exchange.is_whole,
+            )
+        )

@@ -1,0 +1,136 @@
+"""Nothing goes round a cap: whatever comes in whichever way is counted, or refused in the provider's format."""
+
+import asyncio
+import gzip
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from foveate.cost.caps import Cap, Scope, Unknown
+from foveate.cost.ledger import By, Sum
+from foveate.store import open_store
+from tests.gateways import running_gateway
+
+CHAT = {"model": "gpt-4.1", "max_tokens": 32_000, "messages": [{"role": "user", "content": "Hi"}]}
+PLAIN = json.dumps(CHAT).encode()
+CAP = Cap(scope=Scope.TOTAL, dollars=Decimal("0.01"))
+ALLOWING = Cap(scope=Scope.TOTAL, dollars=Decimal("0.01"), unknown=Unknown.ALLOW)
+
+
+@contextmanager
+def provider() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    """A provider that answers everything, and what it was sent."""
+    heard: list[tuple[str, bytes]] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            heard.append((self.headers.get("content-encoding", ""), body))
+            said = b'{"object": "list", "usage": {"prompt_tokens": 7, "total_tokens": 7}}'
+            self.send_response(200)
+            self.send_header("content-length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", heard
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def posted(url: str, body: bytes, encoding: str = "") -> tuple[int, bytes]:
+    headers = {"content-type": "application/json", "authorization": "Bearer sk-x"}
+    if encoding:
+        headers["content-encoding"] = encoding
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def booked(folder: Path) -> Sequence[Sum]:
+    async def read() -> Sequence[Sum]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            return await store.ledger.sums([By.MODEL])
+
+    return asyncio.run(read())
+
+
+WAYS = [
+    ("/v1/chat/completions", PLAIN, "identity"),
+    ("/v1/chat/completions", gzip.compress(PLAIN), "gzip"),
+    ("/v1/chat/completions", PLAIN, "br"),
+    ("/v1/chat/completions", PLAIN, "gzip"),
+    ("/v1/chat/completions", b"\xef\xbb\xbf" + PLAIN, ""),
+    ("/v1/chat/completions", json.dumps({**CHAT, "messages": "Hi"}).encode(), ""),
+    ("/v1/chat/completions/", PLAIN, ""),
+    ("/v1//chat/completions", PLAIN, ""),
+    ("/v1/completions", PLAIN, ""),
+    ("/v1/images/generations", PLAIN, ""),
+    ("/v1/embeddings", PLAIN, ""),
+    ("/v1/embeddings", json.dumps({"model": "nobody-knows-it", "input": "x"}).encode(), ""),
+]
+
+
+def test_no_request_goes_round_a_cap(tmp_path: Path) -> None:
+    """Defect: all of these were sent to the provider and booked nowhere."""
+    with provider() as (url, heard), running_gateway(url, tmp_path, caps=[CAP]) as gateway:
+        answers = [posted(f"{gateway.url}{path}", body, encoding) for path, body, encoding in WAYS]
+
+    assert heard == []
+    assert [status for status, _ in answers] == [402] * len(WAYS)
+    assert all(json.loads(said)["error"]["code"] == "insufficient_quota" for _, said in answers)
+    assert all(b"the cap on all that is spent" in said for _, said in answers)
+
+
+@pytest.mark.parametrize("caps", [[], [ALLOWING]])
+def test_where_no_cap_forbids_it_what_cannot_be_read_is_sent_as_it_came(
+    tmp_path: Path, caps: list[Cap]
+) -> None:
+    unread = [
+        ("/v1/chat/completions", b"packed", "br"),
+        ("/v1/chat/completions", b"not JSON", ""),
+        ("/v1/images/generations", b"{}", ""),
+        ("/v1/embeddings", b"{}", ""),
+    ]
+    with provider() as (url, heard), running_gateway(url, tmp_path, caps=caps) as gateway:
+        statuses = [posted(f"{gateway.url}{path}", body, encoding)[0] for path, body, encoding in unread]
+
+    assert statuses == [200] * len(unread)
+    assert heard == [(encoding, body) for _, body, encoding in unread]
+
+
+def test_a_packed_request_is_sent_unpacked_and_counted(tmp_path: Path) -> None:
+    with provider() as (url, heard), running_gateway(url, tmp_path) as gateway:
+        status, _ = posted(f"{gateway.openai_url}/chat/completions", gzip.compress(PLAIN), "gzip")
+
+    ((encoding, body),) = heard
+    assert (status, encoding) == (200, "")
+    assert json.loads(body)["messages"] == CHAT["messages"]
+    assert [found.group for found in booked(tmp_path)] == [("gpt-4.1",)]
+
+
+def test_embeddings_are_booked_with_their_price(tmp_path: Path) -> None:
+    asked = json.dumps({"model": "text-embedding-3-small", "input": "Hello"}).encode()
+    with provider() as (url, heard), running_gateway(url, tmp_path, caps=[CAP]) as gateway:
+        status, _ = posted(f"{gateway.openai_url}/embeddings", asked)
+
+    (found,) = booked(tmp_path)
+    assert (status, heard) == (200, [("", asked)])
+    assert (found.group, found.uncached) == (("text-embedding-3-small",), 7)
+    assert found.dollars == 7 * Decimal("0.02e-6")

@@ -1,0 +1,118 @@
+"""Embeddings: read for their model and their size, held to the caps, and booked by the reply."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from foveate.cost.admission import Admission
+from foveate.cost.caps import Cap, Scope, Unknown
+from foveate.cost.price_book import PriceBook
+from foveate.engine.calls import Incoming
+from foveate.engine.embeddings import Embeddings, embeddings_asked
+from foveate.engine.exchange import Exchange
+from foveate.engine.money import MoneyOptions
+from foveate.engine.uncounted import HoldUncounted
+from foveate.errors import CapExceeded, CapUncheckable, MalformedRequest
+from foveate.values import Format
+from tests.sandboxes import Clock
+from tests.unit.engine.ledgers import InMemory
+
+MODEL = "text-embedding-3-small"
+PER_TOKEN = Decimal("0.02e-6")
+PRICES = PriceBook()
+
+
+def body(given: Any, model: Any = MODEL) -> bytes:
+    return json.dumps({"model": model, "input": given}).encode()
+
+
+class Desk:
+    def __init__(self, *caps: Cap) -> None:
+        self.ledger, clock = InMemory(), Clock()
+        admission = Admission(self.ledger, clock=clock)
+        money = MoneyOptions(caps=caps, prices=PRICES)
+        uncounted = HoldUncounted(admission, lambda: money, clock)
+        self.embeddings = Embeddings(
+            admission=admission, options=lambda: money, uncounted=uncounted, clock=clock
+        )
+
+    async def prepared(self, sent: bytes) -> Exchange:
+        return await self.embeddings.prepare(
+            Incoming(id="e", agent="ana", spoken=Format.CHAT, provider="openai", upstream="openai", body=sent)
+        )
+
+
+def total(dollars: str, unknown: Unknown = Unknown.REFUSE) -> Cap:
+    return Cap(scope=Scope.TOTAL, dollars=Decimal(dollars), unknown=unknown)
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens"),
+    [
+        ("Hello world", 2),
+        (["Hello world", "Hello world"], 4),
+        ([1, 2, 3], 3),
+        ([[1, 2, 3], [4]], 4),
+        ([], 0),
+    ],
+)
+def test_the_size_of_texts_and_of_token_ids_is_known(given: Any, tokens: int) -> None:
+    asked = embeddings_asked(body(given))
+
+    assert (asked.model, asked.count.tokens) == (MODEL, tokens)
+    assert asked.count.upper >= tokens
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"no", b"{}", body("x", None), body("x", ""), body(None), body([{"a": 1}]), body([1, "x"]), body(7)],
+)
+async def test_what_cannot_be_read_is_refused_under_a_cap_and_goes_out_without(sent: bytes) -> None:
+    with pytest.raises(MalformedRequest):
+        embeddings_asked(sent)
+    with pytest.raises(CapUncheckable):
+        await Desk(total("1")).prepared(sent)
+    desk = Desk()
+    exchange = await desk.prepared(sent)
+    await exchange.over()
+    assert exchange.outgoing.body == sent
+    assert desk.ledger.settled == []
+
+
+async def test_what_they_can_cost_is_reserved_and_their_bill_is_booked() -> None:
+    desk = Desk(total("1"))
+    exchange = await desk.prepared(body([[1] * 1_000]))
+    (reserved,) = desk.ledger.reserved
+    exchange.begun(200, streams=False)
+    exchange.passed(b'{"data": [], "usage": {"prompt_tokens": 900, "total_tokens": 900}}')
+    exchange.rest()
+    await exchange.over()
+
+    (entry,) = desk.ledger.settled
+    assert reserved.dollars == 1_000 * PER_TOKEN
+    assert (entry.dollars, entry.call.model, entry.is_partial) == (900 * PER_TOKEN, MODEL, False)
+    assert (entry.estimated_input_tokens, entry.usage.cache.uncached) == (1_000, 900)
+    assert desk.ledger.open == {}
+
+
+async def test_a_cap_without_room_or_a_model_without_a_price_refuses() -> None:
+    with pytest.raises(CapExceeded):
+        await Desk(total("0.000001")).prepared(body([[1] * 1_000]))
+    with pytest.raises(CapUncheckable):
+        await Desk(total("1")).prepared(body("x", "nobody-knows-it"))
+
+
+@pytest.mark.parametrize(("status", "is_charged"), [(0, True), (200, True), (429, False), (500, False)])
+async def test_without_a_bill_all_that_was_reserved_is_charged_unless_it_failed(
+    status: int, is_charged: bool
+) -> None:
+    desk = Desk(total("1"))
+    exchange = await desk.prepared(body([[1] * 1_000]))
+    if status:
+        exchange.begun(status, streams=False)
+    await exchange.over(is_broken=True)
+
+    assert desk.ledger.spent.get("total", 0) == (1_000 * PER_TOKEN if is_charged else 0)
+    assert desk.ledger.open == {}
