@@ -20,7 +20,7 @@
     │   ├── StoreTooNew        a database that a newer Foveate has changed
     │   └── NothingKept        there is no such database yet, and nobody asked to have it made
     └── UpstreamError          somebody else's server did not give an answer that can be used
-        ├── UpstreamUnreachable  no connection
+        ├── UpstreamUnreachable  no connection, or one that broke off
         ├── UpstreamTimeout      no answer in time
         ├── UpstreamStatus       an HTTP status that is not a success; carries it
         └── UpstreamGarbled      a success whose body is not what the route promises
@@ -288,7 +288,7 @@ class UpstreamError(FoveateError):
 
 
 class UpstreamUnreachable(UpstreamError):
-    """No connection."""
+    """No connection, or one that broke off before the answer was whole."""
 
     code = "upstream_unreachable"
 

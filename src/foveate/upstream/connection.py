@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import httptools
 
-from foveate.errors import UpstreamError, UpstreamGarbled, UpstreamTimeout, UpstreamUnreachable
+from foveate.errors import UpstreamError, UpstreamTimeout, UpstreamUnreachable
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -73,9 +73,8 @@ class Connection(asyncio.Protocol):
         """Wait for the head of the answer: `status` and `headers`.
 
         Raises:
-            UpstreamUnreachable: the other side closed the connection without a word.
+            UpstreamUnreachable: the other side closed the connection without a word, or speaks no HTTP.
             UpstreamTimeout: nothing came in time.
-            UpstreamGarbled: what came is no HTTP.
         """
         assert self._head is not None
         await self._head
@@ -85,7 +84,7 @@ class Connection(asyncio.Protocol):
 
         Raises:
             UpstreamTimeout: nothing came in time.
-            UpstreamGarbled: it broke off.
+            UpstreamUnreachable: it broke off.
         """
         while not self._pieces:
             if self._error is not None:
@@ -137,9 +136,9 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail(UpstreamGarbled(self._url, "it wants another protocol than HTTP/1.1"))
+            self._fail(UpstreamUnreachable(self._url, "it wants another protocol than HTTP/1.1"))
         except httptools.HttpParserError as error:
-            self._fail(self._error or UpstreamGarbled(self._url, f"the answer is no HTTP ({error})"))
+            self._fail(self._error or UpstreamUnreachable(self._url, f"the answer is no HTTP ({error})"))
 
     def eof_received(self) -> bool:
         if self._asked and not self._is_whole and self.status and not self._has_length():
@@ -152,7 +151,7 @@ class Connection(asyncio.Protocol):
         if not self._asked or self._is_whole:
             return
         if self.status:
-            self._fail(UpstreamGarbled(self._url, "the answer broke off"))
+            self._fail(UpstreamUnreachable(self._url, "the answer broke off"))
         else:
             self._fail(UpstreamUnreachable(self._url, "the connection was closed before an answer came"))
 
@@ -161,7 +160,9 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > _MOST_HEADER_BYTES:
-            self._error = UpstreamGarbled(self._url, f"its headers are longer than {_MOST_HEADER_BYTES} bytes")
+            self._error = UpstreamUnreachable(
+                self._url, f"its headers are longer than {_MOST_HEADER_BYTES} bytes"
+            )
             raise httptools.HttpParserCallbackError("too long")
         self.headers.append((name, value))
 

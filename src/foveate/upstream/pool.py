@@ -87,7 +87,7 @@ class Answer:
 
         Raises:
             UpstreamTimeout: nothing came in time.
-            UpstreamGarbled: it broke off.
+            UpstreamUnreachable: it broke off.
         """
         return await self._connection.piece()
 
@@ -122,9 +122,8 @@ class Pool:
         Host, content-length and connection are written here and must not be among `headers`.
 
         Raises:
-            UpstreamUnreachable: no connection, or one that was closed without a word.
+            UpstreamUnreachable: no connection, one that was closed or broke off, or what came is no HTTP.
             UpstreamTimeout: no connection, no answer, or no more of it in time.
-            UpstreamGarbled: what came is no HTTP, or broke off.
         """
         waits = timeouts or self.timeouts
         head = _head(method, where, headers, len(body))
@@ -238,7 +237,8 @@ async def whole(answer: Answer, *, most_bytes: int, url: str) -> bytes:
     """All of an answer's body.
 
     Raises:
-        UpstreamGarbled: it is longer than `most_bytes`, or broke off.
+        UpstreamGarbled: it is longer than `most_bytes`.
+        UpstreamUnreachable: it broke off.
         UpstreamTimeout: nothing came in time.
     """
     pieces: list[bytes] = []
