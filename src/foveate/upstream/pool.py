@@ -241,6 +241,9 @@ async def whole(answer: Answer, *, most_bytes: int, url: str) -> bytes:
         UpstreamUnreachable: it broke off.
         UpstreamTimeout: nothing came in time.
     """
+    announced = answer.header(b"content-length") or b""
+    if announced.isdigit() and int(announced) > most_bytes:
+        raise UpstreamGarbled(url, f"the answer is longer than {most_bytes:,} bytes")
     pieces: list[bytes] = []
     size = 0
     while piece := await answer.piece():
