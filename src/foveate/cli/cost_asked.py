@@ -1,14 +1,16 @@
 """Which calls a user asks for: whose, of which session, and when; days are those of UTC, as caps have them."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from math import inf, nextafter
+from datetime import UTC, datetime, timedelta
 from typing import Self
 
 from foveate.cli.ids import the_one
 from foveate.cost.ledger import By, Ledger
 from foveate.errors import BadOption
 from foveate.memory.queries import Query
+
+_EPOCH = datetime(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +36,12 @@ class Asked:
                 raise BadOption(f"{option} needs a name")
         # The same words for moments as everywhere.
         moments = Query.of(since=since, until=until, now=datetime.fromtimestamp(now, UTC))
-        begin, end = (
-            None if moment is None else moment.replace(tzinfo=UTC).timestamp()
-            for moment in (moments.since, moments.until)
-        )
         return cls(
-            agent=agent, session=session, since=begin, until=None if end is None else nextafter(end, inf)
+            agent=agent,
+            session=session,
+            since=None if moments.since is None else (moments.since - _EPOCH).total_seconds(),
+            # Words for moments go to the microsecond, and all of the last one is meant.
+            until=None if moments.until is None else (moments.until - _EPOCH + _MICROSECOND).total_seconds(),
         )
 
 

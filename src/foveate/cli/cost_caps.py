@@ -27,7 +27,7 @@ class Level(StrEnum):
 class Use:
     """What is used of a cap by whom it is on; what is not said of them is None.
 
-    Calls of unknown price are not in `standing`, and counted apart.
+    Calls of unknown price are in `standing` as what they were charged, and counted apart.
     """
 
     cap: Cap

@@ -29,7 +29,7 @@ _NUMBERS = (
     "written",
     "output",
     "cost",
-    "expected",
+    "at most",
     "cache saved",
     "folds saved",
     "cuts saved",
@@ -143,8 +143,8 @@ class ReportWriting(_Writing):
             f"{_INDENT}in {row.uncached:,} uncached, {row.read:,} read, {written:,} written; "
             f"out {row.output_tokens:,}"
         )
-        expected = "" if row.estimated_dollars is None else f" (expected {in_words(row.estimated_dollars)})"
-        yield f"{_INDENT}{_cost(row)}{expected}"
+        at_most = "" if row.estimated_dollars is None else f" (at most {in_words(row.estimated_dollars)})"
+        yield f"{_INDENT}{_cost(row)}{at_most}"
         savings = (("cache", _saved(row.saved.cache)), ("folds", _folds(row)), ("cuts", _saved(row.saved.cuts)))
         told = [
             f"{what} {said if said.startswith('cost') else f'saved {said}'}" for what, said in savings if said
@@ -169,16 +169,16 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _cost(row: Row) -> str:
-    """What calls cost, and how many of them have no known price: that is never taken for nothing."""
-    return _known_and_unknown(row.dollars, row.unknown_calls)
+    """What calls cost, and how many come on top of which nobody knows it: that is never taken for nothing."""
+    return _with_unknown(row.dollars, "+", row.unknown_calls)
 
 
-def _known_and_unknown(dollars: Decimal | None, calls: int) -> str:
-    """Dollars, and how many calls come on top of which nobody knows what they cost."""
+def _with_unknown(dollars: Decimal | None, word: str, calls: int) -> str:
+    """Dollars, and how many calls have no known price."""
     if not calls:
         return in_words(dollars or Decimal(0))
     unknown = f"{_calls(calls)} of unknown price"
-    return f"{in_words(dollars)} + {unknown}" if dollars else unknown
+    return f"{in_words(dollars)} {word} {unknown}" if dollars else unknown
 
 
 def _folds(row: Row) -> str:
@@ -237,7 +237,7 @@ class CapWriting(_Writing):
             cells = (
                 self._about(cap, use, ids),
                 in_words(cap.dollars),
-                _known_and_unknown(use.standing.spent, use.unknown_calls),
+                _with_unknown(use.standing.spent, "with", use.unknown_calls),
                 in_words(use.standing.reserved),
                 in_words(use.left) if use.left > 0 else in_words(Decimal(0)),
                 _level(use),

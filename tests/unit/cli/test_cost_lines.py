@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from decimal import Decimal
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_table_has_a_row_for_each_group_and_a_total() -> None:
     heading, main, local, total = lines(REPORT)
 
     assert cells(heading) == [
-        "model", "category", "calls", "uncached", "read", "written", "output", "cost", "expected",
+        "model", "category", "calls", "uncached", "read", "written", "output", "cost", "at most",
         "cache saved", "folds saved", "cuts saved",
     ]  # fmt: skip
     assert cells(main) == [
@@ -64,14 +65,14 @@ def test_where_a_line_is_too_narrow_a_row_takes_a_few() -> None:
     assert lines(REPORT, NARROW) == [
         "claude-opus-5-5  main  41 calls",
         "  in 12,000 uncached, 1,204,331 read, 88,112 written; out 31,002",
-        "  $1.24 (expected $1.90)",
+        "  $1.24 (at most $1.90)",
         "  cache saved $3.10; folds saved $0.40; cuts cost $0.12 more",
         "local  main  3 calls",
         "  in 0 uncached, 0 read, 0 written; out 7",
         "  3 calls of unknown price",
         "total  44 calls",
         "  in 12,000 uncached, 1,204,331 read, 88,112 written; out 31,002",
-        "  $1.24 + 3 calls of unknown price (expected $1.90)",
+        "  $1.24 + 3 calls of unknown price (at most $1.90)",
         "  cache saved $3.10; folds saved $0.40; cuts cost $0.12 more",
     ]
 
@@ -228,12 +229,12 @@ def test_a_cap_of_nothing_is_full() -> None:
     assert list(CapWriting(WIDE).lines([Held(cap=use.cap, uses=(use,))]))[1].endswith("nothing left")
 
 
-def test_calls_of_unknown_price_stand_beside_what_is_spent() -> None:
+def test_calls_of_unknown_price_are_told_with_what_is_spent_since_it_holds_what_they_were_charged() -> None:
     use = Use(cap=cap(Scope.TOTAL, 10), standing=standing("1.24"), unknown_calls=3)
 
-    assert (
-        "$1.24 + 3 calls of unknown price" in list(CapWriting(WIDE).lines([Held(cap=use.cap, uses=(use,))]))[1]
-    )
+    line = list(CapWriting(WIDE).lines([Held(cap=use.cap, uses=(use,))]))[1]
+
+    assert "$1.24 with 3 calls of unknown price" in line
 
 
 def test_a_cap_as_an_object_has_all_of_it() -> None:
@@ -282,6 +283,21 @@ def test_until_takes_in_what_was_made_just_then() -> None:
 
     assert asked.until is not None
     assert asked.until > NOON
+
+
+@pytest.mark.parametrize("day", ["2026-11-01", "2026-11-14", "2000-02-29"])
+def test_until_a_day_and_since_the_next_hold_every_moment_between_them(day: str) -> None:
+    """Was a quarter of a microsecond before midnight that nobody could ask for."""
+    asked = Asked.of(agent=None, session=None, since=None, until=day, now=NOON)
+
+    midnight = datetime.fromisoformat(f"{day}T00:00+00:00").timestamp() + 86_400
+    assert asked.until == midnight
+
+
+def test_until_the_last_day_of_the_calendar_is_for_ever() -> None:
+    asked = Asked.of(agent=None, session=None, since=None, until="9999-12-31", now=NOON)
+
+    assert asked.until == 253_402_300_800.0
 
 
 def test_what_sums_are_by_is_read_in_its_order() -> None:
