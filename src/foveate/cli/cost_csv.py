@@ -1,16 +1,19 @@
 """Calls and sums as CSV (RFC 4180): exact dollars, times in UTC, and nothing that a spreadsheet would run.
 
 A text that begins as a formula does gets an apostrophe in front, as spreadsheets write it themselves; so does
-one that begins with an apostrophe, so that taking one away always gives back what was there.
+one that begins with an apostrophe, so that taking one away always gives back what was there. The same holds
+behind a semicolon, a tab and the end of a line, where other spreadsheets begin another cell.
 """
 
 import csv
 import io
+import re
 from collections.abc import AsyncIterator, Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import BinaryIO
 
+from foveate.cost.caps import day_of
 from foveate.cost.ledger import Entry, Savings
 from foveate.cost.report import Report, Row
 
@@ -58,8 +61,9 @@ SUM_COLUMNS = (
 )
 
 # With what a formula begins, also where blanks that some programs take away stand before it.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+_FORMULA = r"[=+\-@＝＋－＠']"
 _APOSTROPHE = "'"
+_BEFORE_FORMULA = re.compile(rf"^(?= *(?:{_FORMULA}|[\t\r\n]))|(?<=[;\t\r\n])(?= *{_FORMULA})")
 
 Cell = str | int | Decimal | bool | None
 
@@ -97,7 +101,7 @@ def _cell(cell: Cell) -> str:
             return f"{cell:f}"
         case int():
             return str(cell)
-    return f"{_APOSTROPHE}{cell}" if cell.lstrip(" ").startswith((*_FORMULA, _APOSTROPHE)) else cell
+    return _BEFORE_FORMULA.sub(_APOSTROPHE, cell)
 
 
 def _call(entry: Entry) -> tuple[Cell, ...]:
@@ -153,6 +157,9 @@ def _saved(savings: Savings) -> tuple[Cell, ...]:
 def _moment(seconds: float) -> str:
     """A time as 2026-11-15T12:00:00.000000Z, or in seconds where no calendar has it."""
     try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        moment = datetime.fromtimestamp(seconds, UTC)
+        if moment.date().isoformat() != day_of(seconds):  # rounded into the next day, and booked on this one
+            moment -= timedelta(microseconds=1)
+        return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
         return f"{Decimal(seconds):f}"

@@ -39,6 +39,7 @@ _NEEDED = ("input", "output")
 _KEY_OF = {kind: key for key, kind in KINDS.items()}
 _Choice = TypeVar("_Choice", bound=StrEnum)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_WITH_EXPONENT = re.compile(r"[-+]?[0-9]{1,20}(\.[0-9]{1,20})?[eE][-+]?[0-9]{1,2}")
 # What has more digits on either side of its point is no money, and sums of it would take for ever.
 _MOST_DIGITS = 40
 
@@ -203,6 +204,8 @@ def _number(said: object, key: str) -> Decimal:
             said = Decimal(said)
         case str() if _is_number(said):
             raise BadOption(f"{key} is a number: write {said[:_MOST_DIGITS]} without quotes", path=(key,))
+        case str() if _WITH_EXPONENT.fullmatch(said):  # which YAML takes for a text
+            raise BadOption(f"{key} is a number: write {said} as {Decimal(said):f}", path=(key,))
     if not isinstance(said, Decimal) or not said.is_finite():
         raise BadOption(f"{key} is a number, not {said!r:.80}", path=(key,))
     _, digits, exponent = said.as_tuple()

@@ -13,6 +13,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, TypeVar
 
+from foveate.cost.caps import DAY_SECONDS
 from foveate.cost.price_facts import Fact, facts
 from foveate.cost.price_names import provider_id, spellings
 from foveate.cost.prices import EXACT, ZERO, Kind, PriceSource, Rate, Rates, Step
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from genai_prices.types import MatchLogic, ModelInfo, ModelPrice, Provider, TieredPrices
 
 _EPOCH = date(1970, 1, 1)
-_DAY_SECONDS = 86_400
 _Fact = TypeVar("_Fact", bound=Fact)
 
 # Its names for what has a price, and ours. Writes that it does not tell apart are for the short time.
@@ -110,7 +110,7 @@ class Schedule:
 
     def at(self, at: float) -> Rates | None:
         """The rates in force at a time; None where there are none."""
-        day, second = divmod(at, _DAY_SECONDS)
+        day, second = divmod(at, DAY_SECONDS)
         # Between two changes nothing does, so that a place among them is all that has to be known of a time.
         place = bisect_right(self._days, day), bisect_right(self._seconds, second)
         if place not in self._found:
@@ -194,7 +194,7 @@ def _changes(model: "ModelInfo") -> tuple[list[int], list[float]]:
 
 def _second_of_day(moment: time) -> float:
     stood = datetime.combine(_EPOCH, moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-    return stood.timestamp() % _DAY_SECONDS
+    return stood.timestamp() % DAY_SECONDS
 
 
 @cache

@@ -2,15 +2,18 @@
 
 import csv
 import io
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from math import nextafter
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foveate.cli.cost_csv import CALL_COLUMNS, SUM_COLUMNS, line, report_csv, write_calls
+from foveate.cost.caps import day_of
 from foveate.cost.ledger import By, Entry, Savings
 from foveate.cost.report import Report, Row
 from tests.billed import CALL, ENTRY, call, entry
@@ -58,6 +61,17 @@ async def test_a_time_that_no_calendar_has_is_told_in_seconds() -> None:
     assert row[0] == "1000000000000000000"
 
 
+async def test_a_call_just_before_midnight_is_exported_on_its_day() -> None:
+    """Was rounded into the next one."""
+    midnight = 1_793_577_600.0
+    late = nextafter(midnight, 0)
+
+    _, before, after = rows(await exported(entry(call("a", at=late), 1), entry(call("b", at=midnight), 1)))
+
+    assert (before[0], after[0]) == ("2026-11-01T23:59:59.999999Z", "2026-11-02T00:00:00.000000Z")
+    assert day_of(late) == "2026-11-01"
+
+
 @pytest.mark.parametrize("first", "=+-@\t\r\n＝＋－＠")
 @pytest.mark.parametrize("before", ["", "  "])
 async def test_no_spreadsheet_takes_a_name_for_a_formula(first: str, before: str) -> None:
@@ -68,13 +82,35 @@ async def test_no_spreadsheet_takes_a_name_for_a_formula(first: str, before: str
     assert row[2] == f"'{name}"
 
 
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("a;=1+1", "a;'=1+1"),
+        ("a; @x;-2", "a;' @x;'-2"),
+        ("a\n=1", "a\n'=1"),
+        ("a\t＝1", "a\t'＝1"),
+        ("a;'b", "a;''b"),
+        ("a;b-c", "a;b-c"),
+        ("a\r\nb", "a\r\nb"),
+    ],
+)
+def test_no_spreadsheet_that_splits_elsewhere_takes_the_rest_for_a_formula(name: str, written: str) -> None:
+    """Was one in countries that split at `;`."""
+    ((_, found),) = rows(line(["first", name]))
+
+    assert found == written
+
+
 @given(st.lists(st.text(max_size=12).filter(lambda text: text.isprintable() or text.isascii()), min_size=2))
+@example(["\t=", "';'", ";; =", "\r\n'"])
 @example(["'=1", '"', "a,b", "\r\n", " '", "-1"])
 def test_taking_an_apostrophe_away_always_gives_the_texts_back(texts: Sequence[str]) -> None:
     (found,) = rows(line(texts))
 
-    assert [cell.removeprefix("'") for cell in found] == list(texts)
-    assert not any(cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n")) for cell in found)
+    assert [re.sub(r"(?:^|(?<=[;\t\r\n]))'", "", cell) for cell in found] == list(texts)
+    parts = [part for cell in found for part in re.split(r"[;\t\r\n]", cell)]
+    assert not any(part.lstrip(" ").startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠")) for part in parts)
+    assert not any(cell.lstrip(" ").startswith(("\t", "\r", "\n")) for cell in found)
 
 
 def test_numbers_stay_numbers_below_zero_too() -> None:
