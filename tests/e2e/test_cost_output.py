@@ -91,32 +91,40 @@ def test_an_export_never_replaces_the_store_or_an_older_one_where_there_is_no_st
     assert run("cost", "--store", url).code == 0
 
 
-def test_a_store_that_is_locked_is_told_and_control_c_ends_it_with_130(url: str) -> None:
-    # Whoever runs in the background has it ignored, and so have its children.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    connection = sqlite3.connect(path_of(url))
-    connection.execute(
-        "INSERT INTO reservations_v1 (call_id, accounts, picodollars, expires_at) VALUES ('x', '[]', 1, 1)"
-    )
-    connection.commit()
-    connection.close()
+def test_caps_are_told_while_somebody_writes_and_nothing_is_freed_by_it(url: str) -> None:
+    """Was: whoever looked freed what had run out by a clock of its own, and waited for who was writing."""
+    with sqlite3.connect(path_of(url)) as connection:
+        connection.execute(
+            "INSERT INTO reservations_v1 (call_id, accounts, picodollars, expires_at) VALUES ('x', '[]', 1, 1)"
+        )
     config = path_of(url).with_name("foveate.yaml")
     config.write_text("cost: {caps: [{scope: total, dollars: 1}]}")
-    # Whoever asks how caps stand frees what has run out, and so has to wait for who is writing.
-    with (
-        locked(path_of(url)),
-        subprocess.Popen(
-            [*COMMAND, "cost", "caps", "--config", str(config), "--store", url],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=WITHOUT_KEYS,
-        ) as process,
-    ):
+
+    with locked(path_of(url)):
+        outcome = spawn("cost", "caps", "--config", str(config), "--store", url)
+
+    assert (outcome.code, outcome.err) == (0, "")
+    assert connection.execute("SELECT call_id FROM reservations_v1").fetchall() == [("x",)]
+    connection.close()
+
+
+def test_control_c_ends_waiting_for_a_store_with_130(url: str) -> None:
+    # Whoever runs in the background has it ignored, and so have its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    alone = sqlite3.connect(path_of(url))
+    alone.execute("PRAGMA locking_mode = EXCLUSIVE")
+    alone.execute("BEGIN IMMEDIATE")  # nobody else can even read
+    with subprocess.Popen(
+        [*COMMAND, "cost", "--by", "day", "--store", url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=WITHOUT_KEYS,
+    ) as process:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(2)
-        assert spawn("cost", "--by", "day", "--store", url).code == 0
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
+    alone.close()
 
     assert (process.returncode, out, err) == (130, b"", b"")
 
