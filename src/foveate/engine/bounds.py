@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from decimal import Decimal
 
+from foveate import wire
 from foveate.cost.price_book import PriceBook
 from foveate.fold.overflow import lower_end
 from foveate.values import Format, Request, TokenCount, Ttl
@@ -15,6 +16,7 @@ _KEPT_THERE = ("previous_response_id", "conversation", "prompt")
 # So long an answer can be where the window is that of the prompt alone, or is not known (November 2026: GPT-5).
 _LONG_ANSWER_TOKENS = 128_000
 _MOST_DIGITS = 18
+_TTL = b'"ttl"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,14 @@ def _whole(said: object) -> int | None:
     if isinstance(said, float) and said.is_integer():
         said = int(said)
     return said if type(said) is int and said > 0 else None
+
+
+def longest_mark(request: Request) -> Ttl | None:
+    """The longest time for which a mark in a request asks; None where there is none that says how long."""
+    if _TTL not in request.body:
+        return None
+    marks = [wire.automatic_mark(request), *(block.mark for block in wire.blocks(request))]
+    return max((ttl for ttl in marks if ttl is not None), key=lambda ttl: ttl.seconds, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

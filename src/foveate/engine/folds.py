@@ -9,25 +9,29 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
+from uuid import uuid4
 
 from foveate import wire
-from foveate.cost.admission import Admission, Admitted
-from foveate.cost.ledger import Call, Category, Entry
+from foveate.cost.admission import Admission
+from foveate.cost.ledger import Call, Category
+from foveate.engine.bounds import AtMost, asked_of, longest_mark
 from foveate.engine.exchange import Exchange
 from foveate.engine.money import MoneyOptions
 from foveate.engine.steps import subject_of
+from foveate.engine.summaries import PaidClient, Payment
 from foveate.engine.work import Work
 from foveate.errors import CallRefused
 from foveate.fold.cuts import Subject, trigger_of
 from foveate.fold.folding import Folded, Folder
 from foveate.fold.journal import Journal
 from foveate.fold.model import ModelSummariser
-from foveate.fold.summariser import Bills, Summariser
 from foveate.upstream import Client
-from foveate.values import CacheUsage, Usage
+from foveate.values import Usage
 
 _LOG = logging.getLogger(__name__)
 
+# What is sent with an instruction to sum it up is less than this many times as long.
+_MORE_INPUT = 2
 # As long as a summary may be, several times over.
 _OUTPUT_TOKENS = 16_384
 # So many at once: a fold reads a whole history.
@@ -97,66 +101,60 @@ class Folds:
                 _LOG.exception("%s: the fold of session %s failed", work.incoming.id, work.session_id)
 
     async def _folded(self, work: Work, subject: Subject) -> Folded | None:
-        admitted = await self._admitted(work, subject)
+        client = await self._paid(work, subject)
+        endpoint = work.incoming.endpoint
         folder = Folder(
             self._journal,
-            self._summariser(work) if admitted is not None else None,
+            ModelSummariser(client, endpoint, model=work.options.summarizer_model)
+            if client is not None and endpoint is not None
+            else None,
             work.counter,
             holder=self._holder,
             clock=self._clock,
             options=work.options.fold,
             price=lambda model, usage: self._price(work, model, usage),
         )
-        bills = Bills()
         try:
-            folded = await folder.fold(subject, bills)
+            folded = await folder.fold(subject)
         finally:
-            await asyncio.shield(self._booked(work, admitted, bills))
+            if client is not None:
+                await asyncio.shield(asyncio.ensure_future(client.release()))
         if folded is not None:
             self._told(work.incoming.agent, folded)
         return folded
 
-    def _summariser(self, work: Work) -> Summariser | None:
-        """The model that writes summaries; None where there is none to ask."""
+    async def _paid(self, work: Work, subject: Subject) -> PaidClient | None:
+        """What asks for a summary, once the caps have room for a first call; None where no model is asked."""
         endpoint = work.incoming.endpoint
         if endpoint is None:
             return None
-        return ModelSummariser(self._client, endpoint, model=work.options.summarizer_model)
-
-    async def _admitted(self, work: Work, subject: Subject) -> Admitted | None:
-        """A call for a summary, let through under the caps; None where no model is to be asked."""
-        if work.incoming.endpoint is None:
-            return None
-        options = self._cost()
-        model = work.options.summarizer_model or work.model
-        ceiling = options.prices.ceiling(
-            model,
-            provider=work.incoming.provider,
-            input_tokens=subject.sent_tokens * 2,
+        options, call = self._cost(), self._call(work)
+        most = AtMost(
+            model=call.model,
+            provider=call.provider,
+            input_tokens=_MORE_INPUT * max(subject.sent_tokens, work.count.upper if work.count else 0),
             output_tokens=_OUTPUT_TOKENS,
-            at=self._clock(),
+            at=call.at,
+            ttl=longest_mark(subject.sent),
+            tier=asked_of(subject.sent).tier,
+            region=asked_of(subject.sent).region,
         )
         try:
-            return await self._admission.admit(self._call(work, 0), ceiling, options.caps)
+            first = await self._admission.admit(call, most.dollars(options.prices), options.caps)
         except CallRefused as refused:
             _LOG.info("%s: no model is asked for a summary: %s", work.incoming.id, refused)
             return None
+        payment = Payment(
+            admission=self._admission,
+            options=self._cost,
+            call=lambda: self._call(work),
+            spoken=endpoint.spoken,
+        )
+        return PaidClient(self._client, payment, first)
 
-    async def _booked(self, work: Work, admitted: Admitted | None, bills: Bills) -> None:
-        """Book every call, failed ones too."""
-        if admitted is not None and not bills.usages:
-            await self._admission.release(admitted)
-        for number, usage in enumerate(bills.usages):
-            call = self._call(work, number)
-            dollars = self._price(work, call.model, usage) if usage is not None else None
-            billed = usage or Usage(cache=CacheUsage())
-            await self._admission.settle(
-                Entry(call=call, usage=billed, dollars=dollars, is_partial=usage is None)
-            )
-
-    def _call(self, work: Work, number: int) -> Call:
+    def _call(self, work: Work) -> Call:
         return Call(
-            id=f"{work.incoming.id}-fold-{number}",
+            id=f"{work.incoming.id}-fold-{uuid4().hex}",
             agent=work.incoming.agent,
             session_id=work.session_id,
             provider=work.incoming.provider,

@@ -9,7 +9,7 @@ from foveate.cost.caps import Cap, unchecked
 from foveate.cost.ledger import Call, Category, Entry, Savings
 from foveate.cost.price_book import PriceBook
 from foveate.cost.savings import PriceOf, Removed, pricing, savings_of
-from foveate.engine.bounds import AtMost, at_most
+from foveate.engine.bounds import AtMost, at_most, longest_mark
 from foveate.engine.exchange import Exchange
 from foveate.engine.remembered import LastCall, Remembered
 from foveate.engine.steps import MakeRoom, ReplaceHistory
@@ -83,6 +83,8 @@ def _longest(work: Work) -> Ttl | None:
     asked = [mark.ttl for mark in work.marks if mark.ttl is not None]
     if work.prompt is not None:
         asked += [piece.mark for piece in work.prompt.pieces if piece.mark is not None]
+    elif (own := longest_mark(work.request)) is not None:
+        asked.append(own)
     return max(asked, key=lambda ttl: ttl.seconds, default=None)
 
 

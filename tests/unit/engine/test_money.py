@@ -106,6 +106,14 @@ async def test_what_a_call_can_cost_is_reserved_with_its_input_as_long_as_it_is_
     assert exchange.work.ceiling == reserved.dollars
 
 
+async def test_a_mark_of_the_clients_own_is_paid_for_as_long_as_it_asks() -> None:
+    text = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    till = Till(total("1"))
+    await till.prepared(messages=[{"role": "user", "content": [text]}])
+
+    assert till.ledger.reserved[0].dollars >= 1_000 * OPUS_IN * 2
+
+
 async def test_a_call_that_cannot_be_counted_is_refused_under_a_cap() -> None:
     with pytest.raises(CapUncheckable):
         await Till(total("1"), tokens=0).prepared()

@@ -1,0 +1,108 @@
+"""The calls for summaries: each is let through under the caps by itself, and booked by itself."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from foveate import wire
+from foveate.budget.windows import window_of
+from foveate.cost.admission import Admission, Admitted
+from foveate.cost.ledger import Call, Entry
+from foveate.cost.savings import pricing
+from foveate.engine.bounds import at_most, longest_mark
+from foveate.engine.money import MoneyOptions
+from foveate.errors import CallRefused, MalformedRequest, UpstreamStatus, UpstreamUnreachable
+from foveate.tokens import counter_for
+from foveate.upstream import Client, Reply
+from foveate.values import CacheUsage, Format, Usage
+from foveate.wire.usage import usage_in
+
+# What a provider answers whose customer has no money left; who asks for a summary does not ask again.
+_PAYMENT_REQUIRED = 402
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payment:
+    """How calls are paid for. `call` gives each a name of its own."""
+
+    admission: Admission
+    options: Callable[[], MoneyOptions]
+    call: Callable[[], Call]
+    spoken: Format
+
+
+class PaidClient(Client):
+    """Asks as `client` does, and pays. Of what was admitted beforehand, `first` is for the first call."""
+
+    def __init__(self, client: Client, payment: Payment, first: Admitted) -> None:
+        super().__init__(timeout_seconds=client.timeout_seconds)
+        self._client = client
+        self._payment = payment
+        self._first: Admitted | None = first
+
+    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
+        """What `client` is answered, once a cap has room for it.
+
+        Raises:
+            UpstreamStatus: also where no cap has room: then nothing was sent, and nothing is billed.
+            UpstreamError: as `client` does.
+        """
+        try:
+            admitted = await self._admitted(body)
+        except CallRefused as refused:
+            raise UpstreamStatus(url, _PAYMENT_REQUIRED, str(refused)) from refused
+        usage: Usage | None = None
+        is_free = False
+        try:
+            reply = await self._client.post_json(url, body, headers)
+            usage = _usage(self._payment.spoken, reply)
+        except (UpstreamStatus, UpstreamUnreachable):
+            is_free = True
+            raise
+        finally:
+            paid = self._payment.admission.release(admitted) if is_free else self._booked(admitted.call, usage)
+            await asyncio.shield(asyncio.ensure_future(paid))
+        return reply
+
+    async def release(self) -> None:
+        """Free what was reserved for a first call that was not made."""
+        first, self._first = self._first, None
+        if first is not None:
+            await self._payment.admission.release(first)
+
+    async def _admitted(self, body: bytes) -> Admitted:
+        first, self._first = self._first, None
+        if first is not None:
+            return first
+        call, options = self._payment.call(), self._payment.options()
+        request = wire.read(body, self._payment.spoken)
+        count = await asyncio.to_thread(lambda: counter_for(request.model).request(request).total)
+        window = window_of(request.model)
+        most = at_most(
+            request,
+            count,
+            provider=call.provider,
+            window_tokens=window.tokens if window is not None else None,
+            ttl=longest_mark(request),
+            at=call.at,
+        )
+        ceiling = most.dollars(options.prices) if most is not None else None
+        return await self._payment.admission.admit(call, ceiling, options.caps)
+
+    async def _booked(self, call: Call, usage: Usage | None) -> None:
+        price = pricing(self._payment.options().prices, call)
+        await self._payment.admission.settle(
+            Entry(
+                call=call,
+                usage=usage or Usage(cache=CacheUsage()),
+                dollars=price(usage) if usage is not None else None,
+                is_partial=usage is None,
+            )
+        )
+
+
+def _usage(spoken: Format, reply: Reply) -> Usage | None:
+    try:
+        return usage_in(spoken, reply)
+    except MalformedRequest:
+        return None

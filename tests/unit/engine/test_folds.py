@@ -1,0 +1,262 @@
+"""What folds cost: each call for a summary under the caps by itself, and each in the ledger."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+
+import msgspec
+import pytest
+
+from foveate import wire
+from foveate.cost.admission import Admission, Admitted
+from foveate.cost.caps import Cap, Scope
+from foveate.cost.ledger import Call, Category
+from foveate.cost.price_book import PriceBook
+from foveate.engine.calls import Incoming
+from foveate.engine.folds import Folds
+from foveate.engine.money import MoneyOptions
+from foveate.engine.options import AgentOptions
+from foveate.engine.summaries import PaidClient, Payment
+from foveate.engine.work import Work
+from foveate.errors import UpstreamStatus, UpstreamTimeout, UpstreamUnreachable
+from foveate.fold.folding import Folded
+from foveate.fold.journal import Outcome
+from foveate.fold.model import Endpoint
+from foveate.fold.summariser import EXTRACTIVE
+from foveate.tokens import counter_for
+from foveate.upstream import Client, Reply
+from foveate.values import Format
+from tests.sessions_to_fold import AGENT, OPTIONS, claude_body, subject_of
+from tests.unit.engine.ledgers import InMemory
+from tests.unit.fold.folders import TOLD
+from tests.unit.fold.journals import InMemory as Journal
+
+URL = "https://a.example/v1/messages"
+MODEL = "claude-opus-4-5"
+PRICES = PriceBook()
+AT = 1_800_000_000.0
+CALLS = "calls a tool"  # and is shown the work as data at once
+FOREVER = "thinks forever"
+
+
+class Asked(Client):
+    """A model that answers as it is told; what it is asked is kept, and what was open in the ledger then."""
+
+    def __init__(self, ledger: InMemory, *answers: str | Exception, input_tokens: int = 1_000) -> None:
+        super().__init__(timeout_seconds=300)
+        self.thinks = asyncio.Event()
+        self._input_tokens = input_tokens
+        self.open: list[list[str]] = []
+        self._ledger = ledger
+        self._answers = list(answers)
+
+    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
+        self.open.append(list(self._ledger.open))
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer == FOREVER:
+            self.thinks.set()
+            await asyncio.sleep(3600)
+        said = {
+            "content": [{"type": "tool_use" if answer == CALLS else "text", "text": answer}],
+            "stop_reason": "end_turn",
+            "usage": {"input_tokens": self._input_tokens, "output_tokens": 100},
+        }
+        return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in said.items()}
+
+
+class Shop:
+    """Folds with a ledger in memory."""
+
+    def __init__(self, *answers: str | Exception, caps: Sequence[Cap] = (), input_tokens: int = 1_000) -> None:
+        self.ledger = InMemory()
+        self.model = Asked(self.ledger, *answers, input_tokens=input_tokens)
+        self.money = MoneyOptions(caps=caps, prices=PRICES)
+        self.admission = Admission(self.ledger, clock=lambda: AT)
+        self.folds = Folds(
+            Journal(),
+            self.model,
+            self.admission,
+            lambda: self.money,
+            holder="this one",
+            clock=lambda: AT,
+        )
+
+    async def folded(self, *, ttl: str = "5m", due: bool = True) -> Folded | None:
+        body = claude_body(30, model=MODEL)
+        body["messages"][-1]["content"][-1]["cache_control"]["ttl"] = ttl
+        subject = subject_of(body)
+        if not due:
+            subject = replace(subject, window_tokens=10 * subject.sent_tokens)
+        request = wire.read(json.dumps(body).encode(), Format.ANTHROPIC)
+        work = Work(
+            incoming=Incoming(
+                id="r",
+                agent=AGENT,
+                spoken=Format.ANTHROPIC,
+                provider="anthropic",
+                upstream="anthropic",
+                body=request.body,
+                endpoint=Endpoint(url=URL, spoken=Format.ANTHROPIC, headers={}),
+            ),
+            options=AgentOptions(compaction=True, fold=replace(OPTIONS, extractive=True)),
+            now=AT,
+            came=request,
+            request=request,
+        )
+        work.count = counter_for(MODEL).request(request).total
+        return await self.folds.now(work, subject)
+
+
+def total(dollars: str) -> Cap:
+    return Cap(scope=Scope.TOTAL, dollars=Decimal(dollars))
+
+
+async def test_a_summary_is_reserved_for_before_it_is_asked_for_and_booked_after() -> None:
+    shop = Shop(TOLD, TOLD, caps=[total("10")])
+    folded = await shop.folded()
+
+    assert folded is not None
+    assert folded.outcome is Outcome.OK
+    assert shop.ledger.settled
+    assert all(len(open_then) == 1 for open_then in shop.model.open)
+    for reserved, entry in zip(shop.ledger.reserved, shop.ledger.settled, strict=True):
+        assert entry.call.id == reserved.call_id
+        assert entry.call.category is Category.COMPACTION
+        assert entry.dollars == 1_000 * Decimal("5e-6") + 100 * Decimal("25e-6")
+        assert reserved.dollars > entry.dollars
+    assert shop.ledger.open == {}
+
+
+async def test_every_try_is_let_through_by_itself_under_a_name_of_its_own() -> None:
+    """Defect: only the first of a fold's calls was reserved for, and two folds of a request shared names."""
+    shop = Shop(CALLS, TOLD, TOLD, caps=[total("10")])
+    await shop.folded()
+    again = Shop(TOLD, TOLD, caps=[total("10")])
+    await again.folded()
+
+    ids = [entry.call.id for entry in (*shop.ledger.settled, *again.ledger.settled)]
+    assert len(shop.ledger.reserved) == len(shop.ledger.settled) == len(shop.model.open) >= 2
+    assert all(len(open_then) == 1 for open_then in shop.model.open)
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("ttl", ["5m", "1h"])
+async def test_what_is_kept_for_an_hour_is_reserved_at_the_price_of_that(ttl: str) -> None:
+    shop = Shop(TOLD, TOLD, caps=[total("10")])
+    await shop.folded(ttl=ttl)
+
+    tokens = counter_for(MODEL).request(subject_of(claude_body(30, model=MODEL)).sent).total.tokens
+    per_token = Decimal("10e-6") if ttl == "1h" else Decimal("6.25e-6")
+    least = tokens * per_token
+    assert least < shop.ledger.reserved[0].dollars
+
+
+async def test_without_room_for_a_summary_rules_write_it_and_no_model_is_asked() -> None:
+    shop = Shop(TOLD, caps=[total("0.01")])
+    folded = await shop.folded()
+
+    assert folded is not None
+    assert folded.fold is not None
+    assert folded.fold.model == EXTRACTIVE
+    assert (shop.model.open, shop.ledger.settled) == ([], [])
+
+
+async def test_where_the_cap_is_full_after_a_first_try_no_second_is_made() -> None:
+    shop = Shop(CALLS, TOLD, TOLD, caps=[total("2")], input_tokens=400_000)
+    folded = await shop.folded()
+
+    assert folded is not None
+    assert folded.fold is not None
+    assert folded.fold.model == EXTRACTIVE
+    assert len(shop.model.open) == len(shop.ledger.settled) == 1
+    assert shop.ledger.open == {}
+
+
+async def test_a_fold_that_is_not_due_frees_what_was_reserved() -> None:
+    shop = Shop(TOLD, caps=[total("10")])
+    assert await shop.folded(due=False) is None
+
+    assert len(shop.ledger.reserved) == 1
+    assert (shop.ledger.open, shop.ledger.settled) == ({}, [])
+
+
+@pytest.mark.parametrize("error", [UpstreamStatus(URL, 401), UpstreamStatus(URL, 400)])
+async def test_a_summary_that_is_refused_is_not_billed(error: Exception) -> None:
+    shop = Shop(error, error, caps=[total("10")])
+    await shop.folded()
+
+    assert (shop.ledger.open, shop.ledger.settled) == ({}, [])
+    assert len(shop.ledger.released) == len(shop.model.open)
+
+
+def paid(shop: Shop) -> PaidClient:
+    numbers = iter(range(9))
+
+    def call() -> Call:
+        return Call(
+            id=f"call {next(numbers)}",
+            agent=AGENT,
+            session_id="s",
+            provider="anthropic",
+            model=MODEL,
+            category=Category.COMPACTION,
+            at=AT,
+        )
+
+    payment = Payment(admission=shop.admission, options=lambda: shop.money, call=call, spoken=Format.ANTHROPIC)
+    return PaidClient(shop.model, payment, Admitted(call=call()))
+
+
+BODY = json.dumps(
+    {"model": MODEL, "max_tokens": 1_000, "messages": [{"role": "user", "content": "Sum it up. " * 100}]}
+).encode()
+
+
+@pytest.mark.parametrize(("error", "is_charged"), [
+    (UpstreamTimeout(URL, 300), True),
+    (UpstreamUnreachable(URL, "no"), False),
+    (UpstreamStatus(URL, 500), False),
+])  # fmt: skip
+async def test_a_call_that_may_be_billed_is_charged_all_that_was_reserved_for_it(
+    error: Exception, is_charged: bool
+) -> None:
+    shop = Shop(TOLD, error, caps=[total("10")])
+    client = paid(shop)
+    await client.post_json(URL, BODY)
+    spent = shop.ledger.spent["total"]
+    with pytest.raises(type(error)):
+        await client.post_json(URL, BODY)
+
+    (reserved,) = shop.ledger.reserved
+    assert reserved.dollars >= 200 * Decimal("6.25e-6") + 1_000 * Decimal("25e-6")
+    assert shop.ledger.spent["total"] - spent == (reserved.dollars if is_charged else 0)
+    assert shop.ledger.open == {}
+
+
+async def test_a_call_that_is_broken_off_is_charged_as_well() -> None:
+    shop = Shop(TOLD, FOREVER, caps=[total("10")])
+    client = paid(shop)
+    await client.post_json(URL, BODY)
+    asking = asyncio.create_task(client.post_json(URL, BODY))
+    await shop.model.thinks.wait()
+    asking.cancel()
+    await asyncio.wait([asking])
+
+    assert asking.cancelled()
+    assert [entry.is_partial for entry in shop.ledger.settled] == [False, True]
+    assert shop.ledger.open == {}
+
+
+async def test_what_a_cap_has_no_room_for_is_not_sent() -> None:
+    shop = Shop(TOLD, TOLD, caps=[total("0.001")])
+    client = paid(shop)
+    await client.post_json(URL, BODY)
+    with pytest.raises(UpstreamStatus, match="the cap on all that is spent") as refused:
+        await client.post_json(URL, BODY)
+
+    assert refused.value.status == 402
+    assert len(shop.model.open) == 1
