@@ -20,8 +20,11 @@ HELLO: ChatCompletionUserMessageParam = {"role": "user", "content": "Hello"}
 
 
 def test_anthropics_client_gets_its_answer_through_the_gateway(tmp_path: Path) -> None:
-    with running_sandbox() as sandbox, running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
-        client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
         reply = client.messages.create(
             model="claude-opus-4-5", max_tokens=100, messages=[{"role": "user", "content": "Hello"}]
         )
@@ -36,8 +39,11 @@ def test_anthropics_client_gets_its_answer_through_the_gateway(tmp_path: Path) -
 
 
 def test_openais_client_gets_its_answer_through_the_gateway(tmp_path: Path) -> None:
-    with running_sandbox() as sandbox, running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
-        client = openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0)
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
+        openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client,
+    ):
         reply = client.chat.completions.create(model="gpt-4.1", messages=[HELLO])
         chunks = list(client.chat.completions.create(model="gpt-4.1", messages=[HELLO], stream=True))
         response = client.responses.create(model="gpt-4.1", input="Hello")
@@ -57,8 +63,11 @@ def booked(folder: Path, *by: By) -> Sequence[Sum]:
 
 
 def test_every_call_is_in_the_ledger_with_its_price(tmp_path: Path) -> None:
-    with running_sandbox() as sandbox, running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
-        client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
         replies = [
             client.messages.create(
                 model="claude-opus-4-5",
@@ -85,14 +94,18 @@ def test_a_call_that_a_cap_has_no_room_for_is_refused_as_the_provider_would_and_
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, caps=caps) as gateway,
     ):
-        with pytest.raises(anthropic.APIStatusError, match="the cap on a call") as refused:
-            anthropic.Anthropic(base_url=gateway.url, api_key=KEY).messages.create(
+        with (
+            anthropic.Anthropic(base_url=gateway.url, api_key=KEY) as claude,
+            pytest.raises(anthropic.APIStatusError, match="the cap on a call") as refused,
+        ):
+            claude.messages.create(
                 model="claude-opus-4-5", max_tokens=100, messages=[{"role": "user", "content": "Hello"}]
             )
-        with pytest.raises(openai.APIStatusError, match="the cap on a call") as also:
-            openai.OpenAI(base_url=gateway.openai_url, api_key=KEY).chat.completions.create(
-                model="gpt-4.1", messages=[HELLO], max_tokens=100
-            )
+        with (
+            openai.OpenAI(base_url=gateway.openai_url, api_key=KEY) as gpt,
+            pytest.raises(openai.APIStatusError, match="the cap on a call") as also,
+        ):
+            gpt.chat.completions.create(model="gpt-4.1", messages=[HELLO], max_tokens=100)
 
     assert (refused.value.status_code, also.value.status_code) == (402, 402)
     assert sandbox.heard == []

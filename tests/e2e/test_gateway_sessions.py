@@ -80,8 +80,8 @@ def test_sixty_turns_of_an_agent_stay_within_the_window_and_are_read_from_the_ca
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
     ):
-        client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
         bill = turns(client, sandbox, 60, model)
 
     assert gateway.failed == []
