@@ -15,7 +15,7 @@ from foveate.cost.caps import Scope
 from foveate.cost.ledger import Ledger
 from foveate.errors import CapUncheckable
 from foveate.store import open_store
-from tests.billed import CALL, NOON, call, cap, entry, standing
+from tests.billed import CALL, NOON, call, cap, entry, reserve, standing
 from tests.billing_processes import LIFETIME_SECONDS, call_on_and_on, settle_on_a_full_disk
 from tests.e2e.test_store_faults_sqlite import locked_by_another_process
 from tests.store_processes import SPAWN, WAIT_SECONDS
@@ -73,6 +73,8 @@ def test_kill_9_between_reserve_and_settle_leaves_nothing_reserved_after_its_tim
             assert await store.ledger.standing(["total"], now=NOON + LIFETIME_SECONDS) == {
                 "total": standing(spent)
             }
+            # Whoever reserves next frees it.
+            assert await reserve(store.ledger, call("next"), "0.1", now=NOON + LIFETIME_SECONDS)
             assert not await store.ledger.release("call 20")
 
     asyncio.run(look())
