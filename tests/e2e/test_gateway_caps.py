@@ -4,11 +4,13 @@ import asyncio
 import gzip
 import json
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -16,8 +18,10 @@ import pytest
 
 from foveate.cost.caps import Cap, Scope, Unknown
 from foveate.cost.ledger import By, Sum
+from foveate.sandbox.scripts import Step
 from foveate.store import open_store
 from tests.gateways import running_gateway
+from tests.sandboxes import KEY, running_sandbox
 
 CHAT = {"model": "gpt-4.1", "max_tokens": 32_000, "messages": [{"role": "user", "content": "Hi"}]}
 PLAIN = json.dumps(CHAT).encode()
@@ -113,6 +117,36 @@ def test_where_no_cap_forbids_it_what_cannot_be_read_is_sent_as_it_came(
 
     assert statuses == [200] * len(unread)
     assert heard == [(encoding, body) for _, body, encoding in unread]
+
+
+ROOMY = Cap(scope=Scope.TOTAL, dollars=Decimal("0.30"))  # for one such call, not for two
+
+
+def test_a_client_that_leaves_before_the_answer_is_charged(tmp_path: Path) -> None:
+    """Defect: any number of calls went through under a cap where each client left before its answer began."""
+    with (
+        running_sandbox(Step(delay_seconds=30), repeat=True) as sandbox,
+        running_gateway(sandbox.url, tmp_path, caps=[ROOMY]) as gateway,
+    ):
+        connection = HTTPConnection(gateway.url.removeprefix("http://"), timeout=30)
+        connection.request("POST", "/v1/chat/completions", PLAIN, {"authorization": f"Bearer {KEY}"})
+        while not sandbox.heard:
+            time.sleep(0.01)
+        connection.close()
+        sandbox.lost_one(within_seconds=10)
+        status, said = posted(f"{gateway.openai_url}/chat/completions", PLAIN)
+
+    (found,) = booked(tmp_path)
+    assert (status, found.calls, found.unknown_calls, found.partial_calls) == (402, 1, 1, 1)
+    assert b"$0.256" in said
+
+
+def test_a_provider_that_cannot_be_reached_costs_nothing(tmp_path: Path) -> None:
+    with running_gateway("http://127.0.0.1:1", tmp_path, caps=[ROOMY]) as gateway:
+        statuses = [posted(f"{gateway.openai_url}/chat/completions", PLAIN)[0] for _ in range(3)]
+
+    assert statuses == [502] * 3
+    assert booked(tmp_path) == []
 
 
 def test_a_packed_request_is_sent_unpacked_and_counted(tmp_path: Path) -> None:
