@@ -19,7 +19,7 @@ a window of 8,000, at the smallest folds, as far as the time goes.
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from benchmarks.fold_points import (
     DATA,
     WINDOW_TOKENS,
     FoldPoint,
-    Span,
     Summarise,
     extractive,
     fold_points,
@@ -213,7 +212,7 @@ def _by_langchain(base_url: str, point: FoldPoint, seconds: float) -> FoldPoint:
     summary, kept = langchain_fold(base_url, messages, seconds)
     head, tail = messages[: len(messages) - kept], messages[len(messages) - kept :]
     tokens = sum(COUNTER.message(message).tokens for message in head)
-    span = Span(folded=head, folded_tokens=tokens, tail=tail, replaced_tokens=tokens)
+    span = replace(point.span, folded=head, folded_tokens=tokens, tail=tail, replaced_tokens=tokens)
     return FoldPoint(session=point.session, sent=point.sent, span=span, summary=summary)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from benchmarks.fold_sessions import Recorded
 from foveate.fold.boundary import History, boundary, trigger_tokens
+from foveate.fold.cuts import most_summary_tokens
 from foveate.fold.extractive import extract, summary_limit
 from foveate.tokens import counter_for
 from foveate.values import Message
@@ -21,13 +22,14 @@ class Span:
     """What is to be summarised, and what stays after it.
 
     `folded_tokens` is all that the summary stands for, `replaced_tokens` what this fold takes out of what was
-    sent: the turns that go now, and the summary of those before.
+    sent: the turns that go now, and the summary of those before. No summary is longer than `most_tokens`.
     """
 
     folded: Sequence[Message]
     folded_tokens: int
     tail: Sequence[Message]
     replaced_tokens: int
+    most_tokens: int
 
 
 Summarise = Callable[[Span], str]
@@ -77,6 +79,7 @@ def fold_points(
             folded_tokens=sum(tokens[place] for place in folded),
             tail=tail,
             replaced_tokens=replaced,
+            most_tokens=most_summary_tokens(trigger),
         )
         summary = summarise(span)
         summary_tokens = COUNTER.text(summary).tokens
@@ -86,10 +89,11 @@ def fold_points(
 def extractive(weighed: Mapping[str, float] | None = None) -> Summarise:
     """Summaries by rules, as long as a gateway lets them be: a tenth of all that they stand for.
 
-    Of a head that was folded before, at most half of what is sent of it, since else nothing would be won.
+    Of a head that was folded before, at most half of what is sent of it, since else nothing would be won; and
+    never more than a part of what triggers a fold.
     """
     return lambda span: _extract(
-        span, min(summary_limit(span.folded_tokens), span.replaced_tokens // 2), weighed
+        span, min(summary_limit(span.folded_tokens), span.replaced_tokens // 2, span.most_tokens), weighed
     )
 
 

@@ -106,6 +106,11 @@ def answers_since(subject: Subject, seen_messages: int) -> int:
     return sum(is_model and not before for before, is_model in pairwise(spoken))
 
 
+def most_summary_tokens(trigger_tokens: int) -> int:
+    """How long a summary may be, whatever it stands for."""
+    return max(int(trigger_tokens * _SUMMARY_SHARE), FLOOR_TOKENS)
+
+
 def cut_of(subject: Subject, counter: RequestCounter, options: FoldOptions) -> Cut | None:
     """What is to be folded now; None where there is no place to cut, or the provider stores earlier turns.
 
@@ -131,7 +136,7 @@ def cut_of(subject: Subject, counter: RequestCounter, options: FoldOptions) -> C
     # A summary that could not be sent is not made.
     if unbound_thoughts(subject.request, subject.request.model, changed_from=place) is None:
         return None
-    most_tokens = max(int(trigger_of(subject, options) * _SUMMARY_SHARE), FLOOR_TOKENS)
+    most_tokens = most_summary_tokens(trigger_of(subject, options))
     return _cut(subject, messages, tokens, place, beyond, most_tokens, lambda text: counter.text(text).tokens)
 
 
