@@ -20,7 +20,8 @@
     │   ├── StoreTooNew        a database that a newer Foveate has changed
     │   └── NothingKept        there is no such database yet, and nobody asked to have it made
     └── UpstreamError          somebody else's server did not give an answer that can be used
-        ├── UpstreamUnreachable  no connection, or one that broke off
+        ├── UpstreamUnreachable  no connection, or none that gave an answer
+        │   └── UpstreamBroken   one that broke off in the middle of its answer
         ├── UpstreamTimeout      no answer in time
         ├── UpstreamStatus       an HTTP status that is not a success; carries it
         └── UpstreamGarbled      a success whose body is not what the route promises
@@ -288,9 +289,15 @@ class UpstreamError(FoveateError):
 
 
 class UpstreamUnreachable(UpstreamError):
-    """No connection, or one that broke off before the answer was whole."""
+    """No connection, or none that gave an answer."""
 
     code = "upstream_unreachable"
+
+
+class UpstreamBroken(UpstreamUnreachable):
+    """A connection that broke off in the middle of its answer, which may be billed all the same."""
+
+    code = "upstream_broken"
 
 
 class UpstreamTimeout(UpstreamError):

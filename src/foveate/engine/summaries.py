@@ -11,7 +11,7 @@ from foveate.cost.ledger import Call, Entry
 from foveate.cost.savings import pricing
 from foveate.engine.bounds import at_most, longest_mark
 from foveate.engine.money import MoneyOptions
-from foveate.errors import CallRefused, MalformedRequest, UpstreamStatus, UpstreamUnreachable
+from foveate.errors import CallRefused, MalformedRequest, UpstreamBroken, UpstreamStatus, UpstreamUnreachable
 from foveate.tokens import counter_for
 from foveate.upstream import Client, Reply
 from foveate.values import CacheUsage, Format, Usage
@@ -56,8 +56,8 @@ class PaidClient(Client):
         try:
             reply = await self._client.post_json(url, body, headers)
             usage = _usage(self._payment.spoken, reply)
-        except (UpstreamStatus, UpstreamUnreachable):
-            is_free = True
+        except (UpstreamStatus, UpstreamUnreachable) as error:
+            is_free = not isinstance(error, UpstreamBroken)
             raise
         finally:
             paid = self._payment.admission.release(admitted) if is_free else self._booked(admitted.call, usage)

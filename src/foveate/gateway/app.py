@@ -13,6 +13,7 @@ from foveate.engine.exchange import Exchange
 from foveate.errors import (
     FoveateError,
     MalformedRequest,
+    UpstreamBroken,
     UpstreamError,
     UpstreamTimeout,
     UpstreamUnreachable,
@@ -194,7 +195,7 @@ class Gateway:
             waits = self._pool.timeouts
             seconds = error.timeout_seconds
             return seconds == waits.connect_seconds and seconds not in (waits.idle_seconds, waits.total_seconds)
-        return isinstance(error, UpstreamUnreachable)
+        return isinstance(error, UpstreamUnreachable) and not isinstance(error, UpstreamBroken)
 
     def _asked(
         self, ask: Ask, routed: Routed, body: bytes, headers: Mapping[str, str], *, reads_answer: bool

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import httptools
 
-from foveate.errors import UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from foveate.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
 
         Raises:
             UpstreamTimeout: nothing came in time.
-            UpstreamUnreachable: it broke off.
+            UpstreamBroken: it broke off.
         """
         while not self._pieces:
             if self._error is not None:
@@ -151,7 +151,7 @@ class Connection(asyncio.Protocol):
         if not self._asked or self._is_whole:
             return
         if self.status:
-            self._fail(UpstreamUnreachable(self._url, "the answer broke off"))
+            self._fail(UpstreamBroken(self._url, "the answer broke off"))
         else:
             self._fail(UpstreamUnreachable(self._url, "the connection was closed before an answer came"))
 

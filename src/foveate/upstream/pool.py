@@ -87,7 +87,7 @@ class Answer:
 
         Raises:
             UpstreamTimeout: nothing came in time.
-            UpstreamUnreachable: it broke off.
+            UpstreamBroken: it broke off.
         """
         return await self._connection.piece()
 
@@ -238,7 +238,7 @@ async def whole(answer: Answer, *, most_bytes: int, url: str) -> bytes:
 
     Raises:
         UpstreamGarbled: it is longer than `most_bytes`.
-        UpstreamUnreachable: it broke off.
+        UpstreamBroken: it broke off.
         UpstreamTimeout: nothing came in time.
     """
     announced = answer.header(b"content-length") or b""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from foveate.errors import UpstreamTimeout, UpstreamUnreachable
+from foveate.errors import UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from foveate.upstream.pool import Pool, Target, Timeouts, target, whole
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -209,6 +209,19 @@ async def test_an_answer_that_is_none_is_an_error_and_is_not_asked_for_again(rep
             await got(pool, upstream.target)
 
     assert [len(requests) for requests in upstream.heard] == [1]
+
+
+@pytest.mark.parametrize(
+    "said", [b"content-length: 9\r\n\r\nhello", b"transfer-encoding: chunked\r\n\r\n5\r\nhel"]
+)
+async def test_an_answer_that_breaks_off_is_told_from_none(said: bytes) -> None:
+    async with server(closing(b"HTTP/1.1 200 OK\r\n" + said)) as upstream:
+        with pytest.raises(UpstreamBroken):
+            await got(Pool(), upstream.target)
+    async with server(closing(b"")) as upstream:
+        with pytest.raises(UpstreamUnreachable) as failure:
+            await got(Pool(), upstream.target)
+    assert not isinstance(failure.value, UpstreamBroken)
 
 
 async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
