@@ -1,11 +1,13 @@
-"""The command in this process, which is quicker, and a file to count."""
+"""The command in this process, which is quicker, a file to count, and a server that may be stopped."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from foveate.cli import main
+from tests.databases import CannotServe, PostgresServer, running_postgres
 from tests.e2e.command import Outcome
 
 
@@ -28,3 +30,13 @@ def text_file(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
     path.write_text("How many tokens is this?", encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[PostgresServer]:
+    """One that may be stopped without harm to other tests."""
+    try:
+        with running_postgres() as server:
+            yield server
+    except CannotServe as reason:
+        pytest.skip(f"no PostgreSQL: {reason}")

@@ -1,7 +1,6 @@
 """A PostgreSQL server that restarts, or loses a connection as it commits: no bill lost, none booked twice."""
 
 import asyncio
-from collections.abc import Iterator
 from decimal import Decimal
 
 import psycopg
@@ -16,20 +15,10 @@ from foveate.store.database import T, Work
 from foveate.store.ledger import KeptLedger
 from foveate.store.postgres import PostgresDatabase
 from tests.billed import CALL, ENTRY, NOON, call, cap, entry, reservation, standing
-from tests.databases import CannotServe, PostgresServer, running_postgres
+from tests.databases import PostgresServer
 from tests.e2e.test_store_faults_postgres import LOST_AT_COMMIT
 
 CAPS = [cap(Scope.TOTAL, 1_000_000), cap(Scope.SESSION, 1_000_000)]
-
-
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[PostgresServer]:
-    """One that may be stopped without harm to other tests."""
-    try:
-        with running_postgres() as server:
-            yield server
-    except CannotServe as reason:
-        pytest.skip(f"no PostgreSQL: {reason}")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -15,18 +14,8 @@ from foveate.errors import StoreUnavailable
 from foveate.store import Store, open_store
 from foveate.store.database import Rows, Work
 from foveate.store.postgres import PostgresDatabase
-from tests.databases import CannotServe, PostgresServer, running_postgres
+from tests.databases import PostgresServer
 from tests.kept import AGENT, FOLD, FOLDED, hashes, ids, session, turns
-
-
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[PostgresServer]:
-    """One that may be stopped without harm to other tests."""
-    try:
-        with running_postgres() as server:
-            yield server
-    except CannotServe as reason:
-        pytest.skip(f"no PostgreSQL: {reason}")
 
 
 @pytest.fixture

@@ -4,6 +4,6 @@
 """
 
 from foveate.sandbox.accepting import accept
-from foveate.sandbox.refusals import Refusal
+from foveate.wire.refusals import Refusal
 
 __all__ = ["Refusal", "accept"]

@@ -7,9 +7,9 @@ import msgspec
 
 from foveate.errors import MalformedRequest
 from foveate.sandbox import anthropic_rules, chat_rules, responses_rules
-from foveate.sandbox.refusals import Refusal, unreadable
 from foveate.values import Format, Request
 from foveate.wire.body import TOO_DEEP
+from foveate.wire.refusals import Refusal, unreadable
 
 SPOKEN = (Format.ANTHROPIC, Format.CHAT, Format.RESPONSES)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from foveate.cache.rules import Rules
 from foveate.sandbox.anthropic_turns import blocks_of
-from foveate.sandbox.refusals import Refusal
 from foveate.values import Ttl
 from foveate.wire.body import as_list, as_record, as_text
+from foveate.wire.refusals import Refusal
 
 _WHERE = "Note that blocks are processed in the following order: `tools`, `system`, `messages`."
 

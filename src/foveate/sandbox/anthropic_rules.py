@@ -13,10 +13,10 @@ from foveate.cache.rules import rules_for
 from foveate.sandbox import anthropic_marks, anthropic_turns, seals
 from foveate.sandbox.anthropic_words import refusal
 from foveate.sandbox.models import Model, model_of
-from foveate.sandbox.refusals import Refusal
 from foveate.sandbox.shapes import shapes_of
 from foveate.values import Format
 from foveate.wire.body import as_list, as_record, as_text
+from foveate.wire.refusals import Refusal
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _LEAST_TOP_P = 0.95  # with thinking

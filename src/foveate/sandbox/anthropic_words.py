@@ -1,7 +1,7 @@
 """What Anthropic says of a value that has not the shape it should have."""
 
-from foveate.sandbox.refusals import Refusal
 from foveate.sandbox.shapes import Fault, Place, Tag, Wrong
+from foveate.wire.refusals import Refusal
 
 _KINDS = {
     "string": "string",

@@ -5,10 +5,10 @@ from typing import Any
 from foveate.budget.windows import window_of
 from foveate.sandbox.anthropic_answers import failure
 from foveate.sandbox.models import listed, model_of
-from foveate.sandbox.refusals import Refusal, openai_error, overloaded
 from foveate.sandbox.rendering import event
 from foveate.values import Format
 from foveate.wire.body import compact
+from foveate.wire.refusals import Refusal, openai_error, overloaded
 
 
 def models(spoken: Format, name: str) -> bytes | Refusal:

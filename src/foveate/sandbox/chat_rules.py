@@ -12,9 +12,9 @@ from foveate.sandbox import openai_rules
 from foveate.sandbox.models import model_of
 from foveate.sandbox.openai_rules import parts_of
 from foveate.sandbox.openai_words import empty_list, missing, unsupported
-from foveate.sandbox.refusals import Refusal
 from foveate.values import Format, Ttl
 from foveate.wire.body import as_list, as_record, as_text
+from foveate.wire.refusals import Refusal
 
 # With what an assistant may speak instead of a content.
 _OTHER_WAYS = ("tool_calls", "function_call", "refusal", "audio")

@@ -3,9 +3,9 @@
 from typing import Any
 
 from foveate.sandbox.accounts import Responses
-from foveate.sandbox.refusals import Refusal, failed
 from foveate.values import Format
 from foveate.wire.body import as_record, as_text
+from foveate.wire.refusals import Refusal, failed
 
 
 def continued(asked: dict[str, Any], responses: Responses, owner: bytes) -> dict[str, Any] | Refusal:

@@ -4,8 +4,8 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from foveate.sandbox.asks import Ask
-from foveate.sandbox.refusals import Refusal, failed
 from foveate.values import Format
+from foveate.wire.refusals import Refusal, failed
 
 
 class Provider(StrEnum):

@@ -12,10 +12,10 @@ from foveate.budget.windows import window_of
 from foveate.cache.rules import Caching, rules_for
 from foveate.sandbox.models import model_of
 from foveate.sandbox.openai_words import missing, refusal, unknown, unsupported, wrong_value
-from foveate.sandbox.refusals import Refusal
 from foveate.sandbox.shapes import shapes_of
 from foveate.values import Format, Ttl
 from foveate.wire.body import as_list, as_record, as_text
+from foveate.wire.refusals import Refusal
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # Schemas may be nested in ten levels of properties, each of which is two steps.

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
-from foveate.sandbox.refusals import Refusal
 from foveate.sandbox.shapes import Fault, Kind, Place, Wrong
 from foveate.wire.body import kind_of
+from foveate.wire.refusals import Refusal
 
 _KINDS = {
     "string": "a string",

@@ -12,9 +12,9 @@ from foveate.sandbox import openai_rules
 from foveate.sandbox.models import model_of
 from foveate.sandbox.openai_rules import parts_of
 from foveate.sandbox.openai_words import missing, unsupported, wrong_value
-from foveate.sandbox.refusals import Refusal
 from foveate.values import Format, Ttl
 from foveate.wire.body import as_list, as_record, as_text
+from foveate.wire.refusals import Refusal
 
 _CALLS = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
 _INPUT_PARTS = ("input_text", "input_image", "input_file", "input_audio")

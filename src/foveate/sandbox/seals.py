@@ -15,8 +15,8 @@ import msgspec
 from blake3 import blake3
 
 from foveate.sandbox.anthropic_turns import blocks_of
-from foveate.sandbox.refusals import Refusal
 from foveate.wire.body import as_list, as_record, as_text
+from foveate.wire.refusals import Refusal
 
 _KEY = blake3(b"the seal of the foveate sandbox").digest()
 _DIGEST_BYTES = 16

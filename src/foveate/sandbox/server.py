@@ -7,12 +7,12 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from foveate.sandbox import refusals
 from foveate.sandbox.asks import LIMIT_BYTES, Ask, Reply
 from foveate.sandbox.doors import Provider, spoken_by
 from foveate.sandbox.scripts import Script
 from foveate.sandbox.stand_in import Sandbox
 from foveate.upstream.sockets import address, listening
+from foveate.wire import refusals
 
 if TYPE_CHECKING:
     import uvicorn

@@ -15,19 +15,20 @@ from foveate.cache.prompts import CachedPrompt
 from foveate.cache.requests import block_tokens_for, cached_prompt
 from foveate.cache.rules import Caching, Rules, rules_for
 from foveate.errors import BadOption, MalformedRequest
-from foveate.sandbox import anthropic_answers, catalogue, chat_answers, refusals, responses_answers, seals
+from foveate.sandbox import anthropic_answers, catalogue, chat_answers, responses_answers, seals
 from foveate.sandbox.accepting import decoded, first_problem, too_long
 from foveate.sandbox.accounts import Accounts, Responses, owner_of
 from foveate.sandbox.answers import Answer, Wish, answer
 from foveate.sandbox.asks import LIMIT_BYTES, Ask, Reply
 from foveate.sandbox.continuing import continued, items_of
 from foveate.sandbox.doors import Provider, betas_of, key_of, spoken_by
-from foveate.sandbox.refusals import Refusal
 from foveate.sandbox.rendering import Sheet
 from foveate.sandbox.scripts import HEADER, Script, Step, asked_step
 from foveate.tokens import counter_for
 from foveate.values import Format, Request, Usage
+from foveate.wire import refusals
 from foveate.wire.body import TOO_DEEP, compact
+from foveate.wire.refusals import Refusal
 
 _ANSWERED = {
     "/v1/messages": Format.ANTHROPIC,
