@@ -10,22 +10,17 @@ from threading import Thread
 
 import uvicorn
 
-from foveate.cost.admission import Admission
+from foveate.config.settings import Settings, StoreAt
 from foveate.cost.caps import Cap
 from foveate.cost.price_book import PriceBook
-from foveate.engine.building import build_engine
 from foveate.engine.calls import Incoming, Problem
-from foveate.engine.embeddings import Embeddings
-from foveate.engine.folds import Folds
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
-from foveate.gateway.app import Gateway, GatewayOptions
+from foveate.gateway.app import GatewayOptions
+from foveate.gateway.assembly import Choices, assembled
 from foveate.gateway.doors import Family
 from foveate.gateway.routing import Routing, Upstream
 from foveate.sandbox.server import address, listening
-from foveate.store import open_store
-from foveate.upstream import Client
-from foveate.upstream.pool import Pool
 
 
 @dataclass
@@ -73,30 +68,15 @@ def running_gateway(
         }
     )
     problems: list[Problem] = []
-    prices = PriceBook()
+    choices = Choices(
+        settings=Settings(store=StoreAt(url=f"sqlite:///{folder}/gateway.sqlite")),
+        gateway=GatewayOptions(routing=routing),
+        agents=lambda _agent: options,
+        cost=MoneyOptions(caps=caps, prices=PriceBook()),
+    )
 
     async def serve(where: object, started: Callable[[uvicorn.Server], None]) -> None:
-        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            admission, client = Admission(store.ledger, clock=clock), Client(timeout_seconds=60)
-            cost = MoneyOptions(caps=caps, prices=prices)
-            folds = Folds(store.journal, client, admission, lambda: cost, holder="test", clock=clock)
-            engine = build_engine(
-                store.turns,
-                store.journal,
-                options=lambda _agent: options,
-                clock=clock,
-                folds=folds,
-                admission=admission,
-                cost=lambda: cost,
-                watch=_Watch(problems),
-            )
-            pool = Pool()
-            embeddings = Embeddings(
-                admission=admission, options=lambda: cost, uncounted=engine.uncounted, clock=clock
-            )
-            gateway = Gateway(
-                engine, pool, embeddings=embeddings, options=lambda: GatewayOptions(routing=routing)
-            )
+        async with assembled(lambda: choices, environment={}, clock=clock, watch=_Watch(problems)) as gateway:
             server = uvicorn.Server(
                 uvicorn.Config(
                     gateway, http="httptools", lifespan="off", log_level="warning", access_log=False, ws="none"
@@ -104,10 +84,6 @@ def running_gateway(
             )
             started(server)
             await server.serve(sockets=[where])  # type: ignore[list-item]
-            await folds.close()
-            await client.close()
-            await pool.close()
-            await admission.close()
 
     servers: list[uvicorn.Server] = []
     with listening("127.0.0.1", 0) as where:

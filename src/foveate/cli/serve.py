@@ -12,7 +12,7 @@ from foveate.cli.exits import telling
 from foveate.errors import BadOption
 
 if TYPE_CHECKING:
-    from foveate.gateway.serving import Choices
+    from foveate.gateway.assembly import Choices
 
 
 def command(

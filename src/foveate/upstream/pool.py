@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
+from types import TracebackType
 from urllib.parse import SplitResult, urlsplit
 
 from foveate.errors import UpstreamGarbled, UpstreamTimeout, UpstreamUnreachable
@@ -140,6 +141,19 @@ class Pool:
             yield Answer(connection)
         finally:
             self._give_back(where, connection)
+
+    async def __aenter__(self) -> "Pool":
+        """The pool itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close all connections."""
+        await self.close()
 
     async def close(self) -> None:
         """Close all connections; the next request opens new ones."""

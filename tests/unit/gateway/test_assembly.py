@@ -1,9 +1,9 @@
-"""What serving takes from the configuration."""
+"""What a gateway takes from the configuration."""
 
 import pytest
 
 from foveate.config.settings import Timeouts
-from foveate.gateway.serving import admission_options
+from foveate.gateway.assembly import admission_options
 
 
 @pytest.mark.parametrize("total_seconds", [1, 3600, 86_400])

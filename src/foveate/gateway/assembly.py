@@ -1,0 +1,124 @@
+"""The gateway put together from what a configuration decides: store, engine, money and connections."""
+
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import uuid4
+
+from foveate.cache.beta_header import VARIABLE as BETA_VARIABLE
+from foveate.config.loading import Configuration
+from foveate.config.settings import Settings
+from foveate.config.settings import Timeouts as Waits
+from foveate.cost.admission import Admission, AdmissionOptions
+from foveate.cost.price_book import PriceBook
+from foveate.engine.building import build_engine
+from foveate.engine.configured import options_by_agent
+from foveate.engine.embeddings import Embeddings
+from foveate.engine.engine import Watch
+from foveate.engine.folds import Folds
+from foveate.engine.money import MoneyOptions
+from foveate.engine.options import AgentOptions
+from foveate.gateway.app import Gateway, GatewayOptions
+from foveate.gateway.configured import gateway_options
+from foveate.store import open_store
+from foveate.upstream import Client
+from foveate.upstream.pool import Pool, Timeouts
+
+# A summary of a long history takes its time.
+_SUMMARY_SECONDS = 300.0
+# What a call may take beyond waiting for its provider, until it is booked.
+_MARGIN_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """All that a configuration decides, ready to be used."""
+
+    settings: Settings
+    gateway: GatewayOptions
+    agents: Callable[[str], AgentOptions]
+    cost: MoneyOptions
+
+
+def choices_of(found: Configuration, environment: Mapping[str, str]) -> Choices:
+    """What a configuration decides.
+
+    Raises:
+        BadOption: something in it does not fit together; `path` leads to it.
+    """
+    return Choices(
+        settings=found.settings,
+        gateway=gateway_options(found.settings, environment),
+        agents=options_by_agent(found.settings),
+        cost=MoneyOptions(caps=found.cost.caps, prices=PriceBook(found.cost.prices)),
+    )
+
+
+def admission_options(waits: Waits) -> AdmissionOptions:
+    """How long something stays reserved for a call: for longer than any may take.
+
+    One whose marks are refused is sent twice.
+    """
+    longest = max(2 * (waits.connect_seconds + waits.total_seconds), _SUMMARY_SECONDS)
+    return AdmissionOptions(lifetime_seconds=longest + _MARGIN_SECONDS)
+
+
+@asynccontextmanager
+async def assembled(
+    choices: Callable[[], Choices],
+    *,
+    environment: Mapping[str, str],
+    clock: Callable[[], float] = time.time,
+    watch: Watch | None = None,
+) -> AsyncIterator[Gateway]:
+    """A gateway that does what `choices` says at each request, until the end of the block.
+
+    The store and how long upstreams are waited for are those that are chosen now.
+
+    Raises:
+        StoreUnavailable: the store cannot be opened.
+    """
+    settings = choices().settings
+    waits = settings.server.timeouts
+    async with (
+        await open_store(settings.store.url) as store,
+        Client(timeout_seconds=_SUMMARY_SECONDS) as client,
+        Pool(
+            timeouts=Timeouts(
+                connect_seconds=waits.connect_seconds,
+                idle_seconds=waits.idle_seconds,
+                total_seconds=waits.total_seconds,
+            )
+        ) as pool,
+    ):
+        admission = Admission(store.ledger, clock=clock, options=admission_options(waits))
+        folds = Folds(
+            store.journal,
+            client,
+            admission,
+            lambda: choices().cost,
+            holder=f"{socket.gethostname()} {os.getpid()} {uuid4().hex[:8]}",
+            clock=clock,
+        )
+        engine = build_engine(
+            store.turns,
+            store.journal,
+            options=lambda agent: choices().agents(agent),
+            clock=clock,
+            folds=folds,
+            admission=admission,
+            cost=lambda: choices().cost,
+            watch=watch,
+            beta_override=environment.get(BETA_VARIABLE),
+        )
+        embeddings = Embeddings(
+            admission=admission, options=lambda: choices().cost, uncounted=engine.uncounted, clock=clock
+        )
+        try:
+            yield Gateway(engine, pool, embeddings=embeddings, options=lambda: choices().gateway)
+        finally:
+            await folds.close()
+            await admission.close()
