@@ -88,10 +88,13 @@ class Agent(_Settings):
 
 
 class UpstreamServer(_Settings):
-    """A server that requests go to. What is left out is what is known of an upstream of that name."""
+    """A server that requests go to. What is left out is what is known of an upstream of that name.
+
+    The `base_url` of one that speaks both APIs, as llama.cpp and vLLM do, is without the version.
+    """
 
     base_url: Url | None = None
-    api: Literal["anthropic", "openai"] | None = None
+    api: Literal["anthropic", "openai", "both"] | None = None
     provider: Name | None = None
     key_variable: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
 
@@ -135,7 +138,8 @@ class Server(_Settings):
     body_limit_bytes: Annotated[int, Field(gt=0)] = 64 * 1024 * 1024
     timeouts: Timeouts = Timeouts()
     tls: Tls | None = None
-    cors_origins: list[Name] = []
+    cors_origins: list[Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^\s/]+)$")]] = []
+    grace_seconds: Annotated[float, Field(ge=0)] = 30
     log: Literal["lines", "json"] = "lines"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

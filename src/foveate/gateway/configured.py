@@ -62,7 +62,8 @@ def _upstream(
     if known is None and (said.base_url is None or said.api is None):
         missing = "base_url" if said.base_url is None else "api"
         raise BadOption(f"{missing} has to be given for an upstream that is not known by its name", path=path)
-    family = Family(said.api) if said.api is not None else None
+    speaks_both = said.api == "both"
+    family = None if said.api is None else Family.OPENAI if speaks_both else Family(said.api)
     base = known or Upstream(name=name, base_url="", family=family or Family.OPENAI, provider=name)
     key = base.key
     if said.key_variable is not None:
@@ -76,4 +77,5 @@ def _upstream(
         provider=said.provider or base.provider,
         key=key,
         replaces_keys=said.key_variable is not None,
+        speaks_both=speaks_both,
     )

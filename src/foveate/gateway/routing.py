@@ -14,7 +14,8 @@ class Upstream:
     """A server that speaks the API of a family. `provider` is who runs it, for cache rules and prices.
 
     `base_url` is what a client of that family would be given. `key` is for clients that show a key of the
-    gateway; where it `replaces_keys`, also in the place of what others bring.
+    gateway; where it `replaces_keys`, also in the place of what others bring. One that `speaks_both` takes the
+    other family's requests as well, and its `base_url` is without the version.
     """
 
     name: str
@@ -23,10 +24,12 @@ class Upstream:
     provider: str
     key: str | None = field(default=None, repr=False)
     replaces_keys: bool = False
+    speaks_both: bool = False
 
     def url(self, path: str, query: str = "") -> str:
         """Where a path of the gateway is, there. OpenAI's clients have the version in their base URL."""
-        own = path.removeprefix(_VERSION) if self.family is Family.OPENAI else path
+        is_openai = self.family is Family.OPENAI and not self.speaks_both
+        own = path.removeprefix(_VERSION) if is_openai else path
         asked = f"{self.base_url.rstrip('/')}{own}"
         return f"{asked}?{query}" if query else asked
 
@@ -63,7 +66,8 @@ class Routing:
         """Where a request goes that names `model`; only upstreams that speak its family's API."""
         for route in self.routes:
             upstream = self.upstreams[route.upstream]
-            if upstream.family is door.family and model and fnmatchcase(model, route.models):
+            speaks = upstream.speaks_both or upstream.family is door.family
+            if speaks and model and fnmatchcase(model, route.models):
                 return Routed(upstream, route.model if route.model != model else None)
         return Routed(self.upstreams[self.usual[door.family]])
 

@@ -1,0 +1,90 @@
+"""The file `.env`: what it sets, that the environment wins, and that a line that cannot be read is told."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.config.environment import variables_in, with_env_file
+from foveate.errors import BadSetting, UnreadableInput
+
+NAMES = st.from_regex(r"[A-Z_][A-Z0-9_]{0,20}", fullmatch=True)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=40)
+
+SAID = """
+# keys
+ANTHROPIC_API_KEY=sk-ant-1   # mine
+export OPENAI_API_KEY = "sk # 2"
+EMPTY=
+SINGLE='as it\\n is'
+LONG="first
+second\\tend" # of it
+COLOUR=#fff
+URL=http://host/#part
+"""
+
+
+def test_variables_are_read_as_shells_and_tools_write_them() -> None:
+    assert variables_in(SAID, ".env") == {
+        "ANTHROPIC_API_KEY": "sk-ant-1",
+        "OPENAI_API_KEY": "sk # 2",
+        "EMPTY": "",
+        "SINGLE": "as it\\n is",
+        "LONG": "first\nsecond\tend",
+        "COLOUR": "",
+        "URL": "http://host/#part",
+    }
+
+
+@settings(max_examples=60)
+@given(said=st.dictionaries(NAMES, TEXTS, max_size=5))
+def test_whatever_is_quoted_is_read_back(said: dict[str, str]) -> None:
+    def quoted(text: str) -> str:
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    text = "\n".join(f"{name}={quoted(value)}" for name, value in said.items())
+
+    assert variables_in(text, ".env") == said
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("A=1\nsk-secret\n", 2),
+        ("A=1\n\n1B=sk-secret", 3),
+        ('A="sk-secret\nB=2\n', 1),
+        ("A=1\nB='sk-secret' more", 2),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_told_without_what_stands_there(text: str, line: int) -> None:
+    with pytest.raises(BadSetting) as caught:
+        variables_in(text, ".env")
+
+    assert caught.value.line == line
+    assert str(caught.value).startswith(f".env:{line}: ")
+    assert "secret" not in str(caught.value)
+
+
+def test_the_environment_wins_and_no_file_adds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    assert with_env_file({"A": "real"}, path) == {"A": "real"}
+
+    path.write_text("A=file\nB=file\n")
+
+    assert with_env_file({"A": "real"}, path) == {"A": "real", "B": "file"}
+
+
+def test_a_file_chooses_no_programs(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text("PATH=/bad\nPYTHONPATH=/bad\nLD_PRELOAD=/bad.so\nFOVEATE_HOME=/data\n")
+
+    assert with_env_file({}, path) == {"FOVEATE_HOME": "/data"}
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_bytes(b"A=\xff")
+
+    with pytest.raises(UnreadableInput, match="is not UTF-8"):
+        with_env_file({}, path)
