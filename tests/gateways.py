@@ -16,6 +16,7 @@ from foveate.cost.price_book import PriceBook
 from foveate.engine.calls import Incoming, Problem
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
+from foveate.engine.watch import Unwatched
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.assembly import Choices, assembled
 from foveate.gateway.doors import Family
@@ -37,14 +38,11 @@ class RunningGateway:
 
 
 @dataclass(frozen=True)
-class _Watch:
+class _Watch(Unwatched):
     problems: list[Problem]
 
     def failed(self, _: Incoming, problem: Problem) -> None:
         self.problems.append(problem)
-
-    def took(self, step: str, seconds: float) -> None:
-        pass
 
 
 @contextmanager

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from foveate.cost.admission import Admission
-from foveate.engine.calls import Incoming, Problem
-from foveate.engine.engine import Engine, Watch
+from foveate.engine.engine import Engine
 from foveate.engine.folds import Folds
 from foveate.engine.money import Book, HoldCaps, MoneyOptions
 from foveate.engine.options import AgentOptions
@@ -21,18 +20,9 @@ from foveate.engine.steps import (
     ReplaceHistory,
 )
 from foveate.engine.uncounted import HoldUncounted
+from foveate.engine.watch import UNWATCHED, Watch
 from foveate.fold.journal import Journal
 from foveate.session.turns import Turns
-
-
-class Unwatched:
-    """Tells nobody."""
-
-    def failed(self, incoming: Incoming, problem: Problem) -> None:
-        """Nothing."""
-
-    def took(self, step: str, seconds: float) -> None:
-        """Nothing."""
 
 
 def build_engine(
@@ -64,7 +54,7 @@ def build_engine(
         settle=(Book(admission, cost, remembered), RememberCache(remembered), RememberRefusal(refusals), folds),
         options=options,
         clock=clock,
-        watch=watch or Unwatched(),
+        watch=watch or UNWATCHED,
         uncounted=HoldUncounted(admission, cost, clock),
         beta_override=beta_override,
     )

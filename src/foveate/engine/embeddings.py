@@ -11,6 +11,7 @@ from foveate.engine.calls import Incoming, Outgoing
 from foveate.engine.exchange import Exchange
 from foveate.engine.money import MoneyOptions
 from foveate.engine.uncounted import Uncounted
+from foveate.engine.watch import UNWATCHED, Watch
 from foveate.errors import MalformedRequest
 from foveate.tokens import counter_for
 from foveate.values import NOTHING, CacheUsage, TokenCount, Usage
@@ -56,6 +57,7 @@ class Embeddings:
     options: Callable[[], MoneyOptions]
     uncounted: Uncounted
     clock: Callable[[], float]
+    watch: Watch = UNWATCHED
 
     async def prepare(self, incoming: Incoming) -> Exchange:
         """The request as it came; one that cannot be read is let through where no cap holds.
@@ -68,7 +70,7 @@ class Embeddings:
             asked = embeddings_asked(incoming.body)
         except MalformedRequest as error:
             await self.uncounted(incoming.id, incoming.agent, f"the request cannot be read ({error})")
-            return Exchange(incoming, None, outgoing, settle=(), clock=self.clock)
+            return Exchange(incoming, None, outgoing, settle=(), clock=self.clock, watch=self.watch)
         now = self.clock()
         call = Call(
             id=incoming.id,
@@ -89,7 +91,9 @@ class Embeddings:
         )
         admitted = await self.admission.admit(call, ceiling, options.caps)
         booking = _Booking(self, admitted, asked.count, ceiling)
-        return Exchange(incoming, None, outgoing, settle=(booking,), clock=self.clock)
+        return Exchange(
+            incoming, None, outgoing, settle=(booking,), clock=self.clock, watch=self.watch, came_at=now
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +111,12 @@ class _Booking:
             await self.of.admission.release(self.admitted)
             return
         price = pricing(self.of.options().prices, call)
-        await self.of.admission.settle(
-            Entry(
-                call=call,
-                usage=usage or Usage(cache=CacheUsage()),
-                dollars=price(usage) if usage is not None else None,
-                estimated_input_tokens=self.count.tokens,
-                estimated_dollars=self.ceiling,
-                is_partial=not exchange.is_whole,
-            )
+        exchange.entry = Entry(
+            call=call,
+            usage=usage or Usage(cache=CacheUsage()),
+            dollars=price(usage) if usage is not None else None,
+            estimated_input_tokens=self.count.tokens,
+            estimated_dollars=self.ceiling,
+            is_partial=not exchange.is_whole,
         )
+        await self.of.admission.settle(exchange.entry)

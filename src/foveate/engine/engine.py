@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from foveate import wire
 from foveate.cache.beta_header import HEADER as BETAS
@@ -13,6 +12,7 @@ from foveate.engine.exchange import Exchange, Settle
 from foveate.engine.options import AgentOptions
 from foveate.engine.steps import Step
 from foveate.engine.uncounted import Uncounted
+from foveate.engine.watch import Watch
 from foveate.engine.work import Work
 from foveate.errors import CallRefused, DoesNotFit, FoveateError, MalformedRequest
 from foveate.values import SetParameter
@@ -20,16 +20,6 @@ from foveate.values import SetParameter
 _LOG = logging.getLogger(__name__)
 # These are answers to the client, and no failures of a step.
 _REFUSALS = (CallRefused, DoesNotFit)
-
-
-class Watch(Protocol):
-    """Is told what becomes of requests, for metrics."""
-
-    def failed(self, incoming: Incoming, problem: Problem) -> None:
-        """A step failed, and the request goes out without it."""
-
-    def took(self, step: str, seconds: float) -> None:
-        """How long a step has taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +47,33 @@ class Engine:
             DoesNotFit: it is larger than the window, and may not be made smaller.
             CallRefused: a cap keeps it from being made.
         """
+        came_at = self.clock()
         try:
             work = self._begun(incoming)
         except FoveateError as error:
             problem = self._failed(incoming, "read", error)
+            self.watch.failed(incoming, problem)
             await self.uncounted(incoming.id, incoming.agent, f"the request cannot be read ({error})")
-            return self._exchange(incoming, None, Outgoing(body=incoming.body, problems=(problem,)))
+            sent = Outgoing(body=incoming.body, problems=(problem,))
+            return self._exchange(incoming, None, sent, came_at)
         for step in self.steps:
             started = self.clock()
             try:
                 await step.take(work)
             except _REFUSALS:
+                self._tell(work)
                 raise
             except Exception as error:  # noqa: BLE001 - a step's border: whatever fails in it, the request goes out
                 work.problems.append(self._failed(incoming, step.name, error))
             self.watch.took(step.name, self.clock() - started)
-        return self._exchange(incoming, work, self._written(work))
+        sent = self._written(work)
+        if work.problems:
+            self._tell(work)
+        return self._exchange(incoming, work, sent, came_at)
+
+    def _tell(self, work: Work) -> None:
+        for problem in work.problems:
+            self.watch.failed(work.incoming, problem)
 
     def _begun(self, incoming: Incoming) -> Work:
         request = wire.read(incoming.body, incoming.spoken)
@@ -104,14 +105,21 @@ class Engine:
             problems=tuple(work.problems),
         )
 
-    def _exchange(self, incoming: Incoming, work: Work | None, outgoing: Outgoing) -> Exchange:
-        return Exchange(incoming, work, outgoing, settle=self.settle, clock=self.clock)
+    def _exchange(self, incoming: Incoming, work: Work | None, outgoing: Outgoing, came_at: float) -> Exchange:
+        return Exchange(
+            incoming,
+            work,
+            outgoing,
+            settle=self.settle,
+            clock=self.clock,
+            watch=self.watch,
+            came_at=came_at,
+        )
 
     def _failed(self, incoming: Incoming, step: str, error: Exception) -> Problem:
-        """A failure, counted and told; of one that is nobody's fault but ours, with where it happened."""
+        """A failure, told in the log; of one that is nobody's fault but ours, with where it happened."""
         problem = Problem(step, f"{type(error).__name__}: {error}")
         expected = isinstance(error, FoveateError)
         if not isinstance(error, MalformedRequest):
             _LOG.warning("%s: step %s failed: %s", incoming.id, step, problem.reason, exc_info=not expected)
-        self.watch.failed(incoming, problem)
         return problem

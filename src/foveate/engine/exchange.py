@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from foveate.cache.refusals import Refusal, refusal
+from foveate.cost.ledger import Entry
 from foveate.engine.answers import AnswerReader
-from foveate.engine.calls import Incoming, Outgoing
+from foveate.engine.calls import Incoming, Outgoing, Problem
+from foveate.engine.watch import UNWATCHED, Watch
 from foveate.engine.work import Work
 from foveate.values import SetParameter, Usage
 
@@ -28,16 +30,21 @@ class Exchange:
         *,
         settle: "Sequence[Settle]",
         clock: Callable[[], float],
+        watch: Watch = UNWATCHED,
+        came_at: float | None = None,
     ) -> None:
-        """`work` is None for a request that could not be understood."""
+        """`work` is None for a request that could not be understood. `came_at`: when it was here."""
         self.incoming = incoming
         self.work = work
         self.outgoing = outgoing
         self.sent_at = self.begun_at = self.ended_at = clock()
+        self.came_at = self.sent_at if came_at is None else came_at
         self.status = 0
         self.refused: Refusal | None = None
         self.is_broken = False
         self.is_unsent = False
+        self.entry: Entry | None = None  # what was booked
+        self._watch = watch
         self._settle = settle
         self._clock = clock
         self._answer: AnswerReader | None = None
@@ -117,8 +124,11 @@ class Exchange:
         for settle in self._settle:
             try:
                 await asyncio.shield(asyncio.ensure_future(settle(self)))
-            except Exception:  # noqa: BLE001 - a border as that of steps: the client has its answer
-                _LOG.exception("%s: %s failed", self.incoming.id, settle)
+            except Exception as error:  # noqa: BLE001 - a border as that of steps: the client has its answer
+                _LOG.exception("%s: %s failed", self.incoming.id, type(settle).__name__)
+                reason = f"{type(error).__name__}: {error}"
+                self._watch.failed(self.incoming, Problem(type(settle).__name__, reason))
+        self._watch.ended(self)
 
 
 class Settle(Protocol):

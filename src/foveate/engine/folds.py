@@ -23,7 +23,7 @@ from foveate.engine.work import Work
 from foveate.errors import CallRefused
 from foveate.fold.cuts import Subject, trigger_of
 from foveate.fold.folding import Folded, Folder
-from foveate.fold.journal import Journal
+from foveate.fold.journal import Journal, Outcome
 from foveate.fold.model import ModelSummariser
 from foveate.upstream import Client
 from foveate.values import Usage
@@ -97,8 +97,10 @@ class Folds:
         async with self._places:
             try:
                 await self._folded(work, subject)
-            except Exception:  # noqa: BLE001 - nobody waits for it: whatever fails, the session goes on unfolded
+            except Exception as error:  # noqa: BLE001 - nobody waits: whatever fails, the session goes on unfolded
                 _LOG.exception("%s: the fold of session %s failed", work.incoming.id, work.session_id)
+                reason = f"{type(error).__name__}: {error}"
+                self._told(work.incoming.agent, Folded(outcome=Outcome.FAILED, reason=reason))
 
     async def _folded(self, work: Work, subject: Subject) -> Folded | None:
         client = await self._paid(work, subject)

@@ -105,7 +105,8 @@ class Book:
             return
         if exchange.has_bill or exchange.may_be_billed:
             usage = exchange.usage or Usage(cache=CacheUsage())
-            await self._admission.settle(self._entry(exchange, work, work.call, usage))
+            exchange.entry = self._entry(exchange, work, work.call, usage)
+            await self._admission.settle(exchange.entry)
         elif work.admitted is not None:
             await self._admission.release(work.admitted)
 

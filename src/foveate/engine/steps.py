@@ -17,6 +17,7 @@ from foveate.cache.requests import block_tokens_for, cached_prompt
 from foveate.cache.rhythm import chances, forecast
 from foveate.cache.rules import Caching
 from foveate.cache.tool_order import ListedTool
+from foveate.engine.calls import Problem
 from foveate.engine.remembered import Remembered
 from foveate.engine.work import Work
 from foveate.errors import DoesNotFit
@@ -109,6 +110,9 @@ class ReplaceHistory:
                 start=start,
             )
             cut = made.edits
+            work.cut_results += len(made.rows)
+            if made.problem:
+                work.problems.append(Problem(self.name, f"a cut could not be kept: {made.problem}"))
         work.done = [done for done in work.done if done.step != self.name]
         work.edit(self.name, (*folded, *cut), of=work.came)
         work.betas = betas_of(folded)

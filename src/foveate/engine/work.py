@@ -46,6 +46,7 @@ class Work:
     admitted: Admitted | None = None
     headers: dict[str, str] = field(default_factory=dict)
     betas: tuple[str, ...] = ()
+    cut_results: int = 0
     done: list[Done] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 

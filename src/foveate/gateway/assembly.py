@@ -12,15 +12,16 @@ from foveate.cache.beta_header import VARIABLE as BETA_VARIABLE
 from foveate.config.loading import Configuration
 from foveate.config.settings import Settings
 from foveate.config.settings import Timeouts as Waits
-from foveate.cost.admission import Admission, AdmissionOptions
+from foveate.cost.admission import AdmissionOptions
 from foveate.cost.price_book import PriceBook
+from foveate.engine.billing import ToldAdmission
 from foveate.engine.building import build_engine
 from foveate.engine.configured import options_by_agent
 from foveate.engine.embeddings import Embeddings
-from foveate.engine.engine import Watch
 from foveate.engine.folds import Folds
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
+from foveate.engine.watch import UNWATCHED, Watch
 from foveate.gateway.app import Gateway, GatewayOptions
 from foveate.gateway.configured import gateway_options
 from foveate.store import open_store
@@ -72,7 +73,7 @@ async def assembled(
     *,
     environment: Mapping[str, str],
     clock: Callable[[], float] = time.time,
-    watch: Watch | None = None,
+    watch: Watch = UNWATCHED,
 ) -> AsyncIterator[Gateway]:
     """A gateway that does what `choices` says at each request, until the end of the block.
 
@@ -94,7 +95,7 @@ async def assembled(
             )
         ) as pool,
     ):
-        admission = Admission(store.ledger, clock=clock, options=admission_options(waits))
+        admission = ToldAdmission(store.ledger, clock=clock, options=admission_options(waits), watch=watch)
         folds = Folds(
             store.journal,
             client,
@@ -102,6 +103,7 @@ async def assembled(
             lambda: choices().cost,
             holder=f"{socket.gethostname()} {os.getpid()} {uuid4().hex[:8]}",
             clock=clock,
+            told=watch.folded,
         )
         engine = build_engine(
             store.turns,
@@ -115,7 +117,11 @@ async def assembled(
             beta_override=environment.get(BETA_VARIABLE),
         )
         embeddings = Embeddings(
-            admission=admission, options=lambda: choices().cost, uncounted=engine.uncounted, clock=clock
+            admission=admission,
+            options=lambda: choices().cost,
+            uncounted=engine.uncounted,
+            clock=clock,
+            watch=watch,
         )
         try:
             yield Gateway(engine, pool, embeddings=embeddings, options=lambda: choices().gateway)

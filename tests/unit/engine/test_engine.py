@@ -10,6 +10,7 @@ from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions
 from foveate.engine.steps import Step
+from foveate.engine.watch import Unwatched
 from foveate.engine.work import Work
 from foveate.errors import CapExceeded, DoesNotFit
 from foveate.values import Area, Format, Mark, Place, ReplaceText, SetParameter
@@ -17,7 +18,7 @@ from foveate.values import Area, Format, Mark, Place, ReplaceText, SetParameter
 BODY = b'{"model": "claude-opus-4-5",  "max_tokens": 9, "messages": [{"role":"user","content":"Hi"}]}'
 
 
-class Watching:
+class Watching(Unwatched):
     """Remembers what it is told."""
 
     def __init__(self) -> None:

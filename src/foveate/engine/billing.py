@@ -1,0 +1,53 @@
+"""Admission that tells of every bill."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from foveate.cost.admission import Admission, AdmissionOptions, Outcome, Settled
+from foveate.cost.ledger import Entry, Ledger
+from foveate.engine.watch import Watch
+
+_LOG = logging.getLogger(__name__)
+
+
+class ToldAdmission(Admission):
+    """Lets calls through and books them as `Admission` does, and tells `watch` what became of each bill."""
+
+    def __init__(
+        self, ledger: Ledger, *, clock: Callable[[], float], options: AdmissionOptions, watch: Watch
+    ) -> None:
+        super().__init__(ledger, clock=clock, options=options)
+        self._watch = watch
+
+    async def settle(self, entry: Entry) -> Settled:
+        """What became of a bill, told before it is given back."""
+        try:
+            settled = await super().settle(entry)
+        except asyncio.CancelledError:
+            self._watch.billed(entry, Settled(outcome=Outcome.WAITING, problem=self.problem))
+            raise
+        if settled.outcome is Outcome.LOST:
+            _LOG.error("a bill is lost: %s (%s)", told(entry), settled.problem)
+        elif settled.problem:
+            _LOG.warning("the bill of %s is %s: %s", entry.call.id, settled.outcome.value, settled.problem)
+        self._watch.billed(entry, settled)
+        return settled
+
+    async def close(self) -> tuple[Entry, ...]:
+        """The bills that could not be booked even now; each is told in the log, where it can be found again."""
+        left = await super().close()
+        for entry in left:
+            _LOG.error("a bill could not be booked before the end: %s", told(entry))
+        return left
+
+
+def told(entry: Entry) -> str:
+    """A bill in one line, with all that is needed to book it by hand."""
+    call, cache = entry.call, entry.usage.cache
+    return (
+        f"{call.id} of {call.agent}, session {call.session_id}, {call.provider} {call.model},"
+        f" {call.category.value}, {cache.uncached} uncached, {cache.read} read,"
+        f" {cache.written_5m} and {cache.written_1h} written, {entry.usage.output_tokens} out,"
+        f" {'unknown' if entry.dollars is None else entry.dollars} dollars"
+    )
