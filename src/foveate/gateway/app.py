@@ -108,7 +108,7 @@ class Gateway:
         except FoveateError as error:
             _LOG.info("%s: %s: %s", ask.id, error.code, error)
             if client.has_begun:
-                raise  # the server cuts the connection, so that nobody takes it for the whole answer
+                return  # the server cuts the connection, so that nobody takes it for the whole answer
             await client.refuse(refusal_for(error, spoken), retry=may_retry(error))
 
     async def _served(self, ask: Ask, body: bytes, client: Client, options: GatewayOptions) -> None:
