@@ -1,0 +1,116 @@
+"""What is left after something went wrong: the ledger, what is still reserved, and where a key got to."""
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from foveate.cost.ledger import By, Sum
+from foveate.store import open_store
+
+T = TypeVar("T")
+
+_CALLS = "SELECT call_id, model, is_partial, picodollars IS NULL FROM ledger_v1 ORDER BY at, call_id"
+_RESERVED = "SELECT count(*) FROM reservations_v1"
+_HELD = "SELECT coalesce(sum(reserved), 0) FROM accounts_v1"
+
+
+@dataclass(frozen=True)
+class Booked:
+    """A call in the ledger. `is_unknown`: what it cost is not known."""
+
+    id: str
+    model: str
+    is_partial: bool
+    is_unknown: bool
+
+
+@dataclass(frozen=True)
+class Books:
+    """All calls that are booked, and how many reservations there still are."""
+
+    calls: Sequence[Booked]
+    reserved: int
+
+    @property
+    def whole(self) -> int:
+        """How many came to their end."""
+        return sum(not call.is_partial for call in self.calls)
+
+    @property
+    def partial(self) -> int:
+        """How many broke off."""
+        return sum(call.is_partial for call in self.calls)
+
+
+def books_in(file: Path) -> Books:
+    """What the ledger in a SQLite file says."""
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=20)) as connection:
+        calls = [Booked(row[0], row[1], bool(row[2]), bool(row[3])) for row in connection.execute(_CALLS)]
+        (reserved,) = connection.execute(_RESERVED).fetchone()
+        (held,) = connection.execute(_HELD).fetchone()
+    assert bool(reserved) == bool(held)
+    return Books(calls, reserved)
+
+
+def settled(file: Path, calls: int, *, within_seconds: float = 10) -> Books:
+    """The ledger once it has so many calls and nothing is reserved any more; else as it is at the end."""
+    return until(
+        lambda: books_in(file), lambda found: len(found.calls) >= calls and not found.reserved, within_seconds
+    )
+
+
+def until(look: Callable[[], T], is_right: Callable[[T], bool], within_seconds: float = 10) -> T:
+    """What `look` gives as soon as it is right, or at the end of the time."""
+    deadline = time.monotonic() + within_seconds
+    while not is_right(found := look()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+def sums(url: str, *by: By) -> Sequence[Sum]:
+    """The sums of a ledger, wherever it is."""
+
+    async def read() -> Sequence[Sum]:
+        async with await open_store(url) as store:
+            return await store.ledger.sums(by)
+
+    return asyncio.run(read())
+
+
+def holders(folder: Path, secret: str) -> list[Path]:
+    """The files below a folder that hold a secret, in any spelling that a careless writer would give it."""
+    needles = {secret.encode(), secret.encode("utf-16-le"), secret[::-1].encode()}
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and any(needle in path.read_bytes() for needle in needles)
+    ]
+
+
+def open_sockets(process: int | str = "self") -> int:
+    """How many sockets a process has open."""
+    return _open(process)["socket"]
+
+
+def _open(process: int | str) -> Counter[str]:
+    kinds: Counter[str] = Counter()
+    folder = f"/proc/{process}/fd"
+    for name in os.listdir(folder):  # noqa: PTH208 - what is listed may be gone by the next line
+        try:
+            kinds[os.readlink(f"{folder}/{name}").partition(":")[0]] += 1  # noqa: PTH115
+        except FileNotFoundError:
+            continue
+    return kinds
+
+
+def resident_bytes(process: int | str = "self") -> int:
+    """How much memory a process has in use."""
+    pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,283 @@
+"""Anthropic's official client through the gateway, before the sandbox: what it can do, and a no."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import pytest
+
+from foveate.cost.caps import Cap, Scope
+from foveate.cost.ledger import By
+from foveate.engine.options import AgentOptions
+from foveate.sandbox.scripts import Call, Step
+from tests.aftermath import settled, sums
+from tests.gateways import RunningGateway, running_gateway
+from tests.pictures import png
+from tests.sandboxes import KEY, RunningSandbox, doing, running_sandbox
+
+MODEL = "claude-opus-4-5"
+TOOL: Any = {
+    "name": "read_file",
+    "description": "Reads a file.",
+    "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+}
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+ASKING: Any = {"model": MODEL, "max_tokens": 400, "messages": HELLO}
+LOOKS = Step(text="I look.", tools=(Call(name="read_file", input={"path": "a.md"}),))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gateway")
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[RunningSandbox]:
+    with running_sandbox() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(sandbox: RunningSandbox, folder: Path) -> Iterator[RunningGateway]:
+    with running_gateway(sandbox.url, folder, clock=sandbox.clock) as running:
+        yield running
+    assert running.failed == []
+
+
+@pytest.fixture(scope="module")
+def client(gateway: RunningGateway) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as made:
+        yield made
+
+
+def text_of(answer: anthropic.types.Message) -> str:
+    assert answer.content[0].type == "text"
+    return answer.content[0].text
+
+
+def test_an_answer_is_the_sandboxs_own_and_has_both_ids(
+    client: anthropic.Anthropic, sandbox: RunningSandbox
+) -> None:
+    through = client.messages.with_raw_response.create(**ASKING)
+    with anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=0) as straight:
+        direct = straight.messages.create(**ASKING)
+
+    assert text_of(through.parse()) == text_of(direct)
+    assert through.headers["request-id"].startswith("req_")
+    assert through.headers["x-foveate-request-id"].startswith("req_")
+    assert through.headers["x-foveate-request-id"] != through.headers["request-id"]
+
+
+@pytest.mark.parametrize("is_raw", [True, False])
+def test_a_streamed_answer_is_the_one_that_comes_whole(client: anthropic.Anthropic, is_raw: bool) -> None:
+    whole = client.messages.create(**ASKING)
+    if is_raw:
+        events = list(client.messages.create(**ASKING, stream=True))
+        said = "".join(
+            event.delta.text
+            for event in events
+            if event.type == "content_block_delta" and event.delta.type == "text_delta"
+        )
+        assert events[-1].type == "message_stop"
+    else:
+        with client.messages.stream(**ASKING) as stream:
+            said = stream.get_final_text()
+
+    assert said == text_of(whole)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_loop_of_tools_comes_to_its_end(client: anthropic.Anthropic, streams: bool) -> None:
+    messages: Any = list(HELLO)
+    looks = iter((LOOKS, LOOKS, LOOKS, None))
+    results = 0
+    while True:
+        step = next(looks)
+        asking: Any = ASKING | {"messages": messages, "tools": [TOOL]}
+        headers = doing(step) if step is not None else {}
+        if streams:
+            with client.messages.stream(**asking, extra_headers=headers) as stream:
+                answer: Any = stream.get_final_message()
+        else:
+            answer = client.messages.create(**asking, extra_headers=headers)
+        messages.append({"role": "assistant", "content": answer.content})
+        calls = [block for block in answer.content if block.type == "tool_use"]
+        if not calls:
+            break
+        results += len(calls)
+        messages.append(
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": call.id, "content": "# A"} for call in calls
+                ],
+            }
+        )
+
+    assert (results, answer.stop_reason) == (3, "end_turn")
+
+
+def test_images_are_seen_and_billed(client: anthropic.Anthropic, sandbox: RunningSandbox) -> None:
+    plain = client.messages.create(**ASKING).usage.input_tokens
+    picture = png(280, 280)
+    source = {"type": "base64", "media_type": "image/png", "data": picture}
+    content: Any = [{"type": "image", "source": source}, {"type": "text", "text": "Hello"}]
+    seen = client.messages.create(**ASKING | {"messages": [{"role": "user", "content": content}]})
+
+    assert seen.usage.input_tokens >= plain + 100
+    assert picture.encode() in sandbox.heard[-1].body
+
+
+def test_a_thought_goes_there_and_back(client: anthropic.Anthropic) -> None:
+    asking: Any = ASKING | {"model": "claude-opus-5-5", "max_tokens": 4_000, "thinking": {"type": "adaptive"}}
+    with client.messages.stream(**asking) as stream:
+        content: Any = stream.get_final_message().content
+    asking["messages"] = [*HELLO, {"role": "assistant", "content": content}, *HELLO]
+
+    assert content[0].type == "thinking"
+    assert client.messages.create(**asking).stop_reason == "end_turn"
+
+
+def test_tokens_are_counted_as_they_are_billed_and_models_are_listed(client: anthropic.Anthropic) -> None:
+    asking: Any = {"model": MODEL, "messages": HELLO, "tools": [TOOL], "system": "Be brief."}
+    counted = client.messages.count_tokens(**asking)
+    billed = client.messages.create(max_tokens=5, **asking)
+
+    assert counted.input_tokens == billed.usage.input_tokens
+    assert MODEL in [model.id for model in client.models.list()]
+    assert client.models.retrieve(MODEL).id == MODEL
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        (Step(status=401), anthropic.AuthenticationError),
+        (Step(status=403), anthropic.PermissionDeniedError),
+        (Step(status=429), anthropic.RateLimitError),
+        (Step(status=500), anthropic.InternalServerError),
+        (Step(overloaded=True), anthropic.InternalServerError),
+    ],
+)
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_providers_errors_are_the_clients_own(
+    client: anthropic.Anthropic, step: Step, error: type[anthropic.APIStatusError], streams: bool
+) -> None:
+    with pytest.raises(error) as found:
+        client.messages.create(**ASKING, stream=streams, extra_headers=doing(step))
+
+    assert found.value.request_id
+    assert found.value.response.headers["x-foveate-request-id"]
+
+
+def test_what_is_wrong_with_a_request_is_told_by_the_provider(client: anthropic.Anthropic) -> None:
+    for more, error in [
+        ({"messages": []}, anthropic.BadRequestError),
+        ({"model": "claud-opus"}, anthropic.NotFoundError),
+        ({"max_tokens": -1}, anthropic.BadRequestError),
+    ]:
+        with pytest.raises(error):
+            client.messages.create(**ASKING | more)
+
+
+def test_a_stream_that_fails_in_the_middle_raises_what_it_says(client: anthropic.Anthropic) -> None:
+    stream = client.messages.create(**ASKING, stream=True, extra_headers=doing(Step(fail_after=4)))
+
+    with pytest.raises(anthropic.APIStatusError, match="Overloaded"):
+        list(stream)
+
+
+@pytest.mark.parametrize("events", [0, 3])
+def test_a_stream_that_is_cut_off_is_no_whole_one_to_the_client(
+    client: anthropic.Anthropic, events: int
+) -> None:
+    stream = client.messages.create(**ASKING, stream=True, extra_headers=doing(Step(disconnect_after=events)))
+
+    with pytest.raises(Exception, match="peer closed connection"):
+        list(stream)
+
+
+def test_a_key_of_the_gateway_that_nobody_made_is_an_authentication_error(gateway: RunningGateway) -> None:
+    with (
+        anthropic.Anthropic(base_url=gateway.url, api_key="fov-nobody-made-this") as client,
+        pytest.raises(anthropic.AuthenticationError) as found,
+    ):
+        client.messages.create(**ASKING)
+
+    assert found.value.request_id == found.value.response.headers["x-foveate-request-id"]
+
+
+async def test_the_async_client_does_the_same(gateway: RunningGateway) -> None:
+    async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client:
+        whole = await client.messages.create(**ASKING)
+        async with client.messages.stream(**ASKING) as stream:
+            said = "".join([piece async for piece in stream.text_stream])
+        called = await client.messages.create(**ASKING, tools=[TOOL], extra_headers=doing(LOOKS))
+        counted = await client.messages.count_tokens(model=MODEL, messages=HELLO)
+        with pytest.raises(anthropic.BadRequestError):
+            await client.messages.create(**ASKING | {"messages": []})
+        with pytest.raises(anthropic.RateLimitError):
+            await client.messages.create(**ASKING, extra_headers=doing(Step(status=429)))
+
+    assert said == text_of(whole)
+    assert called.stop_reason == "tool_use"
+    assert counted.input_tokens == whole.usage.input_tokens
+
+
+def test_each_answered_call_is_booked_as_it_was_billed(gateway: RunningGateway, folder: Path) -> None:
+    agent = {"x-foveate-agent": "one-of-each"}
+    with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0, default_headers=agent) as client:
+        usages: list[Any] = [client.messages.create(**ASKING).usage]
+        with client.messages.stream(**ASKING) as stream:
+            usages.append(stream.get_final_message().usage)
+        with pytest.raises(anthropic.RateLimitError):
+            client.messages.create(**ASKING, extra_headers=doing(Step(status=429)))
+
+    settled(folder / "gateway.sqlite", 2)
+    (found,) = [
+        one for one in sums(f"sqlite:///{folder}/gateway.sqlite", By.AGENT) if one.group == ("one-of-each",)
+    ]
+    assert (found.calls, found.partial_calls, found.unknown_calls) == (2, 0, 0)
+    assert found.uncached == sum(usage.input_tokens for usage in usages)
+    assert found.output_tokens == sum(usage.output_tokens for usage in usages)
+
+
+def test_a_client_tries_again_by_itself_after_the_providers_429_and_529(tmp_path: Path) -> None:
+    full = Step(status=429, retry_after_seconds=0.01)
+    with (
+        running_sandbox(full, Step(overloaded=True, retry_after_seconds=0.01)) as sandbox,
+        running_gateway(sandbox.url, tmp_path) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=2) as client,
+    ):
+        answer = client.messages.create(**ASKING)
+        with pytest.raises(anthropic.RateLimitError) as limited:
+            client.with_options(max_retries=0).messages.create(**ASKING, extra_headers=doing(full))
+
+    assert answer.stop_reason == "end_turn"
+    assert len(sandbox.heard) == 4
+    assert limited.value.response.headers["retry-after"] == "0.01"
+    assert settled(tmp_path / "gateway.sqlite", 1).whole == 1
+
+
+def test_what_is_over_the_window_is_a_bad_request_and_what_a_cap_refuses_is_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    narrow = AgentOptions(window_tokens=1_000)
+    caps = [Cap(scope=Scope.AGENT, agent="poor", dollars=Decimal("0.0001"))]
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, options=narrow, caps=caps) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=5) as client,
+    ):
+        with pytest.raises(
+            anthropic.BadRequestError, match=r"prompt is too long: .* tokens > .* maximum"
+        ) as long:
+            client.messages.create(**ASKING | {"messages": [{"role": "user", "content": "word " * 3_000}]})
+        with pytest.raises(anthropic.APIStatusError, match="the cap on agent poor") as over:
+            client.messages.create(**ASKING, extra_headers={"x-foveate-agent": "poor"})
+
+    assert sandbox.heard == []
+    assert (long.value.status_code, over.value.status_code) == (400, 402)
+    assert over.value.type == "billing_error"
+    assert all(error.value.request_id for error in (long, over))

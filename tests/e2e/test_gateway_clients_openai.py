@@ -1,0 +1,288 @@
+"""OpenAI's official client through the gateway, before the sandbox: what it can do, and a no."""
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from foveate.cost.caps import Cap, Scope
+from foveate.cost.ledger import By
+from foveate.engine.options import AgentOptions
+from foveate.sandbox.scripts import Call, Step
+from tests.aftermath import settled, sums
+from tests.gateways import RunningGateway, running_gateway
+from tests.pictures import png
+from tests.sandboxes import KEY, RunningSandbox, doing, running_sandbox
+
+MODEL = "gpt-4.1"
+PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+TOOL: Any = {"type": "function", "function": {"name": "read_file", "parameters": PARAMETERS}}
+FLAT_TOOL: Any = {"type": "function", "name": "read_file", "parameters": PARAMETERS, "strict": False}
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+CHAT: Any = {"model": MODEL, "messages": HELLO}
+RESPONSE: Any = {"model": MODEL, "input": "Hello"}
+LOOKS = Step(tools=(Call(name="read_file", input={"path": "a.md"}),))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gateway")
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[RunningSandbox]:
+    with running_sandbox() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(sandbox: RunningSandbox, folder: Path) -> Iterator[RunningGateway]:
+    with running_gateway(sandbox.url, folder, clock=sandbox.clock) as running:
+        yield running
+    assert running.failed == []
+
+
+@pytest.fixture(scope="module")
+def client(gateway: RunningGateway) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as made:
+        yield made
+
+
+def test_an_answer_is_the_sandboxs_own_and_has_both_ids(client: openai.OpenAI, sandbox: RunningSandbox) -> None:
+    through = client.chat.completions.with_raw_response.create(**CHAT)
+    with openai.OpenAI(base_url=sandbox.openai_url, api_key=KEY, max_retries=0) as straight:
+        direct = straight.chat.completions.create(**CHAT)
+
+    assert through.parse().choices[0].message.content == direct.choices[0].message.content
+    assert through.headers["x-request-id"]
+    assert through.headers["x-foveate-request-id"].startswith("req_")
+
+
+def test_a_streamed_chat_is_the_one_that_comes_whole_and_shows_no_usage_unasked(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(**CHAT)
+    chunks = list(client.chat.completions.create(**CHAT, stream=True))
+    asked = list(client.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True}))
+
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
+    assert all(chunk.usage is None for chunk in chunks)
+    assert asked[-1].choices == []
+    assert asked[-1].usage is not None
+    assert whole.usage is not None
+    assert asked[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert len(asked) == len(chunks) + 1
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_loop_of_tools_comes_to_its_end(client: openai.OpenAI, streams: bool) -> None:
+    messages: Any = list(HELLO)
+    results = 0
+    for step in (LOOKS, LOOKS, LOOKS, None):
+        asking: Any = CHAT | {"messages": messages, "tools": [TOOL]}
+        headers = doing(step) if step is not None else {}
+        if streams:
+            with client.chat.completions.stream(**asking, extra_headers=headers) as stream:
+                stream.until_done()
+                message: Any = stream.get_final_completion().choices[0].message
+        else:
+            message = client.chat.completions.create(**asking, extra_headers=headers).choices[0].message
+        calls = [call.model_dump(include={"id", "type", "function"}) for call in message.tool_calls or ()]
+        for call in calls:
+            call["function"].pop("parsed_arguments", None)
+        messages.append(
+            {"role": "assistant", "content": message.content, **({"tool_calls": calls} if calls else {})}
+        )
+        messages += [{"role": "tool", "tool_call_id": call["id"], "content": "# A"} for call in calls]
+        results += len(calls)
+
+    assert results == 3
+    assert messages[-1]["content"]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_response_calls_a_tool_and_takes_its_output(client: openai.OpenAI, streams: bool) -> None:
+    asking: Any = RESPONSE | {"tools": [FLAT_TOOL]}
+    if streams:
+        with client.responses.stream(**asking, extra_headers=doing(LOOKS)) as stream:
+            first: Any = stream.until_done().get_final_response()
+    else:
+        first = client.responses.create(**asking, extra_headers=doing(LOOKS))
+    (call,) = first.output
+    assert (call.type, json.loads(call.arguments)) == ("function_call", {"path": "a.md"})
+    output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "# A"}
+
+    stored = client.responses.create(**asking | {"input": [output]}, previous_response_id=first.id)
+    items = [*HELLO, call.model_dump(exclude={"parsed_arguments"}, exclude_none=True), output]
+    resent = client.responses.create(**asking | {"input": items})
+
+    assert (stored.status, resent.status) == ("completed", "completed")
+
+
+def test_a_streamed_response_is_the_one_that_comes_whole(client: openai.OpenAI) -> None:
+    whole = client.responses.create(**RESPONSE)
+    events: list[Any] = list(client.responses.create(**RESPONSE, stream=True))
+
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].type == "response.completed"
+    assert events[-1].response.output_text == whole.output_text
+
+
+def test_images_are_seen_and_billed(client: openai.OpenAI, sandbox: RunningSandbox) -> None:
+    picture = f"data:image/png;base64,{png(512, 512)}"
+    chat: Any = [{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": "Hello"}]
+    item: Any = [
+        {"type": "input_image", "image_url": picture, "detail": "auto"},
+        {"type": "input_text", "text": "Hello"},
+    ]
+    plain = client.chat.completions.create(**CHAT).usage
+    seen = client.chat.completions.create(**CHAT | {"messages": [{"role": "user", "content": chat}]}).usage
+    answer = client.responses.create(**RESPONSE | {"input": [{"role": "user", "content": item}]})
+
+    assert plain is not None
+    assert seen is not None
+    assert seen.prompt_tokens >= plain.prompt_tokens + 85
+    assert answer.usage is not None
+    assert answer.usage.input_tokens >= plain.prompt_tokens + 85
+    assert picture.encode() in sandbox.heard[-1].body
+
+
+def test_tokens_are_counted_as_they_are_billed_and_models_are_listed(client: openai.OpenAI) -> None:
+    counted = client.responses.input_tokens.count(**RESPONSE)
+    billed = client.responses.create(**RESPONSE).usage
+
+    assert billed is not None
+    assert counted.input_tokens == billed.input_tokens
+    assert MODEL in [model.id for model in client.models.list()]
+    assert client.models.retrieve(MODEL).owned_by == "openai"
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        (Step(status=401), openai.AuthenticationError),
+        (Step(status=403), openai.PermissionDeniedError),
+        (Step(status=429), openai.RateLimitError),
+        (Step(status=500), openai.InternalServerError),
+        (Step(overloaded=True), openai.InternalServerError),
+    ],
+)
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_providers_errors_are_the_clients_own(
+    client: openai.OpenAI, step: Step, error: type[openai.APIStatusError], streams: bool
+) -> None:
+    with pytest.raises(error) as found:
+        client.chat.completions.create(**CHAT, stream=streams, extra_headers=doing(step))
+    with pytest.raises(error):
+        client.responses.create(**RESPONSE, stream=streams, extra_headers=doing(step))
+
+    assert found.value.response.headers["x-foveate-request-id"]
+
+
+def test_an_answer_that_breaks_off_is_no_answer(client: openai.OpenAI) -> None:
+    """Of one that is not streamed the client is told with a status, and may try again."""
+    for pieces in (0, 1):
+        with pytest.raises((openai.APIConnectionError, openai.InternalServerError)):
+            client.chat.completions.create(**CHAT, extra_headers=doing(Step(disconnect_after=pieces)))
+    with pytest.raises(openai.APIConnectionError):
+        list(client.chat.completions.create(**CHAT, stream=True, extra_headers=doing(Step(disconnect_after=3))))
+    with pytest.raises(openai.APIError, match="currently overloaded"):
+        list(client.chat.completions.create(**CHAT, stream=True, extra_headers=doing(Step(fail_after=3))))
+    *_, last = client.responses.create(**RESPONSE, stream=True, extra_headers=doing(Step(fail_after=3)))
+    assert last.type == "error"
+
+
+def test_what_is_wrong_with_a_request_is_told_by_the_provider(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.chat.completions.create(**CHAT | {"model": "nobody"})
+    with pytest.raises(openai.BadRequestError) as lost:
+        client.responses.create(**RESPONSE, previous_response_id="resp_nothing")
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="text-embedding-3-small", input="x")  # the sandbox has none
+
+    assert unknown.value.code == "model_not_found"
+    assert lost.value.code == "previous_response_not_found"
+
+
+async def test_the_async_client_does_the_same(gateway: RunningGateway) -> None:
+    async with openai.AsyncOpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client:
+        answer = await client.chat.completions.create(**CHAT)
+        pieces = [chunk async for chunk in await client.chat.completions.create(**CHAT, stream=True)]
+        called = await client.chat.completions.create(**CHAT, tools=[TOOL], extra_headers=doing(LOOKS))
+        response = await client.responses.create(**RESPONSE)
+        events = [event async for event in await client.responses.create(**RESPONSE, stream=True)]
+        with pytest.raises(openai.RateLimitError):
+            await client.chat.completions.create(**CHAT, extra_headers=doing(Step(status=429)))
+
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
+    assert said == answer.choices[0].message.content == response.output_text
+    assert called.choices[0].finish_reason == "tool_calls"
+    assert events[-1].type == "response.completed"
+
+
+def test_each_answered_call_is_booked_as_it_was_billed(gateway: RunningGateway, folder: Path) -> None:
+    agent = {"x-foveate-agent": "one-of-each"}
+    with openai.OpenAI(
+        base_url=gateway.openai_url, api_key=KEY, max_retries=0, default_headers=agent
+    ) as client:
+        whole, response = (
+            client.chat.completions.create(**CHAT).usage,
+            client.responses.create(**RESPONSE).usage,
+        )
+        list(client.chat.completions.create(**CHAT, stream=True))
+        list(client.responses.create(**RESPONSE, stream=True))
+        with pytest.raises(openai.RateLimitError):
+            client.chat.completions.create(**CHAT, extra_headers=doing(Step(status=429)))
+
+    settled(folder / "gateway.sqlite", 4)
+    every = sums(f"sqlite:///{folder}/gateway.sqlite", By.AGENT)
+    (found,) = [one for one in every if one.group == ("one-of-each",)]
+    assert (found.calls, found.partial_calls, found.unknown_calls) == (4, 0, 0)
+    assert whole is not None
+    assert response is not None
+    assert found.uncached + found.read == 2 * (whole.prompt_tokens + response.input_tokens)
+    assert found.output_tokens == 2 * (whole.completion_tokens + response.output_tokens)
+
+
+def test_a_client_tries_again_by_itself_after_the_providers_429_and_503(tmp_path: Path) -> None:
+    full = Step(status=429, retry_after_seconds=0.01)
+    with (
+        running_sandbox(full, Step(overloaded=True, retry_after_seconds=0.01)) as sandbox,
+        running_gateway(sandbox.url, tmp_path) as gateway,
+        openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=2) as client,
+    ):
+        answer = client.chat.completions.create(**CHAT)
+        with pytest.raises(openai.RateLimitError) as limited:
+            client.with_options(max_retries=0).chat.completions.create(**CHAT, extra_headers=doing(full))
+
+    assert answer.choices[0].finish_reason == "stop"
+    assert len(sandbox.heard) == 4
+    assert limited.value.response.headers["retry-after"] == "0.01"
+    assert settled(tmp_path / "gateway.sqlite", 1).whole == 1
+
+
+def test_what_is_over_the_window_is_a_bad_request_and_what_a_cap_refuses_is_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    narrow = AgentOptions(window_tokens=1_000)
+    caps = [Cap(scope=Scope.AGENT, agent="poor", dollars=Decimal("0.0001"))]
+    long: Any = "word " * 3_000
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, options=narrow, caps=caps) as gateway,
+        openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=5) as client,
+    ):
+        with pytest.raises(openai.BadRequestError, match="maximum context length") as chat:
+            client.chat.completions.create(**CHAT | {"messages": [{"role": "user", "content": long}]})
+        with pytest.raises(openai.BadRequestError, match="maximum context length") as response:
+            client.responses.create(**RESPONSE | {"input": long})
+        with pytest.raises(openai.APIStatusError, match="the cap on agent poor") as over:
+            client.chat.completions.create(**CHAT, extra_headers={"x-foveate-agent": "poor"})
+
+    assert sandbox.heard == []
+    assert [error.value.code for error in (chat, response)] == ["context_length_exceeded"] * 2
+    assert [error.value.param for error in (chat, response)] == ["messages", "input"]
+    assert (over.value.status_code, over.value.code) == (402, "insufficient_quota")
+    assert all(error.value.request_id for error in (chat, response, over))
