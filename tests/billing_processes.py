@@ -20,7 +20,7 @@ from foveate.store import Store, open_store
 from tests.billed import NOON, call, cap, entry
 from tests.store_processes import SPAWN, WAIT_SECONDS
 
-LIFETIME_SECONDS = 1200.0
+LEASE_SECONDS = 90.0
 
 
 class End(StrEnum):
@@ -146,7 +146,7 @@ def call_on_and_on(url: str, said: Connection, at_once: int) -> None:
 
     async def work() -> None:
         async with await open_store(url, wait_seconds=30.0) as store:
-            options = AdmissionOptions(lifetime_seconds=LIFETIME_SECONDS)
+            options = AdmissionOptions(lease_seconds=LEASE_SECONDS)
             admission = Admission(store.ledger, clock=lambda: NOON, options=options)
             numbers = itertools.count()
 
@@ -161,6 +161,35 @@ def call_on_and_on(url: str, said: Connection, at_once: int) -> None:
                     said.send(("settled", of.id))
 
             await asyncio.gather(*(one_after_the_other() for _ in range(at_once)))
+
+    asyncio.run(work())
+
+
+def go_on_and_on(url: str, asked: Connection, lease_seconds: float) -> None:
+    """Make a call that goes on until it is asked to say whether there is room for another, and then end it.
+
+    Its bill has no price. Says how often what was reserved for it had run out, and whether there was room.
+    """
+
+    async def work() -> None:
+        async with await open_store(url, wait_seconds=30.0) as store:
+            options = AdmissionOptions(lease_seconds=lease_seconds)
+            admission = Admission(store.ledger, clock=time.time, options=options)
+            caps = [cap(Scope.TOTAL, 1)]
+            await admission.admit(call("long"), Decimal("0.8"), caps)
+            asked.send("reserved")
+            await asyncio.to_thread(asked.recv)
+            try:
+                await admission.admit(call("another"), Decimal("0.1"), caps)
+            except CapExceeded:
+                has_room = False
+            else:
+                has_room = True
+            asked.send((admission.lapsed, has_room))
+            await asyncio.to_thread(asked.recv)
+            await admission.settle(entry(call("long"), None))
+            await admission.close()
+            asked.send("settled")
 
     asyncio.run(work())
 

@@ -319,3 +319,29 @@ async def test_no_bill_is_refused_for_a_name_that_a_database_cannot_hold(ledger:
     assert [one.call.model async for one in ledger.entries(agent=odd.agent, session_id=odd.session_id)] == [
         "m\ufffd"
     ]
+
+
+async def test_what_is_renewed_runs_out_later_and_what_is_gone_is_told(ledger: Ledger) -> None:
+    for id_ in "abcd":
+        assert await reserve(ledger, call(id_), "0.2", total=1)
+    await settle(ledger, "b", "0.1")
+    await ledger.release("c")
+
+    found = await ledger.renew(["a", "b", "c", "never"], expires_at=NOON + 5000)
+
+    assert found == {"a"}
+    assert await total(ledger, now=NOON + 1199) == standing("0.1", "0.4")
+    assert await total(ledger, now=NOON + 4999) == standing("0.1", "0.2")
+    assert await total(ledger, now=NOON + 5000) == standing("0.1")
+    # Whoever reserves frees what has run out, and it cannot be renewed any longer.
+    assert await reserve(ledger, call("e"), "0.9", now=NOON + 5000, total=1)
+    assert await ledger.renew(["a", "d"], expires_at=NOON + 9000) == set()
+
+
+async def test_hundreds_of_calls_are_renewed_at_once(ledger: Ledger) -> None:
+    ids = [f"{number:04}" for number in range(700)]
+    await asyncio.gather(*(reserve(ledger, call(id_), "0.001", total=1) for id_ in ids))
+
+    assert await ledger.renew(ids, expires_at=NOON + 5000) == set(ids)
+    assert await ledger.renew([], expires_at=NOON + 5000) == set()
+    assert await total(ledger, now=NOON + 4999) == standing(0, "0.7")

@@ -107,6 +107,21 @@ class Interleavings(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
+    @rule(which=st.lists(WHICH, min_size=1, max_size=6))
+    def calls_go_on(self, which: list[int]) -> None:
+        some = {
+            one.call.id: one for number in which if self.known for one in [self.known[number % len(self.known)]]
+        }
+        until = self.now + LIFETIME_SECONDS
+        found = self.runner.run(self.ledger.renew(list(some), expires_at=until))
+        assert found <= some.keys()
+        for id_, one in some.items():
+            if id_ in found:  # also what has run out, where nobody was in want of it meanwhile
+                assert not one.is_booked
+                one.is_held, one.expires_at = True, until
+            else:
+                assert not self._is_held(one)
+
     @rule(session=st.sampled_from("ab"), ceiling=AMOUNTS, bill=BILLS)
     def a_call_alone_is_let_through_where_there_is_room_and_only_there(
         self, session: str, ceiling: int, bill: int

@@ -16,7 +16,7 @@ from foveate.cost.ledger import Ledger
 from foveate.errors import CapUncheckable
 from foveate.store import open_store
 from tests.billed import CALL, NOON, call, cap, entry, reserve, standing
-from tests.billing_processes import LIFETIME_SECONDS, call_on_and_on, settle_on_a_full_disk
+from tests.billing_processes import LEASE_SECONDS, call_on_and_on, settle_on_a_full_disk
 from tests.e2e.test_store_faults_sqlite import locked_by_another_process
 from tests.store_processes import SPAWN, WAIT_SECONDS
 
@@ -67,14 +67,14 @@ def test_kill_9_between_reserve_and_settle_leaves_nothing_reserved_after_its_tim
         async with await open_store(database_url) as store:
             spent = standing(20 * Decimal("0.25")).spent
             assert await booked(store.ledger) == {f"call {number}" for number in range(20)}
-            assert await store.ledger.standing(["total"], now=NOON + LIFETIME_SECONDS - 0.1) == {
+            assert await store.ledger.standing(["total"], now=NOON + LEASE_SECONDS - 0.1) == {
                 "total": standing(spent, "0.5")
             }
-            assert await store.ledger.standing(["total"], now=NOON + LIFETIME_SECONDS) == {
+            assert await store.ledger.standing(["total"], now=NOON + LEASE_SECONDS) == {
                 "total": standing(spent)
             }
             # Whoever reserves next frees it.
-            assert await reserve(store.ledger, call("next"), "0.1", now=NOON + LIFETIME_SECONDS)
+            assert await reserve(store.ledger, call("next"), "0.1", now=NOON + LEASE_SECONDS)
             assert not await store.ledger.release("call 20")
 
     asyncio.run(look())
@@ -96,7 +96,7 @@ def test_kill_9_amid_many_calls_loses_no_bill_that_was_told_to_be_booked(
             (stands,) = (await store.ledger.standing(["total"], now=NOON)).values()
             assert stands.spent == added.dollars == len(there) * Decimal("0.25")
             assert stands.reserved >= Decimal("0.5") * len(reserved - there)
-            after = await store.ledger.standing(["total"], now=NOON + LIFETIME_SECONDS)
+            after = await store.ledger.standing(["total"], now=NOON + LEASE_SECONDS)
             assert after == {"total": standing(stands.spent)}
 
     asyncio.run(look())

@@ -50,7 +50,7 @@ async def test_a_server_that_crashes_and_comes_back_loses_no_bill_and_books_none
     own_server: PostgresServer, url: str, wait_seconds: float
 ) -> None:
     async with await open_store(url, wait_seconds=wait_seconds) as store:
-        admission = Admission(store.ledger, clock=lambda: NOON, options=AdmissionOptions(lifetime_seconds=60))
+        admission = Admission(store.ledger, clock=lambda: NOON, options=AdmissionOptions(lease_seconds=60))
         end = asyncio.Event()
         callers = [asyncio.ensure_future(call_until(admission, end, f"c{number}")) for number in range(6)]
         for _ in range(2):

@@ -1,8 +1,8 @@
 """Lets calls through under their caps, and books what they cost.
 
-What a call may cost at most is reserved before it is made, and settled by its bill. A reservation is not
-renewed while a call goes on: it holds for longer than any call may take, and is there for the process that
-dies. A call that takes longer still is booked all the same when its bill comes.
+What a call may cost at most is reserved before it is made, and settled by its bill. A reservation is a short
+lease that is renewed while the call goes on, so that a process that dies stands in nobody's way for long. A
+call that takes longer than any may is booked all the same when its bill comes.
 
 A bill that has come is not lost where the ledger cannot be reached: it waits here, and is written when the
 ledger is back.
@@ -16,7 +16,9 @@ from decimal import Decimal
 from enum import StrEnum
 
 from foveate.cost.caps import Cap, Claim, Near, accounts_of, claim, exceeded, near, unchecked
+from foveate.cost.leases import Leases
 from foveate.cost.ledger import Call, Entry, Ledger, Over, Reservation, Savings, Standing
+from foveate.cost.money import LEAST_DOLLARS, dollars, picodollars_at_most
 from foveate.errors import CapUncheckable, StoreUnavailable
 
 _FIRST_PAUSE_SECONDS = 1.0
@@ -30,11 +32,22 @@ _BRING_IT_BACK = "bring the store back, or take the cap away"
 class AdmissionOptions:
     """How long something is reserved for a call, and how many bills can wait for the ledger to be back.
 
-    `lifetime_seconds` is to be longer than any call may take. Bills beyond `most_waiting` are lost, and told.
+    Something is reserved for `lease_seconds` at a time, so soon a process that dies stands in nobody's way, and
+    for `lifetime_seconds` in all: longer than any call may take. Bills beyond `most_waiting` are lost, and
+    told.
     """
 
+    lease_seconds: float = 90.0
     lifetime_seconds: float = 1200.0
     most_waiting: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Bill:
+    """A bill, and what its call had reserved, where that may have run out before it is booked."""
+
+    entry: Entry
+    reserved: Decimal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +92,14 @@ class Admission:
         self._options = options
         self._sleep = sleep
         self._numbers = itertools.count()
-        self._waiting: dict[int, Entry] = {}
+        self._leases = Leases(
+            ledger,
+            clock=clock,
+            lease_seconds=options.lease_seconds,
+            lifetime_seconds=options.lifetime_seconds,
+            sleep=sleep,
+        )
+        self._waiting: dict[int, _Bill] = {}
         self._problem = ""
         self._lost = 0
         self._writing = asyncio.Lock()
@@ -95,6 +115,11 @@ class Admission:
     def lost(self) -> int:
         """How many bills could not be kept at all."""
         return self._lost
+
+    @property
+    def lapsed(self) -> int:
+        """How many reservations had run out while their calls went on: this process stalled, or its store."""
+        return self._leases.lapsed
 
     @property
     def problem(self) -> str:
@@ -123,21 +148,25 @@ class Admission:
         A bill whose dollars cannot be kept is booked as one of unknown price, with a `problem`.
         """
         number = next(self._numbers)
+        held = self._leases.let_go(entry.call.id)
+        late = _Bill(entry, None if held is None else held.reservation.dollars)
         if self._waiting:
-            return self._keep(number, entry)
+            return self._keep(number, late)
         try:
-            return await self._booked(entry)
+            is_late = held is not None and held.until <= self._clock()
+            return await self._booked(late if is_late else _Bill(entry))
         except StoreUnavailable as error:
             self._problem = str(error)
-            return self._keep(number, entry)
+            return self._keep(number, late)
         except asyncio.CancelledError:
             # It may have been booked, and may not: once more is no harm.
-            self._keep(number, entry)
+            self._keep(number, late)
             raise
 
     async def release(self, admitted: Admitted) -> None:
         """Free what was reserved for a call that is not billed. Where that cannot be told, it runs out."""
         if admitted.is_reserved:
+            self._leases.let_go(admitted.call.id)
             await asyncio.shield(self._do_beside(self._release(admitted.call.id)))
 
     async def close(self) -> tuple[Entry, ...]:
@@ -145,10 +174,11 @@ class Admission:
         if self._catching_up is not None:
             self._catching_up.cancel()
             await asyncio.wait([self._catching_up])
+        await self._leases.close()
         if self._beside:
             await asyncio.wait(self._beside)
         await self._write_waiting()
-        return tuple(self._waiting[number] for number in sorted(self._waiting))
+        return tuple(self._waiting[number].entry for number in sorted(self._waiting))
 
     async def _reserved(self, call: Call, claimed: Claim) -> Mapping[str, Standing] | Over:
         """How the accounts with a cap stand then, or which has no room."""
@@ -158,29 +188,33 @@ class Admission:
             dollars=claimed.dollars,
             accounts=accounts_of(call),
             limits={account: cap.dollars for account, cap in claimed.caps.items()},
-            expires_at=now + self._options.lifetime_seconds,
+            expires_at=self._leases.until(now),
         )
         # What waits here is not in the accounts, and its reservation may have run out.
         if self._waiting and not await self._write_waiting():
             raise self._uncheckable(claimed, self._problem)
         try:
-            return await self._ledger.reserve(wanted, now=now)
+            await self._leases.checked(now)
+            found = await self._ledger.reserve(wanted, now=now)
         except StoreUnavailable as error:
             raise self._uncheckable(claimed, str(error)) from error
         except asyncio.CancelledError:
             self._do_beside(self._release_later(call.id))
             raise
+        if not isinstance(found, Over):
+            self._leases.hold(wanted, now=now)
+        return found
 
     def _uncheckable(self, claimed: Claim, reason: str) -> CapUncheckable:
         tightest = min(claimed.caps.values(), key=lambda cap: cap.dollars)
         return unchecked(tightest, reason, _BRING_IT_BACK)
 
-    def _keep(self, number: int, entry: Entry) -> Settled:
+    def _keep(self, number: int, bill: _Bill) -> Settled:
         """Have a bill wait for the ledger, if there is room."""
         if len(self._waiting) >= self._options.most_waiting:
             self._lost += 1
             return Settled(outcome=Outcome.LOST, problem=self._problem)
-        self._waiting[number] = entry
+        self._waiting[number] = bill
         if self._catching_up is None or self._catching_up.done():
             self._catching_up = asyncio.create_task(self._catch_up())
         return Settled(outcome=Outcome.WAITING, problem=self._problem)
@@ -202,23 +236,23 @@ class Admission:
                     del self._waiting[number]
             return True
 
-    async def _write(self, entry: Entry) -> bool:
+    async def _write(self, bill: _Bill) -> bool:
         """Whether a bill need not wait any longer: it is booked, or can never be."""
         try:
-            await self._booked(entry)
+            await self._booked(bill)
         except StoreUnavailable as error:
             self._problem = str(error)
             return False
         return True
 
-    async def _booked(self, entry: Entry) -> Settled:
+    async def _booked(self, bill: _Bill) -> Settled:
         """What becomes of a bill where the ledger can be reached.
 
         Raises:
             StoreUnavailable: it cannot be.
         """
-        problem = ""
-        for kept in (entry, _unpriced(entry)):
+        problem, entry = "", bill.entry
+        for kept in (_charged(entry, bill.reserved), _charged(_unpriced(entry), bill.reserved)):
             try:
                 is_new = await self._ledger.settle(kept, accounts=accounts_of(kept.call))
             except StoreUnavailable:
@@ -254,3 +288,12 @@ class Admission:
 def _unpriced(entry: Entry) -> Entry:
     """The same bill without any dollars: it is then charged as what was reserved for it."""
     return replace(entry, dollars=None, charge=None, estimated_dollars=None, savings=Savings())
+
+
+def _charged(entry: Entry, reserved: Decimal | None) -> Entry:
+    """A bill that is charged what was reserved for its call, where the ledger may no longer know how much."""
+    if reserved is None or entry.dollars is not None or entry.charge is not None:
+        return entry
+    return replace(
+        entry, charge=dollars(picodollars_at_most(reserved)) if reserved > LEAST_DOLLARS else Decimal(0)
+    )

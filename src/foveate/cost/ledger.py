@@ -1,6 +1,6 @@
 """What is kept of calls and what they cost, and the small interface of who keeps it."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
@@ -153,6 +153,9 @@ class Ledger(Protocol):
 
     async def release(self, call_id: str) -> bool:
         """Free what was reserved for a call that is not billed; False where nothing is."""
+
+    async def renew(self, call_ids: Sequence[str], *, expires_at: float) -> Set[str]:
+        """Those of the calls that something is reserved for; it now runs out at `expires_at`."""
 
     async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
         """How accounts stand; one that nothing was ever booked on is at zero."""

@@ -1,4 +1,4 @@
-"""Reserving, settling and releasing, for many calls in one transaction.
+"""Reserving, renewing, settling and releasing, for many calls in one transaction.
 
 A commit costs many times what a statement does, and on a server whoever books on an account keeps others from
 it until then. Rows are always locked in the same order, so that no two wait for each other: those of the
@@ -28,6 +28,7 @@ _FIND_RESERVATIONS = "SELECT call_id FROM reservations_v1 WHERE call_id IN ({})"
 _TAKE_RESERVATIONS = (
     "DELETE FROM reservations_v1 WHERE call_id IN ({}) RETURNING call_id, accounts, picodollars"
 )
+_RENEW = "UPDATE reservations_v1 SET expires_at = ? WHERE call_id IN ({}) RETURNING call_id"
 # Not one UPDATE, which locks its rows in no order; these are locked one after the other, as they are listed.
 # What is spent ends where it could no longer be added to: no cap is as large.
 _BOOK = f"""
@@ -113,18 +114,27 @@ class Wanted:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Calls that are still under way, and until when what is reserved for them holds from now on."""
+
+    call_ids: Sequence[str]
+    expires_at: float
+
+
 class Overtaken(Exception):
     """Somebody else has just reserved for the same call; once more, and that will be known."""
 
 
-Asked = Settlement | Release | Wanted
-Answer = bool | Mapping[str, Standing] | Over
+Asked = Settlement | Release | Wanted | Renewal
+Answer = bool | Mapping[str, Standing] | Over | frozenset[str]
 
 
 def book(rows: Rows, asked: Sequence[Asked]) -> list[Answer | Exception]:
     """What came of each: whether it is settled or released now, and how accounts stand, or which has no room.
 
-    What is settled and released is, before anything is reserved.
+    Of a renewal: for which of its calls something is reserved. What is settled and released is, before anything
+    is renewed or reserved.
 
     Raises:
         Overtaken: nothing is done, and it should be tried again.
@@ -134,6 +144,7 @@ def book(rows: Rows, asked: Sequence[Asked]) -> list[Answer | Exception]:
     settled = _add_entries(rows, settlements)
     released = {one.call_id for one in asked if isinstance(one, Release)}
     freed = _take(rows, {one.call_id for one in settlements} | released)
+    renewed = {id(one): _renew(rows, one) for one in asked if isinstance(one, Renewal)}
     known = _known(rows, [one.call_id for one in wanted])
     accounts = _Accounts(rows, _spent(settled.values(), freed), _less_reserved(freed.values()), wanted)
 
@@ -148,6 +159,8 @@ def book(rows: Rows, asked: Sequence[Asked]) -> list[Answer | Exception]:
             case Wanted():
                 answers.append(accounts.tell(one) if one.call_id in known else accounts.take(one))
                 known.add(one.call_id)
+            case Renewal():
+                answers.append(renewed[id(one)])
     accounts.keep(rows)
     return answers
 
@@ -252,6 +265,15 @@ def _take(rows: Rows, call_ids: Iterable[str]) -> dict[str, _Taken]:
     groups = in_groups(sorted(call_ids))
     taken = [row for marks, some in groups for row in rows.all(_TAKE_RESERVATIONS.format(marks), some)]
     return {call_id: (_parted(accounts), amount) for call_id, accounts, amount in taken}
+
+
+def _renew(rows: Rows, renewal: Renewal) -> frozenset[str]:
+    """Those of the calls that something is reserved for, from now on for longer."""
+    groups = in_groups(sorted(renewal.call_ids))
+    found = [
+        row for marks, some in groups for row in rows.all(_RENEW.format(marks), (renewal.expires_at, *some))
+    ]
+    return frozenset(call_id for (call_id,) in found)
 
 
 def _known(rows: Rows, call_ids: Sequence[str]) -> set[str]:

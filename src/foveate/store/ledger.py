@@ -1,7 +1,7 @@
 """What calls cost and what is reserved for them, as `foveate.cost` asks to have it kept."""
 
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any, cast
 
@@ -11,6 +11,7 @@ from foveate.store.booking import (
     Asked,
     Overtaken,
     Release,
+    Renewal,
     Settlement,
     Wanted,
     book,
@@ -60,6 +61,12 @@ class KeptLedger:
     async def release(self, call_id: str) -> bool:
         """Free what was reserved for a call that is not billed; False where nothing is."""
         return bool(await self._together.done(Release(name_of(call_id))))
+
+    async def renew(self, call_ids: Sequence[str], *, expires_at: float) -> Set[str]:
+        """Those of the calls that something is reserved for; it now runs out at `expires_at`."""
+        names = {name_of(call_id): call_id for call_id in call_ids}
+        found = cast("frozenset[str]", await self._together.done(Renewal(list(names), expires_at)))
+        return {names[name] for name in found}
 
     async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
         """How accounts stand; one that nothing was ever booked on is at zero."""

@@ -29,7 +29,7 @@ def test_a_setting_has_a_row_of_its_own(page: str, key: str) -> None:
     )
 
 
-@pytest.mark.parametrize("word", [*COST_KEYS, *TIER_KEYS, *Unknown, *By, "warnings", "lifetime_seconds"])
+@pytest.mark.parametrize("word", [*COST_KEYS, *TIER_KEYS, *Unknown, *By, "warnings", "lease_seconds"])
 def test_a_word_is_in_the_page(page: str, word: str) -> None:
     assert re.search(rf"\b{word}\b", page), f"docs/cost.md does not mention {word}"
 
@@ -37,7 +37,7 @@ def test_a_word_is_in_the_page(page: str, word: str) -> None:
 def test_defaults_are_those_that_hold(page: str) -> None:
     assert re.search(rf"^\| `warn_at` \|.*\| {WARN_AT} \|$", page, re.MULTILINE)
     options = AdmissionOptions()
-    assert f"`lifetime_seconds` ({options.lifetime_seconds / 60:g} minutes)" in page
+    assert f"`lease_seconds` ({options.lease_seconds:g} s)" in page
     assert f"({options.most_waiting:,} of them at most)" in page
 
 

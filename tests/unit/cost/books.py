@@ -1,8 +1,8 @@
 """A ledger in memory that comes and goes, and an admission over it whose pauses last as long as a test says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from foveate.cost.admission import Admission, AdmissionOptions
@@ -65,6 +65,12 @@ class Books:
     async def release(self, call_id: str) -> bool:
         await self._reach(f"release {call_id}")
         return self.reserved.pop(call_id, None) is not None
+
+    async def renew(self, call_ids: Sequence[str], *, expires_at: float) -> Set[str]:
+        await self._reach(f"renew {' '.join(sorted(call_ids))}")
+        there = {call_id: self.reserved[call_id] for call_id in call_ids if call_id in self.reserved}
+        self.reserved |= {call_id: replace(one, expires_at=expires_at) for call_id, one in there.items()}
+        return there.keys()
 
     async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
         return {account: self._standing(account) for account in accounts}

@@ -1,6 +1,7 @@
 """A ledger in memory, as small as it can be, that remembers all that it is asked to do."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
+from dataclasses import replace
 from decimal import Decimal
 
 from foveate.cost.ledger import By, Entry, Over, Reservation, Standing, Sum
@@ -41,6 +42,11 @@ class InMemory:
     async def release(self, call_id: str) -> bool:
         self.released.append(call_id)
         return self.open.pop(call_id, None) is not None
+
+    async def renew(self, call_ids: Sequence[str], *, expires_at: float) -> Set[str]:
+        there = {call_id: self.open[call_id] for call_id in call_ids if call_id in self.open}
+        self.open |= {call_id: replace(one, expires_at=expires_at) for call_id, one in there.items()}
+        return there.keys()
 
     async def standing(self, accounts: Sequence[str], *, now: float) -> Mapping[str, Standing]:
         return {account: self._standing(account) for account in accounts}
