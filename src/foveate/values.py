@@ -297,13 +297,16 @@ class ReplaceMessages:
 class Insert:
     """Parts put before `place`: as a message of their own, by `role`, where it names a message.
 
-    An index or block that is one more than the last puts them at the end.
+    An index or block that is one more than the last puts them at the end. With `joins`, texts that are put
+    behind a plain string become part of it, and those of a message of their own become part of the one that
+    such an edit has put there before, each after a blank line: no list comes about where there was none.
     """
 
     place: Place
     parts: tuple[Part, ...]
     reason: str
     role: str = "user"
+    joins: bool = False
     saved_tokens: int = 0
 
 

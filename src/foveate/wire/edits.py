@@ -157,7 +157,7 @@ class _Writer:
         """The one message of the user that a plain string is; a list around it only where there must be."""
         content = self.outline.content_of_string(row)
         (literal,) = row.entries
-        if not added and not edits.marks and not edits.inserts:
+        if not added and not edits.marks and (edits.joins or not edits.inserts):
             self._rows.blocks(content, edits, "user")
             return
         first = b"".join(one + b"," for one in added.get(0, ()))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from foveate.errors import BadEdit
-from foveate.values import Mark, MarkStyle
+from foveate.values import Mark, MarkStyle, Part
 from foveate.wire import marks, writing
 from foveate.wire.body import as_record, as_text, compact, value
 from foveate.wire.outline import Outline, Row, Written
@@ -39,6 +39,9 @@ class RowWriter:
             ]
             for block, parts in edits.inserts.items()
         }
+        if row.written is Written.STRING and edits.joins and not edits.marks and edits.inserts.keys() == {1}:
+            self._longer(row.entries[0], edits.texts.get(0), edits.inserts[1])
+            return
         if row.written is Written.STRING:
             self._string(row, edits, added)
             return
@@ -126,6 +129,16 @@ class RowWriter:
             self._patch.put(literal.start, literal.end, compact(text))
         if added or edits.marks:
             self.wrap(row, added, row.text_opening, self._closing(edits.marks.get(0)))
+
+    def _longer(self, literal: Span, text: str | None, parts: Sequence[Part]) -> None:
+        """A string with texts behind it, each after a blank line."""
+        more = writing.joined(parts)
+        if text is not None or self._is_blank(literal, None):
+            said = writing.BLANK_LINE.join(filter(None, (text, more)))
+            self._patch.put(literal.start, literal.end, compact(said))
+        elif more:
+            end = literal.end - 1
+            self._patch.put(end, end, compact(writing.BLANK_LINE + more)[1:-1])
 
     def _is_blank(self, literal: Span, text: str | None) -> bool:
         """Whether a string says nothing, with which it is taken, where a block is refused."""

@@ -16,7 +16,9 @@ from foveate.values import (
     ReplaceMessages,
     ReplaceText,
     SetParameter,
+    Text,
 )
+from foveate.wire.writing import joined
 
 Tree = dict[str, "Tree | str | int | bool"]
 
@@ -25,13 +27,15 @@ Tree = dict[str, "Tree | str | int | bool"]
 class RowEdits:
     """What is asked of a row of blocks: texts and marks by block, and what comes before which.
 
-    `path` is where the row is, as an error names it.
+    `path` is where the row is, as an error names it. `joins`: what comes behind a plain string becomes part of
+    it.
     """
 
     path: tuple[str | int, ...]
     texts: dict[int, str] = field(default_factory=dict)
     marks: dict[int, Mark] = field(default_factory=dict)
     inserts: dict[int, list[Part]] = field(default_factory=dict)
+    joins: bool = False
 
     def __bool__(self) -> bool:
         """Whether anything is asked of it."""
@@ -126,9 +130,14 @@ def _insert(wanted: Wanted, edit: Insert) -> None:
         raise BadEdit("nothing is given to insert", path=path_of(edit.place))
     if edit.place.area is Area.MESSAGES and edit.place.block is None:
         message = Message(role=edit.role, parts=edit.parts)
-        wanted.inserted.setdefault(edit.place.index, []).append(message)
+        there = wanted.inserted.setdefault(edit.place.index, [])
+        if edit.joins:
+            before = there.pop().parts if there and there[-1].role == edit.role else ()
+            message = Message(role=edit.role, parts=(Text(joined((*before, *edit.parts))),))
+        there.append(message)
         return
     row, block = wanted.row(edit.place)
+    row.joins |= edit.joins
     row.inserts.setdefault(block, []).extend(edit.parts)
 
 

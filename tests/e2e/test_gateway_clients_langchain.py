@@ -1,0 +1,112 @@
+"""LangChain's chat models through the gateway, before the sandbox."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_anthropic import ChatAnthropic
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
+
+from foveate.sandbox.scripts import Call, Step
+from tests.aftermath import settled
+from tests.gateways import RunningGateway, running_gateway
+from tests.sandboxes import KEY, doing, running_sandbox
+
+LOOKS = doing(Step(tools=(Call(name="read_file", input={"path": "a.md"}),)))
+MODELS = ("claude-opus-5-5", "gpt-4.1", "gpt-4.1 by responses")
+
+
+@tool
+def read_file(path: str) -> str:
+    """Reads a file."""
+    return f"# {path}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gateway")
+
+
+@pytest.fixture(scope="module")
+def gateway(folder: Path) -> Iterator[RunningGateway]:
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, folder, clock=sandbox.clock) as running,
+    ):
+        yield running
+    assert running.failed == []
+
+
+def model_of(gateway: RunningGateway, name: str, headers: dict[str, str] | None = None) -> BaseChatModel:
+    if name.startswith("claude"):
+        return ChatAnthropic(
+            model_name=name,
+            base_url=gateway.url,
+            api_key=SecretStr(KEY),
+            max_retries=0,
+            max_tokens_to_sample=400,
+            timeout=30,
+            stop=None,
+            default_headers=headers,
+        )
+    return ChatOpenAI(
+        model=name.removesuffix(" by responses"),
+        base_url=gateway.openai_url,
+        api_key=SecretStr(KEY),
+        max_retries=0,
+        timeout=30,
+        use_responses_api=name.endswith("responses"),
+        default_headers=headers,
+    )
+
+
+def text_of(message: Any) -> str:
+    return str(message.text)
+
+
+# These models share connections, which belong to the event loop that first used them.
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("name", MODELS)
+async def test_a_chat_model_is_invoked_and_streamed(gateway: RunningGateway, name: str) -> None:
+    model = model_of(gateway, name)
+    whole = model.invoke("Hello")
+    said = "".join(text_of(chunk) for chunk in model.stream("Hello"))
+    later = await model.ainvoke("Hello")
+    piecewise = "".join([text_of(chunk) async for chunk in model.astream("Hello")])
+
+    assert "sandbox" in text_of(whole)
+    assert text_of(whole) == said == text_of(later) == piecewise
+    assert isinstance(whole, AIMessage)
+    assert whole.usage_metadata is not None
+    assert whole.usage_metadata["output_tokens"] > 10
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tools_that_are_bound_are_called_and_their_results_taken(gateway: RunningGateway, name: str) -> None:
+    asked = HumanMessage("Hello")
+    looking: Any = model_of(gateway, name, LOOKS).bind_tools([read_file])
+    first: Any = looking.invoke([asked])
+    (call,) = first.tool_calls
+    assert (call["name"], call["args"]) == ("read_file", {"path": "a.md"})
+
+    result = ToolMessage(read_file.invoke(call["args"]), tool_call_id=call["id"])
+    answer: Any = model_of(gateway, name).bind_tools([read_file]).invoke([asked, first, result])
+
+    assert not answer.tool_calls
+    assert "sandbox" in text_of(answer)
+
+
+def test_every_call_of_a_chain_is_booked(gateway: RunningGateway, folder: Path) -> None:
+    before = len(settled(folder / "gateway.sqlite", 0).calls)
+    for name in MODELS:
+        model_of(gateway, name).invoke("Hello")
+        list(model_of(gateway, name).stream("Hello"))
+    found = settled(folder / "gateway.sqlite", before + 6)
+
+    assert len(found.calls) == before + 6
+    assert (found.partial, found.reserved) == (0, 0)

@@ -1,0 +1,108 @@
+"""The official clients through the gateway, before a real model of llama.cpp: nothing here is a stand-in."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from foveate.cost.ledger import By
+from tests.aftermath import settled, sums
+from tests.gateways import RunningGateway, running_gateway
+from tests.llama import LlamaServer
+from tests.sandboxes import KEY
+
+MOST_TOKENS = 8
+HELLO: Any = [{"role": "user", "content": "Say hello."}]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gateway")
+
+
+@pytest.fixture(scope="module")
+def gateway(llama_server: LlamaServer, folder: Path) -> Iterator[RunningGateway]:
+    with running_gateway(llama_server.base_url, folder) as running:
+        yield running
+    assert running.failed == []
+
+
+def of_agent(folder: Path, agent: str) -> Any:
+    every = sums(f"sqlite:///{folder}/gateway.sqlite", By.AGENT, By.SESSION)
+    return [one for one in every if one.group[0] == agent]
+
+
+def test_anthropics_client_talks_with_it(gateway: RunningGateway, llama_server: LlamaServer) -> None:
+    asking: Any = {"model": llama_server.model, "max_tokens": MOST_TOKENS, "messages": HELLO}
+    with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client:
+        whole: Any = client.messages.create(**asking)
+        with client.messages.stream(**asking) as stream:
+            said = stream.get_final_text()
+        counted = client.messages.count_tokens(model=llama_server.model, messages=HELLO)
+
+    assert whole.content[0].text == said
+    usage = whole.usage
+    assert 0 < usage.output_tokens <= MOST_TOKENS
+    assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+
+
+def test_openais_client_talks_with_it(gateway: RunningGateway, llama_server: LlamaServer) -> None:
+    asking: Any = {"model": llama_server.model, "max_tokens": MOST_TOKENS, "messages": HELLO}
+    with openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client:
+        whole = client.chat.completions.create(**asking)
+        chunks = list(client.chat.completions.create(**asking, stream=True))
+        models = [model.id for model in client.models.list()]
+
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
+    assert all(chunk.usage is None for chunk in chunks)
+    assert llama_server.model in models
+
+
+async def test_their_async_clients_do_the_same(gateway: RunningGateway, llama_server: LlamaServer) -> None:
+    asking: Any = {"model": llama_server.model, "max_tokens": MOST_TOKENS, "messages": HELLO}
+    async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as claude:
+        whole: Any = await claude.messages.create(**asking)
+        async with claude.messages.stream(**asking) as stream:
+            said = await stream.get_final_text()
+    async with openai.AsyncOpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as gpt:
+        chat = await gpt.chat.completions.create(**asking)
+        pieces = [chunk async for chunk in await gpt.chat.completions.create(**asking, stream=True)]
+
+    assert whole.content[0].text == said
+    assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == chat.choices[0].message.content
+
+
+@pytest.mark.parametrize("spoken", ["anthropic", "openai"])
+def test_a_session_of_several_turns_is_one_session_and_booked_as_it_was_billed(
+    gateway: RunningGateway, llama_server: LlamaServer, folder: Path, spoken: str
+) -> None:
+    agent = f"talker-{spoken}"
+    headers = {"x-foveate-agent": agent}
+    messages: Any = []
+    read = wrote = 0
+    for question in ("Name a colour.", "Name another one.", "Which was the first?"):
+        messages.append({"role": "user", "content": question})
+        asking: Any = {"model": llama_server.model, "max_tokens": MOST_TOKENS, "messages": messages}
+        if spoken == "anthropic":
+            with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, default_headers=headers) as claude:
+                reply: Any = claude.messages.create(**asking)
+            said = reply.content[0].text
+            read += reply.usage.input_tokens + (reply.usage.cache_read_input_tokens or 0)
+            wrote += reply.usage.output_tokens
+        else:
+            with openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, default_headers=headers) as gpt:
+                chat: Any = gpt.chat.completions.create(**asking)
+            said = chat.choices[0].message.content
+            read += chat.usage.prompt_tokens
+            wrote += chat.usage.completion_tokens
+        messages.append({"role": "assistant", "content": said})
+
+    settled(folder / "gateway.sqlite", 3)
+    (found,) = of_agent(folder, agent)
+    assert (found.calls, found.partial_calls) == (3, 0)
+    assert found.unknown_calls == 3  # nobody sells this model, and unknown is never zero
+    assert found.uncached + found.read == read
+    assert found.output_tokens == wrote
