@@ -3,6 +3,9 @@
 from collections.abc import Callable
 
 from foveate.cost.admission import Admission
+from foveate.engine.asking import Asking
+from foveate.engine.calibrating import Calibrate, Calibrations
+from foveate.engine.counting import Counts
 from foveate.engine.engine import Engine
 from foveate.engine.folds import Folds
 from foveate.engine.money import Book, HoldCaps, MoneyOptions
@@ -36,10 +39,11 @@ def build_engine(
     cost: Callable[[], MoneyOptions],
     watch: Watch | None = None,
     beta_override: str | None = None,
+    asking: Asking | None = None,
 ) -> Engine:
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
-    remembered, refusals = Remembered(), RefusalsHeld()
-    history, count = ReplaceHistory(journal), Count(turns)
+    remembered, refusals, calibrations = Remembered(), RefusalsHeld(), Calibrations()
+    history, count = ReplaceHistory(journal), Count(turns, Counts(calibrations, asking))
     return Engine(
         steps=(
             FindSession(turns, remembered),
@@ -51,7 +55,13 @@ def build_engine(
             AskForUsage(),
             HoldCaps(admission, cost),
         ),
-        settle=(Book(admission, cost, remembered), RememberCache(remembered), RememberRefusal(refusals), folds),
+        settle=(
+            Book(admission, cost, remembered),
+            Calibrate(calibrations),
+            RememberCache(remembered),
+            RememberRefusal(refusals),
+            folds,
+        ),
         options=options,
         clock=clock,
         watch=watch or UNWATCHED,

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 
 from foveate.cache.layout import LayoutOptions
-from foveate.config.settings import Agent, ContextOptimization, Settings, Switches
+from foveate.config.settings import Agent, ContextOptimization, Settings, Switches, TokenCounter
 from foveate.engine.options import AgentOptions
+from foveate.errors import BadOption
 from foveate.fold.cuts import FoldOptions
 from foveate.fold.overflow import OnOverflow
+from foveate.tokens.options import Backend, CounterOptions
 from foveate.values import Ttl
 
 
@@ -19,11 +21,14 @@ def options_by_agent(settings: Settings) -> Callable[[str], AgentOptions]:
 
 def _options(said: ContextOptimization, agent: Agent | None) -> AgentOptions:
     switches = agent.context_optimization if agent is not None else Switches()
+    counter = counter_options(said.token_counter)
     cache, folds = said.prompt_cache, said.compaction
     overflow = agent.on_overflow if agent is not None else None
     return AgentOptions(
         prompt_cache=_either(switches.prompt_cache, cache.enabled),
         compaction=_either(switches.compaction, folds.enabled),
+        token_counter=_either(switches.token_counter, said.token_counter.enabled),
+        counter=counter,
         layout=LayoutOptions(
             ttl=None if cache.ttl == "auto" else Ttl(cache.ttl), cache_tools=cache.cache_tools
         ),
@@ -40,6 +45,26 @@ def _options(said: ContextOptimization, agent: Agent | None) -> AgentOptions:
         summarizer_model=folds.summarizer_model,
         on_overflow=None if overflow is None else OnOverflow(overflow),
         window_tokens=agent.window_tokens if agent is not None else None,
+    )
+
+
+def counter_options(said: TokenCounter) -> CounterOptions:
+    """How requests are counted.
+
+    Raises:
+        BadOption: a server is to count, and may not be asked.
+    """
+    backend = Backend.named(said.backend)
+    if backend is Backend.ENDPOINT and not said.use_endpoint:
+        raise BadOption(
+            "the backend `endpoint` asks the upstream's /tokenize, which it may only with use_endpoint: true",
+            path=("context_optimization", "token_counter", "backend"),
+        )
+    return CounterOptions(
+        backend=backend,
+        use_endpoint=said.use_endpoint,
+        timeout_ms=said.timeout_ms,
+        cache_capacity=said.cache_capacity,
     )
 
 

@@ -6,6 +6,7 @@ from foveate.cache.layout import LayoutOptions
 from foveate.fold.clearing import TOOL_RESULT_MAX_PCT
 from foveate.fold.cuts import FoldOptions
 from foveate.fold.overflow import OnOverflow, OverflowOptions
+from foveate.tokens.options import CounterOptions
 
 LONG_TTL_PROVIDERS = frozenset(("anthropic", "vertex"))
 
@@ -14,11 +15,14 @@ LONG_TTL_PROVIDERS = frozenset(("anthropic", "vertex"))
 class AgentOptions:
     """The switches of one agent, and the numbers that all agents share.
 
-    `window_tokens` takes the place of what is known of the model's own window.
+    `window_tokens` takes the place of what is known of the model's own window. Without `token_counter` nothing
+    is counted: the window is left to the provider, and caps refuse.
     """
 
     prompt_cache: bool = True
     compaction: bool = False
+    token_counter: bool = True
+    counter: CounterOptions = field(default_factory=CounterOptions)
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     long_ttl_providers: frozenset[str] = LONG_TTL_PROVIDERS
     fold: FoldOptions = field(default_factory=FoldOptions)

@@ -27,7 +27,7 @@ class RememberCache:
         # Others of the session may have come meanwhile.
         agent, session_id = work.incoming.agent, work.session_id
         state = self.remembered.session(agent, session_id)
-        served = state.cache.serve(prompt, work.rules, at=exchange.sent_at, answers_at=exchange.begun_at)
+        served = state.cache.serve(prompt, work.kept_rules, at=exchange.sent_at, answers_at=exchange.begun_at)
         self.remembered.put(agent, session_id, replace(state, cache=served.cache))
 
 

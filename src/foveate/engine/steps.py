@@ -13,11 +13,12 @@ from foveate.cache.keys import headers as key_headers
 from foveate.cache.keys import keyed
 from foveate.cache.layout import layout
 from foveate.cache.refusals import Refusals
-from foveate.cache.requests import block_tokens_for, cached_prompt
+from foveate.cache.requests import cached_prompt
 from foveate.cache.rhythm import chances, forecast
 from foveate.cache.rules import Caching
 from foveate.cache.tool_order import ListedTool
 from foveate.engine.calls import Problem
+from foveate.engine.counting import Counts
 from foveate.engine.remembered import Remembered
 from foveate.engine.work import Work
 from foveate.errors import DoesNotFit
@@ -96,7 +97,7 @@ class ReplaceHistory:
         work.fold = fold_of(work.chain, work.folds) if folded else None
         start = work.chain.head + work.fold.messages if work.fold is not None else 0
         cut: tuple[Edit, ...] = ()
-        if work.window_tokens is not None:
+        if work.window_tokens is not None and work.options.token_counter:
             made = await truncate(
                 work.came,
                 work.chain,
@@ -123,18 +124,25 @@ class Count:
 
     name = "count"
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, reading: Counts) -> None:
         self._counts = TurnCounts(turns)
+        self._reading = reading
 
     async def take(self, work: Work) -> None:
         """Count what would be sent by now."""
+        if not work.options.token_counter or await self._reading.asked(work):
+            return
         if work.request is work.came and work.chain is not None and work.found is not None:
             counted = await self._counts.count(
                 work.incoming.agent, work.request, work.chain, work.counter, known=work.found.known
             )
-            work.count = counted.total
         else:
-            work.count = work.counter.request(work.request).total
+            counted = work.counter.request(work.request)
+        self._reading.read(work, counted)
+
+    async def surely(self, work: Work) -> None:
+        """Be sure of it where it can be had, since a decision hangs on it."""
+        await self._reading.surely(work)
 
 
 class MakeRoom:
@@ -156,12 +164,14 @@ class MakeRoom:
         if work.count is None or work.window_tokens is None:
             return
         limit = work.window_tokens - work.output_reserve
+        if work.count.tokens > limit:
+            await self._count.surely(work)
         if work.count.tokens <= limit:
             return
         if work.options.compaction and await self._folded(work) and work.count.tokens <= limit:
             return
         messages = [wire.message(work.request.format, raw) for raw in work.request.messages]
-        tokens = [work.counter.message(message).tokens for message in messages]
+        tokens = [round(work.counter.message(message).tokens * work.rate) for message in messages]
         plan = plan_for(
             work.request,
             messages,
@@ -208,7 +218,7 @@ def subject_of(work: Work, *, must_fit: bool) -> Subject:
         request=work.came,
         chain=work.chain,
         sent=work.request,
-        sent_tokens=work.count.tokens,
+        sent_tokens=work.billed_tokens or work.count.tokens,
         window_tokens=work.window_tokens,
         output_reserve=work.output_reserve,
         earlier=work.fold,
@@ -267,7 +277,7 @@ class MarkCache:
         work.headers |= key_headers(rules, work.session_id)
         if rules.caching not in (Caching.MARKS, Caching.BOTH):
             return
-        prompt = cached_prompt(work.request, rules, block_tokens_for(work.model))
+        prompt = cached_prompt(work.request, rules, work.block_tokens)
         work.prompt = prompt
         where = work.incoming.upstream
         held = self._refusals.held
@@ -279,7 +289,7 @@ class MarkCache:
         options = work.options.layout
         marks = layout(
             prompt,
-            rules,
+            work.kept_rules,
             work.state.cache,
             chances(expected, rules),
             now=work.now,

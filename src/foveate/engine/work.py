@@ -8,23 +8,30 @@ from functools import cached_property
 from foveate import wire
 from foveate.budget.windows import window_of
 from foveate.cache.prompts import CachedPrompt
+from foveate.cache.requests import BlockTokens
 from foveate.cache.rules import Rules, rules_for
 from foveate.cost.admission import Admitted
 from foveate.cost.ledger import Call
 from foveate.engine.bounds import AtMost, asked_of
 from foveate.engine.calls import Done, Incoming, Problem
+from foveate.engine.counters import block_tokens, offline_counter, surely_kept
 from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import SessionState
 from foveate.fold.journal import Fold
 from foveate.session.chain import Chain
 from foveate.session.sessions import Found
-from foveate.tokens import RequestCounter, counter_for
+from foveate.tokens import RequestCount, RequestCounter
 from foveate.values import Edit, Format, Mark, MarkStyle, Request, TokenCount
 
 
 @dataclass
 class Work:
-    """What is known of a request by now. `came` is what the client sent, `request` what would go out."""
+    """What is known of a request by now. `came` is what the client sent, `request` what would go out.
+
+    `estimate` is the raw count that `count` was made of, where it was made here; `is_doubtful`, in the place of
+    a server that should have counted; `is_unexplained`: the provider adds what nobody can count. At the end
+    `billed_tokens` is what it was in truth, and `drift_percent` by how much more than `count`.
+    """
 
     incoming: Incoming
     options: AgentOptions
@@ -37,6 +44,11 @@ class Work:
     folds: Sequence[Fold] = ()
     fold: Fold | None = None
     count: TokenCount | None = None
+    estimate: RequestCount | None = None
+    is_doubtful: bool = False
+    is_unexplained: bool = False
+    billed_tokens: int | None = None
+    drift_percent: float | None = None
     prompt: CachedPrompt | None = None
     marks: tuple[Mark, ...] = ()
     parameters: tuple[Edit, ...] = ()
@@ -62,8 +74,28 @@ class Work:
 
     @property
     def counter(self) -> RequestCounter:
-        """What counts for the model."""
-        return counter_for(self.request.model)
+        """What counts for the model here, raw."""
+        return offline_counter(self.options.counter, self.request.model)
+
+    @property
+    def block_tokens(self) -> BlockTokens:
+        """What counts the blocks of its requests, raw."""
+        return block_tokens(self.options.counter, self.request.model)
+
+    @property
+    def rate(self) -> float:
+        """How many tokens there are for each that is counted raw."""
+        raw = self.estimate.total.tokens if self.estimate is not None else 0
+        return self.count.tokens / raw if raw and self.count is not None else 1.0
+
+    @property
+    def kept_rules(self) -> Rules:
+        """`rules` with the minimum that the blocks of `prompt` need to be surely kept, as they are counted."""
+        counted, prompt = self.estimate, self.prompt
+        blocks = counted.total.tokens if counted is not None else prompt.tokens if prompt is not None else 0
+        return surely_kept(
+            self.rules, self.request.model, self.incoming.provider, blocks=blocks, count=self.count
+        )
 
     @property
     def session_id(self) -> str:

@@ -14,6 +14,7 @@ from foveate.config.settings import Settings
 from foveate.config.settings import Timeouts as Waits
 from foveate.cost.admission import AdmissionOptions
 from foveate.cost.price_book import PriceBook
+from foveate.engine.asking import Asking
 from foveate.engine.billing import ToldAdmission
 from foveate.engine.building import build_engine
 from foveate.engine.configured import options_by_agent
@@ -105,6 +106,7 @@ async def assembled(
             clock=clock,
             told=watch.folded,
         )
+        asking = Asking(admission, clock)
         engine = build_engine(
             store.turns,
             store.journal,
@@ -115,6 +117,7 @@ async def assembled(
             cost=lambda: choices().cost,
             watch=watch,
             beta_override=environment.get(BETA_VARIABLE),
+            asking=asking,
         )
         embeddings = Embeddings(
             admission=admission,
@@ -127,4 +130,5 @@ async def assembled(
             yield Gateway(engine, pool, embeddings=embeddings, options=lambda: choices().gateway)
         finally:
             await folds.close()
+            await asking.close()
             await admission.close()

@@ -1,5 +1,7 @@
 """Anthropic's own counter: `POST /v1/messages/count_tokens`, free and rate-limited (November 2026)."""
 
+from collections.abc import Mapping
+
 from foveate.tokens.bpe import without_surrogates
 from foveate.tokens.endpoints import TEXT, Question, Unsupported, number_in, selected
 from foveate.tokens.memo import Memo, digest
@@ -21,10 +23,19 @@ class AnthropicCounter:
 
     name = "anthropic_api"
 
-    def __init__(self, client: Client, api_key: str, url: str = ANTHROPIC_URL) -> None:
+    def __init__(
+        self,
+        client: Client,
+        api_key: str,
+        url: str = ANTHROPIC_URL,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`headers` take the place of the key, for who asks as somebody else does."""
         self.url = url.rstrip("/")
         self._client = client
-        self._headers = {"x-api-key": api_key, "anthropic-version": _VERSION}
+        own = {"x-api-key": api_key} if headers is None else headers
+        self._headers = {"anthropic-version": _VERSION, **own}
         self._frames: Memo[int] = Memo()
 
     def text(self, text: str, model: str) -> Question:

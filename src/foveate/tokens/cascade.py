@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from foveate.tokens.caches import register
 from foveate.tokens.counter import RequestCount, RequestCounter
@@ -26,6 +26,52 @@ def _no_endpoint(model: str) -> EndpointCounter | None:
     return None
 
 
+class Answers:
+    """What endpoints have answered, kept: the same is asked once."""
+
+    def __init__(self, endpoints: Endpoints, capacity: int = DEFAULT_CAPACITY) -> None:
+        self._endpoints = endpoints
+        self._kept: Memo[TokenCount] = Memo(capacity)
+        register(self)
+
+    def drop(self) -> None:
+        """Forget every answer."""
+        self._kept = Memo(self._kept.capacity)
+
+    async def of(
+        self,
+        endpoint: EndpointCounter,
+        model: str,
+        size: int,
+        question_for: Callable[[EndpointCounter], Question],
+        told: Callable[[], None] = lambda: None,
+    ) -> "Answered":
+        """What an endpoint answers; `told` is called where it was asked for it just now.
+
+        Raises:
+            Unsupported: it does not count such a thing.
+        """
+        kept = self._kept
+        question, key = await _off_loop(size, lambda: _keyed(endpoint.url, question_for(endpoint)))
+        total = kept.get(key)
+        if total is None:
+            total = await self._endpoints.ask(
+                endpoint.url, question.subject, model, lambda: endpoint.answer(question)
+            )
+            if total is None:
+                return Answered(None, bool(self._endpoints.why_not(endpoint.url, question.subject, model)))
+            told()
+            kept.put(key, total)
+        return Answered(total)
+
+
+class Answered(NamedTuple):
+    """What an endpoint says; without a total, whether that is its last word (`is_no`) or it is only failing."""
+
+    total: TokenCount | None
+    is_no: bool = False
+
+
 class Cascade:
     """Counts through an endpoint where there is one that answers, otherwise offline.
 
@@ -44,13 +90,8 @@ class Cascade:
         self._offline = offline
         self._endpoint_for = endpoint_for
         self._endpoints = endpoints or Endpoints()
-        self._answers: Memo[TokenCount] = Memo(capacity)
+        self._answers = Answers(self._endpoints, capacity)
         self._loaded: Memo[bool] = Memo(_LOADED_MODELS)
-        register(self)
-
-    def drop(self) -> None:
-        """Forget every answer of an endpoint."""
-        self._answers = Memo(self._answers.capacity)
 
     async def text(self, text: str, model: str) -> RequestCount:
         """The count of a text."""
@@ -82,22 +123,15 @@ class Cascade:
         endpoint = self._endpoint_for(model)
         if endpoint is None:
             return await self._here(model, size, offline)
-        answers = self._answers
         try:
-            question, key = await _off_loop(size, lambda: _keyed(endpoint.url, question_for(endpoint)))
-            total = answers.get(key)
-            if total is None:
-                total = await self._endpoints.ask(
-                    endpoint.url, question.subject, model, lambda: endpoint.answer(question)
-                )
+            total, is_no = await self._answers.of(endpoint, model, size, question_for)
         except Unsupported as reason:
             self._endpoints.passed_over(endpoint.url, reason)
             return await self._here(model, size, offline)
         if total is not None:
-            answers.put(key, total)
             return RequestCount(model=model, backend=endpoint.name, total=total)
         count = await self._here(model, size, offline)
-        if self._endpoints.why_not(endpoint.url, question.subject, model):
+        if is_no:
             return count
         # It stands in for an endpoint that is failing, and the two kinds of counts must not be mixed.
         return replace(count, total=replace(count.total, exact=False))

@@ -1,5 +1,7 @@
 """OpenAI's own counter: `POST /v1/responses/input_tokens` (November 2026). Asked only where opted in."""
 
+from collections.abc import Mapping
+
 from foveate.tokens.endpoints import Question, Unsupported, number_in, selected
 from foveate.upstream import Client
 from foveate.values import Format, Request, TokenCount
@@ -17,10 +19,18 @@ class OpenAICounter:
 
     name = "openai_api"
 
-    def __init__(self, client: Client, api_key: str, url: str = OPENAI_URL) -> None:
+    def __init__(
+        self,
+        client: Client,
+        api_key: str,
+        url: str = OPENAI_URL,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`headers` take the place of the key, for who asks as somebody else does."""
         self.url = url.rstrip("/")
         self._client = client
-        self._headers = {"authorization": f"Bearer {api_key}"}
+        self._headers = {"authorization": f"Bearer {api_key}"} if headers is None else headers
 
     def text(self, text: str, model: str) -> Question:
         """Not what this route counts."""

@@ -1,0 +1,81 @@
+"""Counts corrected by what providers billed, for each model of each upstream.
+
+What is kept of a turn is its raw count; the correction is made where a count is read. Nothing is learnt from a
+bill that the request alone does not explain: one that is not whole, or holds what the provider has added.
+"""
+
+from typing import TYPE_CHECKING
+
+from foveate.engine.work import Work
+from foveate.tokens.calibration import Calibration
+from foveate.tokens.memo import Memo
+from foveate.values import TokenCount
+
+if TYPE_CHECKING:
+    from foveate.engine.exchange import Exchange
+
+# Models are named by clients, who may name as many as they like.
+_KEPT_MODELS = 256
+# No tokenizer is farther than this from the one that stands in for it; what says so is not to be believed.
+_FARTHEST = 2.0
+_UNKNOWN = Calibration()
+
+
+class Calibrations:
+    """What the bills of each model have taught, the ones heard of last."""
+
+    def __init__(self) -> None:
+        self._kept: Memo[Calibration] = Memo(_KEPT_MODELS)
+
+    def of(self, upstream: str, model: str) -> Calibration:
+        """What is known of a model at an upstream."""
+        return self._kept.get(_key(upstream, model)) or _UNKNOWN
+
+    def observed(self, upstream: str, model: str, estimated_tokens: int, billed_tokens: int) -> None:
+        """One more bill of something that was estimated at so many tokens, raw."""
+        known = self.of(upstream, model)
+        self._kept.put(_key(upstream, model), known.observed(estimated_tokens, billed_tokens))
+
+    def applied(self, upstream: str, model: str, count: TokenCount) -> TokenCount:
+        """`count` as the bills have it, an exact one as it is; never more than twice as many, or half."""
+        if count.exact:
+            return count
+        found = self.of(upstream, model).applied(count)
+        if found is count:
+            return count
+        most = max(int(_FARTHEST * count.tokens), count.upper)
+        tokens = min(max(found.tokens, int(count.tokens / _FARTHEST), 1), most)
+        upper = min(max(found.upper, tokens), int(_FARTHEST * most))
+        return TokenCount(tokens, False, max(tokens, upper))
+
+
+def _key(upstream: str, model: str) -> bytes:
+    return f"{upstream}\0{model}".encode("utf-8", "surrogatepass")
+
+
+class Calibrate:
+    """Has each bill correct the counts that come after it, and says how far the count before it was off."""
+
+    def __init__(self, calibrations: Calibrations) -> None:
+        self._calibrations = calibrations
+
+    async def __call__(self, exchange: "Exchange") -> None:
+        """Learn from the bill, where it is whole and can be compared."""
+        work, usage = exchange.work, exchange.usage
+        if work is None or work.count is None or usage is None or not 200 <= exchange.status < 300:
+            return
+        if not exchange.has_bill or not exchange.is_whole or work.is_unexplained:
+            return
+        billed = usage.cache.input_tokens
+        if billed <= 0 or work.count.tokens <= 0:
+            return
+        work.billed_tokens = billed
+        work.drift_percent = 100 * (billed / work.count.tokens - 1)
+        learn(self._calibrations, work, billed)
+
+
+def learn(calibrations: Calibrations, work: Work, tokens: int) -> None:
+    """Have the true number of tokens of what is sent correct the estimate, where there was one."""
+    raw = work.estimate
+    if raw is not None and not raw.total.exact and not raw.unexplained:
+        calibrations.observed(work.incoming.upstream, work.model, raw.total.tokens, tokens)

@@ -1,0 +1,46 @@
+"""How a count is read: corrected by what bills have taught, or asked for at the upstream if that is wanted."""
+
+from dataclasses import replace
+
+from foveate.engine.asking import Asking
+from foveate.engine.calibrating import Calibrations, learn
+from foveate.engine.work import Work
+from foveate.tokens import RequestCount
+
+
+class Counts:
+    """What stands between a raw count and the one that is decided by. Without `asking`, nobody is asked."""
+
+    def __init__(self, calibrations: Calibrations, asking: Asking | None = None) -> None:
+        self._calibrations = calibrations
+        self._asking = asking
+
+    async def asked(self, work: Work) -> bool:
+        """Whether the upstream has counted the request; it is asked where the options want that each time."""
+        if self._asking is None:
+            return False
+        total, is_no = await self._asking.always(work)
+        work.is_doubtful = total is None and not is_no
+        if total is None:
+            return False
+        work.count, work.estimate = total, None
+        work.is_unexplained = bool(work.request.unexplained)
+        return True
+
+    def read(self, work: Work, counted: RequestCount) -> None:
+        """Have the count of a request as it was made here be what is decided by."""
+        work.estimate, work.is_unexplained = counted, bool(counted.unexplained)
+        total = counted.total
+        if work.is_doubtful:
+            # It stands in for an endpoint that is failing, and the two kinds of counts must not be mixed.
+            total = replace(total, exact=False)
+        work.count = self._calibrations.applied(work.incoming.upstream, work.model, total)
+
+    async def surely(self, work: Work) -> None:
+        """Have an estimate give way to what the upstream says, if it may be asked: a decision hangs on it."""
+        if self._asking is None or work.count is None or work.count.exact:
+            return
+        total = await self._asking.where_it_matters(work)
+        if total is not None:
+            work.count = total
+            learn(self._calibrations, work, total.tokens)
