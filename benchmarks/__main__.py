@@ -16,11 +16,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", nargs="?", metavar="NAME", help="which to run; none lists them")
     parser.add_argument("--data", type=Path, metavar="PATH", help="other data of the same format")
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    parser.add_argument("--quick", action="store_true", help="a short run, where a benchmark has one")
+    parser.add_argument("--only", metavar="NAMES", help="parts of it, with commas between, where it has parts")
     options = parser.parse_args(arguments)
+    chosen = {name: said for name in ("quick", "only") if (said := getattr(options, name))}
 
     if options.name is None:
-        if options.data or options.json:
-            parser.error("--data and --json need the NAME of a benchmark")
+        if options.data or options.json or chosen:
+            parser.error("--data, --json, --quick and --only need the NAME of a benchmark")
         print(table([{"benchmark": b.name, "measures": b.measures} for b in benchmarks.values()]))
         return 0
     if options.name not in benchmarks:
@@ -28,10 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.data and not options.data.exists():
         parser.error(f"--data: there is nothing at {options.data}")
 
+    for name in chosen:
+        if name not in benchmarks[options.name].options:
+            parser.error(f"{options.name} has no --{name}")
+
     # Else litellm waits for a list of prices from the network, which is not what is measured.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
-        report = benchmarks[options.name].run(options.data)
+        report = benchmarks[options.name].run(options.data, **chosen)
     except BadData as error:
         print(f"./bench {options.name}: {error}", file=sys.stderr)
         return 1

@@ -35,11 +35,12 @@ class Benchmark:
     name: str
     module: str
     measures: str
+    options: tuple[str, ...] = ()
 
-    def run(self, data: Path | None) -> Report:
+    def run(self, data: Path | None, **options: object) -> Report:
         """The report of one run; what the benchmark or its peers print goes to standard error."""
         with stdout_on_stderr():
-            report = importlib.import_module(self.module).run(data)
+            report = importlib.import_module(self.module).run(data, **options)
         assert isinstance(report, Report)
         return report
 
@@ -49,11 +50,17 @@ def discover() -> dict[str, Benchmark]:
     found = {}
     for path in sorted(Path(__file__).parent.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        if any(isinstance(node, ast.FunctionDef) and node.name == "run" for node in tree.body):
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run"]
+        for function in functions:
             name = path.stem.replace("_", "-")
             first_line, *_ = (ast.get_docstring(tree) or "").splitlines() or [""]
             module = f"{__package__}.{path.stem}"
-            found[name] = Benchmark(name=name, module=module, measures=first_line)
+            found[name] = Benchmark(
+                name=name,
+                module=module,
+                measures=first_line,
+                options=tuple(argument.arg for argument in function.args.kwonlyargs),
+            )
     return found
 
 

@@ -1,0 +1,194 @@
+"""Sends requests and times the answers, as a process of its own, for the benchmark of the gateway.
+
+It reads one job a line from its standard input, a JSON object, and prints what it measured, another one. Its
+connections are raw and kept, and of an answer it reads only the status and where it ends, so that it is not
+what is measured.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+
+from benchmarks.gateway_processes import cpu_seconds
+from benchmarks.gateway_requests import KINDS, requests
+
+_END = b"0\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What to send where, for how long: until `seconds` are over, or each connection has sent `most` requests.
+
+    `measured` are the processes whose CPU time is wanted, each with all that it has started.
+    """
+
+    port: int
+    kind: str
+    seed: str
+    connections: int
+    seconds: float
+    most: int = 10**9
+    measured: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What came of a job: the milliseconds of each answer, those of its first byte, and who used how much CPU.
+
+    `cold_ms` are the first requests of their sessions, which are sent before the clock runs.
+    """
+
+    answer_ms: list[float] = field(repr=False)
+    first_byte_ms: list[float] = field(repr=False)
+    cold_ms: list[float] = field(repr=False)
+    elapsed_seconds: float
+    answer_bytes: int
+    gateway_cpu_seconds: float
+    load_cpu_seconds: float
+
+
+class Unexpected(Exception):
+    """An answer that is none."""
+
+
+class _Connection(asyncio.Protocol):
+    """One kept connection: a request, and when its answer's first byte and its end came."""
+
+    def __init__(self) -> None:
+        self.answer_bytes = 0
+        self._transport: asyncio.Transport | None = None
+        self._answered: asyncio.Future[tuple[float, float]] | None = None
+        self._came = b""
+        self._left: int | None = None
+        self._first = 0.0
+        self._is_chunked = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are of no class of asyncio's
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(
+                Unexpected(f"the connection was closed ({error}) after {self._came[:300]!r}")
+            )
+
+    def ask(self, request: bytes) -> "asyncio.Future[tuple[float, float]]":
+        """The seconds until its answer has begun, and has ended."""
+        assert self._transport is not None
+        self._came, self._left, self._first, self._is_chunked = b"", None, 0.0, False
+        answered = self._answered = asyncio.get_running_loop().create_future()
+        self._asked = time.perf_counter()
+        self._transport.write(request)
+        return answered
+
+    def data_received(self, data: bytes) -> None:
+        self.answer_bytes += len(data)
+        if self._left is None and not self._is_chunked:
+            self._came += data
+            end = self._came.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            if not self._came.startswith(b"HTTP/1.1 200 "):
+                self._fail()
+                return
+            data = self._came[end + 4 :]
+            head = self._came[: end + 2].lower()
+            at = head.find(b"\r\ncontent-length:")
+            self._is_chunked = at < 0
+            self._left = None if at < 0 else int(head[at + 17 : head.index(b"\r", at + 17)])
+        if data and not self._first:
+            self._first = time.perf_counter()
+        if self._left is not None:
+            self._left -= len(data)
+            is_over = self._left <= 0
+        else:
+            self._came = self._came[-4:] + data
+            is_over = self._came.endswith(_END)
+        if is_over and self._answered is not None and not self._answered.done():
+            self._answered.set_result((self._first - self._asked, time.perf_counter() - self._asked))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _fail(self) -> None:
+        if self._answered is not None and not self._answered.done():
+            said = self._came[:1000].decode("latin-1")
+            self._answered.set_exception(Unexpected(f"it answered: {said}"))
+
+
+async def measure(job: Job) -> Measured:
+    """Do a job."""
+    loop = asyncio.get_running_loop()
+    opened = [await loop.create_connection(_Connection, "127.0.0.1", job.port) for _ in range(job.connections)]
+    connections = [connection for _, connection in opened]
+    try:
+        streams = [requests(job.kind, f"{job.seed}-{number}") for number in range(job.connections)]
+        cold: list[float] = []
+        if KINDS[job.kind].is_cold_first:
+            for connection, stream in zip(connections, streams, strict=True):
+                cold.append((await connection.ask(next(stream)))[1] * 1e3)
+        firsts: list[float] = []
+        answers: list[float] = []
+        before, own = sum(map(cpu_seconds, job.measured)), time.process_time()
+        began = time.perf_counter()
+        until = began + job.seconds
+        await asyncio.gather(
+            *(
+                _send(connection, stream, until, job.most, firsts, answers)
+                for connection, stream in zip(connections, streams, strict=True)
+            )
+        )
+        elapsed = time.perf_counter() - began
+        own = time.process_time() - own
+        used = sum(map(cpu_seconds, job.measured)) - before
+    finally:
+        for connection in connections:
+            connection.close()
+    return Measured(
+        answer_ms=answers,
+        first_byte_ms=firsts,
+        cold_ms=cold,
+        elapsed_seconds=elapsed,
+        answer_bytes=sum(connection.answer_bytes for connection in connections),
+        gateway_cpu_seconds=used,
+        load_cpu_seconds=own,
+    )
+
+
+async def _send(
+    connection: _Connection,
+    stream: Iterator[bytes],
+    until: float,
+    most: int,
+    firsts: list[float],
+    answers: list[float],
+) -> None:
+    for _ in range(most):
+        first, whole = await connection.ask(next(stream))
+        firsts.append(first * 1e3)
+        answers.append(whole * 1e3)
+        if time.perf_counter() >= until:
+            break
+
+
+def main() -> None:
+    """Do jobs until there are no more."""
+    import uvloop
+
+    for line in sys.stdin:
+        said: dict[str, Any]
+        try:
+            measured = uvloop.run(measure(Job(**json.loads(line))))
+            said = asdict(measured)
+        except (Unexpected, OSError) as error:
+            said = {"error": str(error)}
+        print(json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""The servers that the benchmark of the gateway runs: started, waited for, looked at, and ended again."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gateway_requests import CHAT_MODEL, KEY, MODEL
+from benchmarks.harness import BadData
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_ROOT = Path(__file__).parents[1]
+# LiteLLM loads for long.
+_START_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One that runs: where it is, the process that all of its own belong to, and what that tells."""
+
+    name: str
+    port: int
+    pid: int
+    log: Path
+
+
+def cpu_seconds(pid: int) -> float:
+    """The CPU time of a process and of all in its session, of what has ended there too."""
+    return sum(sum(int(field) for field in stat[11:15]) for stat in _stats(pid)) / _TICKS
+
+
+def resident_bytes(pid: int) -> int:
+    """The memory of a process and of all in its session; what they share counts for each."""
+    return sum(int(stat[21]) * _PAGE_BYTES for stat in _stats(pid))
+
+
+def _stats(session: int) -> Iterator[list[str]]:
+    """The fields of /proc/PID/stat from the state on, of every process in a session."""
+    for found in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            fields = found.read_text(encoding="latin-1").rpartition(") ")[2].split()
+            if int(fields[3]) == session:
+                yield fields
+
+
+@contextmanager
+def started(
+    command: Sequence[str], *, log: Path, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A process, in a session of its own, that is gone after the block with all that it has started."""
+    with log.open("w", encoding="utf-8") as told:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=told,
+            text=True,
+            cwd=_ROOT,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ask it to end, and make it."""
+    for sent, seconds in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, sent)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+            break
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # workers that outlived it
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+
+@contextmanager
+def upstream(folder: Path) -> Iterator[Server]:
+    """The provider that answers at once."""
+    log = folder / "upstream.log"
+    with started([sys.executable, "-m", "benchmarks.gateway_upstream"], log=log) as process:
+        yield Server("direct", int(_line(process, log)), process.pid, log)
+
+
+@contextmanager
+def relay(folder: Path, upstream_port: int) -> Iterator[Server]:
+    """The gateway's server and its connections with no engine between them."""
+    log = folder / "relay.log"
+    command = [sys.executable, "-m", "benchmarks.gateway_relay", str(upstream_port)]
+    with started(command, log=log) as process:
+        yield Server("relay", int(_line(process, log)), process.pid, log)
+
+
+@contextmanager
+def foveate(folder: Path, upstream_port: int, *, workers: int = 1) -> Iterator[Server]:
+    """`foveate serve` with every mechanism on, and with data of its own."""
+    name = "foveate" if workers == 1 else f"foveate, {workers} workers"
+    home = folder / name.replace(", ", "-").replace(" ", "-")
+    home.mkdir()
+    config = home / "foveate.yaml"
+    config.write_text(_configuration(upstream_port), encoding="utf-8")
+    command = [_beside("foveate"), "serve", "--config", str(config), "--port", "0", "--json"]
+    if workers > 1:
+        command += ["--workers", str(workers)]
+    log = home / "log"
+    environment = {"FOVEATE_HOME": str(home)}
+    with started(command, log=log, environment=environment) as process:
+        port = int(json.loads(_line(process, log))["url"].rpartition(":")[2])
+        yield Server(name, port, process.pid, log)
+
+
+@contextmanager
+def litellm(folder: Path, upstream_port: int) -> Iterator[Server]:
+    """LiteLLM's proxy as it is by default, with one worker and two models."""
+    port = _free_port()
+    config = folder / "litellm.yaml"
+    config.write_text(_litellm_configuration(upstream_port), encoding="utf-8")
+    command = [
+        *(_beside("litellm"), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)),
+        *("--num_workers", "1"),
+    ]
+    log = folder / "litellm.log"
+    # Without a network its list of prices is the one that it brings; all else is as it is by default.
+    environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": KEY}
+    with started(["sh", "-c", 'exec "$@" >&2', "sh", *command], log=log, environment=environment) as process:
+        _wait_for(f"http://127.0.0.1:{port}/health/liveliness", process, log)
+        yield Server("litellm", port, process.pid, log)
+
+
+def _configuration(upstream_port: int) -> str:
+    return f"""\
+upstreams:
+  anthropic: {{base_url: "http://127.0.0.1:{upstream_port}"}}
+  openai: {{base_url: "http://127.0.0.1:{upstream_port}/v1"}}
+context_optimization:
+  prompt_cache: {{enabled: true}}
+  compaction: {{enabled: true}}
+  token_counter: {{enabled: true}}
+  workspace_cache: {{enabled: true}}
+cost:
+  caps:
+    - {{scope: day, dollars: 1000000}}
+    - {{scope: agent, dollars: 1000000}}
+"""
+
+
+def _litellm_configuration(upstream_port: int) -> str:
+    return f"""\
+model_list:
+  - model_name: {MODEL}
+    litellm_params:
+      model: anthropic/{MODEL}
+      api_base: "http://127.0.0.1:{upstream_port}"
+      api_key: sk-bench
+  - model_name: {CHAT_MODEL}
+    litellm_params:
+      model: openai/{CHAT_MODEL}
+      api_base: "http://127.0.0.1:{upstream_port}/v1"
+      api_key: sk-bench
+"""
+
+
+def _beside(name: str) -> str:
+    """A command of this environment."""
+    found = Path(sys.executable).with_name(name)
+    if not found.exists():
+        raise BadData(f"there is no {name} in this environment; ./bench has it")
+    return str(found)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def _line(process: subprocess.Popen[str], log: Path) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise BadData(f"{process.args!r} ended before it was ready: {last(log)}")
+    return line
+
+
+def _wait_for(url: str, process: subprocess.Popen[str], log: Path) -> None:
+    until = time.monotonic() + _START_SECONDS
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            break
+        with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=5):
+            return
+        time.sleep(0.2)
+    raise BadData(f"nothing answers at {url}: {last(log)}")
+
+
+def last(log: Path) -> str:
+    """The end of what a process told."""
+    return log.read_text(encoding="utf-8", errors="replace")[-2000:].strip()

@@ -1,0 +1,61 @@
+"""The gateway's server and its connections to a provider with no engine between them, as a process of its own.
+
+What it takes is the least that a gateway of this make could take; what Foveate takes beyond it is the engine's.
+"""
+
+import sys
+
+from foveate.gateway.asks import Receive, Scope, Send, body_of
+from foveate.upstream.pool import Pool, target
+from foveate.upstream.sockets import listening
+
+_NOT_SENT_ON = frozenset((b"host", b"content-length", b"connection", b"transfer-encoding"))
+_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+class Relay:
+    """An ASGI app that passes on what comes, both ways."""
+
+    def __init__(self, pool: Pool, base_url: str) -> None:
+        self._pool = pool
+        self._base_url = base_url
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on, and its answer back."""
+        body = await body_of(receive, limit_bytes=_LIMIT_BYTES)
+        assert body is not None
+        headers = [pair for pair in scope["headers"] if pair[0] not in _NOT_SENT_ON]
+        where = target(self._base_url + scope["path"])
+        async with self._pool.asked(scope["method"], where, headers, body) as answer:
+            brought = [pair for pair in answer.headers if pair[0].lower() != b"transfer-encoding"]
+            await send({"type": "http.response.start", "status": answer.status, "headers": brought})
+            while piece := await answer.piece():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _serve(upstream_port: int) -> None:
+    import uvicorn
+
+    with listening("127.0.0.1", 0) as where:
+        async with Pool() as pool:
+            server = uvicorn.Server(
+                uvicorn.Config(
+                    Relay(pool, f"http://127.0.0.1:{upstream_port}"),
+                    http="httptools",
+                    lifespan="off",
+                    ws="none",
+                    log_config=None,
+                    access_log=False,
+                    server_header=False,
+                    date_header=False,
+                )
+            )
+            print(where.getsockname()[1], flush=True)
+            await server.serve(sockets=[where])
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    uvloop.run(_serve(int(sys.argv[1])))

@@ -1,0 +1,196 @@
+"""The requests that the benchmark of the gateway sends: one-shot calls, agents' sessions, streams.
+
+What they say is code of Python's own library, so that it is counted as real text is. No two of them say the
+same unless that is meant, so that what a gateway remembers of one helps it with no other.
+"""
+
+import hashlib
+import json
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+MODEL, CHAT_MODEL = "claude-opus-5-5", "gpt-5.2"
+# LiteLLM does not start without a key of its own, and wants it from clients; the others pass it on.
+KEY = "sk-" + hashlib.sha256(b"benchmark").hexdigest()
+SESSION_TURNS = 200
+SESSION_BYTES = 300_000
+_TOOLS = 16
+_SYSTEM_BYTES = 12_000
+# What a turn says beside its JSON, so that a session of SESSION_TURNS has SESSION_BYTES.
+_CALL_BYTES, _RESULT_BYTES = 150, 915
+
+_HEADERS = {
+    "anthropic": (
+        ("host", "gateway"),
+        ("content-type", "application/json"),
+        ("x-api-key", KEY),
+        ("anthropic-version", "2023-06-01"),
+        ("accept", "application/json"),
+        ("user-agent", "Anthropic/Python 1.4.0"),
+    ),
+    "chat": (
+        ("host", "gateway"),
+        ("content-type", "application/json"),
+        ("authorization", f"Bearer {KEY}"),
+        ("accept", "application/json"),
+        ("user-agent", "OpenAI/Python 2.9.0"),
+    ),
+}
+_PATHS = {"anthropic": "/v1/messages", "chat": "/v1/chat/completions"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is sent over and over. `is_cold_first`: the first request of each session is told apart."""
+
+    name: str
+    spoken: str = "anthropic"
+    is_cold_first: bool = False
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("small"),
+        Kind("small chat", spoken="chat"),
+        Kind("session", is_cold_first=True),
+        Kind("same", is_cold_first=True),
+        Kind("stream"),
+        Kind("many"),
+    )
+}
+
+
+def requests(kind: str, seed: str) -> Iterator[bytes]:
+    """Requests of a kind as they go over the wire, one after the other; `seed` makes them unlike others."""
+    spoken = KINDS[kind].spoken
+    lines = "".join(f"{name}: {value}\r\n" for name, value in _HEADERS[spoken])
+    head = f"POST {_PATHS[spoken]} HTTP/1.1\r\n{lines}content-length: ".encode()
+    for body in _bodies(kind, seed):
+        yield b"%s%d\r\n\r\n%s" % (head, len(body), body)
+
+
+def _bodies(kind: str, seed: str) -> Iterator[bytes]:
+    match kind:
+        case "small":
+            return _small(seed)
+        case "small chat":
+            return _small(seed, model=CHAT_MODEL)
+        case "stream":
+            return _small(seed, stream=True)
+        case "session":
+            return _session(seed)
+        case "same":
+            return _same(seed)
+        case "many":
+            return _many_sessions(seed)
+        case _:
+            raise ValueError(kind)
+
+
+def _small(seed: str, *, model: str = MODEL, stream: bool = False) -> Iterator[bytes]:
+    """One-shot calls."""
+    number = 0
+    while True:
+        number += 1
+        said = f"What is the sum of {number} and 17? It is question {seed}. Answer with the number alone."
+        body: dict[str, Any] = {"model": model, "max_tokens": 100}
+        if stream:
+            body["stream"] = True
+        yield _packed(body | {"messages": [{"role": "user", "content": said}]})
+
+
+def _session(seed: str, turns: int = SESSION_TURNS, result_bytes: int = _RESULT_BYTES) -> Iterator[bytes]:
+    """The requests of one agent after `turns` turns, each a turn longer: a call of a tool, and its result."""
+    rng = random.Random(seed)
+    messages = [_packed({"role": "user", "content": f"Task {seed}. {_text(rng, 400)}"})]
+    for number in range(turns):
+        messages += _turn(rng, number, result_bytes)
+    grown = _opening() + b",".join(messages)
+    while True:
+        yield grown + b"]}"
+        number += 1
+        grown += b"," + b",".join(_turn(rng, number, result_bytes))
+
+
+def _same(seed: str) -> Iterator[bytes]:
+    """A request of that size again and again."""
+    body = next(_session(seed))
+    while True:
+        yield body
+
+
+def _many_sessions(seed: str) -> Iterator[bytes]:
+    """Session after session, each of 20 turns."""
+    number = 0
+    while True:
+        number += 1
+        session = _session(f"{seed} {number}", turns=1, result_bytes=400)
+        yield from (body for body, _ in zip(session, range(20), strict=False))
+
+
+def _turn(rng: random.Random, number: int, result_bytes: int) -> list[bytes]:
+    call_id = f"toolu_{rng.getrandbits(64):016x}"
+    call = {
+        "type": "tool_use",
+        "id": call_id,
+        "name": f"tool_{rng.randrange(_TOOLS)}",
+        "input": {"path": f"src/module_{rng.randrange(100)}.py", "line": rng.randrange(1000)},
+    }
+    said = {"type": "text", "text": _text(rng, _CALL_BYTES)}
+    result = {"type": "tool_result", "tool_use_id": call_id, "content": f"{number} {_text(rng, result_bytes)}"}
+    return [
+        _packed({"role": "assistant", "content": [said, call]}),
+        _packed({"role": "user", "content": [result]}),
+    ]
+
+
+@cache
+def _opening() -> bytes:
+    """What every session begins with: parameters, tools and system prompt."""
+    rng = random.Random("opening")
+    tools = [
+        {
+            "name": f"tool_{number}",
+            "description": _text(rng, 300),
+            "input_schema": {
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "description": _text(rng, 60)},
+                    "line": {"type": "integer", "description": _text(rng, 60)},
+                },
+                "required": ["path"],
+            },
+        }
+        for number in range(_TOOLS)
+    ]
+    opening = {
+        "model": MODEL,
+        "max_tokens": 4096,
+        "tools": tools,
+        "system": [{"type": "text", "text": _text(rng, _SYSTEM_BYTES)}],
+        "messages": [],
+    }
+    return _packed(opening).removesuffix(b"]}")
+
+
+def _text(rng: random.Random, size: int) -> str:
+    start = rng.randrange(len(_library()) - size)
+    return _library()[start : start + size]
+
+
+@cache
+def _library() -> str:
+    """Code and its comments, in ASCII."""
+    files = sorted(Path(os.__file__).parent.glob("[a-m]*.py"))
+    texts = (path.read_text(encoding="utf-8", errors="ignore") for path in files)
+    return "".join(texts).encode("ascii", "ignore").decode()
+
+
+def _packed(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

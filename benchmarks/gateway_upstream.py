@@ -1,0 +1,207 @@
+"""A provider that answers at once, as a process of its own, for the benchmark of the gateway.
+
+It speaks just enough of Anthropic's and OpenAI's chat API for both proxies. Of a request it reads the path, the
+length, and whether it is to be streamed, so that it is far faster than what stands before it. It prints its
+port, and ends when its standard input does.
+"""
+
+import asyncio
+import json
+import re
+import sys
+from typing import Any, cast
+
+STREAMED_CHUNKS = 500
+_BUFFER_BYTES = 256 * 1024
+# Long requests are not searched: none of those that are sent here is to be streamed.
+_SEARCHED_BYTES = 64 * 1024
+_LENGTH = re.compile(rb"\r\ncontent-length:\s*([0-9]+)", re.IGNORECASE)
+_STREAMS = re.compile(rb'"stream":\s*true')
+
+_MODEL = "claude-opus-5-5"
+_ANTHROPIC_USAGE = {
+    "input_tokens": 12,
+    "cache_creation_input_tokens": 400,
+    "cache_read_input_tokens": 80_000,
+    "output_tokens": 3,
+}
+_CHAT_USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
+
+
+class Provider(asyncio.BufferedProtocol):
+    """One connection: a request, its answer, the next request."""
+
+    def __init__(self) -> None:
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._came = bytearray()
+        self._body_left = -1  # of which the head has not come yet
+        self._answer: tuple[bytes, list[bytes]] = (b"", [])
+        self._waiting: list[bytes] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember whom to answer."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are of no class of asyncio's
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Where the next bytes are put."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Answer, if that was the end of a request."""
+        if self._body_left > nbytes and len(self._came) > _SEARCHED_BYTES:
+            self._body_left -= nbytes  # the middle of a long body is only counted
+            return
+        self._came += self._buffer[:nbytes]
+        if self._body_left < 0:
+            end = self._came.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            found = _LENGTH.search(self._came, 0, end + 2)
+            size = int(found[1]) if found else 0
+            self._body_left = size - (len(self._came) - end - 4)
+        else:
+            self._body_left -= nbytes
+        if self._body_left > 0:
+            return
+        came = bytes(self._came[:_SEARCHED_BYTES])
+        self._came.clear()
+        self._body_left = -1
+        path = came[: came.index(b"\r\n")]
+        whole, pieces = _ANSWERS[b"/chat/completions" in path]
+        if _STREAMS.search(came) is None:
+            self._transport.write(whole)
+        else:
+            self._write_next(pieces, 0)
+
+    def pause_writing(self) -> None:
+        """The reader is behind."""
+        self._waiting = []
+
+    def resume_writing(self) -> None:
+        """Go on with what waited."""
+        waiting, self._waiting = self._waiting, None
+        for piece in waiting or ():
+            self._transport.write(piece)
+
+    def _write_next(self, pieces: list[bytes], number: int) -> None:
+        """Each piece in a turn of the loop of its own, so that it is sent by itself."""
+        if self._transport.is_closing():
+            return
+        if self._waiting is None:
+            self._transport.write(pieces[number])
+        else:
+            self._waiting.append(pieces[number])
+        if number + 1 < len(pieces):
+            asyncio.get_running_loop().call_soon(self._write_next, pieces, number + 1)
+
+
+def _whole(answer: object) -> bytes:
+    body = json.dumps(answer).encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    return head + body
+
+
+def _pieces(events: list[bytes]) -> list[bytes]:
+    """An answer of events, each an HTTP chunk of its own; the first goes with the head."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    first, *others = [b"%x\r\n%s\r\n" % (len(event), event) for event in events]
+    return [head + first, *others, b"0\r\n\r\n"]
+
+
+def _anthropic_events() -> list[bytes]:
+    message: dict[str, Any] = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": _MODEL,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": _ANTHROPIC_USAGE,
+    }
+    said: list[dict[str, Any]] = [
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *(
+            {
+                "type": "content_block_delta",
+                "index": 0,
+                "delta": {"type": "text_delta", "text": f" word {number}"},
+            }
+            for number in range(STREAMED_CHUNKS)
+        ),
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "usage": {"output_tokens": 1000},
+        },
+        {"type": "message_stop"},
+    ]
+    return [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in said]
+
+
+def _chat_events() -> list[bytes]:
+    said = [
+        {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1_790_000_000,
+            "model": _MODEL,
+            "choices": [{"index": 0, "delta": {"content": f" word {number}"}, "finish_reason": None}],
+        }
+        for number in range(STREAMED_CHUNKS)
+    ]
+    return [f"data: {json.dumps(event)}\n\n".encode() for event in said] + [b"data: [DONE]\n\n"]
+
+
+_ANSWERS = {
+    False: (
+        _whole(
+            {
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "model": _MODEL,
+                "content": [{"type": "text", "text": "Hello"}],
+                "stop_reason": "end_turn",
+                "stop_sequence": None,
+                "usage": _ANTHROPIC_USAGE,
+            }
+        ),
+        _pieces(_anthropic_events()),
+    ),
+    True: (
+        _whole(
+            {
+                "id": "chatcmpl-1",
+                "object": "chat.completion",
+                "created": 1_790_000_000,
+                "model": _MODEL,
+                "choices": [
+                    {
+                        "index": 0,
+                        "message": {"role": "assistant", "content": "Hello"},
+                        "finish_reason": "stop",
+                    }
+                ],
+                "usage": _CHAT_USAGE,
+            }
+        ),
+        _pieces(_chat_events()),
+    ),
+}
+
+
+async def _serve() -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Provider, "127.0.0.1", 0, backlog=1024)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+    server.close()
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    uvloop.run(_serve())
