@@ -4,7 +4,7 @@ A request stays in the bytes it came in: `Request` holds each message and tool a
 ones that somebody looks at are read into a `Message` or a `Tool`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 
@@ -152,7 +152,7 @@ class Request:
 
     `body` is the whole of it, `messages` and `tools` the JSON of each, byte for byte. `extras` names parameters
     that add a text of the provider's, `unexplained` what it will add that the body does not show (a stored
-    conversation, a server-side tool's results, …).
+    conversation, a server-side tool's results, …). `around` is what `wire` knows of everything but its messages.
     """
 
     format: Format
@@ -166,6 +166,7 @@ class Request:
     schema: Schema | None = None
     extras: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
+    around: object = field(default=None, repr=False, compare=False)
 
 
 class Area(StrEnum):

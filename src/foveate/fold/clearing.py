@@ -171,7 +171,7 @@ def _stale_results(
 def _results(request: Request, place: int) -> Iterator[tuple[int, ToolResult]]:
     """The results in a message, each with the number of its block."""
     raw = request.messages[place]
-    alone = replace(request, body=b"{}", tools=(), messages=(raw,))
+    alone = replace(request, body=b"{}", tools=(), messages=(raw,), around=None)
     blocks = [block.place.block or 0 for block in wire.blocks(alone) if block.kind in _RESULTS]
     parts = [part for part in wire.message(request.format, raw).parts if isinstance(part, ToolResult)]
     if len(blocks) == len(parts):  # where they are not, one of them is of a shape that nobody knows

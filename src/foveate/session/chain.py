@@ -11,30 +11,28 @@ which a conversation begins. The format is part of it.
 """
 
 import asyncio
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 
 import msgspec
 from blake3 import blake3
 
 from foveate import wire
-from foveate.tokens.caches import register
-from foveate.tokens.memo import Memo, digest
+from foveate.tokens.memo import digest
 from foveate.values import Block, Format, Request
-from foveate.wire.body import as_record, as_text, compact, inner_fields, value
+from foveate.wire.body import as_record, compact, value
 
 HASH_BYTES = 16
 
-# So many messages are looked up at once: their bytes are hashed in one go, at ten times the speed.
-_GROUP = 64
-_KEPT_GROUPS = 4 * 1024
-_KEPT_LINKS = 16 * 1024
 # Messages that are longer, and new, are read beside the event loop.
 _LONG_BYTES = 64 * 1024
 
 # Hashes that are kept must never mean something else: what is said here changes with what is hashed.
 _SEED = b"foveate chain 1"
 
-_SYSTEM_ROLES = frozenset(("system", "developer"))
+# Under which a link has its hash and its spelling.
+_LINK = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,29 +55,13 @@ class Chain:
         return self.spellings[position * HASH_BYTES : (position + 1) * HASH_BYTES]
 
 
-class _Links:
-    """What was made of messages seen before, by the hash before them and their bytes."""
-
-    def __init__(self) -> None:
-        self.drop()
-
-    def drop(self) -> None:
-        """Forget all of them."""
-        self.groups: Memo[bytes] = Memo(_KEPT_GROUPS)
-        self.single: Memo[bytes] = Memo(_KEPT_LINKS)
-
-
-_SEEN = _Links()
-register(_SEEN)
-
-
 def chain_of(request: Request) -> Chain:
-    """The chain of a request's messages; a long conversation costs hashing its bytes, and reading what is new.
+    """The chain of a request's messages; a long conversation costs a look at each, and reading what is new.
 
     Raises:
         MalformedRequest: a message cannot be read, or is nested too deeply.
     """
-    return _chain(request, _system_messages(request.messages))
+    return _chain(request, wire.trail(request))
 
 
 async def chain_beside(request: Request) -> Chain:
@@ -88,46 +70,40 @@ async def chain_beside(request: Request) -> Chain:
     Raises:
         MalformedRequest: as `chain_of`.
     """
-    head = _system_messages(request.messages)
-    if _new_bytes(request, head) < _LONG_BYTES:
-        return _chain(request, head)
-    return await asyncio.to_thread(_chain, request, head)
+    trail = wire.trail(request)
+    new = trail.links[_noted(trail) :]
+    if sum([len(link.raw) for link in new]) < _LONG_BYTES:
+        return _chain(request, trail)
+    return await asyncio.to_thread(_chain, request, trail)
 
 
-def _new_bytes(request: Request, head: int) -> int:
-    """How long the messages are from the first on that was never seen after those before it."""
-    reached = _begun(request)
-    at = head
-    while at + _GROUP <= len(request.messages):
-        known = _SEEN.groups.get(_short(reached + b"".join(request.messages[at : at + _GROUP])))
-        if known is None:
-            break
-        reached = known[len(known) // 2 - HASH_BYTES : len(known) // 2]
-        at += _GROUP
-    while at < len(request.messages):
-        link = _SEEN.single.get(_short(reached + request.messages[at]))
-        if link is None:
-            break
-        reached = link[:HASH_BYTES]
-        at += 1
-    return sum(map(len, request.messages[at:]))
+def _noted(trail: wire.Trail) -> int:
+    """How many messages are known, from the first on; after one that is not, none is."""
+    at = len(trail.links)
+    while at and _LINK not in trail.links[at - 1].known:
+        at -= 1
+    return at
 
 
-def _begun(request: Request) -> bytes:
-    return _short(_SEED + b"\0" + request.format.encode())
+def _chain(request: Request, trail: wire.Trail) -> Chain:
+    links, known = trail.links, _noted(trail)
+    if known < len(links):
+        reached = links[known - 1].known[_LINK][0] if known else _begun(request.format)
+        for at in range(known, len(links)):
+            said = _message(request.format, links[at].raw, wire.blocks_at(request, trail, at))
+            reached = digest(reached, *said)[:HASH_BYTES]
+            links[at].known[_LINK] = reached, spelling(links[at].raw)
+    noted = [link.known[_LINK] for link in links]
+    return Chain(
+        head=trail.head,
+        hashes=tuple([reached for reached, _ in noted]),
+        spellings=b"".join([spelled for _, spelled in noted]),
+    )
 
 
-def _chain(request: Request, head: int) -> Chain:
-    reached = _begun(request)
-    hashes, spellings = b"", b""
-    for start in range(head, len(request.messages), _GROUP):
-        links = _linked(request, reached, request.messages[start : start + _GROUP])
-        half = len(links) // 2
-        hashes += links[:half]
-        spellings += links[half:]
-        reached = hashes[-HASH_BYTES:]
-    ends = range(HASH_BYTES, len(hashes) + 1, HASH_BYTES)
-    return Chain(head=head, hashes=tuple([hashes[end - HASH_BYTES : end] for end in ends]), spellings=spellings)
+@cache
+def _begun(spoken: Format) -> bytes:
+    return _short(_SEED + b"\0" + spoken.encode())
 
 
 def spelling(raw: bytes) -> bytes:
@@ -139,52 +115,7 @@ def spelling(raw: bytes) -> bytes:
     return _short(compact(value(wire.unmarked(raw))))
 
 
-def _system_messages(messages: tuple[bytes, ...]) -> int:
-    """How many stand first. Later ones are part of the conversation."""
-    for number, raw in enumerate(messages):
-        if as_text(value(inner_fields(raw).get("role"))) not in _SYSTEM_ROLES:
-            return number
-    return len(messages)
-
-
-def _linked(request: Request, reached: bytes, raws: tuple[bytes, ...]) -> bytes:
-    """The hashes of some messages after `reached`, and behind these their spellings."""
-    if len(raws) < _GROUP:
-        return _linked_singly(request, reached, raws)
-    # JSON objects in a row can be read in one way only, so their bytes need no seams.
-    key = _short(reached + b"".join(raws))
-    known = _SEEN.groups.get(key)
-    if known is None:
-        known = _linked_singly(request, reached, raws)
-        _SEEN.groups.put(key, known)
-    return known
-
-
-def _linked_singly(request: Request, reached: bytes, raws: tuple[bytes, ...]) -> bytes:
-    hashes, spellings = b"", b""
-    said: list[list[bytes]] = []  # of the messages from the first new one on: what follows it is new too
-    for number, raw in enumerate(raws):
-        key = _short(reached + raw)
-        link = _SEEN.single.get(key)
-        if link is None:
-            said = said or _said(request, raws[number:])
-            link = digest(reached, *said[number - len(raws)])[:HASH_BYTES] + spelling(raw)
-            _SEEN.single.put(key, link)
-        reached = link[:HASH_BYTES]
-        hashes += reached
-        spellings += link[HASH_BYTES:]
-    return hashes + spellings
-
-
-def _said(request: Request, raws: tuple[bytes, ...]) -> list[list[bytes]]:
-    """Of each message who speaks, and each of its blocks in one spelling."""
-    blocks: list[list[Block]] = [[] for _ in raws]
-    for block in wire.blocks(replace(request, body=b"{}", tools=(), messages=raws)):
-        blocks[block.place.index].append(block)
-    return [_message(request.format, raw, own) for raw, own in zip(raws, blocks, strict=True)]
-
-
-def _message(spoken: Format, raw: bytes, blocks: list[Block]) -> list[bytes]:
+def _message(spoken: Format, raw: bytes, blocks: Sequence[Block]) -> list[bytes]:
     role = blocks[0].role if blocks else wire.message(spoken, raw).role
     inside = [block for block in blocks if not _is_beside(block, spoken)]
     beside = [block for block in blocks if _is_beside(block, spoken)]

@@ -35,7 +35,8 @@ def count_body(body: Mapping[str, Any] | str | bytes, model: str | None = None) 
 
 def with_model(request: Request, model: str | None) -> Request:
     """`request` for `model`, or for its own, or, where nobody says, for the usual one of its format."""
-    return replace(request, model=model or request.model or _USUAL_MODELS[request.format])
+    named = model or request.model or _USUAL_MODELS[request.format]
+    return request if named == request.model else replace(request, model=named, around=None)
 
 
 def summed(model: str, counts: Sequence[tuple[str, RequestCount]]) -> RequestCount:

@@ -4,7 +4,9 @@ from threading import Lock
 from typing import Protocol
 from weakref import WeakSet
 
+from foveate.wire.around import AROUNDS
 from foveate.wire.blocks import SEEN
+from foveate.wire.trails import TRAILS
 
 
 class Cache(Protocol):
@@ -14,7 +16,7 @@ class Cache(Protocol):
         """Forget everything."""
 
 
-_caches: WeakSet[Cache] = WeakSet([SEEN])
+_caches: WeakSet[Cache] = WeakSet([SEEN, TRAILS, AROUNDS])
 _lock = Lock()
 
 

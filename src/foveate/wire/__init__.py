@@ -6,12 +6,14 @@ What comes back: `reply_usage` and `block_usage` read a bill, a `StreamReader` l
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from foveate.errors import MalformedRequest
 from foveate.values import Block, Edit, Format, MarkStyle, Message, Request, Tool, Ttl
 from foveate.wire import anthropic, bedrock, chat, gemini, responses
-from foveate.wire.blocks import automatic_mark_of, blocks_of
+from foveate.wire.around import AROUNDS
+from foveate.wire.blocks import automatic_mark_of, blocks_of, link_blocks
 from foveate.wire.body import (
     TOO_DEEP,
     Fields,
@@ -27,20 +29,25 @@ from foveate.wire.edits import written
 from foveate.wire.marks import MEMBERS, without_marks
 from foveate.wire.shapes import Shape
 from foveate.wire.streams import StreamError, StreamReader, UsageChunkFilter
+from foveate.wire.trails import TRAILS, Link, Trail
 from foveate.wire.usage import block_usage, reply_usage
 
 __all__ = [
+    "Link",
     "StreamError",
     "StreamReader",
+    "Trail",
     "UsageChunkFilter",
     "automatic_mark",
     "block_usage",
     "blocks",
+    "blocks_at",
     "message",
     "read",
     "recognise",
     "reply_usage",
     "tool",
+    "trail",
     "unmarked",
     "write",
 ]
@@ -53,6 +60,9 @@ class Wire(Protocol):
 
     def read(self, body: bytes, fields: Fields) -> Request:
         """The whole body."""
+
+    def messages(self, fields: Fields) -> tuple[bytes, ...]:
+        """The JSON of each message."""
 
     def message(self, raw: bytes) -> Message:
         """One message."""
@@ -91,10 +101,25 @@ def read(body: Mapping[str, Any] | str | bytes, spoken: Format | None = None) ->
     """
     data = to_bytes(body)
     found = fields(data)
+    spoken = spoken or recognise(found)
     try:
-        return FORMATS[spoken or recognise(found)].read(data, found)
+        around = AROUNDS.of(spoken, found)
+        if around is None:
+            return FORMATS[spoken].read(data, found)
+        if around.request is None:
+            around.request = replace(FORMATS[spoken].read(data, found), body=b"", messages=(), around=around)
+        return replace(around.request, body=data, messages=FORMATS[spoken].messages(found))
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
+
+
+def trail(request: Request) -> Trail:
+    """The messages of a request, each with what is known of it from requests that have said the same so far.
+
+    Raises:
+        MalformedRequest: a message cannot be read.
+    """
+    return TRAILS.of(request.format, request.messages)
 
 
 def message(spoken: Format, raw: bytes) -> Message:
@@ -197,6 +222,18 @@ def blocks(request: Request) -> tuple[Block, ...]:
     """
     try:
         return blocks_of(request, FORMATS[request.format].SHAPE)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP) from None
+
+
+def blocks_at(request: Request, trail: Trail, position: int) -> tuple[Block, ...]:
+    """The blocks of the one message that stands at `position` of the request's trail.
+
+    Raises:
+        MalformedRequest: it cannot be read, or is nested too deeply.
+    """
+    try:
+        return link_blocks(request, FORMATS[request.format].SHAPE, trail, position)
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
 

@@ -57,13 +57,18 @@ def read(body: bytes, fields: Fields) -> Request:
         body=body,
         system=parts(value(fields.get("system"))),
         tools=items(fields.get("tools")),
-        messages=entries(fields.get("messages"), "messages"),
+        messages=messages(fields),
         tool_choice=as_text(record(fields.get("tool_choice")).get("type")),
         thinking=as_text(record(fields.get("thinking")).get("type")),
         schema=_schema(as_record(output)),
         extras=("task_budget",) if config.get("task_budget") else (),
         unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if value(fields.get(name))),
     )
+
+
+def messages(fields: Fields) -> tuple[bytes, ...]:
+    """The JSON of each message."""
+    return entries(fields.get("messages"), "messages")
 
 
 def message(raw: bytes) -> Message:

@@ -59,12 +59,17 @@ def read(body: bytes, fields: Fields) -> Request:
         body=body,
         system=parts(value(fields.get("system"))),
         tools=tuple(raw for raw in items(config.get("tools")) if not is_point(record(raw))),
-        messages=entries(fields.get("messages"), "messages"),
+        messages=messages(fields),
         tool_choice=choice,
         thinking=thinking or as_text(added.get("reasoning_config")),
         schema=_schema(record(fields.get("outputConfig"))),
         unexplained=tuple(name for name in ("guardrailConfig",) if value(fields.get(name))),
     )
+
+
+def messages(fields: Fields) -> tuple[bytes, ...]:
+    """The JSON of each message."""
+    return entries(fields.get("messages"), "messages")
 
 
 def message(raw: bytes) -> Message:

@@ -1,6 +1,7 @@
 """The blocks of a request, as far as a provider's cache looks at them.
 
-What was made of a message is remembered by its bytes, so that a long session costs only its new turns.
+What was made of a message is noted on its link in the tree of conversations, what was made of a tool is
+remembered by its bytes: so a long session costs only its new turns.
 """
 
 from collections import OrderedDict
@@ -10,13 +11,13 @@ from threading import Lock
 from typing import Any
 
 from foveate.values import Area, Block, Format, Place, Request, Ttl
+from foveate.wire.around import parameters_of
 from foveate.wire.body import (
     Fields,
     as_list,
     as_record,
     as_text,
     compact,
-    fields,
     inner_fields,
     items,
     record,
@@ -24,15 +25,17 @@ from foveate.wire.body import (
 )
 from foveate.wire.marks import MEMBERS, is_point, mark_of, ttl_of, without_marks
 from foveate.wire.shapes import Shape
+from foveate.wire.trails import TRAILS, Link, Trail
 
-# Bytes of messages and of what was made of them: a dozen long sessions.
-_KEPT_BYTES = 64 * 1024 * 1024
+# Bytes of tools and system messages, and of what was made of them: those of some hundred agents.
+_KEPT_BYTES = 16 * 1024 * 1024
+_BLOCKS = object()
 
 Key = tuple[Format, Area, int, Ttl, bytes]
 
 
 class KeptBlocks:
-    """The blocks of messages and tools seen before, the least recently used forgotten first."""
+    """The blocks of tools and system messages seen before, the least recently used forgotten first."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
@@ -82,18 +85,35 @@ def blocks_of(request: Request, shape: Shape) -> tuple[Block, ...]:
     Raises:
         MalformedRequest: a part of it cannot be read.
     """
-    found = root_fields(request, shape)
+    found = _root_fields(request, shape)
     reader = _Reader(request.format, shape, _breakpoint_ttl(found))
+    trail = TRAILS.of(request.format, request.messages)
+    head = request.messages[: trail.head]
     return (
         *reader.tools(request, found),
         *reader.system(found),
-        *(block for index, raw in enumerate(request.messages) for block in reader.message(index, raw)),
+        *(block for index, raw in enumerate(head) for block in reader.message(index, raw)),
+        *(
+            block
+            for index, link in enumerate(trail.links, start=trail.head)
+            for block in reader.linked(index, link)
+        ),
     )
 
 
-def root_fields(request: Request, shape: Shape) -> Fields:
-    """The fields of a request, also where it stands inside another object."""
-    found = fields(request.body)
+def link_blocks(request: Request, shape: Shape, trail: Trail, position: int) -> tuple[Block, ...]:
+    """The blocks of one message of a trail.
+
+    Raises:
+        MalformedRequest: it cannot be read.
+    """
+    reader = _Reader(request.format, shape, _breakpoint_ttl(_root_fields(request, shape)))
+    return reader.linked(trail.head + position, trail.links[position])
+
+
+def _root_fields(request: Request, shape: Shape) -> Fields:
+    """The fields of a request, also where it stands inside another object; its messages may be missing."""
+    found = parameters_of(request)
     return inner_fields(found[shape.wrapper]) if shape.wrapper in found else found
 
 
@@ -129,6 +149,16 @@ class _Reader:
     def message(self, index: int, raw: bytes) -> tuple[Block, ...]:
         """The blocks of one message."""
         return self._remembered(Area.MESSAGES, index, raw)
+
+    def linked(self, index: int, link: Link) -> tuple[Block, ...]:
+        """The blocks of a message whose place in the conversation is known."""
+        noted = link.known.get(_BLOCKS)
+        if noted is not None and noted[0] == index and noted[1] is self._breakpoint_ttl:
+            blocks: tuple[Block, ...] = noted[2]
+            return blocks
+        blocks = tuple(self._message(index, value(link.raw)))
+        link.known[_BLOCKS] = index, self._breakpoint_ttl, blocks
+        return blocks
 
     def _remembered(self, area: Area, index: int, raw: bytes) -> tuple[Block, ...]:
         key = (self._spoken, area, index, self._breakpoint_ttl, raw)
@@ -241,4 +271,4 @@ def automatic_mark_of(request: Request) -> Ttl | None:
     """The time to live that a top-level `cache_control` asks for: Anthropic marks the last block by itself."""
     if request.format is not Format.ANTHROPIC:
         return None
-    return mark_of({"cache_control": value(fields(request.body).get("cache_control"))}, Ttl.FIVE_MINUTES)
+    return mark_of({"cache_control": value(parameters_of(request).get("cache_control"))}, Ttl.FIVE_MINUTES)

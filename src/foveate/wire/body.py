@@ -11,11 +11,12 @@ import msgspec
 from foveate.errors import MalformedRequest
 from foveate.values import Opaque
 
-Fields = dict[str, msgspec.Raw]
+# A field is a piece of the body that it came in, or its bytes.
+Fields = Mapping[str, msgspec.Raw | bytes]
 
 TOO_DEEP = "the request is nested too deeply"
 
-_FIELDS = msgspec.json.Decoder(Fields)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _VALUE = msgspec.json.Decoder()
 
@@ -100,17 +101,17 @@ def _is_escaped(data: bytes, at: int) -> bool:
     return (at - head) % 2 == 1
 
 
-def fields(data: bytes) -> Fields:
+def fields(data: bytes) -> dict[str, msgspec.Raw]:
     """The top-level fields of a request body, each with its own bytes.
 
     Raises:
         MalformedRequest: not a JSON object in UTF-8.
     """
-    found: Fields = _decoded(_FIELDS, data.removeprefix(codecs.BOM_UTF8))
+    found: dict[str, msgspec.Raw] = _decoded(_FIELDS, data.removeprefix(codecs.BOM_UTF8))
     return found
 
 
-def inner_fields(raw: msgspec.Raw | bytes | None) -> Fields:
+def inner_fields(raw: msgspec.Raw | bytes | None) -> dict[str, msgspec.Raw]:
     """The fields of an object inside a body, each with its own bytes; none where it is something else."""
     return fields(bytes(raw)) if raw is not None and _begins(raw, b"{") else {}
 

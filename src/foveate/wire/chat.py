@@ -64,12 +64,17 @@ def read(body: bytes, fields: Fields) -> Request:
         body=body,
         system=(),
         tools=items(fields.get("tools")) + items(fields.get("functions")),
-        messages=entries(fields.get("messages"), "messages"),
+        messages=messages(fields),
         tool_choice=choice(value(fields.get("tool_choice"))),
         thinking=_thinking(fields),
         schema=schema(record(fields.get("response_format"))),
         unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if value(fields.get(name))),
     )
+
+
+def messages(fields: Fields) -> tuple[bytes, ...]:
+    """The JSON of each message."""
+    return entries(fields.get("messages"), "messages")
 
 
 def message(raw: bytes) -> Message:

@@ -76,11 +76,16 @@ def read(body: bytes, fields: Fields) -> Request:
         body=body,
         system=_content(system) if system is not None else (),
         tools=_tools(fields),
-        messages=_listed(fields.get("contents"), "contents"),
+        messages=messages(fields),
         tool_choice=as_text(mode.get("mode")).lower(),
         schema=_schema(config),
         unexplained=("cachedContent",) if stored and value(stored) else (),
     )
+
+
+def messages(fields: Fields) -> tuple[bytes, ...]:
+    """The JSON of each content."""
+    return _listed(fields.get("contents"), "contents")
 
 
 def message(raw: bytes) -> Message:
@@ -116,7 +121,7 @@ def _tools(fields: Fields) -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def _listed(given: msgspec.Raw | None, name: str) -> tuple[bytes, ...]:
+def _listed(given: msgspec.Raw | bytes | None, name: str) -> tuple[bytes, ...]:
     """The contents, of which a single one may stand there without a list."""
     if given is not None and bytes(given).startswith(b"{"):
         return (bytes(given),)

@@ -57,11 +57,6 @@ SHAPE = Shape(
 
 def read(body: bytes, fields: Fields) -> Request:
     """A Responses body as a `Request`; a plain string for `input` is one user message."""
-    given = fields.get("input")
-    if given is not None and bytes(given).startswith(b'"'):
-        messages: tuple[bytes, ...] = (b'{"role":"user","content":' + bytes(given) + b"}",)
-    else:
-        messages = entries(given, "input")
     reasoning = record(fields.get("reasoning"))
     hidden = [name for name in _STORED_FIELDS if value(fields.get(name))]
     if reasoning.get("mode") == "pro":
@@ -72,12 +67,20 @@ def read(body: bytes, fields: Fields) -> Request:
         body=body,
         system=chat.content(value(fields.get("instructions"))),
         tools=items(fields.get("tools")),
-        messages=messages,
+        messages=messages(fields),
         tool_choice=chat.choice(value(fields.get("tool_choice"))),
         thinking=as_text(reasoning.get("effort")),
         schema=chat.schema(as_record(record(fields.get("text")).get("format"))),
         unexplained=tuple(hidden),
     )
+
+
+def messages(fields: Fields) -> tuple[bytes, ...]:
+    """The JSON of each item; a plain string is one message of the user's."""
+    given = fields.get("input")
+    if given is not None and bytes(memoryview(given)[:1]) == b'"':
+        return (b'{"role":"user","content":' + bytes(given) + b"}",)
+    return entries(given, "input")
 
 
 def message(raw: bytes) -> Message:

@@ -60,7 +60,7 @@ def block_usage(spoken: Format, block: bytes) -> Usage | None:
         return None
 
 
-def _blocks(reply: Fields) -> Iterator[msgspec.Raw | None]:
+def _blocks(reply: Fields) -> Iterator[msgspec.Raw | bytes | None]:
     """Where usage may stand, the usual places first."""
     yield reply.get("usage")
     yield reply.get("usageMetadata")  # Gemini

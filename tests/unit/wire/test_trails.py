@@ -1,0 +1,87 @@
+"""A conversation that was seen before is found by its bytes, message by message."""
+
+import json
+
+from foveate import wire
+from foveate.values import Format
+from foveate.wire.around import Arounds, around_of
+from foveate.wire.body import fields
+from foveate.wire.trails import Trails
+
+
+def said(*texts: str, role: str = "user") -> list[bytes]:
+    return [json.dumps({"role": role, "content": text}).encode() for text in texts]
+
+
+def test_what_is_noted_of_a_conversation_is_there_when_it_goes_on() -> None:
+    trails = Trails()
+    first = trails.of(Format.CHAT, said("a", "b"))
+    first.links[1].known["note"] = 1
+
+    later = trails.of(Format.CHAT, said("a", "b", "c"))
+
+    assert later.links[1] is first.links[1]
+    assert "note" not in later.links[2].known
+
+
+def test_the_same_words_after_others_are_another_link() -> None:
+    trails = Trails()
+    one = trails.of(Format.CHAT, said("a", "x")).links[1]
+
+    assert trails.of(Format.CHAT, said("b", "x")).links[1] is not one
+    assert trails.of(Format.ANTHROPIC, said("a", "x")).links[1] is not one
+    assert trails.of(Format.CHAT, said("a", "x")).links[1] is one
+
+
+def test_system_messages_at_the_start_are_no_part_of_it() -> None:
+    trails = Trails()
+    one = trails.of(Format.CHAT, [*said("It is 9:00.", role="system"), *said("a", "b")])
+    other = trails.of(Format.CHAT, [*said("It is 9:01.", "x", role="developer"), *said("a", "b")])
+    later = trails.of(Format.CHAT, [*said("a"), *said("y", role="system")])
+
+    assert (one.head, other.head, later.head) == (1, 2, 0)
+    assert list(one.links) == list(other.links)
+    assert len(later.links) == 2
+    assert trails.of(Format.CHAT, said("x", role="system")).head == 1
+
+
+def test_what_is_used_outlives_what_is_not() -> None:
+    trails = Trails(most_bytes=40 * 1024)
+    kept = said("kept", "too")
+    trails.of(Format.CHAT, kept).links[1].known["note"] = 1
+    forgotten = trails.of(Format.CHAT, said("forgotten")).links[0]
+    forgotten.known["note"] = 1
+    for number in range(200):
+        trails.of(Format.CHAT, said(f"other {number}"))
+        if number % 5 == 0:
+            assert trails.of(Format.CHAT, kept).links[1].known == {"note": 1}
+
+    assert not trails.of(Format.CHAT, said("forgotten")).links[0].known
+    assert trails.held_bytes < 50 * 1024
+    trails.drop()
+    assert not trails.of(Format.CHAT, kept).links[1].known
+
+
+def test_what_stands_around_the_messages_is_read_once() -> None:
+    body = {"model": "claude-opus-4-5", "max_tokens": 9, "system": "Be brief.", "messages": []}
+    one, other = (
+        wire.read(json.dumps(body | {"messages": [{"role": "user", "content": text}]}), Format.ANTHROPIC)
+        for text in ("a", "b")
+    )
+    hotter = wire.read(json.dumps(body | {"temperature": 1}), Format.ANTHROPIC)
+
+    assert around_of(one) is not None
+    assert around_of(one) is around_of(other) is not around_of(hotter)
+    assert one.messages != other.messages
+    assert one.body != other.body
+
+
+def test_what_stands_around_is_forgotten_when_it_is_not_used() -> None:
+    kept = Arounds(most_bytes=20 * 1024)
+    used, unused = (fields(json.dumps({"model": name, "messages": []}).encode()) for name in "ab")
+    first, forgotten = kept.of(Format.CHAT, used), kept.of(Format.CHAT, unused)
+    for number in range(60):
+        kept.of(Format.CHAT, fields(json.dumps({"model": f"{number}", "messages": []}).encode()))
+        assert kept.of(Format.CHAT, used) is first
+
+    assert kept.of(Format.CHAT, unused) is not forgotten
