@@ -1,0 +1,44 @@
+"""Labels that stay few: an agent comes from a header anybody can send, a model from a body."""
+
+from collections.abc import Iterable
+
+OTHER = "other"
+"""What stands for all that there is no room for."""
+
+MOST_VALUES = 100
+MOST_SETS = 300
+_MOST_LETTERS = 80
+
+
+class Few:
+    """The values that a label has: those that are known beforehand, and the first `most` of all others."""
+
+    def __init__(self, known: Iterable[str] = (), *, most: int = MOST_VALUES) -> None:
+        self._shown = {OTHER: OTHER}
+        self._most = most
+        self._taken = 0
+        self.know(known)
+
+    def know(self, values: Iterable[str]) -> None:
+        """Have these shown whatever comes."""
+        for value in values:
+            self._shown.setdefault(value, plain(value))
+
+    def of(self, value: str, *, may_be_new: bool = True) -> str:
+        """How a value is shown. One that is only claimed (`may_be_new` is false) takes nobody's place."""
+        shown = self._shown.get(value)
+        if shown is not None:
+            return shown
+        if not may_be_new or self._taken >= self._most or len(value) > _MOST_LETTERS:
+            return OTHER
+        self._taken += 1
+        self._shown[value] = plain(value)
+        return self._shown[value]
+
+
+def plain(value: str) -> str:
+    """A value as any reader of metrics takes it: printable, and without halves of letters."""
+    if value.isascii() and value.isprintable():
+        return value
+    kept = "".join(letter if letter.isprintable() else "?" for letter in value)
+    return kept.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,186 @@
+"""Every series that is counted: its name, what it says, and its labels. One page, read from top to bottom.
+
+The first ten have their names by contract, and dashboards rely on all of them: a name is never changed.
+docs/metrics.md explains each, and a test compares the two.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What can be done with a series."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Across(StrEnum):
+    """How the gauges of several workers are made one; prometheus-client's words."""
+
+    SUM = "livesum"
+    LEAST = "livemin"
+    MOST = "livemax"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One family of numbers, as `/metrics` shows it."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    across: Across = Across.SUM
+
+
+def _counter(name: str, text: str, *labels: str) -> Series:
+    return Series(name=name, kind=Kind.COUNTER, help=text, labels=labels)
+
+
+def _gauge(name: str, text: str, *labels: str, across: Across = Across.SUM) -> Series:
+    return Series(name=name, kind=Kind.GAUGE, help=text, labels=labels, across=across)
+
+
+def _histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Series:
+    return Series(name=name, kind=Kind.HISTOGRAM, help=text, buckets=buckets, labels=labels)
+
+
+_CALL = ("agent", "provider", "model")
+
+_TOKENS = (256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 204800, 409600, 1048576)
+_PERCENT = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100)
+_FOLD_SECONDS = (0.05, 0.2, 0.5, 1, 2, 5, 10, 20, 45, 90, 180, 300, 600)
+# Of what is added to a request, from 50 µs on.
+_ADDED_SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 2, 10)
+_CALL_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 45, 90, 180, 600)
+
+CACHE_READ = _counter(
+    "llm_cache_read_tokens_total", "Input tokens that providers read from their cache.", *_CALL, "exact"
+)
+CACHE_CREATION = _counter(
+    "llm_cache_creation_tokens_total", "Input tokens that providers wrote to their cache.", *_CALL, "exact"
+)
+HIT_RATIO = _gauge(
+    "llm_cache_hit_ratio", "Share of an agent's input tokens of the last hour that the cache had.", "agent"
+)
+FOLDS = _counter(
+    "llm_compaction_triggered_total",
+    "Folds and cuts of tool results, by what became of them.",
+    "agent",
+    "outcome",
+)
+FOLD_SECONDS = _histogram(
+    "llm_compaction_duration_seconds", "How long folds took.", _FOLD_SECONDS, "agent", "outcome"
+)
+ESTIMATED = _histogram(
+    "llm_prompt_tokens_estimated",
+    "Tokens of requests, as counted before they were sent.",
+    _TOKENS,
+    *_CALL,
+    "exact",
+)
+DRIFT = _histogram(
+    "llm_prompt_tokens_drift",
+    "By how many percent the billed input was more than the count (less: below zero).",
+    _PERCENT,
+    *_CALL,
+    "exact",
+)
+WORKSPACE_HITS = _counter("workspace_cache_hits_total", "Workspace bundles that were there already.", "path")
+WORKSPACE_MISSES = _counter("workspace_cache_misses_total", "Workspace bundles that had to be read.", "path")
+WORKSPACE_INVALIDATIONS = _counter(
+    "workspace_cache_invalidations_total", "Times that a change of files dropped the bundles of a root.", "path"
+)
+
+WINDOW_READ = _gauge(
+    "foveate_cache_window_read_tokens", "Input tokens of the last hour that the cache had.", "agent"
+)
+WINDOW_INPUT = _gauge("foveate_cache_window_input_tokens", "Input tokens of the last hour.", "agent")
+
+INPUT_TOKENS = _counter(
+    "foveate_input_tokens_total", "Input tokens that were billed, cached ones too.", *_CALL, "exact"
+)
+OUTPUT_TOKENS = _counter("foveate_output_tokens_total", "Output tokens that were billed.", *_CALL, "exact")
+COST = _counter("foveate_cost_dollars_total", "Dollars that calls of a known price cost.", *_CALL, "category")
+UNPRICED = _counter("foveate_unpriced_calls_total", "Calls whose price is not known.", *_CALL, "category")
+SAVED = _counter(
+    "foveate_saved_dollars_total", "Dollars that were not paid thanks to a mechanism.", "agent", "by"
+)
+OVERPAID = _counter("foveate_overpaid_dollars_total", "Dollars that a mechanism cost more.", "agent", "by")
+BILLS = _counter("foveate_bills_total", "Bills, by what became of them in the ledger.", "outcome")
+BILLS_WAITING = _gauge("foveate_bills_waiting", "Bills that wait for the ledger to be back.")
+BILLS_LOST = _counter("foveate_bills_lost_total", "Bills that could not be kept at all.")
+
+REQUESTS = _counter("foveate_requests_total", "Requests, by the status that clients got.", *_CALL, "status")
+REFUSALS = _counter(
+    "foveate_refusals_total", "Requests that the gateway itself answered with an error.", "agent", "code"
+)
+EDITS = _counter("foveate_edits_total", "Edits written into requests, by the step that made them.", "step")
+STEP_FAILURES = _counter(
+    "foveate_step_failures_total", "Steps that failed; their requests went out without them.", "step"
+)
+STEP_SECONDS = _histogram("foveate_step_duration_seconds", "How long steps took.", _ADDED_SECONDS, "step")
+ADDED_SECONDS = _histogram(
+    "foveate_added_seconds", "What the engine added to a request before it was sent on.", _ADDED_SECONDS
+)
+FIRST_BYTE_SECONDS = _histogram(
+    "foveate_upstream_first_byte_seconds",
+    "From sending a request on to the head of its answer.",
+    _CALL_SECONDS,
+    "provider",
+)
+CALL_SECONDS = _histogram(
+    "foveate_request_duration_seconds", "From a request to the end of its answer.", _CALL_SECONDS, "provider"
+)
+REQUEST_BYTES = _counter("foveate_request_bytes_total", "Bytes of the bodies that clients sent.")
+RESPONSE_BYTES = _counter("foveate_response_bytes_total", "Bytes of the bodies that clients got.")
+OPEN_REQUESTS = _gauge("foveate_open_requests", "Requests that are being served now.")
+OPEN_STREAMS = _gauge("foveate_open_streams", "Answers that are being passed on now as they are written.")
+CONFIG_VALID = _gauge(
+    "foveate_config_valid", "1 where the configuration file can be used as it is.", across=Across.LEAST
+)
+STORE_UP = _gauge("foveate_store_up", "1 where the store answered when it was last asked.", across=Across.LEAST)
+BUILD = _gauge("foveate_build_info", "Always 1; the labels say what runs.", "version", across=Across.MOST)
+
+SERIES = (
+    CACHE_READ,
+    CACHE_CREATION,
+    HIT_RATIO,
+    FOLDS,
+    FOLD_SECONDS,
+    ESTIMATED,
+    DRIFT,
+    WORKSPACE_HITS,
+    WORKSPACE_MISSES,
+    WORKSPACE_INVALIDATIONS,
+    WINDOW_READ,
+    WINDOW_INPUT,
+    INPUT_TOKENS,
+    OUTPUT_TOKENS,
+    COST,
+    UNPRICED,
+    SAVED,
+    OVERPAID,
+    BILLS,
+    BILLS_WAITING,
+    BILLS_LOST,
+    REQUESTS,
+    REFUSALS,
+    EDITS,
+    STEP_FAILURES,
+    STEP_SECONDS,
+    ADDED_SECONDS,
+    FIRST_BYTE_SECONDS,
+    CALL_SECONDS,
+    REQUEST_BYTES,
+    RESPONSE_BYTES,
+    OPEN_REQUESTS,
+    OPEN_STREAMS,
+    CONFIG_VALID,
+    STORE_UP,
+    BUILD,
+)
+"""All of them."""

@@ -1,0 +1,249 @@
+"""What is counted: under the names of the contract, with few labels, and nothing twice."""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.cost.admission import Outcome as Bill
+from foveate.cost.admission import Settled
+from foveate.engine import series
+from foveate.engine.calls import Problem
+from foveate.engine.labels import MOST_SETS, MOST_VALUES, OTHER, Few, plain
+from foveate.engine.metrics import Metrics
+from foveate.errors import DoesNotFit
+from foveate.fold.folding import Folded
+from foveate.fold.journal import Fold, Outcome
+from foveate.prompt.workspace import WorkspaceCounts
+from foveate.values import TokenCount
+from tests.unit.engine.watched import ended, entry, numbers
+
+CALL = "agent=ana exact=%s model=claude-opus-4-5 provider=anthropic"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def metrics(now: float = 102.0) -> Metrics:
+    return Metrics(version="1.2.3", clock=lambda: now)
+
+
+async def test_an_exchange_is_counted_under_the_names_of_the_contract() -> None:
+    watch = metrics()
+
+    await ended(watch)
+    watch.refresh()
+
+    found = numbers(watch)
+    assert found["llm_cache_read_tokens_total " + CALL % "true"] == 80
+    assert found["llm_cache_creation_tokens_total " + CALL % "true"] == 10
+    assert found["llm_cache_hit_ratio agent=ana"] == 0.8
+    assert found["llm_prompt_tokens_estimated_count " + CALL % "false"] == 1
+    assert found["llm_prompt_tokens_estimated_sum " + CALL % "false"] == 80
+    assert found["llm_prompt_tokens_drift_count " + CALL % "false"] == 1
+    by_percent = (
+        "llm_prompt_tokens_drift_bucket agent=ana exact=false le=%s model=claude-opus-4-5 provider=anthropic"
+    )
+    assert (found[by_percent % "20.0"], found[by_percent % "50.0"]) == (0, 1)  # 100 billed, 80 counted: 25%
+    assert found["foveate_edits_total step=cache"] == 2
+    assert found["foveate_upstream_first_byte_seconds_sum provider=anthropic"] == pytest.approx(0.499)
+    assert found["foveate_request_duration_seconds_sum provider=anthropic"] == pytest.approx(2.0)
+    assert found["foveate_added_seconds_sum"] == pytest.approx(0.001)
+
+
+async def test_what_was_counted_exactly_is_never_mixed_with_estimates() -> None:
+    watch = metrics()
+
+    await ended(watch, counted=TokenCount(100, True, 100))
+    await ended(watch)
+
+    found = numbers(watch)
+    assert found["llm_prompt_tokens_estimated_sum " + CALL % "true"] == 100
+    assert found["llm_prompt_tokens_estimated_sum " + CALL % "false"] == 80
+
+
+async def test_a_request_that_the_provider_refused_has_no_tokens() -> None:
+    watch = metrics()
+
+    await ended(watch, status=529)
+    watch.refresh()
+
+    assert not [name for name in numbers(watch) if name.startswith("llm_")]
+
+
+async def test_the_hit_ratio_forgets_what_is_older_than_an_hour() -> None:
+    now = [102.0]
+    watch = Metrics(version="1", clock=lambda: now[0])
+    await ended(watch)
+    watch.refresh()
+    assert numbers(watch)["llm_cache_hit_ratio agent=ana"] == 0.8
+
+    now[0] += 2 * 3600
+    watch.refresh()
+
+    assert "llm_cache_hit_ratio agent=ana" not in numbers(watch)
+
+
+def test_dollars_are_added_up_once_and_losses_are_apart_from_savings() -> None:
+    watch = metrics()
+
+    watch.billed(entry(), Settled(outcome=Bill.BOOKED))
+    watch.billed(entry(), Settled(outcome=Bill.KNOWN))
+    watch.billed(entry(dollars=None), Settled(outcome=Bill.WAITING))
+
+    found = numbers(watch)
+    which = " agent=ana category=main model=claude-opus-4-5 provider=anthropic"
+    assert found["foveate_cost_dollars_total" + which] == 0.5
+    assert found["foveate_unpriced_calls_total" + which] == 1
+    assert found["foveate_saved_dollars_total agent=ana by=cache"] == 0.5
+    assert found["foveate_overpaid_dollars_total agent=ana by=folds"] == 0.25
+    assert [found[f"foveate_bills_total outcome={word}"] for word in ("booked", "known", "waiting")] == [
+        1,
+        1,
+        1,
+    ]
+
+
+def fold(outcome: Outcome, seconds: float) -> Fold:
+    return Fold(
+        id="f",
+        agent="ana",
+        session_id="s",
+        boundary=b"",
+        messages=1,
+        summary="",
+        carried=(),
+        tokens_before=1,
+        tokens_after=1,
+        model="m",
+        cost=None,
+        duration_seconds=seconds,
+        outcome=outcome,
+        compacted_at=0.0,
+    )
+
+
+async def test_folds_and_cuts_are_counted_by_what_became_of_them_with_their_own_time_only() -> None:
+    watch = metrics()
+
+    watch.folded("ana", Folded(outcome=Outcome.OK, fold=fold(Outcome.OK, 3.0)))
+    watch.folded("ana", Folded(outcome=Outcome.LOCK_HELD, fold=fold(Outcome.OK, 9.0)))
+    watch.folded("ana", Folded(outcome=Outcome.FAILED, reason="no store"))
+    await ended(watch, cut_results=2)
+
+    found = numbers(watch)
+    triggered = {
+        word: found[f"llm_compaction_triggered_total agent=ana outcome={word}"]
+        for word in Outcome
+        if f"llm_compaction_triggered_total agent=ana outcome={word}" in found
+    }
+    assert triggered == {"ok": 1, "lock_held": 1, "failed": 1, "tool_result_truncated": 2}
+    assert found["llm_compaction_duration_seconds_sum agent=ana outcome=ok"] == 3.0
+    assert "llm_compaction_duration_seconds_sum agent=ana outcome=lock_held" not in found
+
+
+async def test_failures_and_refusals_are_counted_by_their_names() -> None:
+    watch = metrics()
+    exchange = await ended()
+
+    watch.failed(exchange.incoming, Problem("session", "no store"))
+    watch.refused("ana", DoesNotFit("too long", tokens=2, limit_tokens=1, window_tokens=1))
+    watch.took("session", 0.002)
+    watch.answered("ana", "anthropic", "claude-opus-4-5", 400)
+
+    found = numbers(watch)
+    assert found["foveate_step_failures_total step=session"] == 1
+    assert found["foveate_refusals_total agent=ana code=does_not_fit"] == 1
+    assert found["foveate_step_duration_seconds_sum step=session"] == 0.002
+    assert found["foveate_requests_total agent=ana model=other provider=anthropic status=400"] == 1
+    assert watch.troubles.recent(102.0) == {"session": 1}
+    assert watch.troubles.recent(102.0 + 301) == {}
+
+
+def test_what_is_kept_elsewhere_is_counted_by_how_much_it_has_grown() -> None:
+    watch = metrics()
+    lost = [0]
+    watch.polls(lambda: watch.bills(waiting=3, lost=lost[0]))
+    watch.refresh()
+    lost[0] = 2
+    watch.refresh()
+    watch.refresh()
+    for hits in (5, 5, 7):
+        watch.workspaces({"/w": WorkspaceCounts(hits=hits, misses=1, invalidations=0)})
+
+    found = numbers(watch)
+    assert (found["foveate_bills_waiting"], found["foveate_bills_lost_total"]) == (3, 2)
+    assert found["workspace_cache_hits_total path=/w"] == 7
+    assert found["workspace_cache_misses_total path=/w"] == 1
+    assert found["workspace_cache_invalidations_total path=/w"] == 0
+
+
+def test_a_name_that_is_known_is_shown_after_any_number_of_others() -> None:
+    few = Few(["ana"])
+    for number in range(10 * MOST_VALUES):
+        few.of(f"x{number}")
+
+    assert few.of("ana") == "ana"
+    assert few.of("x1") == "x1"
+    assert few.of("late") == OTHER
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text(max_size=120), max_size=30), st.integers(0, 5))
+def test_a_label_never_has_more_values_than_it_may_and_each_can_be_written(
+    values: list[str], most: int
+) -> None:
+    few = Few(most=most)
+
+    shown = {few.of(value) for value in values}
+
+    assert len(shown - {OTHER}) <= most
+    assert all(value.encode() is not None and len(value) <= 80 for value in shown)
+
+
+@given(st.text(alphabet=st.characters(categories=("Cs", "Cc", "L", "Zl")), max_size=20))
+def test_any_text_can_be_written_as_a_label(value: str) -> None:
+    assert plain(value).encode() is not None
+    assert "\n" not in plain(value)
+
+
+async def test_any_number_of_agents_and_models_makes_a_bounded_number_of_series() -> None:
+    watch = metrics()
+    watch.know(["ana"])
+    names = random.Random(7)
+    for number in range(600):
+        await ended(watch, agent=f"agent {number}", model=f"model-{names.randrange(500)}")
+    await ended(watch, agent="ana", model="model-0")
+    watch.refresh()
+
+    kinds = [name for name in numbers(watch) if name.startswith("llm_cache_read_tokens_total")]
+    assert len(kinds) <= MOST_SETS + 1
+    assert len({re.findall("agent=(.*?) exact", name)[0] for name in kinds}) <= MOST_VALUES + 2
+    assert "agent=other" in "".join(kinds)
+
+
+def test_every_series_of_the_contract_is_there_with_its_labels() -> None:
+    call = ("agent", "provider", "model", "exact")
+    wanted = {
+        "llm_cache_read_tokens_total": call,
+        "llm_cache_creation_tokens_total": call,
+        "llm_cache_hit_ratio": ("agent",),
+        "llm_compaction_triggered_total": ("agent", "outcome"),
+        "llm_compaction_duration_seconds": ("agent", "outcome"),
+        "llm_prompt_tokens_estimated": call,
+        "llm_prompt_tokens_drift": call,
+        "workspace_cache_hits_total": ("path",),
+        "workspace_cache_misses_total": ("path",),
+        "workspace_cache_invalidations_total": ("path",),
+    }
+    assert {each.name: each.labels for each in series.SERIES if each.name in wanted} == wanted
+
+
+def test_the_page_on_metrics_and_the_registry_have_the_same_series() -> None:
+    rows = re.findall(
+        r"^\| `([a-z_]+)` \| (\w+) \| ([^|]*)\|", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    said = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+
+    assert said == {each.name: (each.kind.value, each.labels) for each in series.SERIES}
