@@ -123,15 +123,15 @@ class _Connection(asyncio.Protocol):
 
 async def measure(job: Job) -> Measured:
     """Do a job."""
-    loop = asyncio.get_running_loop()
-    opened = [await loop.create_connection(_Connection, "127.0.0.1", job.port) for _ in range(job.connections)]
-    connections = [connection for _, connection in opened]
+    streams = [requests(job.kind, f"{job.seed}-{number}") for number in range(job.connections)]
+    cold: list[float] = []
+    if KINDS[job.kind].is_cold_first:
+        for stream in streams:
+            connection = await _connected(job.port)
+            cold.append((await connection.ask(next(stream)))[1] * 1e3)
+            connection.close()
+    connections = [await _connected(job.port) for _ in range(job.connections)]
     try:
-        streams = [requests(job.kind, f"{job.seed}-{number}") for number in range(job.connections)]
-        cold: list[float] = []
-        if KINDS[job.kind].is_cold_first:
-            for connection, stream in zip(connections, streams, strict=True):
-                cold.append((await connection.ask(next(stream)))[1] * 1e3)
         firsts: list[float] = []
         answers: list[float] = []
         before, own = sum(map(cpu_seconds, job.measured)), time.process_time()
@@ -158,6 +158,11 @@ async def measure(job: Job) -> Measured:
         gateway_cpu_seconds=used,
         load_cpu_seconds=own,
     )
+
+
+async def _connected(port: int) -> _Connection:
+    _, connection = await asyncio.get_running_loop().create_connection(_Connection, "127.0.0.1", port)
+    return connection
 
 
 async def _send(
