@@ -14,6 +14,7 @@
     ├── CallRefused            a call that a cap keeps from being made; nothing is reserved for it
     │   ├── CapExceeded        it may cost more than there is left; carries all the dollars
     │   └── CapUncheckable     its price is not known, or what was spent so far
+    ├── WorkersFailed          processes of a gateway that die as soon as they are started
     ├── UnwritableOutput       standard output that is closed, or takes no more
     ├── UnwritableFile         a file that cannot be written; what it held before is untouched
     ├── StoreUnavailable       a database that cannot be reached, read or written; nothing of it is half done
@@ -221,6 +222,21 @@ class CapUncheckable(CallRefused):
     def __init__(self, problem: str, remedy: str, *, cap: str, limit: Decimal, reason: str) -> None:
         super().__init__(problem, remedy, cap=cap, limit=limit)
         self.reason = reason
+
+
+class WorkersFailed(FoveateError):
+    """Processes of a gateway that die when they are started, so many in a row, the last with `exit_code`."""
+
+    code = "workers_failed"
+
+    def __init__(self, deaths: int, exit_code: int) -> None:
+        how = f"by signal {-exit_code}" if exit_code < 0 else f"with code {exit_code}"
+        super().__init__(
+            f"{deaths} worker{'s' * (deaths != 1)} in a row ended soon after the start, the last {how}; what "
+            "they said is above"
+        )
+        self.deaths = deaths
+        self.exit_code = exit_code
 
 
 class UnwritableOutput(FoveateError):

@@ -2,6 +2,9 @@
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,17 +12,22 @@ import typer
 
 from foveate.cli import screen
 from foveate.cli.exits import telling
-from foveate.errors import BadOption
+from foveate.errors import BadOption, CannotListen
 
 if TYPE_CHECKING:
-    from foveate.gateway.assembly import Choices
+    import socket
+
+    from foveate.config.overriding import Flags, LocalModel
 
 
 def command(
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", "-c", metavar="FILE", help="The configuration; without one, all is by default."
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="The configuration; default: foveate.yaml here, else in the data folder, else all by default.",
         ),
     ] = None,
     host: Annotated[
@@ -33,69 +41,146 @@ def command(
             max=65535,
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="How many processes serve; default: as configured, else 1.", min=1, max=256),
+    ] = None,
+    local: Annotated[
+        bool,
+        typer.Option("--local", help="Have a small model on this machine as well, to talk to without a key."),
+    ] = False,
+    tls_certificate: Annotated[
+        str | None, typer.Option("--tls-certificate", metavar="FILE", help="Serve HTTPS with this certificate.")
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option("--tls-key", metavar="FILE", help="The key of that certificate.")
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cors-origin", metavar="ORIGIN", help="Let pages of this origin call it; may be given again."
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it is ready.")] = False,
 ) -> None:
     """Stand between agents and their providers: cheaper, within the window, under caps, and every call booked.
 
     Example: foveate serve --config foveate.yaml --port 8090
     """
-    with telling(as_json=json):
-        from foveate.gateway.serving import live_choices, serve
-        from foveate.store import default_url
-        from foveate.upstream.sockets import address, listening
+    with telling(as_json=json), ExitStack() as stack:
+        from foveate.config.overriding import Flags
+
+        if (tls_certificate is None) != (tls_key is None):
+            raise BadOption("--tls-certificate and --tls-key go together: one is not enough")
+        model = stack.enter_context(_local_model()) if local else None
+        flags = Flags(
+            host=host,
+            port=port,
+            workers=workers,
+            certificate=tls_certificate,
+            key=tls_key,
+            cors_origins=_origins(cors_origin or []),
+            local=model,
+        )
+        _serve(config, flags, as_json=json)
+
+
+@contextmanager
+def _local_model() -> "Iterator[LocalModel]":
+    with ExitStack() as stack:
+        with screen.patience("starting the model"):
+            from foveate.gateway.local import running_model
+
+            found = stack.enter_context(running_model())
+        yield found
+
+
+def _serve(config: Path | None, flags: "Flags", *, as_json: bool) -> None:
+    with screen.patience("starting"):
+        from foveate.cli.serve_lines import started, started_lines
+        from foveate.config.overriding import usual_file
+        from foveate.gateway.serving import live_choices, serve, start_logging, tls_context
+        from foveate.memory.vectors import data_folder
+        from foveate.upstream.sockets import address
 
         environment = dict(os.environ)
-        with screen.patience("starting"):
-            choices = live_choices(config, environment)
-        now = choices.now().made
-        server = now.settings.server
-        if server.workers != 1:
-            raise BadOption("server.workers: more than one is not there yet; start several on one PostgreSQL")
-        _start_logging(server.log_level)
-        with listening(server.host if host is None else host, server.port if port is None else port) as where:
-            url = address(where)
-            if server.tls is not None:
-                url = url.replace("http://", "https://", 1)
-            store = now.settings.store.url or default_url()
-            if json:
-                screen.print_object(
-                    {"url": url, "store": _without_password(store), "config": str(config or "")}
-                )
+        path = config or usual_file(Path(), data_folder(environment, sys.platform))
+        choices = live_choices(path, environment, flags)
+    now = choices.now().made
+    server = now.settings.server
+    if server.tls is not None:
+        tls_context(server.tls)
+    start_logging(server)
+    with _listening(server.host, server.port) as where:
+        shown = started(address(where), now, config=path, local=flags.local)
+
+        def tell() -> None:
+            if as_json:
+                screen.print_object(asdict(shown))
             else:
-                screen.print_text("\n".join(_lines(url, store, config, now)))
-            serve(where, choices, environment)
+                screen.print_text("\n".join(started_lines(shown, screen.look(sys.stdout))))
+
+        if server.workers == 1:
+            serve(where, choices, environment, ready=tell)
+        else:
+            _by_workers(where, path, flags, server.workers, server.grace_seconds, tell)
 
 
-def _lines(url: str, store: str, config: Path | None, now: "Choices") -> list[str]:
-    """Where it is, how a client is pointed at it, what is on, and where the data lies."""
-    usual = now.agents("default")
-    switches = {
-        "prompt cache": usual.prompt_cache,
-        "compaction": usual.compaction,
-        "caps": bool(now.cost.caps),
-    }
-    on = ", ".join(name for name, is_on in switches.items() if is_on) or "nothing"
-    off = ", ".join(name for name, is_on in switches.items() if not is_on)
-    return [
-        f"Foveate is at {url}. Ctrl-C ends it.",
-        f"  export ANTHROPIC_BASE_URL={url}",
-        f"  export OPENAI_BASE_URL={url}/v1",
-        "Clients keep their own keys.",
-        f"on      {on}" + (f"; off: {off}" if off else ""),
-        f"config  {config or 'none: all by default'}",
-        f"data    {screen.plain(_without_password(store))}",
-    ]
+def _by_workers(
+    where: "socket.socket",
+    config: Path | None,
+    flags: "Flags",
+    count: int,
+    grace_seconds: float,
+    ready: Callable[[], None],
+) -> None:
+    from foveate.gateway import metrics_folder
+    from foveate.gateway.workers import Order, serve_by_workers
+
+    environment = dict(os.environ)
+    folder = metrics_folder.prepare(environment)
+    try:
+        serve_by_workers(
+            where,
+            Order(descriptor=where.fileno(), config=str(config) if config else None, flags=flags),
+            environment,
+            count=count,
+            grace_seconds=grace_seconds,
+            ready=ready,
+            ended=lambda pid: metrics_folder.mark_dead(pid, folder),
+        )
+    finally:
+        metrics_folder.remove(folder)
 
 
-def _without_password(store: str) -> str:
-    """A URL of a store as it can be shown."""
-    scheme, found, rest = store.partition("://")
-    account, at, place = rest.rpartition("@")
-    return f"{scheme}{found}{account.partition(':')[0]}{at}{place}" if at else store
+@contextmanager
+def _listening(host: str, port: int) -> "Iterator[socket.socket]":
+    """A socket there; where the port is taken, the error says how to find out by whom."""
+    from foveate.upstream.sockets import listening
+
+    try:
+        found = listening(host, port)
+    except CannotListen as error:
+        if "in use" not in error.reason:
+            raise
+        asked = f"lsof -i :{port}" if sys.platform == "darwin" else f"ss -ltnp 'sport = :{port}'"
+        reason = f"{error.reason}; `{asked}` says by whom, and --port takes another"
+        raise CannotListen(host, port, reason) from None
+    with found:
+        yield found
 
 
-def _start_logging(level: str) -> None:
-    import logging
+def _origins(said: list[str]) -> tuple[str, ...]:
+    """Origins, checked as those of the file are."""
+    if not said:
+        return ()
+    from pydantic import ValidationError
 
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("foveate").setLevel(level.upper())
+    from foveate.config.settings import Server
+
+    try:
+        return tuple(Server(cors_origins=said).cors_origins)
+    except ValidationError:
+        raise BadOption(
+            f"--cors-origin takes an origin such as https://app.example, without a path, not {', '.join(said)}"
+        ) from None

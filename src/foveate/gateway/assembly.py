@@ -4,7 +4,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -25,6 +25,7 @@ from foveate.engine.options import AgentOptions
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.gateway.app import Gateway, GatewayOptions
 from foveate.gateway.configured import gateway_options
+from foveate.gateway.retention import forgetting
 from foveate.store import open_store
 from foveate.upstream import Client
 from foveate.upstream.pool import Pool, Timeouts
@@ -75,10 +76,12 @@ async def assembled(
     environment: Mapping[str, str],
     clock: Callable[[], float] = time.time,
     watch: Watch = UNWATCHED,
+    forgets: bool = False,
 ) -> AsyncIterator[Gateway]:
     """A gateway that does what `choices` says at each request, until the end of the block.
 
-    The store and how long upstreams are waited for are those that are chosen now.
+    The store and how long upstreams are waited for are those that are chosen now. One that `forgets` has
+    what is old forgotten now and then.
 
     Raises:
         StoreUnavailable: the store cannot be opened.
@@ -95,6 +98,9 @@ async def assembled(
                 total_seconds=waits.total_seconds,
             )
         ) as pool,
+        forgetting(store, lambda: choices().settings.store.keep_days, clock=clock)
+        if forgets
+        else nullcontext(),
     ):
         admission = ToldAdmission(store.ledger, clock=clock, options=admission_options(waits), watch=watch)
         folds = Folds(

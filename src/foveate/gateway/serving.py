@@ -1,50 +1,152 @@
 """The gateway served at a socket until somebody ends it."""
 
 import asyncio
+import logging
+import os
+import signal
 import socket
 import ssl
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import uvicorn
+
 from foveate.config.live import LiveSettings
+from foveate.config.loading import Configuration
+from foveate.config.overriding import Flags, overridden
+from foveate.config.settings import Server, Tls
+from foveate.errors import BadOption
+from foveate.gateway.asks import Receive, Scope, Send
 from foveate.gateway.assembly import Choices, assembled, choices_of
+from foveate.gateway.cors import Cors
+from foveate.gateway.local_models import LocalModels
 
-# How long answers under way may take when it is to end.
-_GRACE_SECONDS = 30
+# What is broken off still books what it knows; that takes a moment, and may not take longer.
+_BOOKING_SECONDS = 5.0
+
+_LOG = logging.getLogger(__name__)
 
 
-def live_choices(path: Path | None, environment: Mapping[str, str]) -> LiveSettings[Choices]:
-    """What the configuration in a file decides, now and whenever it has changed.
+def live_choices(
+    path: Path | None,
+    environment: Mapping[str, str],
+    flags: Flags = Flags(),  # noqa: B008 - it is frozen
+) -> LiveSettings[Choices]:
+    """What the configuration in a file decides, and what goes over it, now and whenever it has changed.
 
     Raises:
         FoveateError: it cannot be used.
     """
-    return LiveSettings(path, lambda found: choices_of(found, environment))
+
+    def made(found: Configuration) -> Choices:
+        if found.settings.server.tls is not None and flags.certificate is None:
+            tls_context(found.settings.server.tls)
+        return choices_of(overridden(found, environment, flags), environment)
+
+    return LiveSettings(path, made)
 
 
-def serve(where: socket.socket, choices: LiveSettings[Choices], environment: Mapping[str, str]) -> None:
+def start_logging(server: Server) -> None:
+    """Have what is told go to standard error, as configured."""
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("foveate").setLevel(server.log_level.upper())
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """What the gateway shows to its clients.
+
+    Raises:
+        BadOption: a file cannot be read, is no PEM, or the key is not that of the certificate.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    for name, path in (("certificate", tls.certificate), ("key", tls.key)):
+        try:
+            with path.open("rb"):
+                pass
+        except OSError as error:
+            raise BadOption(f"the {name} {path}: {error.strerror}", path=("server", "tls", name)) from None
+    try:
+        # A key that wants a password would have it asked for on the terminal.
+        context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        raise BadOption(
+            f"the certificate {tls.certificate} and the key {tls.key} cannot be used together: {reason}",
+            path=("server", "tls"),
+        ) from None
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key wants a password: give one without")
+
+
+def serve(
+    where: socket.socket,
+    choices: LiveSettings[Choices],
+    environment: Mapping[str, str],
+    *,
+    ready: Callable[[], None] = lambda: None,
+    lifeline: int | None = None,
+    forgets: bool = True,
+) -> None:
     """Be the gateway at a socket until somebody ends it; answers under way are finished first.
+
+    `ready` is called once clients are served. Where there is a `lifeline`, a descriptor, its end is the end.
+    One process of a machine `forgets` what is old.
 
     Raises:
         StoreUnavailable: the store cannot be opened.
+        BadOption: the certificate or its key cannot be used.
+        KeyboardInterrupt: it was Ctrl-C that ended it.
     """
-    main = _served(where, choices, environment)
+    main = _served(where, choices, environment, ready, lifeline, forgets)
     try:
         import uvloop
     except ImportError:  # not on Windows
-        asyncio.run(main)
+        ended_by = asyncio.run(main)
     else:
-        uvloop.run(main)
+        ended_by = uvloop.run(main)
+    if ended_by == signal.SIGINT:
+        raise KeyboardInterrupt
 
 
-async def _served(where: socket.socket, choices: LiveSettings[Choices], environment: Mapping[str, str]) -> None:
-    import uvicorn
+async def _served(
+    where: socket.socket,
+    choices: LiveSettings[Choices],
+    environment: Mapping[str, str],
+    ready: Callable[[], None],
+    lifeline: int | None,
+    forgets: bool,
+) -> int:
+    """Which signal ended it; 0 for its lifeline."""
+    settings = choices.now().made.settings.server
+    context = None if settings.tls is None else tls_context(settings.tls)
+    async with assembled(lambda: choices.now().made, environment=environment, forgets=forgets) as gateway:
+        app = Cors(LocalModels(gateway, choices), lambda: choices.now().made.settings.server.cors_origins)
+        server = _Server(app, grace_seconds=settings.grace_seconds, context=context, ready=ready)
+        with server.ended_by_signals(lifeline) as ended_by:
+            await server.serve(sockets=[where])
+            await server.broken_off()
+        return ended_by[0] if ended_by else 0
 
-    tls = choices.now().made.settings.server.tls
-    async with assembled(lambda: choices.now().made, environment=environment) as gateway:
-        server = uvicorn.Server(
+
+class _Server(uvicorn.Server):
+    """A server whose first signal lets answers under way finish, and whose second breaks them off."""
+
+    def __init__(
+        self,
+        app: Callable[[Scope, Receive, Send], object],
+        *,
+        grace_seconds: float,
+        context: ssl.SSLContext | None,
+        ready: Callable[[], None],
+    ) -> None:
+        super().__init__(
             uvicorn.Config(
-                gateway,
+                app,
                 http="httptools",
                 lifespan="off",
                 ws="none",
@@ -52,10 +154,60 @@ async def _served(where: socket.socket, choices: LiveSettings[Choices], environm
                 access_log=False,
                 server_header=False,
                 date_header=False,
-                ssl_certfile=None if tls is None else str(tls.certificate),
-                ssl_keyfile=None if tls is None else str(tls.key),
-                ssl_version=ssl.PROTOCOL_TLS_SERVER,
-                timeout_graceful_shutdown=_GRACE_SECONDS,
+                timeout_graceful_shutdown=max(1, round(grace_seconds)),
             )
         )
-        await server.serve(sockets=[where])
+        self.config.load()
+        self.config.ssl = context
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve, and say so."""
+        await super().startup(sockets)
+        self._ready()
+
+    def capture_signals(self) -> "nullcontext[None]":  # type: ignore[override]
+        """Nothing: what uvicorn does with them would end the process before bills are booked."""
+        return nullcontext()
+
+    @contextmanager
+    def ended_by_signals(self, lifeline: int | None) -> Iterator[list[int]]:
+        """The signals that came, while they and the end of a lifeline end the server."""
+        loop = asyncio.get_running_loop()
+        came: list[int] = []
+
+        def end(number: int) -> None:
+            came.append(number)
+            if self.should_exit:
+                self.force_exit = True
+                self._break_off()
+            else:
+                _LOG.info("ending; answers under way are finished first")
+            self.should_exit = True
+
+        def lost() -> None:
+            loop.remove_reader(lifeline or 0)
+            end(0)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end, int(number))
+        if lifeline is not None:
+            os.set_blocking(lifeline, False)
+            loop.add_reader(lifeline, lost)
+        try:
+            yield came
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            if lifeline is not None:
+                loop.remove_reader(lifeline)
+
+    def _break_off(self) -> None:
+        for task in self.server_state.tasks:
+            task.cancel()
+
+    async def broken_off(self) -> None:
+        """Wait until what was broken off has booked what it knows."""
+        self._break_off()
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=_BOOKING_SECONDS)

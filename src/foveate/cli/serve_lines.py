@@ -1,0 +1,135 @@
+"""What `foveate serve` shows once it serves: where it is, how to point a client at it, what is on."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from foveate.cli import screen
+
+if TYPE_CHECKING:
+    from foveate.config.overriding import LocalModel
+    from foveate.gateway.assembly import Choices
+
+_LABEL_CELLS = 10
+_LOOPBACK = ("127.", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A gateway that serves. `keys` are the upstreams whose key it has, `agents` those with keys of their own.
+
+    `local` is the name of the model on this machine, `metrics` and `health` where they are.
+    """
+
+    url: str
+    host: str
+    workers: int
+    store: str
+    config: str
+    on: list[str]
+    off: list[str]
+    keys: list[str]
+    agents: list[str]
+    local: str | None
+    certificate: str | None
+    metrics: str
+    health: str
+
+
+def started(
+    url: str,
+    now: "Choices",
+    *,
+    config: Path | None,
+    local: "LocalModel | None",
+) -> Started:
+    """What there is to be told of a gateway at `url`."""
+    from foveate.store import default_url
+
+    settings = now.settings
+    if settings.server.tls is not None:
+        url = url.replace("http://", "https://", 1)
+    switches = _switches(now)
+    return Started(
+        url=url,
+        host=settings.server.host,
+        workers=settings.server.workers,
+        store=without_password(settings.store.url or default_url()),
+        config="" if config is None else str(config),
+        on=[name for name, is_on in switches.items() if is_on],
+        off=[name for name, is_on in switches.items() if not is_on],
+        keys=sorted(name for name, up in now.gateway.routing.upstreams.items() if up.key),
+        agents=[agent.id for agent in settings.agents if agent.keys],
+        local=None if local is None else local.model,
+        certificate=None if settings.server.tls is None else str(settings.server.tls.certificate),
+        metrics=f"{url}/metrics",
+        health=f"{url}/health",
+    )
+
+
+def _switches(now: "Choices") -> dict[str, bool]:
+    """All that can be on or off, for an agent of no name."""
+    settings = now.settings
+    said = settings.context_optimization
+    return {
+        "prompt cache": said.prompt_cache.enabled,
+        "compaction": said.compaction.enabled,
+        "token counter": said.token_counter.enabled,
+        "workspace cache": said.workspace_cache.enabled,
+        "caps": bool(now.cost.caps),
+        "kept requests": settings.keep_requests.enabled,
+        "TLS": settings.server.tls is not None,
+        "CORS": bool(settings.server.cors_origins),
+    }
+
+
+def started_lines(shown: Started, look: screen.Look) -> list[str]:
+    """The start-up screen."""
+    bold = ("\x1b[1m", "\x1b[0m") if look.colours else ("", "")
+    dim = ("\x1b[2m", "\x1b[0m") if look.colours else ("", "")
+    who = f", {shown.workers} workers" if shown.workers > 1 else ""
+    lines = [
+        f"Foveate is at {bold[0]}{shown.url}{bold[1]}{who}. Ctrl-C ends it.",
+        "",
+        f"  export ANTHROPIC_BASE_URL={shown.url}",
+        f"  export OPENAI_BASE_URL={shown.url}/v1",
+        "",
+    ]
+    if shown.local:
+        lines += ["Or talk to the small model on this machine, without a key:", "", f"  {_curl(shown)}", ""]
+    rows = {
+        "keys": _keys(shown),
+        "on": ", ".join(shown.on) or "nothing",
+        "off": ", ".join(shown.off) or "nothing",
+        "config": shown.config or "none: all by default (`foveate config init` writes one)",
+        "data": shown.store,
+        "metrics": shown.metrics,
+    }
+    if not shown.host.startswith(_LOOPBACK):
+        rows["open to"] = (
+            f"other machines ({shown.host}); pages of its own, such as metrics, need a gateway key"
+        )
+    return lines + [f"{dim[0]}{name:<{_LABEL_CELLS}}{dim[1]}{look.plain(said)}" for name, said in rows.items()]
+
+
+def _keys(shown: Started) -> str:
+    if not shown.keys:
+        return "clients bring their own; none is in this environment"
+    for_whom = f"of {', '.join(shown.agents)}" if shown.agents else "(`foveate config key` makes one)"
+    return f"clients bring their own, or a gateway key {for_whom} for {', '.join(shown.keys)}"
+
+
+def _curl(shown: Started) -> str:
+    body = {"model": "local", "max_tokens": 60, "messages": [{"role": "user", "content": "Who are you?"}]}
+    trust = "" if shown.certificate is None else f" --cacert {quote(shown.certificate)}"
+    kind = "-H 'content-type: application/json'"
+    return f"curl -s{trust} {shown.url}/v1/messages {kind} -d {quote(json.dumps(body))}"
+
+
+def without_password(store: str) -> str:
+    """A URL of a store as it can be shown."""
+    scheme, found, rest = store.partition("://")
+    account, at, place = rest.rpartition("@")
+    return f"{scheme}{found}{account.partition(':')[0]}{at}{place}" if at else store

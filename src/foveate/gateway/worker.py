@@ -1,0 +1,43 @@
+"""One of several processes that serve at one socket: run as a module, it does as its standard input says.
+
+The first line there is an order; where it ends, the worker does too, so it never outlives its parent.
+"""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+
+from foveate.errors import FoveateError
+from foveate.gateway.serving import live_choices, serve, start_logging
+from foveate.gateway.workers import READY, Order
+
+
+def main() -> None:
+    """Serve until somebody ends it."""
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    environment = dict(os.environ)
+    try:
+        choices = live_choices(Path(order.config) if order.config else None, environment, order.flags)
+        start_logging(choices.now().made.settings.server)
+        serve(
+            socket.socket(fileno=order.descriptor),
+            choices,
+            environment,
+            ready=_tell,
+            lifeline=sys.stdin.fileno(),
+            forgets=order.number == 0,
+        )
+    except FoveateError as error:
+        sys.stderr.write(f"foveate: worker {order.number}: {error}\n")
+        sys.exit(1)
+
+
+def _tell() -> None:
+    os.write(sys.stdout.fileno(), READY)
+
+
+if __name__ == "__main__":
+    main()
