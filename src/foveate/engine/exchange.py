@@ -92,7 +92,7 @@ class Exchange:
     def has_bill(self) -> bool:
         """Whether the bill is whole: a stream that breaks off may have told only a first part of it."""
         answer = self._answer
-        if answer is None or answer.usage is None or answer.has_failed:
+        if answer is None or answer.usage is None or answer.has_failed or _is_empty(answer.usage):
             return False
         return answer.is_whole or not self.is_broken
 
@@ -129,6 +129,11 @@ class Exchange:
                 reason = f"{type(error).__name__}: {error}"
                 self._watch.failed(self.incoming, Problem(type(settle).__name__, reason))
         self._watch.ended(self)
+
+
+def _is_empty(usage: Usage) -> bool:
+    """Whether a bill says nothing: no call reads nothing, and what is not known is not free."""
+    return not usage.cache.input_tokens and not usage.output_tokens and usage.said_dollars is None
 
 
 class Settle(Protocol):
