@@ -10,7 +10,7 @@ from threading import Thread
 
 import uvicorn
 
-from foveate.config.settings import Settings, StoreAt
+from foveate.config.settings import Server, Settings, StoreAt
 from foveate.cost.caps import Cap
 from foveate.cost.price_book import PriceBook
 from foveate.engine.calls import Incoming, Problem
@@ -53,6 +53,8 @@ def running_gateway(
     clock: Callable[[], float] = time.time,
     options: AgentOptions = AgentOptions(),  # noqa: B008 - it is frozen
     caps: Sequence[Cap] = (),
+    server: Server = Server(),  # noqa: B008 - it is frozen
+    store_url: str | None = None,
 ) -> Iterator[RunningGateway]:
     """A gateway to whatever answers at `upstream_url`, its store in `folder`, until the end of the block."""
     routing = Routing(
@@ -67,8 +69,8 @@ def running_gateway(
     )
     problems: list[Problem] = []
     choices = Choices(
-        settings=Settings(store=StoreAt(url=f"sqlite:///{folder}/gateway.sqlite")),
-        gateway=GatewayOptions(routing=routing),
+        settings=Settings(store=StoreAt(url=store_url or f"sqlite:///{folder}/gateway.sqlite"), server=server),
+        gateway=GatewayOptions(routing=routing, limit_bytes=server.body_limit_bytes),
         agents=lambda _agent: options,
         cost=MoneyOptions(caps=caps, prices=PriceBook()),
     )

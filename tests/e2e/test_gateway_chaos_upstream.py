@@ -1,0 +1,340 @@
+"""A provider that is slow, breaks off or talks nonsense: the client is told, and calls are booked once."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import anthropic
+import openai
+import pytest
+
+from foveate.config.settings import Server, Timeouts
+from tests.aftermath import Books, holders, open_sockets, resident_bytes, settled, until
+from tests.gateways import RunningGateway, running_gateway
+from tests.raw_http import Heard, chat, message, sent
+from tests.upstreams import (
+    STREAM_HEAD,
+    Behaviour,
+    ScriptedUpstream,
+    Talk,
+    answer,
+    chunk,
+    claude_events,
+    claude_reply,
+    once,
+    running_upstream,
+)
+
+SECRET = "sk-nobody-may-read-this-4711"
+IDLE_SECONDS = 0.6
+TOTAL_SECONDS = 1.5
+WAITS = Timeouts(connect_seconds=0.4, idle_seconds=IDLE_SECONDS, total_seconds=TOTAL_SECONDS)
+GOOD_ONCE = once(answer(claude_reply("Hello")))
+EVENTS = claude_events("Grüße", " aus ", "München", "!")
+
+
+@dataclass
+class Between:
+    """A gateway before a scripted provider, and its books."""
+
+    gateway: RunningGateway
+    upstream: ScriptedUpstream
+    file: Path
+
+    def sent(self, request: bytes, behave: Behaviour) -> Heard:
+        """What a client gets where the provider behaves so. It keeps no connection, so this one is new."""
+        self.upstream.behave = behave
+        return sent(self.gateway.url, request)
+
+    def books(self, calls: int) -> Books:
+        return settled(self.file, calls)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Between]:
+    folder = tmp_path_factory.mktemp("gateway")
+    with (
+        running_upstream(GOOD_ONCE) as upstream,
+        running_gateway(upstream.url, folder, server=Server(timeouts=WAITS)) as gateway,
+    ):
+        yield Between(gateway, upstream, folder / "gateway.sqlite")
+    assert gateway.failed == []
+
+
+@pytest.fixture
+def between(both: Between, caplog: pytest.LogCaptureFixture) -> Iterator[Between]:
+    """The same for all tests; after each of them it serves as before, and has told nobody a key."""
+    sockets = open_sockets()
+    yield both
+    found = both.sent(message(SECRET), once(answer(claude_reply("Well"))))
+    assert (found.status, b"Well" in found.body, found.is_whole) == (200, True, True)
+    assert until(open_sockets, lambda now: now <= sockets) <= sockets
+    assert SECRET not in caplog.text
+    assert holders(both.file.parent, SECRET) == []
+
+
+def silent(talk: Talk) -> None:
+    """Takes a request, and says nothing."""
+    talk.ask()
+    talk.is_left(within_seconds=30)
+
+
+@pytest.mark.parametrize("is_claude", [True, False])
+def test_a_provider_that_does_not_answer_is_a_time_out_in_its_own_format(
+    between: Between, is_claude: bool
+) -> None:
+    before = len(between.books(0).calls)
+    started = time.monotonic()
+    found = between.sent(message(SECRET) if is_claude else chat(SECRET), silent)
+
+    assert IDLE_SECONDS <= time.monotonic() - started < 5
+    assert found.status == 504
+    error = json.loads(found.body)["error"]
+    assert error["type"] == ("timeout_error" if is_claude else "server_error")
+    assert "did not answer in time" in error["message"]
+    assert "x-should-retry" not in found.headers
+    assert found.headers["x-foveate-request-id"].startswith("req_")
+    booked = between.books(before + 1)
+    assert len(booked.calls) == before + 1  # nobody knows what the provider has done meanwhile
+    assert (booked.calls[-1].is_partial, booked.calls[-1].is_unknown) == (True, True)
+
+
+def test_a_provider_that_cannot_be_connected_to_is_a_time_out_that_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = []
+        for _ in range(8):  # the queue of connections that nobody takes is full after some
+            other = socket.socket()
+            other.setblocking(False)
+            other.connect_ex(full.getsockname())
+            waiting.append(other)
+        time.sleep(0.1)
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        with running_gateway(url, tmp_path, server=Server(timeouts=WAITS)) as gateway:
+            found = [sent(gateway.url, request) for request in (message(SECRET), chat(SECRET))]
+            booked = settled(tmp_path / "gateway.sqlite", 0)
+        for other in waiting:
+            other.close()
+
+    assert [answer.status for answer in found] == [504, 504]
+    assert (list(booked.calls), booked.reserved) == ([], 0)
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_a_stream_that_takes_too_long_is_cut_and_not_taken_for_a_whole_one(
+    between: Between, is_idle: bool
+) -> None:
+    before = len(between.books(0).calls)
+    drops = [STREAM_HEAD + chunk(EVENTS[0]), *map(chunk, EVENTS[1:3]), *[chunk(b": still there\n\n")] * 50]
+    found = between.sent(message(SECRET, stream=True), once(*drops, pause_seconds=30 if is_idle else 0.2))
+
+    assert found.status == 200
+    assert not found.is_whole
+    assert found.body.startswith(EVENTS[0])
+    booked = between.books(before + 1)
+    assert (len(booked.calls), booked.calls[-1].is_partial) == (before + 1, True)
+
+
+WHOLE = b"".join(map(chunk, EVENTS))
+IN_A_CHARACTER = WHOLE.index("ü".encode()) + 1
+IN_A_HEADER = WHOLE.index(chunk(EVENTS[3])) + 1
+
+
+@pytest.mark.parametrize("cut", [len(WHOLE), len(WHOLE) // 2, IN_A_CHARACTER, IN_A_HEADER])
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_stream_that_is_cut_passes_to_the_last_byte_and_is_not_taken_for_a_whole_one(
+    between: Between, cut: int, resets: bool
+) -> None:
+    def behave(talk: Talk) -> None:
+        talk.ask()
+        talk.say(STREAM_HEAD + WHOLE[:cut])
+        if resets:
+            time.sleep(0.05)  # a reset throws away what was not read yet
+            talk.reset()
+
+    before = len(between.books(0).calls)
+    found = between.sent(message(SECRET, stream=True), behave)
+
+    assert (found.status, found.is_whole) == (200, False)
+    assert b"".join(EVENTS).startswith(found.body)
+    assert len(found.body) >= sum(map(len, EVENTS)) * cut // len(WHOLE) - 200
+    booked = between.books(before + 1)
+    assert (len(booked.calls), booked.calls[-1].is_partial) == (before + 1, True)
+
+
+def test_a_client_sees_that_a_stream_is_cut(between: Between) -> None:
+    between.upstream.behave = once(STREAM_HEAD, *map(chunk, EVENTS[:4]))
+    with (
+        anthropic.Anthropic(base_url=between.gateway.url, api_key=SECRET, max_retries=0) as client,
+        pytest.raises(Exception, match="peer closed connection"),
+        client.messages.stream(
+            model="claude-opus-4-5", max_tokens=50, messages=[{"role": "user", "content": "Hello"}]
+        ) as stream,
+    ):
+        stream.until_done()
+
+
+HTML = b"<html><body><h1>502 Bad Gateway</h1></body></html>"
+CLAUDE_BUSY = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
+AS_THEY_CAME = {
+    "429": (answer(b'{"error":{}}', "429 Too Many Requests", retry_after="17"), 429, b'{"error":{}}'),
+    "529": (answer(CLAUDE_BUSY, "529 Overloaded"), 529, CLAUDE_BUSY),
+    "500": (answer(b"", "500 Internal Server Error"), 500, b""),
+    "400 of HTML": (answer(HTML, "400 Bad Request", content_type="text/html"), 400, HTML),
+    "502 of HTML": (answer(HTML, "502 Bad Gateway", content_type="text/html"), 502, HTML),
+    "200 of HTML": (answer(HTML, content_type="text/html"), 200, HTML),
+    "no JSON": (answer(b'{"usage": {"input_tokens": '), 200, b'{"usage": {"input_tokens": '),
+    "JSON of another kind": (answer(b"[[1], null]"), 200, b"[[1], null]"),
+    "no body": (answer(b""), 200, b""),
+    "no body at all": (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b""),
+    "no length": (b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\nall of it", 200, b"all of it"),
+    "old": (b"HTTP/1.0 200 OK\r\n\r\nall of it", 200, b"all of it"),
+    "continue first": (b"HTTP/1.1 100 Continue\r\n\r\n" + answer(b"{}"), 200, b"{}"),
+    "a redirect": (answer(b"", "307 Temporary Redirect", location="http://127.0.0.1:1/"), 307, b""),
+    "events that are none": (
+        answer(b"\x00\xff\nno: event\n\n", content_type="text/event-stream"),
+        200,
+        b"\x00\xff\nno: event\n\n",
+    ),
+    "more than announced": (answer(b"{}!!!", content_length="2"), 200, b"{}"),
+}
+
+
+@pytest.mark.parametrize("name", AS_THEY_CAME)
+@pytest.mark.parametrize("is_claude", [True, False])
+def test_whatever_a_provider_says_comes_back_as_it_is(between: Between, name: str, is_claude: bool) -> None:
+    said, status, body = AS_THEY_CAME[name]
+    before = between.books(0)
+    found = between.sent(message(SECRET) if is_claude else chat(SECRET, stream=True), once(said))
+
+    assert (found.status, found.body, found.is_whole) == (status, body, True)
+    assert found.headers["x-foveate-request-id"]
+    assert found.headers.get("retry-after") == ("17" if status == 429 else None)
+    may_be_billed = 200 <= status < 300
+    booked = between.books(len(before.calls) + may_be_billed)
+    assert len(booked.calls) == len(before.calls) + may_be_billed
+    assert booked.whole == before.whole  # none of these is an answer with its bill
+
+
+@pytest.mark.parametrize(
+    "bill", [b"{}", b'{"input_tokens": -1e999, "output_tokens": "many"}', b'{"input_tokens": 0}']
+)
+def test_a_bill_that_says_nothing_is_unknown_and_not_free(between: Between, bill: bytes) -> None:
+    """Defect: an answer whose numbers could not be read was booked as one of no dollars."""
+    before = len(between.books(0).calls)
+    body = b'{"content": [], "usage": %b}' % bill
+    found = between.sent(message(SECRET), once(answer(body)))
+
+    assert (found.status, found.body) == (200, body)
+    booked = between.books(before + 1)
+    assert (len(booked.calls), booked.calls[-1].is_unknown) == (before + 1, True)
+
+
+BROKEN = {
+    "less than announced": answer(b"{}", content_length="20"),
+    "a chunk of no size": STREAM_HEAD + b"zz\r\n{}\r\n0\r\n\r\n",
+}
+NO_HTTP = {
+    "nothing": b"",
+    "half a head": b"HTTP/1.1 200 OK\r\ncontent-le",
+    "another protocol": b"SSH-2.0-OpenSSH_9.9\r\n",
+    "noise": bytes(range(256)) * 4,
+    "a head that does not end": b"HTTP/1.1 200 OK\r\nx-long: " + b"x" * 400_000 + b"\r\n\r\n",
+    "two lengths": b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
+    "a length that is none": answer(b"{}", content_length="two"),
+}
+
+
+@pytest.mark.parametrize("name", NO_HTTP)
+@pytest.mark.parametrize("is_claude", [True, False])
+def test_what_is_no_http_is_told_as_the_provider_would_tell_it(
+    between: Between, name: str, is_claude: bool
+) -> None:
+    found = between.sent(message(SECRET) if is_claude else chat(SECRET), once(NO_HTTP[name]))
+
+    assert (found.status, found.is_whole) == (502, True)
+    error = json.loads(found.body)["error"]
+    assert error["type"] == ("api_error" if is_claude else "server_error")
+    assert "x-should-retry" not in found.headers
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_answer_that_breaks_off_is_cut_for_the_client_too(between: Between, name: str) -> None:
+    before = len(between.books(0).calls)
+    found = between.sent(message(SECRET), once(BROKEN[name]))
+
+    assert (found.status, found.is_whole) in ((200, False), (502, True))
+    booked = between.books(before + 1)
+    assert (len(booked.calls), booked.calls[-1].is_partial) == (before + 1, True)
+
+
+def test_a_long_header_comes_through(between: Between) -> None:
+    long = "x" * 100_000
+    found = between.sent(message(SECRET), once(answer(claude_reply("Hello"), x_long=long)))
+
+    assert (found.status, found.headers["x-long"]) == (200, long)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+def test_an_answer_of_a_hundred_megabytes_passes_without_being_kept(between: Between, kind: str) -> None:
+    size = 100 * 1024 * 1024
+    piece = b"data: " + b"x" * (1024 * 1024 - 8) + b"\n\n"
+    head = answer(b"", content_type=kind, content_length=str(size))
+    memory = resident_bytes()
+
+    def behave(talk: Talk) -> None:
+        talk.ask()
+        talk.say(head, *[piece] * 100)
+
+    found = between.sent(message(SECRET, stream=True), behave)
+    length = len(found.body)
+    is_whole = found.is_whole
+    del found
+
+    assert (length, is_whole) == (size, True)
+    after = until(resident_bytes, lambda now: now < memory + 60 * 1024 * 1024)
+    assert after < memory + 60 * 1024 * 1024
+
+
+def test_a_kept_connection_that_was_closed_is_not_asked_and_nothing_is_asked_twice(between: Between) -> None:
+    between.upstream.behave = GOOD_ONCE
+    heard = len(between.upstream.heard)
+    with anthropic.Anthropic(base_url=between.gateway.url, api_key=SECRET, max_retries=0) as client:
+        for number in range(5):
+            client.messages.create(
+                model="claude-opus-4-5",
+                max_tokens=50,
+                messages=[{"role": "user", "content": f"Hello {number}"}],
+            )
+            time.sleep(0.05)  # by now the provider has closed what is kept
+
+    assert len(between.upstream.heard) == heard + 5
+
+
+def test_a_kept_connection_that_closes_as_it_is_asked_is_an_error_that_the_clients_own_retry_mends(
+    between: Between,
+) -> None:
+    def behave(talk: Talk) -> None:
+        talk.ask()
+        talk.say(answer(claude_reply("Hello")))
+        talk.ask()
+        talk.reset()
+
+    between.upstream.behave = behave
+    before = len(between.books(0).calls)
+    heard = len(between.upstream.heard)
+    with openai.OpenAI(base_url=between.gateway.openai_url, api_key=SECRET, max_retries=1) as client:
+        for _ in range(3):
+            client.chat.completions.with_raw_response.create(
+                model="gpt-4.1", messages=[{"role": "user", "content": "Hello"}], max_tokens=10
+            )
+
+    assert sent(between.gateway.url, message(SECRET)).status == 502  # and the last one, which was kept
+    assert len(between.upstream.heard) == heard + 6  # each but the first found its connection closed, once
+    assert len(between.books(before + 3).calls) == before + 3

@@ -1,0 +1,108 @@
+"""HTTP by hand, over a socket: requests that no client would send, and what comes back to the last byte."""
+
+import json
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What came back. `is_whole`: it came to the end that its own head announces."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    is_whole: bool
+    rest: bytes = b""
+
+
+def connected(url: str, *, timeout_seconds: float = 10) -> socket.socket:
+    """A connection to where a URL leads."""
+    where = urlsplit(url)
+    assert where.hostname is not None
+    return socket.create_connection((where.hostname, where.port or 80), timeout=timeout_seconds)
+
+
+def post(path: str, body: bytes, **headers: str) -> bytes:
+    """A request whose connection is closed after its answer."""
+    told = {"host": "gateway", "content-length": str(len(body)), "connection": "close"}
+    told |= {name.replace("_", "-"): said for name, said in headers.items()}
+    lines = "".join(f"{name}: {said}\r\n" for name, said in told.items() if said)
+    return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
+
+
+def sent(url: str, request: bytes, *, timeout_seconds: float = 10) -> Heard:
+    """What comes back to some bytes, until the connection is closed.
+
+    Raises:
+        TimeoutError: it stays open, and nothing comes.
+    """
+    with connected(url, timeout_seconds=timeout_seconds) as connection:
+        with suppress(BrokenPipeError, ConnectionResetError):  # what was answered before may still be there
+            connection.sendall(request)
+        return heard(all_of(connection))
+
+
+def all_of(connection: socket.socket) -> bytes:
+    """All that comes until a connection is closed."""
+    pieces = []
+    while True:
+        try:
+            piece = connection.recv(262_144)
+        except ConnectionResetError:
+            break
+        if not piece:
+            break
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def heard(data: bytes) -> Heard:
+    """The first answer in some bytes; status 0 where there is none."""
+    head, found, body = data.partition(b"\r\n\r\n")
+    if not found:
+        return Heard(0, {}, b"", False, data)
+    status, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): said.strip() for name, _, said in (line.partition(":") for line in lines)}
+    if headers.get("transfer-encoding") == "chunked":
+        whole, is_whole, rest = _unchunked(body)
+    else:
+        length = int(headers.get("content-length", len(body)))
+        whole, is_whole, rest = body[:length], len(body) >= length, body[length:]
+    return Heard(int(status.split()[1]), headers, whole, is_whole, rest)
+
+
+def _unchunked(body: bytes) -> tuple[bytes, bool, bytes]:
+    found: list[bytes] = []
+    while True:
+        size, line, rest = body.partition(b"\r\n")
+        if not line:
+            return b"".join(found), False, b""
+        length = int(size, 16)
+        found.append(rest[:length])
+        if len(rest) < length + 2:
+            return b"".join(found), False, b""
+        body = rest[length + 2 :]
+        if not length:
+            return b"".join(found), True, body
+
+
+ANTHROPIC = {"content_type": "application/json", "anthropic_version": "2023-06-01"}
+
+
+def message(key: str, *, stream: bool = False, text: str = "Hello", **headers: str) -> bytes:
+    """A request to Claude."""
+    said = {"model": "claude-opus-4-5", "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
+    body = json.dumps(said | ({"stream": True} if stream else {})).encode()
+    return post("/v1/messages", body, **ANTHROPIC, x_api_key=key, **headers)
+
+
+def chat(key: str, *, stream: bool = False, text: str = "Hello", **headers: str) -> bytes:
+    """A request to a model of OpenAI's."""
+    said = {"model": "gpt-4.1", "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
+    body = json.dumps(said | ({"stream": True} if stream else {})).encode()
+    return post(
+        "/v1/chat/completions", body, content_type="application/json", authorization=f"Bearer {key}", **headers
+    )

@@ -1,0 +1,222 @@
+"""A provider that misbehaves, on a real socket: a test says what it does with each connection."""
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from threading import Thread
+
+_PIECE_BYTES = 65_536
+
+
+class Gone(Exception):
+    """The other side has closed the connection."""
+
+
+@dataclass
+class Talk:
+    """One connection, as the provider has it."""
+
+    socket: socket.socket
+    heard: list[bytes]
+    _held: bytes = b""
+
+    def ask(self) -> bytes:
+        """The next request, head and body.
+
+        Raises:
+            Gone: none comes any more.
+        """
+        while b"\r\n\r\n" not in self._held:
+            self._more()
+        head, _, rest = self._held.partition(b"\r\n\r\n")
+        lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        length = int(lengths[0].partition(b":")[2]) if lengths else 0
+        while len(rest) < length:
+            self._more()
+            rest = self._held.partition(b"\r\n\r\n")[2]
+        self._held = rest[length:]
+        self.heard.append(head + b"\r\n\r\n" + rest[:length])
+        return self.heard[-1]
+
+    def say(self, *pieces: bytes, pause_seconds: float = 0) -> None:
+        """Send pieces, each after a pause but the first.
+
+        Raises:
+            Gone: nobody wants them.
+        """
+        for number, piece in enumerate(pieces):
+            if number and pause_seconds and self.is_left(within_seconds=pause_seconds):
+                raise Gone
+            try:
+                self.socket.sendall(piece)
+            except OSError:
+                raise Gone from None
+
+    def is_left(self, *, within_seconds: float) -> bool:
+        """Whether the other side closes the connection in that time."""
+        self.socket.settimeout(within_seconds)
+        try:
+            found = self.socket.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+        finally:
+            self.socket.settimeout(None)
+        return not found
+
+    def reset(self) -> None:
+        """Close it so that the other side gets a reset."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    def _more(self) -> None:
+        try:
+            found = self.socket.recv(_PIECE_BYTES)
+        except OSError:
+            raise Gone from None
+        if not found:
+            raise Gone
+        self._held += found
+
+
+Behaviour = Callable[[Talk], None]
+
+
+@dataclass
+class ScriptedUpstream:
+    """Where it is, what it does with the next connection, all requests that it heard, and who left early."""
+
+    url: str
+    behave: Behaviour
+    heard: list[bytes] = field(default_factory=list)
+    connections: int = 0
+    left: int = 0
+
+    def has_lost_one(self, *, within_seconds: float = 10) -> bool:
+        """Whether a client leaves before its answer is whole, waited for."""
+        deadline = time.monotonic() + within_seconds
+        while not self.left and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return bool(self.left)
+
+
+@contextmanager
+def running_upstream(behave: Behaviour) -> Iterator[ScriptedUpstream]:
+    """A provider that behaves so, until the end of the block; a test may have it behave otherwise meanwhile."""
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as server:
+        upstream = ScriptedUpstream(f"http://127.0.0.1:{server.getsockname()[1]}", behave)
+        Thread(target=_accepting, args=(server, upstream), daemon=True).start()
+        try:
+            yield upstream
+        finally:
+            with suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
+
+
+def _accepting(server: socket.socket, upstream: ScriptedUpstream) -> None:
+    while True:
+        try:
+            found, _ = server.accept()
+        except OSError:
+            return
+        upstream.connections += 1
+        Thread(target=_talking, args=(found, upstream), daemon=True).start()
+
+
+def _talking(found: socket.socket, upstream: ScriptedUpstream) -> None:
+    with found:
+        try:
+            upstream.behave(Talk(found, upstream.heard))
+        except Gone:
+            upstream.left += 1
+
+
+def answering(*pieces: bytes, pause_seconds: float = 0) -> Behaviour:
+    """Gives every request on a connection the same answer."""
+
+    def behave(talk: Talk) -> None:
+        while True:
+            try:
+                talk.ask()
+            except Gone:
+                return
+            talk.say(*pieces, pause_seconds=pause_seconds)
+
+    return behave
+
+
+def once(*pieces: bytes, pause_seconds: float = 0) -> Behaviour:
+    """Answers one request, whose connection then closes."""
+
+    def behave(talk: Talk) -> None:
+        talk.ask()
+        talk.say(*pieces, pause_seconds=pause_seconds)
+
+    return behave
+
+
+def answer(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
+    """An answer with a length."""
+    told = {"content-type": "application/json", "content-length": str(len(body))}
+    told |= {name.replace("_", "-"): said for name, said in headers.items()}
+    lines = "".join(f"{name}: {said}\r\n" for name, said in told.items() if said)
+    return f"HTTP/1.1 {status}\r\n{lines}\r\n".encode("latin-1") + body
+
+
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    """A chunk of a body without a length."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def claude_events(*texts: str) -> Sequence[bytes]:
+    """The events in which Claude says something."""
+    start: dict[str, object] = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-opus-4-5",
+        "content": [],
+    }
+    started = start | {"stop_reason": None, "usage": {"input_tokens": 9, "output_tokens": 1}}
+    stop = {"stop_reason": "end_turn", "stop_sequence": None}
+    events: list[dict[str, object]] = [
+        {"type": "message_start", "message": started},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+            for text in texts
+        ),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": stop, "usage": {"output_tokens": 1 + len(texts)}},
+        {"type": "message_stop"},
+    ]
+    return [
+        f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
+        for event in events
+    ]
+
+
+def claude_reply(text: str) -> bytes:
+    """What Claude says, whole."""
+    said = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-opus-4-5",
+        "content": [{"type": "text", "text": text}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 9, "output_tokens": 3},
+    }
+    return json.dumps(said, ensure_ascii=False).encode()
