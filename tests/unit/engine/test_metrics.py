@@ -33,7 +33,6 @@ async def test_an_exchange_is_counted_under_the_names_of_the_contract() -> None:
     watch = metrics()
 
     await ended(watch)
-    watch.refresh()
 
     found = numbers(watch)
     assert found["llm_cache_read_tokens_total " + CALL % "true"] == 80
@@ -67,7 +66,6 @@ async def test_a_request_that_the_provider_refused_has_no_tokens() -> None:
     watch = metrics()
 
     await ended(watch, status=529)
-    watch.refresh()
 
     assert not [name for name in numbers(watch) if name.startswith("llm_")]
 
@@ -76,11 +74,9 @@ async def test_the_hit_ratio_forgets_what_is_older_than_an_hour() -> None:
     now = [102.0]
     watch = Metrics(version="1", clock=lambda: now[0])
     await ended(watch)
-    watch.refresh()
     assert numbers(watch)["llm_cache_hit_ratio agent=ana"] == 0.8
 
     now[0] += 2 * 3600
-    watch.refresh()
 
     assert "llm_cache_hit_ratio agent=ana" not in numbers(watch)
 
@@ -165,10 +161,8 @@ def test_what_is_kept_elsewhere_is_counted_by_how_much_it_has_grown() -> None:
     watch = metrics()
     lost = [0]
     watch.polls(lambda: watch.bills(waiting=3, lost=lost[0]))
-    watch.refresh()
     lost[0] = 2
-    watch.refresh()
-    watch.refresh()
+    watch.samples()
     for hits in (5, 5, 7):
         watch.workspaces({"/w": WorkspaceCounts(hits=hits, misses=1, invalidations=0)})
 
@@ -215,7 +209,6 @@ async def test_any_number_of_agents_and_models_makes_a_bounded_number_of_series(
     for number in range(600):
         await ended(watch, agent=f"agent {number}", model=f"model-{names.randrange(500)}")
     await ended(watch, agent="ana", model="model-0")
-    watch.refresh()
 
     kinds = [name for name in numbers(watch) if name.startswith("llm_cache_read_tokens_total")]
     assert len(kinds) <= MOST_SETS + 1

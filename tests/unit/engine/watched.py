@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from foveate import wire
 from foveate.cost.ledger import Call, Category, Entry, Savings
+from foveate.engine.board import page
 from foveate.engine.calls import Done, Incoming, Outgoing, Problem
 from foveate.engine.exchange import Exchange
 from foveate.engine.metrics import Metrics
@@ -20,10 +21,10 @@ MARK = Mark(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
 
 def numbers(metrics: Metrics) -> dict[str, float]:
     """Every sample of a page of metrics, by its name and labels as they are written there."""
-    page, _ = metrics.page()
+    written, _ = page(metrics.samples())
     return {
         sample.name + "".join(f" {name}={value}" for name, value in sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(page.decode())
+        for family in text_string_to_metric_families(written.decode())
         for sample in family.samples
     }
 

@@ -1,0 +1,89 @@
+"""The numbers of several workers: counted together, and a dead one's gauges are gone."""
+
+import multiprocessing
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.engine import series
+from foveate.engine.board import Board, Sample, summed
+from foveate.gateway import metrics_folder
+
+
+def counted(requests: int, *, open_requests: int, read: int, is_valid: bool) -> list[Sample]:
+    board = Board()
+    board.tally(series.REQUESTS, "ana", "anthropic", "m", "200").value += requests
+    board.tally(series.OPEN_REQUESTS).value = open_requests
+    board.tally(series.CONFIG_VALID).value = is_valid
+    board.tally(series.WINDOW_READ, "ana").value = read
+    board.tally(series.WINDOW_INPUT, "ana").value = 100
+    board.spread(series.ADDED_SECONDS).observe(0.001 * requests)
+    return board.samples()
+
+
+def write(folder: Path, requests: int) -> None:
+    metrics_folder.write(folder, counted(requests, open_requests=1, read=50, is_valid=True))
+
+
+def worker_that_wrote(folder: Path, requests: int) -> int:
+    process = multiprocessing.get_context("spawn").Process(target=write, args=(folder, requests))
+    process.start()
+    process.join()
+    assert process.pid is not None
+    assert process.exitcode == 0
+    return process.pid
+
+
+def values(samples: list[Sample]) -> dict[str, list[float]]:
+    return {sample.name: sample.numbers for sample in samples}
+
+
+def test_any_worker_shows_the_numbers_of_all_and_of_dead_ones_what_they_had_counted() -> None:
+    environment: dict[str, str] = {}
+    folder = metrics_folder.prepare(environment)
+    try:
+        assert metrics_folder.folder_in(environment) == folder
+        one, two = worker_that_wrote(folder, 3), worker_that_wrote(folder, 4)
+        write(folder, 1000)  # our own file is not one of the others
+        own = counted(5, open_requests=2, read=90, is_valid=False)
+
+        found = values(summed([(own, True), *metrics_folder.others(folder)]))
+        assert found["foveate_requests_total"] == [12]
+        assert found["foveate_open_requests"] == [4]
+        assert found["foveate_config_valid"] == [0]
+        assert found["foveate_cache_window_read_tokens"] == [190]
+        assert sum(found["foveate_added_seconds"][1:]) == 3
+
+        metrics_folder.mark_dead(one, folder)
+        metrics_folder.mark_dead(two, folder)
+        metrics_folder.mark_dead(two, folder)
+        found = values(summed([(own, True), *metrics_folder.others(folder)]))
+        assert found["foveate_requests_total"] == [12]
+        assert found["foveate_open_requests"] == [2]
+    finally:
+        metrics_folder.remove(folder)
+    assert not folder.exists()
+
+
+def test_each_start_has_a_folder_of_its_own() -> None:
+    folders = [metrics_folder.prepare({}) for _ in range(2)]
+    for folder in folders:
+        metrics_folder.remove(folder)
+
+    assert folders[0] != folders[1]
+    assert metrics_folder.folder_in({}) is None
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 99), st.booleans()), min_size=1, max_size=6))
+def test_what_was_counted_is_never_lost_by_a_death_nor_counted_twice(workers: list[tuple[int, bool]]) -> None:
+    processes = [
+        (counted(number, open_requests=number, read=0, is_valid=True), is_alive) for number, is_alive in workers
+    ]
+
+    found = values(summed(processes))
+
+    assert found["foveate_requests_total"] == [sum(number for number, _ in workers)]
+    alive = [number for number, is_alive in workers if is_alive]
+    assert found.get("foveate_open_requests", [0]) == [sum(alive)]
