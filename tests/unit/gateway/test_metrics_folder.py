@@ -15,7 +15,7 @@ def counted(requests: int, *, open_requests: int, read: int, is_valid: bool) -> 
     board = Board()
     board.tally(series.REQUESTS, "ana", "anthropic", "m", "200").value += requests
     board.tally(series.OPEN_REQUESTS).value = open_requests
-    board.tally(series.CONFIG_VALID).value = is_valid
+    board.tally(series.CONFIG_VALID).value = int(is_valid)
     board.tally(series.WINDOW_READ, "ana").value = read
     board.tally(series.WINDOW_INPUT, "ana").value = 100
     board.spread(series.ADDED_SECONDS).observe(0.001 * requests)
