@@ -277,7 +277,8 @@ def test_what_is_over_the_window_is_a_bad_request_and_what_a_cap_refuses_is_not_
         with pytest.raises(anthropic.APIStatusError, match="the cap on agent poor") as over:
             client.messages.create(**ASKING, extra_headers={"x-foveate-agent": "poor"})
 
-    assert sandbox.heard == []
+    # Nothing was sent but the question how long it is, which a refusal has to be sure of.
+    assert [ask.path for ask in sandbox.heard] == ["/v1/messages/count_tokens"]
     assert (long.value.status_code, over.value.status_code) == (400, 402)
     assert over.value.type == "billing_error"
     assert all(error.value.request_id for error in (long, over))

@@ -10,6 +10,17 @@ from foveate.engine.engine import Engine
 from foveate.engine.folds import Folds
 from foveate.engine.money import Book, HoldCaps, MoneyOptions
 from foveate.engine.options import AgentOptions
+from foveate.engine.previewing import (
+    BookCount,
+    FailuresOnly,
+    RoomIfAny,
+    SeenJournal,
+    SeenSessions,
+    SeenTurns,
+    SeeSession,
+    free,
+    no_fold,
+)
 from foveate.engine.remembered import Remembered
 from foveate.engine.settling import RememberCache, RememberRefusal
 from foveate.engine.steps import (
@@ -44,6 +55,16 @@ def build_engine(
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
     remembered, refusals, calibrations = Remembered(), RefusalsHeld(), Calibrations()
     history, count = ReplaceHistory(journal), Count(turns, Counts(calibrations, asking))
+    preview = _preview(
+        turns,
+        journal,
+        remembered,
+        Counts(calibrations),
+        options=options,
+        clock=clock,
+        watch=watch,
+        asking=asking,
+    )
     return Engine(
         steps=(
             FindSession(turns, remembered),
@@ -67,4 +88,35 @@ def build_engine(
         watch=watch or UNWATCHED,
         uncounted=HoldUncounted(admission, cost, clock),
         beta_override=beta_override,
+        preview=preview,
+    )
+
+
+def _preview(
+    turns: Turns,
+    journal: Journal,
+    remembered: Remembered,
+    counts: Counts,
+    *,
+    options: Callable[[str], AgentOptions],
+    clock: Callable[[], float],
+    watch: Watch | None,
+    asking: Asking | None,
+) -> Engine:
+    """The same steps up to the edits, over what is only looked at: for counts of what would be sent."""
+    seen, sessions = SeenTurns(turns), SeenSessions(remembered)
+    history, count = ReplaceHistory(SeenJournal(journal)), Count(seen, counts)
+    return Engine(
+        steps=(
+            SeeSession(seen, sessions),
+            history,
+            count,
+            RoomIfAny(MakeRoom(history, count, no_fold)),
+            OrderTools(sessions),
+        ),
+        settle=(BookCount(asking),) if asking is not None else (),
+        options=options,
+        clock=clock,
+        watch=FailuresOnly(watch or UNWATCHED),
+        uncounted=free,
     )

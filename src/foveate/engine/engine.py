@@ -27,7 +27,8 @@ class Engine:
     """Prepares requests by its `steps`, in their order. `options` are those that hold for an agent now.
 
     `settle` is done, in order, with every exchange that has come to its end. `uncounted` lets requests through
-    that cannot be read. `beta_override` is what `ANTHROPIC_CACHE_BETA` says.
+    that cannot be read. `beta_override` is what `ANTHROPIC_CACHE_BETA` says. `preview` prepares what would be
+    sent, and leaves no trace of it.
     """
 
     steps: Sequence[Step]
@@ -37,6 +38,7 @@ class Engine:
     watch: Watch
     uncounted: Uncounted
     beta_override: str | None = None
+    preview: "Engine | None" = None
 
     async def prepare(self, incoming: Incoming) -> Exchange:
         """What is sent in the place of a request; one that cannot be understood is sent as it came.

@@ -33,6 +33,7 @@ from foveate.gateway.asks import (
     body_of,
 )
 from foveate.gateway.client import Client
+from foveate.gateway.counting import NoCounts, own_count
 from foveate.gateway.doors import Asks, Family
 from foveate.gateway.encodings import encodings_of, unpacked, without_encodings
 from foveate.gateway.headers import KEYS, sent_on
@@ -54,7 +55,7 @@ _STREAM = b"text/event-stream"
 _ASKING = KEYS | {b"anthropic-version", b"anthropic-beta", b"openai-organization", b"openai-project"}
 
 # What is read, held to caps and booked; of all else, only what these do costs nothing for sure.
-_READ = frozenset((Asks.ANSWER, Asks.EMBEDDINGS))
+_READ = frozenset((Asks.ANSWER, Asks.EMBEDDINGS, Asks.COUNT))
 _FREE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 
 Page = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -86,6 +87,7 @@ class Gateway:
         self._embeddings = embeddings
         self._options = options
         self._pages = pages or {}
+        self._no_counts = NoCounts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -119,7 +121,7 @@ class Gateway:
             return
         agent = own or ask.headers.get(AGENT) or USUAL_AGENT
         if ask.door.asks not in _READ:
-            if ask.door.asks is not Asks.COUNT and ask.method not in _FREE_METHODS:
+            if ask.method not in _FREE_METHODS:
                 said = f"what {ask.method} {ask.path} costs is not known"
                 await self._engine.uncounted(ask.id, agent, said)
             await self._passed(ask, body, client, options)
@@ -128,7 +130,8 @@ class Gateway:
         plain = unpacked(body, encodings, limit_bytes=options.limit_bytes)
         if plain is None:
             said = f"the request cannot be read (its content-encoding is {', '.join(encodings)})"
-            await self._engine.uncounted(ask.id, agent, said)
+            if ask.door.asks is not Asks.COUNT:
+                await self._engine.uncounted(ask.id, agent, said)
             await self._passed(ask, body, client, options)
             return
         ask = replace(ask, raw_headers=without_encodings(ask.raw_headers))
@@ -150,7 +153,10 @@ class Gateway:
         is_embeddings = ask.door.asks is Asks.EMBEDDINGS
         by_model = options.routing.routes and not is_embeddings
         routed = options.routing.of(ask.door, _model_in(body) if by_model else "")
-        prepare = self._embeddings.prepare if is_embeddings else self._engine.prepare
+        is_count = ask.door.asks is Asks.COUNT
+        engine = self._engine.preview if is_count and self._engine.preview is not None else self._engine
+        prepare = self._embeddings.prepare if is_embeddings else engine.prepare
+        relay = self._counted if is_count else self._relayed
         exchange = await prepare(
             Incoming(
                 id=ask.id,
@@ -168,7 +174,7 @@ class Gateway:
         )
         is_broken = True
         try:
-            rest = await self._relayed(ask, routed, exchange, client)
+            rest = await relay(ask, routed, exchange, client)
             is_broken = False
         except UpstreamError as error:
             if self._is_unsent(error):
@@ -188,6 +194,17 @@ class Gateway:
                 return await _passed_on(exchange, answer, client, said)
         async with self._asked(ask, routed, again, sent.headers, reads_answer=True) as answer:
             return await _passed_on(exchange, answer, client, b"")
+
+    async def _counted(self, ask: Ask, routed: Routed, exchange: Exchange, client: Client) -> bytes:
+        """Relay a count; where the upstream has no route for it, answer with our own."""
+        sent, own, where = exchange.outgoing, own_count(exchange), (routed.upstream, exchange.incoming.spoken)
+        if own is None or not self._no_counts.has(*where):
+            async with self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
+                said = await _error_in(answer)
+                if own is None or not self._no_counts.heard(*where, answer.status, said):
+                    return await _passed_on(exchange, answer, client, said)
+        await client.counted(*own)
+        return b""
 
     def _is_unsent(self, error: UpstreamError) -> bool:
         """Whether nothing can have been done for a request: there was no connection, or it was closed on us."""

@@ -1,6 +1,7 @@
 """What a client gets: an answer as it comes, or an error as its provider would put it."""
 
 from foveate.gateway.asks import REQUEST_ID, Ask, Send
+from foveate.gateway.counting import COUNT
 from foveate.gateway.headers import brought_back
 from foveate.gateway.refusing import SHOULD_RETRY
 from foveate.upstream.pool import Answer
@@ -32,6 +33,17 @@ class Client:
     async def end(self, rest: bytes = b"") -> None:
         """The last piece of it."""
         await self._send({"type": "http.response.body", "body": rest})
+
+    async def counted(self, body: bytes, sureness: str) -> None:
+        """A count that was made here, but for its end; a header says how sure it is."""
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (_ID, self._ask.id.encode()),
+            (COUNT.encode(), sureness.encode()),
+        ]
+        await self._start(200, headers)
+        await self.piece(body)
 
     async def refuse(self, refusal: Refusal, *, retry: bool) -> None:
         """An error of the gateway's own, where no answer has begun yet."""

@@ -40,6 +40,9 @@ _DOORS = {
     ("POST", "/v1/messages/count_tokens"): Door(Asks.COUNT, Family.ANTHROPIC, Format.ANTHROPIC),
     ("POST", "/v1/chat/completions"): Door(Asks.ANSWER, Family.OPENAI, Format.CHAT),
     ("POST", "/v1/responses"): Door(Asks.ANSWER, Family.OPENAI, Format.RESPONSES),
+    ("POST", "/v1/responses/input_tokens"): Door(Asks.COUNT, Family.OPENAI, Format.RESPONSES),
+    # As llama.cpp has it; OpenAI has none for chats.
+    ("POST", "/v1/chat/completions/input_tokens"): Door(Asks.COUNT, Family.OPENAI, Format.CHAT),
     ("POST", "/v1/embeddings"): Door(Asks.EMBEDDINGS, Family.OPENAI),
 }
 _MODELS = "/v1/models"

@@ -1,0 +1,199 @@
+"""Counts through the gateway: of what would be sent, by the provider where it counts, and without a trace."""
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from foveate.cost.caps import Cap, Scope
+from foveate.cost.ledger import By, Sum
+from foveate.engine.options import AgentOptions
+from foveate.fold.cuts import FoldOptions
+from foveate.store import open_store
+from tests.e2e.test_gateway_sessions import SYSTEM, TOOLS, turns
+from tests.gateways import running_gateway
+from tests.sandboxes import KEY, running_sandbox
+
+MODEL = "claude-opus-4-5"
+COUNT = "/v1/messages/count_tokens"
+LONG: Any = [{"role": "user", "content": "word " * 4_000}]
+
+
+def booked(folder: Path, *by: By) -> Sequence[Sum]:
+    async def read() -> Sequence[Sum]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            return await store.ledger.sums(by)
+
+    return asyncio.run(read())
+
+
+def test_official_clients_count_through_the_gateway_what_their_provider_counts(tmp_path: Path) -> None:
+    hello: Any = [{"role": "user", "content": "Hello there"}]
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+        anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=0) as direct,
+        openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as chatty,
+        openai.OpenAI(base_url=sandbox.openai_url, api_key=KEY, max_retries=0) as chatty_direct,
+    ):
+        counted = client.messages.with_raw_response.count_tokens(model=MODEL, messages=hello)
+        expected = direct.messages.count_tokens(model=MODEL, messages=hello)
+        response = chatty.responses.input_tokens.count(model="gpt-5", input="Hello there")
+        expected_response = chatty_direct.responses.input_tokens.count(model="gpt-5", input="Hello there")
+
+    assert counted.parse() == expected
+    assert "x-foveate-count" not in counted.headers
+    assert response == expected_response
+    assert gateway.failed == []
+    counting = {one.group[0]: one for one in booked(tmp_path, By.CATEGORY)}["counting"]
+    assert (counting.calls, counting.unknown_calls, counting.dollars) == (2, 0, 0)
+
+
+def test_a_count_is_of_the_folded_history_that_would_be_sent_and_leaves_no_trace(tmp_path: Path) -> None:
+    options = AgentOptions(compaction=True, window_tokens=12_000, fold=FoldOptions(extractive=True))
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
+        bill = turns(client, sandbox, 20, MODEL)
+        messages = last_messages()
+        before = rows(tmp_path)
+        counted = client.messages.count_tokens(model=MODEL, system=SYSTEM, tools=TOOLS, messages=messages)
+        sent = json.loads(sandbox.heard[-1].body)
+        after = rows(tmp_path)
+        with anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=0) as direct:
+            whole = direct.messages.count_tokens(model=MODEL, system=SYSTEM, tools=TOOLS, messages=messages)
+
+    assert len(sent["messages"]) < len(messages)  # its head was folded
+    assert counted.input_tokens < 12_000 < whole.input_tokens
+    assert counted.input_tokens <= max(bill.inputs) * 1.2
+    assert before == after
+    assert gateway.failed == []
+
+
+def last_messages() -> list[Any]:
+    """What the agent of `turns` would send next."""
+    heard: list[Any] = [{"role": "user", "content": "Find the slow parser. Never push to the main branch."}]
+    for number in range(20):
+        call = {
+            "type": "tool_use",
+            "id": f"toolu_{number}",
+            "name": "read",
+            "input": {"path": f"src/part_{number}.py"},
+        }
+        listing = "\n".join(f"def parse_{number}_{line}(text): return text.split({line})" for line in range(26))
+        result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": listing}
+        said = {"type": "text", "text": f"I look into part {number}."}
+        heard += [{"role": "assistant", "content": [said, call]}, {"role": "user", "content": [result]}]
+    return heard
+
+
+def rows(folder: Path) -> tuple[object, ...]:
+    """All that is kept of sessions and folds."""
+
+    async def read() -> tuple[object, ...]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            folds = await store.journal.listed(limit=1000)
+            sessions = [await store.turns.session(fold.session_id) for fold in folds]
+            return tuple(folds), tuple(sessions)
+
+    return asyncio.run(read())
+
+
+def test_what_would_be_refused_is_counted_nevertheless_and_no_cap_is_held_against_it(tmp_path: Path) -> None:
+    caps = [Cap(scope=Scope.CALL, dollars=Decimal("0.0000001"))]
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, options=AgentOptions(window_tokens=1_000), caps=caps) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
+        counted = client.messages.count_tokens(model=MODEL, messages=LONG)
+
+    assert counted.input_tokens > 3_000
+    assert [ask.path for ask in sandbox.heard] == [COUNT]
+
+
+@contextmanager
+def without_counting_routes() -> Iterator[tuple[str, list[str]]]:
+    """A server that has no route for counts, and the paths that it was asked for."""
+    paths: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            paths.append(self.path)
+            body = b'{"error":{"message":"Not Found","type":"not_found_error"}}'
+            self.send_response(404)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", paths
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+def test_where_the_upstream_has_no_such_route_the_gateway_counts_and_says_so(tmp_path: Path) -> None:
+    with (
+        without_counting_routes() as (url, paths),
+        running_gateway(url, tmp_path) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+        openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as chatty,
+    ):
+        first = client.messages.with_raw_response.count_tokens(model=MODEL, messages=LONG)
+        again = client.messages.with_raw_response.count_tokens(model=MODEL, messages=LONG)
+        response = chatty.responses.input_tokens.with_raw_response.count(model="gpt-4o", input="Hello there")
+        asked = urllib.request.Request(
+            f"{gateway.openai_url}/chat/completions/input_tokens",
+            data=json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello"}]}).encode(),
+            headers={"authorization": f"Bearer {KEY}"},
+        )
+        with urllib.request.urlopen(asked) as chat:
+            chat_tokens, chat_sureness = json.loads(chat.read()), chat.headers["x-foveate-count"]
+
+    assert 3_000 < first.parse().input_tokens < 6_000
+    assert first.headers["x-foveate-count"] == "estimate"
+    assert again.parse() == first.parse()
+    assert paths.count(COUNT) == 1  # a definite no is asked for once
+    assert response.parse().object == "response.input_tokens"
+    assert response.parse().input_tokens > 1
+    assert chat_tokens == {"input_tokens": 8}
+    assert chat_sureness == "exact"
+
+
+def test_what_the_provider_will_not_count_is_told_in_its_own_words(tmp_path: Path) -> None:
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+        anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=0) as direct,
+    ):
+        told = []
+        for asked in (client, direct):
+            with pytest.raises(anthropic.BadRequestError) as refused:
+                asked.messages.count_tokens(model=MODEL, messages=[])
+            told.append(refused.value.body["error"])  # type: ignore[index]
+
+    assert told[0] == told[1]
