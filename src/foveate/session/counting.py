@@ -2,11 +2,12 @@
 
 What a counter says of a turn is kept raw, under the turn's hash: calibration is applied by who reads it. It is
 taken only for a message that is spelled as it was when it was counted, so that a recount gives the same number.
-Of requests that this process has counted itself the sum is remembered too, so that nothing is read for them.
+Of conversations that this process has counted itself the sum is noted too, so that nothing is read for them.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
@@ -15,14 +16,14 @@ from msgspec.structs import astuple, replace
 
 from foveate import wire
 from foveate.errors import MalformedRequest
-from foveate.session.chain import HASH_BYTES, Chain
+from foveate.session.chain import Chain
 from foveate.session.turns import Turns
 from foveate.tokens import RequestCount, RequestCounter
 from foveate.tokens.caches import register
 from foveate.tokens.courtesy import courtesy
 from foveate.tokens.memo import Memo, digest
 from foveate.tokens.rendering import Measured
-from foveate.tokens.tally import EMPTY, Tally
+from foveate.tokens.tally import EMPTY
 from foveate.values import (
     Document,
     Format,
@@ -36,21 +37,19 @@ from foveate.values import (
     ToolCall,
     ToolResult,
 )
+from foveate.wire.around import around_of
 from foveate.wire.body import TOO_DEEP
 
 Result = TypeVar("Result")
 
-# A few long sessions, for requests whose system messages are others each time.
+# A few long sessions, for messages whose marks have moved.
 _KEPT_TURNS = 32 * 1024
-_KEPT_TALLIES = 4 * 1024
 _KEPT_COUNTERS = 64
-# How far back a request that was counted before is looked for, where it is not told.
-_LOOKBACK = 16
 # Messages that are longer are counted beside the event loop.
 _LONG_BYTES = 8 * 1024
 
 # What is kept was counted by these rules: raised with each change by which a message comes to something else.
-RULES = 1
+RULES = 2
 
 _ROW = msgspec.msgpack.Decoder(tuple[bytes, Measured])
 _NOTHING = Measured()
@@ -89,7 +88,6 @@ class TurnCounts:
     def drop(self) -> None:
         """Forget what is remembered of it beside."""
         self._each: Memo[Measured] = Memo(_KEPT_TURNS)
-        self._together: Memo[Tally] = Memo(_KEPT_TALLIES)
 
     async def count(
         self,
@@ -107,58 +105,88 @@ class TurnCounts:
         Raises:
             MalformedRequest: a part cannot be read, or is nested too deeply to be rendered.
         """
-        head = request.messages[: chain.head]
-        said = (agent.encode("utf-8", "replace"), name_of(counter).encode(), request.format.encode())
-        seed = digest(*said, *head)
-        counted, tally = self._remembered(seed, chain, known)
-        if not counted:
-            tally = counter.add(EMPTY, await _measured(request.format, head, counter))
-        if counted < len(chain):
-            places = range(counted, len(chain))
-            measured = await self._measured(agent, request, chain, places, counter, known)
-            tally = counter.add(tally, measured)
-            self._together.put(_key(seed, chain, len(chain)), replace(tally, before=None))
-        around_bytes = len(request.body) - sum(map(len, request.messages))
-        return await _beside(lambda: _total(request, counter, tally), around_bytes)
+        counted = await self.counted(agent, request, chain, counter, known=known)
+        await self.keep(agent, counted)
+        return counted.count
 
-    def _remembered(self, seed: bytes, chain: Chain, known: int | None) -> tuple[int, Tally]:
-        """How many messages were counted together before, and what they came to with the head."""
-        back = range(len(chain), max(0, len(chain) - _LOOKBACK), -1)
-        for length in (known, *back) if known else back:
-            found = self._together.get(_key(seed, chain, length))
-            if found is not None:
-                return length, found
-        return 0, EMPTY
+    async def counted(
+        self, agent: str, request: Request, chain: Chain, counter: RequestCounter, *, known: int | None = None
+    ) -> "Counted":
+        """The same, for who keeps what is new about it in time.
+
+        Raises:
+            MalformedRequest: as `count`.
+        """
+        trail = wire.trail(request)
+        start, tally = counter.tallied(trail)
+        if start < len(chain):
+            places = range(start, len(chain))
+            measured = await self._measured(agent, request, chain, trail, places, counter, known)
+            tally = counter.noted(trail, start, tally, measured)
+        around_bytes = len(request.body) - sum(map(len, request.messages))
+
+        def together() -> RequestCount:
+            return counter.counted(request, trail, counter.head(request, trail), tally, in_parts=False)
+
+        count = await _beside(together, around_bytes) if around_of(request) is None else together()
+        return Counted(count=count, rows=self._rows(agent, chain, trail, counter), counter=name_of(counter))
+
+    async def keep(self, agent: str, counted: "Counted") -> None:
+        """Keep what was counted and is not kept yet."""
+        if counted.rows:
+            await self._turns.keep_counts(agent, counted.rows, counted.counter)
+
+    def _rows(self, agent: str, chain: Chain, trail: wire.Trail, counter: RequestCounter) -> dict[bytes, bytes]:
+        """What is to be kept of each turn of which nothing was kept for the agent, by its hash."""
+        own = agent, name_of(counter)
+        rows: dict[bytes, bytes] = {}
+        for at in range(len(trail.links) - 1, -1, -1):
+            kept = trail.links[at].known.setdefault(self, set())
+            if own in kept:
+                break
+            kept.add(own)
+            rows[chain.hashes[at]] = _row(counter.measured_at(trail, at), chain.spelling(at))
+        return rows
 
     async def _measured(
         self,
         agent: str,
         request: Request,
         chain: Chain,
+        trail: wire.Trail,
         places: range,
         counter: RequestCounter,
         known_turns: int | None,
     ) -> list[Measured]:
         """What the messages at `places` of the chain come to: as remembered, as kept, or counted now."""
         name = name_of(counter)
-        named = digest(agent.encode("utf-8", "replace"), name.encode())
-        keys = {at: named + chain.hashes[at] + chain.spelling(at) for at in places}
-        known = {at: found for at in places if (found := self._each.get(keys[at])) is not None}
+        named = digest(name.encode(), request.format.encode())
+        known = {
+            at: found for at in places if (found := self._each.get(named + chain.spelling(at))) is not None
+        }
         old = places if known_turns is None else range(places.start, max(places.start, known_turns))
         hashes = [chain.hashes[at] for at in old if at not in known]
         kept = await self._turns.counts(agent, hashes, name) if hashes else {}
-        for at in places:
+        for at in places if kept else ():
             row = kept.get(chain.hashes[at])
             if row is not None and (found := _read(row, chain.spelling(at))) is not None:
                 known[at] = found
+                trail.links[at].known.setdefault(self, set()).add((agent, name))
         new = [at for at in places if at not in known]
-        raws = [request.messages[chain.head + at] for at in new]
-        known.update(zip(new, await _measured(request.format, raws, counter), strict=True))
-        if rows := {chain.hashes[at]: _row(known[at], chain.spelling(at)) for at in new}:
-            await self._turns.keep_counts(agent, rows, name)
-        for at in places:
-            self._each.put(keys[at], known[at])
+        raws = [trail.links[at].raw for at in new]
+        for at, measured in zip(new, await _measured(request.format, raws, counter), strict=True):
+            known[at] = measured
+            self._each.put(named + chain.spelling(at), measured)
         return [known[at] for at in places]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A count, and what it makes known of turns, as `counter` writes it down."""
+
+    count: RequestCount
+    rows: Mapping[bytes, bytes]
+    counter: str
 
 
 @lru_cache(_KEPT_COUNTERS)
@@ -170,10 +198,6 @@ def name_of(counter: RequestCounter) -> str:
     tally = counter.extend(EMPTY, *_SAMPLE)
     said = msgspec.msgpack.encode(astuple(replace(tally, before=None)))
     return f"{counter.model!a} {counter.backend} {RULES} {digest(said)[:8].hex()}"
-
-
-def _key(seed: bytes, chain: Chain, length: int) -> bytes:
-    return digest(seed, chain.spellings[: length * HASH_BYTES])
 
 
 async def _measured(spoken: Format, raws: Sequence[bytes], counter: RequestCounter) -> list[Measured]:
@@ -194,20 +218,6 @@ async def _beside(work: Callable[[], Result], size_bytes: int) -> Result:
             raise MalformedRequest(TOO_DEEP) from None
 
     return await asyncio.to_thread(done) if size_bytes >= _LONG_BYTES else done()
-
-
-def _total(request: Request, counter: RequestCounter, tally: Tally) -> RequestCount:
-    ends = request.messages[:1] + request.messages[-1:]
-    first, last = [wire.message(request.format, raw) for raw in ends] or (None, None)
-    opening = counter.opening(request, first, last, tally.loads)
-    parts = (opening.system, opening.tools, opening.frame)
-    unexplained = (*(name for part in parts for name in part.unexplained), *tally.unexplained)
-    return RequestCount(
-        model=counter.model,
-        backend=counter.backend,
-        total=counter.total(request, opening, tally),
-        unexplained=tuple(dict.fromkeys(unexplained)),
-    )
 
 
 def _row(measured: Measured, spelling: bytes) -> bytes:

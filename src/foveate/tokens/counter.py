@@ -1,8 +1,8 @@
 """Counts texts, messages and whole requests offline, and remembers what it counted.
 
-What cost most in other tools was counting again what had been counted before. A request is recognised here by
-the chain of its messages' digests: the longest beginning that was seen before is taken from memory, and only
-what follows is read, rendered and tokenised.
+What cost most in other tools was counting again what had been counted before. What the messages of a request
+come to is noted with them in the tree of conversations: the longest beginning that was seen before is taken
+from there, and only what follows is read, rendered and tokenised.
 """
 
 import math
@@ -17,15 +17,17 @@ from foveate.errors import MalformedRequest
 from foveate.tokens.caches import register
 from foveate.tokens.courtesy import courtesy
 from foveate.tokens.gauge import Gauge
-from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest, digests
+from foveate.tokens.memo import DEFAULT_CAPACITY, Memo, digest
 from foveate.tokens.remembering import Remembering
 from foveate.tokens.rendering import Measured, Rendering, Rules, Yardstick, measure, text_count
 from foveate.tokens.tally import EMPTY, Tally
-from foveate.values import NOTHING, Message, Request, TokenCount
-from foveate.wire.body import TOO_DEEP
+from foveate.values import NOTHING, Format, Message, Request, TokenCount
+from foveate.wire.around import around_of
+from foveate.wire.body import TOO_DEEP, inner_fields
 
 _NOTICED_CHARS = 8 * 1024
-# How many of a request's last positions are remembered: marks that move along the tail change a few of them.
+_ROLE = object()
+# So many of a request's last messages are remembered alone: marks that move along the tail change a few of them.
 _REMEMBERED_TAIL = 16
 # Messages are read and rendered under the interpreter's lock and tokenised without it: so many in turn, and no
 # other thread has to wait until all of a long session are read.
@@ -71,8 +73,8 @@ class _Memory:
     """What was counted before. A new one in its place drops it all; who is counting goes on with the old."""
 
     def __init__(self, capacity: int) -> None:
-        self.tallies: Memo[Tally] = Memo(capacity)
         self.parts: Memo[Measured] = Memo(capacity)
+        self.tail: Memo[Measured] = Memo(capacity)
         self.last_frame = Rendering(), Measured()
 
 
@@ -132,19 +134,41 @@ class RequestCounter:
 
     def _request(self, request: Request) -> RequestCount:
         try:
-            tally = self._messages(request)
-            first, last = self._ends(request)
-            opening = self.opening(request, first, last, tally.loads)
+            trail = wire.trail(request)
+            head, tally = self.head(request, trail), self._messages(request, trail)
+            return self.counted(request, trail, head, tally, in_parts=True)
         except RecursionError:
             raise MalformedRequest(TOO_DEEP) from None
-        total = self.total(request, opening, tally)
+
+    def counted(
+        self, request: Request, trail: wire.Trail, head: Tally, tally: Tally, *, in_parts: bool
+    ) -> RequestCount:
+        """The count of a request whose messages are counted."""
+        together = tally.behind(head) if trail.head else tally
+        opening = self._around(request, trail, together.loads)
+        total = self.total(request, opening, together)
         return RequestCount(
             model=self.model,
             backend=self.backend,
             total=total,
-            parts=self._breakdown(opening, tally, total.tokens),
-            unexplained=_joined(opening, tally),
+            parts=self._breakdown(opening, head, tally, total.tokens) if in_parts else (),
+            unexplained=_joined(opening, together),
         )
+
+    def _around(self, request: Request, trail: wire.Trail, loads: Sequence[str]) -> Opening:
+        """The opening, counted once for requests that have the same around their messages."""
+        around = around_of(request)
+        if around is None or not request.messages:
+            return self.opening(request, *self._ends(request), loads)
+        # Of the ends only the roles matter, but for a system message.
+        first = request.messages[0] if trail.head else _role(trail.links[0])
+        key = first, _role(trail.links[-1]) if trail.links else b"", loads
+        known, opening = around.known.get(self._memory, (None, None))
+        if known != key or opening is None:
+            opening = self.opening(request, *self._ends(request), loads)
+            around.known[self._memory] = key, opening
+        found: Opening = opening
+        return found
 
     def opening(
         self, request: Request, first: Message | None, last: Message | None, loads: Sequence[str] = ()
@@ -232,35 +256,74 @@ class RequestCounter:
             unexplained=tuple(dict.fromkeys(name for part in found for name in part.unexplained)),
         )
 
-    def _messages(self, request: Request) -> Tally:
-        # Cache marks are no part of what is counted, so what is counted is what was hashed: without them.
-        messages = [wire.unmarked(raw) for raw in request.messages]
-        chain = list(digests(request.format.encode(), messages))
-        seen = len(chain)
-        tallies = self._memory.tallies
-        tally: Tally | None = None
-        while seen and tally is None:
-            tally = tallies.get(chain[seen - 1])
-            seen -= tally is None
-        tally = tally or EMPTY
-        for start in range(seen, len(chain), _MESSAGES_AT_ONCE):
-            raws = messages[start : start + _MESSAGES_AT_ONCE]
-            renderings = [self._rules.message(wire.message(request.format, raw)) for raw in raws]
-            for position, measured in enumerate(measure(renderings, self._ruler), start=start):
-                tally = tally.plus(measured, keeps_thoughts=self._rules.keeps_thoughts)
-                if position >= len(chain) - _REMEMBERED_TAIL:
-                    tallies.put(chain[position], tally)
+    def tallied(self, trail: wire.Trail) -> tuple[int, Tally]:
+        """How many messages of a trail were counted before, and what they come to together."""
+        memory, links = self._memory, trail.links
+        at = len(links)
+        while at and memory not in links[at - 1].known:
+            at -= 1
+        return at, links[at - 1].known[memory][0] if at else EMPTY
+
+    def measured_at(self, trail: wire.Trail, position: int) -> Measured:
+        """What one message of a trail that is counted comes to by itself."""
+        measured: Measured = trail.links[position].known[self._memory][1]
+        return measured
+
+    def noted(self, trail: wire.Trail, start: int, tally: Tally, measured: Iterable[Measured]) -> Tally:
+        """The tally of a whole trail whose first `start` messages come to `tally`; remembered with each."""
+        memory = self._memory
+        for link, message in zip(trail.links[start:], measured, strict=True):
+            tally = self.add(tally, (message,))
+            link.known[memory] = tally, message
         return tally
 
-    def _breakdown(self, opening: Opening, tally: Tally, total_tokens: int) -> tuple[PartCount, ...]:
+    def _messages(self, request: Request, trail: wire.Trail) -> Tally:
+        at, tally = self.tallied(trail)
+        while at < len(trail.links):
+            end = min(at + _MESSAGES_AT_ONCE, len(trail.links))
+            tail = range(at, end)[-_REMEMBERED_TAIL:]
+            raws = [wire.unmarked(link.raw) for link in trail.links[at:end]]
+            measured = self._each(request.format, raws, first=max(0, tail.start - at))
+            tally = self.noted(wire.Trail(trail.head, trail.links[:end]), at, tally, measured)
+            at = end
+        return tally
+
+    def _each(self, spoken: Format, raws: Sequence[bytes], *, first: int) -> list[Measured]:
+        """What some messages come to, each without its marks; those from `first` on are remembered alone.
+
+        Marks move along the tail, and make other links of messages that have been counted.
+        """
+        memory = self._memory.tail
+        keys = [digest(spoken.encode(), raw) for raw in raws[first:]]
+        known = [*([None] * first), *(memory.get(key) for key in keys)]
+        new = [at for at, found in enumerate(known) if found is None]
+        messages = [wire.message(spoken, raws[at]) for at in new]
+        fresh = measure([self._rules.message(message) for message in messages], self._ruler)
+        for at, measured in zip(new, fresh, strict=True):
+            known[at] = measured
+            if at >= first:
+                memory.put(keys[at - first], measured)
+        return [measured for measured in known if measured is not None]
+
+    def head(self, request: Request, trail: wire.Trail) -> Tally:
+        """The tally of the system messages that stand before a trail."""
+        raws = request.messages[: trail.head]
+        messages = [wire.message(request.format, wire.unmarked(raw)) for raw in raws]
+        return self.add(EMPTY, measure([self._rules.message(message) for message in messages], self._ruler))
+
+    def _breakdown(
+        self, opening: Opening, head: Tally, tally: Tally, total_tokens: int
+    ) -> tuple[PartCount, ...]:
         exact = self._ruler.exact
-        messages = tally.each(keeps_thoughts=self._rules.keeps_thoughts)
-        images = tally.image_tokens + opening.system.image_tokens
+        keeps = self._rules.keeps_thoughts
+        messages = (*head.each(keeps_thoughts=keeps), *tally.each(keeps_thoughts=keeps))
+        images = head.image_tokens + tally.image_tokens + opening.system.image_tokens
+        image_upper = head.image_upper + tally.image_upper
         rows: list[tuple[str, float, bool]] = [
             ("system", opening.system.tokens, _is_certain(opening.system)),
             ("tools", opening.tools.tokens, _is_certain(opening.tools)),
             *((f"messages[{i}]", *message) for i, message in enumerate(messages)),
-            ("images", images, tally.image_upper == tally.image_tokens),
+            ("images", images, image_upper == head.image_tokens + tally.image_tokens),
             ("overhead", opening.frame.tokens, _is_certain(opening.frame)),
         ]
         whole = _whole([tokens for _, tokens, _ in rows], total_tokens)
@@ -268,6 +331,14 @@ class RequestCounter:
             PartCount(name, tokens, exact and certain)
             for (name, _, certain), tokens in zip(rows, whole, strict=True)
         )
+
+
+def _role(link: wire.Link) -> bytes:
+    """Who speaks, as the message says it."""
+    noted: bytes | None = link.known.get(_ROLE)
+    if noted is None:
+        noted = link.known[_ROLE] = bytes(inner_fields(link.raw).get("role", b""))
+    return noted
 
 
 def _is_certain(part: Measured) -> bool:

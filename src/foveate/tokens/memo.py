@@ -1,7 +1,6 @@
 """Counts that were made before, the least recently used forgotten first."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -48,12 +47,3 @@ def digest(*payload: bytes) -> bytes:
         hasher.update(len(piece).to_bytes(8, "little"))
         hasher.update(piece)
     return hasher.digest()
-
-
-def digests(seed: bytes, payload: Iterable[bytes]) -> Iterator[bytes]:
-    """The key of each beginning of a payload, under `seed`."""
-    hasher = blake3(seed)
-    for piece in payload:
-        hasher.update(len(piece).to_bytes(8, "little"))
-        hasher.update(piece)
-        yield hasher.digest()

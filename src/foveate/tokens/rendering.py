@@ -5,7 +5,7 @@ makes a few of these values, so they are msgspec's structs, which are made ten t
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -13,6 +13,8 @@ import msgspec
 
 from foveate.tokens.pieces import Seam
 from foveate.values import Format, Message, Request, TokenCount, Tool
+
+_STEPS_PER_TOKEN = 1024
 
 
 class Rendering(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +157,8 @@ def _measured(rendering: Rendering, lengths: Iterator[Length]) -> Measured:
     for length in islice(lengths, len(rendering.thoughts)):
         thought_tokens += length.tokens
         thought_margin += length.margin_tokens
+    tokens, thought_tokens = _stepped(tokens), _stepped(thought_tokens)
+    margin, thought_margin = _stepped(margin, math.ceil), _stepped(thought_margin, math.ceil)
     return Measured(
         tokens=tokens,
         upper=tokens + margin,
@@ -167,3 +171,8 @@ def _measured(rendering: Rendering, lengths: Iterator[Length]) -> Measured:
         loads=rendering.loads,
         unexplained=rendering.unexplained,
     )
+
+
+def _stepped(tokens: float, rounded: Callable[[float], int] = round) -> float:
+    """`tokens` in steps that add up exactly, so that no sum depends on the order in which it is made."""
+    return rounded(tokens * _STEPS_PER_TOKEN) / _STEPS_PER_TOKEN

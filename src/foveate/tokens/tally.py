@@ -52,6 +52,21 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             before=self,
         )
 
+    def behind(self, head: "Tally") -> "Tally":
+        """The tally of these messages behind others, which hold no reasoning."""
+        return Tally(
+            messages=head.messages + self.messages,
+            tokens=head.tokens + self.tokens,
+            upper=head.upper + self.upper,
+            image_tokens=head.image_tokens + self.image_tokens,
+            image_upper=head.image_upper + self.image_upper,
+            thought_tokens=self.thought_tokens,
+            thought_upper=self.thought_upper,
+            certain=head.certain and self.certain,
+            loads=head.loads + self.loads,
+            unexplained=tuple(dict.fromkeys(head.unexplained + self.unexplained)),
+        )
+
     def each(self, *, keeps_thoughts: bool) -> list[tuple[float, bool]]:
         """Of each message, first to last: the tokens it adds to the whole as it stands, and their certainty."""
         found: list[tuple[float, bool]] = []

@@ -49,7 +49,7 @@ def test_after_it_a_counter_holds_no_text_and_counts_as_before(model: str) -> No
     drop_caches()
 
     assert [text for text in held(counter) if SECRET in text] == []
-    assert len(counter._ruler._lengths) + len(counter._memory.tallies) + len(counter._memory.parts) == 0
+    assert len(counter._ruler._lengths) + len(counter._memory.tail) + len(counter._memory.parts) == 0
     assert (counter.text(LONG), foveate.count_request(BODY, model)) == before
 
 

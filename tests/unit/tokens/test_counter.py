@@ -241,7 +241,7 @@ def test_the_counters_memory_is_bounded(model: str) -> None:
         count.request(wire.read({"messages": [{"role": "user", "content": str(i)}], "tools": tools}))
         count.text(f"long {i} " * 1000)
 
-    assert max(len(count._ruler._lengths), len(count._memory.tallies), len(count._memory.parts)) <= 8
+    assert max(len(count._ruler._lengths), len(count._memory.tail), len(count._memory.parts)) <= 8
 
 
 def test_a_tool_is_remembered_by_the_format_that_it_came_in() -> None:
