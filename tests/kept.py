@@ -6,8 +6,10 @@ from decimal import Decimal
 
 from blake3 import blake3
 
-from foveate.fold.journal import Fold, Outcome
+from foveate.fold.journal import Fold, Outcome, Use
+from foveate.session.requests import KeptRequest
 from foveate.session.turns import Session, Turn
+from foveate.values import CacheUsage, Format, Usage
 
 AGENT = "ana"
 
@@ -61,6 +63,38 @@ FOLDED = (
     b'{"role":"assistant","content":"\\ud83d"}',
     b"\xff\x00",
     b"{}",
+)
+
+FAILED = replace(
+    FOLD,
+    id="fold-2",
+    boundary=b"",
+    messages=0,
+    summary="",
+    carried=(),
+    tokens_after=9_000,
+    outcome=Outcome.FAILED,
+    compacted_at=300.0,
+    reason="529: overloaded\0\ud83d",
+)
+USE = Use(fold_id=FOLD.id, tip=hashed(("s", 8)), messages=9, is_used=True)
+REQUEST = KeptRequest(
+    id="req-1",
+    agent=AGENT,
+    session_id="s",
+    format=Format.ANTHROPIC,
+    provider="anthropic",
+    model="claude-opus-5-5",
+    at=400.0,
+    status=200,
+    usage=Usage(
+        cache=CacheUsage(uncached=5, read=9_000, written_5m=40, written_1h=2),
+        output_tokens=77,
+        reasoning_tokens=7,
+        tier="standard",
+    ),
+    sent=b'{"model": "claude-opus-5-5", "messages": [], "max_tokens": 1}',
+    came=b'{"model": "claude-opus-5-5", "messages": []}',
 )
 
 

@@ -21,7 +21,7 @@ from foveate.store.migrating import VERSION_TABLE, VERSIONS
 from foveate.store.schema import tables
 from tests.billed import CALL, ENTRY, RESERVATION, standing
 from tests.databases import PostgresServer
-from tests.kept import AGENT, FOLD, FOLDED, hashes, session, turns
+from tests.kept import AGENT, FAILED, FOLD, FOLDED, REQUEST, USE, hashes, session, turns
 
 DUMPS = Path(__file__).parent / "stores"
 
@@ -57,6 +57,9 @@ async def fill(store: Store) -> None:
     assert await store.journal.record(FOLD, FOLDED, lease=lease)
     assert await store.ledger.settle(ENTRY, accounts=accounts_of(CALL))
     assert not isinstance(await store.ledger.reserve(RESERVATION, now=CALL.at), Over)
+    assert await store.journal.record(FAILED, (), lease=None)
+    await store.journal.used([USE])
+    assert await store.requests.keep(REQUEST)
 
 
 async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
@@ -76,6 +79,10 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
             "total": stands,
             "agent ana": stands,
         }
+    if version >= "0005":
+        assert await store.journal.fold(FAILED.id) == FAILED
+        assert await store.journal.uses([FOLD.id]) == [USE]
+        assert await store.requests.request(REQUEST.id) == REQUEST
 
 
 async def test_a_database_of_today_holds_what_was_put_into_it(database_url: str) -> None:
@@ -132,6 +139,7 @@ MIGRATIONS = {
     "v0002_folds_on_folds.py": "84e8eaf8147f2066",
     "v0003_the_ledger.py": "ccd9f448dfc2ade4",
     "v0004_who_stands_on_whom.py": "340b39391ba95e09",
+    "v0005_what_is_kept.py": "39ebad2c3b74e511",
 }
 
 

@@ -203,6 +203,8 @@ class Writing:
         if span := self._span(fold):
             of = f" of {fold.seen_messages:,} that there were then" if fold.seen_messages else ""
             yield "messages", f"{span}{of}"
+        if fold.reason:
+            yield "reason", " ".join(fold.reason.split())
         if fold.earlier_id is not None:
             yield "took in", f"fold {fold.earlier_id}"
         yield "tokens", self._saving(fold)

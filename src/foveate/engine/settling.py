@@ -7,6 +7,10 @@ from foveate.cache.rules import Caching
 from foveate.engine.exchange import Exchange
 from foveate.engine.remembered import Remembered
 from foveate.engine.steps import RefusalsHeld
+from foveate.fold.journal import Journal
+from foveate.fold.uses import doubted
+
+_BAD_REQUEST = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,21 @@ class RememberCache:
         state = self.remembered.session(agent, session_id)
         served = state.cache.serve(prompt, work.kept_rules, at=exchange.sent_at, answers_at=exchange.begun_at)
         self.remembered.put(agent, session_id, replace(state, cache=served.cache))
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtThoughts:
+    """Thoughts behind a summary that may have been refused are left out from then on."""
+
+    journal: Journal
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Doubt them, where the provider has refused the request for what it says."""
+        work = exchange.work
+        if work is None or exchange.status != _BAD_REQUEST or work.fold is None or work.chain is None:
+            return
+        if work.rules.binds_thinking:
+            await doubted(work.chain, work.fold, self.journal)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from foveate.fold.overflow import lower_end, plan_for
 from foveate.fold.replacing import fold_of, folded_edits
 from foveate.fold.thoughts import betas_of
 from foveate.fold.truncating import truncate
+from foveate.fold.uses import keep_uses, line_of
 from foveate.session.chain import chain_beside
 from foveate.session.counting import TurnCounts
 from foveate.session.sessions import Tips, find
@@ -93,7 +94,9 @@ class ReplaceHistory:
     async def replace(self, work: Work) -> None:
         """The same with the folds that the work knows of."""
         assert work.chain is not None
-        folded = folded_edits(work.came, work.chain, work.folds, model=work.model)
+        line = await line_of(work.chain, work.folds, self._journal, model=work.model)
+        unbound = None if line is None else line.unbound()
+        folded = folded_edits(work.came, work.chain, work.folds, unbound=unbound, model=work.model)
         work.fold = fold_of(work.chain, work.folds) if folded else None
         start = work.chain.head + work.fold.messages if work.fold is not None else 0
         cut: tuple[Edit, ...] = ()
@@ -117,6 +120,9 @@ class ReplaceHistory:
         work.done = [done for done in work.done if done.step != self.name]
         work.edit(self.name, (*folded, *cut), of=work.came)
         work.betas = betas_of(folded)
+        if line is not None:
+            # What the provider leaves out itself stands before the answer, and soon no longer will.
+            await keep_uses(line, self._journal, is_applied=work.fold is not None and not work.betas)
 
 
 class Count:

@@ -275,7 +275,13 @@ class Folder:
     ) -> Folded:
         """What became of it, written down."""
         now = self._clock()
-        row = replace(row, outcome=outcome, compacted_at=now, duration_seconds=max(0.0, now - row.compacted_at))
+        row = replace(
+            row,
+            outcome=outcome,
+            compacted_at=now,
+            duration_seconds=max(0.0, now - row.compacted_at),
+            reason=reason,
+        )
         if outcome is not Outcome.OK:
             row = replace(row, summary="", carried=(), tokens_after=row.tokens_before)
         if not await self._journal.record(row, turns, lease=lease):

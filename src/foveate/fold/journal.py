@@ -28,7 +28,7 @@ class Fold:
     this one took in: the turns that it folded are kept with that one.
 
     Where tool results were cut (`tool_result_truncated`), `boundary` is the hash of the message that they stand
-    in, and `limit_tokens` how much of each is sent.
+    in, and `limit_tokens` how much of each is sent. `reason` says why it did not go well, or not as it should.
     """
 
     id: str
@@ -49,6 +49,21 @@ class Fold:
     seen_messages: int = 0
     earlier_id: str | None = None
     limit_tokens: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """That a conversation was sent with a fold for the first time, or (`is_used` false) no longer.
+
+    It had so many `messages` then, and the last of them had the hash `tip`: in any conversation that goes on
+    from there, what the model said since, it said after that.
+    """
+
+    fold_id: str
+    tip: bytes
+    messages: int
+    is_used: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +105,12 @@ class Journal(Protocol):
 
     async def undo(self, fold_id: str, *, now: float) -> bool:
         """Have the fold in force no longer; False where there is none, or it was undone before."""
+
+    async def uses(self, fold_ids: Sequence[str]) -> Sequence[Use]:
+        """When these folds came into use, and went out of it, in any conversation."""
+
+    async def used(self, uses: Sequence[Use]) -> None:
+        """Keep these; of two at the same message, the later is the one that holds."""
 
     async def listed(
         self,

@@ -45,12 +45,13 @@ _KEPT_HEADS = 1024
 
 def fold_of(chain: Chain, folds: Sequence[Fold]) -> Fold | None:
     """The fold in force that reaches farthest into a conversation, and leaves something of it; None if none."""
-    in_force = [fold for fold in _of_chain(chain, folds) if fold.undone_at is None]
+    in_force = [fold for fold in folds_of(chain, folds) if fold.undone_at is None]
     # Of two that reach as far, the later one was made since the first did not do.
     return max(in_force, key=lambda fold: (fold.messages, fold.compacted_at), default=None)
 
 
-def _of_chain(chain: Chain, folds: Sequence[Fold]) -> list[Fold]:
+def folds_of(chain: Chain, folds: Sequence[Fold]) -> list[Fold]:
+    """The folds of a conversation's head, in force or undone."""
     return [
         fold
         for fold in folds
@@ -65,7 +66,7 @@ def folded_edits(
     chain: Chain,
     folds: Sequence[Fold],
     *,
-    answered_before: int | None = None,
+    unbound: Sequence[range] | None = None,
     model: str = "",
 ) -> tuple[Edit, ...]:
     """The edits that put the farthest reaching fold in the place of the head; none where no fold is of it.
@@ -73,31 +74,30 @@ def folded_edits(
     `model` is the model of the request where its body does not name it, as at Bedrock. `thoughts.betas_of`
     says which betas have to be asked for with these edits.
 
-    `answered_before` is how many messages the chain had when the fold was first applied. What the model thought
-    before was not thought after the summary, and on models that bind thinking it is left out; what it thought
-    since is kept. Where nobody knows, all is left out.
+    `unbound` are the places in the chain of what the model said after something else than is sent now, as
+    `uses.unbound` finds them. On models that bind thinking, what it thought there is left out, and what it
+    thought since is kept. Where nobody knows, all that may be is left out.
 
     Where a fold was undone, the conversation is sent as it came, but for what such a model thought after the
-    summary: that is left out with all thoughts since the fold.
+    summary.
     """
     if continues_stored(request):
         return ()
     model = model or request.model
     fold = fold_of(chain, folds)
     undone = [
-        other.seen_messages or other.messages
-        for other in _of_chain(chain, folds)
-        if other.undone_at is not None
+        other.seen_messages or other.messages for other in folds_of(chain, folds) if other.undone_at is not None
     ]
+    within = None if unbound is None else [range(chain.head + at.start, chain.head + at.stop) for at in unbound]
     if fold is None:
-        return (unbound_thoughts(request, model, changed_from=chain.head + min(undone)) or ()) if undone else ()
+        start = chain.head + (min(undone) if unbound is None and undone else 0)
+        return (unbound_thoughts(request, model, changed_from=start, within=within) or ()) if undone else ()
     cut = chain.head + fold.messages
     tail = [wire.message(request.format, raw) for raw in request.messages[cut:]]
     junction = _head(request, chain.head, fold).before(tail)
     if junction is None:  # a fork that goes on in the middle of a step
         return ()
-    before = chain.head + answered_before if answered_before is not None and not undone else None
-    thoughts = unbound_thoughts(request, model, changed_from=cut, before=before)
+    thoughts = unbound_thoughts(request, model, changed_from=cut, within=within)
     if thoughts is None:
         return ()
     return (*_summary_for_head(request, fold, junction, chain.head), *thoughts)

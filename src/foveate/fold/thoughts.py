@@ -55,11 +55,13 @@ def unbound_thoughts(
     changed_from: int,
     gone: Collection[int] = (),
     before: int | None = None,
+    within: Sequence[range] | None = None,
 ) -> tuple[Edit, ...] | None:
     """What keeps thoughts from being refused since something before them is changed: they are left out.
 
     Nothing on models that take them all the same. `changed_from` is the first message that is changed, `gone`
-    are those that are not sent. Only thoughts in the first `before` messages are left out, where it is said.
+    are those that are not sent. Only thoughts in the first `before` messages, and `within` these places, are
+    left out, where that is said.
 
     Where a turn under way must begin with its thought, the provider is asked to leave out those that no longer
     fit, which takes a beta: see `betas_of`.
@@ -70,8 +72,13 @@ def unbound_thoughts(
     if not rules_for(model).binds_thinking:
         return ()
     size = len(request.messages)
-    places = range(changed_from, size if before is None else min(before, size))
-    bearing = [place for place in places if place not in gone and _thinks(request, place)]
+    bearing = [
+        place
+        for place in range(changed_from, size if before is None else min(before, size))
+        if place not in gone
+        and (within is None or any(place in some for some in within))
+        and _thinks(request, place)
+    ]
     if not bearing or _drops(request):
         return ()
     reason = "what stood before these thoughts is changed, and this model takes them only after it"

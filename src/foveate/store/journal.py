@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from foveate.errors import StoreUnavailable
-from foveate.fold.journal import Fold, Lease, Outcome
+from foveate.fold.journal import Fold, Lease, Outcome, Use
 from foveate.store.database import Database, Rows, check_names, in_groups
 
 # The row stays when the right is given back or runs out: fences only rise, until the session is forgotten.
@@ -29,10 +29,10 @@ _HOLD = "UPDATE compaction_locks_v1 SET fence = fence" + _OWN
 
 _COLUMNS = """
 id, agent, session_id, boundary, messages, seen_messages, summary, carried, tokens_before, tokens_after, model,
-cost, duration_seconds, outcome, compacted_at, undone_at, earlier_id, limit_tokens
+cost, duration_seconds, outcome, compacted_at, undone_at, earlier_id, limit_tokens, reason
 """
 _ADD_FOLD = f"""
-INSERT INTO compactions_v1 ({_COLUMNS}) VALUES ({", ".join("?" * 18)})
+INSERT INTO compactions_v1 ({_COLUMNS}) VALUES ({", ".join("?" * 19)})
 ON CONFLICT (id) DO NOTHING
 """
 _ADD_FOLDED = "INSERT INTO folded_turns_v1 (compaction_id, position, message) VALUES (?, ?, ?)"
@@ -50,6 +50,12 @@ WITH RECURSIVE line(id, earlier_id) AS (
 )
 SELECT message FROM folded_turns_v1 WHERE compaction_id IN (SELECT id FROM line) ORDER BY position
 """
+_FIND_USES = "SELECT compaction_id, tip, messages, is_used FROM fold_uses_v1 WHERE compaction_id IN ({})"
+_ADD_USE = """
+INSERT INTO fold_uses_v1 (compaction_id, tip, messages, is_used) VALUES (?, ?, ?, ?)
+ON CONFLICT (compaction_id, tip) DO UPDATE SET is_used = excluded.is_used
+"""
+_LONGEST_REASON = 2_000
 _UNDO = f"""
 UPDATE compactions_v1 SET undone_at = ?
 WHERE id = ? AND outcome IN ('{Outcome.OK}', '{Outcome.TOOL_RESULT_TRUNCATED}') AND undone_at IS NULL
@@ -176,6 +182,23 @@ class KeptFolds:
         # Not again: the second time would say that somebody else has undone it.
         return bool(await self._database.write(lambda rows: rows.change(_UNDO, (now, fold_id)), again=False))
 
+    async def uses(self, fold_ids: Sequence[str]) -> Sequence[Use]:
+        """When these folds came into use, and went out of it, in any conversation."""
+
+        def find(rows: Rows) -> list[Use]:
+            return [
+                Use(fold_id=fold_id, tip=tip, messages=messages, is_used=bool(is_used))
+                for marks, some in in_groups(fold_ids)
+                for fold_id, tip, messages, is_used in dict.fromkeys(rows.all(_FIND_USES.format(marks), some))
+            ]
+
+        return await self._database.read(find) if fold_ids else []
+
+    async def used(self, uses: Sequence[Use]) -> None:
+        """Keep these; of two at the same message, the later is the one that holds."""
+        added = sorted((use.fold_id, use.tip, use.messages, int(use.is_used)) for use in uses)
+        await self._database.write(lambda rows: rows.change_many(_ADD_USE, added), again=True)
+
     async def listed(
         self,
         *,
@@ -219,6 +242,7 @@ def _row(fold: Fold) -> tuple[Any, ...]:
         fold.undone_at,
         fold.earlier_id,
         fold.limit_tokens,
+        fold.reason[:_LONGEST_REASON].encode("utf-8", "surrogatepass"),
     )
 
 
@@ -241,6 +265,7 @@ def _fold(
     undone_at: float | None,
     earlier_id: str | None,
     limit_tokens: int | None,
+    reason: bytes | None,
 ) -> Fold:
     return Fold(
         id=id_,
@@ -261,4 +286,5 @@ def _fold(
         undone_at=undone_at,
         earlier_id=earlier_id,
         limit_tokens=limit_tokens,
+        reason=(reason or b"").decode("utf-8", "surrogatepass"),
     )

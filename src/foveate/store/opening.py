@@ -13,6 +13,7 @@ from foveate.store.finding import fold_ids, folded_sessions
 from foveate.store.journal import KeptFolds
 from foveate.store.ledger import KeptLedger
 from foveate.store.postgres import PostgresDatabase
+from foveate.store.requests import KeptRequests
 from foveate.store.retention import Forgotten, forget
 from foveate.store.sizes import Forgettable, Sizes, sizes_of, would_forget
 from foveate.store.sqlite import SQLiteDatabase
@@ -27,7 +28,7 @@ _SERVERS = ("postgresql://", "postgres://")
 
 
 class Store:
-    """What is kept: `turns` of sessions, `journal` of folds, `ledger` of calls.
+    """What is kept: `turns` of sessions, `journal` of folds, `ledger` of calls, whole `requests` if wanted.
 
     Closed by `close`, or where its `async with` ends.
 
@@ -39,6 +40,7 @@ class Store:
         self.turns = KeptTurns(database)
         self.journal = KeptFolds(database)
         self.ledger = KeptLedger(database)
+        self.requests = KeptRequests(database)
 
     @property
     def where(self) -> str:

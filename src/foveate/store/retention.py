@@ -80,6 +80,10 @@ _FORGET_FOLDED = f"""
 DELETE FROM folded_turns_v1
 WHERE compaction_id IN (SELECT id FROM compactions_v1 WHERE session_id = ? AND {_IS_LEFT})
 """
+_FORGET_USES = f"""
+DELETE FROM fold_uses_v1
+WHERE compaction_id IN (SELECT id FROM compactions_v1 WHERE session_id = ? AND {_IS_LEFT})
+"""
 _FORGET_FOLDS = f"DELETE FROM compactions_v1 WHERE session_id = ? AND {_IS_LEFT}"
 _FORGET_LOCK = "DELETE FROM compaction_locks_v1 WHERE session_id = ?"
 # Nobody needs what a fold says that was undone: the conversation goes on as it came. But for a later fold,
@@ -240,6 +244,7 @@ def _forget_folds(rows: Rows, session_ids: Sequence[str]) -> Forgotten:
     folds = 0
     for session_id in session_ids:
         rows.change(_FORGET_FOLDED, (session_id,))
+        rows.change(_FORGET_USES, (session_id,))
         folds += rows.change(_FORGET_FOLDS, (session_id,))
         rows.change(_FORGET_LOCK, (session_id,))
     return Forgotten(folds=folds)

@@ -75,6 +75,7 @@ compactions = Table(
     Column("undone_at", Double),
     Column("earlier_id", Text),
     Column("limit_tokens", BigInteger),
+    Column("reason", LargeBinary),
     Index("compactions_v1_boundary", "agent", "boundary"),
     Index("compactions_v1_session", "session_id"),
     Index("compactions_v1_time", "compacted_at"),
@@ -87,6 +88,16 @@ folded_turns = Table(
     Column("compaction_id", Text, primary_key=True),
     Column("position", BigInteger, primary_key=True),
     Column("message", LargeBinary, nullable=False),
+)
+
+fold_uses = Table(
+    "fold_uses_v1",
+    tables,
+    Column("compaction_id", Text, primary_key=True),
+    Column("tip", LargeBinary, primary_key=True),
+    Column("messages", BigInteger, nullable=False),
+    Column("is_used", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 compaction_locks = Table(
@@ -147,4 +158,23 @@ reservations = Table(
     Column("expires_at", Double, nullable=False),
     Index("reservations_v1_time", "expires_at"),
     sqlite_with_rowid=False,
+)
+
+requests = Table(
+    "requests_v1",
+    tables,
+    Column("id", Text, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("format", Text, nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("status", BigInteger, nullable=False),
+    Column("usage", LargeBinary),
+    Column("sent", LargeBinary, nullable=False),
+    Column("came", LargeBinary),
+    Column("size_bytes", BigInteger, nullable=False),
+    Index("requests_v1_time", "at", "id", "size_bytes"),
+    Index("requests_v1_session", "session_id", "at"),
 )

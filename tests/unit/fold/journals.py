@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from foveate.errors import StoreUnavailable
-from foveate.fold.journal import Fold, Lease, Outcome
+from foveate.fold.journal import Fold, Lease, Outcome, Use
 from foveate.fold.summariser import Bills, NoSummary, Span, Summary
 from foveate.values import Usage
 
@@ -18,6 +18,7 @@ class InMemory:
         self.turns: dict[str, tuple[bytes, ...]] = {}
         self.leases: dict[str, Lease] = {}
         self.renewed = 0
+        self.seen: dict[tuple[str, bytes], Use] = {}
         self._gone = gone
 
     async def lease(self, session_id: str, holder: str, *, ttl_seconds: float, now: float) -> Lease | None:
@@ -74,6 +75,14 @@ class InMemory:
         done = [row.id for row in self.rows if row.id == fold_id and row.undone_at is None]
         self.rows = [replace(row, undone_at=now) if row.id in done else row for row in self.rows]
         return bool(done)
+
+    async def uses(self, fold_ids: Sequence[str]) -> Sequence[Use]:
+        self._there("uses")
+        return [use for use in self.seen.values() if use.fold_id in fold_ids]
+
+    async def used(self, uses: Sequence[Use]) -> None:
+        self._there("used")
+        self.seen |= {(use.fold_id, use.tip): use for use in uses}
 
     async def listed(
         self,

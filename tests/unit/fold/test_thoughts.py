@@ -1,5 +1,6 @@
 """Thoughts that a model binds to what it read before are left out after a fold, by us or by the provider."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +18,8 @@ from tests.claude_bodies import sealed
 from tests.unit.fold.talks import Body, claude_turn, fold_at, think
 
 
-def edited(request: Request, *folds: Fold, answered_before: int | None = None, model: str = "") -> Request:
-    edits = folded_edits(request, chain_of(request), folds, answered_before=answered_before, model=model)
+def edited(request: Request, *folds: Fold, unbound: Sequence[range] | None = None, model: str = "") -> Request:
+    edits = folded_edits(request, chain_of(request), folds, unbound=unbound, model=model)
     return wire.read(wire.write(request, edits), request.format)
 
 
@@ -112,12 +113,12 @@ def test_what_is_thought_after_the_summary_is_kept_with_each_later_request() -> 
     request = wire.read(body)
     fold, first = fold_at(request, 3), len(request.messages)
     for number in range(3, 6):
-        as_sent = value(edited(wire.read(body), fold, answered_before=first).body)
+        as_sent = value(edited(wire.read(body), fold, unbound=[range(first)]).body)
         later = {**body, "messages": []}
         think(as_sent, number)  # the model thinks after what it was sent; the client appends its answer
         later["messages"] = [*body["messages"], *as_sent["messages"][-2:]]
         body = later
-        sent = edited(wire.read(body), fold, answered_before=first)
+        sent = edited(wire.read(body), fold, unbound=[range(first)])
         assert accept(sent) is None
         assert kinds(sent).count("thinking") == number - 2
 
@@ -140,8 +141,10 @@ def test_a_fold_that_is_undone_takes_the_thoughts_with_it_that_were_thought_afte
 def test_thoughts_made_after_a_fold_that_was_undone_are_left_out_after_an_earlier_one_too() -> None:
     request = wire.read(claude_turn("claude-opus-5-5", ADAPTIVE, steps=4))
     near, far = fold_at(request, 3), fold_at(request, 5)
-    assert "thinking" in kinds(edited(request, near, answered_before=5))
-    assert "thinking" not in kinds(edited(request, near, replace(far, undone_at=2.0), answered_before=5))
+    undone = replace(far, undone_at=2.0)
+    assert kinds(edited(request, near, unbound=[range(5)])).count("thinking") == 2
+    assert kinds(edited(request, near, undone, unbound=[range(5), range(7, 9)])).count("thinking") == 1
+    assert "thinking" not in kinds(edited(request, near, undone))  # where nobody knows
 
 
 CONVERSE: list[Body] = [
