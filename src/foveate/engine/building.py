@@ -22,7 +22,7 @@ from foveate.engine.previewing import (
     no_fold,
 )
 from foveate.engine.remembered import Remembered
-from foveate.engine.settling import RememberCache, RememberRefusal
+from foveate.engine.settling import DoubtThoughts, RememberCache, RememberRefusal
 from foveate.engine.steps import (
     AskForUsage,
     Count,
@@ -81,6 +81,7 @@ def build_engine(
             Calibrate(calibrations),
             RememberCache(remembered),
             RememberRefusal(refusals),
+            DoubtThoughts(journal),
             folds,
         ),
         options=options,
