@@ -115,7 +115,7 @@ def page(samples: Iterable[Sample], accept: str = "") -> tuple[bytes, str]:
     from prometheus_client.exposition import choose_encoder
 
     encode, content_type = choose_encoder(accept)
-    return encode(_Families(samples)), content_type  # type: ignore[arg-type] # it only collects
+    return encode(_Families(samples)), content_type
 
 
 class _Families:
@@ -151,7 +151,10 @@ def _family(what: Series, samples: Iterable[Sample]) -> "Metric":
         for sample in samples:
             family.add_sample(what.name, dict(zip(what.labels, sample.labels, strict=True)), sample.numbers[0])
         return family
-    bounds = [floatToGoString(bound) for bound in (*what.buckets, float("inf"))]
+    bounds: list[str] = [
+        floatToGoString(bound)  # type: ignore[no-untyped-call]
+        for bound in (*what.buckets, float("inf"))
+    ]
     for sample in samples:
         labels = dict(zip(what.labels, sample.labels, strict=True))
         total, *counts = sample.numbers

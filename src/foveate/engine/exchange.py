@@ -84,6 +84,11 @@ class Exchange:
         return self._answer.ended() if self._answer is not None else b""
 
     @property
+    def streams(self) -> bool:
+        """Whether the answer comes as it is written."""
+        return self._answer is not None and self._answer.streams
+
+    @property
     def usage(self) -> Usage | None:
         """The bill, as far as it came."""
         return self._answer.usage if self._answer is not None else None

@@ -1,7 +1,6 @@
 """The gateway as an ASGI app: a request in, through the engine, to its provider, and the answer back."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -38,14 +37,13 @@ from foveate.gateway.doors import Asks, Family
 from foveate.gateway.encodings import encodings_of, unpacked, without_encodings
 from foveate.gateway.headers import KEYS, sent_on
 from foveate.gateway.keys import Keys, NoKeys
-from foveate.gateway.refusing import may_retry, refusal_for
+from foveate.gateway.refusing import may_retry, reason_of, refusal_for
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Routed, Routing, Upstream
+from foveate.gateway.traffic import UNSEEN, Traffic
 from foveate.upstream.pool import Answer, Pool, target
 from foveate.values import Format
 from foveate.wire.body import fields, value
 from foveate.wire.refusals import failed, too_large
-
-_LOG = logging.getLogger(__name__)
 
 LIMIT_BYTES = 64 * 1024 * 1024
 # An error that says something about marks is no longer than this.
@@ -81,12 +79,14 @@ class Gateway:
         embeddings: Embeddings,
         options: Callable[[], GatewayOptions] = GatewayOptions,
         pages: Mapping[str, Page] | None = None,
+        traffic: Traffic = UNSEEN,
     ) -> None:
         self._engine = engine
         self._pool = pool
         self._embeddings = embeddings
         self._options = options
         self._pages = pages or {}
+        self._traffic = traffic
         self._no_counts = NoCounts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,25 +101,31 @@ class Gateway:
         spoken = ask.door.spoken or (Format.ANTHROPIC if ask.door.family is Family.ANTHROPIC else Format.CHAT)
         client = Client(ask, spoken, send)
         options = self._options()
+        self._traffic.came(client)
         try:
             body = await body_of(receive, limit_bytes=options.limit_bytes)
             if body is not None:
+                client.received_bytes = len(body)
                 await _until_gone(receive, self._served(ask, body, client, options))
         except TooLarge:
+            client.refused, client.reason = "too_large", f"more than {options.limit_bytes:,} bytes"
             await client.refuse(too_large(spoken, options.limit_bytes), retry=False)
         except FoveateError as error:
-            _LOG.info("%s: %s: %s", ask.id, error.code, error)
+            client.refused, client.reason = error.code, reason_of(error)
             if client.has_begun:
                 return  # the server cuts the connection, so that nobody takes it for the whole answer
             await client.refuse(refusal_for(error, spoken), retry=may_retry(error))
+        finally:
+            self._traffic.went(ask, client)
 
     async def _served(self, ask: Ask, body: bytes, client: Client, options: GatewayOptions) -> None:
         own = options.keys.agent(ask.key) if ask.key is not None else None
         if ask.key is not None and own is None:
             said = "this key begins as Foveate's do, and is none of them: make one, or use the provider's own"
+            client.refused, client.reason = "bad_key", "a key of the gateway that is not known"
             await client.refuse(failed(client.spoken, 401, said), retry=False)
             return
-        agent = own or ask.headers.get(AGENT) or USUAL_AGENT
+        agent = client.agent = own or ask.headers.get(AGENT) or USUAL_AGENT
         if ask.door.asks not in _READ:
             if ask.method not in _FREE_METHODS:
                 said = f"what {ask.method} {ask.path} costs is not known"
@@ -140,6 +146,7 @@ class Gateway:
     async def _passed(self, ask: Ask, body: bytes, client: Client, options: GatewayOptions) -> None:
         """Relay what the engine has no hand in."""
         routed = options.routing.of(ask.door, "")
+        client.provider = routed.upstream.provider
         async with self._asked(ask, routed, body, {}, reads_answer=False) as answer:
             await client.begin(answer, is_changed=False)
             while piece := await answer.piece():
@@ -157,7 +164,8 @@ class Gateway:
         engine = self._engine.preview if is_count and self._engine.preview is not None else self._engine
         prepare = self._embeddings.prepare if is_embeddings else engine.prepare
         relay = self._counted if is_count else self._relayed
-        exchange = await prepare(
+        client.provider = routed.upstream.provider
+        client.exchange = exchange = await prepare(
             Incoming(
                 id=ask.id,
                 agent=agent,

@@ -1,6 +1,7 @@
 """What a client gets: an answer as it comes, or an error as its provider would put it."""
 
-from foveate.gateway.asks import REQUEST_ID, Ask, Send
+from foveate.engine.exchange import Exchange
+from foveate.gateway.asks import REQUEST_ID, USUAL_AGENT, Ask, Send
 from foveate.gateway.counting import COUNT
 from foveate.gateway.headers import brought_back
 from foveate.gateway.refusing import SHOULD_RETRY
@@ -20,6 +21,13 @@ class Client:
         self.spoken = spoken
         self._send = send
         self.has_begun = False
+        # What is told of it at its end. `refused` is the code of an error of our own, `reason` what it says.
+        self.agent = USUAL_AGENT
+        self.provider = ""
+        self.exchange: Exchange | None = None
+        self.came_at = 0.0
+        self.status = self.received_bytes = self.sent_bytes = 0
+        self.refused = self.reason = ""
 
     async def begin(self, answer: Answer, *, is_changed: bool) -> None:
         """The head of a provider's answer, and the id under which the log has it."""
@@ -28,10 +36,12 @@ class Client:
 
     async def piece(self, piece: bytes) -> None:
         """A piece of its body."""
+        self.sent_bytes += len(piece)
         await self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def end(self, rest: bytes = b"") -> None:
         """The last piece of it."""
+        self.sent_bytes += len(rest)
         await self._send({"type": "http.response.body", "body": rest})
 
     async def counted(self, body: bytes, sureness: str) -> None:
@@ -61,4 +71,5 @@ class Client:
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.has_begun = True
+        self.status = status
         await self._send({"type": "http.response.start", "status": status, "headers": headers})

@@ -34,6 +34,11 @@ def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
             return failed(spoken, 500, str(error))
 
 
+def reason_of(error: FoveateError) -> str:
+    """What is told of an error in the log: not where it was, since an address may hold a key."""
+    return error.reason if isinstance(error, UpstreamError) else str(error)
+
+
 def may_retry(error: FoveateError) -> bool:
     """Whether the same request may be answered a little later."""
     return isinstance(error, UpstreamError)

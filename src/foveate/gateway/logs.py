@@ -1,0 +1,148 @@
+"""The log: one line a request, readable or as JSON, written beside the event loop.
+
+What is told waits in a queue for a thread that writes it, a few at a time: neither a slow terminal nor a full
+pipe holds up a request. Where nobody takes the lines for long, the newest are lost, and how many is told.
+"""
+
+import atexit
+import logging
+import sys
+import time
+from collections import deque
+from threading import Event, Thread
+from typing import BinaryIO
+
+import msgspec
+
+from foveate.gateway.told import Told, clock, escaped, redacted, stamp, told_line, told_object
+
+MOST_WAITING = 10_000
+# So long the writer waits for more once there is something to write.
+_GATHER_SECONDS = 0.02
+_FLUSH_SECONDS = 2.0
+
+_ROOT = "foveate"
+_DIM, _RED, _YELLOW, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
+
+
+class LogWriter(logging.Handler):
+    """Takes records and requests, and writes them in its own thread. `close` waits for what there is."""
+
+    def __init__(
+        self, output: BinaryIO, *, as_json: bool, colours: bool, most_waiting: int = MOST_WAITING
+    ) -> None:
+        super().__init__()
+        self.as_json = as_json
+        self._output = output
+        self._colours = colours
+        self._most_waiting = most_waiting
+        self._waiting: deque[logging.LogRecord | Told] = deque()
+        self._lost = 0
+        self._woken, self._is_closed = Event(), False
+        self._thread: Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Have a record written."""
+        record.msg, record.args = record.getMessage(), None  # what it is about may change
+        self.put(record)
+
+    def put(self, told: "logging.LogRecord | Told") -> None:
+        """Have something written soon."""
+        if len(self._waiting) >= self._most_waiting:
+            self._lost += 1
+            return
+        self._waiting.append(told)
+        if not self._woken.is_set():
+            self._woken.set()
+            if self._thread is None:
+                self._thread = Thread(target=self._write_all, name="foveate log", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        self._is_closed = True
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join(_FLUSH_SECONDS)
+        super().close()
+
+    def _write_all(self) -> None:
+        while True:
+            self._woken.wait()
+            if not self._is_closed:
+                time.sleep(_GATHER_SECONDS)
+            self._woken.clear()
+            if not self._write_waiting() or (self._is_closed and not self._waiting):
+                return
+
+    def _write_waiting(self) -> bool:
+        """Whether there is still somebody to write for."""
+        lines = []
+        while self._waiting:
+            lines.append(self._written(self._waiting.popleft()))
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            said = logging.LogRecord(
+                _ROOT, logging.WARNING, "", 0, f"{lost} lines of the log are lost", None, None
+            )
+            lines.append(self._written(said))
+        try:
+            self._output.write("".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
+            self._output.flush()
+        except (OSError, ValueError):  # nobody reads it any longer
+            self._waiting.clear()
+            return False
+        return True
+
+    def _written(self, told: "logging.LogRecord | Told") -> str:
+        if isinstance(told, Told):
+            return msgspec.json.encode(told_object(told)).decode() if self.as_json else self._line(told)
+        message = redacted(str(told.msg))
+        trace = redacted(logging.Formatter().formatException(told.exc_info)) if told.exc_info else ""
+        level, room = told.levelname.lower(), told.name.removeprefix(f"{_ROOT}.")
+        if self.as_json:
+            said = {"at": stamp(told.created), "level": level, "logger": told.name, "message": message}
+            return msgspec.json.encode({**said, "trace": trace} if trace else said).decode()
+        colour = _RED if told.levelno >= logging.ERROR else _YELLOW if told.levelno >= logging.WARNING else _DIM
+        line = f"{clock(told.created)} {self._coloured(f'{level:<7}', colour)} {room}: {escaped(message)}"
+        return f"{line}\n{trace}" if trace else line
+
+    def _line(self, told: Told) -> str:
+        line = f"{clock(told.at)} {told_line(told)}"
+        is_bad = told.status == 0 or told.status >= 400
+        return (
+            self._coloured(line, _RED) if is_bad else self._coloured(line, _YELLOW) if told.problems else line
+        )
+
+    def _coloured(self, text: str, colour: str) -> str:
+        return f"{colour}{text}{_PLAIN}" if self._colours else text
+
+
+def start(
+    *, as_json: bool, level: str, colours: bool | None = None, output: BinaryIO | None = None
+) -> LogWriter:
+    """Have all that is told go to standard error from now on, to its end when the process ends."""
+    where = output or sys.stderr.buffer
+    if colours is None:
+        colours = not as_json and wants_colours()
+    writer = LogWriter(where, as_json=as_json, colours=colours)
+    root = logging.getLogger()
+    for old in [handler for handler in root.handlers if isinstance(handler, LogWriter)]:
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(writer)
+    set_level(level)
+    atexit.register(writer.close)
+    return writer
+
+
+def set_level(level: str) -> None:
+    """Tell what is at least of this level."""
+    logging.getLogger(_ROOT).setLevel(level.upper())
+
+
+def wants_colours() -> bool:
+    """Whether standard error is a terminal on which nobody has switched colours off."""
+    import os
+
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
