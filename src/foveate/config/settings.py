@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 Share = Annotated[float, Field(gt=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
+FilePath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]")]
 
 
@@ -77,6 +78,53 @@ class Switches(_Settings):
     workspace_cache: bool | None = None
 
 
+class WorkspaceFolder(_Settings):
+    """The files that every request of an agent carries: a folder, a scope below it, further files in it."""
+
+    root: FilePath
+    scope: str = ""
+    extras: list[FilePath] = []
+
+
+class MemoryFiles(_Settings):
+    """Notes in Org and Markdown, and how much of them a request shows."""
+
+    paths: Annotated[list[FilePath], Field(min_length=1)]
+    limit_tokens: Annotated[int, Field(gt=0)] = 2000
+    format: Literal["org", "markdown"] = "org"
+
+
+class Binding(_Settings):
+    """Whom an agent works with, what holds in a channel (by its name), and the language it speaks."""
+
+    peers: list[Annotated[str, StringConstraints(min_length=1)]] = []
+    channels: dict[Name, str] = {}
+    language: str = ""
+
+
+class TimeTold(_Settings):
+    """Whether requests tell the time, how, and how long before a deadline they speak of it."""
+
+    enabled: bool = True
+    format: Literal["iso", "natural"] = "iso"
+    warning_minutes: Annotated[int, Field(ge=0)] = 60
+    zone: Name = "UTC"
+
+
+class InjectedSections(_Settings):
+    """What is put into an agent's requests. `limits` are a budget: a total, a ladder, rules by section."""
+
+    workspace: WorkspaceFolder | None = None
+    skills: FilePath | None = None
+    binding: Binding | None = None
+    memory: MemoryFiles | None = None
+    time: TimeTold | None = None
+    channel: bool = False
+    budget: bool = False
+    privacy_tags: list[Name] = []
+    limits: dict[str, Any] = {}
+
+
 class Agent(_Settings):
     """One agent. `keys` are hashes of its keys of the gateway (`foveate config key` makes one)."""
 
@@ -85,6 +133,7 @@ class Agent(_Settings):
     context_optimization: Switches = Switches()
     on_overflow: Literal["make_room", "refuse", "pass"] | None = None
     window_tokens: Annotated[int, Field(gt=0)] | None = None
+    sections: InjectedSections | None = None
 
 
 class UpstreamServer(_Settings):

@@ -8,6 +8,7 @@ from foveate.engine.calibrating import Calibrate, Calibrations
 from foveate.engine.counting import Counts
 from foveate.engine.engine import Engine
 from foveate.engine.folds import Folds
+from foveate.engine.injecting.step import Inject
 from foveate.engine.money import Book, HoldCaps, MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.previewing import (
@@ -51,6 +52,7 @@ def build_engine(
     watch: Watch | None = None,
     beta_override: str | None = None,
     asking: Asking | None = None,
+    inject: Inject | None = None,
 ) -> Engine:
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
     remembered, refusals, calibrations = Remembered(), RefusalsHeld(), Calibrations()
@@ -64,6 +66,7 @@ def build_engine(
         clock=clock,
         watch=watch,
         asking=asking,
+        inject=inject,
     )
     return Engine(
         steps=(
@@ -71,6 +74,7 @@ def build_engine(
             history,
             count,
             MakeRoom(history, count, folds.now),
+            *((inject,) if inject is not None else ()),
             OrderTools(remembered),
             MarkCache(remembered, refusals),
             AskForUsage(),
@@ -103,6 +107,7 @@ def _preview(
     clock: Callable[[], float],
     watch: Watch | None,
     asking: Asking | None,
+    inject: Inject | None,
 ) -> Engine:
     """The same steps up to the edits, over what is only looked at: for counts of what would be sent."""
     seen, sessions = SeenTurns(turns), SeenSessions(remembered)
@@ -113,6 +118,7 @@ def _preview(
             history,
             count,
             RoomIfAny(MakeRoom(history, count, no_fold)),
+            *((inject,) if inject is not None else ()),
             OrderTools(sessions),
         ),
         settle=(BookCount(asking),) if asking is not None else (),

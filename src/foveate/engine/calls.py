@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from foveate.engine.injecting.options import NOTHING_TOLD, Told
 from foveate.fold.model import Endpoint
 from foveate.values import Edit, Format
 
@@ -14,7 +15,7 @@ class Incoming:
     `session` is what a header calls its session, `kind` what it is sent for (`x-foveate-kind`). `provider` is
     who runs the `upstream` that it goes to, and `model` the name that its model has there, if that is another.
     `betas` is the header `anthropic-beta`, as it came. `endpoint` is where a summary of its session can be
-    asked for, with the client's own key.
+    asked for, with the client's own key. `told` is what its headers say that injected sections depend on.
     """
 
     id: str
@@ -28,6 +29,7 @@ class Incoming:
     model: str | None = None
     betas: str = ""
     endpoint: Endpoint | None = field(default=None, repr=False)
+    told: Told = NOTHING_TOLD
 
 
 @dataclass(frozen=True, slots=True)

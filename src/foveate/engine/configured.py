@@ -1,9 +1,12 @@
 """What the configuration says, as the engine's options."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from foveate.cache.layout import LayoutOptions
 from foveate.config.settings import Agent, ContextOptimization, Settings, Switches, TokenCounter
+from foveate.engine.injecting.configured import section_options
+from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.options import AgentOptions
 from foveate.errors import BadOption
 from foveate.fold.cuts import FoldOptions
@@ -12,11 +15,33 @@ from foveate.tokens.options import Backend, CounterOptions
 from foveate.values import Ttl
 
 
-def options_by_agent(settings: Settings) -> Callable[[str], AgentOptions]:
-    """The options of each agent, by its id; of one that the configuration does not name, those of all."""
+def options_by_agent(
+    settings: Settings, environment: Mapping[str, str] | None = None
+) -> Callable[[str], AgentOptions]:
+    """The options of each agent, by its id; of one that the configuration does not name, those of all.
+
+    Raises:
+        BadOption: something in them does not fit together; `path` leads to it.
+    """
     usual = _options(settings.context_optimization, None)
-    own = {agent.id: _options(settings.context_optimization, agent) for agent in settings.agents}
+    own = {
+        agent.id: replace(
+            _options(settings.context_optimization, agent),
+            sections=_sections(settings.context_optimization, agent, number, environment or {}),
+        )
+        for number, agent in enumerate(settings.agents)
+    }
     return lambda agent: own.get(agent, usual)
+
+
+def _sections(
+    said: ContextOptimization, agent: Agent, number: int, environment: Mapping[str, str]
+) -> SectionOptions | None:
+    if agent.sections is None:
+        return None
+    is_kept = _either(agent.context_optimization.workspace_cache, said.workspace_cache.enabled)
+    cache = said.workspace_cache.model_copy(update={"enabled": is_kept})
+    return section_options(agent.sections, cache, environment, at=("agents", number, "sections"))
 
 
 def _options(said: ContextOptimization, agent: Agent | None) -> AgentOptions:

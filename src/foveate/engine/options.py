@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from foveate.cache.layout import LayoutOptions
+from foveate.engine.injecting.options import SectionOptions
 from foveate.fold.clearing import TOOL_RESULT_MAX_PCT
 from foveate.fold.cuts import FoldOptions
 from foveate.fold.overflow import OnOverflow, OverflowOptions
@@ -30,6 +31,7 @@ class AgentOptions:
     summarizer_model: str = ""
     on_overflow: OnOverflow | None = None
     window_tokens: int | None = None
+    sections: SectionOptions | None = None
 
     @property
     def overflow(self) -> OverflowOptions:

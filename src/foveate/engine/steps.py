@@ -300,6 +300,7 @@ class MarkCache:
             chances(expected, rules),
             now=work.now,
             options=replace(options, long_ttl=options.long_ttl and takes_long),
+            passing=work.passing,
         )
         work.marks = marks if takes_ttl else tuple(replace(mark, ttl=None) for mark in marks)
 

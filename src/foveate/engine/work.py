@@ -21,7 +21,7 @@ from foveate.fold.journal import Fold
 from foveate.session.chain import Chain
 from foveate.session.sessions import Found
 from foveate.tokens import RequestCount, RequestCounter
-from foveate.values import Edit, Format, Mark, MarkStyle, Request, TokenCount
+from foveate.values import Edit, Format, Mark, MarkStyle, Place, Request, TokenCount
 
 
 @dataclass
@@ -51,6 +51,7 @@ class Work:
     drift_percent: float | None = None
     prompt: CachedPrompt | None = None
     marks: tuple[Mark, ...] = ()
+    passing: tuple[Place, ...] = ()
     parameters: tuple[Edit, ...] = ()
     call: Call | None = None
     at_most: AtMost | None = None

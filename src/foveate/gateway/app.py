@@ -39,6 +39,7 @@ from foveate.gateway.headers import KEYS, sent_on
 from foveate.gateway.keys import Keys, NoKeys
 from foveate.gateway.refusing import may_retry, reason_of, refusal_for
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Routed, Routing, Upstream
+from foveate.gateway.telling import told_in
 from foveate.gateway.traffic import UNSEEN, Traffic
 from foveate.upstream.pool import Answer, Pool, target
 from foveate.values import Format
@@ -175,6 +176,7 @@ class Gateway:
                 body=body,
                 session=ask.headers.get(SESSION),
                 kind=ask.headers.get(KIND, ""),
+                told=told_in(ask.headers),
                 model=routed.model,
                 betas=ask.headers.get("anthropic-beta", ""),
                 endpoint=_endpoint(ask, routed.upstream, spoken),

@@ -20,6 +20,9 @@ from foveate.engine.building import build_engine
 from foveate.engine.configured import options_by_agent
 from foveate.engine.embeddings import Embeddings
 from foveate.engine.folds import Folds
+from foveate.engine.injecting.gathering import Money
+from foveate.engine.injecting.sources import Sources
+from foveate.engine.injecting.step import Inject
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.watch import UNWATCHED, Watch
@@ -55,7 +58,7 @@ def choices_of(found: Configuration, environment: Mapping[str, str]) -> Choices:
     return Choices(
         settings=found.settings,
         gateway=gateway_options(found.settings, environment),
-        agents=options_by_agent(found.settings),
+        agents=options_by_agent(found.settings, environment),
         cost=MoneyOptions(caps=found.cost.caps, prices=PriceBook(found.cost.prices)),
     )
 
@@ -113,6 +116,7 @@ async def assembled(
             told=watch.folded,
         )
         asking = Asking(admission, clock)
+        sources = Sources()
         engine = build_engine(
             store.turns,
             store.journal,
@@ -124,6 +128,14 @@ async def assembled(
             watch=watch,
             beta_override=environment.get(BETA_VARIABLE),
             asking=asking,
+            inject=Inject(
+                sources,
+                watch.failed,
+                Money(
+                    caps=lambda: choices().cost.caps,
+                    standing=lambda accounts, now: store.ledger.standing(accounts, now=now),
+                ),
+            ),
         )
         embeddings = Embeddings(
             admission=admission,
@@ -137,4 +149,5 @@ async def assembled(
         finally:
             await folds.close()
             await asking.close()
+            sources.close()
             await admission.close()

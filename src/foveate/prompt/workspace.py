@@ -149,6 +149,16 @@ class Workspaces:
             return replace(found, warnings=(*found.warnings, self._blindness(workspace)))
         return found
 
+    def kept(self, workspace: Workspace) -> Bundle | None:
+        """The bundle of `workspace` that is kept and holds still; None where `bundle` would have to read it.
+
+        For an event loop: no file is touched.
+        """
+        self._watcher.ensure()
+        with self._lock:
+            slot = self._slots.get(workspace)
+            return None if slot is None or self._blind else self._held(slot)
+
     def counts(self) -> Mapping[str, WorkspaceCounts]:
         """How often bundles were kept, read and dropped, by root."""
         with self._lock:

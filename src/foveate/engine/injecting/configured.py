@@ -1,0 +1,99 @@
+"""What the configuration says of an agent's sections, as options."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import tzinfo
+from typing import TypeVar
+from zoneinfo import ZoneInfo
+
+from foveate.budget.budgets import Budget
+from foveate.budget.data import budget_from_data
+from foveate.config.settings import InjectedSections, TimeTold, WorkspaceCache, WorkspaceFolder
+from foveate.engine.injecting.options import BindingOptions, MemoryOptions, SectionOptions
+from foveate.errors import BadOption
+from foveate.memory.gate import Gate
+from foveate.memory.paths import expanded
+from foveate.prompt.bundles import Workspace
+from foveate.prompt.time import TimeFormat, TimeOptions
+from foveate.prompt.workspace import WorkspaceCacheOptions
+
+Made = TypeVar("Made")
+Key = tuple[str | int, ...]
+
+
+def section_options(
+    said: InjectedSections, cache: WorkspaceCache, environment: Mapping[str, str], *, at: Key
+) -> SectionOptions:
+    """The options that `said` means; paths in it may name variables of the `environment`.
+
+    Raises:
+        BadOption: a path, a zone, a tag or a limit that cannot be; its `path` begins with `at`.
+    """
+
+    def path(written: str, *key: str | int) -> str:
+        return _at(at, lambda: expanded(written, environment, key=key))
+
+    memory, binding = said.memory, said.binding
+    return SectionOptions(
+        workspace=None if said.workspace is None else _workspace(said.workspace, path, at),
+        skills=None if said.skills is None else path(said.skills, "skills"),
+        binding=None
+        if binding is None
+        else BindingOptions(
+            peers=tuple(binding.peers), channels=dict(binding.channels), language=binding.language
+        ),
+        memory=None
+        if memory is None
+        else MemoryOptions(
+            paths=tuple(path(each, "memory", "paths", number) for number, each in enumerate(memory.paths)),
+            limit_tokens=memory.limit_tokens,
+            format=memory.format,
+        ),
+        time=None if said.time is None else _at(at, lambda: _time(said.time, environment)),
+        zone=None if said.time is None else _at((*at, "time", "zone"), lambda: _zone(said.time)),
+        channel=said.channel,
+        budget=said.budget,
+        privacy_tags=_at((*at, "privacy_tags"), lambda: Gate.adding(said.privacy_tags).tags),
+        limits=_at((*at, "limits"), lambda: _limits(said)),
+        workspace_cache=WorkspaceCacheOptions(
+            enabled=cache.enabled,
+            watch_debounce_ms=cache.watch_debounce_ms,
+            max_age_seconds=cache.max_age_seconds,
+        ),
+    )
+
+
+def _workspace(said: WorkspaceFolder, path: Callable[..., str], at: Key) -> Workspace:
+    root = path(said.root, "workspace", "root")
+    return _at((*at, "workspace"), lambda: Workspace(root, said.scope, said.extras))
+
+
+def _time(said: TimeTold | None, environment: Mapping[str, str]) -> TimeOptions:
+    assert said is not None
+    held = TimeOptions(
+        awareness=said.enabled, format=TimeFormat(said.format), warning_minutes=said.warning_minutes
+    )
+    return replace(TimeOptions.from_environment(environment, held))
+
+
+def _zone(said: TimeTold | None) -> tzinfo:
+    assert said is not None
+    try:
+        return ZoneInfo(said.zone)
+    except (OSError, ValueError, KeyError):
+        raise BadOption(f"there is no time zone {said.zone!r}; one is written as Europe/Berlin") from None
+
+
+def _limits(said: InjectedSections) -> Budget:
+    budget = budget_from_data(said.limits) if said.limits else Budget()
+    if budget.output_reserve:
+        raise BadOption("the answer's room is the request's own max_tokens", path=("output_reserve",))
+    return budget
+
+
+def _at(at: Key, make: Callable[[], Made]) -> Made:
+    """What is made; an error of it leads to where it is said."""
+    try:
+        return make()
+    except BadOption as error:
+        raise BadOption(str(error), path=(*at, *error.path)) from None

@@ -1,0 +1,279 @@
+"""The sections of a request gathered from where they come from, each of which may fail alone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from foveate.budget.sections import Priority, Section, Stability, chosen
+from foveate.cost.caps import Cap
+from foveate.cost.ledger import Call, Category, Standing
+from foveate.engine.calls import Incoming, Problem
+from foveate.engine.injecting.fitting import NO_PART, Part, fit, stable_limit
+from foveate.engine.injecting.options import SectionOptions
+from foveate.engine.injecting.sources import Source, Sources
+from foveate.engine.injecting.telling import HEADING, binding_sections, budget_text, channel_sections
+from foveate.engine.work import Work
+from foveate.errors import BadOption
+from foveate.prompt.inputs import CallKind
+from foveate.prompt.kept import Kept
+from foveate.prompt.showing import context_inputs
+from foveate.prompt.time import TimeAwareness
+from foveate.values import TokenCount
+
+if TYPE_CHECKING:
+    from foveate.memory.memory import Memory
+
+NAME = "sections"
+BYTES_PER_TOKEN = 2
+"""A body has at most a token for so many bytes, where nobody has counted it."""
+
+_KEPT_PARTS = 256
+# What is longer is counted beside the event loop, where it is new.
+_LONG_CHARS = 8 * 1024
+# So many nodes are gone through for deadlines beside it.
+_MANY_NODES = 1_000
+_WITHOUT_CONTEXT = frozenset((CallKind.HEARTBEAT, CallKind.DELEGATION))
+
+Standings = Callable[[Sequence[str], float], Awaitable[Mapping[str, Standing]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Money:
+    """How the budget section learns what is left: the caps that hold now, and what was spent under them."""
+
+    caps: Callable[[], Sequence[Cap]]
+    standing: Standings
+
+
+class Gathering:
+    """Gathers what is injected, made to fit. `failed` is told what could not be had."""
+
+    def __init__(
+        self, sources: Sources, failed: Callable[[Incoming, Problem], None], money: Money | None = None
+    ) -> None:
+        self._sources = sources
+        self._failed = failed
+        self._money = money
+        self._times: dict[str, TimeAwareness] = {}
+        self._parts: Kept[tuple[object, ...], Part] = Kept(_KEPT_PARTS)
+
+    async def stable(self, work: Work, options: SectionOptions, room_tokens: int | None) -> Part:
+        """The workspace, the skills and the binding, in so few sizes that the prefix hardly ever changes."""
+        workspace = await self._had(work, "workspace", self._sources.workspace(options))
+        skills = await self._had(work, "skills", self._sources.skills(options))
+        binding = binding_sections(options.binding, work.incoming.told.channel)
+        sections = (*workspace.sections, *skills.sections, *binding)
+        if not sections:
+            return NO_PART
+        limit = stable_limit(options.total_tokens, room_tokens)
+        key = (
+            workspace.version,
+            skills.version,
+            tuple(section.text for section in binding),
+            limit,
+            options.limits,
+            work.model,
+            work.options.counter,
+        )
+        found = self._parts.get(key)
+        if found is None:
+            era = self._parts.era
+            made = await _beside(sections, options, limit, work)
+            found = self._parts.keep(key, made, era)
+        return found
+
+    async def turn(
+        self,
+        work: Work,
+        options: SectionOptions,
+        words: str,
+        *,
+        stable: Part,
+        added: TokenCount,
+        room_tokens: int | None,
+    ) -> Part:
+        """What changes with each turn. `words` are the user's last, `added` is what is put in beside it."""
+        kind = self._kind(work)
+        sections = [*(channel_sections(work.incoming.told) if options.channel else ())]
+        if options.memory is not None and kind not in _WITHOUT_CONTEXT:
+            context = await self._context(work, options, words, kind)
+            sections += [context] if context is not None else []
+        if options.time is not None and options.time.awareness:
+            sections += await self._time(work, options)
+        limit = max(0, options.total_tokens - stable.count.upper)
+        limit = limit if room_tokens is None else min(limit, max(0, room_tokens))
+        heading = work.counter.text(HEADING).upper + 2
+        part = await _beside(sections, options, limit - heading, work) if sections else NO_PART
+        if options.budget:
+            rest = limit - heading - part.count.upper
+            part = await self._with_budget(work, options, stable, part, added, rest)
+        if not part.sections:
+            return part
+        first, *others = part.sections
+        headed = replace(first, text=f"{HEADING}\n\n{first.text}")
+        return replace(part, sections=(headed, *others), count=part.count + TokenCount(heading, False, heading))
+
+    def _kind(self, work: Work) -> CallKind:
+        said = work.incoming.kind
+        if not said:
+            return CallKind.USER
+        try:
+            return chosen(CallKind, said.strip().lower(), ("x-foveate-kind",))
+        except BadOption as error:
+            self._tell(work, "kind", str(error))
+            return CallKind.USER
+
+    async def _context(self, work: Work, options: SectionOptions, words: str, kind: CallKind) -> Section | None:
+        assert options.memory is not None
+        told = work.incoming.told
+        try:
+            looked = await self._sources.memory(options.memory, options.privacy_tags)
+            if looked.memory is None:
+                self._tell(work, "memory", looked.trouble)
+                return None
+            focus = told.focus
+            if focus is not None and not _is_there(looked.memory, focus):
+                self._tell(work, "memory", f"there is no node {focus!r:.80} to look at")
+                focus = None
+            inputs = context_inputs(
+                looked.memory,
+                agent=work.incoming.agent,
+                focus=focus,
+                scope=told.scope,
+                query=words or None,
+                limit_tokens=options.memory.limit_tokens,
+                format=options.memory.format,
+                model=work.model,
+            )
+            section, trouble = await self._sources.context(kind, looked, inputs, work.counter)
+        except Exception as error:  # noqa: BLE001 - a border: without its memory the request goes out all the same
+            self._tell(work, "memory", f"{type(error).__name__}: {error}")
+            return None
+        if trouble:
+            self._tell(work, "memory", trouble)
+        return section
+
+    async def _time(self, work: Work, options: SectionOptions) -> list[Section]:
+        """The time, and what is due of the memory's deadlines."""
+        try:
+            looked = (
+                await self._sources.memory(options.memory, options.privacy_tags)
+                if options.memory is not None
+                else None
+            )
+            memory = looked.memory if looked is not None else None
+            time = self._times.setdefault(work.incoming.agent, TimeAwareness())
+            started = work.found.session.created_at if work.found is not None else None
+            nodes = memory.nodes if memory is not None else []
+
+            def told() -> Section | None:
+                return time.section(
+                    nodes,
+                    memory_version=memory.version if memory is not None else None,
+                    now=datetime.fromtimestamp(work.now, UTC),
+                    zone=options.zone,
+                    session_started=None if started is None else datetime.fromtimestamp(started, UTC),
+                    options=options.time,
+                )
+
+            found = told() if len(nodes) < _MANY_NODES else await asyncio.to_thread(told)
+        except Exception as error:  # noqa: BLE001 - a border: without the time the request goes out all the same
+            self._tell(work, "time", f"{type(error).__name__}: {error}")
+            return []
+        return [found] if found is not None else []
+
+    async def _with_budget(
+        self,
+        work: Work,
+        options: SectionOptions,
+        stable: Part,
+        turn: Part,
+        added: TokenCount,
+        limit_tokens: int,
+    ) -> Part:
+        """The turn with what is left of the window and of money, behind the memory as everywhere."""
+        try:
+            money = await self._left(work)
+        except Exception as error:  # noqa: BLE001 - a border: what is left of money is told where it can be read
+            self._tell(work, "budget", f"{type(error).__name__}: {error}")
+            money = []
+        sent = work.count.upper if work.count is not None else len(work.request.body) // BYTES_PER_TOKEN
+        window = work.window_tokens
+        text = budget_text(
+            (*stable.reports, *turn.reports),
+            tokens=sent + added.upper + turn.count.upper,
+            limit_tokens=None if window is None else max(1, window - work.output_reserve),
+            money=money,
+            counter=work.counter,
+        )
+        own = Section("budget", text, priority=Priority.LOW, keep="whole", stability=Stability.TURN)
+        made = fit([own], options.limits, limit_tokens=limit_tokens, gauge=work.counter.gauge)
+        at = sum(section.name in ("awareness", "context") for section in turn.sections)
+        return Part(
+            sections=(*turn.sections[:at], *made.sections, *turn.sections[at:]),
+            count=turn.count + made.count,
+            reports=turn.reports,
+            left_out=(*turn.left_out, *made.left_out),
+        )
+
+    async def _left(self, work: Work) -> list[tuple[str, Decimal, Decimal]]:
+        if self._money is None:
+            return []
+        call = Call(
+            id=work.incoming.id,
+            agent=work.incoming.agent,
+            session_id=work.session_id,
+            provider=work.incoming.provider,
+            model=work.model,
+            category=Category.MAIN,
+            at=work.now,
+        )
+        held = [(cap, cap.account(call)) for cap in self._money.caps() if cap.holds(call)]
+        accounts = {cap: account for cap, account in held if account is not None}
+        if not accounts:
+            return []
+        standing = await self._money.standing(list(accounts.values()), work.now)
+        return [
+            (str(cap).removeprefix("the cap on "), cap.dollars, _left_of(cap, standing.get(account)))
+            for cap, account in accounts.items()
+        ]
+
+    async def _had(self, work: Work, what: str, source: Awaitable[Source]) -> Source:
+        """A source, or nothing where it fails; what is wrong with it is told."""
+        try:
+            found = await source
+        except Exception as error:  # noqa: BLE001 - a border: without this source the request goes out all the same
+            self._tell(work, what, f"{type(error).__name__}: {error}")
+            return Source()
+        for trouble in found.troubles:
+            self._tell(work, what, trouble)
+        return found
+
+    def _tell(self, work: Work, what: str, reason: str) -> None:
+        problem = Problem(f"{NAME}/{what}", reason)
+        work.problems.append(problem)
+        self._failed(work.incoming, problem)
+
+
+async def _beside(sections: Sequence[Section], options: SectionOptions, limit_tokens: int, work: Work) -> Part:
+    """The sections made to fit, beside the event loop where they are long."""
+    gauge = work.counter.gauge
+    if sum(len(section.text) for section in sections) < _LONG_CHARS:
+        return fit(sections, options.limits, limit_tokens=limit_tokens, gauge=gauge)
+    return await asyncio.to_thread(fit, sections, options.limits, limit_tokens=limit_tokens, gauge=gauge)
+
+
+def _is_there(memory: "Memory", focus: str) -> bool:
+    try:
+        memory.node(focus)
+    except BadOption:
+        return False
+    return True
+
+
+def _left_of(cap: Cap, standing: Standing | None) -> Decimal:
+    used = standing.spent + standing.reserved if standing is not None else Decimal(0)
+    return max(Decimal(0), cap.dollars - used)

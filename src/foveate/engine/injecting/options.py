@@ -1,0 +1,76 @@
+"""What is injected into the requests of an agent, and what a request says that some of it depends on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import tzinfo
+
+from foveate.budget.budgets import Budget
+from foveate.memory.gate import PRIVACY_TAGS
+from foveate.memory.view import DEFAULT_LIMIT_TOKENS
+from foveate.prompt.bundles import Workspace
+from foveate.prompt.time import TimeOptions
+from foveate.prompt.workspace import WorkspaceCacheOptions
+
+MOST_TOKENS = 16_384
+"""How many tokens all sections of a request have together, unless somebody says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOptions:
+    """A memory in files and folders, and how much of it is shown."""
+
+    paths: tuple[str, ...]
+    limit_tokens: int = DEFAULT_LIMIT_TOKENS
+    format: str = "org"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindingOptions:
+    """Whom an agent is bound to: its peers, what holds in a channel (by its name), the language it speaks."""
+
+    peers: tuple[str, ...] = ()
+    channels: Mapping[str, str] = field(default_factory=dict)
+    language: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionOptions:
+    """The sections of an agent; what is None or off is not injected.
+
+    `limits` are the budget of all of them: `total_tokens`, the ladder, and rules by the names of sections. What
+    has one of `privacy_tags` is never read into a section. `workspace_cache` says how bundles are kept.
+    """
+
+    workspace: Workspace | None = None
+    skills: str | None = None
+    binding: BindingOptions | None = None
+    memory: MemoryOptions | None = None
+    time: TimeOptions | None = None
+    zone: tzinfo | None = None
+    channel: bool = False
+    budget: bool = False
+    privacy_tags: frozenset[str] = PRIVACY_TAGS
+    limits: Budget = field(default_factory=Budget)
+    workspace_cache: WorkspaceCacheOptions = field(default_factory=WorkspaceCacheOptions)
+
+    @property
+    def total_tokens(self) -> int:
+        """How many tokens all of them may have together."""
+        return MOST_TOKENS if self.limits.total_tokens is None else self.limits.total_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a client says of a request in headers: what it looks at, and where it comes from.
+
+    `metadata` is all else that is known of its channel, by name.
+    """
+
+    focus: str | None = None
+    scope: str | None = None
+    channel: str = ""
+    sender: str = ""
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+NOTHING_TOLD = Told()

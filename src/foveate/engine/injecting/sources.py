@@ -1,0 +1,204 @@
+"""Where sections come from: files that are read beside the event loop, and kept until they change."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from foveate.budget.sections import Priority, Section, Stability
+from foveate.engine.injecting.options import MemoryOptions, SectionOptions
+from foveate.errors import BadOption, FoveateError
+from foveate.memory.gate import Gate
+from foveate.prompt.inputs import ContextInputs
+from foveate.prompt.parts import PromptParts
+from foveate.prompt.rendering import Built
+from foveate.prompt.workspace import Bundle, Workspace, WorkspaceCacheOptions, WorkspaceCounts, Workspaces
+
+if TYPE_CHECKING:
+    from foveate.memory.memory import Memory
+    from foveate.memory.skills import Capabilities
+    from foveate.tokens.gauge import TextCounter
+
+_LOG = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""How often a memory and a folder of skills are looked at, while requests come: they are not watched."""
+
+_HEADING = "## Memory\n\n"
+_TOLD_PROBLEMS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Sections, what tells them from those that were there before, and what is wrong with them."""
+
+    sections: tuple[Section, ...] = ()
+    version: str = ""
+    troubles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """A memory as far as it can be had."""
+
+    memory: "Memory | None"
+    at: float
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Skills:
+    source: Source
+    at: float
+
+
+class Sources:
+    """The files of all agents. `clock` gives seconds and never goes back."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._workspaces: dict[tuple[frozenset[str], WorkspaceCacheOptions], Workspaces] = {}
+        self._bundles: dict[tuple[Workspace, frozenset[str]], tuple[Bundle, Source]] = {}
+        self._skills: dict[tuple[str, frozenset[str]], _Skills] = {}
+        self._memories: dict[tuple[tuple[str, ...], frozenset[str]], Looked] = {}
+        self._looking: dict[tuple[tuple[str, ...], frozenset[str]], asyncio.Task[Looked]] = {}
+        self._contexts = PromptParts()
+
+    def close(self) -> None:
+        """Watch no longer."""
+        for workspaces in self._workspaces.values():
+            workspaces.close()
+
+    def counts(self) -> Mapping[str, WorkspaceCounts]:
+        """How often bundles were kept, read and dropped, by the folder of their workspace."""
+        found: dict[str, WorkspaceCounts] = {}
+        for workspaces in list(self._workspaces.values()):
+            for root, counts in workspaces.counts().items():
+                before = found.get(root, WorkspaceCounts())
+                found[root] = WorkspaceCounts(
+                    hits=before.hits + counts.hits,
+                    misses=before.misses + counts.misses,
+                    invalidations=before.invalidations + counts.invalidations,
+                )
+        return found
+
+    async def workspace(self, options: SectionOptions) -> Source:
+        """The files of a workspace, as they are now; those that cannot be had, as they were."""
+        if options.workspace is None:
+            return Source()
+        key = (options.privacy_tags, replace(options.workspace_cache, enabled=True))
+        kept = self._workspaces.get(key)
+        if kept is None:
+            kept = self._workspaces.setdefault(key, Workspaces(Gate(key[0]), key[1]))
+        workspace, is_on = options.workspace, options.workspace_cache.enabled
+        bundle = kept.kept(workspace) if is_on else None
+        if bundle is None:
+            bundle = await asyncio.to_thread(kept.bundle, workspace, enabled=is_on)
+        at = (workspace, options.privacy_tags)
+        known = self._bundles.get(at)
+        if known is not None and known[0] is bundle:
+            return known[1]
+        source = Source(
+            sections=bundle.sections, version=bundle.version, troubles=tuple(map(str, bundle.warnings))
+        )
+        if source.troubles and (known is None or known[1].troubles != source.troubles):
+            _LOG.warning("workspace %s: %s", workspace.root, "; ".join(source.troubles))
+        self._bundles[at] = (bundle, source)
+        return source
+
+    async def skills(self, options: SectionOptions) -> Source:
+        """What an agent can do, a line for each skill; where the folder is gone, as it was."""
+        if options.skills is None:
+            return Source()
+        key = (options.skills, options.privacy_tags)
+        known = self._skills.get(key)
+        if known is None or self._clock() - known.at >= LOOK_SECONDS:
+            found = await asyncio.to_thread(_capabilities, *key)
+            known = _Skills(source=_skills_of(found, known), at=self._clock())
+            self._skills[key] = known
+        return known.source
+
+    async def memory(self, options: MemoryOptions, tags: frozenset[str]) -> Looked:
+        """A memory, read again where something in it has changed since it was last looked at."""
+        key = (options.paths, tags)
+        known = self._memories.get(key)
+        if known is not None and self._clock() - known.at < LOOK_SECONDS:
+            return known
+        task = self._looking.get(key)
+        if task is None:
+            task = asyncio.ensure_future(self._look(key, known))
+            self._looking[key] = task
+            task.add_done_callback(lambda _: self._looking.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _look(self, key: tuple[tuple[str, ...], frozenset[str]], known: Looked | None) -> Looked:
+        memory = known.memory if known is not None else None
+        try:
+            memory, trouble = await asyncio.to_thread(_looked_at, *key, memory)
+        except FoveateError as error:
+            memory, trouble = None, str(error)
+        if trouble and (known is None or known.trouble != trouble):
+            _LOG.warning("memory: %s", trouble)
+        found = Looked(memory=memory, at=self._clock(), trouble=trouble)
+        self._memories[key] = found
+        return found
+
+    async def context(
+        self, kind: str, looked: Looked, inputs: ContextInputs, counter: "TextCounter"
+    ) -> tuple[Section | None, str]:
+        """What is shown of a memory, rendered beside the event loop where it is new; or why nothing is."""
+        if looked.memory is None:
+            return None, looked.trouble
+        memory = looked.memory
+        built = self._contexts.context(kind, inputs, _kept_only)
+        if built.warnings and built.warnings[0].reason == _NOT_KEPT:
+            built = await asyncio.to_thread(self._rendered, kind, memory, inputs, counter)
+        if not built.sections or built.warnings:
+            return None, "; ".join(map(str, built.warnings))
+        text = _HEADING + built.sections[0].text
+        return Section("context", text, priority=Priority.HIGH, stability=Stability.TURN), looked.trouble
+
+    def _rendered(self, kind: str, memory: "Memory", inputs: ContextInputs, counter: "TextCounter") -> Built:
+        from foveate.prompt.showing import showing
+
+        return self._contexts.context(kind, inputs, showing(memory, counters=lambda _: counter))
+
+
+_NOT_KEPT = "is not kept"
+
+
+def _kept_only(_: ContextInputs) -> str:
+    raise BadOption(_NOT_KEPT)
+
+
+def _looked_at(paths: tuple[str, ...], tags: frozenset[str], memory: "Memory | None") -> "tuple[Memory, str]":
+    from foveate.memory.memory import Memory
+
+    if memory is None:
+        memory = Memory.load(*paths, private=tags)
+    else:
+        memory.refresh()
+    return memory, "; ".join(map(str, memory.problems[:_TOLD_PROBLEMS]))
+
+
+def _capabilities(folder: str, tags: frozenset[str]) -> "Capabilities":
+    from foveate.memory.skill_folder import read_capabilities
+
+    return read_capabilities(folder, Gate(tags))
+
+
+def _skills_of(found: "Capabilities", known: "_Skills | None") -> Source:
+    if not found.skills:
+        # A folder that is gone for a moment takes no skills away; one that is empty does.
+        kept = known.source if known is not None and found.warnings else Source()
+        return replace(kept, troubles=found.warnings)
+    section = Section(
+        "skills",
+        items=found.text.splitlines(),
+        priority=Priority.MEDIUM,
+        keep="head",
+        stability=Stability.STATIC,
+    )
+    return Source(sections=(section,), version=section.text, troubles=found.warnings)

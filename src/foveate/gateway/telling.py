@@ -1,0 +1,39 @@
+"""What a client says in headers that injected sections depend on; none of them reaches a provider."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from foveate.engine.injecting.options import NOTHING_TOLD, Told
+
+FOCUS = "x-foveate-focus"
+SCOPE = "x-foveate-scope"
+CHANNEL = "x-foveate-channel"
+SENDER = "x-foveate-sender"
+METADATA = "x-foveate-channel-"
+"""How the names of headers begin that tell more of a channel: `x-foveate-channel-topic`."""
+
+_PREFIX = "x-foveate-"
+_LONGEST_CHARS = 1_000
+
+
+def told_in(headers: Mapping[str, str]) -> Told:
+    """What the headers say, names in small letters; values are in UTF-8 where they are that."""
+    own = {name: said for name, said in headers.items() if name.startswith(_PREFIX)}
+    if not own:
+        return NOTHING_TOLD
+    metadata = sorted(name for name in own if name.startswith(METADATA) and len(name) > len(METADATA))
+    return Told(
+        focus=_text(own.get(FOCUS)) or None,
+        scope=_text(own.get(SCOPE)) or None,
+        channel=_text(own.get(CHANNEL)),
+        sender=_text(own.get(SENDER)),
+        metadata=tuple((name.removeprefix(METADATA), _text(own[name])) for name in metadata),
+    )
+
+
+def _text(said: str | None) -> str:
+    if said is None:
+        return ""
+    with suppress(UnicodeError):  # then it is Latin-1, as headers once were
+        said = said.encode("latin-1").decode()
+    return said.strip()[:_LONGEST_CHARS]
