@@ -1,182 +1,195 @@
 """What the gateway adds to a call, in latency, CPU and memory, beside LiteLLM's proxy and the direct call.
 
-All talk to one provider on this machine that answers at once, in turns of a second or so, so that a busy moment
-hits all alike. Each is a process of its own: the provider, what stands before it, and the one that sends and
-times. Every mechanism of Foveate is on: prompt cache, compaction, counting, workspace cache, and two caps. CPU
-is that of the gateway's processes as the kernel counts it: look at it where a machine has other work to do.
+All talk to one provider on this machine that answers at once, in turns of a second or so, so that a busy
+moment hits all alike. Each is a process of its own: the provider, what stands before it, and the one that
+sends and times. `relay` is the gateway's server and its connections with no engine between them: the floor.
+All mechanisms of Foveate are on: prompt cache, compaction, counting, workspace cache, and two caps. CPU is
+that of the gateway's processes as the kernel counts it: look at it where a machine has other work to do.
 
-- `small`: one-shot calls of 160 bytes, each a session of its own
+- `small`: one-shot calls in Anthropic's format, 160 bytes, each a session of its own; `small chat` in OpenAI's
 - `session`: an agent with 16 tools and 200 turns behind it, 300 KB, each request a turn longer than the last
 - `same`: one such request again and again
 - `stream`: one-shot calls that are answered in 500 pieces
+- `memory`: requests of 25 to 40 KB, of sessions of 20 turns
+- `steps`: where the time goes, one request after the other, in a gateway that tells
 """
 
-import json
+import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
-from benchmarks.gateway_load import Job, Measured
-from benchmarks.gateway_processes import Server, foveate, last, litellm, relay, started, upstream
+from benchmarks.gateway_processes import Server, Told, foveate, litellm, relay, telling_steps, upstream
+from benchmarks.gateway_rounds import Case, Load, memory, rounds, rows, sending, stream_rows, tell
 from benchmarks.harness import BadData, Cell, Report
 
-DIRECT, RELAY, OURS, PEER = "direct", "relay", "foveate", "litellm"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """What is sent by how many at once, for how long in each round."""
-
-    kind: str
-    connections: int
-    seconds: float
-    most: int = 10**9
-
-
+RELAY, OURS, PEER, WORKERS = "relay", "foveate", "litellm", "foveate-2-workers"
+GATEWAYS: Mapping[str, Callable[[Path, int], AbstractContextManager[Server]]] = {
+    RELAY: relay,
+    OURS: foveate,
+    PEER: litellm,
+    WORKERS: partial(foveate, name=WORKERS, workers=2),
+}
 CASES = (
     Case(kind="small", connections=1, seconds=1.0),
-    Case(kind="small", connections=32, seconds=1.5),
+    Case(kind="small", connections=32, seconds=1.5, others=(WORKERS,)),
     Case(kind="small chat", connections=1, seconds=1.0),
     Case(kind="small chat", connections=32, seconds=1.5),
     Case(kind="session", connections=1, seconds=2.0, most=40),
-    Case(kind="session", connections=32, seconds=2.0, most=40),
+    Case(kind="session", connections=32, seconds=2.0, most=10, others=(WORKERS,)),
     Case(kind="same", connections=1, seconds=1.0),
     Case(kind="stream", connections=1, seconds=1.0),
     Case(kind="stream", connections=32, seconds=2.0),
 )
-GATEWAYS = {RELAY: relay, OURS: foveate, PEER: litellm}
-PARTS = tuple(dict.fromkeys(case.kind for case in CASES))
+STREAM, STEPS, MEMORY = "stream", "steps", "memory"
+PARTS = (*dict.fromkeys(case.kind for case in CASES), STEPS, MEMORY)
+STEP_CASES = (
+    Case(kind="small", connections=1, seconds=2.0),
+    Case(kind="session", connections=1, seconds=4.0, most=60),
+    Case(kind="same", connections=1, seconds=2.0),
+    Case(kind="stream", connections=1, seconds=2.0),
+)
 ROUNDS, QUICK_ROUNDS = 5, 1
+MEMORY_REQUESTS, QUICK_MEMORY_REQUESTS = 10_000, 640
+# LiteLLM would take minutes for as many.
+_MEMORY_SECONDS, _QUICK_MEMORY_SECONDS = 90.0, 5.0
+# A call is settled after its client has the answer.
+_MOMENT_SECONDS = 0.3
+
+# What is aimed at: the figure, the number, and whether it is the most or the least.
+AIMS = (
+    ("small_1_added_p50_ms", 0.6, "at most"),
+    ("session_1_added_p50_ms", 4.0, "at most"),
+    ("stream_1_first_byte_added_p50_ms", 1.0, "at most"),
+    ("small_32_times_litellm_per_second", 40.0, "at least"),
+)
 
 
 def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
     """Every case, every contender, round by round; `only` some of either, by their names."""
-    cases, gateways = _chosen(only)
-    with _running(gateways) as (load, servers):
-        rounds = QUICK_ROUNDS if quick else ROUNDS
-        found = {case: _rounds(load, servers, case, rounds) for case in cases}
-    rows = [row for case, by_server in found.items() for row in _rows(case, by_server)]
-    return Report(figures=_figures(rows), rows=rows)
+    parts, gateways = _chosen(only)
+    found: list[dict[str, Cell]] = []
+    streams: list[dict[str, Cell]] = []
+    kept: list[dict[str, Cell]] = []
+    steps: list[dict[str, Cell]] = []
+    with _ended_by_signal(), ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foveate-bench-")))
+        tell(f"starting the provider and {', '.join(gateways)}")
+        provider = stack.enter_context(upstream(folder))
+        servers = [stack.enter_context(GATEWAYS[name](folder, provider.port)) for name in gateways]
+        load = stack.enter_context(sending(folder))
+        for case in CASES:
+            if case.kind in parts:
+                measured = [one for one in servers if one.name != WORKERS or WORKERS in case.others]
+                came = rounds(load, [provider, *measured], case, QUICK_ROUNDS if quick else ROUNDS)
+                found += rows(case, came)
+                streams += stream_rows(case, came) if case.kind == STREAM else []
+        if STEPS in parts and OURS in gateways:
+            with telling_steps(folder, provider.port) as told:
+                steps = [row for case in STEP_CASES for row in _steps(load, told, case, quick=quick)]
+        if MEMORY in parts:
+            requests = QUICK_MEMORY_REQUESTS if quick else MEMORY_REQUESTS
+            seconds = _QUICK_MEMORY_SECONDS if quick else _MEMORY_SECONDS
+            kept = [memory(load, one, requests, seconds=seconds) for one in servers if one.name != WORKERS]
+    figures = _figures(found, streams, kept)
+    tables = {"streams": streams, "where the time goes": steps, "memory": kept, "aims": _aims(figures)}
+    return Report(figures=figures, rows=found, tables={name: table for name, table in tables.items() if table})
 
 
-def _chosen(only: str) -> tuple[list[Case], list[str]]:
-    """The cases and the gateways that are measured: those that are named, all where none of either is."""
+def _chosen(only: str) -> tuple[Sequence[str], Sequence[str]]:
+    """The parts and the gateways that are measured: those that are named, all where none of either is."""
     names = {name.strip() for name in only.split(",") if name.strip()}
     if unknown := names - {*PARTS, *GATEWAYS}:
         raise BadData(f"--only: no {', '.join(sorted(unknown))}; there are: {', '.join((*PARTS, *GATEWAYS))}")
-    cases = [case for case in CASES if case.kind in names] or list(CASES)
+    parts = [name for name in PARTS if name in names] or PARTS
     gateways = [name for name in GATEWAYS if name in names] or list(GATEWAYS)
-    return cases, gateways
+    return parts, gateways
 
 
 @contextmanager
-def _running(gateways: Sequence[str]) -> Iterator[tuple["_Load", Sequence[Server]]]:
-    """Whoever sends, and all that are measured; all are gone after the block."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foveate-bench-")))
-        _tell(f"starting the provider and {', '.join(gateways)}")
-        provider = stack.enter_context(upstream(folder))
-        servers = [provider, *(stack.enter_context(GATEWAYS[name](folder, provider.port)) for name in gateways)]
-        log = folder / "load.log"
-        load = stack.enter_context(started([sys.executable, "-m", "benchmarks.gateway_load"], log=log))
-        yield _Load(load, log), servers
+def _ended_by_signal() -> Iterator[None]:
+    """What `kill` sends ends the block as Ctrl-C does, so that no process stays behind."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        sys.exit(143)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-class _Load:
-    """The process that sends."""
-
-    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
-        self._process, self._log = process, log
-        self._jobs = 0
-
-    def measure(self, server: Server, case: Case, *, seconds: float) -> Measured:
-        """What it measures of one server in one case; no two times are the requests the same."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._jobs += 1
-        job = Job(
-            port=server.port,
-            kind=case.kind,
-            seed=f"{time.time():.0f}.{self._jobs}",
-            connections=case.connections,
-            seconds=seconds,
-            most=case.most,
-            measured=(server.pid,),
-        )
-        self._process.stdin.write(json.dumps(asdict(job)) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        said = json.loads(line) if line else {"error": f"whoever sends has ended: {last(self._log)}"}
-        if "error" in said:
-            raise BadData(f"{server.name}, {case.kind}: {said['error']}\n{last(server.log)}")
-        return Measured(**said)
+def _steps(load: Load, told: Told, case: Case, *, quick: bool) -> Iterator[dict[str, Cell]]:
+    """What each part of the way took, where one request comes after the other."""
+    seconds = case.seconds / 4 if quick else case.seconds
+    load.measure(told.server, case, seconds=seconds / 4)
+    time.sleep(_MOMENT_SECONDS)
+    told.took()
+    load.measure(told.server, case, seconds=seconds)
+    time.sleep(_MOMENT_SECONDS)
+    took = told.took()
+    usual = {part: statistics.median(ms) for part, ms in took.items()}
+    for part, ms in took.items():
+        yield {
+            "case": case.kind,
+            "part": part,
+            "p50_us": round(usual[part] * 1e3, 1),
+            "mean_us": round(statistics.fmean(ms) * 1e3, 1),
+            "share": round(usual[part] / (sum(usual.values()) or 1), 3),
+            "requests": len(ms),
+        }
+    tell(f"steps of {case.kind}: {sum(usual.values()):.2f} ms")
 
 
-def _rounds(load: _Load, servers: Sequence[Server], case: Case, rounds: int) -> dict[str, list[Measured]]:
-    """What was measured of each server; a first, shorter round warms up."""
-    found: dict[str, list[Measured]] = {server.name: [] for server in servers}
-    order = list(servers)
-    for turn in range(rounds + 1):
-        for server in order:
-            measured = load.measure(server, case, seconds=case.seconds if turn else case.seconds / 3)
-            if turn:
-                found[server.name].append(measured)
-        order.append(order.pop(0))
-        _tell(f"{case.kind}, {case.connections} at once: {'round ' + str(turn) if turn else 'warmed up'}")
-    return found
-
-
-def _rows(case: Case, found: Mapping[str, Sequence[Measured]]) -> list[dict[str, Cell]]:
-    direct = found[DIRECT]
-    rows: list[dict[str, Cell]] = []
-    for name, measured in found.items():
-        answers = sum(len(one.answer_ms) for one in measured)
-        elapsed = sum(one.elapsed_seconds for one in measured)
-        rows.append(
-            {
-                "case": case.kind,
-                "at_once": case.connections,
-                "who": name,
-                "p50_ms": _rounded(statistics.median(_p(one.answer_ms, 0.5) for one in measured)),
-                "p99_ms": _rounded(statistics.median(_p(one.answer_ms, 0.99) for one in measured)),
-                "added_p50_ms": None if name == DIRECT else _rounded(_added(measured, direct, 0.5)),
-                "added_p99_ms": None if name == DIRECT else _rounded(_added(measured, direct, 0.99)),
-                "per_second": round(answers / elapsed, 1),
-                "cpu_us": round(sum(one.gateway_cpu_seconds for one in measured) / answers * 1e6, 1),
-                "requests": answers,
-                "load_cpu": round(sum(one.load_cpu_seconds for one in measured) / elapsed, 2),
-            }
-        )
-    return rows
-
-
-def _added(measured: Sequence[Measured], direct: Sequence[Measured], share: float) -> float:
-    """How much longer it takes than the direct call; the median over rounds."""
-    pairs = zip(measured, direct, strict=True)
-    return statistics.median(_p(one.answer_ms, share) - _p(other.answer_ms, share) for one, other in pairs)
-
-
-def _figures(rows: Sequence[Mapping[str, Cell]]) -> dict[str, float]:
+def _figures(
+    found: Sequence[Mapping[str, Cell]],
+    streams: Sequence[Mapping[str, Cell]],
+    kept: Sequence[Mapping[str, Cell]],
+) -> dict[str, float]:
+    """What is looked at first."""
+    by = {(f"{str(row['case']).replace(' ', '_')}_{row['at_once']}", str(row["who"])): row for row in found}
     figures: dict[str, float] = {}
-    for row in rows:
+    for (case, who), row in by.items():
+        if who != OURS:
+            continue
+        for key in ("added_p50_ms", "added_p99_ms", "per_second", "cpu_us"):
+            figures[f"{case}_{key}"] = float(row[key] or 0)
+        for other, times in ((PEER, "times_litellm"), (RELAY, "times_relay")):
+            if (theirs := by.get((case, other))) is not None:
+                figures[f"{case}_{times}_per_second"] = _ratio(row, theirs, "per_second")
+                figures[f"{case}_{times}_cpu"] = _ratio(row, theirs, "cpu_us")
+    for row in streams:
         if row["who"] == OURS:
-            figures[f"{row['case']}_{row['at_once']}_added_p50_ms"] = float(row["added_p50_ms"] or 0)
+            for key in ("first_byte_added_p50_ms", "chunks_per_second"):
+                figures[f"stream_{row['at_once']}_{key}"] = float(row[key] or 0)
+    for row in kept:
+        if row["who"] == OURS:
+            figures["memory_after_mb"] = float(row["after_mb"] or 0)
+            figures["memory_growth_of_second_half_mb"] = float(row["growth_of_second_half_mb"] or 0)
     return figures
 
 
-def _p(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+def _ratio(ours: Mapping[str, Cell], theirs: Mapping[str, Cell], key: str) -> float:
+    return round(float(ours[key] or 0) / (float(theirs[key] or 0) or 1), 3)
 
 
-def _rounded(ms: float) -> float:
-    return round(ms, 3)
-
-
-def _tell(said: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {said}", file=sys.stderr, flush=True)
+def _aims(figures: Mapping[str, float]) -> list[dict[str, Cell]]:
+    """What was aimed at, beside what was measured."""
+    return [
+        {
+            "aim": name,
+            "aimed": f"{which} {number:g}",
+            "measured": figures[name],
+            "measured_by_aimed": round(figures[name] / number, 2),
+            "is_met": figures[name] <= number if which == "at most" else figures[name] >= number,
+        }
+        for name, number, which in AIMS
+        if name in figures
+    ]

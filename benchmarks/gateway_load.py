@@ -23,6 +23,7 @@ _END = b"0\r\n\r\n"
 class Job:
     """What to send where, for how long: until `seconds` are over, or each connection has sent `most` requests.
 
+    Sessions that a job has begun go on in the next one of that kind at that port, with as many connections.
     `measured` are the processes whose CPU time is wanted, each with all that it has started.
     """
 
@@ -39,7 +40,7 @@ class Job:
 class Measured:
     """What came of a job: the milliseconds of each answer, those of its first byte, and who used how much CPU.
 
-    `cold_ms` are the first requests of their sessions, which are sent before the clock runs.
+    `cold_ms` are the first requests of sessions, which are sent before the clock runs.
     """
 
     answer_ms: list[float] = field(repr=False)
@@ -121,15 +122,20 @@ class _Connection(asyncio.Protocol):
             self._answered.set_exception(Unexpected(f"it answered: {said}"))
 
 
-async def measure(job: Job) -> Measured:
-    """Do a job."""
-    streams = [requests(job.kind, f"{job.seed}-{number}") for number in range(job.connections)]
+Begun = dict[tuple[int, str, int], list[Iterator[bytes]]]
+
+
+async def measure(job: Job, begun: Begun) -> Measured:
+    """Do a job; `begun` are the sessions of earlier ones."""
     cold: list[float] = []
-    if KINDS[job.kind].is_cold_first:
-        for stream in streams:
-            connection = await _connected(job.port)
-            cold.append((await connection.ask(next(stream)))[1] * 1e3)
-            connection.close()
+    key = (job.port, job.kind, job.connections)
+    if key in begun:
+        streams = begun[key]
+    else:
+        streams = [requests(job.kind, f"{job.seed}-{number}") for number in range(job.connections)]
+        if KINDS[job.kind].is_cold_first:
+            cold = [await _begin(job.port, stream) for stream in streams]
+            begun[key] = streams
     connections = [await _connected(job.port) for _ in range(job.connections)]
     try:
         firsts: list[float] = []
@@ -160,6 +166,16 @@ async def measure(job: Job) -> Measured:
     )
 
 
+async def _begin(port: int, stream: Iterator[bytes]) -> float:
+    """How many milliseconds the first request of a session takes."""
+    connection = await _connected(port)
+    try:
+        _, seconds = await connection.ask(next(stream))
+    finally:
+        connection.close()
+    return seconds * 1e3
+
+
 async def _connected(port: int) -> _Connection:
     _, connection = await asyncio.get_running_loop().create_connection(_Connection, "127.0.0.1", port)
     return connection
@@ -185,10 +201,11 @@ def main() -> None:
     """Do jobs until there are no more."""
     import uvloop
 
+    begun: Begun = {}
     for line in sys.stdin:
         said: dict[str, Any]
         try:
-            measured = uvloop.run(measure(Job(**json.loads(line))))
+            measured = uvloop.run(measure(Job(**json.loads(line)), begun))
             said = asdict(measured)
         except (Unexpected, OSError) as error:
             said = {"error": str(error)}

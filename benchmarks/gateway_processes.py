@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _ROOT = Path(__file__).parents[1]
 # LiteLLM loads for long.
 _START_SECONDS = 180.0
+_CONFIG = "foveate.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +36,29 @@ class Server:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The CPU time of a process and of all in its session, of what has ended there too."""
+    """The CPU time of a process and of all that it has started, of what has ended there too."""
     return sum(sum(int(field) for field in stat[11:15]) for stat in _stats(pid)) / _TICKS
 
 
 def resident_bytes(pid: int) -> int:
-    """The memory of a process and of all in its session; what they share counts for each."""
+    """The memory of a process and of all that it has started; what they share counts for each."""
     return sum(int(stat[21]) * _PAGE_BYTES for stat in _stats(pid))
 
 
-def _stats(session: int) -> Iterator[list[str]]:
-    """The fields of /proc/PID/stat from the state on, of every process in a session."""
-    for found in Path("/proc").glob("[0-9]*/stat"):
+def _stats(pid: int) -> list[list[str]]:
+    """The fields of /proc/PID/stat from the state on, of a process and of all that it has started."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
-            fields = found.read_text(encoding="latin-1").rpartition(") ")[2].split()
-            if int(fields[3]) == session:
-                yield fields
+            found[int(path.parent.name)] = path.read_text(encoding="latin-1").rpartition(") ")[2].split()
+    return [fields for one, fields in found.items() if pid in _line_of(one, found)]
+
+
+def _line_of(pid: int, found: Mapping[int, Sequence[str]]) -> Iterator[int]:
+    """A process, whoever started it, and so on."""
+    while pid in found:
+        yield pid
+        pid = int(found[pid][1])
 
 
 @contextmanager
@@ -109,21 +117,42 @@ def relay(folder: Path, upstream_port: int) -> Iterator[Server]:
 
 
 @contextmanager
-def foveate(folder: Path, upstream_port: int, *, workers: int = 1) -> Iterator[Server]:
+def foveate(folder: Path, upstream_port: int, *, name: str = "foveate", workers: int = 1) -> Iterator[Server]:
     """`foveate serve` with every mechanism on, and with data of its own."""
-    name = "foveate" if workers == 1 else f"foveate, {workers} workers"
-    home = folder / name.replace(", ", "-").replace(" ", "-")
-    home.mkdir()
-    config = home / "foveate.yaml"
-    config.write_text(_configuration(upstream_port), encoding="utf-8")
-    command = [_beside("foveate"), "serve", "--config", str(config), "--port", "0", "--json"]
-    if workers > 1:
-        command += ["--workers", str(workers)]
+    home = _home(folder, name, upstream_port)
+    options = ("--port", "0", "--workers", str(workers), "--json")
+    command = [_beside("foveate"), "serve", "--config", str(home / _CONFIG), *options]
     log = home / "log"
-    environment = {"FOVEATE_HOME": str(home)}
-    with started(command, log=log, environment=environment) as process:
+    with started(command, log=log, environment={"FOVEATE_HOME": str(home)}) as process:
         port = int(json.loads(_line(process, log))["url"].rpartition(":")[2])
         yield Server(name, port, process.pid, log)
+
+
+class Told:
+    """A gateway that tells how long its parts take."""
+
+    def __init__(self, server: Server, process: subprocess.Popen[str]) -> None:
+        self.server = server
+        self._process = process
+
+    def took(self) -> dict[str, list[float]]:
+        """The milliseconds of each part of the way, of every request since this was asked last."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        found: dict[str, list[float]] = json.loads(_line(self._process, self.server.log))
+        return found
+
+
+@contextmanager
+def telling_steps(folder: Path, upstream_port: int) -> Iterator[Told]:
+    """The same gateway, with a watch on its steps."""
+    name = "steps"
+    home = _home(folder, name, upstream_port)
+    log = home / "log"
+    command = [sys.executable, "-m", "benchmarks.gateway_steps", str(home / _CONFIG)]
+    with started(command, log=log, environment={"FOVEATE_HOME": str(home)}) as process:
+        yield Told(Server(name, int(_line(process, log)), process.pid, log), process)
 
 
 @contextmanager
@@ -142,6 +171,14 @@ def litellm(folder: Path, upstream_port: int) -> Iterator[Server]:
     with started(["sh", "-c", 'exec "$@" >&2', "sh", *command], log=log, environment=environment) as process:
         _wait_for(f"http://127.0.0.1:{port}/health/liveliness", process, log)
         yield Server("litellm", port, process.pid, log)
+
+
+def _home(folder: Path, name: str, upstream_port: int) -> Path:
+    """A folder with a configuration in it, for data too."""
+    home = folder / name
+    home.mkdir()
+    (home / _CONFIG).write_text(_configuration(upstream_port), encoding="utf-8")
+    return home
 
 
 def _configuration(upstream_port: int) -> str:

@@ -21,11 +21,15 @@ class BadData(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a benchmark found: our figures, the peers' of the same run, and the rows behind them."""
+    """What a benchmark found: our figures, the peers' of the same run, and the rows behind them.
+
+    `tables` are more rows, of other kinds, by their titles.
+    """
 
     figures: Mapping[str, float]
     peers: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     rows: Sequence[Mapping[str, Cell]] = ()
+    tables: Mapping[str, Sequence[Mapping[str, Cell]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,11 @@ def as_json(name: str, report: Report) -> str:
         "figures": dict(report.figures),
         "peers": {peer: dict(figures) for peer, figures in report.peers.items()},
         "rows": [dict(row) for row in report.rows],
+        **(
+            {"tables": {title: list(map(dict, rows)) for title, rows in report.tables.items()}}
+            if report.tables
+            else {}
+        ),
     }
     return json.dumps(content, allow_nan=False, ensure_ascii=False)
 
@@ -95,6 +104,7 @@ def as_text(name: str, report: Report) -> str:
     for peer, figures in report.peers.items():
         blocks.append(table([{f"peer: {peer}": k, "": _cell(v)} for k, v in figures.items()]))
     blocks.append(table(report.rows))
+    blocks += [f"{title}\n{table(rows)}" for title, rows in report.tables.items()]
     return "\n\n".join(block for block in blocks if block)
 
 

@@ -1,0 +1,183 @@
+"""Who sends, what is sent to whom, and what came of it, for the benchmark of the gateway."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.gateway_load import Job, Measured
+from benchmarks.gateway_processes import Server, last, resident_bytes, started
+from benchmarks.gateway_upstream import STREAMED_CHUNKS
+from benchmarks.harness import BadData, Cell
+
+DIRECT = "direct"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is sent by how many at once, for how long in each round; `others` are measured in it too.
+
+    Only the first `most` requests of each connection are sent.
+    """
+
+    kind: str
+    connections: int
+    seconds: float
+    most: int = 10**9
+    others: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return f"{self.kind.replace(' ', '_')}_{self.connections}"
+
+
+class Load:
+    """The process that sends."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self._process, self._log = process, log
+        self._jobs = 0
+
+    def measure(self, server: Server, case: Case, *, seconds: float | None = None) -> Measured:
+        """What it measures of one server in one case; no two times are the requests the same."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._jobs += 1
+        job = Job(
+            port=server.port,
+            kind=case.kind,
+            seed=f"{time.time():.0f}.{self._jobs}",
+            connections=case.connections,
+            seconds=case.seconds if seconds is None else seconds,
+            most=case.most,
+            measured=(server.pid,),
+        )
+        self._process.stdin.write(json.dumps(asdict(job)) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        said = json.loads(line) if line else {"error": f"whoever sends has ended: {last(self._log)}"}
+        if "error" in said:
+            raise BadData(f"{server.name}, {case.kind}: {said['error']}\n{last(server.log)}")
+        return Measured(**said)
+
+
+@contextmanager
+def sending(folder: Path) -> Iterator[Load]:
+    """The process that sends, until the end of the block."""
+    log = folder / "load.log"
+    with started([sys.executable, "-m", "benchmarks.gateway_load"], log=log) as process:
+        yield Load(process, log)
+
+
+def rounds(load: Load, servers: Sequence[Server], case: Case, count: int) -> dict[str, list[Measured]]:
+    """What was measured of each server in so many rounds; a first, shorter one warms up."""
+    found: dict[str, list[Measured]] = {server.name: [] for server in servers}
+    order = list(servers)
+    for turn in range(count + 1):
+        for server in order:
+            measured = load.measure(server, case, seconds=case.seconds if turn else case.seconds / 3)
+            if turn:
+                found[server.name].append(measured)
+        order.append(order.pop(0))
+    ours = ", ".join(f"{name} {_middle(found[name], 0.5):.2f} ms" for name in found)
+    tell(f"{case.kind}, {case.connections} at once: {ours}")
+    return found
+
+
+def rows(case: Case, found: Mapping[str, Sequence[Measured]]) -> list[dict[str, Cell]]:
+    """What a case came to, one row a server."""
+    return [_row(case, name, measured, found[DIRECT]) for name, measured in found.items()]
+
+
+def _row(case: Case, name: str, measured: Sequence[Measured], direct: Sequence[Measured]) -> dict[str, Cell]:
+    answers = sum(len(one.answer_ms) for one in measured)
+    elapsed = sum(one.elapsed_seconds for one in measured)
+    return {
+        "case": case.kind,
+        "at_once": case.connections,
+        "who": name,
+        "p50_ms": round(_middle(measured, 0.5), 3),
+        "p99_ms": round(_middle(measured, 0.99), 3),
+        "added_p50_ms": round(_added(measured, direct, 0.5), 3) if name != DIRECT else None,
+        "added_p99_ms": round(_added(measured, direct, 0.99), 3) if name != DIRECT else None,
+        "per_second": round(answers / elapsed, 1),
+        "cpu_us": round(sum(one.gateway_cpu_seconds for one in measured) / answers * 1e6, 1),
+        "requests": answers,
+        "load_cpu": round(sum(one.load_cpu_seconds for one in measured) / elapsed, 2),
+    }
+
+
+def stream_rows(case: Case, found: Mapping[str, Sequence[Measured]]) -> list[dict[str, Cell]]:
+    """When the first byte of an answer comes, and how fast its pieces do."""
+    table: list[dict[str, Cell]] = []
+    for name, measured in found.items():
+        answers = sum(len(one.first_byte_ms) for one in measured)
+        row: dict[str, Cell] = {
+            "at_once": case.connections,
+            "who": name,
+            "first_byte_p50_ms": round(_middle(measured, 0.5, of_first_byte=True), 3),
+            "first_byte_p99_ms": round(_middle(measured, 0.99, of_first_byte=True), 3),
+        }
+        for share, key in ((0.5, "added_p50_ms"), (0.99, "added_p99_ms")):
+            added = _added(measured, found[DIRECT], share, of_first_byte=True)
+            row[f"first_byte_{key}"] = round(added, 3) if name != DIRECT else None
+        elapsed = sum(one.elapsed_seconds for one in measured)
+        row["chunks_per_second"] = round(answers * STREAMED_CHUNKS / elapsed)
+        table.append(row)
+    return table
+
+
+def _middle(measured: Sequence[Measured], share: float, *, of_first_byte: bool = False) -> float:
+    """The quantile of a round, in the middle of all rounds."""
+    return statistics.median(_quantile(one, share, of_first_byte) for one in measured)
+
+
+def _added(
+    measured: Sequence[Measured], direct: Sequence[Measured], share: float, *, of_first_byte: bool = False
+) -> float:
+    """How much longer it takes than the direct call; the median over rounds, as a busy moment hits both."""
+    pairs = zip(measured, direct, strict=True)
+    return statistics.median(
+        _quantile(one, share, of_first_byte) - _quantile(other, share, of_first_byte) for one, other in pairs
+    )
+
+
+def _quantile(one: Measured, share: float, of_first_byte: bool) -> float:
+    values = one.first_byte_ms if of_first_byte else one.answer_ms
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def memory(load: Load, server: Server, requests: int, *, seconds: float) -> dict[str, Cell]:
+    """The memory of a server before, half-way through and after requests of many sessions, 16 at once.
+
+    Whoever is too slow for all of them is looked at after as many as there was time for.
+    """
+    case = Case(kind="many", connections=16, seconds=seconds / 2, most=requests // 32)
+    before = resident_bytes(server.pid)
+    first = load.measure(server, case)
+    half = resident_bytes(server.pid)
+    second = load.measure(server, case)
+    after = resident_bytes(server.pid)
+    done = len(first.answer_ms), len(first.answer_ms) + len(second.answer_ms)
+    tell(f"memory, {server.name}: {after / 1e6:.0f} MB after {done[1]} requests")
+    return {
+        "who": server.name,
+        "requests": done[1],
+        "before_mb": round(before / 1e6, 1),
+        "half_way_mb": round(half / 1e6, 1),
+        "after_mb": round(after / 1e6, 1),
+        "growth_of_second_half_mb": round((after - half) / 1e6, 1),
+        "bytes_a_request": round((after - half) / max(1, done[1] - done[0])),
+        "cpu_us": round(second.gateway_cpu_seconds / max(1, done[1] - done[0]) * 1e6, 1),
+    }
+
+
+def tell(said: str) -> None:
+    """Say how far it has come."""
+    print(f"{time.strftime('%H:%M:%S')} {said}", file=sys.stderr, flush=True)
