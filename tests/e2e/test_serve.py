@@ -5,60 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import anthropic
 import pytest
 
 from tests.sandboxes import KEY, running_sandbox
-
-COMMAND = (sys.executable, "-m", "foveate", "serve", "--port", "0", "--json")
-
-
-@contextmanager
-def serving(folder: Path, *options: str, **environment: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    """Where a gateway is, and its process."""
-    process = subprocess.Popen(
-        [*COMMAND, *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "FOVEATE_HOME": str(folder), **environment},
-    )
-    assert process.stdout is not None
-    try:
-        told = json.loads(process.stdout.readline())
-        _wait_until_open(told["url"])
-        yield told["url"], process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _wait_until_open(url: str) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            with urllib.request.urlopen(f"{url}/v1/models", timeout=5):
-                return
-        except urllib.error.HTTPError as answered:
-            answered.close()
-            return
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
-
-def configure(path: Path, sandbox_url: str, more: str = "") -> None:
-    fresh = path.with_suffix(".new")
-    upstreams = f"  anthropic: {{base_url: '{sandbox_url}'}}\n  openai: {{base_url: '{sandbox_url}/v1'}}\n"
-    fresh.write_text(f"upstreams:\n{upstreams}{more}")
-    fresh.replace(path)
+from tests.served import COMMAND, configure, serving
 
 
 def ask(url: str) -> int:
@@ -74,7 +27,8 @@ def test_a_gateway_serves_holds_a_new_configuration_at_once_and_ends_well(tmp_pa
     config = tmp_path / "foveate.yaml"
     with running_sandbox() as sandbox:
         configure(config, sandbox.url)
-        with serving(tmp_path, "--config", str(config)) as (url, process):
+        with serving(tmp_path, "--config", str(config)) as served:
+            url, process = served.url, served.process
             assert ask(url)
 
             configure(config, sandbox.url, "cost: {caps: [{scope: call, dollars: 0.0000001}]}\n")

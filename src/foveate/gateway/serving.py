@@ -6,22 +6,24 @@ import os
 import signal
 import socket
 import ssl
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import uvicorn
 
+import foveate
 from foveate.config.live import LiveSettings
 from foveate.config.loading import Configuration
 from foveate.config.overriding import Flags, overridden
 from foveate.config.settings import Server, Tls
 from foveate.errors import BadOption
+from foveate.gateway import logs, metrics_folder
 from foveate.gateway.asks import Receive, Scope, Send
 from foveate.gateway.assembly import Choices, assembled, choices_of
 from foveate.gateway.cors import Cors
 from foveate.gateway.local_models import LocalModels
+from foveate.gateway.observing import Observing
 
 # What is broken off still books what it knows; that takes a moment, and may not take longer.
 _BOOKING_SECONDS = 5.0
@@ -49,9 +51,8 @@ def live_choices(
 
 
 def start_logging(server: Server) -> None:
-    """Have what is told go to standard error, as configured."""
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("foveate").setLevel(server.log_level.upper())
+    """Have what is told go to standard error, as configured, until the process ends."""
+    logs.start(as_json=server.log == "json", level=server.log_level)
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
@@ -124,9 +125,15 @@ async def _served(
     """Which signal ended it; 0 for its lifeline."""
     settings = choices.now().made.settings.server
     context = None if settings.tls is None else tls_context(settings.tls)
-    async with assembled(lambda: choices.now().made, environment=environment, forgets=forgets) as gateway:
+    observing = Observing(
+        choices, version=foveate.__version__, log=logs.current(), folder=metrics_folder.folder_in(environment)
+    )
+    async with assembled(
+        observing.choices, environment=environment, forgets=forgets, observing=observing
+    ) as gateway:
         app = Cors(LocalModels(gateway, choices), lambda: choices.now().made.settings.server.cors_origins)
         server = _Server(app, grace_seconds=settings.grace_seconds, context=context, ready=ready)
+        observing.ends_when(lambda: server.should_exit)
         with server.ended_by_signals(lifeline) as ended_by:
             await server.serve(sockets=[where])
             await server.broken_off()
@@ -138,15 +145,24 @@ class _Server(uvicorn.Server):
 
     def __init__(
         self,
-        app: Callable[[Scope, Receive, Send], object],
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
         *,
         grace_seconds: float,
         context: ssl.SSLContext | None,
         ready: Callable[[], None],
     ) -> None:
+
+        async def until_broken_off(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await app(scope, receive, send)
+            except asyncio.CancelledError:
+                if not self.should_exit:
+                    raise
+                _LOG.warning("an answer under way was broken off")  # the connection is cut for it
+
         super().__init__(
             uvicorn.Config(
-                app,
+                until_broken_off,
                 http="httptools",
                 lifespan="off",
                 ws="none",

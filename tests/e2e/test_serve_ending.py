@@ -1,0 +1,137 @@
+"""A gateway that is ended: answers under way are finished, and what is broken off is booked."""
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anthropic
+import pytest
+
+from foveate.sandbox.scripts import Step
+from foveate.store import open_store
+from tests.sandboxes import KEY, RunningSandbox, doing, running_sandbox
+from tests.served import configure, serving, wait_until_gone
+
+SLOW = Step(text="word " * 12, pace_seconds=0.1)
+ENDLESS = Step(text="word " * 400, pace_seconds=0.1)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[RunningSandbox]:
+    with running_sandbox() as running:
+        yield running
+
+
+class Reading:
+    """A client in the middle of a stream."""
+
+    def __init__(self, url: str, step: Step) -> None:
+        self.text = ""
+        self.failed: Exception | None = None
+        self._has_begun = threading.Event()
+        self._thread = threading.Thread(target=self._read, args=(url, step), daemon=True)
+        self._thread.start()
+        assert self._has_begun.wait(30)
+
+    def _read(self, url: str, step: Step) -> None:
+        try:
+            with (
+                anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client,
+                client.messages.stream(
+                    model="claude-opus-4-5",
+                    max_tokens=1000,
+                    messages=[{"role": "user", "content": "Hello"}],
+                    extra_headers=doing(step),
+                ) as stream,
+            ):
+                for text in stream.text_stream:
+                    self.text += text
+                    self._has_begun.set()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
+            self.failed = error
+
+    def over(self) -> "Reading":
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        return self
+
+
+def calls_booked(folder: Path) -> int:
+    async def read() -> int:
+        async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
+            return sum(row.calls for row in await store.ledger.sums(()))
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize(("workers", "number", "code"), [("1", signal.SIGINT, 130), ("2", signal.SIGTERM, 0)])
+def test_a_stream_under_way_is_finished_and_booked(
+    workers: str, number: signal.Signals, code: int, sandbox: RunningSandbox, tmp_path: Path
+) -> None:
+    configure(tmp_path / "foveate.yaml", sandbox.url)
+    with serving(tmp_path, "--workers", workers) as served:
+        reading = Reading(served.url, SLOW)
+        pids = served.workers()
+        served.process.send_signal(number)
+
+        reading.over()
+        ended = served.ended()
+
+    assert ended[0] == code
+    assert "Traceback" not in ended[1]
+    assert reading.failed is None
+    assert reading.text.split() == ["word"] * 12
+    wait_until_gone(pids, within_seconds=1)
+    assert calls_booked(tmp_path) == 1
+
+
+def test_a_second_signal_ends_at_once_and_what_was_broken_off_is_booked(
+    sandbox: RunningSandbox, tmp_path: Path
+) -> None:
+    configure(tmp_path / "foveate.yaml", sandbox.url)
+    with serving(tmp_path, "--workers", "2") as served:
+        reading = Reading(served.url, ENDLESS)
+        served.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        began = time.monotonic()
+        served.process.send_signal(signal.SIGINT)
+        code, errors = served.ended()
+        seconds = time.monotonic() - began
+
+    assert code == 130
+    assert seconds < 5
+    assert "Traceback" not in errors
+    assert reading.over().failed is not None
+    assert calls_booked(tmp_path) == 1
+
+
+def test_after_the_time_of_grace_what_is_under_way_is_broken_off(
+    sandbox: RunningSandbox, tmp_path: Path
+) -> None:
+    configure(tmp_path / "foveate.yaml", sandbox.url, "server: {grace_seconds: 1}\n")
+    with serving(tmp_path) as served:
+        reading = Reading(served.url, ENDLESS)
+        served.process.terminate()
+        code, errors = served.ended(within_seconds=15)
+
+    assert code == 0
+    assert "Traceback" not in errors
+    assert reading.over().failed is not None
+    assert calls_booked(tmp_path) == 1
+
+
+def test_a_client_that_only_keeps_its_connection_is_not_waited_for(
+    sandbox: RunningSandbox, tmp_path: Path
+) -> None:
+    configure(tmp_path / "foveate.yaml", sandbox.url)
+    with serving(tmp_path) as served, anthropic.Anthropic(base_url=served.url, api_key=KEY) as client:
+        client.messages.count_tokens(model="claude-opus-4-5", messages=[{"role": "user", "content": "Hello"}])
+        began = time.monotonic()
+        served.process.terminate()
+        code, _ = served.ended()
+
+    assert code == 0
+    assert time.monotonic() - began < 5

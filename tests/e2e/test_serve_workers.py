@@ -1,0 +1,168 @@
+"""Several processes that serve at one socket: they share the work, and none is left behind."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anthropic
+import pytest
+
+from foveate.gateway.workers import Deaths
+from tests.databases import PostgresServer
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+from tests.served import COMMAND, Served, configure, serving, wait_until_gone
+
+HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "content-type": "application/json"}
+BODY = json.dumps(
+    {"model": "claude-opus-4-5", "max_tokens": 20, "messages": [{"role": "user", "content": "Hello"}]}
+)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[RunningSandbox]:
+    with running_sandbox() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def served(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Two workers."""
+    folder = tmp_path_factory.mktemp("workers")
+    configure(folder / "foveate.yaml", sandbox.url, "server: {workers: 2}\n")
+    with serving(folder) as running:
+        yield running
+
+
+def ask(url: str) -> int:
+    """The status of one request, on a connection of its own."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    try:
+        connection.request("POST", "/v1/messages", BODY, HEADERS)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def waited_for(what: Callable[[], bool], *, within_seconds: float) -> None:
+    deadline = time.monotonic() + within_seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="how busy a process is, is read from /proc")
+def test_both_workers_have_a_share_of_the_work(served: Served) -> None:
+    first, second = served.workers()
+    before = cpu_seconds(first), cpu_seconds(second)
+    statuses: list[int] = []
+
+    def client() -> None:
+        connection = http.client.HTTPConnection(served.url.removeprefix("http://"), timeout=30)
+        for _ in range(10):
+            connection.request("POST", "/v1/messages", BODY, HEADERS)
+            answer = connection.getresponse()
+            answer.read()
+            statuses.append(answer.status)
+        connection.close()
+
+    clients = [threading.Thread(target=client) for _ in range(16)]
+    for one in clients:
+        one.start()
+    for one in clients:
+        one.join(60)
+
+    assert statuses == [200] * 160
+    busy = cpu_seconds(first) - before[0], cpu_seconds(second) - before[1]
+    assert min(busy) > 0.1 * sum(busy), busy
+
+
+def test_one_that_is_killed_is_replaced_and_nobody_is_left_without_an_answer(served: Served) -> None:
+    assert served.told["workers"] == 2
+    victim, other = served.workers()
+    os.kill(victim, signal.SIGKILL)
+
+    assert [ask(served.url) for _ in range(5)] == [200] * 5
+
+    waited_for(lambda: len(served.workers()) == 2, within_seconds=15)
+    assert victim not in served.workers()
+    assert other in served.workers()
+
+
+def test_no_worker_outlives_a_parent_that_is_killed(sandbox: RunningSandbox, tmp_path: Path) -> None:
+    configure(tmp_path / "foveate.yaml", sandbox.url)
+    with serving(tmp_path, "--workers", "2") as running:
+        pids = running.workers()
+        assert len(pids) == 2
+        os.kill(running.process.pid, signal.SIGKILL)
+
+        wait_until_gone(pids, within_seconds=10)
+
+
+def test_workers_that_die_at_once_are_told_of_and_given_up(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file, and no folder")
+    url = f"sqlite:///{tmp_path}/taken/foveate.sqlite"
+
+    done = subprocess.run(
+        [*COMMAND, "--workers", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=tmp_path,
+        env={**os.environ, "FOVEATE_STORE": url},
+    )
+
+    assert done.returncode == 1
+    assert "ended soon after the start" in done.stderr
+    assert f"{tmp_path}/taken" in done.stderr  # what the worker itself said
+    assert json.loads(done.stdout)["error"]["code"] == "workers_failed"
+
+
+def test_workers_share_one_postgresql(
+    sandbox: RunningSandbox, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    url = postgres.new_database()
+    configure(tmp_path / "foveate.yaml", sandbox.url, f"store: {{url: '{url}'}}\n")
+    with serving(tmp_path, "--workers", "2") as running:
+        with anthropic.Anthropic(base_url=running.url, api_key=KEY, max_retries=0) as client:
+            for _ in range(3):
+                client.messages.create(
+                    model="claude-opus-4-5", max_tokens=20, messages=[{"role": "user", "content": "Hello"}]
+                )
+        running.process.terminate()
+        assert running.ended()[0] == 0
+    report = subprocess.run(
+        [sys.executable, "-m", "foveate", "cost", "--json", "--store", url],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert json.loads(report.stdout)["total"]["calls"] == 3
+
+
+def test_the_wait_before_another_start_grows_and_ends() -> None:
+    deaths = Deaths(was_ready=True)
+    waits = []
+    for _ in range(7):
+        deaths = deaths.after(lived_seconds=1)
+        waits.append(deaths.wait_seconds)
+
+    assert waits == [0.5, 1, 2, 4, 8, 15, None]
+    assert deaths.after(lived_seconds=60).wait_seconds == 0.5
+
+
+def test_where_none_was_ever_ready_none_is_started_again() -> None:
+    assert Deaths().after(lived_seconds=1).wait_seconds is None

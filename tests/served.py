@@ -1,0 +1,83 @@
+"""`foveate serve` in a process of its own, as a user starts it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMMAND = (sys.executable, "-m", "foveate", "serve", "--port", "0", "--json")
+
+
+@dataclass(frozen=True)
+class Served:
+    """Where a gateway is, what it told when it was ready, and its process."""
+
+    url: str
+    told: dict[str, Any]
+    process: "subprocess.Popen[str]"
+
+    def workers(self) -> list[int]:
+        """The processes that it has started, by their ids."""
+        return children_of(self.process.pid)
+
+    def ended(self, *, within_seconds: float = 30) -> tuple[int, str]:
+        """With which code it ended, and what it said on standard error."""
+        _, errors = self.process.communicate(timeout=within_seconds)
+        return self.process.returncode, errors
+
+
+@contextmanager
+def serving(folder: Path, *options: str, **environment: str) -> Iterator[Served]:
+    """A gateway whose data and working folder is `folder`, until the end of the block."""
+    process = subprocess.Popen(
+        [*COMMAND, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "FOVEATE_HOME": str(folder), **environment},
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        told = json.loads(line)
+        yield Served(url=told["url"], told=told, process=process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def configure(path: Path, sandbox_url: str, more: str = "") -> None:
+    """Have a configuration in a file, replaced in one step, by which all goes to a sandbox."""
+    fresh = path.with_suffix(".new")
+    upstreams = f"  anthropic: {{base_url: '{sandbox_url}'}}\n  openai: {{base_url: '{sandbox_url}/v1'}}\n"
+    fresh.write_text(f"upstreams:\n{upstreams}{more}")
+    fresh.replace(path)
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that one has started."""
+    listed = subprocess.run(["ps", "-Ao", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    return [int(row[0]) for row in rows if int(row[1]) == pid and not row[2].startswith("Z")]
+
+
+def wait_until_gone(pids: list[int], *, within_seconds: float) -> None:
+    """Wait until none of some processes is there."""
+    deadline = time.monotonic() + within_seconds
+    while left := [pid for pid in pids if is_there(pid)]:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.05)
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process runs."""
+    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return bool(listed.stdout.strip()) and not listed.stdout.strip().startswith("Z")
