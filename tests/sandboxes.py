@@ -1,13 +1,14 @@
 """A sandbox in this process, on a loopback port, whose clock a test can move and whose requests it can see."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Thread
 
 import msgspec
 
+from foveate.cache.requests import BlockTokens, block_tokens_for
 from foveate.sandbox.asks import Ask
 from foveate.sandbox.doors import Provider
 from foveate.sandbox.scripts import HEADER, Script, Step
@@ -57,12 +58,15 @@ class RunningSandbox:
 
 @contextmanager
 def running_sandbox(
-    *steps: Step, repeat: bool = False, providers: frozenset[Provider] = frozenset(Provider)
+    *steps: Step,
+    repeat: bool = False,
+    providers: frozenset[Provider] = frozenset(Provider),
+    tokens: Callable[[str], BlockTokens] = block_tokens_for,
 ) -> Iterator[RunningSandbox]:
-    """A sandbox that answers by `steps`, until the end of the block."""
+    """A sandbox that answers by `steps` and counts by `tokens`, until the end of the block."""
     clock = Clock()
     script = Script(steps=steps, repeat=repeat)
-    sandbox = Sandbox(clock=clock, seed=b"of a test", script=script, providers=providers)
+    sandbox = Sandbox(clock=clock, seed=b"of a test", script=script, providers=providers, tokens=tokens)
     with listening("127.0.0.1", 0) as where:
         running = RunningSandbox(url=address(where), clock=clock)
         app = App(sandbox, providers=providers, heard=running.heard.append, lost=running.lost.append)

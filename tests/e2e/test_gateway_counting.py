@@ -57,7 +57,7 @@ def test_official_clients_count_through_the_gateway_what_their_provider_counts(t
     assert response == expected_response
     assert gateway.failed == []
     counting = {one.group[0]: one for one in booked(tmp_path, By.CATEGORY)}["counting"]
-    assert (counting.calls, counting.unknown_calls, counting.dollars) == (2, 0, 0)
+    assert (counting.calls, counting.unknown_calls, counting.dollars) == (2, 0, Decimal(0))
 
 
 def test_a_count_is_of_the_folded_history_that_would_be_sent_and_leaves_no_trace(tmp_path: Path) -> None:

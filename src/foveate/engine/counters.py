@@ -16,8 +16,8 @@ _KEPT_RULES = 256
 _KEPT_BLOCKS = 64
 # Minimums are rounded up to these, so that the same rules serve again.
 _STEP_TOKENS = 16
-# How far off blocks may be that nobody has counted together.
-_UNCOUNTED = 1.5
+# No tokenizer is farther than this from the one that stands in for it.
+_FARTHEST = 2
 
 
 def offline_counter(options: CounterOptions, model: str) -> RequestCounter:
@@ -45,15 +45,14 @@ def _block_tokens(options: CounterOptions, model: str) -> BlockTokens:
 def surely_kept(rules: Rules, model: str, provider: str, *, blocks: int, count: TokenCount | None) -> Rules:
     """`rules` with the minimum that a prefix has to have, as it is counted here, to be kept without doubt.
 
-    Blocks are counted raw, `blocks` tokens in all. `count` is what they come to as far as is known by now, and
-    its lower end is what they have at the least.
+    Blocks are counted raw, `blocks` tokens in all. `count` is what they come to as far as is known by now; its
+    lower end, or half of it, is what they have at the least. A mark that is ignored costs nothing, so a count
+    of which hardly anything is known does not keep a long prompt from being marked.
     """
     least = rules.minimum_tokens
-    if not least or (count is not None and count.exact and count.tokens == blocks):
+    if not least or not blocks or (count is not None and count.exact and count.tokens == blocks):
         return rules
-    sure = blocks / _UNCOUNTED if count is None else lower_end(count)
-    if not sure or not blocks:
-        return _with_minimum(model, provider, least * 2)
+    sure = blocks / _FARTHEST if count is None else max(lower_end(count), count.tokens / _FARTHEST, 1)
     needed = math.ceil(least * blocks / sure / _STEP_TOKENS) * _STEP_TOKENS
     return _with_minimum(model, provider, needed)
 

@@ -12,7 +12,7 @@ from blake3 import blake3
 from foveate import wire
 from foveate.budget.windows import window_of
 from foveate.cache.prompts import CachedPrompt
-from foveate.cache.requests import block_tokens_for, cached_prompt
+from foveate.cache.requests import BlockTokens, block_tokens_for, cached_prompt
 from foveate.cache.rules import Caching, Rules, rules_for
 from foveate.errors import BadOption, MalformedRequest
 from foveate.sandbox import anthropic_answers, catalogue, chat_answers, responses_answers, seals
@@ -65,7 +65,8 @@ class Taken:
 class Sandbox:
     """Stands in for the providers: one for each program, with a cache for each key that comes along.
 
-    `clock` gives the time in seconds, `seed` makes its ids different from those of every other sandbox.
+    `clock` gives the time in seconds, `seed` makes its ids different from those of every other sandbox. `tokens`
+    is the tokenizer that a model has: another one than we know stands in for a model that is new to us.
     """
 
     def __init__(
@@ -75,11 +76,13 @@ class Sandbox:
         seed: bytes,
         script: Script | None = None,
         providers: Collection[Provider] = tuple(Provider),
+        tokens: Callable[[str], BlockTokens] = block_tokens_for,
     ) -> None:
         self._clock = clock
         self._seed = seed
         self._script = script or Script()
         self._providers = frozenset(providers)
+        self._tokens = tokens
         self._accounts = Accounts()
         self._responses = Responses()
         self._ids = 0
@@ -152,7 +155,7 @@ class Sandbox:
         if refusal is not None:
             return refusal
         rules = rules_for(request.model, _PROVIDERS[spoken])
-        prompt = cached_prompt(request, rules, block_tokens_for(request.model))
+        prompt = cached_prompt(request, rules, self._tokens(request.model))
         refusal = None if counting else too_long(spoken, whole, prompt.tokens)
         return refusal or Taken(
             asked=asked,

@@ -1,0 +1,92 @@
+"""Models whose tokenizer is not known are counted well after a few of their bills."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from foveate.cost.ledger import Entry
+from foveate.engine.options import AgentOptions
+from foveate.fold.cuts import FoldOptions
+from foveate.store import open_store
+from tests.e2e.test_gateway_sessions import turns
+from tests.gateways import running_gateway
+from tests.sandboxes import KEY, running_sandbox
+from tests.tokenizers import scaled
+
+FEW = 4
+
+
+def errors(folder: Path, category: str = "main") -> list[float]:
+    """How far each count was off, relative to the bill, in the order of the calls."""
+
+    async def read() -> list[Entry]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            return [entry async for entry in store.ledger.entries() if entry.call.category == category]
+
+    found = asyncio.run(read())
+    return [
+        entry.estimated_input_tokens / entry.usage.cache.input_tokens - 1
+        for entry in found
+        if entry.estimated_input_tokens is not None
+    ]
+
+
+@pytest.mark.parametrize("rate", [1.3, 0.7])
+def test_an_unseen_model_whose_tokenizer_differs_by_a_third_is_soon_counted_within_a_twentieth(
+    tmp_path: Path, rate: float
+) -> None:
+    words = "The parser reads {n} lines and {n} words of src/part_{n}.py before it stops. "
+    with (
+        running_sandbox(tokens=scaled(rate)) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
+        openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as chatty,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
+        for number in range(10):
+            said: Any = [{"role": "user", "content": words.format(n=number) * (3 + 40 * (number % 5))}]
+            client.messages.create(model="claude-opus-9", max_tokens=50, messages=said)
+            chatty.chat.completions.create(model="gpt-9", messages=said)
+            sandbox.clock.now += 1
+
+    found = errors(tmp_path)
+    assert len(found) == 20
+    assert gateway.failed == []
+    assert all(abs(error) > 0.15 for error in found[:2])
+    assert all(abs(error) < 0.05 for error in found[2 * FEW :]), found
+
+
+def test_calibration_holds_for_folded_histories_which_stay_within_the_window(tmp_path: Path) -> None:
+    options = AgentOptions(compaction=True, window_tokens=16_000, fold=FoldOptions(extractive=True))
+    with (
+        running_sandbox(tokens=scaled(1.3)) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
+        bill = turns(client, sandbox, 25, "claude-opus-9")
+
+    found = errors(tmp_path)
+    assert gateway.failed == []
+    assert len(found) == 25
+    assert sum(bill.inputs) / 25 < 14_000  # it was folded
+    assert max(bill.inputs) <= 16_000 - 500
+    assert all(abs(error) < 0.05 for error in found[FEW:]), found
+
+
+def test_what_a_provider_adds_by_itself_teaches_nothing(tmp_path: Path) -> None:
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
+        openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as chatty,
+    ):
+        kept = chatty.responses.create(model="gpt-9", input="word " * 300)
+        for _ in range(5):  # each is billed with all that the provider has kept
+            chatty.responses.create(model="gpt-9", input="word " * 300, previous_response_id=kept.id)
+        chatty.responses.create(model="gpt-9", input="word " * 320)
+
+    found = errors(tmp_path)
+    assert found[1] < -0.3
+    assert abs(found[-1] - found[0]) < 0.01

@@ -1,0 +1,40 @@
+"""Tokenizers of models that Foveate does not know: as those of others, but finer or coarser."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from foveate.cache.requests import BlockTokens
+from foveate.tokens import RequestCount, RequestCounter, counter_for
+from foveate.values import Request, TokenCount
+
+
+class Scaled:
+    """Counts `rate` times as many tokens as another counter does."""
+
+    def __init__(self, counter: RequestCounter, rate: float) -> None:
+        self._counter = counter
+        self._rate = rate
+
+    def text(self, text: str) -> TokenCount:
+        return self._of(self._counter.text(text))
+
+    def request(self, request: Request) -> RequestCount:
+        counted = self._counter.request(request)
+        parts = tuple(replace(part, tokens=round(part.tokens * self._rate)) for part in counted.parts)
+        return replace(counted, total=self._of(counted.total), parts=parts)
+
+    def _of(self, count: TokenCount) -> TokenCount:
+        tokens = round(count.tokens * self._rate)
+        return TokenCount(tokens, count.exact, tokens)
+
+
+def scaled(rate: float) -> Callable[[str], BlockTokens]:
+    """What counts blocks so for each model."""
+    kept: dict[str, BlockTokens] = {}
+
+    def of(model: str) -> BlockTokens:
+        if model not in kept:
+            kept[model] = BlockTokens(Scaled(counter_for(model), rate))
+        return kept[model]
+
+    return of
