@@ -4,7 +4,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -26,9 +26,11 @@ from foveate.engine.injecting.step import Inject
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.watch import UNWATCHED, Watch
-from foveate.gateway.app import Gateway, GatewayOptions
+from foveate.gateway.app import Gateway, GatewayOptions, Page
 from foveate.gateway.configured import gateway_options
+from foveate.gateway.observing import Observing, Parts
 from foveate.gateway.retention import forgetting
+from foveate.gateway.traffic import UNSEEN
 from foveate.store import open_store
 from foveate.upstream import Client
 from foveate.upstream.pool import Pool, Timeouts
@@ -80,15 +82,17 @@ async def assembled(
     clock: Callable[[], float] = time.time,
     watch: Watch = UNWATCHED,
     forgets: bool = False,
+    observing: Observing | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway that does what `choices` says at each request, until the end of the block.
 
     The store and how long upstreams are waited for are those that are chosen now. One that `forgets` has
-    what is old forgotten now and then.
+    what is old forgotten now and then. `observing` watches it in the place of `watch`, and has its pages.
 
     Raises:
         StoreUnavailable: the store cannot be opened.
     """
+    watch = watch if observing is None else observing.metrics
     settings = choices().settings
     waits = settings.server.timeouts
     async with (
@@ -145,7 +149,24 @@ async def assembled(
             watch=watch,
         )
         try:
-            yield Gateway(engine, pool, embeddings=embeddings, options=lambda: choices().gateway)
+            parts = Parts(
+                store=store.where,
+                probe=lambda: store.journal.fold(""),
+                bills=lambda: (admission.waiting, admission.lost),
+                workspaces=sources.counts,
+            )
+            shown: AbstractAsyncContextManager[dict[str, Page]] = (
+                nullcontext({}) if observing is None else observing.running(parts)
+            )
+            async with shown as pages:
+                yield Gateway(
+                    engine,
+                    pool,
+                    embeddings=embeddings,
+                    options=lambda: choices().gateway,
+                    pages=pages,
+                    traffic=UNSEEN if observing is None else observing.traffic,
+                )
         finally:
             await folds.close()
             await asking.close()

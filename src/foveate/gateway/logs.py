@@ -136,6 +136,12 @@ def start(
     return writer
 
 
+def current() -> LogWriter:
+    """Who writes the log of this process; from now on, where nobody has until now."""
+    found = [handler for handler in logging.getLogger().handlers if isinstance(handler, LogWriter)]
+    return found[0] if found else start(as_json=False, level="info")
+
+
 def set_level(level: str) -> None:
     """Tell what is at least of this level."""
     logging.getLogger(_ROOT).setLevel(level.upper())

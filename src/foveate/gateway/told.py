@@ -12,6 +12,8 @@ from foveate.engine.calls import Done, Problem
 
 _LONGEST = 200
 _GONE = "gone"
+# As wide as the columns of a bill.
+_BILL = 68
 # What no line may hold, wherever it came from: keys by how they begin, and whatever is handed over as one.
 _KEYS = re.compile(
     r"(?i)\b(?:sk|fov|nvapi|gsk|xai)-[\w.-]{6,}|\bAIza[\w-]{10,}|(?<=bearer )[\w.~+/-]{8,}=*"
@@ -53,7 +55,7 @@ class Told:
 def told_line(told: Told) -> str:
     """A request in one line, its columns below those of the line before."""
     who = f"{told.status or _GONE:>4} {_cell(told.agent, 12)} {_cell(told.model or _asked(told), 26)}"
-    bill = " " * 57
+    bill = ""
     if told.is_billed:
         dollars = "$?" if told.dollars is None else f"${told.dollars:.6f}"
         bill = (
@@ -70,7 +72,7 @@ def told_line(told: Told) -> str:
         ends.append("without " + "; ".join(f"{problem.step} ({_reason(problem)})" for problem in told.problems))
     if told.refused:
         ends.append(f"{told.refused}: {_shown(told.reason)}")
-    return f"{who} {bill} {'  '.join(ends)}"
+    return f"{who} {bill:<{_BILL}} {'  '.join(ends)}"
 
 
 def told_object(told: Told) -> dict[str, Any]:

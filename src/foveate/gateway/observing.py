@@ -1,0 +1,123 @@
+"""A gateway as it is watched: what is counted, what is told in the log, and what its pages say."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foveate.config.live import InForce, LiveSettings
+from foveate.engine.board import Sample, summed
+from foveate.engine.metrics import Bundles, Metrics
+from foveate.gateway import logs, metrics_folder
+from foveate.gateway.pages import Page, Vitals, pages, probed
+from foveate.gateway.traffic import Seen
+
+if TYPE_CHECKING:
+    from foveate.gateway.assembly import Choices
+
+_LOG = logging.getLogger(__name__)
+
+# So often workers write their numbers for each other.
+_WRITE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What is looked at from outside: where the store is and whether it answers, bills, and workspaces."""
+
+    store: str
+    probe: Callable[[], Awaitable[object]]
+    bills: Callable[[], tuple[int, int]]
+    workspaces: Callable[[], Mapping[str, Bundles]] = dict
+
+
+class Observing:
+    """Watches one process of a gateway; `folder` is where its workers put their numbers, if any."""
+
+    def __init__(
+        self,
+        settings: "LiveSettings[Choices]",
+        *,
+        version: str,
+        log: logs.LogWriter,
+        folder: Path | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._version = version
+        self._log = log
+        self._folder = folder
+        self._clock = clock
+        self._now: InForce[Choices] | None = None
+        self._is_ending: Callable[[], bool] = lambda: False
+        self.metrics = Metrics(version=version, clock=clock)
+        self.traffic = Seen(self.metrics, log.put, clock=clock)
+        self.choices()
+
+    def choices(self) -> "Choices":
+        """What is decided now; what changed is seen here first."""
+        now = self._settings.now()
+        if now is not self._now:
+            self._now = now
+            server = now.made.settings.server
+            logs.set_level(server.log_level)
+            self._log.as_json = server.log == "json"
+            self.metrics.know(agent.id for agent in now.made.settings.agents)
+            self.metrics.holds(config=now.problem is None)
+        return now.made
+
+    def ends_when(self, is_ending: Callable[[], bool]) -> None:
+        """Say that no more requests should be sent here, from when `is_ending` is true."""
+        self._is_ending = is_ending
+
+    @asynccontextmanager
+    async def running(self, parts: Parts) -> AsyncIterator[dict[str, Page]]:
+        """The pages of the gateway, while its numbers are written for the other workers."""
+
+        def poll() -> None:
+            waiting, lost = parts.bills()
+            self.metrics.bills(waiting=waiting, lost=lost)
+            self.metrics.workspaces(parts.workspaces())
+
+        self.metrics.polls(poll)
+        writing = asyncio.create_task(self._write(self._folder)) if self._folder is not None else None
+        try:
+            yield pages(lambda: self._look(parts), self._samples)
+        finally:
+            if writing is not None and self._folder is not None:
+                writing.cancel()
+                await asyncio.wait([writing])
+                metrics_folder.write(self._folder, self.metrics.samples())
+
+    async def _look(self, parts: Parts) -> Vitals:
+        self.choices()
+        problem = await probed(parts.probe)
+        self.metrics.holds(store=not problem)
+        waiting, lost = parts.bills()
+        return Vitals(
+            version=self._version,
+            config=self._now.problem if self._now is not None else None,
+            store=parts.store,
+            store_problem=problem,
+            failures=self.metrics.troubles.recent(self._clock()),
+            bills_waiting=waiting,
+            bills_lost=lost,
+            is_ending=self._is_ending(),
+        )
+
+    def _samples(self) -> list[Sample]:
+        own = self.metrics.samples()
+        return own if self._folder is None else summed([(own, True), *metrics_folder.others(self._folder)])
+
+    async def _write(self, folder: Path) -> None:
+        while True:
+            self.choices()  # also where no request comes that would see a change
+            try:
+                await asyncio.to_thread(metrics_folder.write, folder, self.metrics.samples())
+            except OSError as error:
+                _LOG.warning("the numbers cannot be written for the other workers: %s", error)
+            await asyncio.sleep(_WRITE_SECONDS)

@@ -1,0 +1,204 @@
+"""The log: one line a request, nothing secret in it, and nobody waits for it."""
+
+import io
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.engine.calls import Done, Problem
+from foveate.gateway import logs
+from foveate.gateway.logs import LogWriter
+from foveate.gateway.told import Told, redacted, told_line, told_object
+from foveate.values import Area, Mark, Place
+
+MARK = Mark(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
+TOLD = Told(
+    at=1_800_000_000.25,
+    id="req_1",
+    method="POST",
+    path="/v1/messages",
+    agent="ana",
+    session="sess_1",
+    provider="anthropic",
+    model="claude-opus-4-5",
+    status=200,
+    input_tokens=12_345,
+    read_tokens=11_000,
+    written_tokens=1_200,
+    output_tokens=512,
+    dollars=Decimal("0.0123456"),
+    added_seconds=0.0006,
+    whole_seconds=1.5,
+    is_billed=True,
+    done=(Done("cache", MARK), Done("cache", MARK)),
+    problems=(Problem("fold", "StoreUnavailable: gone"),),
+)
+
+
+def written(*told: Told, as_json: bool = False, colours: bool = False) -> str:
+    output = io.BytesIO()
+    writer = LogWriter(output, as_json=as_json, colours=colours)
+    for one in told:
+        writer.put(one)
+    writer.close()
+    return output.getvalue().decode()
+
+
+def test_a_line_has_all_that_is_asked_of_a_request() -> None:
+    line = written(TOLD)
+
+    for said in ("200", "ana", "claude-opus-4-5", "in    12,345", "read    11,000", "written    1,200",
+                 "out     512", "$0.012346", "+   0.6 ms", "1,500 ms", "req_1", "session sess_1",
+                 "edits cache 2", "without fold (StoreUnavailable: gone)"):  # fmt: skip
+        assert said in line
+    assert line.count("\n") == 1
+
+
+def test_lines_stand_below_each_other_also_where_names_are_long_and_nothing_was_billed() -> None:
+    other = Told(
+        at=0.0, id="req_1", method="GET", path="/v1/models", agent="x" * 99, status=404, whole_seconds=0.1,
+        added_seconds=None,
+    )  # fmt: skip
+
+    one, two = told_line(TOLD), told_line(other)
+
+    assert one.index("req_1") == two.index("req_1")
+    assert "GET /v1/models" in two
+
+
+def test_json_has_the_same_as_an_object_a_line() -> None:
+    (line,) = written(TOLD, as_json=True).splitlines()
+
+    said = json.loads(line)
+    assert said["at"] == "2027-01-15T08:00:00.250Z"
+    assert (said["id"], said["agent"], said["session"], said["model"]) == (
+        "req_1",
+        "ana",
+        "sess_1",
+        "claude-opus-4-5",
+    )
+    assert (said["status"], said["dollars"], said["added_ms"], said["ms"]) == (200, "0.0123456", 0.6, 1500.0)
+    assert [said[f"{kind}_tokens"] for kind in ("input", "read", "written", "output")] == [
+        12345,
+        11000,
+        1200,
+        512,
+    ]
+    assert said["edits"] == {"cache": 2}
+    assert said["problems"] == [{"step": "fold", "reason": "StoreUnavailable: gone"}]
+
+
+def test_colours_are_only_where_they_are_wanted() -> None:
+    assert "\x1b[" in written(TOLD, colours=True)
+    assert "\x1b[" not in written(TOLD)
+
+
+@settings(max_examples=50)
+@given(st.text(alphabet=st.characters(categories=("L", "Cc", "Cs", "Zl", "Zp")), max_size=30), st.booleans())
+def test_no_name_that_a_client_sends_breaks_a_line_or_disturbs_a_terminal(name: str, as_json: bool) -> None:
+    told = Told(
+        at=0.0, id="req_1", method="GET", path=name, agent=name, session=name, model=name, status=200,
+        whole_seconds=0.0, reason=name, refused="x",
+    )  # fmt: skip
+
+    line = written(told, as_json=as_json)
+
+    assert line.endswith("\n")
+    assert len(line.splitlines()) == 1
+    assert line[:-1].isprintable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Bearer abcdef123456",
+        "sk-ant-api03-abcdef",
+        "fov-abcdefgh",
+        "https://x/v1?key=AIzaabcdefgh",
+        "AIzaSyabcdefghij",
+        "api_key=whatever1",
+        "postgresql://me:secret1@host/db",
+    ],
+)
+def test_what_looks_like_a_key_is_left_out_of_any_line(text: str) -> None:
+    shown = redacted(f"it said {text} there")
+
+    assert "[key]" in shown
+    for secret in ("abcdef", "whatever1", "secret1"):
+        assert secret not in shown
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    before = logging.getLogger("foveate").level
+    yield logging.getLogger("foveate.of a test")
+    writer = logs.current()
+    logging.getLogger().removeHandler(writer)
+    writer.close()
+    logging.getLogger("foveate").setLevel(before)
+
+
+def test_what_modules_tell_goes_there_too_with_where_it_failed(root: logging.Logger) -> None:
+    output = io.BytesIO()
+    writer = logs.start(as_json=False, level="info", output=output)
+
+    root.info("of %s", "ana\x1b[31m")
+    root.debug("not this")
+    try:
+        raise ValueError("sk-abcdefghijk")
+    except ValueError:
+        root.exception("failed with Bearer abcdefghijk")
+    writer.close()
+
+    said = output.getvalue().decode()
+    assert "info    of a test: of ana\\x1b[31m" in said
+    assert "not this" not in said
+    assert "error   of a test: failed with Bearer [key]" in said
+    assert "ValueError: [key]" in said
+    assert "abcdefghijk" not in said
+
+
+def test_who_writes_is_not_waited_for_and_what_is_lost_is_told() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as read, os.fdopen(writing, "wb", buffering=0) as pipe:
+        writer = LogWriter(pipe, as_json=False, colours=False, most_waiting=2000)
+        started = time.perf_counter()
+        for _ in range(6000):  # more than the pipe takes, which nobody reads yet
+            writer.put(TOLD)
+        assert time.perf_counter() - started < 2
+
+        said: list[bytes] = []
+        reader = threading.Thread(target=lambda: said.extend(iter(lambda: os.read(read.fileno(), 65536), b"")))
+        reader.start()
+        deadline = time.monotonic() + 10
+        while b"lines of the log are lost" not in b"".join(said) and time.monotonic() < deadline:
+            writer.put(TOLD)
+            time.sleep(0.05)
+        writer.close()
+        pipe.close()
+        reader.join(10)
+
+    assert b"lines of the log are lost" in b"".join(said)
+
+
+def test_a_log_that_nobody_reads_any_longer_ends_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb", buffering=0) as pipe:
+        writer = LogWriter(pipe, as_json=False, colours=False)
+        writer.put(TOLD)
+        writer.close()
+
+
+def test_an_object_always_has_the_same_keys() -> None:
+    little = Told(at=0.0, id="r", method="GET", path="/", agent="a", status=0, whole_seconds=0.0)
+
+    assert told_object(little).keys() == told_object(TOLD).keys()
