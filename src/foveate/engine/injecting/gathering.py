@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from foveate.budget.prompt import Action
 from foveate.budget.sections import Priority, Section, Stability, chosen
 from foveate.cost.caps import Cap
 from foveate.cost.ledger import Call, Category, Standing
@@ -106,7 +107,7 @@ class Gathering:
         limit = max(0, options.total_tokens - stable.count.upper)
         limit = limit if room_tokens is None else min(limit, max(0, room_tokens))
         heading = work.counter.text(HEADING).upper + 2
-        part = await _beside(sections, options, limit - heading, work) if sections else NO_PART
+        part = await self._fitted(sections, options, limit - heading, work) if sections else NO_PART
         if options.budget:
             rest = limit - heading - part.count.upper
             part = await self._with_budget(work, options, stable, part, added, rest)
@@ -115,6 +116,20 @@ class Gathering:
         first, *others = part.sections
         headed = replace(first, text=f"{HEADING}\n\n{first.text}")
         return replace(part, sections=(headed, *others), count=part.count + TokenCount(heading, False, heading))
+
+    async def _fitted(
+        self, sections: Sequence[Section], options: SectionOptions, limit_tokens: int, work: Work
+    ) -> Part:
+        """The sections of a turn made to fit; while they stay the same and fit whole, as they were before."""
+        texts = tuple(section.text for section in sections)
+        key = (texts, options.limits, work.model, work.options.counter)
+        found = self._parts.get(key)
+        if found is None or found.count.upper > limit_tokens:
+            era = self._parts.era
+            found = await _beside(sections, options, limit_tokens, work)
+            if all(report.action is Action.KEPT for report in found.reports) and not found.left_out:
+                self._parts.keep(key, found, era)
+        return found
 
     def _kind(self, work: Work) -> CallKind:
         said = work.incoming.kind
