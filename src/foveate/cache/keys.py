@@ -4,7 +4,7 @@ from blake3 import blake3
 
 from foveate.cache.rules import Rules
 from foveate.values import Format, Request, SetParameter
-from foveate.wire.body import fields
+from foveate.wire.around import parameters_of
 
 _KEY_BYTES = 16
 _TAKE_A_KEY = (Format.CHAT, Format.RESPONSES)
@@ -19,7 +19,7 @@ def keyed(request: Request, rules: Rules, session: str) -> SetParameter | None:
     """The edit that gives a request its session's key, where provider and format take one and it has none."""
     if not rules.key_parameter or request.format not in _TAKE_A_KEY:
         return None
-    if rules.key_parameter in fields(request.body):
+    if rules.key_parameter in parameters_of(request):
         return None
     return SetParameter(
         path=(rules.key_parameter,),

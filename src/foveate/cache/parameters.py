@@ -13,7 +13,8 @@ from foveate.cache.block_facts import BlockFacts, facts_of
 from foveate.cache.prompts import digest
 from foveate.cache.rules import Rules
 from foveate.values import Area, Block, Format, Request, Ttl
-from foveate.wire.body import Fields, as_list, as_record, as_text, fields, inner_fields, value
+from foveate.wire.around import parameters_of
+from foveate.wire.body import Fields, as_list, as_record, as_text, inner_fields, value
 
 MODEL = "model"
 IMAGES = "images"
@@ -92,12 +93,20 @@ def settings(request: Request, blocks: Sequence[Block], rules: Rules) -> tuple[S
     return settings_in(body_of(request), facts_of(blocks), rules)
 
 
-def settings_in(found: Fields, blocks: Sequence[BlockFacts], rules: Rules) -> tuple[Setting, ...]:
-    """The same of a request with these fields and blocks."""
+def settings_in(
+    found: Fields,
+    blocks: Sequence[BlockFacts],
+    rules: Rules,
+    *,
+    has_images: bool = False,
+    has_citations: bool = False,
+) -> tuple[Setting, ...]:
+    """The same of a request with these fields and blocks, and with images or citations in others."""
+    elsewhere = {IMAGES: has_images, CITATIONS: has_citations}
     order = list(Area)
     named = sorted(rules.breaks.items(), key=lambda item: (order.index(item[1]), item[0]))
     return tuple(
-        Setting(name=name, area=area, said=_said(name, found, blocks))
+        Setting(name=name, area=area, said="true" if elsewhere.get(name) else _said(name, found, blocks))
         for name, area in named
         if name not in (MODEL, "tools")  # the one has its own place in a prompt, the others are pieces of it
     )
@@ -114,7 +123,7 @@ def digests(found: Sequence[Setting]) -> dict[Area, bytes]:
 
 def body_of(request: Request) -> Fields:
     """The fields of a request in which its parameters stand."""
-    found = fields(request.body)
+    found = parameters_of(request)
     if request.format is Format.GEMINI and "generateContentRequest" in found:
         return inner_fields(found["generateContentRequest"])
     return found

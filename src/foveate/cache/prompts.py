@@ -35,7 +35,8 @@ class CachedPrompt:
     from that area on (the model and its tools' settings from the start, a tool choice from the messages on).
     `only_marked` asks a provider that keeps things unasked to keep what is marked alone (OpenAI's explicit
     mode), `ttl` is for how long it is asked to keep them. `double_marks` are those that take one of the places
-    which the provider has for marks, and stand on a piece that bears another one.
+    which the provider has for marks, and stand on a piece that bears another one. `keys` are its `prefixes`,
+    where somebody knows them.
     """
 
     model: str
@@ -44,6 +45,7 @@ class CachedPrompt:
     only_marked: bool = False
     ttl: Ttl | None = None
     double_marks: int = 0
+    keys: tuple[bytes, ...] | None = field(default=None, repr=False, compare=False)
 
     @property
     def tokens(self) -> int:
@@ -56,19 +58,41 @@ def digest(said: bytes) -> bytes:
     return blake3(said).digest(_DIGEST_BYTES)
 
 
-def prefixes(prompt: CachedPrompt) -> list[bytes]:
+def prefixes(prompt: CachedPrompt) -> Sequence[bytes]:
     """For each piece, what tells the whole prompt up to and with it from every other one."""
-    chain = blake3(prompt.model.encode())
+    if prompt.keys is not None:
+        return prompt.keys
+    messages = next((at for at, piece in enumerate(prompt.pieces) if piece.area is Area.MESSAGES), None)
+    front, before = front_keys(prompt.model, prompt.pieces[:messages], prompt.settings)
+    found, key = list(front), b""
+    for piece in prompt.pieces[len(front) :]:
+        key = next_key(key, piece)
+        found.append(before + key)
+    return found
+
+
+def front_keys(
+    model: str, pieces: Sequence[Piece], settings: Mapping[Area, bytes]
+) -> tuple[Sequence[bytes], bytes]:
+    """What tells what stands before the messages up to each piece, and all of it, from every other one."""
+    chain = blake3(model.encode())
     areas = list(Area)
     mixed = 0
     found = []
-    for piece in prompt.pieces:
+    for piece in pieces:
         while mixed <= areas.index(piece.area):  # also those of areas that hold nothing
-            chain.update(b"\0" + prompt.settings.get(areas[mixed], b""))
+            chain.update(b"\0" + settings.get(areas[mixed], b""))
             mixed += 1
         chain.update(piece.digest)
         found.append(chain.digest(_DIGEST_BYTES))
-    return found
+    for area in areas[mixed:]:
+        chain.update(b"\0" + settings.get(area, b""))
+    return found, chain.digest(_DIGEST_BYTES)
+
+
+def next_key(key: bytes, piece: Piece) -> bytes:
+    """What tells a row of messages up to and with `piece`, where `key` tells those before it."""
+    return blake3(key + piece.digest).digest(_DIGEST_BYTES)
 
 
 def positions(pieces: Sequence[Piece], *, runs_are_one: bool) -> list[int]:

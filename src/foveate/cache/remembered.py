@@ -12,7 +12,7 @@ from foveate import wire
 from foveate.cache import parameters
 from foveate.cache.parameters import Setting
 from foveate.cache.prompts import CachedPrompt, Piece, digest
-from foveate.cache.requests import BlockTokens, blocks_read, prompt_of
+from foveate.cache.requests import BlockTokens, blocks_read, cached_prompt
 from foveate.cache.rules import Rules
 from foveate.errors import MalformedRequest
 from foveate.values import Area, Format, Place, Request
@@ -57,7 +57,7 @@ def remember(request: Request, rules: Rules, tokens: BlockTokens, *, warm: bool 
     blocks = blocks_read(request, rules)
     try:
         settings = parameters.settings(request, blocks, rules)
-        prompt = prompt_of(request, blocks, settings, rules, tokens)
+        prompt = cached_prompt(request, rules, tokens)
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
     roles = {block.place.index: block.role for block in blocks if block.place.area is Area.MESSAGES}

@@ -1,126 +1,31 @@
 """A request as a provider's cache sees it: its blocks with their digests, tokens and marks.
 
 The request is counted once, as it will be billed; a message's tokens are then shared among its blocks by how
-many tokens their own texts are, so that all pieces add up to the whole. What was made of a block is remembered,
-so that a session that grows by a turn counts and reads one turn.
+many tokens their own texts are, so that all pieces add up to the whole. What was made of a message is noted
+with it, so that a session that grows by a turn counts and reads one turn.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
-from itertools import accumulate, groupby, pairwise
-from operator import attrgetter
-from typing import Any, Protocol
 
 from foveate import wire
 from foveate.cache import parameters
-from foveate.cache.block_facts import BlockFacts, Shared, facts_of, is_picture
-from foveate.cache.parameters import Setting
-from foveate.cache.prompts import CachedPrompt, Piece, digest
+from foveate.cache.block_facts import BlockFacts, facts_of
+from foveate.cache.block_tokens import BlockTokens, marked_at_end, piece_of
+from foveate.cache.prompts import CachedPrompt
 from foveate.cache.rules import Rules
+from foveate.cache.trailing import trailed_prompt
 from foveate.errors import MalformedRequest
-from foveate.tokens import RequestCount, counter_for
-from foveate.tokens.caches import register
-from foveate.tokens.memo import Memo
-from foveate.values import Block, Request, TokenCount, Ttl
-from foveate.wire.body import TOO_DEEP, Fields, value
+from foveate.tokens import counter_for
+from foveate.values import Block, Request
+from foveate.wire.body import TOO_DEEP
 
-# A session of 2,000 turns with a handful of tool calls in each.
-_KEPT_WEIGHTS = 16 * 1024
+__all__ = ["BlockTokens", "block_tokens_for", "blocks_read", "cached_prompt"]
+
 _KEPT_MODELS = 64
-
-# Fields that hold what is encoded or sealed. It is not billed by its letters; so many of them weigh a token.
-_SEALED = frozenset(
-    ("data", "bytes", "file_data", "signature", "encrypted_content", "thoughtSignature", "thought_signature")
-)
-_SEALED_CHARS_PER_TOKEN = 16
-
-_row = attrgetter("row")
 
 _THINKING = frozenset(("thinking", "redacted_thinking", "reasoningContent"))  # the last on Bedrock
 _RESULTS = frozenset(("tool_result", "toolResult"))
-
-
-class Counter(Protocol):
-    """What counts a request and its texts: a `tokens.RequestCounter`, or one that stands in for it."""
-
-    def text(self, text: str) -> TokenCount:
-        """The count of a text alone."""
-
-    def request(self, request: Request) -> RequestCount:
-        """The count of a whole request, part by part."""
-
-
-class BlockTokens:
-    """How many tokens each block of a request takes, by one model's counter. Safe to share between threads."""
-
-    def __init__(self, counter: Counter, *, capacity: int = _KEPT_WEIGHTS) -> None:
-        self._counter = counter
-        self._weights: Memo[int] = Memo(capacity)
-        register(self)
-
-    def drop(self) -> None:
-        """Forget what blocks weigh."""
-        self._weights = Memo(self._weights.capacity)
-
-    def of(self, request: Request, blocks: Sequence[Block]) -> list[int]:
-        """The tokens of each of `blocks`, which are all that `request` has; they add up to its count.
-
-        Raises:
-            MalformedRequest: a part cannot be read, or is nested too deeply.
-        """
-        return self.shares(request, facts_of(blocks))
-
-    def shares(self, request: Request, blocks: Sequence[BlockFacts]) -> list[int]:
-        """The same, for who knows the blocks."""
-        if not blocks:
-            return []
-        rows = {part.name: part.tokens for part in self._counter.request(request).parts}
-        own = {row: list(group) for row, group in groupby(blocks, _row)}
-        images = rows.pop("images", 0)
-        around = owed = 0  # by messages that have no block, to the next that has one
-        found: dict[str, Sequence[int]] = {}
-        for row, tokens in rows.items():
-            group = own.get(row)
-            if group is not None:
-                found[row] = self._shared(tokens + owed, group)
-                owed = 0
-            elif row.startswith("messages"):
-                owed += tokens
-            else:
-                around += tokens
-        shares = [share for row in own for share in found.get(row, [0] * len(own[row]))]
-        seen = [facts.images for facts in blocks]
-        if any(seen):
-            shares = [share + image for share, image in zip(shares, _divided(images, seen), strict=True)]
-            images = 0
-        shares[-1] += owed
-        # What goes around it all is counted at the front, so that what a growing session has sent stays what it
-        # was, but for the one token by which a sum may be rounded up or down.
-        shares[0] += around + images
-        return shares
-
-    def _shared(self, tokens: int, group: list[BlockFacts]) -> Sequence[int]:
-        """The tokens of one row, among its blocks."""
-        if len(group) == 1:
-            return (tokens,)
-        known = group[0].shared
-        if known is not None and known.by is self and known.tokens == tokens and known.group == group:
-            return known.shares
-        shares = _divided(tokens, [self._weight(facts.block) for facts in group])
-        group[0].shared = Shared(by=self, tokens=tokens, group=group, shares=shares)
-        return shares
-
-    def _weight(self, block: Block) -> int:
-        """The tokens of a block's own text, at least 1."""
-        weights = self._weights
-        key = digest(block.said)
-        found = weights.get(key)
-        if found is None:
-            texts, sealed_chars = _legible(value(block.said))
-            found = max(self._counter.text(texts).tokens + sealed_chars // _SEALED_CHARS_PER_TOKEN, 1)
-            weights.put(key, found)
-        return found
 
 
 @lru_cache(_KEPT_MODELS)
@@ -135,11 +40,9 @@ def cached_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> Cached
     Raises:
         MalformedRequest: a part cannot be read, or is nested too deeply.
     """
-    blocks = blocks_read(request, rules)
     try:
-        found, known = parameters.body_of(request), facts_of(blocks)
-        settings = parameters.settings_in(found, known, rules)
-        return _prompt(request, found, known, settings, rules, tokens)
+        trailed = trailed_prompt(request, rules, tokens)
+        return trailed or _prompt(request, facts_of(blocks_read(request, rules)), rules, tokens)
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
 
@@ -158,90 +61,23 @@ def blocks_read(request: Request, rules: Rules) -> tuple[Block, ...]:
     return tuple(block for block in blocks if block.kind not in _THINKING or block.place.index >= last)
 
 
-def prompt_of(
-    request: Request, blocks: Sequence[Block], settings: Sequence[Setting], rules: Rules, tokens: BlockTokens
-) -> CachedPrompt:
-    """The same for who has the blocks that are read, and the settings, of the request already."""
-    return _prompt(request, parameters.body_of(request), facts_of(blocks), settings, rules, tokens)
-
-
-def _prompt(
-    request: Request,
-    found: Fields,
-    known: Sequence[BlockFacts],
-    settings: Sequence[Setting],
-    rules: Rules,
-    tokens: BlockTokens,
-) -> CachedPrompt:
+def _prompt(request: Request, known: Sequence[BlockFacts], rules: Rules, tokens: BlockTokens) -> CachedPrompt:
+    """The same, of the whole of it at once."""
+    found = parameters.body_of(request)
     pieces = [
         facts.piece
         if facts.piece is not None and facts.piece.tokens == share and facts.markable is rules.markable
-        else _piece(facts, share, rules)
+        else piece_of(facts, share, rules)
         for facts, share in zip(known, tokens.shares(request, known), strict=True)
     ]
     options = parameters.cache_options_in(found)
     automatic = wire.automatic_mark(request) if "cache_control" in found else None
-    marked = _marked_at_end(pieces, automatic)
+    marked = marked_at_end(pieces, automatic)
     return CachedPrompt(
         model=request.model,
         pieces=marked,
-        settings=parameters.digests(settings),
+        settings=parameters.digests(parameters.settings_in(found, known, rules)),
         only_marked=options.only_marked,
         ttl=options.ttl,
         double_marks=int(automatic is not None and marked == tuple(pieces)),
     )
-
-
-def _marked_at_end(pieces: Sequence[Piece], ttl: Ttl | None) -> tuple[Piece, ...]:
-    """With the mark that a client leaves to its provider to place: on the last block that takes one."""
-    last = next((at for at in reversed(range(len(pieces))) if pieces[at].markable), None)
-    if ttl is None or last is None or pieces[last].mark is not None:
-        return tuple(pieces)
-    return (*pieces[:last], replace(pieces[last], mark=ttl), *pieces[last + 1 :])
-
-
-def _piece(facts: BlockFacts, tokens: int, rules: Rules) -> Piece:
-    block = facts.block
-    piece = Piece(
-        digest=facts.digest,
-        tokens=tokens,
-        kind=block.kind,
-        area=block.place.area,
-        place=block.place,
-        mark=block.mark,
-        markable=block.kind in rules.markable and not block.is_empty,
-    )
-    facts.piece, facts.markable = piece, rules.markable
-    return piece
-
-
-def _divided(tokens: int, weights: Sequence[int]) -> list[int]:
-    """`tokens` in whole numbers by `weights`, less than one away from each one's part; nothing for none."""
-    if not weights:
-        return []
-    total = sum(weights)
-    ends = [tokens * end // total for end in accumulate(weights)]
-    return [end - start for start, end in pairwise((0, *ends))]
-
-
-def _legible(said: Any) -> tuple[str, int]:
-    """The words in a block's JSON but for its images, and how many characters of it are sealed."""
-    words: list[str] = []
-    sealed_chars = 0
-    waiting = [said]
-    while waiting:
-        entry = waiting.pop()
-        if isinstance(entry, dict) and not is_picture(entry):
-            for name, inner in entry.items():
-                if name in _SEALED and isinstance(inner, str):
-                    sealed_chars += len(inner)
-                else:
-                    words.append(name)
-                    waiting.append(inner)
-        elif isinstance(entry, list):
-            waiting += entry
-        elif isinstance(entry, str):
-            words.append("" if entry.startswith("data:") else entry)
-        elif not isinstance(entry, dict):
-            words.append(str(entry))
-    return " ".join(words), sealed_chars

@@ -27,7 +27,7 @@ from foveate.wire.body import TOO_DEEP, inner_fields
 
 _NOTICED_CHARS = 8 * 1024
 _ROLE = object()
-# So many of a request's last messages are remembered alone: marks that move along the tail change a few of them.
+# So many of a request's last messages are remembered alone: marks that move along the tail change some of them.
 _REMEMBERED_TAIL = 16
 # Messages are read and rendered under the interpreter's lock and tokenised without it: so many in turn, and no
 # other thread has to wait until all of a long session are read.
@@ -135,7 +135,7 @@ class RequestCounter:
     def _request(self, request: Request) -> RequestCount:
         try:
             trail = wire.trail(request)
-            head, tally = self.head(request, trail), self._messages(request, trail)
+            head, tally = self.head(request, trail), self.tally(request, trail)
             return self.counted(request, trail, head, tally, in_parts=True)
         except RecursionError:
             raise MalformedRequest(TOO_DEEP) from None
@@ -145,7 +145,7 @@ class RequestCounter:
     ) -> RequestCount:
         """The count of a request whose messages are counted."""
         together = tally.behind(head) if trail.head else tally
-        opening = self._around(request, trail, together.loads)
+        opening = self.around(request, trail, together.loads)
         total = self.total(request, opening, together)
         return RequestCount(
             model=self.model,
@@ -155,7 +155,7 @@ class RequestCounter:
             unexplained=_joined(opening, together),
         )
 
-    def _around(self, request: Request, trail: wire.Trail, loads: Sequence[str]) -> Opening:
+    def around(self, request: Request, trail: wire.Trail, loads: Sequence[str]) -> Opening:
         """The opening, counted once for requests that have the same around their messages."""
         around = around_of(request)
         if around is None or not request.messages:
@@ -269,6 +269,16 @@ class RequestCounter:
         measured: Measured = trail.links[position].known[self._memory][1]
         return measured
 
+    def tallied_at(self, trail: wire.Trail, position: int) -> Tally:
+        """What the messages of a trail that is counted come to, up to and with one of them."""
+        tally: Tally = trail.links[position].known[self._memory][0]
+        return tally
+
+    @property
+    def keeps_thoughts(self) -> bool:
+        """Whether the reasoning of earlier turns counts."""
+        return self._rules.keeps_thoughts
+
     def noted(self, trail: wire.Trail, start: int, tally: Tally, measured: Iterable[Measured]) -> Tally:
         """The tally of a whole trail whose first `start` messages come to `tally`; remembered with each."""
         memory = self._memory
@@ -277,7 +287,8 @@ class RequestCounter:
             link.known[memory] = tally, message
         return tally
 
-    def _messages(self, request: Request, trail: wire.Trail) -> Tally:
+    def tally(self, request: Request, trail: wire.Trail) -> Tally:
+        """The tally of a trail, of which only what is new is counted."""
         at, tally = self.tallied(trail)
         while at < len(trail.links):
             end = min(at + _MESSAGES_AT_ONCE, len(trail.links))

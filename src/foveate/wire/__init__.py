@@ -13,7 +13,7 @@ from foveate.errors import MalformedRequest
 from foveate.values import Block, Edit, Format, MarkStyle, Message, Request, Tool, Ttl
 from foveate.wire import anthropic, bedrock, chat, gemini, responses
 from foveate.wire.around import AROUNDS
-from foveate.wire.blocks import automatic_mark_of, blocks_of, link_blocks
+from foveate.wire.blocks import automatic_mark_of, blocks_of, front_of, link_blocks
 from foveate.wire.body import (
     TOO_DEEP,
     Fields,
@@ -42,6 +42,7 @@ __all__ = [
     "block_usage",
     "blocks",
     "blocks_at",
+    "front_blocks",
     "message",
     "read",
     "recognise",
@@ -222,6 +223,18 @@ def blocks(request: Request) -> tuple[Block, ...]:
     """
     try:
         return blocks_of(request, FORMATS[request.format].SHAPE)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP) from None
+
+
+def front_blocks(request: Request, trail: Trail) -> tuple[Block, ...]:
+    """The blocks of all that stands before the messages of the request's trail.
+
+    Raises:
+        MalformedRequest: a part of it cannot be read, or is nested too deeply.
+    """
+    try:
+        return front_of(request, FORMATS[request.format].SHAPE, trail)
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
 

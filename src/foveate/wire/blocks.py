@@ -85,19 +85,28 @@ def blocks_of(request: Request, shape: Shape) -> tuple[Block, ...]:
     Raises:
         MalformedRequest: a part of it cannot be read.
     """
+    trail = TRAILS.of(request.format, request.messages)
+    reader = _Reader(request.format, shape, _breakpoint_ttl(_root_fields(request, shape)))
+    links = enumerate(trail.links, start=trail.head)
+    return (
+        *front_of(request, shape, trail),
+        *(block for index, link in links for block in reader.linked(index, link)),
+    )
+
+
+def front_of(request: Request, shape: Shape, trail: Trail) -> tuple[Block, ...]:
+    """The blocks of all that stands before the messages of a trail.
+
+    Raises:
+        MalformedRequest: a part of it cannot be read.
+    """
     found = _root_fields(request, shape)
     reader = _Reader(request.format, shape, _breakpoint_ttl(found))
-    trail = TRAILS.of(request.format, request.messages)
-    head = request.messages[: trail.head]
+    head = enumerate(request.messages[: trail.head])
     return (
         *reader.tools(request, found),
         *reader.system(found),
-        *(block for index, raw in enumerate(head) for block in reader.message(index, raw)),
-        *(
-            block
-            for index, link in enumerate(trail.links, start=trail.head)
-            for block in reader.linked(index, link)
-        ),
+        *(block for index, raw in head for block in reader.message(index, raw)),
     )
 
 

@@ -1,0 +1,219 @@
+"""A request as a provider's cache sees it, made from what was noted of its messages: a turn costs a turn.
+
+What the messages of a conversation are to a cache, their pieces, tokens and prefixes, is noted with them in the
+tree of conversations; what stands before them is noted with everything around the messages. Putting both
+together is all that is left to be done for a request of which most was sent before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+from foveate import wire
+from foveate.cache import parameters
+from foveate.cache.block_facts import BlockFacts, facts_of
+from foveate.cache.block_tokens import BlockTokens, marked_at_end, piece_of
+from foveate.cache.prompts import CachedPrompt, Piece, front_keys, next_key
+from foveate.cache.rules import Rules
+from foveate.tokens import RequestCounter
+from foveate.tokens.counter import Opening
+from foveate.tokens.tally import Tally
+from foveate.values import Area, Request, Ttl
+from foveate.wire.around import around_of, parameters_of
+
+_row = attrgetter("row")
+
+_THINKING = frozenset(("thinking", "redacted_thinking", "reasoningContent"))  # the last on Bedrock
+
+
+class _Stretch(NamedTuple):
+    """What a message is to a cache, with what the conversation up to and with it comes to.
+
+    `keys` are what tells the messages up to each piece from all others. Tokens up to `end` are given to pieces;
+    what a message without any block takes is given to the next that has one.
+    """
+
+    pieces: tuple[Piece, ...]
+    keys: tuple[bytes, ...]
+    key: bytes
+    end: int
+    has_images: bool
+    has_citations: bool
+    has_thoughts: bool
+
+
+_NOTHING = _Stretch((), (), b"", 0, False, False, False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Front:
+    """What stands before the messages of a trail: tools, system prompt, and the system messages."""
+
+    pieces: tuple[Piece, ...]
+    keys: tuple[bytes, ...]
+    key: bytes
+    tokens: int
+    settings: dict[Area, bytes]
+    only_marked: bool
+    ttl: Ttl | None
+    automatic: Ttl | None
+
+
+def trailed_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> CachedPrompt | None:
+    """`request` as the cache sees it.
+
+    None where it cannot be told message by message: the counter counts requests only as a whole, or the
+    provider leaves out thoughts that it was sent.
+
+    Raises:
+        MalformedRequest: a part cannot be read, or is nested too deeply.
+        RecursionError: the same.
+    """
+    counter = tokens.counter
+    if counter is None:
+        return None
+    trail = wire.trail(request)
+    tally = counter.tally(request, trail)
+    head = counter.head(request, trail)
+    options = bytes(parameters_of(request).get("prompt_cache_options", b""))
+    note = tokens.note(rules.markable, trail.head, options)
+    stretches = _stretches(request, trail, rules, tokens, counter, note)
+    last = stretches[-1] if stretches else _NOTHING
+    if last.has_thoughts and (rules.drops_thinking or not counter.keeps_thoughts):
+        return None
+    together = tally.behind(head) if trail.head else tally
+    opening = counter.around(request, trail, together.loads)
+    front = _front(request, trail, rules, tokens, note, opening, head, last)
+    pieces = [*front.pieces, *chain.from_iterable([stretch.pieces for stretch in stretches])]
+    keys = [*front.keys, *[front.key + key for stretch in stretches for key in stretch.keys]]
+    if pieces:
+        # What goes around it all is counted at the front, so that what a growing session has sent stays what it
+        # was, but for the one token by which a sum may be rounded up or down.
+        total = counter.total(request, opening, together).tokens
+        first, rest = pieces[0], total - front.tokens - last.end
+        pieces[0] = replace(first, tokens=first.tokens + rest)
+    marked = marked_at_end(pieces, front.automatic)
+    return CachedPrompt(
+        model=request.model,
+        pieces=marked,
+        settings=front.settings,
+        only_marked=front.only_marked,
+        ttl=front.ttl,
+        double_marks=int(front.automatic is not None and marked == tuple(pieces)),
+        keys=tuple(keys),
+    )
+
+
+def _stretches(
+    request: Request,
+    trail: wire.Trail,
+    rules: Rules,
+    tokens: BlockTokens,
+    counter: RequestCounter,
+    note: object,
+) -> list[_Stretch]:
+    links = trail.links
+    at = len(links)
+    while at and note not in links[at - 1].known:
+        at -= 1
+    found = [link.known[note] for link in links[:at]]
+    for new in range(at, len(links)):
+        before = found[-1] if found else _NOTHING
+        blocks = wire.blocks_at(request, trail, new)
+        stretch = _stretch(before, facts_of(blocks), counter.tallied_at(trail, new), rules, tokens)
+        links[new].known[note] = stretch
+        found.append(stretch)
+    return found
+
+
+def _stretch(
+    before: _Stretch, blocks: Sequence[BlockFacts], tally: Tally, rules: Rules, tokens: BlockTokens
+) -> _Stretch:
+    has_thoughts = before.has_thoughts or any(facts.block.kind in _THINKING for facts in blocks)
+    if not blocks:
+        return before._replace(pieces=(), keys=(), has_thoughts=has_thoughts)
+    end = round(tally.tokens + tally.image_tokens + tally.thought_tokens)
+    images = tally.image_tokens - (tally.before.image_tokens if tally.before is not None else 0)
+    shares = tokens.divided(end - before.end, images, blocks)
+    pieces = tuple([piece_of(facts, share, rules) for facts, share in zip(blocks, shares, strict=True)])
+    keys, key = [], before.key
+    for piece in pieces:
+        key = next_key(key, piece)
+        keys.append(key)
+    return _Stretch(
+        pieces=pieces,
+        keys=tuple(keys),
+        key=key,
+        end=end,
+        has_images=before.has_images or any(facts.images for facts in blocks),
+        has_citations=before.has_citations or any(facts.cites for facts in blocks),
+        has_thoughts=has_thoughts,
+    )
+
+
+def _front(
+    request: Request,
+    trail: wire.Trail,
+    rules: Rules,
+    tokens: BlockTokens,
+    note: object,
+    opening: Opening,
+    head: Tally,
+    last: _Stretch,
+) -> _Front:
+    around = around_of(request)
+    known = around.known.get(note) if around is not None else None
+    told = opening, request.messages[: trail.head], rules.breaks, last.has_images, last.has_citations
+    if known is not None and known[0] == told:
+        front: _Front = known[1]
+        return front
+    front = _made(request, trail, rules, tokens, opening, head, last)
+    if around is not None:
+        around.known[note] = told, front
+    return front
+
+
+def _made(
+    request: Request,
+    trail: wire.Trail,
+    rules: Rules,
+    tokens: BlockTokens,
+    opening: Opening,
+    head: Tally,
+    last: _Stretch,
+) -> _Front:
+    blocks = facts_of(wire.front_blocks(request, trail))
+    pieces: list[Piece] = []
+    messages = iter(head.each(keeps_thoughts=True))
+    for area, group in groupby(blocks, _row):
+        own = list(group)
+        images = 0
+        if area == Area.TOOLS:
+            size = round(opening.tools.tokens)
+        elif area == Area.SYSTEM:
+            images = opening.system.image_tokens
+            size = round(opening.system.tokens) + images
+        else:
+            size = round(next(messages)[0])
+        shares = tokens.divided(size, images, own)
+        pieces += [piece_of(facts, share, rules) for facts, share in zip(own, shares, strict=True)]
+    found = parameters.body_of(request)
+    settings = parameters.digests(
+        parameters.settings_in(
+            found, blocks, rules, has_images=last.has_images, has_citations=last.has_citations
+        )
+    )
+    options = parameters.cache_options_in(found)
+    keys, key = front_keys(request.model, pieces, settings)
+    return _Front(
+        pieces=tuple(pieces),
+        keys=tuple(keys),
+        key=key,
+        tokens=sum(piece.tokens for piece in pieces),
+        settings=settings,
+        only_marked=options.only_marked,
+        ttl=options.ttl,
+        automatic=wire.automatic_mark(request) if "cache_control" in found else None,
+    )

@@ -1,0 +1,87 @@
+"""What is put together from notes is what the whole request is to a cache."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate import wire
+from foveate.cache.prompts import prefixes
+from foveate.cache.requests import BlockTokens, cached_prompt
+from foveate.cache.rules import rules_for
+from foveate.tokens import RequestCount, counter_for, drop_caches
+from foveate.values import Area, Format, Request, TokenCount
+from tests.claude_bodies import claude_bodies
+from tests.requests_to_edit import BODIES
+
+
+class AtOnce:
+    """A counter that counts requests only as a whole."""
+
+    def __init__(self, model: str) -> None:
+        self._counter = counter_for(model)
+
+    def text(self, text: str) -> TokenCount:
+        return self._counter.text(text)
+
+    def request(self, request: Request) -> RequestCount:
+        return self._counter.request(request)
+
+
+def check(request: Request, model: str) -> None:
+    rules = rules_for(model)
+    whole = cached_prompt(request, rules, BlockTokens(AtOnce(model)))
+    trailed = cached_prompt(request, rules, BlockTokens(counter_for(model)))
+
+    def told(prompt: Any) -> list[Any]:
+        return [replace(piece, tokens=0) for piece in prompt.pieces]
+
+    assert told(trailed) == told(whole)
+    assert trailed.tokens == whole.tokens
+    assert (trailed.settings, trailed.ttl, trailed.only_marked, trailed.double_marks) == (
+        whole.settings, whole.ttl, whole.only_marked, whole.double_marks
+    )  # fmt: skip
+    places = {piece.place.index for piece in whole.pieces if piece.place and piece.area is Area.MESSAGES}
+    # Images are shared out message by message, and what an empty one takes goes elsewhere.
+    is_plain = b"image" not in request.body and len(places) == len(request.messages)
+    for one, other in zip(trailed.pieces[1:], whole.pieces[1:], strict=True):
+        assert not is_plain or abs(one.tokens - other.tokens) <= 2
+    if trailed.keys is not None and wire.trail(request).head == 0:
+        assert list(trailed.keys) == list(prefixes(replace(trailed, keys=None)))
+
+
+@given(body=claude_bodies(most_turns=4, most_calls=2, marks=True), forgets=st.booleans(), data=st.data())
+@settings(max_examples=60)
+def test_a_growing_session_is_to_a_cache_what_it_is_at_once(
+    body: dict[str, Any], forgets: bool, data: st.DataObject
+) -> None:
+    if forgets:
+        drop_caches()
+    lengths = st.integers(1, len(body["messages"]))
+    for length in data.draw(st.lists(lengths, min_size=1, max_size=4)):
+        check(wire.read({**body, "messages": body["messages"][:length]}, Format.ANTHROPIC), body["model"])
+
+
+@given(
+    spoken=st.sampled_from(Format).flatmap(lambda spoken: st.tuples(st.just(spoken), BODIES[spoken])),
+    model=st.sampled_from(["claude-opus-4-5", "claude-sonnet-4-5", "gpt-5.6", "gpt-4o"]),
+)
+@settings(max_examples=60)
+def test_any_request_is_to_a_cache_what_it_is_at_once(spoken: tuple[Format, Any], model: str) -> None:
+    check(wire.read(spoken[1], spoken[0]), model)
+
+
+def test_another_system_message_makes_other_prefixes() -> None:
+    def keys(system: str) -> set[bytes]:
+        body = {
+            "model": "gpt-5.6",
+            "messages": [{"role": "system", "content": system}, {"role": "user", "content": "Hi"}],
+        }
+        prompt = cached_prompt(
+            wire.read(body, Format.CHAT), rules_for("gpt-5.6"), BlockTokens(counter_for("gpt-5.6"))
+        )
+        return set(prefixes(prompt))
+
+    assert keys("noon") == keys("noon")
+    assert not keys("noon") & keys("evening")
