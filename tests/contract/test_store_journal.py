@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from foveate.errors import BadOption
-from foveate.fold.journal import Fold, Journal, Lease, Outcome
+from foveate.fold.journal import Fold, Journal, Lease, Outcome, Use
 from foveate.store import Store, open_store
-from tests.kept import AGENT, FOLD, FOLDED, fold, hashed, ids
+from tests.kept import AGENT, FAILED, FOLD, FOLDED, fold, hashed, ids
 
 
 @pytest.fixture
@@ -274,3 +274,29 @@ def test_a_late_one_can_neither_release_nor_renew_nor_record(
                 assert bool(await store.journal.folded(new)) == own
 
     asyncio.run(check())
+
+
+async def test_when_a_fold_came_into_use_is_kept_once_for_each_message_and_the_last_word_holds(
+    store: Store,
+) -> None:
+    uses = [
+        Use(fold_id=fold_id, tip=hashed(at), messages=at, is_used=is_used)
+        for fold_id, at, is_used in (("a", 9, True), ("a", 12, False), ("b", 9, None))
+    ]
+    await store.journal.used(uses)
+    await store.journal.used(uses[:1])
+
+    assert await store.journal.uses([]) == []
+    assert await store.journal.uses(["never"]) == []
+    assert sorted(await store.journal.uses(["a", "b", "b"]), key=uses.index) == uses
+    await store.journal.used([replace(uses[0], is_used=None)])
+    assert replace(uses[0], is_used=None) in await store.journal.uses(["a"])
+
+
+async def test_why_a_fold_failed_is_kept_however_it_is_said(store: Store) -> None:
+    assert await store.journal.record(FAILED, (), lease=None)
+    long = replace(FAILED, id="long", reason="x" * 9_999)
+    assert await store.journal.record(long, (), lease=None)
+
+    assert await store.journal.fold(FAILED.id) == FAILED
+    assert await store.journal.fold("long") == replace(long, reason="x" * 2_000)

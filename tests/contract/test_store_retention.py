@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from foveate.fold.journal import Use
 from foveate.session.turns import Session
 from foveate.store import Forgotten, Store, open_store
 from tests.kept import AGENT, FOLD, FOLDED, fold, hashed, hashes, ids, session, turns
@@ -30,6 +31,9 @@ async def keep(store: Store, kept: Session) -> None:
     await store.journal.record(
         fold(f"fold of {kept.id}", session_id=kept.id, boundary=kept.tip, at=kept.seen_at), FOLDED, lease=None
     )
+    await store.journal.used(
+        [Use(fold_id=f"fold of {kept.id}", tip=kept.tip, messages=kept.messages, is_used=True)]
+    )
 
 
 async def is_whole(store: Store, kept: Session) -> bool:
@@ -41,6 +45,7 @@ async def is_whole(store: Store, kept: Session) -> bool:
         len(await store.turns.counts(AGENT, own, "o200k")) == 2,
         ids(await store.journal.folds(AGENT, [kept.tip])) == [f"fold of {kept.id}"],
         await store.journal.folded(f"fold of {kept.id}") == list(FOLDED),
+        len(await store.journal.uses([f"fold of {kept.id}"])) == 1,
     }
     gone = not await store.turns.known(AGENT, own) and not await store.turns.counts(AGENT, own, "o200k")
     assert there == {True} or (there == {False} and gone), "half a session is kept"

@@ -57,13 +57,14 @@ class Use:
     """That a conversation was sent with a fold for the first time, or (`is_used` false) no longer.
 
     It had so many `messages` then, and the last of them had the hash `tip`: in any conversation that goes on
-    from there, what the model said since, it said after that.
+    from there, what the model said since, it said after that. With None nobody can say any longer what was sent
+    until then, or since.
     """
 
     fold_id: str
     tip: bytes
     messages: int
-    is_used: bool
+    is_used: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,8 @@ class Line:
     def _is_used(self, fold: Fold, *, unknown: object = None) -> bool:
         """Whether it was in use when this conversation was last sent; where nobody knows, as `unknown` says."""
         own = self._own(fold)
-        return own[-1].is_used if own else unknown is not None
+        told = own[-1].is_used if own else None
+        return unknown is not None if told is None else told
 
     def _now(self, fold: Fold, *, is_used: bool) -> Use:
         return Use(fold_id=fold.id, tip=self.chain.hashes[-1], messages=len(self.chain), is_used=is_used)
@@ -71,14 +72,15 @@ class Line:
     def _spans(self, fold: Fold, *, with_it: bool) -> list[range]:
         """What was said while a fold was in use, or was not, up to now."""
         own = self._own(fold)
-        begins: int | None = 0
-        if with_it:
-            # It may have been in use ever since it was made, where nobody has said when that began.
-            is_known = bool(own) and own[0].is_used
-            begins = None if is_known else fold.seen_messages or fold.messages
+        # It may have been in use ever since it was made, where nobody has said when that began.
+        made_at = fold.seen_messages or fold.messages
+        earliest = min([made_at, *(use.messages for use in own)]) if with_it else 0
+        begins = None if with_it and own and own[0].is_used else earliest
         found: list[range] = []
         for use in own:
-            if use.is_used is with_it:
+            if use.is_used is None:
+                begins, found = earliest, []
+            elif use.is_used is with_it:
                 begins = use.messages if begins is None else begins
             elif begins is not None:
                 found.append(range(begins, use.messages))
@@ -106,9 +108,9 @@ async def doubted(chain: Chain, fold: Fold, journal: Journal) -> None:
         StoreUnavailable: that cannot be kept.
     """
     there = set(chain.hashes)
-    found = [use for use in await journal.uses([fold.id]) if use.is_used and use.tip in there]
+    found = [use for use in await journal.uses([fold.id]) if use.tip in there]
     if found:
-        await journal.used([replace(use, is_used=False) for use in found])
+        await journal.used([replace(use, is_used=None) for use in found])
 
 
 async def line_of(chain: Chain, folds: Sequence[Fold], journal: Journal, *, model: str) -> Line | None:

@@ -55,6 +55,8 @@ _ADD_USE = """
 INSERT INTO fold_uses_v1 (compaction_id, tip, messages, is_used) VALUES (?, ?, ?, ?)
 ON CONFLICT (compaction_id, tip) DO UPDATE SET is_used = excluded.is_used
 """
+_TOLD = (False, True, None)
+"""Whether a fold is in use, as the numbers 0 to 2 say it."""
 _LONGEST_REASON = 2_000
 _UNDO = f"""
 UPDATE compactions_v1 SET undone_at = ?
@@ -187,7 +189,7 @@ class KeptFolds:
 
         def find(rows: Rows) -> list[Use]:
             return [
-                Use(fold_id=fold_id, tip=tip, messages=messages, is_used=bool(is_used))
+                Use(fold_id=fold_id, tip=tip, messages=messages, is_used=_TOLD[is_used])
                 for marks, some in in_groups(fold_ids)
                 for fold_id, tip, messages, is_used in dict.fromkeys(rows.all(_FIND_USES.format(marks), some))
             ]
@@ -196,7 +198,7 @@ class KeptFolds:
 
     async def used(self, uses: Sequence[Use]) -> None:
         """Keep these; of two at the same message, the later is the one that holds."""
-        added = sorted((use.fold_id, use.tip, use.messages, int(use.is_used)) for use in uses)
+        added = sorted((use.fold_id, use.tip, use.messages, _TOLD.index(use.is_used)) for use in uses)
         await self._database.write(lambda rows: rows.change_many(_ADD_USE, added), again=True)
 
     async def listed(

@@ -156,6 +156,14 @@ def test_ids_are_as_long_as_it_takes_to_tell_them_apart() -> None:
     assert short_ids([]) == {}
 
 
+def test_why_a_fold_failed_is_shown_in_one_line() -> None:
+    failed = replace(FOLD, outcome=Outcome.FAILED, reason="529:\n overloaded\x1b[31m")
+
+    lines = shown(replace(SAID, fold=failed)).splitlines()
+
+    assert [line for line in lines if line.startswith("reason")] == ["reason    529: overloaded\\x1b[31m"]
+
+
 def test_a_fold_is_shown_with_all_that_is_known_of_it() -> None:
     made = replace(FOLD, earlier_id="before")
 

@@ -1,0 +1,180 @@
+"""Thoughts of a model that binds them, behind a fold and after its undo, through two gateways in turn."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import pytest
+
+from foveate import wire
+from foveate.engine.options import AgentOptions
+from foveate.fold.cuts import FoldOptions
+from foveate.fold.journal import Fold, Outcome, Use
+from foveate.session.chain import chain_of
+from foveate.store import Store, open_store
+from tests.gateways import RunningGateway, running_gateway
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+
+MODEL = "claude-opus-5-5"
+TOOLS: Any = [{"name": "read", "description": "Reads a file.", "input_schema": {"type": "object"}}]
+FOLDING = AgentOptions(
+    compaction=True,
+    window_tokens=9_000,
+    fold=FoldOptions(extractive=True, tail_keep_tokens=1_500, min_turns_between=4),
+)
+ROOMY = replace(FOLDING, window_tokens=None)
+ADAPTIVE: Any = {"type": "adaptive"}
+ENABLED: Any = {"type": "enabled", "budget_tokens": 1024}
+SUMMARY = b"were folded into this summary"
+
+
+@dataclass
+class Agent:
+    """Reads one file after the other, thinks before each, and asks one gateway after the other."""
+
+    sandbox: RunningSandbox
+    thinking: Any
+    clients: Iterator[anthropic.Anthropic] = field(default_factory=lambda: iter(()))
+    messages: list[Any] = field(default_factory=lambda: [{"role": "user", "content": "Find the slow parser."}])
+
+    def step(self) -> tuple[bool, list[str]]:
+        """One more answer: whether the provider was sent a summary for it, and which thoughts."""
+        number = len(self.messages)
+        listing = "\n".join(f"def parse_{number}_{line}(text): return text" for line in range(12))
+        # Now and then a turn comes to its end.
+        says = {"text": "So far so good."} if number % 8 == 7 else {"tools": [{"name": "read"}]}
+        self.sandbox.clock.now += 20
+        reply = next(self.clients).messages.create(
+            model=MODEL,
+            max_tokens=1500,
+            tools=TOOLS,
+            thinking=self.thinking,
+            messages=self.messages,
+            extra_headers={"x-sandbox-answer": json.dumps({"thinking": f"thought {number}", **says})},
+        )
+        sent = next(ask.body for ask in reversed(self.sandbox.heard) if "x-sandbox-answer" in ask.headers)
+        content = [block.model_dump(exclude_none=True) for block in reply.content]
+        calls = [block["id"] for block in content if block["type"] == "tool_use"]
+        results = [{"type": "tool_result", "tool_use_id": id_, "content": listing} for id_ in calls]
+        self.messages += [
+            {"role": "assistant", "content": content},
+            {"role": "user", "content": results or f"Go on. {listing}"},
+        ]
+        return SUMMARY in sent, thoughts_in(json.loads(sent)["messages"])
+
+
+def thoughts_in(messages: list[Any]) -> list[str]:
+    said = [message["content"] for message in messages if isinstance(message["content"], list)]
+    return [block["thinking"] for content in said for block in content if block["type"] == "thinking"]
+
+
+@contextmanager
+def agent_of(thinking: Any) -> Iterator[Agent]:
+    with running_sandbox() as sandbox:
+        yield Agent(sandbox, thinking)
+
+
+@contextmanager
+def two_gateways(agent: Agent, folder: Path, options: AgentOptions = FOLDING) -> Iterator[list[RunningGateway]]:
+    """The agent asks both in turn, on one store."""
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(
+                running_gateway(agent.sandbox.url, folder, clock=agent.sandbox.clock, options=options)
+            )
+            for _ in range(2)
+        ]
+        clients = [
+            stack.enter_context(anthropic.Anthropic(base_url=one.url, api_key=KEY, max_retries=0))
+            for one in running
+        ]
+        agent.clients = itertools.cycle(clients)
+        yield running
+        assert [problem for one in running for problem in one.failed] == []
+
+
+def at_store(folder: Path, work: Any) -> Any:
+    async def do() -> Any:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            return await work(store)
+
+    return asyncio.run(do())
+
+
+async def made(store: Store) -> list[Fold]:
+    return [one for one in await store.journal.listed() if one.outcome is Outcome.OK]
+
+
+def folded_for(agent: Agent, steps: int) -> list[list[str]]:
+    """The thoughts that were sent with the last fold: in the first request that had it, and each one since."""
+    sent: list[list[str]] = []
+    for _ in range(40):
+        is_folded, thoughts = agent.step()
+        sent = [*sent, thoughts] if is_folded else []
+        if len(sent) == steps:
+            return sent
+    pytest.fail("it was never folded for so long")
+
+
+@pytest.mark.parametrize("thinking", [ADAPTIVE, ENABLED], ids=["adaptive", "enabled"])
+def test_what_is_thought_behind_a_summary_is_sent_back_by_either_gateway(tmp_path: Path, thinking: Any) -> None:
+    """Was left out again with each request."""
+    with agent_of(thinking) as agent, two_gateways(agent, tmp_path):
+        sent = folded_for(agent, 8)
+
+        for before, after in itertools.pairwise(sent[1:]):
+            assert after[: len(before)] == before
+        assert len(sent[-1]) > 3
+        assert len(at_store(tmp_path, made)) == 1
+
+
+def test_after_an_undo_only_what_was_thought_behind_the_summary_is_left_out(tmp_path: Path) -> None:
+    """Was all left out that had been thought since the fold."""
+
+    async def undo(store: Store) -> None:
+        for fold in await made(store):
+            assert await store.journal.undo(fold.id, now=1.0)
+
+    with agent_of(ADAPTIVE) as agent:
+        with two_gateways(agent, tmp_path):
+            folded_for(agent, 5)
+            under = {f"thought {len(agent.messages) - 2 * back}" for back in range(1, 6)}
+        at_store(tmp_path, undo)
+        everything = thoughts_in(agent.messages)
+        with two_gateways(agent, tmp_path, ROOMY):
+            sent = [agent.step() for _ in range(4)]
+
+    assert not any(is_folded for is_folded, _ in sent)
+    kept = [thought for thought in everything if thought not in under]
+    assert sent[0][1] == kept
+    assert len(kept) > 5
+    new = [f"thought {len(agent.messages) - 2 * back}" for back in (4, 3, 2)]
+    assert sent[-1][1] == [*kept, *new]
+
+
+def test_where_somebody_was_mistaken_about_a_fold_one_request_is_refused_and_not_the_next(
+    tmp_path: Path,
+) -> None:
+    with agent_of(ADAPTIVE) as agent, two_gateways(agent, tmp_path):
+        folded_for(agent, 3)
+        chain = chain_of(wire.read({"model": MODEL, "messages": agent.messages}))
+
+        async def mistake(store: Store) -> None:
+            (fold,) = await made(store)
+            early = fold.messages + 1
+            use = Use(fold_id=fold.id, tip=chain.hashes[early - 1], messages=early, is_used=True)
+            await store.journal.used([use])
+
+        at_store(tmp_path, mistake)
+        with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
+            agent.step()
+
+        is_folded, thoughts = agent.step()
+        assert (is_folded, thoughts) == (True, [])
+        assert len(agent.step()[1]) == 1
