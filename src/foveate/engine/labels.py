@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from foveate.engine.redacting import redacted
+
 OTHER = "other"
 """What stands for all that there is no room for."""
 
@@ -14,7 +16,7 @@ class Few:
     """The values that a label has: those that are known beforehand, and the first `most` of all others."""
 
     def __init__(self, known: Iterable[str] = (), *, most: int = MOST_VALUES) -> None:
-        self._shown = {OTHER: OTHER}
+        self._shown = {OTHER: OTHER, "": ""}
         self._most = most
         self._taken = 0
         self.know(known)
@@ -22,7 +24,7 @@ class Few:
     def know(self, values: Iterable[str]) -> None:
         """Have these shown whatever comes."""
         for value in values:
-            self._shown.setdefault(value, plain(value))
+            self._shown.setdefault(value, _shown(value))
 
     def of(self, value: str, *, may_be_new: bool = True) -> str:
         """How a value is shown. One that is only claimed (`may_be_new` is false) takes nobody's place."""
@@ -32,8 +34,12 @@ class Few:
         if not may_be_new or self._taken >= self._most or len(value) > _MOST_LETTERS:
             return OTHER
         self._taken += 1
-        self._shown[value] = plain(value)
+        self._shown[value] = _shown(value)
         return self._shown[value]
+
+
+def _shown(value: str) -> str:
+    return redacted(plain(value))
 
 
 def plain(value: str) -> str:

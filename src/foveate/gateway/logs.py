@@ -14,7 +14,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from foveate.gateway.told import Told, clock, escaped, redacted, stamp, told_line, told_object
+from foveate.engine.redacting import redacted
+from foveate.gateway.told import Told, clock, escaped, stamp, told_line, told_object
 
 MOST_WAITING = 10_000
 # So long the writer waits for more once there is something to write.

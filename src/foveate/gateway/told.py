@@ -1,6 +1,5 @@
 """What the log tells of a request: numbers and names, and never a key or a word of a message."""
 
-import re
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -9,16 +8,12 @@ from decimal import Decimal
 from typing import Any
 
 from foveate.engine.calls import Done, Problem
+from foveate.engine.redacting import redacted
 
 _LONGEST = 200
 _GONE = "gone"
 # As wide as the columns of a bill.
 _BILL = 68
-# What no line may hold, wherever it came from: keys by how they begin, and whatever is handed over as one.
-_KEYS = re.compile(
-    r"(?i)\b(?:sk|fov|nvapi|gsk|xai)-[\w.-]{6,}|\bAIza[\w-]{10,}|(?<=bearer )[\w.~+/-]{8,}=*"
-    r"|(?<=[?&]key=)[^&\s]+|(?<=api_key=)[^&\s]+|(?<=://)[^/@\s:]*:[^/@\s]+(?=@)"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +118,6 @@ def _shown(text: str) -> str:
 def _cell(text: str, width: int) -> str:
     shown = _shown(text)
     return f"{shown if len(shown) <= width else f'{shown[: width - 1]}…':<{width}}"
-
-
-def redacted(text: str) -> str:
-    """A text with all that looks like a key left out."""
-    return _KEYS.sub("[key]", text)
 
 
 def escaped(text: str) -> str:

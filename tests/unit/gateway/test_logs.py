@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.engine.calls import Done, Problem
+from foveate.engine.redacting import redacted
 from foveate.gateway import logs
 from foveate.gateway.logs import LogWriter
-from foveate.gateway.told import Told, redacted, told_line, told_object
+from foveate.gateway.told import Told, told_line, told_object
 from foveate.values import Area, Mark, Place
 
 MARK = Mark(place=Place(Area.MESSAGES, 0, 0), reason="it pays")

@@ -1,0 +1,188 @@
+"""A gateway as it is watched: its numbers, its health, its log, and no key in any of them."""
+
+import json
+import os
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.sandboxes import KEY, running_sandbox
+from tests.served import configure, serving
+
+SECRETS = (
+    "sk-ant-secret-one",
+    "sk-secret-two",
+    "fov-secret-three",
+    "AIzaSecretFourAAAA",
+    "SECRET-FIVE-of-a-cookie",
+)
+TEXT = "the words of a message"
+
+
+def got(url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """A status and a body."""
+    request = urllib.request.Request(url, data=body, headers=dict(headers or {}))
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+
+
+def health(url: str) -> dict[str, Any]:
+    status, body = got(f"{url}/health")
+    assert status == 200
+    found: dict[str, Any] = json.loads(body)
+    return found
+
+
+def numbers(url: str) -> dict[str, float]:
+    """Every sample by its name and labels."""
+    _, body = got(f"{url}/metrics")
+    return {
+        sample.name + "".join(f" {name}={value}" for name, value in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(body)
+        for sample in family.samples
+    }
+
+
+def ask(url: str, agent: str = "ana", text: str = TEXT) -> anthropic.types.Message:
+    with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client:
+        return client.messages.create(
+            model="claude-opus-4-5",
+            max_tokens=50,
+            messages=[{"role": "user", "content": text}],
+            extra_headers={"x-foveate-agent": agent},
+        )
+
+
+def test_numbers_health_and_log_follow_requests_and_a_configuration_that_turns_invalid(tmp_path: Path) -> None:
+    config = tmp_path / "foveate.yaml"
+    with running_sandbox() as sandbox:
+        configure(config, sandbox.url, "server: {log: json}\n")
+        with serving(tmp_path, "--config", str(config)) as served:
+            reply = ask(served.url)
+            with openai.OpenAI(base_url=f"{served.url}/v1", api_key=KEY, max_retries=0) as client:
+                list(
+                    client.chat.completions.create(
+                        model="gpt-4.1", messages=[{"role": "user", "content": TEXT}], stream=True
+                    )
+                )
+            assert got(f"{served.url}/ready")[0] == 200
+            assert health(served.url)["status"] == "ok"
+            before = numbers(served.url)
+
+            configure(config, sandbox.url, "server: {log: jsn}\n")
+            ask(served.url)
+            told = health(served.url)
+            assert numbers(served.url)["foveate_config_valid"] == 0
+
+            configure(config, sandbox.url, "server: {log: json, log_level: error}\n")
+            ask(served.url, agent="not in the log")
+            assert numbers(served.url)["foveate_config_valid"] == 1
+            assert health(served.url)["status"] == "ok"
+
+            served.process.send_signal(signal.SIGTERM)
+            _, errors = served.ended()
+
+    labels = "agent=ana %smodel=claude-opus-4-5 provider=anthropic"
+    assert before["foveate_requests_total " + labels % "" + " status=200"] == 1
+    assert before["foveate_input_tokens_total " + labels % "exact=true "] == reply.usage.input_tokens
+    assert before["llm_prompt_tokens_estimated_count " + labels % "exact=false "] == 1
+    assert (
+        before["foveate_cost_dollars_total agent=ana category=main model=claude-opus-4-5 provider=anthropic"]
+        > 0
+    )
+    assert before["foveate_requests_total agent=default model=gpt-4.1 provider=openai status=200"] == 1
+    assert before["foveate_step_duration_seconds_count step=session"] == 2
+    assert before["foveate_config_valid"] == before["foveate_store_up"] == 1
+    assert (before["foveate_open_requests"], before["foveate_open_streams"]) == (0, 0)
+
+    assert (told["status"], told["config"]["valid"], told["config"]["line"]) == ("degraded", False, 4)
+    assert "foveate.yaml:4: log is one of" in told["config"]["problem"]
+
+    lines = [json.loads(line) for line in errors.splitlines()]
+    requests = [line for line in lines if line["logger"] == "foveate.requests"]
+    assert [(line["agent"], line["model"], line["status"]) for line in requests] == [
+        ("ana", "claude-opus-4-5", 200),
+        ("default", "gpt-4.1", 200),
+        ("ana", "claude-opus-4-5", 200),
+    ]
+    assert all(line["session"] and float(line["dollars"]) > 0 and line["output_tokens"] for line in requests)
+    assert requests[1]["edits"]["cache"]  # a streamed chat is asked for its bill
+    assert any("the configuration stays as it was" in line.get("message", "") for line in lines)
+    assert TEXT not in errors
+
+
+def test_no_key_is_in_any_output_wherever_a_client_puts_it(tmp_path: Path) -> None:
+    body = json.dumps(
+        {"model": "claude-opus-4-5", "max_tokens": 5, "messages": [{"role": "user", "content": TEXT}]}
+    ).encode()
+    config = tmp_path / "foveate.yaml"
+    with running_sandbox() as sandbox, socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # a port at which nobody answers
+        config.write_text(
+            f"upstreams:\n  anthropic: {{base_url: '{sandbox.url}'}}\n"
+            f"  openai: {{base_url: 'http://127.0.0.1:{nobody.getsockname()[1]}/v1'}}\n"
+            "server: {log_level: debug}\n"
+        )
+        with serving(tmp_path, "--config", str(config), ANTHROPIC_API_KEY="sk-ant-of-the-server") as served:
+            for headers in (
+                {"x-api-key": SECRETS[0]},
+                {"authorization": f"Bearer {SECRETS[1]}"},
+                {"authorization": f"Bearer {SECRETS[2]}"},
+                {"x-goog-api-key": SECRETS[3], "cookie": SECRETS[4], "api-key": SECRETS[1]},
+                {"x-foveate-agent": SECRETS[0], "x-foveate-session": SECRETS[1]},
+            ):
+                for path in ("/v1/messages", "/v1/models", "/v1/chat/completions", "/v1/embeddings", "/x"):
+                    query = f"?key={SECRETS[3]}&api_key={SECRETS[1]}"
+                    got(f"{served.url}{path}{query}", body, headers)
+                    got(f"{served.url}{path}{query}", b'{"model": [', headers)
+            said = got(f"{served.url}/health")[1] + got(f"{served.url}/metrics")[1]
+            served.process.send_signal(signal.SIGTERM)
+            said += served.ended()[1]
+
+    assert "bad_key" in said
+    assert "upstream_unreachable" in said
+    for secret in (*SECRETS, "sk-ant-of-the-server", TEXT):
+        assert secret not in said
+
+
+def test_any_worker_shows_what_all_have_counted(tmp_path: Path) -> None:
+    config = tmp_path / "foveate.yaml"
+    with running_sandbox() as sandbox:
+        configure(config, sandbox.url)
+        with serving(tmp_path, "--config", str(config), "--workers", "2") as served:
+            for number in range(8):
+                ask(served.url, text=f"{TEXT} {number}")
+            name = "foveate_requests_total agent=ana model=claude-opus-4-5 provider=anthropic status=200"
+            deadline = time.monotonic() + 15
+            seen: list[float | None] = []
+            while seen[-6:] != [8] * 6 and time.monotonic() < deadline:  # whichever of the two answers
+                seen.append(numbers(served.url).get(name))
+                time.sleep(0.1)
+            assert seen[-6:] == [8] * 6
+
+            died = served.workers()[0]
+            os.kill(died, signal.SIGKILL)
+            while died in served.workers() or len(served.workers()) < 2:
+                assert time.monotonic() < deadline + 30
+                time.sleep(0.1)
+            ask(served.url)
+            seen = []
+            deadline = time.monotonic() + 15
+            while seen[-6:] != [9] * 6 and time.monotonic() < deadline:
+                seen.append(numbers(served.url).get(name))
+                time.sleep(0.1)
+            assert seen[-6:] == [9] * 6
+            assert health(served.url)["status"] == "ok"
