@@ -1,0 +1,211 @@
+"""What always holds of injected sections, whatever the files, the request and the window."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate import wire
+from foveate.budget.budgets import Budget, SectionRule
+from foveate.budget.sections import Priority, Section, Stability
+from foveate.engine.injecting.fitting import fit, stable_limit
+from foveate.engine.injecting.options import MemoryOptions, SectionOptions, Told
+from foveate.engine.options import AgentOptions
+from foveate.prompt.bundles import ROLES, Workspace
+from foveate.session.chain import chain_of
+from foveate.tokens import counter_for
+from foveate.values import Format
+from tests.injected import Injecting, body_of, garden
+
+SECRET = "xyzzy"
+MODELS = {
+    Format.ANTHROPIC: ("claude-sonnet-4-5", "claude-opus-5-5"),
+    Format.CHAT: ("gpt-4.1", "gpt-5.6"),
+    Format.RESPONSES: ("gpt-4.1",),
+}
+
+
+@st.composite
+def notes(draw: st.DrawFn) -> str:
+    """A tree of headings, in Org or Markdown, in which what is private says the secret word."""
+    is_org = draw(st.booleans())
+    star = "*" if is_org else "#"
+    lines: list[str] = []
+    hidden_level: int | None = None
+    for number in range(draw(st.integers(1, 8))):
+        level = draw(st.integers(1, 4))
+        if hidden_level is not None and level <= hidden_level:
+            hidden_level = None
+        is_private = draw(st.booleans())
+        if is_private and hidden_level is None:
+            hidden_level = level
+        tag = draw(st.sampled_from([" :private:", " :PRIVATE:", " :@personal:x:"])) if is_private else ""
+        word = SECRET if hidden_level is not None else "open"
+        lines += [f"{star * level} {word} {number}{tag}", draw(st.sampled_from(["", f"{word} text {number}."]))]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Garden:
+    """An agent's sections, and the step that injects them."""
+
+    sections: SectionOptions
+    injecting: Injecting
+
+
+@pytest.fixture(scope="module")
+def ana(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Garden]:
+    found = Garden(garden(tmp_path_factory.mktemp("garden")), Injecting())
+    yield found
+    found.injecting.sources.close()
+
+
+def request_of(spoken: Format, model: str, words: str) -> dict[str, Any]:
+    said = [{"role": "user", "content": words}]
+    return {"model": model, "input" if spoken is Format.RESPONSES else "messages": said}
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    texts=st.lists(notes(), min_size=1, max_size=4),
+    spoken=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
+    names=st.permutations(ROLES),
+    focus=st.sampled_from([None, f"{SECRET} 0", "open 0"]),
+    data=st.data(),
+)
+def test_what_is_private_is_never_sent_whatever_is_looked_at_or_asked_for(
+    texts: list[str], spoken: Format, names: list[str], focus: str | None, data: st.DataObject
+) -> None:
+    model = data.draw(st.sampled_from(MODELS[spoken]))
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        skills = root / "skills"
+        skills.mkdir()
+        for number, text in enumerate(texts):
+            (root / names[number]).write_text(text if text.startswith("#") else text.replace("*", "#"))
+            (root / f"n{number}.{'org' if text.startswith('*') else 'md'}").write_text(text)
+            (skills / f"s{number}.md").write_text(f"---\ntags: [private]\nname: {SECRET}\n---\n{SECRET}\n")
+        if data.draw(st.booleans()):  # half a character at its end
+            (root / names[0]).write_bytes((root / names[0]).read_bytes() + b"\xe2\x82")
+        options = SectionOptions(
+            workspace=Workspace(root),
+            skills=str(skills),
+            memory=MemoryOptions(paths=(str(root),)),
+            budget=True,
+        )
+        injecting = Injecting()
+        told = Told(focus=focus, scope=data.draw(st.sampled_from([None, f"{SECRET} 0"])))
+
+        work = injecting.work(
+            request_of(spoken, model, "what is open?"), spoken, AgentOptions(sections=options), told=told
+        )
+
+        injecting.sources.close()
+        assert SECRET.encode() not in work.request.body
+        assert not any(SECRET in done.edit.reason for done in work.done)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sections=st.lists(
+        st.builds(
+            lambda name, words, priority: Section(
+                f"s{name}", "word " * words, priority=priority, stability=Stability.TURN
+            ),
+            st.integers(0, 99),
+            st.integers(0, 400),
+            st.sampled_from(Priority),
+        ),
+        max_size=6,
+        unique_by=lambda section: section.name,
+    ),
+    limit=st.integers(0, 900),
+    model=st.sampled_from(["gpt-4o", "claude-sonnet-4-5"]),
+)
+def test_sections_never_take_more_than_their_limit(sections: list[Section], limit: int, model: str) -> None:
+    part = fit(sections, Budget(), limit_tokens=limit, gauge=counter_for(model).gauge)
+
+    assert part.count.upper <= limit or not part.sections
+    told = " ".join((*part.left_out, *(section.reason for section in part.sections)))
+    assert all(section.name in told for section in sections if section.text.strip())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    window=st.integers(120, 3_000),
+    words=st.integers(1, 400),
+    spoken=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
+    data=st.data(),
+)
+def test_a_request_that_fits_always_fits_with_its_sections(
+    ana: Garden, window: int, words: int, spoken: Format, data: st.DataObject
+) -> None:
+    model = data.draw(st.sampled_from(MODELS[spoken]))
+    options = AgentOptions(sections=ana.sections, window_tokens=window)
+    body = request_of(spoken, model, "water " * words)
+
+    work = ana.injecting.work(body, spoken, options)
+
+    before = work.counter.request(work.came).total
+    after = work.counter.request(work.request).total
+    assert work.count is not None
+    if before.tokens > window:
+        assert work.request.body == work.came.body
+    elif work.request is not work.came:
+        assert after.tokens <= work.count.upper <= window
+    if work.request is work.came:
+        assert work.problems
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    texts=st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=6),
+    spoken=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
+    data=st.data(),
+)
+def test_what_the_client_sent_is_only_ever_inserted_into(
+    ana: Garden, texts: list[str], spoken: Format, data: st.DataObject
+) -> None:
+    model = data.draw(st.sampled_from(MODELS[spoken]))
+    key = "input" if spoken is Format.RESPONSES else "messages"
+    roles = ("user", "assistant")
+    body: dict[str, Any] = {
+        "model": model,
+        key: [{"role": roles[number % 2], "content": text} for number, text in enumerate(texts)],
+    }
+
+    work = ana.injecting.work(body, spoken, AgentOptions(sections=ana.sections))
+
+    sent = [message for message in body_of(work)[key] if message["role"] != "system"]
+    for mine, theirs in zip(sent, body[key], strict=True):
+        said = mine["content"] if isinstance(mine["content"], str) else mine["content"][0]["text"]
+        assert said.startswith(theirs["content"])
+    assert chain_of(work.came) == chain_of(wire.read(work.incoming.body, spoken))
+
+
+@given(total=st.integers(0, 100_000), room=st.integers(0, 100_000))
+def test_what_is_stable_has_one_of_few_sizes_and_never_more_than_there_is_room_for(
+    total: int, room: int
+) -> None:
+    limit = stable_limit(total, room)
+
+    assert limit <= room
+    assert limit in {0, *(total >> halves for halves in range(5))}
+
+
+def test_a_rule_of_the_limits_holds_for_its_section(ana: Garden) -> None:
+    options = replace(ana.sections, limits=Budget(sections={"context": SectionRule(enabled=False)}))
+
+    work = ana.injecting.work(
+        request_of(Format.ANTHROPIC, "claude-sonnet-4-5", "Hello"),
+        Format.ANTHROPIC,
+        AgentOptions(sections=options),
+    )
+
+    assert b"## Memory" not in work.request.body
+    assert b"Time: " in work.request.body
