@@ -1,6 +1,6 @@
 """What a provider keeps, as a value that can be changed a little at the price of a little."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from foveate.values import Ttl
@@ -48,7 +48,7 @@ class Entry:
 class Entries(Mapping[bytes, Entry]):
     """Entries by prefix (`prompts.prefixes`).
 
-    They lie in up to 256 drawers, by the first byte of the prefix. A change copies the drawers that it touches
+    They lie in up to 256 drawers, by the last byte of the prefix. A change copies the drawers that it touches
     and shares the others, and drops what is dead in them: a cache of an account's last hour is not copied for
     each request, nor does it grow without end.
     """
@@ -58,10 +58,21 @@ class Entries(Mapping[bytes, Entry]):
     def __init__(self, entries: Mapping[bytes, Entry] | None = None) -> None:
         self._drawers: dict[bytes, dict[bytes, Entry]] = {}
         for prefix, entry in (entries or {}).items():
-            self._drawers.setdefault(prefix[:1], {})[prefix] = entry
+            self._drawers.setdefault(prefix[-1:], {})[prefix] = entry
 
     def __getitem__(self, prefix: bytes) -> Entry:
-        return self._drawers[prefix[:1]][prefix]
+        return self._drawers[prefix[-1:]][prefix]
+
+    def readable(self, prefixes: Sequence[bytes], at: float) -> dict[int, Entry]:
+        """Those of `prefixes` that can be read at that time, by their places."""
+        drawers, nothing = self._drawers, dict[bytes, Entry]()
+        if not drawers:
+            return {}
+        return {
+            place: entry
+            for place, prefix in enumerate(prefixes)
+            if (entry := drawers.get(prefix[-1:], nothing).get(prefix)) is not None and entry.reads(at)
+        }
 
     def __iter__(self) -> Iterator[bytes]:
         return (prefix for drawer in self._drawers.values() for prefix in drawer)
@@ -78,7 +89,7 @@ class Entries(Mapping[bytes, Entry]):
         after._drawers = self._drawers.copy()
         fresh: set[bytes] = set()
         for prefix, entry in changes.items():
-            name = prefix[:1]
+            name = prefix[-1:]
             if name not in fresh:
                 fresh.add(name)
                 drawer = after._drawers.get(name, {})

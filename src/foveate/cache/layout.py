@@ -10,9 +10,10 @@ the whole history for the price of that block. And a mark finds an entry only a 
 turn brings many blocks, one mark has to stand near the entry that is known to be there.
 """
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import NamedTuple
 
 from foveate.cache.prompts import CachedPrompt, Piece, positions, prefixes
@@ -70,19 +71,21 @@ def layout(
 
 def marked(prompt: CachedPrompt, marks: Sequence[Mark]) -> CachedPrompt:
     """`prompt` as it is after `marks` were written into it."""
+    if not marks:
+        return prompt
     wanted = {mark.place: mark.ttl for mark in marks}
-    pieces = (
-        replace(piece, mark=wanted[piece.place]) if piece.place in wanted else piece for piece in prompt.pieces
-    )
+    numbers = {mark.place.index for mark in marks}  # told apart at less than the whole place
+    pieces = list(prompt.pieces)
+    for at, piece in enumerate(pieces):
+        place = piece.place
+        if place is not None and place.index in numbers and place in wanted:
+            pieces[at] = replace(piece, mark=wanted[place])
     return replace(prompt, pieces=tuple(pieces))
 
 
 def kept(prompt: CachedPrompt, cache: Cache, now: float) -> dict[int, Entry]:
     """The entries that `prompt` could read at `now`, by the piece that they end with."""
-    if not cache.entries:
-        return {}
-    found = ((at, cache.entries.get(prefix)) for at, prefix in enumerate(prefixes(prompt)))
-    return {at: entry for at, entry in found if entry and entry.reads(now)}
+    return cache.entries.readable(prefixes(prompt), now)
 
 
 class _Place(NamedTuple):
@@ -109,10 +112,12 @@ class _Sums:
         self.tools_end, self.system_end = _ends(prompt)
         self.live = kept(prompt, cache, now)
         self.lasting = {at for at, entry in self.live.items() if _is_long(entry.ttl, rules)}
-        self.stays = next(
-            (at for at, piece in enumerate(prompt.pieces) if piece.place in passing), len(self.ends)
-        )
-        self.firm = next((at for at, piece in enumerate(prompt.pieces) if piece.kind in _THOUGHTS), self.stays)
+        pieces = prompt.pieces
+        self.stays = len(pieces)
+        if passing:
+            self.stays = next((at for at, piece in enumerate(pieces) if piece.place in passing), len(pieces))
+        kinds = [piece.kind for piece in pieces]
+        self.firm = min((kinds.index(kind) for kind in _THOUGHTS if kind in kinds), default=self.stays)
         self._only_at_marks = prompt.only_marked
         self._positions = positions(prompt.pieces, runs_are_one=rules.runs_are_one_position)
         self._long_price = max(rules.write_prices.values(), default=1.0)
@@ -120,7 +125,7 @@ class _Sums:
         saving = self._short_price - rules.read_price
         self._late = chances.late * saving
         thought = self.firm if rules.drops_thinking else self.stays
-        last = max((at for at, piece in enumerate(prompt.pieces[: self.stays]) if piece.markable), default=0)
+        last = next((at for at in range(self.stays - 1, -1, -1) if pieces[at].markable), 0)
         # What the next request may repeat: so many pieces from the first one on, and how likely.
         self._repeats = [
             (self.stays, chances.soon * saving),
@@ -146,24 +151,41 @@ class _Sums:
 
     def cost(self, places: Sequence[_Place]) -> float:
         """What a request with these marks costs, in uncached tokens, less what it lets the next one save."""
-        ends = self.ends
-        read_at = max((self.found(place.at) for place in places), default=-1)
-        used = sorted({place.at for place in places} | ({read_at} if read_at >= 0 else set()))
+        ends, found = self.ends, self._found
+        read_at = last_long = last = -1
+        used = []
+        for at, is_long in places:  # a handful; but there are many such sets for each request
+            reads = found[at] if at in found else self.found(at)
+            if reads > read_at:
+                read_at = reads
+            if is_long and at > last_long:
+                last_long = at
+            if at > last:
+                last = at
+            used.append(at)
+        if read_at >= 0:
+            used.append(read_at)
+        used.sort(reverse=True)
         read = ends[read_at] if read_at >= 0 else 0
-        to_long = max([read, *(ends[place.at] for place in places if place.is_long)])
-        to_short = max([to_long, *(ends[place.at] for place in places)])
-        lasting = max((ends[at] for at in used if at in self.lasting), default=0)
+        to_long = max(read, ends[last_long]) if last_long >= 0 else read
+        to_short = max(to_long, ends[last]) if last >= 0 else to_long
+        kept = to_long if to_long > read else 0
+        for at in used:
+            if at in self.lasting:
+                kept = max(kept, ends[at])
+                break
         costs = (
             read * self.rules.read_price
             + (to_long - read) * self._long_price
             + (to_short - to_long) * self._short_price
             + (ends[-1] - to_short)
-            - max(lasting, to_long if to_long > read else 0) * self._late
+            - kept * self._late
         )
         for pieces, weight in self._repeats:
-            reached = next((at for at in reversed(used) if at < pieces), -1)
-            if reached >= 0:
-                costs -= ends[reached] * weight
+            for at in used:
+                if at < pieces:
+                    costs -= ends[at] * weight
+                    break
         return costs
 
 
@@ -177,8 +199,13 @@ def _own(prompt: CachedPrompt, rules: Rules) -> list[_Place]:
 
 def _ends(prompt: CachedPrompt) -> tuple[int, int]:
     """How many pieces the tools are, and the tools and the system prompt together."""
-    tools = sum(piece.area is Area.TOOLS for piece in prompt.pieces)
-    return tools, tools + sum(piece.area is Area.SYSTEM for piece in prompt.pieces)
+    tools = end = 0
+    for piece in prompt.pieces:
+        if piece.area is Area.MESSAGES:
+            break
+        tools += piece.area is Area.TOOLS
+        end += 1
+    return tools, end
 
 
 def _is_long(ttl: Ttl | None, rules: Rules) -> bool:
@@ -199,12 +226,9 @@ def _candidates(prompt: CachedPrompt, sums: _Sums, options: LayoutOptions) -> li
     They are the ends of tools and system, what is known to be kept, what stands before thinking that will be
     left out, the first new block, and the last ones.
     """
-    minimum = sums.rules.minimum_tokens
-    allowed = [
-        at
-        for at, piece in enumerate(prompt.pieces[: sums.stays])
-        if piece.markable and sums.ends[at] >= minimum
-    ]
+    pieces = prompt.pieces
+    long_enough = bisect_left(sums.ends, sums.rules.minimum_tokens)
+    allowed = [at for at in range(long_enough, sums.stays) if pieces[at].markable]
     tools = [at for at in allowed if at < sums.tools_end] if options.cache_tools else []
     system = [at for at in allowed if sums.tools_end <= at < sums.system_end]
     history = [at for at in allowed if at >= sums.system_end]
@@ -239,17 +263,17 @@ def _best(
     for pair in _pairs(sums, candidates, lifetimes):
         to_long = max((place.at for place in pair if place.is_long), default=-1)
         added = list(pair)
-        cost = sums.cost(sorted((*own, *added)))
+        cost = sums.cost((*own, *added))
         while len(added) < free:
             taken = {place.at for place in added}
             others = [_Place(at, _lives_long(at, to_long, lifetimes)) for at in candidates if at not in taken]
-            sets = [(*added, other) for other in others if _is_ordered(sorted((*own, *added, other)))]
-            costs = [sums.cost(sorted((*own, *together))) for together in sets]
+            sets = [(*added, other) for other in others if _is_ordered((*own, *added, other))]
+            costs = [sums.cost((*own, *together)) for together in sets]
             if not costs or min(costs) >= cost:
                 break
             cost = min(costs)
             added = list(sets[costs.index(cost)])
-        if len(added) <= free and cost < least and _is_ordered(sorted((*own, *added))):
+        if len(added) <= free and cost < least and _is_ordered((*own, *added)):
             chosen, least = tuple(sorted(added)), cost
     return chosen
 
@@ -272,7 +296,8 @@ def _pairs(sums: _Sums, candidates: Sequence[int], lifetimes: Sequence[bool]) ->
 
 def _is_ordered(places: Sequence[_Place]) -> bool:
     """Whether every long-lived mark stands before every short-lived one, as providers want it."""
-    return all(a.is_long or not b.is_long for a, b in pairwise(places))
+    last_long = max([at for at, is_long in places if is_long], default=-1)
+    return all(is_long or at > last_long for at, is_long in places)
 
 
 def _mark(prompt: CachedPrompt, sums: _Sums, place: _Place, rules: Rules) -> Mark:

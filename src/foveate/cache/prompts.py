@@ -100,10 +100,14 @@ def positions(pieces: Sequence[Piece], *, runs_are_one: bool) -> list[int]:
 
     Where `runs_are_one`, consecutive tool calls are one position, and so are consecutive tool results.
     """
+    if not runs_are_one:
+        return list(range(len(pieces)))
     found: list[int] = []
-    before = ""
+    before, position = "", -1
     for piece in pieces:
-        is_run = runs_are_one and piece.kind == before and piece.kind in _RUNS
-        found.append(found[-1] + (not is_run) if found else 0)
-        before = piece.kind
+        kind = piece.kind
+        if kind != before or kind not in _RUNS:
+            position += 1
+            before = kind
+        found.append(position)
     return found

@@ -60,14 +60,18 @@ class Trails:
         self._young: dict[Format, Link] = {}
         self._old: dict[Format, Link] = {}
         self._young_bytes = 0
+        self._last: tuple[Format | None, Sequence[bytes], Trail] = None, (), Trail(0, ())
 
     @property
     def held_bytes(self) -> int:
         """How much the younger generation holds, about."""
         return self._young_bytes
 
-    def of(self, spoken: Format, raws: Sequence[bytes]) -> Trail:
+    def of(self, spoken: Format, raws: tuple[bytes, ...]) -> Trail:
         """The trail of these messages."""
+        last_spoken, last_raws, last = self._last
+        if raws is last_raws and spoken is last_spoken:  # asked for by the next who has to do with the request
+            return last
         head = self._head(spoken, raws)
         if self._young_bytes > self._most_bytes:
             self._old, self._young, self._young_bytes = self._young, {}, 0
@@ -83,9 +87,11 @@ class Trails:
                 self._young_bytes += 2 * len(raw) + _NOTED_BYTES
             found.append(after)
             link = after
-        return Trail(head, found)
+        trail = Trail(head, found)
+        self._last = spoken, raws, trail
+        return trail
 
-    def _head(self, spoken: Format, raws: Sequence[bytes]) -> int:
+    def _head(self, spoken: Format, raws: tuple[bytes, ...]) -> int:
         """How many system messages stand first. Later ones are part of the conversation."""
         begun = self._young.get(spoken)
         if begun is not None and raws and raws[0] in begun.after:
