@@ -232,7 +232,7 @@ class Gateway:
         sent = sent_on(
             ask.raw_headers, reads_answer=reads_answer, key=_key_headers(ask, upstream), set_=changed
         )
-        return self._pool.asked(ask.method, target(upstream.url(ask.path, ask.query)), sent, body)
+        return self._pool.asked(ask.method, target(upstream.url(ask.raw_path, ask.query)), sent, body)
 
 
 async def _until_gone(receive: Receive, serving: Awaitable[None]) -> None:

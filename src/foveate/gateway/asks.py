@@ -22,11 +22,15 @@ USUAL_AGENT = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Who asks for what. `raw_headers` are as they came, names in small letters; so are those of `headers`."""
+    """Who asks for what. `raw_headers` are as they came, names in small letters; so are those of `headers`.
+
+    `path` is readable, `raw_path` as it came: `%2F` in a name is no slash to the provider.
+    """
 
     id: str
     method: str
     path: str
+    raw_path: str
     query: str
     door: Door
     headers: Mapping[str, str] = field(repr=False)
@@ -48,10 +52,13 @@ def ask_of(scope: Scope) -> Ask:
     raw = list(scope["headers"])
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
     method, path = scope["method"], scope["path"]
+    raw_path = (scope.get("raw_path") or path.encode()).decode("latin-1")
     return Ask(
         id=f"req_{uuid4().hex}",
         method=method,
         path=path,
+        # `OPTIONS *` has none; joined to an address without a slash it could change where that leads
+        raw_path=raw_path if raw_path.startswith("/") else f"/{raw_path}",
         query=scope["query_string"].decode("latin-1"),
         door=door_of(method, path, headers),
         headers=headers,
