@@ -8,11 +8,12 @@ from typing import Protocol
 from foveate.cache.hits import Hits
 from foveate.cost.admission import Outcome as Bill
 from foveate.cost.admission import Settled
-from foveate.cost.ledger import Entry, Savings
+from foveate.cost.ledger import Entry
 from foveate.engine import series
 from foveate.engine.board import Board, Sample, Spread, Tally
 from foveate.engine.calls import Incoming, Problem
 from foveate.engine.exchange import Exchange
+from foveate.engine.explaining import SeenBreak
 from foveate.engine.labels import MOST_SETS, OTHER, Few
 from foveate.engine.series import Series
 from foveate.engine.troubles import Troubles
@@ -21,7 +22,6 @@ from foveate.fold.folding import Folded
 from foveate.fold.journal import Outcome
 
 _EXACT = {True: "true", False: "false"}
-_NOTHING_SAVED = Savings()
 _Set = tuple[str, str, str]
 
 
@@ -62,7 +62,7 @@ class _Counted:
 class _Calls:
     """The numbers of calls of one kind, found once: `shown` are its agent, provider and model."""
 
-    __slots__ = ("_board", "billed", "counted", "dollars", "shown", "statuses")
+    __slots__ = ("_board", "billed", "counted", "dollars", "savings", "shown", "statuses")
 
     def __init__(self, board: Board, shown: _Set) -> None:
         self._board = board
@@ -71,6 +71,7 @@ class _Calls:
         self.counted: dict[bool, _Counted] = {}
         self.statuses: dict[int, Tally] = {}
         self.dollars: dict[str, Tally] = {}
+        self.savings: dict[str, tuple[Tally, Tally]] = {}
 
     def billed_as(self, is_whole: bool) -> _Billed:
         found = self.billed.get(is_whole)
@@ -99,6 +100,16 @@ class _Calls:
         if found is None:
             found = self.dollars[category] = self._board.tally(series.COST, *self.shown, category)
         return found
+
+    def save(self, by: str, dollars: float) -> None:
+        found = self.savings.get(by)
+        if found is None:
+            labels = self.shown[0], by
+            found = self.savings[by] = (
+                self._board.tally(series.SAVED, *labels),
+                self._board.tally(series.OVERPAID, *labels),
+            )
+        found[dollars < 0].value += abs(dollars)
 
     def answered(self, status: int) -> Tally:
         found = self.statuses.get(status)
@@ -167,6 +178,11 @@ class Metrics:
         if folded.fold is not None and folded.outcome is not Outcome.LOCK_HELD:
             self._board.spread(series.FOLD_SECONDS, *labels).observe(folded.fold.duration_seconds)
 
+    def broke(self, seen: SeenBreak) -> None:
+        """Count it by its cause."""
+        labels = self._agents.of(seen.agent), seen.verdict.cause.value
+        self._board.tally(series.CACHE_BREAKS, *labels).value += 1
+
     def billed(self, entry: Entry, settled: Settled) -> None:
         """Add up its dollars, unless the same bill was told before."""
         self._bills[settled.outcome].value += 1
@@ -178,14 +194,13 @@ class Metrics:
             self._board.tally(series.UNPRICED, *kind.shown, call.category.value).value += 1
         else:
             kind.cost(call.category.value).value += float(entry.dollars)
-        if entry.savings != _NOTHING_SAVED:
-            self._saved(kind.shown[0], entry.savings)
-
-    def _saved(self, agent: str, savings: Savings) -> None:
-        for by, dollars in (("cache", savings.cache), ("folds", savings.folds), ("cuts", savings.cuts)):
-            if dollars:
-                which = series.SAVED if dollars > 0 else series.OVERPAID
-                self._board.tally(which, agent, by).value += float(abs(dollars))
+        saved = entry.savings
+        if saved.cache:
+            kind.save("cache", float(saved.cache))
+        if saved.folds:
+            kind.save("folds", float(saved.folds))
+        if saved.cuts:
+            kind.save("cuts", float(saved.cuts))
 
     def ended(self, exchange: Exchange) -> None:
         """Add up what an exchange was about."""

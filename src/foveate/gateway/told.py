@@ -3,9 +3,11 @@
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from foveate.engine.calls import Done, Problem
 from foveate.engine.redacting import redacted
@@ -16,8 +18,7 @@ _GONE = "gone"
 _BILL = 68
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Told(msgspec.Struct, frozen=True, kw_only=True):
     """A request as it ended. `status` is what its client got, 0 where it went away before.
 
     `dollars` is None where the price is not known. `refused` is the code of an error of our own, and `reason`
@@ -111,6 +112,8 @@ def _reason(problem: Problem) -> str:
     return _shown(problem.reason)
 
 
+# Names come again and again.
+@lru_cache(maxsize=4096)
 def _shown(text: str) -> str:
     return redacted(escaped(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"))
 
@@ -132,10 +135,19 @@ def escaped(text: str) -> str:
 
 def stamp(at: float) -> str:
     """A time as machines read it."""
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at))
-    return f"{whole}.{int(at % 1 * 1000):03d}Z"
+    return f"{_utc(int(at))}.{int(at % 1 * 1000):03d}Z"
 
 
 def clock(at: float) -> str:
     """A time of day as people read it, where they are."""
-    return f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at % 1 * 1000):03d}"
+    return f"{_local(int(at))}.{int(at % 1 * 1000):03d}"
+
+
+@lru_cache(maxsize=4)
+def _utc(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+
+
+@lru_cache(maxsize=4)
+def _local(second: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(second))
