@@ -1,0 +1,163 @@
+"""Files that change, vanish and cannot be read: the request goes out, with what is left, and it is told."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from foveate.budget.budgets import Budget
+from foveate.engine.injecting import sources as rooms
+from foveate.engine.injecting.options import MemoryOptions, SectionOptions
+from foveate.engine.injecting.sources import Sources
+from foveate.engine.options import AgentOptions
+from foveate.prompt.workspace import WorkspaceCacheOptions
+from foveate.values import Format
+from tests.injected import Injecting, garden, only
+
+HELLO: dict[str, Any] = {
+    "model": "claude-sonnet-4-5",
+    "messages": [{"role": "user", "content": "When does bed 7 get water?"}],
+}
+QUICK = WorkspaceCacheOptions(watch_debounce_ms=10)
+
+
+def sent(injecting: Injecting, sections: SectionOptions) -> str:
+    return injecting.work(HELLO, Format.ANTHROPIC, AgentOptions(sections=sections)).request.body.decode()
+
+
+def until(check: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_edited_workspace_is_in_the_next_request_and_counted(tmp_path: Path) -> None:
+    made = garden(tmp_path)
+    sections = only(replace(made, workspace_cache=QUICK), workspace=made.workspace)
+    injecting = Injecting()
+    first = sent(injecting, sections)
+    again = sent(injecting, sections)
+    root = str(tmp_path / "workspace")
+    time.sleep(0.2)  # until it is watched
+
+    (tmp_path / "workspace" / "USER.md").write_text("# Bob\n\nHas tulips.\n")
+    until(lambda: "Has tulips." in sent(injecting, sections))
+
+    counts = injecting.sources.counts()[root]
+    injecting.sources.close()
+    assert first == again
+    assert "Has roses." in first
+    assert counts.hits >= 1
+    assert counts.misses >= 2
+    assert counts.invalidations >= 1
+
+
+def test_a_workspace_file_that_vanishes_stays_as_it_was_and_is_told(tmp_path: Path) -> None:
+    made = garden(tmp_path)
+    sections = only(replace(made, workspace_cache=QUICK), workspace=made.workspace)
+    injecting = Injecting()
+    before = sent(injecting, sections)
+    time.sleep(0.2)
+
+    (tmp_path / "workspace" / "USER.md").unlink()
+    until(lambda: bool(sent(injecting, sections) and injecting.failed))
+
+    assert sent(injecting, sections) == before
+    injecting.sources.close()
+    assert injecting.failed[0].step == "sections/workspace"
+    assert "no longer there" in injecting.failed[0].reason
+
+
+def test_a_memory_that_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> None:
+    sections = replace(garden(tmp_path), memory=MemoryOptions(paths=(str(tmp_path / "nowhere"),)))
+    injecting = Injecting()
+
+    body = sent(injecting, sections)
+
+    injecting.sources.close()
+    assert "## Memory" not in body
+    assert "Time: " in body
+    assert {problem.step for problem in injecting.failed} == {"sections/memory"}
+    assert "nowhere" in injecting.failed[0].reason
+
+
+def test_a_memory_that_comes_back_is_shown_again_and_its_edits_too(tmp_path: Path) -> None:
+    made = garden(tmp_path / "garden")
+    notes = tmp_path / "late"
+    sections = only(made, memory=MemoryOptions(paths=(str(notes),)))
+    clock = [0.0]
+    injecting = Injecting(sources=Sources(clock=lambda: clock[0]))
+    assert "Bed 7" not in sent(injecting, sections)
+
+    notes.mkdir()
+    (notes / "a.md").write_text("# Bed 7\n\nGets water on Monday.\n")
+    clock[0] += rooms.LOOK_SECONDS
+    assert "Gets water on Monday." in sent(injecting, sections)
+
+    (notes / "a.md").write_text("# Bed 7\n\nGets water on Sunday.\n")
+    clock[0] += rooms.LOOK_SECONDS
+    assert "Gets water on Sunday." in sent(injecting, sections)
+
+
+def test_a_folder_of_skills_that_is_gone_takes_no_skills_away(tmp_path: Path) -> None:
+    made = garden(tmp_path)
+    sections = only(made, skills=made.skills)
+    clock = [0.0]
+    injecting = Injecting(sources=Sources(clock=lambda: clock[0]))
+    before = sent(injecting, sections)
+
+    (tmp_path / "skills").rename(tmp_path / "away")
+    clock[0] += rooms.LOOK_SECONDS
+    after = sent(injecting, sections)
+
+    assert "Skill water: waters a bed" in before
+    assert after == before
+    assert injecting.failed[0].step == "sections/skills"
+
+
+def test_a_file_is_read_once_for_many_requests_at_once(tmp_path: Path) -> None:
+    made = garden(tmp_path)
+    injecting = Injecting()
+    assert made.memory is not None
+    memory = made.memory
+
+    async def ask() -> int:
+        looked = await asyncio.gather(*(injecting.sources.memory(memory, made.privacy_tags) for _ in range(20)))
+        await asyncio.gather(*(injecting.sources.workspace(made) for _ in range(20)))
+        return len({id(one) for one in looked})
+
+    assert asyncio.run(ask()) == 1
+    counts = injecting.sources.counts()[str(tmp_path / "workspace")]
+    injecting.sources.close()
+    assert counts.misses == 1
+
+
+def test_what_does_not_fit_is_told_with_its_tokens(tmp_path: Path) -> None:
+    made = garden(tmp_path)
+    sections = replace(made, limits=Budget(total_tokens=120, ladder="drop_low_priority"))
+
+    work = Injecting().work(HELLO, Format.ANTHROPIC, AgentOptions(sections=sections))
+
+    told = " ".join(problem.reason for problem in work.problems)
+    assert "context: left out, " in told
+    assert b"You are Ana" in work.request.body
+
+
+def test_no_room_leaves_all_of_it_out_and_the_request_as_it_came(tmp_path: Path) -> None:
+    work = Injecting().work(HELLO, Format.ANTHROPIC, AgentOptions(sections=garden(tmp_path), window_tokens=30))
+
+    assert work.request.body == work.came.body
+    assert "workspace/IDENTITY.md" in work.problems[0].reason
+
+
+def test_a_request_that_nobody_has_counted_still_has_its_sections(tmp_path: Path) -> None:
+    def uncounted(work: Any) -> None:
+        work.count = work.estimate = None
+
+    work = Injecting().work(HELLO, Format.ANTHROPIC, AgentOptions(sections=garden(tmp_path)), count=uncounted)
+
+    assert b"You are Ana" in work.request.body
+    assert work.count is None
