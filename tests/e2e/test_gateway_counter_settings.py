@@ -1,0 +1,230 @@
+"""`token_counter` through the gateway: who counts, who is asked, and what becomes of it where nobody does."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from foveate.cost.caps import Cap, Scope
+from foveate.cost.ledger import Entry
+from foveate.engine.options import AgentOptions
+from foveate.store import open_store
+from foveate.tokens import Backend, CounterOptions
+from tests.gateways import running_gateway
+from tests.sandboxes import KEY, running_sandbox
+from tests.served import configure, serving
+from tests.tokenizers import scaled
+
+MODEL = "claude-opus-4-5"
+COUNT = "/v1/messages/count_tokens"
+
+
+def entries(folder: Path, name: str = "gateway.sqlite") -> list[Entry]:
+    async def read() -> list[Entry]:
+        async with await open_store(f"sqlite:///{folder}/{name}") as store:
+            return [entry async for entry in store.ledger.entries()]
+
+    return asyncio.run(read())
+
+
+def ask(client: anthropic.Anthropic, text: str = "Hello", **more: Any) -> None:
+    said: Any = [{"role": "user", "content": text}]
+    client.messages.create(model=MODEL, max_tokens=50, messages=said, **more)
+
+
+def test_anthropics_counter_is_asked_with_the_clients_own_key_and_its_calls_are_booked_at_no_price(
+    tmp_path: Path,
+) -> None:
+    options = AgentOptions(counter=CounterOptions(backend=Backend.ANTHROPIC_API))
+    with (
+        running_sandbox(tokens=scaled(1.3)) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
+        ask(client)
+        ask(client)  # the same is asked for once
+
+    counts = [heard for heard in sandbox.heard if heard.path == COUNT]
+    assert [heard.headers["authorization"] for heard in counts] == [f"Bearer {KEY}"]
+    booked = entries(tmp_path)
+    main = [entry for entry in booked if entry.call.category == "main"]
+    counting = [entry for entry in booked if entry.call.category == "counting"]
+    assert [entry.estimated_input_tokens for entry in main] == [
+        entry.usage.cache.input_tokens for entry in main
+    ]
+    assert [(entry.dollars, entry.call.session_id) for entry in counting] == [
+        (Decimal(0), main[0].call.session_id)
+    ]
+
+
+def test_by_default_the_provider_is_asked_only_where_a_refusal_hangs_on_an_estimate(tmp_path: Path) -> None:
+    text = "The parser reads src/part.py line by line, and then it stops. " * 90
+    narrow = AgentOptions(window_tokens=1_200)
+    offline = AgentOptions(window_tokens=1_200, counter=CounterOptions(backend=Backend.OFFLINE))
+    with running_sandbox(tokens=scaled(0.7)) as sandbox:
+        with (
+            running_gateway(sandbox.url, tmp_path, options=narrow) as gateway,
+            anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+        ):
+            ask(client)
+            unasked = [heard.path for heard in sandbox.heard]
+            ask(client, text)  # an estimate would not let it through
+        asked = [heard.path for heard in sandbox.heard]
+        with (
+            running_gateway(sandbox.url, tmp_path / "..", options=offline) as gateway,
+            anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+            pytest.raises(anthropic.BadRequestError, match="prompt is too long"),
+        ):
+            ask(client, text)
+
+    assert unasked == ["/v1/messages"]
+    assert asked == ["/v1/messages", COUNT, "/v1/messages"]
+    assert len(sandbox.heard) == 3
+
+
+@contextmanager
+def upstream(counts_in_seconds: float | None = None) -> Iterator[tuple[str, list[str]]]:
+    """A server of chats as llama.cpp is one, whose counter takes so long, or fails; and what it was asked."""
+    paths: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            paths.append(self.path)
+            status, said = 200, {}
+            match self.path:
+                case "/v1/chat/completions":
+                    usage = {"prompt_tokens": 777, "completion_tokens": 1, "total_tokens": 778}
+                    message = {"role": "assistant", "content": "Yes."}
+                    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+                    named = {"id": "c", "object": "chat.completion", "created": 1, "model": "tiny"}
+                    said = {**named, "choices": [choice], "usage": usage}
+                case "/tokenize":
+                    time.sleep(counts_in_seconds or 0)
+                    said = {"tokens": [1]}
+                case _ if counts_in_seconds is None:
+                    status = 500
+                case _:
+                    said = {"input_tokens": 777}
+            body = json.dumps(said).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            with suppress(ConnectionError):  # nobody waits for it any longer
+                self.end_headers()
+                self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", paths
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+def chats(url: str, folder: Path, counter: CounterOptions, times: int = 1) -> float:
+    """How long a few chats took."""
+    hello: Any = [{"role": "user", "content": "Hello"}]
+    with (
+        running_gateway(url, folder, options=AgentOptions(counter=counter)) as gateway,
+        openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client,
+    ):
+        began = time.monotonic()
+        for _ in range(times):
+            client.chat.completions.create(model="tiny-7b-x", messages=hello)
+        return time.monotonic() - began
+
+
+def test_a_server_that_tokenises_is_asked_only_where_that_was_opted_into(tmp_path: Path) -> None:
+    with upstream(counts_in_seconds=0) as (url, paths):
+        chats(url, tmp_path, CounterOptions())
+        unasked = list(paths)
+        chats(url, tmp_path, CounterOptions(backend=Backend.ENDPOINT, use_endpoint=True))
+
+    assert unasked == ["/v1/chat/completions"]
+    assert paths[1:] == ["/tokenize", "/v1/chat/completions/input_tokens", "/v1/chat/completions"]
+    booked = [entry.estimated_input_tokens for entry in entries(tmp_path) if entry.call.category == "main"]
+    assert booked[0] != 777
+    assert booked[1] == 777
+
+
+def test_a_server_that_counts_too_late_is_waited_for_no_longer_than_the_time_out_and_then_left_alone(
+    tmp_path: Path,
+) -> None:
+    late = CounterOptions(backend=Backend.ENDPOINT, use_endpoint=True, timeout_ms=200)
+    with upstream(counts_in_seconds=3) as (url, paths):
+        took = chats(url, tmp_path, late, times=5)
+
+    assert paths.count("/v1/chat/completions") == 5
+    assert paths.count("/tokenize") == 3  # then the breaker is open
+    assert took < 3
+    assert len([entry for entry in entries(tmp_path) if entry.estimated_input_tokens]) == 5
+
+
+def test_a_counter_that_fails_holds_up_no_request(tmp_path: Path) -> None:
+    with upstream() as (url, paths):
+        chats(url, tmp_path, CounterOptions(backend=Backend.ENDPOINT, use_endpoint=True), times=2)
+
+    assert paths.count("/v1/chat/completions") == 2
+    assert {entry.call.category for entry in entries(tmp_path)} == {"main"}
+
+
+def test_without_the_counter_nothing_is_counted_the_window_is_left_to_the_provider_and_caps_refuse(
+    tmp_path: Path,
+) -> None:
+    options = AgentOptions(token_counter=False, window_tokens=100)
+    caps = [Cap(scope=Scope.AGENT, agent="poor", dollars=Decimal(100))]
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options, caps=caps) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
+        ask(client, "word " * 12_000)
+        with pytest.raises(anthropic.APIStatusError, match="the cap on agent poor") as refused:
+            ask(client, extra_headers={"x-foveate-agent": "poor"})
+
+    assert refused.value.status_code == 402
+    assert [heard.path for heard in sandbox.heard] == ["/v1/messages"]
+    assert b"cache_control" in sandbox.heard[0].body  # what a cache saves needs no number to be told
+    booked = entries(tmp_path)
+    assert [entry.estimated_input_tokens for entry in booked] == [None]
+    assert gateway.failed == []
+
+
+def test_another_counter_counts_from_the_next_request_on(tmp_path: Path) -> None:
+    config = tmp_path / "foveate.yaml"
+    told = "context_optimization: {{token_counter: {{{0}}}}}\n"
+    with running_sandbox() as sandbox:
+        configure(config, sandbox.url)
+        with (
+            serving(tmp_path, "--config", str(config)) as served,
+            anthropic.Anthropic(base_url=served.url, api_key=KEY, max_retries=0) as client,
+        ):
+            heard: list[list[str]] = []
+            for said in ("backend: tiktoken", "backend: anthropic_api", "backend: endpoint", "enabled: false"):
+                configure(config, sandbox.url, told.format(said))
+                sandbox.heard.clear()
+                ask(client, f"Hello with {said}")
+                heard.append([one.path for one in sandbox.heard])
+
+    # The third asks for what it may not have, so that the second still holds.
+    assert heard == [["/v1/messages"], [COUNT, "/v1/messages"], [COUNT, "/v1/messages"], ["/v1/messages"]]
