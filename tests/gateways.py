@@ -14,6 +14,7 @@ from foveate.config.settings import Server, Settings, StoreAt
 from foveate.cost.caps import Cap
 from foveate.cost.price_book import PriceBook
 from foveate.engine.calls import Incoming, Problem
+from foveate.engine.explaining import SeenBreak
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.watch import Unwatched
@@ -26,10 +27,11 @@ from foveate.sandbox.server import address, listening
 
 @dataclass
 class RunningGateway:
-    """Where a gateway is, and which of its steps failed."""
+    """Where a gateway is, which of its steps failed, and which breaks of the cache it saw."""
 
     url: str
     failed: list[Problem] = field(default_factory=list)
+    broke: list[SeenBreak] = field(default_factory=list)
 
     @property
     def openai_url(self) -> str:
@@ -40,9 +42,13 @@ class RunningGateway:
 @dataclass(frozen=True)
 class _Watch(Unwatched):
     problems: list[Problem]
+    breaks: list[SeenBreak]
 
     def failed(self, _: Incoming, problem: Problem) -> None:
         self.problems.append(problem)
+
+    def broke(self, seen: SeenBreak) -> None:
+        self.breaks.append(seen)
 
 
 @contextmanager
@@ -68,6 +74,7 @@ def running_gateway(
         }
     )
     problems: list[Problem] = []
+    breaks: list[SeenBreak] = []
     choices = Choices(
         settings=Settings(store=StoreAt(url=store_url or f"sqlite:///{folder}/gateway.sqlite"), server=server),
         gateway=GatewayOptions(routing=routing, limit_bytes=server.body_limit_bytes),
@@ -76,7 +83,9 @@ def running_gateway(
     )
 
     async def serve(where: object, started: Callable[[uvicorn.Server], None]) -> None:
-        async with assembled(lambda: choices, environment={}, clock=clock, watch=_Watch(problems)) as gateway:
+        async with assembled(
+            lambda: choices, environment={}, clock=clock, watch=_Watch(problems, breaks)
+        ) as gateway:
             server = uvicorn.Server(
                 uvicorn.Config(
                     gateway, http="httptools", lifespan="off", log_level="warning", access_log=False, ws="none"
@@ -92,7 +101,7 @@ def running_gateway(
         while thread.is_alive() and not (servers and servers[0].started):
             time.sleep(0.005)
         try:
-            yield RunningGateway(url=address(where), failed=problems)
+            yield RunningGateway(url=address(where), failed=problems, broke=breaks)
         finally:
             servers[0].should_exit = True
             thread.join(10)

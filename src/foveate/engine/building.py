@@ -7,6 +7,7 @@ from foveate.engine.asking import Asking
 from foveate.engine.calibrating import Calibrate, Calibrations
 from foveate.engine.counting import Counts
 from foveate.engine.engine import Engine
+from foveate.engine.explaining import Breaks
 from foveate.engine.folds import Folds
 from foveate.engine.injecting.step import Inject
 from foveate.engine.money import Book, HoldCaps, MoneyOptions
@@ -53,6 +54,7 @@ def build_engine(
     beta_override: str | None = None,
     asking: Asking | None = None,
     inject: Inject | None = None,
+    breaks: Breaks | None = None,
 ) -> Engine:
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
     remembered, refusals, calibrations = Remembered(), RefusalsHeld(), Calibrations()
@@ -86,6 +88,7 @@ def build_engine(
             RememberCache(remembered),
             RememberRefusal(refusals),
             DoubtThoughts(journal),
+            *((breaks,) if breaks is not None else ()),
             folds,
         ),
         options=options,

@@ -66,6 +66,12 @@ CACHE_CREATION = _counter(
 HIT_RATIO = _gauge(
     "llm_cache_hit_ratio", "Share of an agent's input tokens of the last hour that the cache had.", "agent"
 )
+CACHE_BREAKS = _counter(
+    "foveate_cache_breaks_total",
+    "Requests that could not read what the one before them had left in the provider's cache, by why.",
+    "agent",
+    "cause",
+)
 FOLDS = _counter(
     "llm_compaction_triggered_total",
     "Folds and cuts of tool results, by what became of them.",
@@ -158,6 +164,7 @@ SERIES = (
     WORKSPACE_INVALIDATIONS,
     WINDOW_READ,
     WINDOW_INPUT,
+    CACHE_BREAKS,
     INPUT_TOKENS,
     OUTPUT_TOKENS,
     COST,

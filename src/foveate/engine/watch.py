@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from foveate.cost.ledger import Entry
     from foveate.engine.calls import Incoming, Problem
     from foveate.engine.exchange import Exchange
+    from foveate.engine.explaining import SeenBreak
     from foveate.errors import FoveateError
     from foveate.fold.folding import Folded
 
@@ -32,6 +33,9 @@ class Watch(Protocol):
     def folded(self, agent: str, folded: "Folded") -> None:
         """What became of a fold of one of an agent's sessions."""
 
+    def broke(self, seen: "SeenBreak") -> None:
+        """A request could not read what the one before it had left in the provider's cache."""
+
 
 class Unwatched:
     """Tells nobody."""
@@ -52,6 +56,9 @@ class Unwatched:
         """Nothing."""
 
     def folded(self, agent: str, folded: "Folded") -> None:
+        """Nothing."""
+
+    def broke(self, seen: "SeenBreak") -> None:
         """Nothing."""
 
 

@@ -19,6 +19,7 @@ from foveate.engine.billing import ToldAdmission
 from foveate.engine.building import build_engine
 from foveate.engine.configured import options_by_agent
 from foveate.engine.embeddings import Embeddings
+from foveate.engine.explaining import Breaks
 from foveate.engine.folds import Folds
 from foveate.engine.injecting.gathering import Money
 from foveate.engine.injecting.sources import Sources
@@ -121,6 +122,7 @@ async def assembled(
         )
         asking = Asking(admission, clock)
         sources = Sources()
+        breaks = Breaks(lambda: choices().cost, watch=watch)
         engine = build_engine(
             store.turns,
             store.journal,
@@ -132,6 +134,7 @@ async def assembled(
             watch=watch,
             beta_override=environment.get(BETA_VARIABLE),
             asking=asking,
+            breaks=breaks,
             inject=Inject(
                 sources,
                 watch.failed,
@@ -169,6 +172,7 @@ async def assembled(
                 )
         finally:
             await folds.close()
+            await breaks.close()
             await asking.close()
             sources.close()
             await admission.close()
