@@ -1,0 +1,155 @@
+"""Whatever is sent to a gateway is answered: no 500 of ours, no hang, and the next one is served as ever.
+
+`FOVEATE_FUZZ_EXAMPLES` says how many requests of each kind are tried.
+"""
+
+import gzip
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foveate.engine.options import AgentOptions
+from foveate.fold.cuts import FoldOptions
+from tests.gateways import RunningGateway, running_gateway
+from tests.odd_requests import GOOD, HUGE, nearly_right
+from tests.raw_http import Heard, message, post, sent
+from tests.upstreams import ScriptedUpstream, answer, answering, claude_reply, running_upstream
+
+SECRET = "sk-nobody-may-read-this-4712"
+EXAMPLES = int(os.environ.get("FOVEATE_FUZZ_EXAMPLES", "60"))
+KEYS = {"x_api_key": SECRET, "anthropic_version": "2023-06-01", "content_type": "application/json"}
+fuzzed = settings(
+    max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedUpstream]:
+    """A provider that takes everything."""
+    with running_upstream(answering(answer(claude_reply("Well")))) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    """A gateway with all mechanisms on."""
+    options = AgentOptions(compaction=True, fold=FoldOptions(extractive=True))
+    folder = tmp_path_factory.mktemp("gateway")
+    with running_gateway(upstream.url, folder, options=options) as running:
+        yield running
+
+
+def check(gateway: RunningGateway, request: bytes) -> Heard:
+    """What a request is answered; nothing is wrong with the gateway before or after it."""
+    gateway.failed.clear()
+    found = sent(gateway.url, request, timeout_seconds=20)
+    after = sent(gateway.url, message(SECRET))
+
+    assert found.is_whole
+    assert 200 <= found.status < 500
+    assert [problem for problem in gateway.failed if not problem.reason.startswith("MalformedRequest")] == []
+    assert (after.status, b"Well" in after.body) == (200, True)
+    return found
+
+
+@given(request=nearly_right())
+@fuzzed
+def test_what_is_nearly_right_is_answered(gateway: RunningGateway, request: tuple[str, bytes]) -> None:
+    path, body = request
+    check(gateway, post(path, body, **KEYS))
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_what_is_huge_is_answered_in_time(gateway: RunningGateway, name: str) -> None:
+    path, body = HUGE[name]
+    started = time.process_time()
+    check(gateway, post(path, body, **KEYS))
+
+    assert time.process_time() - started < 10
+
+
+@given(
+    path=st.sampled_from(sorted(GOOD)),
+    body=st.binary(max_size=300) | st.text(max_size=100).map(lambda said: said.encode("utf-8", "replace")),
+    encoding=st.sampled_from(
+        ("", "gzip", "deflate", "br", "zstd", "gzip, gzip", "identity", "x", "gzip,,", "\xff")
+    ),
+    is_packed=st.booleans(),
+)
+@fuzzed
+def test_any_bytes_are_answered_however_they_say_they_are_packed(
+    gateway: RunningGateway, path: str, body: bytes, encoding: str, is_packed: bool
+) -> None:
+    if is_packed:
+        body = gzip.compress(body) if "gzip" in encoding else zlib.compress(body)
+    check(gateway, post(path, body, **KEYS, content_encoding=encoding))
+
+
+NAMES = st.sampled_from(
+    ("x-foveate-agent", "x-foveate-session", "x-foveate-kind", "x-foveate-", "anthropic-beta", "authorization",
+     "accept-encoding", "content-type", "cookie", "te", "upgrade", "expect", "x-forwarded-for", "via", "range",
+     "x")
+)  # fmt: skip
+# What HTTP forbids in a header, the server refuses before the gateway sees it.
+VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=40)
+
+
+@given(headers=st.lists(st.tuples(NAMES, VALUES | st.just("fov-x") | st.just("Bearer fov-x")), max_size=4))
+@fuzzed
+def test_any_headers_are_answered(gateway: RunningGateway, headers: list[tuple[str, str]]) -> None:
+    path = "/v1/messages"
+    lines = "".join(f"{name}: {said}\r\n" for name, said in headers).encode("latin-1")
+    request = post(path, json.dumps(GOOD[path]).encode(), **KEYS)
+    check(gateway, request.replace(b"\r\n", b"\r\n" + lines, 1))
+
+
+PIECES = st.sampled_from(
+    ("v1", "messages", "chat", "completions", "models", "embeddings", "count_tokens", "..", ".", "", "%2e%2e",
+     "%2F", "%00", "%20", "%", "%zz", "+", "~", "@", ":", "%0d%0a", "%ff", "*", "\\", "[", "|", "{}", "%3Fa=b")
+)  # fmt: skip
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "LOCK")
+QUERIES = ("", "?a=b", "?beta=true", "?%00", "?a=b&a=%ff", f"?{'q' * 5_000}", "?x=http://x/?y", "?a=%20")
+
+
+@given(
+    method=st.sampled_from(METHODS),
+    pieces=st.lists(PIECES, min_size=1, max_size=5),
+    query=st.sampled_from(QUERIES),
+)
+@fuzzed
+def test_any_method_on_any_path_is_answered_and_reaches_the_provider_as_it_came(
+    gateway: RunningGateway, upstream: ScriptedUpstream, method: str, pieces: list[str], query: str
+) -> None:
+    """Defect: paths were sent on without their escapes, so that a name with a slash in it was another one."""
+    target = f"/own/{'/'.join(pieces)}{query}"
+    upstream.heard.clear()
+    found = sent(
+        gateway.url, post(target, b"", **KEYS).replace(b"POST", method.encode(), 1), timeout_seconds=20
+    )
+    line = upstream.heard[0].partition(b"\r\n")[0]
+    after = sent(gateway.url, message(SECRET))
+
+    assert found.status == 200
+    assert found.is_whole or method == "HEAD"
+    assert line == f"{method} {target} HTTP/1.1".encode()
+    assert after.status == 200
+
+
+@pytest.mark.parametrize(
+    "target", ["*", "/", "//", "/v1", "/v1/", "http://elsewhere.invalid/v1/models", "/v1/../x"]
+)
+@pytest.mark.parametrize("method", ["GET", "OPTIONS", "POST"])
+def test_odd_targets_lead_to_the_provider_and_nowhere_else(
+    gateway: RunningGateway, upstream: ScriptedUpstream, method: str, target: str
+) -> None:
+    upstream.heard.clear()
+    found = sent(gateway.url, post(target, b"", **KEYS).replace(b"POST", method.encode(), 1))
+
+    assert found.status < 500
+    assert all(b"\r\nhost: 127.0.0.1:" in head for head in upstream.heard)
