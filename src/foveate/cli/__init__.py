@@ -1,22 +1,37 @@
 """The command line: one file a command."""
 
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 
-from foveate.cli import assemble, compactions, cost, count, explain, memory, sandbox, screen, serve, store
-from foveate.cli.exits import exit_code
+from foveate.cli import (
+    assemble,
+    compactions,
+    config,
+    cost,
+    count,
+    explain,
+    memory,
+    sandbox,
+    screen,
+    serve,
+    store,
+)
+from foveate.cli.exits import exit_code, telling
 from foveate.errors import UnwritableOutput
 
 __all__ = ["app", "main"]
+
+_ENV_FILE = ".env"
 
 app = typer.Typer(
     name="foveate",
     help="Decides what goes into a language model's context window, and what that costs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -31,14 +46,20 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(
+    version: bool = typer.Option(  # noqa: ARG001 - its callback does it
         False, "--version", help="Show the version and exit.", callback=_version, is_eager=True
     ),
 ) -> None:
     """Decides what goes into a language model's context window, and what that costs."""
+    if Path(_ENV_FILE).is_file():
+        from foveate.config.environment import with_env_file
+
+        with telling(as_json=False):
+            os.environ.update(with_env_file(os.environ, Path(_ENV_FILE)))
 
 
 app.command("serve")(serve.command)
+app.add_typer(config.app)
 app.command("count")(count.command)
 app.command("assemble")(assemble.command)
 app.add_typer(memory.app)

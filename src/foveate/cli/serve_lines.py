@@ -46,6 +46,7 @@ def started(
     local: "LocalModel | None",
 ) -> Started:
     """What there is to be told of a gateway at `url`."""
+    from foveate.config.showing import without_password
     from foveate.store import default_url
 
     settings = now.settings
@@ -126,10 +127,3 @@ def _curl(shown: Started) -> str:
     trust = "" if shown.certificate is None else f" --cacert {quote(shown.certificate)}"
     kind = "-H 'content-type: application/json'"
     return f"curl -s{trust} {shown.url}/v1/messages {kind} -d {quote(json.dumps(body))}"
-
-
-def without_password(store: str) -> str:
-    """A URL of a store as it can be shown."""
-    scheme, found, rest = store.partition("://")
-    account, at, place = rest.rpartition("@")
-    return f"{scheme}{found}{account.partition(':')[0]}{at}{place}" if at else store

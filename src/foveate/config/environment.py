@@ -23,10 +23,10 @@ def with_env_file(environment: Mapping[str, str], path: Path) -> dict[str, str]:
     """The environment, and what a file adds to it; where there is no such file, nothing.
 
     Raises:
-        UnreadableInput: it is a folder, larger than 1 MB, or not UTF-8.
+        UnreadableInput: it is larger than 1 MB, or not UTF-8.
         BadSetting: a line of it cannot be read; names the line, and nothing of what stands there.
     """
-    if not path.exists():
+    if not path.is_file():  # some have a folder of that name, with another Python in it
         return dict(environment)
     source = shown(path)
     said = variables_in(text_in(read_bytes(path, limit_bytes=_LIMIT_BYTES), source), source)

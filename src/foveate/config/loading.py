@@ -56,14 +56,19 @@ def load_made(path: StrPath, make: Callable[[Configuration], Made]) -> Made:
     path = Path(path)
     data, source = read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES), shown(path)
     settings = settings_from(data, source)
-    says_something = bool(_SAYS_SOMETHING.search(data))
-    cost = cost_from(data, source) if says_something else CostOptions()
+    is_said = says_something(data)
+    cost = cost_from(data, source) if is_said else CostOptions()
     try:
         return make(Configuration(settings, cost))
     except BadOption as error:
-        if not says_something:
+        if not is_said:
             raise
         raise document_from(data, source).problem(str(error), error.path) from None
+
+
+def says_something(data: bytes) -> bool:
+    """Whether there is more in a file than comments."""
+    return bool(_SAYS_SOMETHING.search(data))
 
 
 def load_settings(path: StrPath) -> "Settings":
@@ -86,7 +91,7 @@ def settings_from(data: bytes, source: str) -> "Settings":
     from foveate.config.settings import Settings
 
     # A file that is quite empty is one that somebody is about to write, and must not undo all that was said.
-    if data.strip() and not _SAYS_SOMETHING.search(data):
+    if data.strip() and not says_something(data):
         return Settings()
     return settings_in(document_from(data, source))
 
@@ -106,12 +111,13 @@ def settings_in(document: Document) -> "Settings":
     try:
         settings = Settings.model_validate(document.data)
     except ValidationError as error:
-        raise _problem(document, error.errors(include_url=False)[0]) from None
+        raise problem_of(document, error.errors(include_url=False)[0]) from None
     _check(settings, document)
     return settings
 
 
-def _problem(document: Document, detail: "ErrorDetails") -> BadSetting:
+def problem_of(document: Document, detail: "ErrorDetails") -> BadSetting:
+    """What pydantic says is wrong, as users are told it: with its line and key, and what to do."""
     place = tuple(detail["loc"])
     kind, given, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":

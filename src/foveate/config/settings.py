@@ -174,8 +174,8 @@ class Timeouts(_Settings):
 class Tls(_Settings):
     """The certificate and key that the gateway shows, each a file in PEM."""
 
-    certificate: Path
-    key: Path
+    certificate: Annotated[Path, Field(strict=False)]
+    key: Annotated[Path, Field(strict=False)]
 
 
 class Server(_Settings):
@@ -191,6 +191,7 @@ class Server(_Settings):
     grace_seconds: Annotated[float, Field(ge=0)] = 30
     log: Literal["lines", "json"] = "lines"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    opentelemetry: bool = False
 
 
 class KeepRequests(_Settings):

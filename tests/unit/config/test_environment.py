@@ -82,6 +82,12 @@ def test_a_file_chooses_no_programs(tmp_path: Path) -> None:
     assert with_env_file({}, path) == {"FOVEATE_HOME": "/data"}
 
 
+def test_a_folder_of_that_name_is_somebody_elses(tmp_path: Path) -> None:
+    (tmp_path / ".env").mkdir()
+
+    assert with_env_file({}, tmp_path / ".env") == {}
+
+
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     path.write_bytes(b"A=\xff")

@@ -1,0 +1,227 @@
+"""`foveate config`: the configuration written, checked and shown, and keys of the gateway made."""
+
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foveate.cli import screen
+from foveate.cli.exits import BAD_INPUT, telling
+from foveate.errors import BadOption, BadSetting, FoveateError, UnwritableFile
+
+if TYPE_CHECKING:
+    from foveate.config.documents import Document
+    from foveate.config.showing import Held
+
+app = typer.Typer(
+    name="config",
+    help="Writes, checks and shows the configuration, and makes keys of the gateway.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_FILE_NAME = "foveate.yaml"
+_USUAL_AGENT = "default"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+File = Annotated[
+    Path | None,
+    typer.Argument(metavar="[FILE]", help="Default: foveate.yaml here, else in the data folder."),
+]
+
+
+@app.command("init")
+def init(
+    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="Default: foveate.yaml.")] = Path(_FILE_NAME),
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Write a configuration with every setting explained, at its default.
+
+    Example: foveate config init foveate.yaml
+    """
+    with telling(as_json=json):
+        from foveate.config.files import replace_file, shown
+
+        if file.exists() and not force:
+            raise UnwritableFile(shown(file), "is there already; nothing was changed: --force replaces it")
+        replace_file(file, example())
+        if json:
+            screen.print_object({"file": str(file)})
+        else:
+            screen.print_text(f"wrote {screen.plain(shown(file))}: all by default, every setting explained")
+
+
+def example() -> bytes:
+    """The documented example."""
+    from importlib.resources import files
+
+    return (files("foveate.config") / "example.yaml").read_bytes()
+
+
+@app.command("check")
+def check(file: File = None, json: AsJson = False) -> None:
+    """Say everything that is wrong with a configuration, each with its line, its key and what to do.
+
+    Example: foveate config check foveate.yaml
+    """
+    with telling(as_json=json):
+        path = _found(file)
+        if path is None:
+            raise BadOption(
+                f"there is no {_FILE_NAME} here or in the data folder: name a file, or write one with "
+                "`foveate config init`"
+            )
+        problems = _problems(path)
+        if json:
+            told = [_told(problem) for problem in problems]
+            screen.print_object({"file": str(path), "ok": not problems, "errors": told})
+        else:
+            for problem in problems:
+                screen.print_text(_line(problem))
+            if not problems:
+                screen.print_text(f"{screen.plain(str(path))}: all of it can be used")
+        if problems:
+            raise typer.Exit(BAD_INPUT)
+
+
+def _problems(path: Path) -> list[FoveateError]:
+    """All that is wrong with the file, else what is wrong with it here: a key that is not set."""
+    from foveate.config.checking import problems_in
+    from foveate.config.documents import SETTINGS_LIMIT_BYTES
+    from foveate.config.files import read_bytes, shown
+    from foveate.gateway.serving import live_choices
+
+    problems = problems_in(read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES), shown(path))
+    if problems:
+        return [*problems]
+    try:
+        live_choices(path, dict(os.environ))
+    except FoveateError as error:
+        return [error]
+    return []
+
+
+def _told(problem: FoveateError) -> dict[str, object]:
+    if not isinstance(problem, BadSetting):
+        return {"message": str(problem), "line": None, "key": ""}
+    return {"message": problem.reason, "line": problem.line, "key": problem.key}
+
+
+def _line(problem: FoveateError) -> str:
+    """`file:line: key: what to do`."""
+    if not isinstance(problem, BadSetting) or not problem.key:
+        return screen.plain(str(problem))
+    where = problem.source if problem.line is None else f"{problem.source}:{problem.line}"
+    return screen.plain(f"{where}: {problem.key}: {problem.reason}")
+
+
+@app.command("show")
+def show(file: File = None, json: AsJson = False) -> None:
+    """Show what holds in the end, and where each value is from: a default, the file, the environment.
+
+    Example: foveate config show --json
+    """
+    with telling(as_json=json):
+        path = _found(file)
+        with screen.patience("reading"):
+            rows = _held(path)
+        if json:
+            settings = {
+                row.key: {name: said for name, said in asdict(row).items() if name != "key"} for row in rows
+            }
+            screen.print_object({"file": None if path is None else str(path), "settings": settings})
+            return
+        look = screen.look(sys.stdout)
+        screen.print_text(f"file: {look.plain(str(path)) if path else 'none: all by default'}")
+        keys = max(len(row.key) for row in rows)
+        values = [_shown(row.value) for row in rows]
+        width = min(max(map(len, values)), 40)
+        screen.print_lines(
+            f"{look.plain(row.key):<{keys}}  {look.plain(value):<{width}}  {_from(row, path)}"
+            for row, value in zip(rows, values, strict=True)
+        )
+
+
+def _held(path: Path | None) -> "list[Held]":
+    from foveate.config.showing import held
+    from foveate.gateway.configured import USUAL_VARIABLES
+    from foveate.gateway.serving import live_choices
+
+    environment = dict(os.environ)
+    settings = live_choices(path, environment).now().made.settings
+    variables = dict(USUAL_VARIABLES)
+    variables |= {name: said.key_variable for name, said in settings.upstreams.items() if said.key_variable}
+    return held(settings, _document(path), environment, variables)
+
+
+def _document(path: Path | None) -> "Document | None":
+    """What the file says; None where it says nothing."""
+    from foveate.config.documents import SETTINGS_LIMIT_BYTES, document_from
+    from foveate.config.files import read_bytes, shown
+    from foveate.config.loading import says_something
+
+    data = b"" if path is None else read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES)
+    return document_from(data, shown(path)) if path is not None and says_something(data) else None
+
+
+def _shown(value: object) -> str:
+    import json
+
+    if isinstance(value, str):
+        return value or '""'
+    return "-" if value is None else json.dumps(value, default=str, ensure_ascii=False)
+
+
+def _from(row: "Held", path: Path | None) -> str:
+    if row.variable is not None:
+        return row.variable
+    return f"{path}:{row.line}" if row.line is not None else row.source.value
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    agent: str
+    key: str
+    hash: str
+
+
+@app.command("key")
+def key(
+    agent: Annotated[str, typer.Option(metavar="NAME", help="Whose key it is.")] = _USUAL_AGENT,
+    json: AsJson = False,
+) -> None:
+    """Make a key of the gateway: it is shown once, and the file only gets its hash.
+
+    Example: foveate config key --agent ana
+    """
+    with telling(as_json=json):
+        if not agent.strip():
+            raise BadOption("--agent needs the name of an agent")
+        from foveate.gateway.keys import hash_of, new_key
+
+        made = new_key()
+        found = _Key(agent, made, hash_of(made))
+        if json:
+            screen.print_object(asdict(found))
+            return
+        import json as encoding
+
+        name = encoding.dumps(agent, ensure_ascii=False)  # as YAML takes any name
+        screen.print_text(
+            f"{found.key}\n\n"
+            "This is the key, and it is not shown again. A client sends it in the place of its provider's.\n"
+            "In foveate.yaml:\n\n"
+            f'agents:\n  - id: {screen.plain(name)}\n    keys: ["{found.hash}"]'
+        )
+
+
+def _found(file: Path | None) -> Path | None:
+    """The file that is meant, or else the one that holds where none is named."""
+    from foveate.config.overriding import usual_file
+    from foveate.memory.vectors import data_folder
+
+    return file or usual_file(Path(), data_folder(os.environ, sys.platform))

@@ -1,0 +1,177 @@
+"""`foveate config` as a user calls it: files written, checked and shown, and keys made."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.gateway.keys import hash_of
+
+BAD = """server:
+  prot: 1
+  workers: zero
+cost: {caps: [{scope: dya, dollars: 1}]}
+agents: [{id: ana, context_optimization: {compaction: 3}}]
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with data in a folder below it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FOVEATE_HOME", str(tmp_path / "home"))
+    for name in [name for name in os.environ if name.endswith("_API_KEY") or name == "FOVEATE_STORE"]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+def test_a_file_is_written_and_can_be_used(run: Any, here: Path) -> None:
+    written = run("config", "init")
+    checked = run("config", "check")
+
+    assert written.code == 0
+    assert (here / "foveate.yaml").read_bytes() == (
+        Path(__file__).parents[2] / "examples/foveate.yaml"
+    ).read_bytes()
+    assert checked.code == 0
+    assert checked.out == "foveate.yaml: all of it can be used\n"
+
+
+def test_a_file_that_is_there_is_only_replaced_where_that_is_said(run: Any, here: Path) -> None:
+    own = here / "own.yaml"
+    own.write_text("agents: []\n")
+
+    refused = run("config", "init", "own.yaml")
+
+    assert refused.code == 1
+    assert "is there already" in refused.err
+    assert own.read_text() == "agents: []\n"
+    assert run("config", "init", "own.yaml", "--force").code == 0
+    assert "prompt_cache:" in own.read_text()
+
+
+def test_everything_that_is_wrong_is_told_with_its_line_and_key(run: Any, here: Path) -> None:
+    (here / "foveate.yaml").write_text(BAD)
+
+    told = run("config", "check")
+    as_json = run("config", "check", "--json")
+
+    assert told.code == as_json.code == 2
+    assert told.out.splitlines() == [
+        "foveate.yaml:2: server.prot: there is no setting 'prot' here; did you mean port?",
+        "foveate.yaml:3: server.workers: workers is a whole number, not 'zero'",
+        "foveate.yaml:4: cost.caps.0.scope: scope is one of call, session, agent, day, total, not 'dya'",
+        "foveate.yaml:5: agents.0.context_optimization.compaction: compaction is true or false, not 3",
+    ]
+    errors = json.loads(as_json.out)["errors"]
+    assert [(error["line"], error["key"]) for error in errors][:2] == [
+        (2, "server.prot"),
+        (3, "server.workers"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("a: [1\n", "foveate.yaml:"),
+        ("- 1\n", "it is a mapping (key: value)"),
+        (
+            "routes: [{models: '*', upstream: nobody}]\n",
+            "foveate.yaml:1: routes.0.upstream: there is no upstream",
+        ),
+        ("upstreams: {openai: {key_variable: NO_SUCH_KEY}}\n", "NO_SUCH_KEY is not set in the environment"),
+        ("server: {tls: {certificate: no.pem, key: no.key}}\n", "the certificate no.pem: No such file"),
+        ("server: {cors_origins: ['https://a.example/']}\n", "is an origin such as https://app.example"),
+    ],
+)
+def test_what_cannot_be_used_here_is_told_too(run: Any, here: Path, said: str, wanted: str) -> None:
+    (here / "foveate.yaml").write_text(said)
+
+    checked = run("config", "check")
+
+    assert checked.code == 2
+    assert wanted in checked.out
+
+
+@pytest.mark.usefixtures("here")
+def test_where_there_is_no_file_that_is_said(run: Any) -> None:
+    checked = run("config", "check")
+
+    assert checked.code == 2
+    assert "foveate config init" in checked.err
+
+
+def test_what_holds_is_shown_with_where_it_is_from_and_never_a_key(
+    run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "home").mkdir()
+    config = here / "home" / "foveate.yaml"
+    config.write_text(
+        f"server:\n  port: 9000\nagents:\n  - id: ana\n    keys: ['{'a1' * 32}']\n"
+        "cost: {caps: [{scope: day, dollars: 20}]}\n"
+    )
+    monkeypatch.setenv("FOVEATE_STORE", "postgresql://ana:hush@db/x?password=hush&sslmode=require")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-hush")
+
+    shown = run("config", "show", "--json")
+    lines = run("config", "show").out
+
+    settings = json.loads(shown.out)["settings"]
+    assert json.loads(shown.out)["file"] == str(config)
+    assert settings["server.port"] == {"value": 9000, "source": "file", "line": 2, "variable": None}
+    assert settings["server.workers"]["source"] == "default"
+    assert settings["store.url"]["variable"] == "FOVEATE_STORE"
+    assert settings["cost.caps.0.dollars"]["line"] == 6
+    assert settings["upstreams.openai.key"] == {
+        "value": "set",
+        "source": "environment",
+        "line": None,
+        "variable": "OPENAI_API_KEY",
+    }
+    assert f"{config}:2" in lines
+    for said in (shown.out, lines):
+        assert "hush" not in said
+        assert "a1" * 32 not in said
+
+
+@pytest.mark.usefixtures("here")
+def test_what_holds_without_a_file_is_all_by_default(run: Any) -> None:
+    shown = json.loads(run("config", "show", "--json").out)
+
+    assert shown["file"] is None
+    assert {row["source"] for row in shown["settings"].values()} == {"default"}
+
+
+def test_a_key_is_made_and_its_hash_can_be_put_into_the_file(run: Any, here: Path) -> None:
+    made = run("config", "key", "--agent", "ana: the 1st").out
+    key, _, snippet = made.partition("\n")
+    (here / "foveate.yaml").write_text(snippet[snippet.index("agents:") :])
+
+    assert key.startswith("fov-")
+    assert hash_of(key) in snippet
+    assert key not in snippet
+    assert run("config", "check").code == 0
+    shown = json.loads(run("config", "show", "--json").out)["settings"]
+    assert shown["agents.0.id"]["value"] == "ana: the 1st"
+    assert json.loads(run("config", "key", "--json").out)["agent"] == "default"
+
+
+def test_a_file_of_variables_is_read_and_a_bad_line_of_it_is_told(
+    run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "FOVEATE_STORE"):
+        monkeypatch.setenv(name, "")  # so that what the command sets is gone after the test
+        monkeypatch.delenv(name)
+    (here / ".env").write_text("OPENAI_API_KEY=sk-hush\nFOVEATE_STORE=sqlite:///other.sqlite\n")
+    settings = json.loads(run("config", "show", "--json").out)["settings"]
+    assert settings["store.url"]["value"] == "sqlite:///other.sqlite"
+    assert settings["upstreams.openai.key"]["value"] == "set"
+
+    (here / ".env").write_text("A=1\nhush\n")
+    told = run("config", "show")
+
+    assert told.code == 2
+    assert ".env:2: this is no NAME=value" in told.err
+    assert "hush" not in told.err
