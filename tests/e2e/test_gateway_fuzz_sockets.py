@@ -1,0 +1,193 @@
+"""Bytes that are hardly HTTP, at a gateway's socket: nothing is smuggled, and the next client is served."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.aftermath import open_sockets, until
+from tests.gateways import RunningGateway, running_gateway
+from tests.raw_http import connected, heard, message, sent
+from tests.upstreams import ScriptedUpstream, answer, answering, claude_reply, running_upstream
+
+SECRET = "sk-nobody-may-read-this-4713"
+EXAMPLES = int(os.environ.get("FOVEATE_FUZZ_EXAMPLES", "60"))
+BODY = json.dumps(
+    {"model": "claude-opus-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
+).encode()
+HEAD = b"POST /v1/messages HTTP/1.1\r\nhost: gateway\r\nx-api-key: " + SECRET.encode() + b"\r\n"
+SMUGGLED = b"POST /v1/messages HTTP/1.1\r\nhost: gateway\r\nx-smuggled: yes\r\ncontent-length: 0\r\n\r\n"
+LENGTH = b"content-length: %d\r\n" % len(BODY)
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedUpstream]:
+    with running_upstream(answering(answer(claude_reply("Well")))) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    with running_gateway(upstream.url, tmp_path_factory.mktemp("gateway")) as running:
+        yield running
+    # Only bodies that were cut off on purpose could not be read.
+    assert [found for found in running.failed if found.step != "read"] == []
+
+
+def said_to(gateway: RunningGateway, data: bytes, *, patience_seconds: float = 0.3) -> bytes:
+    """All that comes back to some bytes, until the connection is closed or nothing comes any more."""
+    pieces: list[bytes] = []
+    with connected(gateway.url, timeout_seconds=patience_seconds) as connection, suppress(OSError):
+        connection.sendall(data)
+        while piece := connection.recv(65_536):
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def serves(gateway: RunningGateway) -> bool:
+    found = sent(gateway.url, message(SECRET))
+    return (found.status, b"Well" in found.body) == (200, True)
+
+
+CHUNKED = b"transfer-encoding: chunked\r\n"
+CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+SMUGGLING = {
+    "a length and chunks": HEAD + LENGTH + CHUNKED + b"\r\n" + b"0\r\n\r\n" + SMUGGLED,
+    "chunks and a length": HEAD + CHUNKED + b"content-length: 3\r\n\r\n" + CHUNKS + SMUGGLED,
+    "two lengths": HEAD + b"content-length: 0\r\n" + LENGTH + b"\r\n" + SMUGGLED,
+    "a list of lengths": HEAD + b"content-length: 0, 5\r\n\r\n" + SMUGGLED,
+    "a length with a sign": HEAD + b"content-length: +%d\r\n\r\n" % len(BODY) + BODY + SMUGGLED,
+    "a length below nothing": HEAD + b"content-length: -1\r\n\r\n" + SMUGGLED,
+    "a length that is no number": HEAD + b"content-length: 0x10\r\n\r\n" + SMUGGLED,
+    "a length beyond all": HEAD + b"content-length: 99999999999999999999999\r\n\r\n" + SMUGGLED,
+    "chunks by another name": HEAD + b"transfer-encoding: xchunked\r\n" + LENGTH + b"\r\n" + SMUGGLED,
+    "chunks twice": HEAD + CHUNKED + b"transfer-encoding: identity\r\n\r\n" + CHUNKS + SMUGGLED,
+    "a space before the colon": HEAD + b"transfer-encoding : chunked\r\n" + LENGTH + b"\r\n" + BODY + SMUGGLED,
+    "a folded header": HEAD + b"x: y\r\n transfer-encoding: chunked\r\n" + LENGTH + b"\r\n" + BODY,
+    "a bare line feed": HEAD + b"x: y\ntransfer-encoding: chunked\n" + LENGTH + b"\r\n" + BODY,
+    "a chunk of no size": HEAD + CHUNKED + b"\r\nzz\r\n" + BODY + b"\r\n0\r\n\r\n" + SMUGGLED,
+    "a chunk of a size below nothing": HEAD + CHUNKED + b"\r\n-5\r\n" + BODY + SMUGGLED,
+    "a chunk of a size beyond all": HEAD + CHUNKED + b"\r\nfffffffffffffffffff\r\n" + BODY + SMUGGLED,
+    "a chunk that is longer than it says": HEAD + CHUNKED + b"\r\n2\r\n" + BODY + b"\r\n0\r\n\r\n" + SMUGGLED,
+    "an end that is none": HEAD + CHUNKED + b"\r\n0\r\nx" + SMUGGLED,
+    "a return in a header": HEAD + b"x: y\r\rz\r\n" + LENGTH + b"\r\n" + BODY,
+    "a nul in a header": HEAD + b"x: y\0z\r\n" + LENGTH + b"\r\n" + BODY,
+    "http/2 by prior knowledge": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(40),
+    "http/3.7": HEAD.replace(b"HTTP/1.1", b"HTTP/3.7") + LENGTH + b"\r\n" + BODY,
+    "tls": bytes.fromhex("1603010200010001fc0303") + bytes(200),
+    "connect": b"CONNECT elsewhere.invalid:443 HTTP/1.1\r\nhost: elsewhere.invalid:443\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", SMUGGLING)
+def test_what_can_be_read_in_two_ways_is_refused_and_reaches_no_provider(
+    gateway: RunningGateway, upstream: ScriptedUpstream, name: str
+) -> None:
+    upstream.heard.clear()
+    data = said_to(gateway, SMUGGLING[name])
+
+    assert (heard(data).status, data.count(b"HTTP/1.1 ")) == (400, 1)
+    assert upstream.heard == []
+    assert serves(gateway)
+
+
+ODD = {
+    "a host twice": HEAD + b"host: elsewhere\r\n" + LENGTH + b"\r\n" + BODY,
+    "an upgrade": HEAD + b"connection: upgrade\r\nupgrade: websocket\r\n" + LENGTH + b"\r\n" + BODY,
+    "http/0.9": b"GET /v1/models\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_odd_reaches_the_provider_as_one_plain_request_or_not_at_all(
+    gateway: RunningGateway, upstream: ScriptedUpstream, name: str
+) -> None:
+    upstream.heard.clear()
+    found = heard(said_to(gateway, ODD[name]))
+
+    assert found.status in (200, 400)
+    assert len(upstream.heard) == (found.status == 200)
+    for asked in upstream.heard:
+        head, _, body = asked.lower().partition(b"\r\n\r\n")
+        assert (head.count(b"\r\nhost:"), head.count(b"\r\ncontent-length:")) == (1, bool(body))
+        assert not body or b"\r\ncontent-length: %d" % len(body) in head
+        assert b"elsewhere" not in head
+        assert b"upgrade" not in head
+    assert serves(gateway)
+
+
+def test_requests_on_one_connection_are_answered_in_their_order(
+    gateway: RunningGateway, upstream: ScriptedUpstream
+) -> None:
+    upstream.heard.clear()
+    asked = [HEAD + b"x-number: %d\r\n" % number + LENGTH + b"\r\n" + BODY for number in range(8)]
+    with connected(gateway.url) as connection:
+        connection.sendall(b"".join(asked))
+        data = b""
+        while data.count(b"Well") < 8:
+            data += connection.recv(65_536)
+
+    assert data.count(b"HTTP/1.1 200") == 8
+    numbers = [int(one.lower().partition(b"x-number: ")[2].split(b"\r\n")[0]) for one in upstream.heard]
+    assert numbers == list(range(8))
+
+
+def test_a_body_in_any_chunks_is_one_body(gateway: RunningGateway, upstream: ScriptedUpstream) -> None:
+    upstream.heard.clear()
+    chunks = b"".join(b"1;ext=x\r\n%c\r\n" % byte for byte in BODY) + b"0\r\nx-trailer: y\r\n\r\n"
+    found = sent(gateway.url, HEAD + CHUNKED + b"connection: close\r\n\r\n" + chunks)
+
+    assert found.status == 200
+    assert json.loads(upstream.heard[-1].partition(b"\r\n\r\n")[2])["messages"][0]["role"] == "user"
+
+
+@pytest.mark.parametrize("size", [1_000, 50_000, 1_000_000])
+def test_long_headers_are_taken_or_refused(gateway: RunningGateway, size: int) -> None:
+    found = heard(said_to(gateway, HEAD + b"x-long: " + b"y" * size + b"\r\n" + LENGTH + b"\r\n" + BODY))
+
+    assert found.status in (0, 200, 400, 431)
+    assert serves(gateway)
+
+
+def test_many_headers_are_taken_or_refused(gateway: RunningGateway) -> None:
+    found = heard(said_to(gateway, HEAD + b"a: b\r\n" * 5_000 + LENGTH + b"\r\n" + BODY, patience_seconds=2))
+
+    assert found.status in (0, 200, 400, 431)
+    assert serves(gateway)
+
+
+@given(
+    data=st.binary(max_size=60)
+    | st.lists(
+        st.sampled_from([HEAD, LENGTH, CHUNKED, CHUNKS, BODY, b"\r\n", b"0", b":", b"\n", b"\0"]), max_size=8
+    ).map(b"".join)
+)
+@example(b"")
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
+def test_any_bytes_do_no_harm(gateway: RunningGateway, data: bytes) -> None:
+    found = heard(said_to(gateway, data, patience_seconds=0.1))
+
+    assert found.status < 500
+    assert serves(gateway)
+
+
+def test_clients_that_say_nothing_or_half_a_request_harm_nobody_and_leave_nothing(
+    gateway: RunningGateway,
+) -> None:
+    sockets = open_sockets()
+    halves = (b"", b"POST", HEAD, HEAD + LENGTH + b"\r\n", HEAD + LENGTH + b"\r\n" + BODY[:20])
+    connections = [connected(gateway.url) for _ in range(20) for _ in halves]
+    for number, connection in enumerate(connections):
+        connection.sendall(halves[number % len(halves)])
+    started = time.monotonic()
+
+    assert serves(gateway)
+    assert time.monotonic() - started < 5
+    for connection in connections:
+        connection.close()
+    assert until(open_sockets, lambda now: now <= sockets + 1) <= sockets + 1
