@@ -1,0 +1,133 @@
+"""Breaks of the provider's cache, explained by the gateway that they go through."""
+
+import logging
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from foveate.cache.causes import Cause
+from foveate.engine.explaining import SeenBreak
+from foveate.values import Area
+from tests.gateways import RunningGateway, running_gateway
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+
+SECRET = "The launch is on Tuesday."
+RULES = f"You are a careful engineer. {SECRET} " * 300
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[RunningSandbox]:
+    with running_sandbox() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    folder: Path = tmp_path_factory.mktemp("gateway")
+    with running_gateway(sandbox.url, folder, clock=sandbox.clock) as running:
+        yield running
+        assert running.failed == []
+
+
+@pytest.fixture
+def client(gateway: RunningGateway) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as made:
+        yield made
+
+
+def talk(client: anthropic.Anthropic, who: str, *systems: str, gap: float, sandbox: RunningSandbox) -> None:
+    """A conversation that has each of these system prompts in turn."""
+    messages: list[Any] = [{"role": "user", "content": f"I am {who}. Find the slow parser."}]
+    for system in systems:
+        reply = client.messages.create(
+            model="claude-sonnet-5", max_tokens=200, system=system, messages=messages
+        )
+        messages += [
+            {"role": "assistant", "content": [block.model_dump() for block in reply.content]},
+            {"role": "user", "content": "Go on."},
+        ]
+        sandbox.clock.now += gap
+
+
+def seen(gateway: RunningGateway, before: int) -> SeenBreak:
+    """The break that is seen next; it is looked into behind the answer."""
+    deadline = time.monotonic() + 10
+    while len(gateway.broke) <= before:
+        assert time.monotonic() < deadline, "no break was seen"
+        time.sleep(0.01)
+    return gateway.broke[before]
+
+
+def test_a_timestamp_in_the_system_prompt_is_named_with_its_bytes_and_what_it_cost(
+    client: anthropic.Anthropic,
+    gateway: RunningGateway,
+    sandbox: RunningSandbox,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before = len(gateway.broke)
+    with caplog.at_level(logging.INFO, "foveate.engine.explaining"):
+        stamped = [f"{RULES}\nIt is 2026-11-15T12:00:{second:02}Z." for second in (1, 2)]
+        talk(client, "ana", stamped[0], *stamped, gap=20, sandbox=sandbox)
+        found = seen(gateway, before)
+
+    verdict = found.verdict
+    assert verdict.cause is Cause.TIMESTAMP
+    assert verdict.place is not None
+    assert (verdict.place.area, verdict.place.index) == (Area.SYSTEM, 0)
+    assert verdict.after is not None
+    assert verdict.after.end_byte - verdict.after.start_byte < 40
+    assert verdict.lost_tokens > 1500
+    assert verdict.lost_dollars is not None
+    assert 0 < verdict.lost_dollars < Decimal("0.1")
+    assert (found.agent, found.provider, found.model) == ("default", "anthropic", "claude-sonnet-5")
+    assert found.request_id != found.previous_id
+    assert len(gateway.broke) == before + 1  # the second one was read
+    (line,) = [record.getMessage() for record in caplog.records if "could not read" in record.getMessage()]
+    assert line.startswith(
+        f"{found.request_id}: session {found.session_id} could not read its cache: timestamp"
+    )
+    assert "\n" not in line
+    assert "12:00" not in line
+    assert SECRET not in line
+
+
+def test_a_pause_for_longer_than_the_cache_lives_is_told_as_that(
+    client: anthropic.Anthropic, gateway: RunningGateway, sandbox: RunningSandbox
+) -> None:
+    before = len(gateway.broke)
+    talk(client, "bo", RULES, RULES, gap=2 * 3600, sandbox=sandbox)
+
+    assert seen(gateway, before).verdict.cause is Cause.EXPIRED
+
+
+def test_a_session_that_goes_on_as_it_began_breaks_nothing(
+    client: anthropic.Anthropic, gateway: RunningGateway, sandbox: RunningSandbox
+) -> None:
+    before = len(gateway.broke)
+    talk(client, "cy", *[RULES] * 6, gap=20, sandbox=sandbox)
+    time.sleep(0.2)
+
+    assert gateway.broke[before:] == []
+
+
+def test_a_provider_that_keeps_things_unasked_is_explained_too(
+    gateway: RunningGateway, sandbox: RunningSandbox
+) -> None:
+    before = len(gateway.broke)
+    with openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client:
+        messages: list[Any] = [{"role": "user", "content": "I am dee. Find the slow parser."}]
+        for number in range(2):
+            system: Any = {"role": "system", "content": f"Request {number + 41}. {RULES}"}
+            client.chat.completions.create(model="gpt-4.1", messages=[system, *messages])
+            messages += [{"role": "assistant", "content": "So."}, {"role": "user", "content": "Go on."}]
+            sandbox.clock.now += 20
+
+    found = seen(gateway, before)
+    assert found.verdict.cause is Cause.COUNTER
+    assert found.provider == "openai"

@@ -1,0 +1,182 @@
+"""Breaks of the cache as they happen: what is remembered of sessions, what is read of it, and what is told."""
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from itertools import chain, repeat
+
+import pytest
+
+from foveate import wire
+from foveate.cache.causes import Cause
+from foveate.cost.price_book import PriceBook
+from foveate.engine.calls import Incoming, Outgoing
+from foveate.engine.exchange import Exchange
+from foveate.engine.explaining import Breaks, SeenBreak, told
+from foveate.engine.money import MoneyOptions
+from foveate.engine.options import AgentOptions
+from foveate.engine.watch import Unwatched
+from foveate.engine.work import Work
+from foveate.session.sessions import Found
+from foveate.values import Area, Format
+from tests.kept import session
+
+MODEL = "claude-opus-5-5"
+MARK = {"type": "ephemeral"}
+
+
+class Told(Unwatched):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[SeenBreak] = []
+
+    def broke(self, seen: SeenBreak) -> None:
+        self.seen.append(seen)
+
+
+def breaks(
+    watch: Told | None = None, *, most_bytes: int = 10**9, ticks: Iterator[float] | None = None
+) -> Breaks:
+    cost = MoneyOptions(caps=(), prices=PriceBook())
+    clock = ticks or iter(range(10**9))
+    return Breaks(lambda: cost, watch=watch or Told(), most_bytes=most_bytes, ticks=lambda: next(clock))
+
+
+def body(system: str, *, turns: int = 1) -> bytes:
+    said = [{"role": ("user", "assistant")[at % 2], "content": f"turn {at}"} for at in range(2 * turns - 1)]
+    front = [{"type": "text", "text": system, "cache_control": MARK}]
+    return json.dumps({"model": MODEL, "max_tokens": 9, "system": front, "messages": said}).encode()
+
+
+async def call(
+    ours: Breaks,
+    system: str,
+    *,
+    name: str = "s",
+    at: float = 0.0,
+    read: int = 0,
+    written: int = 0,
+    turns: int = 1,
+    status: int = 200,
+) -> None:
+    """A call of a session, billed so."""
+    sent = body(system, turns=turns)
+    incoming = Incoming(
+        id=f"req {name} {at}",
+        agent="ana",
+        spoken=Format.ANTHROPIC,
+        provider="anthropic",
+        upstream="anthropic",
+        body=sent,
+    )
+    request = wire.read(sent)
+    work = Work(incoming=incoming, options=AgentOptions(), now=at, came=request, request=request)
+    work.found = Found(session=session(name, 2), known=0, is_new=False, is_fork=False)
+    exchange = Exchange(incoming, work, Outgoing(body=sent), settle=(ours,), clock=lambda: at)
+    exchange.begun(status, streams=False)
+    usage = {
+        "input_tokens": 9,
+        "output_tokens": 7,
+        "cache_read_input_tokens": read,
+        "cache_creation_input_tokens": written,
+    }
+    exchange.passed(json.dumps({"type": "message", "content": [], "usage": usage}).encode())
+    exchange.rest()
+    await exchange.over()
+
+
+LONG = "You are a careful engineer. " * 600
+
+
+async def test_a_break_is_told_with_the_bytes_that_changed_and_its_price() -> None:
+    watch = Told()
+    ours = breaks(watch)
+    await call(ours, f"{LONG} It is 12:00:01.", at=0, written=3600)
+    await call(ours, f"{LONG} It is 12:00:02.", at=20, written=3600)
+    await call(ours, f"{LONG} It is 12:00:02.", at=40, read=3600, turns=2)
+    await ours.close()
+
+    (seen,) = watch.seen
+    assert list(ours.recent) == [seen]
+    assert (seen.request_id, seen.previous_id, seen.session_id) == ("req s 20", "req s 0", "s")
+    verdict = seen.verdict
+    assert verdict.cause is Cause.TIME
+    assert verdict.place is not None
+    assert verdict.place.area is Area.SYSTEM
+    assert verdict.before is not None
+    assert verdict.before.end_byte - verdict.before.start_byte < 20
+    assert verdict.read_tokens == 0
+    assert verdict.lost_dollars is not None
+    assert Decimal("0.01") < verdict.lost_dollars < Decimal("0.1")
+    assert told(seen).startswith("req s 20: session s could not read its cache: time at system 0, bytes ")
+
+
+@pytest.mark.parametrize(
+    ("read", "left"), [(3600, 3600), (2900, 3600), (0, 900)], ids=["all", "nearly all", "too little to matter"]
+)
+async def test_what_reads_about_what_was_left_is_not_looked_into(read: int, left: int) -> None:
+    watch = Told()
+    ours = breaks(watch)
+    await call(ours, "one", at=0, written=left)
+    await call(ours, "another", at=20, read=read)
+    await ours.close()
+
+    assert watch.seen == []
+
+
+async def test_sessions_are_told_apart_and_what_failed_left_nothing() -> None:
+    watch = Told()
+    ours = breaks(watch)
+    await call(ours, f"{LONG} a", name="a", at=0, written=3600)
+    await call(ours, f"{LONG} b", name="b", at=1, written=3600)
+    await call(ours, f"{LONG} c", name="c", at=2, written=3600, status=529)
+    await call(ours, f"{LONG} d", name="c", at=3, written=3600)
+    await ours.close()
+
+    assert watch.seen == []
+
+
+async def test_bodies_take_no_more_room_than_there_is_and_then_blocks_are_told() -> None:
+    watch = Told()
+    size = len(body(f"{LONG} It is 12:00:01."))
+    ours = breaks(watch, most_bytes=2 * size + 10)
+    for name in "abcd":
+        await call(ours, f"{LONG} It is 12:00:01.", name=name, at=0, written=3600)
+        assert ours.warm_bytes <= 2 * size + 10
+        await ours.close()
+    for name in "ad":
+        await call(ours, f"{LONG} It is 12:00:02.", name=name, at=20, written=3600)
+    await ours.close()
+
+    cold, warm = sorted(watch.seen, key=lambda seen: seen.session_id)
+    assert warm.verdict.cause is Cause.TIME
+    assert cold.verdict.cause is Cause.EDITED
+    assert cold.verdict.place == warm.verdict.place
+    assert cold.verdict.before is not None
+    assert cold.verdict.before.end_byte > len(LONG)  # of the whole block
+    assert cold.verdict.lost_tokens == warm.verdict.lost_tokens > 1500
+
+
+async def test_bodies_are_not_read_for_their_hashes_more_often_than_now_and_then() -> None:
+    watch = Told()
+    ours = breaks(watch, most_bytes=10, ticks=chain([0.0, 0.05, 0.09, 0.2], repeat(0.21)))
+    for name in "abcd":
+        await call(ours, f"{LONG} 1", name=name, at=0, written=3600)
+    await ours.close()
+    for name in "abcd":
+        await call(ours, f"{LONG} 2", name=name, at=20, written=3600)
+    await ours.close()
+
+    assert {seen.session_id for seen in watch.seen} == {"a", "d"}
+    assert ours.warm_bytes == 0
+
+
+async def test_only_the_last_breaks_are_remembered() -> None:
+    ours = breaks()
+    for number in range(104):
+        await call(ours, f"{number} {LONG}", at=number, written=3600)
+        await ours.close()
+
+    assert len(ours.recent) == 100
+    assert (ours.recent[0].at, ours.recent[-1].at) == (103, 4)
