@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -123,7 +123,8 @@ def _serve(config: Path | None, flags: "Flags", *, as_json: bool) -> None:
         if server.workers == 1:
             serve(where, choices, environment, ready=tell)
         else:
-            _by_workers(where, path, flags, server.workers, server.grace_seconds, tell)
+            bound = replace(flags, host=server.host, port=server.port)  # whatever the file says later
+            _by_workers(where, path, bound, server.workers, server.grace_seconds, tell)
 
 
 def _by_workers(

@@ -27,6 +27,7 @@ from foveate.engine.injecting.step import Inject
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.watch import UNWATCHED, Watch
+from foveate.gateway.admin import guarded
 from foveate.gateway.app import Gateway, GatewayOptions, Page
 from foveate.gateway.configured import gateway_options
 from foveate.gateway.observing import Observing, Parts
@@ -167,7 +168,11 @@ async def assembled(
                     pool,
                     embeddings=embeddings,
                     options=lambda: choices().gateway,
-                    pages=pages,
+                    pages=guarded(
+                        pages,
+                        host=settings.server.host,
+                        keys=lambda: choices().gateway.keys,
+                    ),
                     traffic=UNSEEN if observing is None else observing.traffic,
                 )
         finally:

@@ -1,0 +1,95 @@
+"""Who may see the gateway's own pages."""
+
+from base64 import b64encode
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.gateway.admin import guarded, is_loopback, may_see
+from foveate.gateway.asks import Receive, Scope, Send
+from foveate.gateway.keys import HashedKeys, hash_of, new_key
+
+KEY = new_key()
+KEYS = HashedKeys({hash_of(KEY): "ana"})
+BASIC = b"Basic " + b64encode(b"anybody:" + KEY.encode())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_these_are_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "10.0.0.1", "localhost.evil.example", "127.0.0.1.evil.example", ""]
+)
+def test_these_are_not(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "name", [b"127.0.0.1:8090", b"localhost:8090", b"[::1]:8090", b"localhost", b"127.0.0.1"]
+)
+def test_on_loopback_whoever_is_there_may_see_them(name: bytes) -> None:
+    assert may_see({b"host": name}, host="127.0.0.1", keys=KEYS)
+
+
+@pytest.mark.parametrize(
+    "name", [b"evil.example:8090", b"evil.example", b"", b"10.0.0.1:8090", b"[::2]:1", b"127.0.0.1@evil"]
+)
+def test_a_page_whose_name_leads_to_loopback_may_not(name: bytes) -> None:
+    assert not may_see({b"host": name}, host="127.0.0.1", keys=KEYS)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {b"authorization": b"Bearer " + KEY.encode()},
+        {b"x-api-key": KEY.encode()},
+        {b"authorization": BASIC},
+    ],
+)
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_whoever_has_a_key_may_see_them_anywhere(shown: dict[bytes, bytes], host: str) -> None:
+    assert may_see({b"host": b"gateway.example", **shown}, host=host, keys=KEYS)
+
+
+@settings(max_examples=200)
+@given(
+    said=st.one_of(
+        st.none(),
+        st.binary(max_size=60),
+        st.text("abcdefov-", max_size=50).map(lambda text: b"Bearer " + text.encode()),
+        st.binary(max_size=40).map(lambda text: b"Basic " + b64encode(text)),
+        st.just(b"Bearer " + new_key().encode()),
+    ),
+    name=st.sampled_from([b"127.0.0.1:8090", b"localhost", b"gateway.example"]),
+)
+def test_beyond_loopback_nobody_without_a_key_ever_may(said: bytes | None, name: bytes) -> None:
+    headers = {b"host": name} | ({} if said is None else {b"authorization": said})
+
+    assert not may_see(headers, host="0.0.0.0", keys=KEYS)
+
+
+async def test_a_page_that_may_not_be_seen_is_not_even_made() -> None:
+    made: list[str] = []
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def page(scope: Scope, _receive: Receive, _send: Send) -> None:
+        made.append(scope["path"])
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    pages = guarded({"/metrics": page, "/health": page, "/ready": page}, host="0.0.0.0", keys=lambda: KEYS)
+    for path in pages:
+        await pages[path]({"path": path, "headers": [(b"host", b"localhost")]}, receive, send)
+
+    assert made == ["/health", "/ready"]
+    assert sent[0]["status"] == 401
+    assert KEY.encode() not in sent[1]["body"]
