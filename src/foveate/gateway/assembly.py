@@ -27,6 +27,7 @@ from foveate.engine.injecting.step import Inject
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.watch import UNWATCHED, Watch
+from foveate.gateway import telemetry
 from foveate.gateway.admin import guarded
 from foveate.gateway.app import Gateway, GatewayOptions, Page
 from foveate.gateway.configured import gateway_options
@@ -59,6 +60,8 @@ def choices_of(found: Configuration, environment: Mapping[str, str]) -> Choices:
     Raises:
         BadOption: something in it does not fit together; `path` leads to it.
     """
+    if found.settings.server.opentelemetry:
+        telemetry.check()
     return Choices(
         settings=found.settings,
         gateway=gateway_options(found.settings, environment),

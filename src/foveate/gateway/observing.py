@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from foveate.config.live import InForce, LiveSettings
@@ -14,6 +15,7 @@ from foveate.engine.board import Sample, summed
 from foveate.engine.metrics import Bundles, Metrics
 from foveate.gateway import logs, metrics_folder
 from foveate.gateway.pages import Page, Vitals, pages, probed
+from foveate.gateway.telemetry import Telemetry, exporting
 from foveate.gateway.traffic import Seen
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ _LOG = logging.getLogger(__name__)
 
 # So often workers write their numbers for each other.
 _WRITE_SECONDS = 1.0
+# So long telemetry has to be sent at the end.
+_TELEMETRY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +59,8 @@ class Observing:
         self._now: InForce[Choices] | None = None
         self._is_ending: Callable[[], bool] = lambda: False
         self.metrics = Metrics(version=version, clock=clock)
-        self.traffic = Seen(self.metrics, log.put, clock=clock)
+        self._telemetry: Telemetry | None = None
+        self.traffic = Seen(self.metrics, log.put, clock=clock, listener=lambda: self._telemetry)
         self.choices()
 
     def choices(self) -> "Choices":
@@ -68,7 +73,16 @@ class Observing:
             self._log.as_json = server.log == "json"
             self.metrics.know(agent.id for agent in now.made.settings.agents)
             self.metrics.holds(config=now.problem is None)
+            self._switch_telemetry(server.opentelemetry)
         return now.made
+
+    def _switch_telemetry(self, is_on: bool) -> None:
+        before = self._telemetry
+        if is_on and before is None:
+            self._telemetry = exporting(self._version)
+        if not is_on and before is not None:
+            self._telemetry = None
+            Thread(target=before.close, name="foveate telemetry", daemon=True).start()
 
     def ends_when(self, is_ending: Callable[[], bool]) -> None:
         """Say that no more requests should be sent here, from when `is_ending` is true."""
@@ -92,6 +106,9 @@ class Observing:
                 writing.cancel()
                 await asyncio.wait([writing])
                 metrics_folder.write(self._folder, self.metrics.samples())
+            if self._telemetry is not None:
+                closing = asyncio.ensure_future(asyncio.to_thread(self._telemetry.close))
+                await asyncio.wait([closing], timeout=_TELEMETRY_SECONDS)
 
     async def _look(self, parts: Parts) -> Vitals:
         self.choices()
