@@ -10,6 +10,7 @@ from foveate.engine.engine import Engine
 from foveate.engine.explaining import Breaks
 from foveate.engine.folds import Folds
 from foveate.engine.injecting.step import Inject
+from foveate.engine.keeping import KeepRequests
 from foveate.engine.money import Book, HoldCaps, MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.previewing import (
@@ -55,6 +56,7 @@ def build_engine(
     asking: Asking | None = None,
     inject: Inject | None = None,
     breaks: Breaks | None = None,
+    keeping: KeepRequests | None = None,
 ) -> Engine:
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
     remembered, refusals, calibrations = Remembered(), RefusalsHeld(), Calibrations()
@@ -88,7 +90,7 @@ def build_engine(
             RememberCache(remembered),
             RememberRefusal(refusals),
             DoubtThoughts(journal),
-            *((breaks,) if breaks is not None else ()),
+            *(settle for settle in (breaks, keeping) if settle is not None),
             folds,
         ),
         options=options,

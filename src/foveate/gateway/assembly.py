@@ -24,6 +24,7 @@ from foveate.engine.folds import Folds
 from foveate.engine.injecting.gathering import Money
 from foveate.engine.injecting.sources import Sources
 from foveate.engine.injecting.step import Inject
+from foveate.engine.keeping import KeepRequests
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.watch import UNWATCHED, Watch
@@ -127,6 +128,7 @@ async def assembled(
         asking = Asking(admission, clock)
         sources = Sources()
         breaks = Breaks(lambda: choices().cost, watch=watch)
+        keeping = KeepRequests(store.requests, lambda: choices().settings.keep_requests, clock=clock)
         engine = build_engine(
             store.turns,
             store.journal,
@@ -139,9 +141,9 @@ async def assembled(
             beta_override=environment.get(BETA_VARIABLE),
             asking=asking,
             breaks=breaks,
+            keeping=keeping,
             inject=Inject(
                 sources,
-                watch.failed,
                 Money(
                     caps=lambda: choices().cost.caps,
                     standing=lambda accounts, now: store.ledger.standing(accounts, now=now),
@@ -181,6 +183,7 @@ async def assembled(
         finally:
             await folds.close()
             await breaks.close()
+            await keeping.close()
             await asking.close()
             sources.close()
             await admission.close()

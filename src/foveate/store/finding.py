@@ -9,6 +9,22 @@ SELECT DISTINCT session_id FROM compactions_v1 WHERE substr(session_id, 1, ?) = 
 """
 
 
+_FIND_KEPT = """
+SELECT id, 1 FROM requests_v1 WHERE substr(id, 1, ?) = ?
+UNION SELECT DISTINCT session_id, 0 FROM requests_v1 WHERE substr(session_id, 1, ?) = ?
+ORDER BY 1 LIMIT ?
+"""
+
+
+async def kept_ids(database: Database, beginning: str, *, limit: int) -> tuple[list[str], list[str]]:
+    """The ids, of those that begin so, of sessions with kept requests, and of such requests."""
+    check_names(id=beginning)
+    values = (len(beginning), beginning, len(beginning), beginning, limit)
+    found = await database.read(lambda rows: rows.all(_FIND_KEPT, values))
+    sessions, requests = ([id_ for id_, kind in found if kind == wanted] for wanted in (0, 1))
+    return sessions, requests
+
+
 async def fold_ids(database: Database, beginning: str, *, limit: int) -> list[str]:
     """The ids of folds that begin so."""
     return await _found(database, _FIND_FOLDS, beginning, limit)

@@ -9,7 +9,7 @@ from typing import Self
 
 from foveate.errors import BadOption
 from foveate.store.database import Database
-from foveate.store.finding import fold_ids, folded_sessions
+from foveate.store.finding import fold_ids, folded_sessions, kept_ids
 from foveate.store.journal import KeptFolds
 from foveate.store.ledger import KeptLedger
 from foveate.store.postgres import PostgresDatabase
@@ -58,6 +58,10 @@ class Store:
     async def folded_sessions(self, beginning: str, *, limit: int) -> list[str]:
         """The ids, of those that begin so, of sessions with a row on a fold, whatever became of it."""
         return await folded_sessions(self._database, beginning, limit=limit)
+
+    async def kept_ids(self, beginning: str, *, limit: int) -> tuple[list[str], list[str]]:
+        """The ids, of those that begin so, of sessions with kept requests, and of such requests."""
+        return await kept_ids(self._database, beginning, limit=limit)
 
     async def would_forget(self, *, keep_days: float, now: float) -> Forgettable:
         """What `forget` would forget."""
