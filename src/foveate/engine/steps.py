@@ -327,6 +327,8 @@ class AskForUsage:
         asked = value(found.get("stream_options"))
         if isinstance(asked, dict) and asked.get("include_usage") is True:
             return
+        if asked is not None and not isinstance(asked, dict):
+            return  # nothing can be set in it, and the provider says so
         work.parameters += (
             SetParameter(
                 path=("stream_options", "include_usage"),
