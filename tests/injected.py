@@ -60,7 +60,7 @@ class Injecting:
     failed: list[Problem] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.step = Inject(self.sources, lambda _, problem: self.failed.append(problem))
+        self.step = Inject(self.sources)
 
     def work(
         self,
@@ -93,6 +93,7 @@ class Injecting:
         if count is not None:
             count(work)
         asyncio.run(self.step.take(work))
+        self.failed += work.problems
         return work
 
 

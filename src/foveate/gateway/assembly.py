@@ -27,6 +27,8 @@ from foveate.engine.injecting.step import Inject
 from foveate.engine.keeping import KeepRequests
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
+from foveate.engine.pinging import Pings
+from foveate.engine.remembered import Remembered
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.gateway import telemetry
 from foveate.gateway.admin import guarded
@@ -126,6 +128,15 @@ async def assembled(
             told=watch.folded,
         )
         asking = Asking(admission, clock)
+        remembered = Remembered()
+        pings = Pings(
+            client,
+            admission,
+            lambda: choices().cost,
+            lambda agent: choices().agents(agent),
+            remembered,
+            clock=clock,
+        )
         sources = Sources()
         breaks = Breaks(lambda: choices().cost, watch=watch)
         keeping = KeepRequests(store.requests, lambda: choices().settings.keep_requests, clock=clock)
@@ -140,6 +151,8 @@ async def assembled(
             watch=watch,
             beta_override=environment.get(BETA_VARIABLE),
             asking=asking,
+            remembered=remembered,
+            pings=pings,
             breaks=breaks,
             keeping=keeping,
             inject=Inject(
@@ -184,6 +197,7 @@ async def assembled(
             await folds.close()
             await breaks.close()
             await keeping.close()
+            await pings.close()
             await asking.close()
             sources.close()
             await admission.close()

@@ -15,8 +15,8 @@ from foveate.values import NOTHING, TokenCount
 
 # What a block takes around its text, at most.
 BLOCK_TOKENS = 4
-# How often what is stable is halved until it is left out: each time its prefix is another one.
-_MOST_HALVES = 4
+# How often the limit of what is stable is halved until it is left out: each time its prefix may be another one.
+_MOST_HALVES = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from foveate.budget.prompt import Action
 from foveate.budget.sections import Priority, Section, Stability, chosen
 from foveate.cost.caps import Cap
 from foveate.cost.ledger import Call, Category, Standing
-from foveate.engine.calls import Incoming, Problem
+from foveate.engine.calls import Problem
 from foveate.engine.injecting.fitting import NO_PART, Part, fit, stable_limit
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.injecting.sources import Source, Sources
@@ -50,13 +50,10 @@ class Money:
 
 
 class Gathering:
-    """Gathers what is injected, made to fit. `failed` is told what could not be had."""
+    """Gathers what is injected, made to fit; what could not be had is a problem of the work."""
 
-    def __init__(
-        self, sources: Sources, failed: Callable[[Incoming, Problem], None], money: Money | None = None
-    ) -> None:
+    def __init__(self, sources: Sources, money: Money | None = None) -> None:
         self._sources = sources
-        self._failed = failed
         self._money = money
         self._times: dict[str, TimeAwareness] = {}
         self._parts: Kept[tuple[object, ...], Part] = Kept(_KEPT_PARTS)
@@ -138,7 +135,7 @@ class Gathering:
         try:
             return chosen(CallKind, said.strip().lower(), ("x-foveate-kind",))
         except BadOption as error:
-            self._tell(work, "kind", str(error))
+            _tell(work, "kind", str(error))
             return CallKind.USER
 
     async def _context(self, work: Work, options: SectionOptions, words: str, kind: CallKind) -> Section | None:
@@ -147,11 +144,11 @@ class Gathering:
         try:
             looked = await self._sources.memory(options.memory, options.privacy_tags)
             if looked.memory is None:
-                self._tell(work, "memory", looked.trouble)
+                _tell(work, "memory", looked.trouble)
                 return None
             focus = told.focus
             if focus is not None and not _is_there(looked.memory, focus):
-                self._tell(work, "memory", f"there is no node {focus!r:.80} to look at")
+                _tell(work, "memory", f"there is no node {focus!r:.80} to look at")
                 focus = None
             inputs = context_inputs(
                 looked.memory,
@@ -165,10 +162,10 @@ class Gathering:
             )
             section, trouble = await self._sources.context(kind, looked, inputs, work.counter)
         except Exception as error:  # noqa: BLE001 - a border: without its memory the request goes out all the same
-            self._tell(work, "memory", f"{type(error).__name__}: {error}")
+            _tell(work, "memory", f"{type(error).__name__}: {error}")
             return None
         if trouble:
-            self._tell(work, "memory", trouble)
+            _tell(work, "memory", trouble)
         return section
 
     async def _time(self, work: Work, options: SectionOptions) -> list[Section]:
@@ -196,7 +193,7 @@ class Gathering:
 
             found = told() if len(nodes) < _MANY_NODES else await asyncio.to_thread(told)
         except Exception as error:  # noqa: BLE001 - a border: without the time the request goes out all the same
-            self._tell(work, "time", f"{type(error).__name__}: {error}")
+            _tell(work, "time", f"{type(error).__name__}: {error}")
             return []
         return [found] if found is not None else []
 
@@ -213,7 +210,7 @@ class Gathering:
         try:
             money = await self._left(work)
         except Exception as error:  # noqa: BLE001 - a border: what is left of money is told where it can be read
-            self._tell(work, "budget", f"{type(error).__name__}: {error}")
+            _tell(work, "budget", f"{type(error).__name__}: {error}")
             money = []
         sent = work.count.upper if work.count is not None else len(work.request.body) // BYTES_PER_TOKEN
         window = work.window_tokens
@@ -261,16 +258,11 @@ class Gathering:
         try:
             found = await source
         except Exception as error:  # noqa: BLE001 - a border: without this source the request goes out all the same
-            self._tell(work, what, f"{type(error).__name__}: {error}")
+            _tell(work, what, f"{type(error).__name__}: {error}")
             return Source()
         for trouble in found.troubles:
-            self._tell(work, what, trouble)
+            _tell(work, what, trouble)
         return found
-
-    def _tell(self, work: Work, what: str, reason: str) -> None:
-        problem = Problem(f"{NAME}/{what}", reason)
-        work.problems.append(problem)
-        self._failed(work.incoming, problem)
 
 
 async def _beside(sections: Sequence[Section], options: SectionOptions, limit_tokens: int, work: Work) -> Part:
@@ -279,6 +271,10 @@ async def _beside(sections: Sequence[Section], options: SectionOptions, limit_to
     if sum(len(section.text) for section in sections) < _LONG_CHARS:
         return fit(sections, options.limits, limit_tokens=limit_tokens, gauge=gauge)
     return await asyncio.to_thread(fit, sections, options.limits, limit_tokens=limit_tokens, gauge=gauge)
+
+
+def _tell(work: Work, what: str, reason: str) -> None:
+    work.problems.append(Problem(f"{NAME}/{what}", reason))
 
 
 def _is_there(memory: "Memory", focus: str) -> bool:

@@ -1,9 +1,8 @@
 """The step that injects an agent's sections: each may be missing, and none makes a request too large."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from foveate.engine.calls import Incoming, Problem
+from foveate.engine.calls import Problem
 from foveate.engine.injecting.fitting import NO_PART, Part
 from foveate.engine.injecting.gathering import BYTES_PER_TOKEN, NAME, Gathering, Money
 from foveate.engine.injecting.options import SectionOptions
@@ -34,11 +33,8 @@ class Inject:
 
     name = NAME
 
-    def __init__(
-        self, sources: Sources, failed: Callable[[Incoming, Problem], None], money: Money | None = None
-    ) -> None:
-        """`failed` is told what could not be had; the request goes out without it."""
-        self._gathering = Gathering(sources, failed, money)
+    def __init__(self, sources: Sources, money: Money | None = None) -> None:
+        self._gathering = Gathering(sources, money)
         self._said = SaidBefore()
 
     async def take(self, work: Work) -> None:
@@ -60,7 +56,7 @@ class Inject:
             found = _again(work, said, known, stable, room, joins=joins)
             if found is None:
                 reason = "nothing is injected: thoughts of before would not be taken, and cannot be left out"
-                work.problems.append(Problem(self.name, reason))
+                work.problems.append(Problem(f"{NAME}/thoughts", reason))
                 return
             again, said, tokens = found
             edits += again
@@ -84,7 +80,7 @@ class Inject:
             _count(work, added + turn.count if placed.edits else added)
         if not stays:
             work.passing = tuple(replace(place, index=place.index + shift) for place in placed.passing)
-        work.problems += [Problem(self.name, reason) for reason in (*stable.left_out, *turn.left_out)]
+        work.problems += [Problem(f"{NAME}/room", why) for why in (*stable.left_out, *turn.left_out)]
 
     def _before(self, work: Work) -> tuple[Said, int]:
         """What is known of the conversation, with the user's last words, and up to which of its messages."""

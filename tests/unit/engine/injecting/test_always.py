@@ -195,7 +195,7 @@ def test_what_is_stable_has_one_of_few_sizes_and_never_more_than_there_is_room_f
     limit = stable_limit(total, room)
 
     assert limit <= room
-    assert limit in {0, *(total >> halves for halves in range(5))}
+    assert limit in {0, *(total >> halves for halves in range(10))}
 
 
 def test_a_rule_of_the_limits_holds_for_its_section(ana: Garden) -> None:

@@ -1,0 +1,199 @@
+"""Long sessions with all sections on: read from the cache, within the window, and no thought refused."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import pytest
+
+from foveate.engine.injecting.options import SectionOptions
+from foveate.engine.options import AgentOptions
+from foveate.fold.cuts import FoldOptions
+from foveate.prompt.workspace import WorkspaceCacheOptions
+from tests.gateways import RunningGateway, running_gateway
+from tests.injected import HEADING, garden
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+
+ADAPTIVE = {"type": "adaptive"}
+ENABLED = {"type": "enabled", "budget_tokens": 1024}
+TOOLS: Any = [
+    {
+        "name": name,
+        "description": f"Does {name} with a file. " * 40,
+        "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}},
+    }
+    for name in ("read", "write", "search", "run")
+]
+SYSTEM = "You are a careful engineer. Never push to the main branch. " * 60
+EACH = 10  # so many requests are one turn of the user's
+
+
+@dataclass
+class Session:
+    """An agent that reads one file after the other, is spoken to now and then, and resends all of it."""
+
+    client: anthropic.Anthropic
+    sandbox: RunningSandbox
+    model: str
+    thinking: dict[str, Any] | None = None
+    messages: list[Any] = field(default_factory=lambda: [{"role": "user", "content": "When gets bed 7 water?"}])
+    inputs: list[int] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
+    thoughts: int = 0
+
+    def go_on(self, count: int) -> None:
+        for _ in range(count):
+            self._ask()
+
+    def _ask(self) -> None:
+        number = len(self.inputs)
+        asked: dict[str, Any] = {"thinking": self.thinking} if self.thinking else {}
+        reply = self.client.messages.create(
+            model=self.model,
+            max_tokens=3000,
+            system=SYSTEM,
+            tools=TOOLS,
+            messages=self.messages,
+            extra_headers={"x-foveate-channel": "slack", "x-foveate-sender": f"U{number % 3}"},
+            **asked,
+        )
+        usage = reply.usage
+        read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+        self.inputs.append(usage.input_tokens + read + written)
+        self.reads.append(read)
+        self.sandbox.clock.now += 20
+        said = [block.model_dump(exclude_none=True) for block in reply.content if block.type == "thinking"]
+        self.thoughts += len(said)
+        if number % EACH == EACH - 1:
+            self.messages += [
+                {"role": "assistant", "content": [*said, {"type": "text", "text": f"Part {number} is done."}]},
+                {"role": "user", "content": f"Now look at bed {number % 20}."},
+            ]
+            return
+        call = {"type": "tool_use", "id": f"toolu_{number}", "name": "read", "input": {"path": f"p{number}.py"}}
+        listing = "\n".join(f"def parse_{number}_{line}(text): return text.split({line})" for line in range(26))
+        result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": listing}
+        self.messages += [
+            {"role": "assistant", "content": [*said, {"type": "text", "text": "I look."}, call]},
+            {"role": "user", "content": [result]},
+        ]
+
+    @property
+    def hit_ratio(self) -> float:
+        return sum(self.reads) / sum(self.inputs)
+
+    @property
+    def sent(self) -> str:
+        """What arrived last."""
+        return self.sandbox.heard[-1].body.decode()
+
+
+@contextmanager
+def talking(
+    sandbox: RunningSandbox, folder: Path, options: AgentOptions
+) -> Iterator[tuple[anthropic.Anthropic, RunningGateway]]:
+    with (
+        running_gateway(sandbox.url, folder, clock=sandbox.clock, options=options) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
+        yield client, gateway
+
+
+@pytest.fixture
+def sections(tmp_path: Path) -> SectionOptions:
+    quick = WorkspaceCacheOptions(watch_debounce_ms=10)
+    return replace(garden(tmp_path / "garden", memory_limit_tokens=200), workspace_cache=quick)
+
+
+@pytest.mark.parametrize(
+    ("model", "thinking"),
+    [
+        ("claude-sonnet-4-6", None),
+        ("claude-opus-4-1", ENABLED),
+        ("claude-opus-5-5", ADAPTIVE),
+        ("claude-fable-5-1", None),
+    ],
+)
+def test_thirty_requests_of_a_tool_user_are_read_from_the_cache(
+    tmp_path: Path, sections: SectionOptions, model: str, thinking: dict[str, Any] | None
+) -> None:
+    with (
+        running_sandbox() as sandbox,
+        talking(sandbox, tmp_path, AgentOptions(sections=sections)) as (client, gateway),
+    ):
+        session = Session(client, sandbox, model, thinking)
+        session.go_on(30)
+
+    assert gateway.failed == []
+    assert session.hit_ratio > 0.9
+    assert session.thoughts == (30 if thinking else 0)
+    assert session.sent.count('"type":"thinking"') == (29 if thinking else 0)
+    # Where a model has thought after a text, it stays: once for each turn of the user's.
+    assert session.sent.count(HEADING) == (1 if model == "claude-sonnet-4-6" else 3)
+
+
+@pytest.mark.parametrize("thinking", [ADAPTIVE, ENABLED])
+def test_another_gateway_goes_on_with_a_session_whose_thoughts_stand_after_what_it_does_not_know(
+    tmp_path: Path, sections: SectionOptions, thinking: dict[str, Any]
+) -> None:
+    options = AgentOptions(sections=sections)
+    model = "claude-opus-5-5" if thinking is ADAPTIVE else "claude-sonnet-5-5"
+    with running_sandbox() as sandbox:
+        with talking(sandbox, tmp_path, options) as (client, _):
+            session = Session(client, sandbox, model, ADAPTIVE)
+            session.go_on(5)
+        with talking(sandbox, tmp_path, options) as (client, gateway):
+            session.client = client
+            session.go_on(10)
+
+    assert gateway.failed == []
+    assert session.reads[-1] > 0.9 * session.inputs[-1]
+    assert session.sent.count('"type":"thinking"') >= 9  # those of before are left out, all since are there
+
+
+def test_an_edit_of_the_workspace_is_sent_at_once_and_no_thought_is_refused(
+    tmp_path: Path, sections: SectionOptions
+) -> None:
+    with (
+        running_sandbox() as sandbox,
+        talking(sandbox, tmp_path, AgentOptions(sections=sections)) as (client, gateway),
+    ):
+        session = Session(client, sandbox, "claude-opus-5-5", ADAPTIVE)
+        session.go_on(5)
+        (tmp_path / "garden" / "workspace" / "USER.md").write_text("# Bob\n\nHas tulips.\n")
+        time.sleep(0.5)
+        session.go_on(1)
+        edited = session.sent
+        session.go_on(5)
+
+    assert gateway.failed == []
+    assert "Has tulips." in edited
+    assert "Has roses." not in edited
+    assert session.reads[-1] > 0.9 * session.inputs[-1]
+    assert session.sent.count('"type":"thinking"') == 5
+
+
+@pytest.mark.parametrize("model", ["claude-sonnet-4-6", "claude-opus-5-5"])
+def test_folds_go_on_with_sections_and_nothing_overflows(
+    tmp_path: Path, sections: SectionOptions, model: str
+) -> None:
+    window_tokens = 20_000
+    options = AgentOptions(
+        sections=sections, compaction=True, window_tokens=window_tokens, fold=FoldOptions(extractive=True)
+    )
+    with (
+        running_sandbox() as sandbox,
+        talking(sandbox, tmp_path, options) as (client, gateway),
+    ):
+        session = Session(client, sandbox, model, ADAPTIVE if model == "claude-opus-5-5" else None)
+        session.go_on(40)
+
+    # Until a fold is there, what is left of the window may be too little for all sections.
+    assert {problem.step for problem in gateway.failed} <= {"sections/room"}
+    assert max(session.inputs) <= window_tokens - 3000
+    assert "You are Ana" in session.sent
+    assert "were folded into this summary" in session.sent
