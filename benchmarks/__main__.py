@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadData as error:
         print(f"./bench {options.name}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     print((as_json if options.json else as_text)(options.name, report))
     return 0
 

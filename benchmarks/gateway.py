@@ -9,8 +9,9 @@ that of the gateway's processes as the kernel counts it: look at it where a mach
 - `small`: one-shot calls in Anthropic's format, 160 bytes, each a session of its own; `small chat` in OpenAI's
 - `session`: an agent with 16 tools and 200 turns behind it, 300 KB, each request a turn longer than the last
 - `same`: one such request again and again
+- `folded`: such a session whose head gave way to a summary, as its window is only 100,000 tokens
 - `stream`: one-shot calls that are answered in 500 pieces
-- `memory`: requests of 25 to 40 KB, of sessions of 20 turns
+- `memory`: 10,000 requests of 25 to 40 KB, of sessions of 20 turns, to one that was started for it
 - `steps`: where the time goes, one request after the other, in a gateway that tells
 """
 
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -44,6 +46,7 @@ CASES = (
     Case(kind="session", connections=1, seconds=2.0, most=40),
     Case(kind="session", connections=32, seconds=2.0, most=10, others=(WORKERS,)),
     Case(kind="same", connections=1, seconds=1.0),
+    Case(kind="folded", connections=1, seconds=2.0, most=40),
     Case(kind="stream", connections=1, seconds=1.0),
     Case(kind="stream", connections=32, seconds=2.0),
 )
@@ -53,9 +56,11 @@ STEP_CASES = (
     Case(kind="small", connections=1, seconds=2.0),
     Case(kind="session", connections=1, seconds=4.0, most=60),
     Case(kind="same", connections=1, seconds=2.0),
+    Case(kind="folded", connections=1, seconds=4.0, most=60),
     Case(kind="stream", connections=1, seconds=2.0),
 )
 ROUNDS, QUICK_ROUNDS = 5, 1
+_QUICK_SHARE = 0.4
 MEMORY_REQUESTS, QUICK_MEMORY_REQUESTS = 10_000, 640
 # LiteLLM would take minutes for as many.
 _MEMORY_SECONDS, _QUICK_MEMORY_SECONDS = 90.0, 5.0
@@ -87,6 +92,7 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
         for case in CASES:
             if case.kind in parts:
                 measured = [one for one in servers if one.name != WORKERS or WORKERS in case.others]
+                case = replace(case, seconds=case.seconds * _QUICK_SHARE) if quick else case
                 came = rounds(load, [provider, *measured], case, QUICK_ROUNDS if quick else ROUNDS)
                 found += rows(case, came)
                 streams += stream_rows(case, came) if case.kind == STREAM else []
@@ -96,7 +102,9 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
         if MEMORY in parts:
             requests = QUICK_MEMORY_REQUESTS if quick else MEMORY_REQUESTS
             seconds = _QUICK_MEMORY_SECONDS if quick else _MEMORY_SECONDS
-            kept = [memory(load, one, requests, seconds=seconds) for one in servers if one.name != WORKERS]
+            for name in (name for name in gateways if name != WORKERS):
+                with GATEWAYS[name](Path(tempfile.mkdtemp(dir=folder)), provider.port) as fresh:
+                    kept.append(memory(load, fresh, requests, seconds=seconds))
     figures = _figures(found, streams, kept)
     tables = {"streams": streams, "where the time goes": steps, "memory": kept, "aims": _aims(figures)}
     return Report(figures=figures, rows=found, tables={name: table for name, table in tables.items() if table})
@@ -128,7 +136,7 @@ def _ended_by_signal() -> Iterator[None]:
 
 def _steps(load: Load, told: Told, case: Case, *, quick: bool) -> Iterator[dict[str, Cell]]:
     """What each part of the way took, where one request comes after the other."""
-    seconds = case.seconds / 4 if quick else case.seconds
+    seconds = case.seconds * _QUICK_SHARE if quick else case.seconds
     load.measure(told.server, case, seconds=seconds / 4)
     time.sleep(_MOMENT_SECONDS)
     told.took()

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.gateway_requests import CHAT_MODEL, KEY, MODEL
+from benchmarks.gateway_requests import CHAT_MODEL, FOLDING_AGENT, FOLDING_WINDOW_TOKENS, KEY, MODEL
 from benchmarks.harness import BadData
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -188,9 +188,11 @@ upstreams:
   openai: {{base_url: "http://127.0.0.1:{upstream_port}/v1"}}
 context_optimization:
   prompt_cache: {{enabled: true}}
-  compaction: {{enabled: true}}
+  compaction: {{enabled: true, extractive: true}}
   token_counter: {{enabled: true}}
   workspace_cache: {{enabled: true}}
+agents:
+  - {{id: {FOLDING_AGENT}, window_tokens: {FOLDING_WINDOW_TOKENS}}}
 cost:
   caps:
     - {{scope: day, dollars: 1000000}}

@@ -14,9 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from foveate.gateway.asks import AGENT
+
 MODEL, CHAT_MODEL = "claude-opus-5-5", "gpt-5.2"
 # LiteLLM does not start without a key of its own, and wants it from clients; the others pass it on.
 KEY = "sk-" + hashlib.sha256(b"benchmark").hexdigest()
+# Has a window that a session does not fit into for long.
+FOLDING_AGENT, FOLDING_WINDOW_TOKENS = "folding", 100_000
 SESSION_TURNS = 200
 SESSION_BYTES = 300_000
 _TOOLS = 16
@@ -51,6 +55,7 @@ class Kind:
     name: str
     spoken: str = "anthropic"
     is_cold_first: bool = False
+    agent: str | None = None
 
 
 KINDS = {
@@ -60,6 +65,7 @@ KINDS = {
         Kind("small chat", spoken="chat"),
         Kind("session", is_cold_first=True),
         Kind("same", is_cold_first=True),
+        Kind("folded", is_cold_first=True, agent=FOLDING_AGENT),
         Kind("stream"),
         Kind("many"),
     )
@@ -68,8 +74,9 @@ KINDS = {
 
 def requests(kind: str, seed: str) -> Iterator[bytes]:
     """Requests of a kind as they go over the wire, one after the other; `seed` makes them unlike others."""
-    spoken = KINDS[kind].spoken
-    lines = "".join(f"{name}: {value}\r\n" for name, value in _HEADERS[spoken])
+    spoken, agent = KINDS[kind].spoken, KINDS[kind].agent
+    headers = (*_HEADERS[spoken], *(((AGENT, agent),) if agent else ()))
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
     head = f"POST {_PATHS[spoken]} HTTP/1.1\r\n{lines}content-length: ".encode()
     for body in _bodies(kind, seed):
         yield b"%s%d\r\n\r\n%s" % (head, len(body), body)
@@ -83,7 +90,7 @@ def _bodies(kind: str, seed: str) -> Iterator[bytes]:
             return _small(seed, model=CHAT_MODEL)
         case "stream":
             return _small(seed, stream=True)
-        case "session":
+        case "session" | "folded":
             return _session(seed)
         case "same":
             return _same(seed)

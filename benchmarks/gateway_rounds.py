@@ -129,6 +129,7 @@ def stream_rows(case: Case, found: Mapping[str, Sequence[Measured]]) -> list[dic
             row[f"first_byte_{key}"] = round(added, 3) if name != DIRECT else None
         elapsed = sum(one.elapsed_seconds for one in measured)
         row["chunks_per_second"] = round(answers * STREAMED_CHUNKS / elapsed)
+        row["answer_kb"] = round(sum(one.answer_bytes for one in measured) / answers / 1e3, 1)
         table.append(row)
     return table
 

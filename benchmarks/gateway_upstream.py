@@ -19,12 +19,10 @@ _LENGTH = re.compile(rb"\r\ncontent-length:\s*([0-9]+)", re.IGNORECASE)
 _STREAMS = re.compile(rb'"stream":\s*true')
 
 _MODEL = "claude-opus-5-5"
-_ANTHROPIC_USAGE = {
-    "input_tokens": 12,
-    "cache_creation_input_tokens": 400,
-    "cache_read_input_tokens": 80_000,
-    "output_tokens": 3,
-}
+# A bill says about as much as was sent, since gateways learn from it.
+_BYTES_A_TOKEN = 3.5
+_CACHED_BYTES = 16 * 1024
+_NEW_TOKENS = 400
 _CHAT_USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
 
 
@@ -35,7 +33,7 @@ class Provider(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._came = bytearray()
         self._body_left = -1  # of which the head has not come yet
-        self._answer: tuple[bytes, list[bytes]] = (b"", [])
+        self._size = 0
         self._waiting: list[bytes] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -57,8 +55,8 @@ class Provider(asyncio.BufferedProtocol):
             if end < 0:
                 return
             found = _LENGTH.search(self._came, 0, end + 2)
-            size = int(found[1]) if found else 0
-            self._body_left = size - (len(self._came) - end - 4)
+            self._size = int(found[1]) if found else 0
+            self._body_left = self._size - (len(self._came) - end - 4)
         else:
             self._body_left -= nbytes
         if self._body_left > 0:
@@ -67,11 +65,11 @@ class Provider(asyncio.BufferedProtocol):
         self._came.clear()
         self._body_left = -1
         path = came[: came.index(b"\r\n")]
-        whole, pieces = _ANSWERS[b"/chat/completions" in path]
-        if _STREAMS.search(came) is None:
-            self._transport.write(whole)
+        is_chat = b"/chat/completions" in path
+        if _STREAMS.search(came) is not None:
+            self._write_next(_CHAT_PIECES if is_chat else _ANTHROPIC_PIECES, 0)
         else:
-            self._write_next(pieces, 0)
+            self._transport.write(_CHAT_ANSWER if is_chat else _anthropic_answer(self._size))
 
     def pause_writing(self) -> None:
         """The reader is behind."""
@@ -117,7 +115,7 @@ def _anthropic_events() -> list[bytes]:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": _ANTHROPIC_USAGE,
+        "usage": {"input_tokens": 45, "output_tokens": 1},
     }
     said: list[dict[str, Any]] = [
         {"type": "message_start", "message": message},
@@ -155,42 +153,56 @@ def _chat_events() -> list[bytes]:
     return [f"data: {json.dumps(event)}\n\n".encode() for event in said] + [b"data: [DONE]\n\n"]
 
 
-_ANSWERS = {
-    False: (
-        _whole(
-            {
-                "id": "msg_1",
-                "type": "message",
-                "role": "assistant",
-                "model": _MODEL,
-                "content": [{"type": "text", "text": "Hello"}],
-                "stop_reason": "end_turn",
-                "stop_sequence": None,
-                "usage": _ANTHROPIC_USAGE,
-            }
-        ),
-        _pieces(_anthropic_events()),
-    ),
-    True: (
-        _whole(
-            {
-                "id": "chatcmpl-1",
-                "object": "chat.completion",
-                "created": 1_790_000_000,
-                "model": _MODEL,
-                "choices": [
-                    {
-                        "index": 0,
-                        "message": {"role": "assistant", "content": "Hello"},
-                        "finish_reason": "stop",
-                    }
-                ],
-                "usage": _CHAT_USAGE,
-            }
-        ),
-        _pieces(_chat_events()),
-    ),
-}
+def _anthropic_answer(size: int) -> bytes:
+    """The answer to a request of so many bytes; a long one gets what could be a summary of it."""
+    tokens = int(size / _BYTES_A_TOKEN)
+    is_cached = size > _CACHED_BYTES
+    read, written = (tokens - _NEW_TOKENS, _NEW_TOKENS) if is_cached else (0, 0)
+    body = _ANTHROPIC_BODY[is_cached] % (tokens - read - written, written, read)
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+        len(body),
+        body,
+    )
+
+
+def _anthropic_body(text: str) -> bytes:
+    """An answer, with gaps for the tokens that were uncached, written and read."""
+    usage = b'"input_tokens":%d,"cache_creation_input_tokens":%d,"cache_read_input_tokens":%d,"output_tokens":3'
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": _MODEL,
+        "content": [{"type": "text", "text": text}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+    }
+    return json.dumps(message).encode().removesuffix(b"}") + b',"usage":{%s}}' % usage
+
+
+_SUMMARY = (
+    "The user asked for a task in the modules under src. The assistant read them with the tools, line by line, "
+    "and noted what each of them does: parsing of arguments, reading and writing of files, the loop of events "
+    "and its handlers, encodings of text, dates and times. Nothing has been changed yet. Decided: the public "
+    "names stay as they are, errors are raised and never printed, and every change has a test. Open: which of "
+    "the modules holds the defect, whether the tests of the loop pass after the change, and whether the "
+    "documentation has to say more. Next: go on with the module that was read last, and then run the tests."
+)
+_ANTHROPIC_BODY = {False: _anthropic_body("Hello"), True: _anthropic_body(_SUMMARY)}
+_ANTHROPIC_PIECES = _pieces(_anthropic_events())
+_CHAT_PIECES = _pieces(_chat_events())
+_CHAT_ANSWER = _whole(
+    {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1_790_000_000,
+        "model": _MODEL,
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}
+        ],
+        "usage": _CHAT_USAGE,
+    }
+)
 
 
 async def _serve() -> None:
