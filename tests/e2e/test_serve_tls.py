@@ -1,0 +1,202 @@
+"""A gateway over TLS that pages of listed origins may call, and whose own pages are looked after."""
+
+import http.client
+import json
+import ssl
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import anthropic
+import openai
+import pytest
+import trustme
+
+from foveate.gateway.keys import hash_of, new_key
+from foveate.sandbox.scripts import Step
+from tests.sandboxes import KEY, doing, running_sandbox
+from tests.served import COMMAND, configure, serving
+
+GATEWAY_KEY = new_key()
+APP = "https://app.example"
+HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "content-type": "application/json"}
+BODY = {"model": "claude-opus-4-5", "max_tokens": 50, "messages": [{"role": "user", "content": "Hello"}]}
+
+
+@dataclass(frozen=True)
+class Secure:
+    """Where a gateway is, and who trusts it."""
+
+    url: str
+    trust: ssl.SSLContext
+
+    def ask(
+        self, method: str, path: str, body: object = None, **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        """A status, headers and a body."""
+        named = {name.replace("_", "-"): said for name, said in headers.items()}
+        connection = http.client.HTTPSConnection(urlsplit(self.url).netloc, context=self.trust, timeout=30)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), named)
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): said for name, said in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def secure(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    """Open to all addresses of the machine, so that its own pages need a key."""
+    folder = tmp_path_factory.mktemp("tls")
+    shown = authority.issue_cert("127.0.0.1", "localhost")
+    shown.cert_chain_pems[0].write_to_path(folder / "gateway.pem")
+    shown.private_key_pem.write_to_path(folder / "gateway.key")
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    more = (
+        "server:\n  host: 0.0.0.0\n  tls: {certificate: gateway.pem, key: gateway.key}\n"
+        f"  cors_origins: ['{APP}']\nagents: [{{id: ana, keys: ['{hash_of(GATEWAY_KEY)}']}}]\n"
+    )
+    with running_sandbox() as sandbox:
+        configure(folder / "foveate.yaml", sandbox.url, more)
+        with serving(folder) as served:
+            assert served.url.startswith("https://127.0.0.1:")
+            yield Secure(served.url, trust)
+
+
+def test_official_clients_that_trust_it_get_their_answers(secure: Secure) -> None:
+    with anthropic.Anthropic(
+        base_url=secure.url, api_key=KEY, http_client=anthropic.DefaultHttpxClient(verify=secure.trust)
+    ) as client:
+        reply = client.messages.create(
+            model="claude-opus-4-5", max_tokens=50, messages=[{"role": "user", "content": "Hello"}]
+        )
+    with openai.OpenAI(
+        base_url=f"{secure.url}/v1", api_key=KEY, http_client=openai.DefaultHttpxClient(verify=secure.trust)
+    ) as other:
+        chat = other.chat.completions.create(model="gpt-4.1", messages=[{"role": "user", "content": "Hello"}])
+
+    assert reply.usage.output_tokens
+    assert chat.choices[0].message.content
+
+
+def test_who_does_not_trust_it_gets_nothing(secure: Secure) -> None:
+    stranger = Secure(secure.url, ssl.create_default_context())
+
+    with pytest.raises(ssl.SSLCertVerificationError):
+        stranger.ask("GET", "/health")
+
+
+def test_a_page_of_a_listed_origin_may_ask_before_and_read_what_it_gets(secure: Secure) -> None:
+    status, headers, _ = secure.ask(
+        "OPTIONS",
+        "/v1/messages",
+        origin=APP,
+        access_control_request_method="POST",
+        access_control_request_headers="x-api-key,content-type",
+    )
+    assert status == 204
+    assert headers["access-control-allow-origin"] == APP
+    assert headers["access-control-allow-headers"] == "x-api-key,content-type"
+    assert "POST" in headers["access-control-allow-methods"]
+    assert "access-control-allow-credentials" not in headers
+
+    status, headers, body = secure.ask(
+        "POST", "/v1/messages", BODY, origin=APP, sec_fetch_site="cross-site", **HEADERS
+    )
+    assert status == 200
+    assert json.loads(body)["type"] == "message"
+    assert headers["access-control-allow-origin"] == APP
+    assert headers["vary"] == "origin"
+
+    streamed = {**BODY, "stream": True}
+    slow = doing(Step(text="one two three", pace_seconds=0.01))
+    status, headers, body = secure.ask("POST", "/v1/messages", streamed, origin=APP, **HEADERS, **slow)
+    assert b"message_stop" in body
+    assert headers["content-type"].startswith("text/event-stream")
+    assert headers["access-control-allow-origin"] == APP
+    assert "x-foveate-request-id" in headers["access-control-expose-headers"]
+
+
+def test_a_page_of_another_origin_is_refused_before_anything_is_sent_on(secure: Secure) -> None:
+    evil = "https://evil.example"
+    status, headers, _ = secure.ask(
+        "OPTIONS", "/v1/messages", origin=evil, access_control_request_method="POST"
+    )
+    assert status == 403
+    assert not [name for name in headers if name.startswith("access-control")]
+
+    status, headers, body = secure.ask(
+        "POST", "/v1/messages", BODY, origin=evil, sec_fetch_site="cross-site", **HEADERS
+    )
+    assert status == 403
+    assert body == b""
+    # A program that is no browser may call itself what it likes.
+    status, headers, _ = secure.ask("POST", "/v1/messages", BODY, origin=evil, **HEADERS)
+    assert status == 200
+    assert not [name for name in headers if name.startswith("access-control")]
+
+
+def test_its_own_pages_need_a_key_beyond_loopback_and_tell_machines_whether_it_is_well(secure: Secure) -> None:
+    assert secure.ask("GET", "/health")[0] == 200
+    assert secure.ask("GET", "/ready")[0] == 200
+    assert secure.ask("GET", "/metrics")[0] == 401
+    assert secure.ask("GET", "/metrics", authorization=f"Bearer {new_key()}")[0] == 401
+    status, _, body = secure.ask("GET", "/metrics", authorization=f"Bearer {GATEWAY_KEY}")
+    assert status == 200
+    assert b"llm_" in body or b"foveate" in body
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "wanted"),
+    [
+        ("none.pem", "own.key", "the certificate none.pem: No such file"),
+        ("own.pem", "other.key", "cannot be used together: KEY_VALUES_MISMATCH"),
+        ("own.pem", "locked.key", "the key wants a password"),
+        ("own.pem", None, "--tls-certificate and --tls-key go together"),
+    ],
+)
+def test_a_certificate_that_cannot_be_used_is_told_at_the_start(
+    certificate: str, key: str | None, wanted: str, authority: trustme.CA, tmp_path: Path
+) -> None:
+    own, other = authority.issue_cert("localhost"), authority.issue_cert("localhost")
+    own.cert_chain_pems[0].write_to_path(tmp_path / "own.pem")
+    own.private_key_pem.write_to_path(tmp_path / "own.key")
+    other.private_key_pem.write_to_path(tmp_path / "other.key")
+    if key == "locked.key":
+        subprocess.run(
+            ["openssl", "pkcs8", "-topk8", "-in", "own.key", "-out", key, "-passout", "pass:hush"],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+        )
+    options = ["--tls-certificate", certificate, *([] if key is None else ["--tls-key", key])]
+
+    done = subprocess.run(
+        [*COMMAND, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+
+    assert done.returncode == 2
+    assert wanted in done.stderr
+
+
+def test_a_certificate_in_the_file_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "foveate.yaml").write_text("server:\n  tls:\n    certificate: none.pem\n    key: none.key\n")
+
+    done = subprocess.run(COMMAND, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+
+    assert done.returncode == 2
+    assert "foveate.yaml:3: the certificate none.pem" in done.stderr
