@@ -88,7 +88,12 @@ def running_gateway(
         ) as gateway:
             server = uvicorn.Server(
                 uvicorn.Config(
-                    gateway, http="httptools", lifespan="off", log_level="warning", access_log=False, ws="none"
+                    gateway,
+                    http="foveate.gateway.http:PlainHttp",
+                    lifespan="off",
+                    log_level="warning",
+                    access_log=False,
+                    ws="none",
                 )
             )
             started(server)

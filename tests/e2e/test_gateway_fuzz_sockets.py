@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.aftermath import open_sockets, until
 from tests.gateways import RunningGateway, running_gateway
-from tests.raw_http import connected, heard, message, sent
+from tests.raw_http import all_of, connected, heard, message, sent
 from tests.upstreams import ScriptedUpstream, answer, answering, claude_reply, running_upstream
 
 SECRET = "sk-nobody-may-read-this-4713"
@@ -99,25 +99,31 @@ def test_what_can_be_read_in_two_ways_is_refused_and_reaches_no_provider(
 ODD = {
     "a host twice": HEAD + b"host: elsewhere\r\n" + LENGTH + b"\r\n" + BODY,
     "an upgrade": HEAD + b"connection: upgrade\r\nupgrade: websocket\r\n" + LENGTH + b"\r\n" + BODY,
+    "what java asks": HEAD
+    + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAE\r\n"
+    + LENGTH
+    + b"\r\n"
+    + BODY,
     "http/0.9": b"GET /v1/models\r\n\r\n",
 }
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_is_odd_reaches_the_provider_as_one_plain_request_or_not_at_all(
+def test_what_is_odd_reaches_the_provider_as_one_plain_request(
     gateway: RunningGateway, upstream: ScriptedUpstream, name: str
 ) -> None:
+    """Defect: of a request that asked for another protocol the body was lost."""
     upstream.heard.clear()
-    found = heard(said_to(gateway, ODD[name]))
+    found = heard(said_to(gateway, ODD[name], patience_seconds=1))
+    (asked,) = upstream.heard
+    head, _, body = asked.lower().partition(b"\r\n\r\n")
 
-    assert found.status in (200, 400)
-    assert len(upstream.heard) == (found.status == 200)
-    for asked in upstream.heard:
-        head, _, body = asked.lower().partition(b"\r\n\r\n")
-        assert (head.count(b"\r\nhost:"), head.count(b"\r\ncontent-length:")) == (1, bool(body))
-        assert not body or b"\r\ncontent-length: %d" % len(body) in head
-        assert b"elsewhere" not in head
-        assert b"upgrade" not in head
+    assert found.status == 200
+    assert body == ODD[name].lower().partition(b"\r\n\r\n")[2]
+    assert (head.count(b"\r\nhost:"), head.count(b"\r\ncontent-length:")) == (1, bool(body))
+    assert b"elsewhere" not in head
+    assert b"upgrade" not in head
+    assert b"settings" not in head
     assert serves(gateway)
 
 
@@ -146,11 +152,16 @@ def test_a_body_in_any_chunks_is_one_body(gateway: RunningGateway, upstream: Scr
     assert json.loads(upstream.heard[-1].partition(b"\r\n\r\n")[2])["messages"][0]["role"] == "user"
 
 
-@pytest.mark.parametrize("size", [1_000, 50_000, 1_000_000])
-def test_long_headers_are_taken_or_refused(gateway: RunningGateway, size: int) -> None:
-    found = heard(said_to(gateway, HEAD + b"x-long: " + b"y" * size + b"\r\n" + LENGTH + b"\r\n" + BODY))
-
-    assert found.status in (0, 200, 400, 431)
+@pytest.mark.parametrize(("size", "status"), [(1_000, 200), (50_000, 200), (1_000_000, 400)])
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_a_head_has_a_limit(gateway: RunningGateway, size: int, status: int, is_slow: bool) -> None:
+    """Defect: a head without an end was read and kept without an end."""
+    data = HEAD + b"x-long: " + b"y" * size + b"\r\nconnection: close\r\n" + LENGTH + b"\r\n" + BODY
+    with connected(gateway.url) as connection, suppress(BrokenPipeError, ConnectionResetError):
+        step = 10_000 if is_slow else len(data)
+        for begin in range(0, len(data), step):
+            connection.sendall(data[begin : begin + step])
+        assert heard(all_of(connection)).status in (status, 0 if status == 400 else status)
     assert serves(gateway)
 
 

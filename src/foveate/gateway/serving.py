@@ -163,7 +163,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 until_broken_off,
-                http="httptools",
+                http="foveate.gateway.http:PlainHttp",
                 lifespan="off",
                 ws="none",
                 log_config=None,
