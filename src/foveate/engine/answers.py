@@ -17,10 +17,14 @@ _BYTES_PER_TOKEN = 2
 
 
 class AnswerReader:
-    """Looks at the pieces of one answer. `hides_usage`: the client gets it without the extra chunk of usage."""
+    """Looks at the pieces of one answer. `hides_usage`: the client gets it without the extra chunk of usage.
 
-    def __init__(self, spoken: Format, *, streams: bool, hides_usage: bool) -> None:
+    `keeps`: it can be had whole at its end, also where it streams.
+    """
+
+    def __init__(self, spoken: Format, *, streams: bool, hides_usage: bool, keeps: bool = False) -> None:
         self._spoken = spoken
+        self._keeps = keeps
         self._stream = wire.StreamReader(spoken) if streams else None
         self._filter = wire.UsageChunkFilter() if streams and hides_usage else None
         self._pieces: list[bytes] = []
@@ -38,7 +42,7 @@ class AnswerReader:
         if self._stream is not None:
             self._stream.feed(piece)
             self._written_bytes += sum(map(len, _WRITTEN.findall(piece)))
-        elif self._size <= _MOST_BYTES:
+        if (self._stream is None or self._keeps) and self._size <= _MOST_BYTES:
             self._pieces.append(piece)
             self._size += len(piece)
         return self._filter.feed(piece) if self._filter is not None else piece
@@ -56,6 +60,12 @@ class AnswerReader:
     def usage(self) -> Usage | None:
         """The bill, as far as it came."""
         return self._usage if self._usage is not None else self._stream.usage if self._stream else None
+
+    @property
+    def whole(self) -> bytes | None:
+        """All of it; None where that was not kept."""
+        is_kept = (self._stream is None or self._keeps) and self._size <= _MOST_BYTES
+        return b"".join(self._pieces) if is_kept else None
 
     @property
     def streams(self) -> bool:

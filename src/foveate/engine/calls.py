@@ -1,6 +1,6 @@
 """A call on its way: what came, what goes out, and what was done to it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from foveate.engine.injecting.options import NOTHING_TOLD, Told
@@ -52,11 +52,21 @@ class Problem:
 class Outgoing:
     """What is sent: a body, and headers that are set (an empty one is left out).
 
-    `without_marks` is the body to be sent where the provider refuses our marks, None where there are none.
+    `unmarked` writes the body that is sent where the provider refuses our marks; None where there are none.
     """
 
     body: bytes = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
-    without_marks: bytes | None = field(default=None, repr=False)
+    unmarked: Callable[[], bytes] | None = field(default=None, repr=False)
     done: tuple[Done, ...] = ()
     problems: tuple[Problem, ...] = ()
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether there are marks of ours in it."""
+        return self.unmarked is not None
+
+    @property
+    def without_marks(self) -> bytes | None:
+        """The body without our marks; None where there are none."""
+        return self.unmarked() if self.unmarked is not None else None

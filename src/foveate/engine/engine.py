@@ -92,7 +92,7 @@ class Engine:
     def _written(self, work: Work) -> Outgoing:
         try:
             body = work.written()
-            unmarked = work.written(with_marks=False) if work.marks else None
+            unmarked = (lambda: work.written(with_marks=False)) if work.marks else None
         except FoveateError as error:
             work.problems.append(self._failed(work.incoming, "write", error))
             work.marks, work.parameters = (), ()
@@ -102,7 +102,7 @@ class Engine:
         return Outgoing(
             body=body,
             headers=headers,
-            without_marks=unmarked,
+            unmarked=unmarked,
             done=work.all_done(),
             problems=tuple(work.problems),
         )

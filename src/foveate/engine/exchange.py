@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from foveate.cache.refusals import Refusal, refusal
@@ -48,10 +48,12 @@ class Exchange:
         self._settle = settle
         self._clock = clock
         self._answer: AnswerReader | None = None
+        keeps = work.keeps if work is not None else ()
+        self._keeping = asyncio.ensure_future(self._kept(keeps)) if keeps else None
 
     def without_marks(self, status: int, body: bytes) -> bytes | None:
         """The body to be sent once more, where an answer refuses our marks; None where it is not about them."""
-        if self.outgoing.without_marks is None or self.refused is not None:
+        if not self.outgoing.has_marks or self.refused is not None:
             return None
         self.refused = refusal(status, body)
         return self.outgoing.without_marks if self.refused is not None else None
@@ -64,7 +66,12 @@ class Exchange:
         """The head of the answer that the client gets has come."""
         self.begun_at = self._clock()
         self.status = status
-        self._answer = AnswerReader(self.incoming.spoken, streams=streams, hides_usage=self._asks_for_usage())
+        self._answer = AnswerReader(
+            self.incoming.spoken,
+            streams=streams,
+            hides_usage=self._asks_for_usage(),
+            keeps=self.work is not None and self.work.options.pings.enabled,
+        )
 
     def _asks_for_usage(self) -> bool:
         parameters = self.work.parameters if self.work is not None else ()
@@ -92,6 +99,11 @@ class Exchange:
     def usage(self) -> Usage | None:
         """The bill, as far as it came."""
         return self._answer.usage if self._answer is not None else None
+
+    @property
+    def answer(self) -> bytes | None:
+        """All that was answered; None where it was not kept."""
+        return self._answer.whole if self._answer is not None else None
 
     @property
     def has_bill(self) -> bool:
@@ -126,14 +138,28 @@ class Exchange:
         """Nothing more comes; `is_broken`: the answer was not there, broke off, or nobody wanted its rest."""
         self.is_broken = is_broken
         self.ended_at = self._clock()
+        await asyncio.shield(asyncio.ensure_future(self._settled()))
+
+    async def _settled(self) -> None:
+        """Do all that is to be done, also where nobody waits for it any more."""
         for settle in self._settle:
             try:
-                await asyncio.shield(asyncio.ensure_future(settle(self)))
+                await settle(self)
             except Exception as error:  # noqa: BLE001 - a border as that of steps: the client has its answer
-                _LOG.exception("%s: %s failed", self.incoming.id, type(settle).__name__)
-                reason = f"{type(error).__name__}: {error}"
-                self._watch.failed(self.incoming, Problem(type(settle).__name__, reason))
+                self._failed(type(settle).__name__, error)
+        if self._keeping is not None:
+            await self._keeping
         self._watch.ended(self)
+
+    async def _kept(self, keeps: "Sequence[Callable[[], Awaitable[object]]]") -> None:
+        """Keep what is to be kept, all at once: so it is one transaction."""
+        for kept in await asyncio.gather(*(keep() for keep in keeps), return_exceptions=True):
+            if isinstance(kept, Exception):
+                self._failed("keep", kept)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        _LOG.error("%s: %s failed", self.incoming.id, what, exc_info=error)
+        self._watch.failed(self.incoming, Problem(what, f"{type(error).__name__}: {error}"))
 
 
 def _is_empty(usage: Usage) -> bool:

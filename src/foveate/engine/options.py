@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from foveate.cache.layout import LayoutOptions
+from foveate.cache.pings import DEFAULT_MOST_PINGS
 from foveate.engine.injecting.options import SectionOptions
 from foveate.fold.clearing import TOOL_RESULT_MAX_PCT
 from foveate.fold.cuts import FoldOptions
@@ -10,6 +11,15 @@ from foveate.fold.overflow import OnOverflow, OverflowOptions
 from foveate.tokens.options import CounterOptions
 
 LONG_TTL_PROVIDERS = frozenset(("anthropic", "vertex"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PingOptions:
+    """Whether pings keep what the provider has cached, how many in a row, and in how many sessions."""
+
+    enabled: bool = False
+    most_in_a_row: int = DEFAULT_MOST_PINGS
+    most_sessions: int = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +36,7 @@ class AgentOptions:
     counter: CounterOptions = field(default_factory=CounterOptions)
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     long_ttl_providers: frozenset[str] = LONG_TTL_PROVIDERS
+    pings: PingOptions = field(default_factory=PingOptions)
     fold: FoldOptions = field(default_factory=FoldOptions)
     tool_result_max_pct: float = TOOL_RESULT_MAX_PCT
     summarizer_model: str = ""

@@ -34,7 +34,7 @@ from foveate.fold.truncating import truncate
 from foveate.fold.uses import keep_uses, line_of
 from foveate.session.chain import chain_beside
 from foveate.session.counting import TurnCounts
-from foveate.session.sessions import Tips, find
+from foveate.session.sessions import Tips, confirm, find, guess
 from foveate.session.turns import Turns
 from foveate.values import Area, Edit, Format, SetParameter
 from foveate.wire.body import fields, value
@@ -64,11 +64,15 @@ class FindSession:
     async def take(self, work: Work) -> None:
         """Find it, and what is remembered of it."""
         chain = await chain_beside(work.came)
-        agent = work.incoming.agent
+        agent, named = work.incoming.agent, work.incoming.session
         work.chain = chain
-        work.found = await find(
-            agent, chain, self._turns, now=work.now, header_id=work.incoming.session, tips=self._tips
-        )
+        guessed = guess(agent, chain, self._tips, now=work.now) if named is None else None
+        if guessed is None:
+            work.found = await find(agent, chain, self._turns, now=work.now, header_id=named, tips=self._tips)
+        else:
+            work.found = guessed.found
+            if guessed.is_news:
+                work.keeps.append(lambda: confirm(guessed, chain, self._turns, self._tips))
         before = self._remembered.session(agent, work.session_id)
         work.state = before.heard(work.now)
         if before.asked_at is not None:
@@ -139,9 +143,13 @@ class Count:
         if not work.options.token_counter or await self._reading.asked(work):
             return
         if work.request is work.came and work.chain is not None and work.found is not None:
-            counted = await self._counts.count(
-                work.incoming.agent, work.request, work.chain, work.counter, known=work.found.known
+            agent = work.incoming.agent
+            known = await self._counts.counted(
+                agent, work.request, work.chain, work.counter, known=work.found.known
             )
+            if known.rows:
+                work.keeps.append(lambda: self._counts.keep(agent, known))
+            counted = known.count
         else:
             counted = work.counter.request(work.request)
         self._reading.read(work, counted)

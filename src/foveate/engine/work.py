@@ -1,6 +1,6 @@
 """A request while it goes through the steps."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
@@ -60,6 +60,8 @@ class Work:
     headers: dict[str, str] = field(default_factory=dict)
     betas: tuple[str, ...] = ()
     cut_results: int = 0
+    # What is to be kept of the request before its client can go on.
+    keeps: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 

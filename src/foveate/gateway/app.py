@@ -198,7 +198,7 @@ class Gateway:
         """Relay all but the end of an answer, which is given back."""
         sent = exchange.outgoing
         async with self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
-            said = await _error_in(answer) if sent.without_marks is not None else b""
+            said = await _error_in(answer) if sent.has_marks else b""
             again = exchange.without_marks(answer.status, said) if said else None
             if again is None:
                 return await _passed_on(exchange, answer, client, said)

@@ -70,9 +70,63 @@ class Tips:
         """Remember a session that was just kept."""
         self._kept.put(_tip_key(session.agent, session.tip), session)
 
+    def forget(self, session: Session) -> None:
+        """Forget a session that is about to be another: nobody else goes on from where it was."""
+        self._kept.forget(_tip_key(session.agent, session.tip))
+
 
 def _tip_key(agent: str, tip: bytes) -> bytes:
     return tip + agent.encode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """The session that a request is taken to be of, by what this process remembers.
+
+    Where it `is_news`, it is to be kept with its `new` turns; `after` is the tip that it had.
+    """
+
+    found: Found
+    new: Sequence[Turn]
+    after: bytes | None
+    is_news: bool = True
+
+
+def guess(agent: str, chain: Chain, tips: Tips, *, now: float) -> Guess | None:
+    """The session that a request goes on from, as this process knows it; None where it has to be looked for.
+
+    Nobody is asked: what goes on from where a session was left is taken for that session, and what begins for a
+    new one. Other processes may know better, so it is to be confirmed before the client can go on.
+    """
+    request = _Request(agent=agent, chain=chain, now=now, named=None)
+    at, there = tips.last_of(agent, chain)
+    if there is None:
+        if len(chain) != 1:
+            return None
+        reached = _Reached(turn=None, known=0, missing=range(1))
+        found = request.first(frozenset())
+        return Guess(found=found, new=request.turns(reached, found), after=None)
+    turn = Turn(hash=there.tip, position=at, session_id=there.id)
+    reached = _Reached(turn=turn, known=at + 1, missing=range(at + 1, len(chain)))
+    found = request.decided(reached, there, frozenset())
+    new = request.turns(reached, found)
+    if not new and there.seen_at <= now < there.seen_at + _LATELY_SECONDS:
+        return Guess(found=replace(found, session=there), new=(), after=there.tip, is_news=False)
+    tips.forget(there)
+    return Guess(found=found, new=new, after=there.tip)
+
+
+async def confirm(guessed: Guess, chain: Chain, turns: Turns, tips: Tips) -> Found:
+    """The session of a request, kept with its new turns: the one that was guessed, or what it is in truth."""
+    session = guessed.found.session
+    if not guessed.is_news:
+        return guessed.found
+    found = guessed.found
+    if not await turns.keep(session, guessed.new, after=guessed.after):
+        request = _Request(agent=session.agent, chain=chain, now=session.seen_at, named=None)
+        found = await _found(request, turns)
+    tips.put(found.session)
+    return found
 
 
 async def find(
@@ -100,24 +154,12 @@ async def find(
         return request.first(frozenset())
     if tips is None or header_id is not None:
         return await _found(request, turns)
-    found = await _found_at_tip(request, turns, tips) or await _found(request, turns)
+    guessed = guess(agent, chain, tips, now=now)
+    if guessed is not None:
+        return await confirm(guessed, chain, turns, tips)
+    found = await _found(request, turns)
     tips.put(found.session)
     return found
-
-
-async def _found_at_tip(request: "_Request", turns: Turns, tips: Tips) -> Found | None:
-    """The session that goes on from a tip that is remembered; None where there is none, or it is old."""
-    at, there = tips.last_of(request.agent, request.chain)
-    if there is None:
-        return None
-    turn = Turn(hash=there.tip, position=at, session_id=there.id)
-    reached = _Reached(turn=turn, known=at + 1, missing=range(at + 1, len(request.chain)))
-    found = request.decided(reached, there, frozenset())
-    new = request.turns(reached, found)
-    if not new and there.seen_at <= request.now < there.seen_at + _LATELY_SECONDS:
-        return replace(found, session=there)
-    kept = await turns.keep(found.session, new, after=there.tip)
-    return found if kept else None
 
 
 async def _found(request: "_Request", turns: Turns) -> Found:

@@ -31,6 +31,11 @@ class Memo(Generic[Value]):
                 self._kept.move_to_end(key)
             return found
 
+    def forget(self, key: bytes) -> None:
+        """Keep nothing under `key`."""
+        with self._lock:
+            self._kept.pop(key, None)
+
     def put(self, key: bytes, value: Value) -> None:
         """Keep `value`, and forget the oldest where there is no more room."""
         with self._lock:
