@@ -98,7 +98,9 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
                 streams += stream_rows(case, came) if case.kind == STREAM else []
         if STEPS in parts and OURS in gateways:
             with telling_steps(folder, provider.port) as told:
-                steps = [row for case in STEP_CASES for row in _steps(load, told, case, quick=quick)]
+                kinds = {case.kind for case in CASES}.intersection(parts) or {case.kind for case in CASES}
+                cases = [case for case in STEP_CASES if case.kind in kinds]
+                steps = [row for case in cases for row in _steps(load, told, case, quick=quick)]
         if MEMORY in parts:
             requests = QUICK_MEMORY_REQUESTS if quick else MEMORY_REQUESTS
             seconds = _QUICK_MEMORY_SECONDS if quick else _MEMORY_SECONDS

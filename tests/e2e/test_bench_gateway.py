@@ -1,0 +1,185 @@
+"""`./bench gateway`: whoever sends, the provider that answers at once, and the whole of it in a short run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gateway import AIMS
+from benchmarks.gateway_load import Measured
+from benchmarks.gateway_processes import Server, cpu_seconds, upstream
+from benchmarks.gateway_requests import KINDS, SESSION_BYTES, SESSION_TURNS, requests
+from benchmarks.gateway_rounds import Case, Load, rows, sending
+from benchmarks.harness import BadData
+
+ROOT = Path(__file__).parents[2]
+_QUICK = [sys.executable, "-m", "benchmarks", "gateway", "--quick", "--json"]
+
+
+@pytest.fixture(scope="module")
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with upstream(tmp_path_factory.mktemp("provider")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
+    with sending(tmp_path_factory.mktemp("load")) as process:
+        yield process
+
+
+def _bodies(kind: str, seed: str, number: int) -> list[Any]:
+    return [json.loads(raw.partition(b"\r\n\r\n")[2]) for raw in islice(requests(kind, seed), number)]
+
+
+def test_each_request_of_a_session_is_the_next_turn_of_an_agent_with_tools() -> None:
+    bodies = _bodies("session", "a", 3)
+
+    assert len(bodies[0]["messages"]) == 1 + 2 * SESSION_TURNS
+    assert len(json.dumps(bodies[0])) == pytest.approx(SESSION_BYTES, rel=0.05)
+    for body, longer in pairwise(bodies):
+        assert longer["messages"][: len(body["messages"])] == body["messages"]
+        call, result = longer["messages"][len(body["messages"]) :]
+        assert call["content"][1]["id"] == result["content"][0]["tool_use_id"]
+        assert longer["tools"] == body["tools"]
+
+
+def test_no_two_requests_say_the_same_unless_that_is_meant() -> None:
+    for kind in KINDS:
+        said = [json.dumps(body) for seed in "ab" for body in _bodies(kind, seed, 3)]
+
+        assert len(set(said)) == (2 if kind == "same" else 6), kind
+
+
+@pytest.mark.parametrize("kind", ["small", "small chat", "session", "stream"])
+def test_the_provider_answers_every_kind_and_whoever_sends_times_it(
+    provider: Server, load: Load, kind: str
+) -> None:
+    measured = load.measure(provider, Case(kind=kind, connections=2, seconds=5.0, most=3))
+
+    assert len(measured.answer_ms) == len(measured.first_byte_ms) == 6
+    assert all(
+        0 < first <= whole for first, whole in zip(measured.first_byte_ms, measured.answer_ms, strict=True)
+    )
+    assert len(measured.cold_ms) == (2 if KINDS[kind].is_cold_first else 0)
+
+
+def test_sessions_that_were_begun_go_on_in_the_next_round(provider: Server, load: Load) -> None:
+    case = Case(kind="same", connections=2, seconds=5.0, most=1)
+
+    assert load.measure(provider, case).cold_ms
+    assert not load.measure(provider, case).cold_ms
+
+
+def test_an_answer_that_is_an_error_is_told_and_not_timed(tmp_path: Path, load: Load) -> None:
+    log = tmp_path / "log"
+    log.write_text("what the server said", encoding="utf-8")
+    code = (
+        "import http.server as h\n"
+        "server = h.HTTPServer(('127.0.0.1', 0), h.BaseHTTPRequestHandler)\n"
+        "print(server.server_port, flush=True)\n"
+        "server.serve_forever()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        refusing = Server("refusing", int(process.stdout.readline()), process.pid, log)
+        with pytest.raises(BadData, match=r"(?s)refusing, small: .*501.*what the server said"):
+            load.measure(refusing, Case(kind="small", connections=1, seconds=1.0))
+        process.kill()
+
+
+def test_cpu_time_is_that_of_a_process_with_all_that_it_has_started() -> None:
+    busy = "import time; until = time.process_time() + 0.3\nwhile time.process_time() < until: pass"
+    code = (
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}]); print(); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert cpu_seconds(process.pid) >= 0.3
+
+
+def test_what_is_added_is_measured_against_the_direct_call_of_the_same_round() -> None:
+    def measured(ms: float) -> Measured:
+        return Measured(
+            answer_ms=[ms] * 10,
+            first_byte_ms=[ms] * 10,
+            cold_ms=[],
+            elapsed_seconds=1.0,
+            answer_bytes=0,
+            gateway_cpu_seconds=0.02,
+            load_cpu_seconds=0.5,
+        )
+
+    found = {
+        "direct": [measured(1.0), measured(5.0), measured(1.0)],  # the machine was busy in the second round
+        "foveate": [measured(1.5), measured(9.0), measured(1.5)],
+    }
+    direct, ours = rows(Case(kind="small", connections=1, seconds=1.0), found)
+
+    assert direct["added_p50_ms"] is None
+    assert ours["added_p50_ms"] == 0.5
+    assert (ours["per_second"], ours["cpu_us"], ours["load_cpu"]) == (10.0, 2000.0, 0.5)
+
+
+def test_a_short_run_measures_the_gateway_and_says_where_its_time_goes() -> None:
+    finished = subprocess.run(
+        [*_QUICK, "--only", "small,steps,foveate"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert finished.returncode == 0, finished.stderr
+    report = json.loads(finished.stdout)
+    assert {(row["case"], row["at_once"], row["who"]) for row in report["rows"]} == {
+        ("small", at_once, who) for at_once in (1, 32) for who in ("direct", "foveate")
+    }
+    assert all(row["cpu_us"] > 0 for row in report["rows"])
+    assert {row["part"] for row in report["tables"]["where the time goes"]} >= {"session", "cache", "settle"}
+    assert [row["aim"] for row in report["tables"]["aims"]] == [AIMS[0][0]]
+
+
+def test_a_part_that_there_is_none_of_is_refused_with_those_there_are() -> None:
+    refused = subprocess.run([*_QUICK, "--only", "smal"], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert refused.returncode == 1
+    assert "no smal; there are: small," in refused.stderr
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_no_process_stays_behind_when_it_is_ended(sent: signal.Signals, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*_QUICK, "--only", "small,relay"],
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        until = time.monotonic() + 30
+        while len(started := _descendants(process.pid)) < 3:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        process.send_signal(sent)
+        assert process.wait(30) == 128 + sent
+
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+    assert not list(tmp_path.iterdir())
+
+
+def _descendants(pid: int) -> list[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    except OSError:
+        return []
+    return [found for child in map(int, children) for found in (child, *_descendants(child))]
