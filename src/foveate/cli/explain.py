@@ -11,6 +11,7 @@ import typer
 from foveate.cli import screen
 from foveate.cli.count import STANDARD_INPUT, printable
 from foveate.cli.exits import telling
+from foveate.cli.store import StoreUrl, in_store
 from foveate.errors import BadOption, MalformedRequest, UnreadableInput
 
 if TYPE_CHECKING:
@@ -28,9 +29,16 @@ _ANSWER_FIELDS = frozenset(("choices", "candidates", "usage", "usageMetadata", "
 
 def command(
     previous: Annotated[
-        str, typer.Argument(metavar="PREVIOUS", help="A request body (JSON); - is standard input.")
+        str,
+        typer.Argument(
+            metavar="PREVIOUS",
+            help="A request body (JSON), - for standard input; or alone, the id of a kept session or request.",
+        ),
     ],
-    current: Annotated[str, typer.Argument(metavar="CURRENT", help="The one that came after it; or -.")],
+    current: Annotated[
+        str | None,
+        typer.Argument(metavar="CURRENT", help="The one that came after it; or -.", show_default=False),
+    ] = None,
     cache: Annotated[
         bool, typer.Option("--cache", help="Explain what the provider's prompt cache makes of the two.")
     ] = False,
@@ -45,17 +53,24 @@ def command(
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="The model of both; default: what each body says.")
     ] = None,
+    store: StoreUrl = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say why a request could not read what the one before it left in the provider's prompt cache."""
+    """Say why a request could not read what the one before it left in the provider's prompt cache.
+
+    Example: foveate explain --cache first.json second.json
+    """
     with telling(as_json=json):
         if not cache:
             raise BadOption("say what is to be explained: --cache")
         gap_seconds = None if gap is None else _seconds(gap)
         price_per_token = None if price is None else _price_per_token(price)
-        requests = _requests(previous, current, model)
-        with screen.patience("counting"):
-            explained = _explained(*requests, gap_seconds, price_per_token)
+        if current is None:
+            explained = _of_kept(previous, store, model, gap, price_per_token)
+        else:
+            requests = _requests(previous, current, model)
+            with screen.patience("counting"):
+                explained = _explained(*requests, gap_seconds, price_per_token)
         if json:
             from foveate.cli.explain_lines import as_object
 
@@ -64,6 +79,19 @@ def command(
             from foveate.cli.explain_lines import lines
 
             screen.print_lines(lines(explained, screen.look(sys.stdout)))
+
+
+def _of_kept(
+    beginning: str, store: str | None, model: str | None, gap: str | None, price_per_token: Decimal | None
+) -> "Explained":
+    """The last break of a kept session, or what became of one kept request."""
+    if beginning == STANDARD_INPUT or Path(beginning).is_file():
+        raise BadOption(f"{_shown(beginning)}: two requests are compared: give the one after it too")
+    if gap is not None or model is not None:
+        raise BadOption("--gap and --model are for files: of what is kept both are known")
+    from foveate.cli.explain_kept import explained_of
+
+    return in_store(store, lambda opened: explained_of(opened, beginning, price_per_token), "reading")
 
 
 def _explained(

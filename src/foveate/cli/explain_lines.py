@@ -16,13 +16,27 @@ _LEAST_COLUMNS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPair:
+    """Two requests of a session that were kept, and what was billed for the later one."""
+
+    session_id: str
+    previous_id: str
+    request_id: str
+    gap_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """A verdict, and what it rests on: the model, its rules, and whether its tokens were counted exactly."""
+    """A verdict, and what it rests on: the model, its rules, and whether its tokens were counted exactly.
+
+    `kept` says which requests these are, where they were kept.
+    """
 
     verdict: Break | NoBreak
     model: str
     rules: Rules
     exact: bool
+    kept: KeptPair | None = None
 
 
 def as_object(explained: Explained) -> dict[str, object]:
@@ -31,7 +45,7 @@ def as_object(explained: Explained) -> dict[str, object]:
     shown: dict[str, object] = {"broken": isinstance(verdict, Break), **asdict(verdict)}
     if isinstance(verdict, Break):
         shown["lost_dollars"] = None if verdict.lost_dollars is None else _plain(verdict.lost_dollars)
-    return shown | {
+    return (shown if explained.kept is None else shown | asdict(explained.kept)) | {
         "model": explained.model,
         "exact": explained.exact,
         "rules": {
@@ -47,6 +61,10 @@ def as_object(explained: Explained) -> dict[str, object]:
 def lines(explained: Explained, look: Look) -> Iterator[str]:
     """The verdict for a person: the cause, both sides, what it cost, and what is behind that."""
     writing = _Writing(look, exact=explained.exact)
+    if explained.kept is not None:
+        pair = explained.kept
+        named = f"request {pair.request_id}, {pair.gap_seconds:,.0f} s after {pair.previous_id}"
+        yield from writing.wrapped(f"session {pair.session_id}: {named}", _DIM)
     match explained.verdict:
         case Break() as found:
             yield from writing.of_break(found)

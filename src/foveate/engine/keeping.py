@@ -100,7 +100,7 @@ class KeepRequests:
                     await self._trim()
             if self._is_time(self._wanted()):
                 await self._trim()
-        except Exception:  # nobody waits for it: whatever fails, requests go their way, and the next is tried
+        except Exception:  # noqa: BLE001 - nobody waits for it: whatever fails, requests go their way
             _LOG.exception("requests could not be kept")
 
     async def _keep(self, request: KeptRequest) -> None:

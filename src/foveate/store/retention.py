@@ -104,6 +104,7 @@ _BLANK_UNDONE = f"""{_NEEDED}
 UPDATE compactions_v1 SET summary = ?, carried = '[]'
 WHERE undone_at < ? AND (summary <> ? OR carried <> '[]') AND id NOT IN (SELECT id FROM needed)
 """
+_FORGET_REQUESTS = "DELETE FROM requests_v1 WHERE at < ?"
 # Counts are kept for turns, which may be gone, or were never kept; a part of them at a time.
 _FIND_NEXT_COUNT = f"""
 SELECT agent, hash FROM turn_counts_v1 WHERE (agent, hash) > (?, ?) ORDER BY agent, hash
@@ -150,7 +151,10 @@ class Forgotten:
 
 
 async def forget(database: Database, *, keep_days: float, now: float) -> Forgotten:
-    """Forget what was not seen for `keep_days`, a few sessions at a time, and what was undone before that."""
+    """Forget what was not seen for `keep_days`, a few sessions at a time, and what was undone before that.
+
+    Whole requests that are as old go too, where they are kept.
+    """
     before = now - keep_days * DAY_SECONDS
     await database.write(partial(_forget_undone, before=before), again=True)
     forgotten = await _forget_sessions(database, before, now) + await _forget_strays(database, before, now)
@@ -159,6 +163,7 @@ async def forget(database: Database, *, keep_days: float, now: float) -> Forgott
 
 
 def _forget_undone(rows: Rows, *, before: float) -> None:
+    rows.change(_FORGET_REQUESTS, (before,))
     rows.change(_FORGET_UNDONE, (before, before))
     rows.change(_BLANK_UNDONE, (before, b"", before, b""))
 

@@ -1,0 +1,131 @@
+"""Whole requests kept by a gateway as a user starts it, and explained afterwards."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import pytest
+
+from foveate.session.requests import KeptRequest
+from foveate.store import open_store
+from tests.sandboxes import KEY, running_sandbox
+from tests.served import configure, serving
+
+RULES = "You are a careful engineer. " * 400
+ON = "keep_requests: {enabled: true, days: 3, most_bytes: 1000000}\n"
+
+
+@dataclass
+class Kept:
+    """A folder in which a gateway has kept requests, of which some came before that was turned on."""
+
+    folder: Path
+    requests: list[KeptRequest]
+
+    def explain(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "foveate", "explain", "--cache", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "FOVEATE_HOME": str(self.folder)},
+        )
+
+
+def ask(client: anthropic.Anthropic, second: int, messages: list[Any]) -> None:
+    system = f"{RULES}\nIt is 2026-11-15T12:00:{second:02}Z."
+    reply = client.messages.create(model="claude-sonnet-5", max_tokens=99, system=system, messages=messages)
+    messages += [
+        {"role": "assistant", "content": [block.model_dump() for block in reply.content]},
+        {"role": "user", "content": "Go on."},
+    ]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    folder = tmp_path_factory.mktemp("home")
+    config = folder / "foveate.yaml"
+    with running_sandbox() as sandbox:
+        configure(config, sandbox.url)
+        with serving(folder, "--config", str(config)) as served:
+            with anthropic.Anthropic(base_url=served.url, api_key=KEY, max_retries=0) as client:
+                messages: list[Any] = [{"role": "user", "content": "Find the slow parser."}]
+                ask(client, 1, messages)
+                configure(config, sandbox.url, ON)
+                for second in (1, 1, 2, 2):
+                    ask(client, second, messages)
+                configure(config, sandbox.url)
+                ask(client, 3, messages)
+            deadline = time.monotonic() + 10
+            while len(found := asyncio.run(_found(folder))) < 4:
+                assert time.monotonic() < deadline, "they were not kept"
+                time.sleep(0.05)
+            yield Kept(folder, found)
+
+
+async def _found(folder: Path) -> list[KeptRequest]:
+    async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
+        (entry, *_) = [one async for one in store.ledger.entries()]
+        return list(await store.requests.of_session(entry.call.session_id, limit=9))
+
+
+def test_what_went_out_while_it_was_on_is_kept_with_its_bill_and_without_a_key(kept: Kept) -> None:
+    assert len(kept.requests) == 4
+    for one in kept.requests:
+        assert one.usage is not None
+        assert b"cache_control" in one.sent
+        assert one.came is not None
+        assert b"cache_control" not in one.came
+        assert KEY.encode() not in one.sent
+    for path in kept.folder.glob("foveate.sqlite*"):
+        assert KEY.encode() not in path.read_bytes()
+
+
+def test_the_last_break_of_a_kept_session_is_explained_by_its_id(kept: Kept) -> None:
+    newest, after, before, _ = kept.requests
+    done = kept.explain(newest.session_id[:12])
+
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert f"session {newest.session_id}" in lines[0]
+    assert "a timestamp changed" in done.stdout
+    assert "2026-11-15T12:00:01Z" in done.stdout
+    assert "$0.0" in done.stdout
+
+    shown = json.loads(kept.explain(newest.session_id, "--json").stdout)
+    assert (shown["request_id"], shown["previous_id"]) == (after.id, before.id)
+    assert (shown["broken"], shown["cause"]) == (True, "timestamp")
+    assert shown["lost_dollars"]
+
+
+def test_one_request_is_explained_by_its_own_id(kept: Kept) -> None:
+    newest, after, *_, first = kept.requests
+
+    assert json.loads(kept.explain(newest.id, "--json").stdout)["broken"] is False
+    assert json.loads(kept.explain(after.id, "--json").stdout)["cause"] == "timestamp"
+    done = kept.explain(first.id)
+    assert (done.returncode, "nothing is kept before" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["nowhere.json"], "no kept session or request whose id begins with 'nowhere.json'"),
+        ([""], "the id of a session or of a request is expected"),
+        (["-"], "two requests are compared"),
+        (["x", "--gap", "5m"], "--gap and --model are for files"),
+    ],
+)
+def test_what_cannot_be_explained_is_told(kept: Kept, arguments: list[str], reason: str) -> None:
+    done = kept.explain(*arguments)
+
+    assert done.returncode == 2
+    assert reason in " ".join(done.stderr.split())
