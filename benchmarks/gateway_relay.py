@@ -5,12 +5,11 @@ What it takes is the least that a gateway of this make could take; what Foveate 
 
 import sys
 
-from foveate.gateway.asks import Receive, Scope, Send, body_of
+from foveate.gateway.asks import Receive, Scope, Send
 from foveate.upstream.pool import Pool, target
 from foveate.upstream.sockets import listening
 
 _NOT_SENT_ON = frozenset((b"host", b"content-length", b"connection", b"transfer-encoding"))
-_LIMIT_BYTES = 64 * 1024 * 1024
 
 
 class Relay:
@@ -22,8 +21,11 @@ class Relay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on, and its answer back."""
-        body = await body_of(receive, limit_bytes=_LIMIT_BYTES)
-        assert body is not None
+        message = await receive()
+        body = message["body"]
+        while message.get("more_body"):
+            message = await receive()
+            body += message["body"]
         headers = [pair for pair in scope["headers"] if pair[0] not in _NOT_SENT_ON]
         where = target(self._base_url + scope["path"])
         async with self._pool.asked(scope["method"], where, headers, body) as answer:
