@@ -19,6 +19,14 @@ class _Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class Pings(_Settings):
+    """Reads that keep an entry of the cache from dying while a return is likely."""
+
+    enabled: bool = False
+    most_in_a_row: Annotated[int, Field(gt=0, le=100)] = 3
+    most_sessions: Annotated[int, Field(gt=0)] = 64
+
+
 class PromptCache(_Settings):
     """The provider's prompt cache."""
 
@@ -26,6 +34,7 @@ class PromptCache(_Settings):
     long_ttl_providers: list[Name] = ["anthropic", "vertex"]
     ttl: Literal["auto", "5m", "1h"] = "auto"
     cache_tools: bool = True
+    pings: Pings = Pings()
 
 
 class Compaction(_Settings):

@@ -13,6 +13,7 @@ from foveate.engine.injecting.step import Inject
 from foveate.engine.keeping import KeepRequests
 from foveate.engine.money import Book, HoldCaps, MoneyOptions
 from foveate.engine.options import AgentOptions
+from foveate.engine.pinging import HoldPings, Pings
 from foveate.engine.previewing import (
     BookCount,
     FailuresOnly,
@@ -54,12 +55,14 @@ def build_engine(
     watch: Watch | None = None,
     beta_override: str | None = None,
     asking: Asking | None = None,
+    remembered: Remembered | None = None,
+    pings: Pings | None = None,
     inject: Inject | None = None,
     breaks: Breaks | None = None,
     keeping: KeepRequests | None = None,
 ) -> Engine:
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
-    remembered, refusals, calibrations = Remembered(), RefusalsHeld(), Calibrations()
+    remembered, refusals, calibrations = remembered or Remembered(), RefusalsHeld(), Calibrations()
     history, count = ReplaceHistory(journal), Count(turns, Counts(calibrations, asking))
     preview = _preview(
         turns,
@@ -83,11 +86,13 @@ def build_engine(
             MarkCache(remembered, refusals),
             AskForUsage(),
             HoldCaps(admission, cost),
+            *((HoldPings(pings),) if pings is not None else ()),
         ),
         settle=(
             Book(admission, cost, remembered),
             Calibrate(calibrations),
             RememberCache(remembered),
+            *((pings,) if pings is not None else ()),
             RememberRefusal(refusals),
             DoubtThoughts(journal),
             *(settle for settle in (breaks, keeping) if settle is not None),

@@ -7,7 +7,7 @@ from foveate.cache.layout import LayoutOptions
 from foveate.config.settings import Agent, ContextOptimization, Settings, Switches, TokenCounter
 from foveate.engine.injecting.configured import section_options
 from foveate.engine.injecting.options import SectionOptions
-from foveate.engine.options import AgentOptions
+from foveate.engine.options import AgentOptions, PingOptions
 from foveate.errors import BadOption
 from foveate.fold.cuts import FoldOptions
 from foveate.fold.overflow import OnOverflow
@@ -58,6 +58,11 @@ def _options(said: ContextOptimization, agent: Agent | None) -> AgentOptions:
             ttl=None if cache.ttl == "auto" else Ttl(cache.ttl), cache_tools=cache.cache_tools
         ),
         long_ttl_providers=frozenset(cache.long_ttl_providers),
+        pings=PingOptions(
+            enabled=cache.pings.enabled,
+            most_in_a_row=cache.pings.most_in_a_row,
+            most_sessions=cache.pings.most_sessions,
+        ),
         fold=FoldOptions(
             compact_at_pct=folds.compact_at_pct,
             tail_keep_tokens=folds.tail_keep_tokens,
