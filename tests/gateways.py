@@ -18,7 +18,7 @@ from foveate.engine.explaining import SeenBreak
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.watch import Unwatched
-from foveate.gateway.app import GatewayOptions
+from foveate.gateway.app import BODY_WAIT_SECONDS, GatewayOptions
 from foveate.gateway.assembly import Choices, assembled
 from foveate.gateway.doors import Family
 from foveate.gateway.routing import Routing, Upstream
@@ -61,6 +61,7 @@ def running_gateway(
     caps: Sequence[Cap] = (),
     server: Server = Server(),  # noqa: B008 - it is frozen
     store_url: str | None = None,
+    body_wait_seconds: float = BODY_WAIT_SECONDS,
 ) -> Iterator[RunningGateway]:
     """A gateway to whatever answers at `upstream_url`, its store in `folder`, until the end of the block."""
     routing = Routing(
@@ -77,7 +78,9 @@ def running_gateway(
     breaks: list[SeenBreak] = []
     choices = Choices(
         settings=Settings(store=StoreAt(url=store_url or f"sqlite:///{folder}/gateway.sqlite"), server=server),
-        gateway=GatewayOptions(routing=routing, limit_bytes=server.body_limit_bytes),
+        gateway=GatewayOptions(
+            routing=routing, limit_bytes=server.body_limit_bytes, body_wait_seconds=body_wait_seconds
+        ),
         agents=lambda _agent: options,
         cost=MoneyOptions(caps=caps, prices=PriceBook()),
     )

@@ -27,6 +27,7 @@ from foveate.gateway.asks import (
     Receive,
     Scope,
     Send,
+    Stalled,
     TooLarge,
     ask_of,
     body_of,
@@ -47,6 +48,7 @@ from foveate.wire.body import fields, value
 from foveate.wire.refusals import failed, too_large
 
 LIMIT_BYTES = 64 * 1024 * 1024
+BODY_WAIT_SECONDS = 60.0
 # An error that says something about marks is no longer than this.
 _MOST_ERROR_BYTES = 64 * 1024
 _STREAM = b"text/event-stream"
@@ -67,6 +69,7 @@ class GatewayOptions:
     routing: Routing = field(default_factory=lambda: Routing(upstreams=KNOWN_UPSTREAMS))
     keys: Keys = field(default_factory=NoKeys)
     limit_bytes: int = LIMIT_BYTES
+    body_wait_seconds: float = BODY_WAIT_SECONDS
 
 
 class Gateway:
@@ -104,13 +107,19 @@ class Gateway:
         options = self._options()
         self._traffic.came(client)
         try:
-            body = await body_of(receive, limit_bytes=options.limit_bytes)
+            body = await body_of(
+                receive, limit_bytes=options.limit_bytes, wait_seconds=options.body_wait_seconds
+            )
             if body is not None:
                 client.received_bytes = len(body)
                 await _until_gone(receive, self._served(ask, body, client, options))
         except TooLarge:
             client.refused, client.reason = "too_large", f"more than {options.limit_bytes:,} bytes"
             await client.refuse(too_large(spoken, options.limit_bytes), retry=False)
+        except Stalled:
+            client.refused, client.reason = "stalled", "no more of its body came"
+            said = f"no more of the request came for {options.body_wait_seconds:g} seconds"
+            await client.refuse(failed(spoken, 408, said), retry=True)
         except FoveateError as error:
             client.refused, client.reason = error.code, reason_of(error)
             if client.has_begun:
