@@ -1,0 +1,234 @@
+"""Clients that leave, stall and dawdle: their provider is told, the call is settled, and no other notices."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from threading import Thread
+
+import anthropic
+import openai
+import pytest
+
+from foveate.cost.caps import Cap, Scope
+from tests.aftermath import Books, holders, open_sockets, resident_bytes, settled, until
+from tests.gateways import RunningGateway, running_gateway
+from tests.raw_http import all_of, chat, connected, heard, message, sent
+from tests.upstreams import (
+    LAST_CHUNK,
+    STREAM_HEAD,
+    Behaviour,
+    ScriptedUpstream,
+    Talk,
+    answer,
+    chunk,
+    claude_events,
+    claude_reply,
+    once,
+    running_upstream,
+)
+
+SECRET = "sk-nobody-may-read-this-4714"
+BODY_WAIT_SECONDS = 0.5
+CAPS = [Cap(scope=Scope.TOTAL, dollars=Decimal(1000))]  # so that something is reserved for each call
+EVENTS = claude_events(*["word "] * 20)
+WELL = once(answer(claude_reply("Well")))
+
+
+@dataclass
+class Between:
+    """A gateway before a scripted provider, and its books."""
+
+    gateway: RunningGateway
+    upstream: ScriptedUpstream
+    file: Path
+
+    def behaves(self, behave: Behaviour) -> None:
+        self.upstream.behave = behave
+        self.upstream.left = 0
+        self.upstream.heard.clear()
+
+    def heard_one(self) -> bool:
+        """Whether the provider gets a request, waited for."""
+        return until(lambda: bool(self.upstream.heard), bool)
+
+    def books(self, calls: int) -> Books:
+        return settled(self.file, calls)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Between]:
+    folder = tmp_path_factory.mktemp("gateway")
+    with (
+        running_upstream(WELL) as upstream,
+        running_gateway(upstream.url, folder, caps=CAPS, body_wait_seconds=BODY_WAIT_SECONDS) as gateway,
+    ):
+        assert sent(gateway.url, message(SECRET)).status == 200
+        yield Between(gateway, upstream, folder / "gateway.sqlite")
+    assert gateway.failed == []
+
+
+@pytest.fixture
+def between(both: Between, caplog: pytest.LogCaptureFixture) -> Iterator[Between]:
+    """The same for all tests; after each of them it serves as before, with nothing left over."""
+    sockets = open_sockets()
+    yield both
+    both.behaves(WELL)
+    assert sent(both.gateway.url, message(SECRET)).status == 200
+    assert until(open_sockets, lambda now: now <= sockets) <= sockets
+    assert both.books(0).reserved == 0
+    assert SECRET not in caplog.text
+    assert holders(both.file.parent, SECRET) == []
+
+
+def waits(talk: Talk) -> None:
+    """Takes a request and says nothing until its client has gone."""
+    talk.ask()
+    if talk.is_left(within_seconds=30):
+        talk.ask()
+
+
+def drips(talk: Talk) -> None:
+    """Streams one word after the other, slowly."""
+    talk.ask()
+    talk.say(STREAM_HEAD, *map(chunk, EVENTS), LAST_CHUNK, pause_seconds=0.3)
+
+
+def test_a_client_that_leaves_before_all_of_its_request_is_there_asked_nothing(between: Between) -> None:
+    before = len(between.books(0).calls)
+    between.behaves(WELL)
+    for size in (1, 60, len(message(SECRET)) - 1):
+        with connected(between.gateway.url) as connection:
+            connection.sendall(message(SECRET)[:size])
+            time.sleep(0.05)
+
+    assert between.upstream.heard == []
+    assert len(between.books(before).calls) == before
+
+
+@pytest.mark.parametrize("is_claude", [True, False])
+@pytest.mark.parametrize("missing", [10, "all of the body"])
+def test_a_client_that_stalls_in_its_request_is_told_and_holds_nobody_up(
+    between: Between, is_claude: bool, missing: int | str
+) -> None:
+    between.behaves(WELL)
+    whole = message(SECRET) if is_claude else chat(SECRET)
+    cut = whole[:-missing] if isinstance(missing, int) else whole.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+    with connected(between.gateway.url) as stalled:
+        stalled.sendall(cut)
+        assert sent(between.gateway.url, message(SECRET)).status == 200
+        found = heard(all_of(stalled))
+
+    assert found.status == 408
+    assert "no more of the request came" in json.loads(found.body)["error"]["message"]
+    assert len(between.upstream.heard) == 1
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_client_that_leaves_while_it_waits_has_its_provider_left_too(between: Between, streams: bool) -> None:
+    before = len(between.books(0).calls)
+    between.behaves(waits)
+    with connected(between.gateway.url) as connection:
+        connection.sendall(message(SECRET, stream=streams))
+        assert between.heard_one()
+
+    assert between.upstream.has_lost_one()
+    booked = between.books(before + 1)
+    assert (len(booked.calls), booked.reserved) == (before + 1, 0)
+    assert (booked.calls[-1].is_partial, booked.calls[-1].is_unknown) == (True, True)
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_stream_has_its_provider_left_too(between: Between) -> None:
+    before = len(between.books(0).calls)
+    between.behaves(drips)
+    with anthropic.Anthropic(base_url=between.gateway.url, api_key=SECRET, max_retries=0) as client:
+        stream = client.messages.create(
+            model="claude-opus-4-5", max_tokens=50, messages=[{"role": "user", "content": "Hello"}], stream=True
+        )
+        next(iter(stream))
+        stream.close()
+
+    assert between.upstream.has_lost_one()
+    booked = between.books(before + 1)
+    assert (len(booked.calls), booked.calls[-1].is_partial) == (before + 1, True)
+
+
+def test_a_client_whose_own_time_is_out_has_its_provider_left_too(between: Between) -> None:
+    before = len(between.books(0).calls)
+    between.behaves(waits)
+    with (
+        openai.OpenAI(
+            base_url=between.gateway.openai_url, api_key=SECRET, max_retries=0, timeout=0.3
+        ) as client,
+        pytest.raises(openai.APITimeoutError),
+    ):
+        client.chat.completions.create(
+            model="gpt-4.1", messages=[{"role": "user", "content": "Hello"}], max_tokens=9
+        )
+
+    assert between.upstream.has_lost_one()
+    assert len(between.books(before + 1).calls) == before + 1
+
+
+def test_a_client_that_leaves_with_its_answer_has_it_booked_whole(between: Between) -> None:
+    before = between.books(0)
+    for _ in range(10):
+        between.behaves(WELL)
+        with connected(between.gateway.url) as connection:
+            connection.sendall(message(SECRET))
+            assert connection.recv(20).startswith(b"HTTP/1.1 200")
+    booked = between.books(len(before.calls) + 10)
+
+    assert len(booked.calls) == len(before.calls) + 10
+    assert booked.whole >= before.whole + 9  # one may be left between its two last pieces
+
+
+def test_clients_that_leave_at_any_moment_are_settled_once_each(between: Between) -> None:
+    before = len(between.books(0).calls)
+    between.behaves(once(STREAM_HEAD, *map(chunk, EVENTS), LAST_CHUNK, pause_seconds=0.004))
+
+    def leave(seconds: float) -> None:
+        with connected(between.gateway.url) as connection:
+            connection.sendall(message(SECRET, stream=True))
+            time.sleep(seconds)
+
+    threads = [Thread(target=leave, args=(number / 400,)) for number in range(48)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    asked = until(lambda: len(between.upstream.heard), lambda _: between.books(0).reserved == 0)
+    booked = between.books(before + asked)
+
+    assert booked.reserved == 0
+    # A call that its client left before it was sent is free; whatever a provider may have heard is booked.
+    assert len(booked.calls) - before >= len(between.upstream.heard)
+    assert len(booked.calls) - before <= 48
+    assert len({call.id for call in booked.calls}) == len(booked.calls)
+
+
+def test_a_client_that_does_not_read_holds_its_provider_back_and_not_all_of_the_answer(
+    between: Between,
+) -> None:
+    size = 80 * 1024 * 1024
+    piece = b": " + b"x" * (1024 * 1024 - 4) + b"\n\n"
+
+    def behave(talk: Talk) -> None:
+        talk.ask()
+        talk.say(answer(b"", content_type="text/event-stream", content_length=str(size)), *[piece] * 80)
+
+    between.behaves(behave)
+    memory = resident_bytes()
+    with connected(between.gateway.url) as connection:
+        connection.sendall(message(SECRET, stream=True))
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        time.sleep(0.5)
+        grown = resident_bytes() - memory
+        length = 0
+        while found := connection.recv(1024 * 1024):
+            length += len(found)
+
+    assert grown < 30 * 1024 * 1024
+    assert length > size
