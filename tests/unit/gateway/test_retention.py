@@ -1,4 +1,4 @@
-"""What is old is forgotten while the gateway serves, by the days that hold then, and a failure is tried again."""
+"""What is old is forgotten while the gateway serves, and a failure is tried again."""
 
 import asyncio
 from dataclasses import dataclass, field
