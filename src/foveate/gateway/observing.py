@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# So often workers write their numbers for each other.
-_WRITE_SECONDS = 1.0
+# So often a change of the configuration is looked for where no request does, and workers write their numbers.
+_TEND_SECONDS = 1.0
+# And so often, in seconds, the store is asked whether it is there.
+_PROBE_EVERY_SECONDS = 10.0
 # So long telemetry has to be sent at the end.
 _TELEMETRY_SECONDS = 5.0
 
@@ -90,7 +92,7 @@ class Observing:
 
     @asynccontextmanager
     async def running(self, parts: Parts) -> AsyncIterator[dict[str, Page]]:
-        """The pages of the gateway, while its numbers are written for the other workers."""
+        """The pages of the gateway, while what they show is kept up to date."""
 
         def poll() -> None:
             waiting, lost = parts.bills()
@@ -98,22 +100,21 @@ class Observing:
             self.metrics.workspaces(parts.workspaces())
 
         self.metrics.polls(poll)
-        writing = asyncio.create_task(self._write(self._folder)) if self._folder is not None else None
+        tending = asyncio.create_task(self._tend(parts))
         try:
             yield pages(lambda: self._look(parts), self._samples)
         finally:
-            if writing is not None and self._folder is not None:
-                writing.cancel()
-                await asyncio.wait([writing])
-                metrics_folder.write(self._folder, self.metrics.samples())
+            tending.cancel()
+            await asyncio.wait([tending])
+            if self._folder is not None:
+                self._write(self._folder, self.metrics.samples())
             if self._telemetry is not None:
                 closing = asyncio.ensure_future(asyncio.to_thread(self._telemetry.close))
                 await asyncio.wait([closing], timeout=_TELEMETRY_SECONDS)
 
     async def _look(self, parts: Parts) -> Vitals:
         self.choices()
-        problem = await probed(parts.probe)
-        self.metrics.holds(store=not problem)
+        problem = await self._probed(parts)
         waiting, lost = parts.bills()
         return Vitals(
             version=self._version,
@@ -126,15 +127,28 @@ class Observing:
             is_ending=self._is_ending(),
         )
 
+    async def _probed(self, parts: Parts) -> str:
+        problem = await probed(parts.probe)
+        self.metrics.holds(store=not problem)
+        return problem
+
     def _samples(self) -> list[Sample]:
         own = self.metrics.samples()
         return own if self._folder is None else summed([(own, True), *metrics_folder.others(self._folder)])
 
-    async def _write(self, folder: Path) -> None:
+    async def _tend(self, parts: Parts) -> None:
+        asked_at = -_PROBE_EVERY_SECONDS
         while True:
-            self.choices()  # also where no request comes that would see a change
-            try:
-                await asyncio.to_thread(metrics_folder.write, folder, self.metrics.samples())
-            except OSError as error:
-                _LOG.warning("the numbers cannot be written for the other workers: %s", error)
-            await asyncio.sleep(_WRITE_SECONDS)
+            self.choices()
+            if time.monotonic() - asked_at >= _PROBE_EVERY_SECONDS:
+                await self._probed(parts)
+                asked_at = time.monotonic()
+            if self._folder is not None:
+                await asyncio.to_thread(self._write, self._folder, self.metrics.samples())
+            await asyncio.sleep(_TEND_SECONDS)
+
+    def _write(self, folder: Path, samples: list[Sample]) -> None:
+        try:
+            metrics_folder.write(folder, samples)
+        except OSError as error:
+            _LOG.warning("the numbers cannot be written for the other workers: %s", error)

@@ -235,7 +235,9 @@ def test_every_series_of_the_contract_is_there_with_its_labels() -> None:
 
 def test_the_page_on_metrics_and_the_registry_have_the_same_series() -> None:
     rows = re.findall(
-        r"^\| `([a-z_]+)` \| (\w+) \| ([^|]*)\|", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE
+        r"^\| `([a-z_]+)` \| (counter|gauge|histogram) \| ([^|]*)\|",
+        DOCUMENT.read_text(encoding="utf-8"),
+        re.MULTILINE,
     )
     said = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 
