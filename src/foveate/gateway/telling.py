@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from urllib.parse import unquote
 
 from foveate.engine.injecting.options import NOTHING_TOLD, Told
 
@@ -17,7 +18,7 @@ _LONGEST_CHARS = 1_000
 
 
 def told_in(headers: Mapping[str, str]) -> Told:
-    """What the headers say, names in small letters; values are in UTF-8 where they are that."""
+    """What the headers say, names in small letters; values are UTF-8, as it is or percent-encoded."""
     own = {name: said for name, said in headers.items() if name.startswith(_PREFIX)}
     if not own:
         return NOTHING_TOLD
@@ -36,4 +37,7 @@ def _text(said: str | None) -> str:
         return ""
     with suppress(UnicodeError):  # then it is Latin-1, as headers once were
         said = said.encode("latin-1").decode()
+    if "%" in said:  # as clients write it that have only ASCII for headers
+        with suppress(UnicodeError):
+            said = unquote(said, errors="strict")
     return said.strip()[:_LONGEST_CHARS]

@@ -1,0 +1,199 @@
+"""A thin client gets the whole context engine: what arrives at the provider, byte by byte, in every format."""
+
+import json
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from foveate.cost.caps import Cap, Scope
+from foveate.engine.options import AgentOptions
+from tests.gateways import RunningGateway, running_gateway
+from tests.injected import HEADING, garden
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+from tests.served import configure, serving
+
+CLAUDE, GPT = "claude-sonnet-4-6", "gpt-4.1"
+HELLO: Any = [{"role": "user", "content": "When does bed 7 get water?"}]
+SLACK = {
+    "x-foveate-agent": "ana",
+    "x-foveate-channel": "slack",
+    "x-foveate-sender": "Bøb",
+    "x-foveate-channel-topic": "roses",
+}
+ENCODED = {**SLACK, "x-foveate-sender": "B%C3%B8b"}  # since OpenAI's client takes only ASCII
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[RunningSandbox]:
+    with running_sandbox() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def gateway(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    folder = tmp_path_factory.mktemp("gateway")
+    options = AgentOptions(sections=garden(folder / "garden"))
+    caps = [Cap(scope=Scope.DAY, dollars=Decimal(500))]
+    with running_gateway(sandbox.url, folder, clock=sandbox.clock, options=options, caps=caps) as found:
+        yield found
+        assert found.failed == []
+
+
+@pytest.fixture
+def claude(gateway: RunningGateway) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def gpt(gateway: RunningGateway) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+def arrived(sandbox: RunningSandbox) -> dict[str, Any]:
+    """The body that the provider got last, of a client whose headers said nothing of us."""
+    ask = sandbox.heard[-1]
+    assert not any("foveate" in name for name in ask.headers)
+    found: dict[str, Any] = json.loads(ask.body)
+    return found
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_anthropics_client_gets_every_section(
+    claude: anthropic.Anthropic, sandbox: RunningSandbox, streams: bool
+) -> None:
+    asked: Any = {"model": CLAUDE, "max_tokens": 100, "system": "Be kind.", "messages": HELLO}
+    if streams:
+        with claude.messages.stream(**asked, extra_headers=SLACK) as stream:
+            assert stream.get_final_text()
+    else:
+        assert claude.messages.create(**asked, extra_headers=SLACK).content
+
+    body = arrived(sandbox)
+    system = [block["text"] for block in body["system"]]
+    turn = [block["text"] for block in body["messages"][0]["content"]]
+    assert system[:2] == ["Be kind.", "You are Ana, who keeps the garden."]
+    assert system[-3:] == ["Peer: Bob: likes roses", "Be short.", "Answer in German."]
+    assert turn[0] == HELLO[0]["content"]
+    assert turn[1].startswith(HEADING)
+    assert "Bed 7 gets water on day 7." in turn[1]
+    assert "tokens (" in turn[2]
+    assert "of $500.00 left (a day)" in turn[2]
+    assert turn[3:5] == ["Channel: slack\nChannel topic: roses", "Sender: Bøb"]
+    assert turn[5].startswith("Time: 2027-01-15T08:00+00:00")
+    assert "1234" not in sandbox.heard[-1].body.decode()
+    assert "Nobody reads this" not in sandbox.heard[-1].body.decode()
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_chat_gets_every_section(gpt: openai.OpenAI, sandbox: RunningSandbox, streams: bool) -> None:
+    reply = gpt.chat.completions.create(model=GPT, messages=HELLO, stream=streams, extra_headers=ENCODED)
+    assert list(reply) if streams else reply
+
+    messages = arrived(sandbox)["messages"]
+    assert [message["role"] for message in messages] == ["system", "user"]
+    assert messages[0]["content"].startswith("You are Ana, who keeps the garden.\n\n# Bob\n\nHas roses.")
+    assert messages[1]["content"].startswith(f"{HELLO[0]['content']}\n\n{HEADING}\n\n## Memory")
+    assert "\n\nSender: Bøb\n\n" in messages[1]["content"]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_responses_get_every_section(gpt: openai.OpenAI, sandbox: RunningSandbox, streams: bool) -> None:
+    reply = gpt.responses.create(model=GPT, input="Hello", stream=streams, extra_headers=ENCODED)
+    assert list(reply) if streams else reply
+
+    body = arrived(sandbox)
+    assert body["instructions"].startswith("You are Ana")
+    assert body["input"].startswith(f"Hello\n\n{HEADING}")
+
+
+def test_a_chat_with_tools_is_taken_with_sections_behind_a_result(
+    gpt: openai.OpenAI, sandbox: RunningSandbox
+) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    tools: Any = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    messages: Any = [
+        *HELLO,
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "dry"},
+    ]
+
+    gpt.chat.completions.create(model=GPT, messages=messages, tools=tools)
+
+    sent = arrived(sandbox)["messages"]
+    assert sent[1:4] == messages
+    assert sent[4]["content"].startswith(HEADING)
+
+
+def test_responses_with_tools_are_taken_with_sections_behind_a_result(
+    gpt: openai.OpenAI, sandbox: RunningSandbox
+) -> None:
+    items: Any = [
+        *HELLO,
+        {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "dry"},
+    ]
+
+    gpt.responses.create(model=GPT, input=items)
+
+    sent = arrived(sandbox)["input"]
+    assert sent[:3] == items
+    assert HEADING in json.dumps(sent[3])
+
+
+@pytest.mark.parametrize("kind", ["heartbeat", "delegation"])
+def test_a_heartbeat_and_a_delegation_go_without_the_memory(
+    claude: anthropic.Anthropic, sandbox: RunningSandbox, kind: str
+) -> None:
+    claude.messages.create(model=CLAUDE, max_tokens=100, messages=HELLO, extra_headers={"x-foveate-kind": kind})
+
+    body = json.dumps(arrived(sandbox))
+    assert "## Memory" not in body
+    assert "You are Ana" in body
+
+
+def test_a_count_is_of_what_would_be_sent(claude: anthropic.Anthropic, sandbox: RunningSandbox) -> None:
+    claude.messages.count_tokens(model=CLAUDE, messages=HELLO)
+
+    assert "You are Ana" in json.dumps(arrived(sandbox))
+
+
+def test_sections_take_effect_change_and_go_with_the_configuration(
+    tmp_path: Path, sandbox: RunningSandbox
+) -> None:
+    garden(tmp_path / "garden")
+    config = tmp_path / "foveate.yaml"
+
+    configure(config, sandbox.url)
+    with (
+        serving(tmp_path, "--config", str(config), GARDEN=str(tmp_path / "garden")) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
+
+        def saying(sections: str) -> str:
+            configure(config, sandbox.url, f"agents:\n- id: ana\n  sections: {sections}\n")
+            client.messages.create(
+                model=CLAUDE, max_tokens=50, messages=HELLO, extra_headers={"x-foveate-agent": "ana"}
+            )
+            return sandbox.heard[-1].body.decode()
+
+        workspace = saying("{workspace: {root: $GARDEN/workspace}}")
+        memory = saying(
+            "{memory: {paths: [$GARDEN/notes]}, time: {format: natural}, limits: {total_tokens: 900}}"
+        )
+        broken = saying("{memory: {paths: []}}")
+        nothing = saying("null")
+
+    assert "You are Ana" in workspace
+    assert "You are Ana" not in memory
+    assert "Bed 7 gets water" in memory
+    assert time.strftime("%Y") in memory
+    assert "Bed 7 gets water" in broken  # what cannot be used changes nothing
+    assert HEADING not in nothing
