@@ -135,12 +135,12 @@ class Told:
         self.server = server
         self._process = process
 
-    def took(self) -> dict[str, list[float]]:
-        """The milliseconds of each part of the way, of every request since this was asked last."""
+    def took(self) -> dict[str, list[tuple[float, float | None]]]:
+        """The milliseconds of each part of the way, and those of CPU, of every request since the last time."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        found: dict[str, list[float]] = json.loads(_line(self._process, self.server.log))
+        found: dict[str, list[tuple[float, float | None]]] = json.loads(_line(self._process, self.server.log))
         return found
 
 

@@ -1,7 +1,9 @@
 """A gateway that tells how long each of its steps takes, as a process of its own, for the gateway's benchmark.
 
 It is put together as `foveate serve` does, with a watch of its own. It prints its port; for each line of its
-standard input it prints what requests took since the last one: milliseconds, by part, in the order of the way.
+standard input it prints what requests took since the last one, by part of the way: pairs of milliseconds, by
+the clock and of CPU. The latter is that of the event loop since the part before; for the first step that is all
+since the end of the request before it, and for `settle`, the last, all since the last step.
 """
 
 import asyncio
@@ -24,28 +26,34 @@ class Stopwatch(Unwatched):
     """What each part of the way took, of every request."""
 
     def __init__(self) -> None:
-        self._took: dict[str, list[float]] = {}
+        self._took: dict[str, list[tuple[float, float | None]]] = {}
         self._steps_seconds = 0.0
+        self._cpu_seconds = 0.0
 
     def took(self, step: str, seconds: float) -> None:
         """A step is done."""
-        self._note(step, seconds)
+        self._note(step, seconds, self._cpu())
         self._steps_seconds += seconds
 
     def ended(self, exchange: Exchange) -> None:
         """A request is done. One comes after the other, so all steps since the last one are its own."""
         self._note(READ_AND_WRITE, exchange.sent_at - exchange.came_at - self._steps_seconds)
         self._note(PROVIDER, exchange.ended_at - exchange.sent_at)
-        self._note(SETTLE, time.time() - exchange.ended_at)
+        self._note(SETTLE, time.time() - exchange.ended_at, self._cpu())
         self._steps_seconds = 0.0
 
-    def told(self) -> dict[str, list[float]]:
+    def told(self) -> dict[str, list[tuple[float, float | None]]]:
         """All of it, and none of it any more."""
         took, self._took = self._took, {}
         return took
 
-    def _note(self, part: str, seconds: float) -> None:
-        self._took.setdefault(part, []).append(seconds * 1e3)
+    def _cpu(self) -> float:
+        before, self._cpu_seconds = self._cpu_seconds, time.thread_time()
+        return self._cpu_seconds - before
+
+    def _note(self, part: str, seconds: float, cpu_seconds: float | None = None) -> None:
+        pair = (seconds * 1e3, None if cpu_seconds is None else cpu_seconds * 1e3)
+        self._took.setdefault(part, []).append(pair)
 
 
 async def _serve(config: Path) -> None:
