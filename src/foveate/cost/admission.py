@@ -163,6 +163,11 @@ class Admission:
             self._keep(number, late)
             raise
 
+    def lose(self, entry: Entry, problem: str) -> Settled:
+        """Count a bill that cannot be kept, now or after it has waited."""
+        self._lost += 1
+        return Settled(outcome=Outcome.LOST, problem=problem)
+
     async def release(self, admitted: Admitted) -> None:
         """Free what was reserved for a call that is not billed. Where that cannot be told, it runs out."""
         if admitted.is_reserved:
@@ -212,8 +217,7 @@ class Admission:
     def _keep(self, number: int, bill: _Bill) -> Settled:
         """Have a bill wait for the ledger, if there is room."""
         if len(self._waiting) >= self._options.most_waiting:
-            self._lost += 1
-            return Settled(outcome=Outcome.LOST, problem=self._problem)
+            return self.lose(bill.entry, self._problem)
         self._waiting[number] = bill
         if self._catching_up is None or self._catching_up.done():
             self._catching_up = asyncio.create_task(self._catch_up())
@@ -264,8 +268,7 @@ class Admission:
                 return Settled(outcome=Outcome.BOOKED if is_new else Outcome.KNOWN, problem=problem)
         await self._release(entry.call.id)
         self._problem = problem
-        self._lost += 1
-        return Settled(outcome=Outcome.LOST, problem=problem)
+        return self.lose(entry, problem)
 
     async def _release(self, call_id: str) -> None:
         try:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from foveate.cost.admission import Admission, AdmissionOptions, Outcome, Settled
 from foveate.cost.ledger import Entry, Ledger
@@ -15,9 +15,15 @@ class ToldAdmission(Admission):
     """Lets calls through and books them as `Admission` does, and tells `watch` what became of each bill."""
 
     def __init__(
-        self, ledger: Ledger, *, clock: Callable[[], float], options: AdmissionOptions, watch: Watch
+        self,
+        ledger: Ledger,
+        *,
+        clock: Callable[[], float],
+        options: AdmissionOptions,
+        watch: Watch,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        super().__init__(ledger, clock=clock, options=options)
+        super().__init__(ledger, clock=clock, options=options, sleep=sleep)
         self._watch = watch
 
     async def settle(self, entry: Entry) -> Settled:
@@ -27,15 +33,18 @@ class ToldAdmission(Admission):
         except asyncio.CancelledError:
             self._watch.billed(entry, Settled(outcome=Outcome.WAITING, problem=self.problem))
             raise
-        if settled.outcome is Outcome.LOST:
-            _LOG.error("a bill is lost: %s (%s)", told(entry), settled.problem)
-        elif settled.problem:
+        if settled.problem and settled.outcome is not Outcome.LOST:
             _LOG.warning("the bill of %s is %s: %s", entry.call.id, settled.outcome.value, settled.problem)
         self._watch.billed(entry, settled)
         return settled
 
+    def lose(self, entry: Entry, problem: str) -> Settled:
+        """Count a bill that cannot be kept, and tell it in the log, where it can be found again."""
+        _LOG.error("a bill is lost: %s (%s)", told(entry), problem)
+        return super().lose(entry, problem)
+
     async def close(self) -> tuple[Entry, ...]:
-        """The bills that could not be booked even now; each is told in the log, where it can be found again."""
+        """The bills that could not be booked even now; each is told in the log."""
         left = await super().close()
         for entry in left:
             _LOG.error("a bill could not be booked before the end: %s", told(entry))

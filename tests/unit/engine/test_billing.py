@@ -1,0 +1,106 @@
+"""Bills are told, whatever becomes of them: one that is lost is in the log with all its numbers."""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import pytest
+
+from foveate.cost.admission import AdmissionOptions, Outcome, Settled
+from foveate.cost.ledger import Entry
+from foveate.engine.billing import ToldAdmission
+from foveate.engine.watch import Unwatched
+from foveate.errors import BadOption
+from tests.unit.cost.books import Books, Naps
+from tests.unit.engine.watched import entry
+
+
+class Watching(Unwatched):
+    """Remembers the bills that it is told of."""
+
+    def __init__(self) -> None:
+        self.bills: list[tuple[str, Outcome]] = []
+
+    def billed(self, entry: Entry, settled: Settled) -> None:
+        self.bills.append((entry.call.id, settled.outcome))
+
+
+def admitting(books: Books, *, most_waiting: int = 10) -> tuple[ToldAdmission, Watching, Naps]:
+    watching, naps = Watching(), Naps()
+    options = AdmissionOptions(most_waiting=most_waiting)
+    admission = ToldAdmission(books, clock=lambda: 0.0, options=options, watch=watching, sleep=naps.sleep)
+    return admission, watching, naps
+
+
+def bill(call_id: str) -> Entry:
+    found = entry()
+    return replace(found, call=replace(found.call, id=call_id))
+
+
+async def test_every_bill_is_told_with_what_became_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    books = Books(never={"never": BadOption("no such call")}, unpriced={"odd"})
+    admission, watching, _ = admitting(books)
+
+    for call_id in ("good", "good", "never", "odd"):
+        await admission.settle(bill(call_id))
+    await admission.close()
+
+    assert watching.bills == [
+        ("good", Outcome.BOOKED),
+        ("good", Outcome.KNOWN),
+        ("never", Outcome.LOST),
+        ("odd", Outcome.BOOKED),
+    ]
+    (lost,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "never of ana, session s, anthropic claude-opus-4-5, main, 10 uncached, 80 read" in lost
+    assert "6 and 4 written, 7 out, 0.5 dollars (no such call)" in lost
+    assert "the bill of odd is booked: that is no price" in caplog.text
+
+
+async def test_a_bill_that_waits_and_then_can_never_be_kept_is_told_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    books = Books(gone=1, never={"late": BadOption("no such call")})
+    admission, watching, naps = admitting(books)
+
+    await admission.settle(bill("late"))
+    assert "the bill of late is waiting: /data/foveate.sqlite: is locked" in caplog.text
+    await naps.end()
+    await admission.close()
+
+    assert watching.bills == [("late", Outcome.WAITING)]
+    assert admission.lost == 1
+    assert "a bill is lost: late of ana" in caplog.text
+
+
+async def test_bills_that_nobody_could_book_before_the_end_are_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    books = Books(gone=float("inf"))
+    admission, watching, _ = admitting(books, most_waiting=1)
+
+    for call_id in ("one", "two"):
+        await admission.settle(bill(call_id))
+    left = await admission.close()
+
+    assert [one.call.id for one in left] == ["one"]
+    assert watching.bills == [("one", Outcome.WAITING), ("two", Outcome.LOST)]
+    assert "a bill is lost: two of ana" in caplog.text
+    assert "a bill could not be booked before the end: one of ana" in caplog.text
+
+
+async def test_a_bill_whose_exchange_is_cut_off_is_told_as_waiting() -> None:
+    books = Books(pause=asyncio.Event())
+    admission, watching, _ = admitting(books)
+
+    settling = asyncio.create_task(admission.settle(bill("cut")))
+    await asyncio.sleep(0)
+    settling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await settling
+    assert watching.bills == [("cut", Outcome.WAITING)]
+
+    assert books.pause is not None
+    books.pause.set()
+    await admission.close()
+    assert books.booked == ["cut"]
