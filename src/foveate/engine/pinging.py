@@ -31,7 +31,7 @@ from foveate.wire.usage import usage_in
 _LOG = logging.getLogger(__name__)
 
 # The clock is looked at this often, since it may be set, and a machine may sleep.
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 0.25
 # A ping that takes longer has missed its entry.
 _LONGEST_SECONDS = 30.0
 _MOST_BYTES = 256 * 1024 * 1024
