@@ -143,8 +143,7 @@ class Metrics:
         self.request_bytes = self._board.tally(series.REQUEST_BYTES)
         self.response_bytes = self._board.tally(series.RESPONSE_BYTES)
         self._board.tally(series.BUILD, version).value = 1
-        self._board.tally(series.BILLS_LOST)
-        self._board.tally(series.BILLS_WAITING)
+        self.bills(waiting=0, lost=0, lapsed=0)
         self.holds(config=True, store=True)
 
     def know(self, agents: Iterable[str]) -> None:
@@ -249,10 +248,11 @@ class Metrics:
         """Have `poll` called before the numbers are looked at."""
         self._polls.append(poll)
 
-    def bills(self, *, waiting: int, lost: int) -> None:
-        """How many bills wait by now, and are lost."""
+    def bills(self, *, waiting: int, lost: int, lapsed: int) -> None:
+        """How many bills wait by now, and are lost, and how many reservations ran out."""
         self._board.tally(series.BILLS_WAITING).value = waiting
         self._board.tally(series.BILLS_LOST).value = lost
+        self._board.tally(series.LAPSED).value = lapsed
 
     def workspaces(self, counts: Mapping[str, Bundles]) -> None:
         """How often bundles were kept, read and dropped by now, by the roots of their workspaces."""

@@ -120,6 +120,11 @@ BILLS = _counter("foveate_bills_total", "Bills, by what became of them in the le
 BILLS_WAITING = _gauge("foveate_bills_waiting", "Bills that wait for the ledger to be back.")
 BILLS_LOST = _counter("foveate_bills_lost_total", "Bills that could not be kept at all.")
 
+LAPSED = _counter(
+    "foveate_reservations_lapsed_total",
+    "Reservations that ran out while their calls went on: something stalled.",
+)
+
 REQUESTS = _counter("foveate_requests_total", "Requests, by the status that clients got.", *_CALL, "status")
 REFUSALS = _counter(
     "foveate_refusals_total", "Requests that the gateway itself answered with an error.", "agent", "code"
@@ -174,6 +179,7 @@ SERIES = (
     BILLS,
     BILLS_WAITING,
     BILLS_LOST,
+    LAPSED,
     REQUESTS,
     REFUSALS,
     EDITS,

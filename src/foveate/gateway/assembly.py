@@ -174,7 +174,7 @@ async def assembled(
             parts = Parts(
                 store=store.where,
                 probe=lambda: store.journal.fold(""),
-                bills=lambda: (admission.waiting, admission.lost),
+                bills=lambda: (admission.waiting, admission.lost, admission.lapsed),
                 workspaces=sources.counts,
             )
             shown: AbstractAsyncContextManager[dict[str, Page]] = (

@@ -33,11 +33,14 @@ _TELEMETRY_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What is looked at from outside: where the store is and whether it answers, bills, and workspaces."""
+    """What is looked at from outside: where the store is and whether it answers, bills, workspaces.
+
+    Of bills: how many wait and are lost, and how many reservations ran out.
+    """
 
     store: str
     probe: Callable[[], Awaitable[object]]
-    bills: Callable[[], tuple[int, int]]
+    bills: Callable[[], tuple[int, int, int]]
     workspaces: Callable[[], Mapping[str, Bundles]] = dict
 
 
@@ -95,8 +98,8 @@ class Observing:
         """The pages of the gateway, while what they show is kept up to date."""
 
         def poll() -> None:
-            waiting, lost = parts.bills()
-            self.metrics.bills(waiting=waiting, lost=lost)
+            waiting, lost, lapsed = parts.bills()
+            self.metrics.bills(waiting=waiting, lost=lost, lapsed=lapsed)
             self.metrics.workspaces(parts.workspaces())
 
         self.metrics.polls(poll)
@@ -115,7 +118,7 @@ class Observing:
     async def _look(self, parts: Parts) -> Vitals:
         self.choices()
         problem = await self._probed(parts)
-        waiting, lost = parts.bills()
+        waiting, lost, _ = parts.bills()
         return Vitals(
             version=self._version,
             config=self._now.problem if self._now is not None else None,

@@ -160,7 +160,7 @@ async def test_failures_and_refusals_are_counted_by_their_names() -> None:
 def test_what_is_kept_elsewhere_is_counted_by_how_much_it_has_grown() -> None:
     watch = metrics()
     lost = [0]
-    watch.polls(lambda: watch.bills(waiting=3, lost=lost[0]))
+    watch.polls(lambda: watch.bills(waiting=3, lost=lost[0], lapsed=0))
     lost[0] = 2
     watch.samples()
     for hits in (5, 5, 7):

@@ -1,0 +1,141 @@
+"""What the engine tells its watch: nothing that it cannot do stays silent."""
+
+import asyncio
+
+import pytest
+
+from foveate.engine.calls import Incoming, Outgoing, Problem
+from foveate.engine.engine import Engine
+from foveate.engine.exchange import Exchange
+from foveate.engine.options import AgentOptions
+from foveate.engine.watch import Unwatched
+from foveate.engine.work import Work
+from foveate.errors import DoesNotFit
+from foveate.values import Format
+
+BODY = b'{"model": "claude-opus-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}'
+
+
+class Watching(Unwatched):
+    """Remembers what it is told, in its order."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def failed(self, incoming: Incoming, problem: Problem) -> None:
+        self.told.append(f"{problem.step} failed: {problem.reason}")
+
+    def took(self, step: str, seconds: float) -> None:
+        self.told.append(f"{step} took {seconds:g}")
+
+    def ended(self, exchange: Exchange) -> None:
+        self.told.append(f"ended with {exchange.status}")
+
+
+class Fails:
+    """A step, or something that is done at an end, that fails."""
+
+    name = "fails"
+
+    async def take(self, work: Work) -> None:
+        raise RuntimeError("no")
+
+    async def __call__(self, exchange: Exchange) -> None:
+        raise RuntimeError("no")
+
+
+class Refuses:
+    """A step that refuses the request."""
+
+    name = "refuses"
+
+    async def take(self, work: Work) -> None:
+        raise DoesNotFit("too long", tokens=2, limit_tokens=1, window_tokens=1)
+
+
+class Notes:
+    """A step that goes on with something less."""
+
+    name = "notes"
+
+    async def take(self, work: Work) -> None:
+        work.problems.append(Problem("notes", "a cut could not be kept"))
+
+
+def incoming(body: bytes = BODY) -> Incoming:
+    return Incoming(
+        id="r", agent="ana", spoken=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=body
+    )
+
+
+async def allowed(request_id: str, agent: str, reason: str) -> None:
+    """Where no cap holds."""
+
+
+def engine(watching: Watching, *steps: Fails | Refuses | Notes) -> Engine:
+    times = iter(range(100))
+    return Engine(
+        steps=steps,
+        settle=(Fails(),),
+        options=lambda _: AgentOptions(),
+        clock=lambda: float(next(times)),
+        watch=watching,
+        uncounted=allowed,
+    )
+
+
+async def test_steps_that_fail_or_go_on_with_less_are_told_and_so_is_the_end_and_what_fails_then() -> None:
+    watching = Watching()
+
+    exchange = await engine(watching, Fails(), Notes()).prepare(incoming())
+    before = list(watching.told)
+    exchange.begun(200, streams=False)
+    await exchange.over()
+
+    assert [said for said in before if "failed" in said] == [
+        "fails failed: RuntimeError: no",
+        "notes failed: a cut could not be kept",
+    ]
+    assert watching.told[len(before) :] == ["Fails failed: RuntimeError: no", "ended with 200"]
+
+
+async def test_what_failed_before_a_refusal_is_told() -> None:
+    watching = Watching()
+
+    with pytest.raises(DoesNotFit):
+        await engine(watching, Fails(), Refuses()).prepare(incoming())
+
+    assert "fails failed: RuntimeError: no" in watching.told
+
+
+async def test_a_request_that_cannot_be_read_is_told_and_goes_out() -> None:
+    watching = Watching()
+
+    exchange = await engine(watching).prepare(incoming(b"{"))
+
+    assert exchange.outgoing.body == b"{"
+    assert len(watching.told) == 1
+    assert watching.told[0].startswith("read failed: MalformedRequest")
+
+
+async def test_an_exchange_that_is_cut_off_is_still_told() -> None:
+    watching = Watching()
+    never = asyncio.Event()
+
+    class Waits:
+        async def __call__(self, exchange: Exchange) -> None:
+            await never.wait()
+
+    exchange = Exchange(
+        incoming(), None, Outgoing(body=BODY), settle=(Waits(),), clock=lambda: 0.0, watch=watching
+    )
+    over = asyncio.ensure_future(exchange.over(is_broken=True))
+    await asyncio.sleep(0)
+    over.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await over
+    never.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    assert watching.told == ["ended with 0"]
