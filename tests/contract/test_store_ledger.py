@@ -345,3 +345,17 @@ async def test_hundreds_of_calls_are_renewed_at_once(ledger: Ledger) -> None:
     assert await ledger.renew(ids, expires_at=NOON + 5000) == set(ids)
     assert await ledger.renew([], expires_at=NOON + 5000) == set()
     assert await total(ledger, now=NOON + 4999) == standing(0, "0.7")
+
+
+async def test_old_calls_are_forgotten_and_what_was_spent_is_not(store: Store) -> None:
+    day = 86_400.0
+    for number in range(1_205):
+        await settle(store.ledger, f"old {number}", "0.001", at=NOON - 9 * day - number)
+    await settle(store.ledger, "new", "0.1")
+    before = NOON - 5 * day
+
+    assert await store.ledger.would_forget(before=before) == 1_205
+    assert await store.ledger.forget(before=before) == 1_205
+    assert await store.ledger.forget(before=before) == 0
+    assert await booked(store.ledger) == [("new", Decimal("0.1"))]
+    assert await total(store.ledger) == standing("1.305")

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from foveate.cost.caps import accounts_of
 from foveate.store import open_store
 from foveate.store.migrating import VERSIONS
+from tests.billed import call, entry
 from tests.kept import FOLDED, fold, hashed, session, turns
 
 DAY = 86_400.0
@@ -83,6 +85,25 @@ def test_what_was_seen_within_the_days_is_kept(run: Any, url: str) -> None:
 
     assert "50 days: 0 sessions, 0 turns, 0 folds, 0 folded messages; the store took " in outcome.out
     assert info(run, url)["sessions"] == 2
+
+
+def test_calls_are_forgotten_only_where_that_is_asked_for(run: Any, url: str) -> None:
+    async def settle() -> None:
+        async with await open_store(url) as store:
+            for id_, at in (("old", 1e9), ("new", time.time())):
+                of = call(id_, at=at)
+                await store.ledger.settle(entry(of, 1), accounts=accounts_of(of))
+
+    asyncio.run(settle())
+    run("store", "vacuum", "--store", url)
+    would = run("store", "vacuum", "--store", url, "--keep-ledger-days", "400", "--dry-run")
+    told = json.loads(run("store", "vacuum", "--store", url, "--keep-ledger-days", "400", "--json").out)
+    again = run("store", "vacuum", "--store", url, "--keep-ledger-days", "400")
+
+    assert "and of the ledger 1 call of more than 400 days ago; the store " in would.out
+    assert (told["keep_ledger_days"], told["calls"]) == (400.0, 1)
+    assert "and of the ledger 0 calls" in again.out
+    assert run("store", "vacuum", "--store", url, "--keep-ledger-days", "0").code == 2
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "nan", "inf", "1e9"])

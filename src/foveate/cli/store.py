@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foveate.store import Forgettable, Sizes, Store
 
 KEEP_DAYS = 30.0
+_DAY_SECONDS = 86_400.0
 _MOST_DAYS = 36_500.0
 _LABEL_CELLS = 10
 _COUNTS = ("sessions", "turns", "folds", "folded", "size_bytes")
@@ -67,6 +68,8 @@ class _Vacuumed:
     dry_run: bool
     keep_days: float
     forgotten: "Forgettable"
+    keep_ledger_days: float | None = None
+    calls: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
 
@@ -77,6 +80,14 @@ def vacuum(
         float,
         typer.Option("--keep-days", metavar="N", help="Forget what was not seen for so many days."),
     ] = KEEP_DAYS,
+    keep_ledger_days: Annotated[
+        float | None,
+        typer.Option(
+            "--keep-ledger-days",
+            metavar="N",
+            help="Forget calls in the ledger that are older, too; default: they are kept for ever.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be forgotten, and change nothing.")
     ] = False,
@@ -88,13 +99,19 @@ def vacuum(
     Example: foveate store vacuum --keep-days 90 --dry-run
     """
     with telling(as_json=json):
-        if not (isfinite(keep_days) and 0 < keep_days <= _MOST_DAYS):
-            raise BadOption(
-                f"--keep-days is a number of days, more than 0 and at most {_MOST_DAYS:,.0f}, not {keep_days:g}"
-            )
+        for name, days in {"--keep-days": keep_days, "--keep-ledger-days": keep_ledger_days}.items():
+            if days is not None and not (isfinite(days) and 0 < days <= _MOST_DAYS):
+                raise BadOption(
+                    f"{name} is a number of days, more than 0 and at most {_MOST_DAYS:,.0f}, not {days:g}"
+                )
         from foveate.store.sizes import Forgettable
 
-        vacuumed = _Vacuumed(dry_run=dry_run, keep_days=keep_days, forgotten=Forgettable())
+        vacuumed = _Vacuumed(
+            dry_run=dry_run,
+            keep_days=keep_days,
+            keep_ledger_days=keep_ledger_days,
+            forgotten=Forgettable(),
+        )
         try:
             vacuumed = in_store(store, lambda opened: _vacuumed(opened, vacuumed), "forgetting")
         except NothingKept as error:
@@ -140,14 +157,23 @@ async def _vacuumed(store: "Store", asked: _Vacuumed) -> _Vacuumed:
     keep_days, now = asked.keep_days, time()
     before = await store.sizes()
     would = await store.would_forget(keep_days=keep_days, now=now)
+    calls_before = None if asked.keep_ledger_days is None else now - asked.keep_ledger_days * _DAY_SECONDS
     if asked.dry_run:
-        return replace(asked, forgotten=would, bytes_before=before.size_bytes, bytes_after=before.size_bytes)
+        return replace(
+            asked,
+            forgotten=would,
+            calls=0 if calls_before is None else await store.ledger.would_forget(before=calls_before),
+            bytes_before=before.size_bytes,
+            bytes_after=before.size_bytes,
+        )
     forgotten = await store.forget(keep_days=keep_days, now=now)
+    calls = 0 if calls_before is None else await store.ledger.forget(before=calls_before)
     await store.vacuum()
     after = await store.sizes()
     return replace(
         asked,
         forgotten=replace(would, **asdict(forgotten)),
+        calls=calls,
         bytes_before=before.size_bytes,
         bytes_after=after.size_bytes,
     )
@@ -168,6 +194,9 @@ def _size_lines(sizes: "Sizes", look: screen.Look) -> list[str]:
 def _told(vacuumed: _Vacuumed) -> str:
     counts = zip(astuple(vacuumed.forgotten), ("session", "turn", "fold", "folded message"), strict=True)
     gone = ", ".join(f"{number:,} {word}{'s' * (number != 1)}" for number, word in counts)
+    if vacuumed.keep_ledger_days is not None:
+        calls = f"{vacuumed.calls:,} call{'s' * (vacuumed.calls != 1)}"
+        gone += f", and of the ledger {calls} of more than {vacuumed.keep_ledger_days:g} days ago"
     days = f"not seen for {vacuumed.keep_days:g} day{'s' * (vacuumed.keep_days != 1)}"
     before, after = _size(vacuumed.bytes_before), _size(vacuumed.bytes_after)
     if vacuumed.dry_run:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from foveate import wire
+from foveate.budget.answers import longest_answer_of
 from foveate.cost.price_book import PriceBook
 from foveate.fold.overflow import lower_end
 from foveate.values import Format, Request, TokenCount, Ttl
@@ -113,7 +114,9 @@ def at_most(
     input_tokens = max(count.upper, window_tokens or 0) if asked.adds_input else count.upper
     longest = asked.output_tokens
     if longest is None:
-        longest = _longest_answer(0 if asked.adds_input else lower_end(count), window_tokens)
+        known = longest_answer_of(request.model)
+        before = 0 if asked.adds_input else lower_end(count)
+        longest = known.tokens if known is not None else _longest_answer(before, window_tokens)
     return AtMost(
         model=request.model,
         provider=provider,
@@ -127,7 +130,7 @@ def at_most(
 
 
 def _longest_answer(input_tokens: int, window_tokens: int | None) -> int:
-    """How long an answer can be to which no limit is set."""
+    """How long an answer can be to which no limit is set, of a model that nothing more is known of."""
     if window_tokens is None:
         return _LONG_ANSWER_TOKENS
     return max(window_tokens - input_tokens, min(window_tokens, _LONG_ANSWER_TOKENS))

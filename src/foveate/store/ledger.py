@@ -34,6 +34,13 @@ _FIND_EXPIRED = f"""
 SELECT call_id FROM reservations_v1 WHERE expires_at <= ? ORDER BY expires_at LIMIT {_AT_ONCE}
 """
 
+_COUNT_BEFORE = "SELECT count(*) FROM ledger_v1 WHERE at < ?"
+_FORGET_BEFORE = f"""
+DELETE FROM ledger_v1 WHERE call_id IN (
+    SELECT call_id FROM ledger_v1 WHERE at < ? ORDER BY at, call_id LIMIT {_PAGE}
+)
+"""
+
 
 class KeptLedger:
     """Implements `foveate.cost.ledger.Ledger` on a database."""
@@ -108,6 +115,20 @@ class KeptLedger:
             if len(found) < _PAGE:
                 return
             last = found[-1][1], found[-1][0]
+
+    async def would_forget(self, *, before: float) -> int:
+        """How many calls there are from before that time."""
+        ((number,),) = await self._read(_COUNT_BEFORE, (before,))
+        return int(number)
+
+    async def forget(self, *, before: float) -> int:
+        """How many calls from before that time were forgotten, a few at a time. Accounts stand as they did."""
+        forgotten = 0
+        while gone := await self._database.write(
+            lambda rows: rows.change(_FORGET_BEFORE, (before,)), again=True
+        ):
+            forgotten += gone
+        return forgotten
 
     async def _book(self, asked: Sequence[Asked]) -> list[Answer | Exception]:
         while True:

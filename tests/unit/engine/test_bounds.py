@@ -68,11 +68,24 @@ def test_every_answer_that_is_asked_for_is_paid() -> None:
 @pytest.mark.parametrize(
     ("window_tokens", "output_tokens"), [(1_000_000, 999_200), (16_000, 16_000), (None, 128_000)]
 )
-def test_without_a_limit_an_answer_may_fill_the_window(window_tokens: int | None, output_tokens: int) -> None:
-    found = bound(window_tokens)
+def test_without_a_limit_an_answer_of_an_unknown_model_may_fill_the_window(
+    window_tokens: int | None, output_tokens: int
+) -> None:
+    found = bound(window_tokens, model="my-model")
 
     assert found is not None
     assert (found.input_tokens, found.output_tokens) == (1_200, output_tokens)
+
+
+@pytest.mark.parametrize(
+    ("model", "output_tokens"), [("gpt-5", 128_000), ("gpt-4.1-mini", 32_768), ("gpt-4o-2024-11-20", 16_384)]
+)
+def test_without_a_limit_an_answer_is_as_long_as_the_model_can_write(model: str, output_tokens: int) -> None:
+    """Was the rest of the window: a small cap had no room for one short question."""
+    found = bound(1_000_000, model=model)
+
+    assert found is not None
+    assert found.output_tokens == output_tokens
 
 
 @pytest.mark.parametrize("name", ["previous_response_id", "conversation", "prompt"])
