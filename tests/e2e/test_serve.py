@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -68,3 +69,34 @@ def test_a_configuration_that_is_wrong_at_the_start_is_told_and_nothing_is_serve
     assert done.returncode == 2
     assert "foveate.yaml:2: there is no setting 'prot' here; did you mean port?" in done.stderr
     assert json.loads(done.stdout)["error"]["code"] == "bad_setting"
+
+
+def test_a_port_that_is_taken_is_told_with_who_knows_by_whom(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "foveate", "serve", "--port", str(port)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
+    assert f":{port}" in done.stderr.partition("; `")[2]
+    assert "--port takes another" in done.stderr
+    assert not done.stdout
+
+
+def test_a_gateway_takes_its_keys_and_its_configuration_from_where_they_usually_are(tmp_path: Path) -> None:
+    (tmp_path / "foveate.yaml").write_text("agents: [{id: ana}]\n")
+    (tmp_path / ".env").write_text("OPENROUTER_API_KEY=sk-hush\nDEEPSEEK_API_KEY=sk-hush\n")
+
+    with serving(tmp_path, DEEPSEEK_API_KEY="", ANTHROPIC_API_KEY="sk-hush", OPENAI_API_KEY="") as served:
+        told = served.told
+
+    assert told["config"] == "foveate.yaml"
+    assert told["store"] == f"sqlite:///{tmp_path}/foveate.sqlite"
+    assert told["keys"] == ["anthropic", "openrouter"]  # what the environment says goes over the file
+    assert "hush" not in json.dumps(told)
