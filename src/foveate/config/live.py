@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from foveate.errors import FoveateError
 _LOG = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
+# A request asks many times what holds, and no two of them are so close that a change could lie between.
+LOOK_EVERY_SECONDS = 0.001
 # What tells one state of a file from another; None for one that is not there.
 _Stamp = tuple[int, int, int] | None
 
@@ -30,11 +33,17 @@ class InForce(Generic[Made]):
 class LiveSettings(Generic[Made]):
     """What `make` makes of a configuration, made anew whenever its file has changed.
 
-    Looking whether it has costs a few microseconds, so it is done each time. `make` may refuse a configuration
+    Looking whether it has costs a few microseconds, so each request does. `make` may refuse a configuration
     too; then all stays as it is.
     """
 
-    def __init__(self, path: Path | None, make: Callable[[Configuration], Made]) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        make: Callable[[Configuration], Made],
+        *,
+        look_every_seconds: float = LOOK_EVERY_SECONDS,
+    ) -> None:
         """Without a path there is no file, and everything is as it is by default.
 
         Raises:
@@ -45,11 +54,17 @@ class LiveSettings(Generic[Made]):
         self._path = path
         self._make = make
         self._stamp = _stamp(path)
+        self._looked_at = 0.0
+        self._look_every_seconds = look_every_seconds
         usual = Configuration(Settings(), CostOptions())
         self._now = InForce(make(usual) if path is None else load_made(path, make))
 
     def now(self) -> InForce[Made]:
         """What holds now."""
+        at = time.monotonic()
+        if at - self._looked_at < self._look_every_seconds:
+            return self._now
+        self._looked_at = at
         stamp = _stamp(self._path)
         if stamp != self._stamp and self._path is not None:
             self._stamp = stamp

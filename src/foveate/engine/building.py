@@ -89,11 +89,12 @@ def build_engine(
             *((HoldPings(pings),) if pings is not None else ()),
         ),
         settle=(
-            Book(admission, cost, remembered),
             Calibrate(calibrations),
             RememberCache(remembered),
             *((pings,) if pings is not None else ()),
             RememberRefusal(refusals),
+            # All above wait for nothing: the next request of the session finds what they remember.
+            Book(admission, cost, remembered),
             DoubtThoughts(journal),
             *(settle for settle in (breaks, keeping) if settle is not None),
             folds,

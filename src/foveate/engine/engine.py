@@ -1,8 +1,9 @@
 """The engine: one way through for every request, the same steps in the same order, and each may fail alone."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from foveate import wire
 from foveate.cache.beta_header import HEADER as BETAS
@@ -28,7 +29,7 @@ class Engine:
 
     `settle` is done, in order, with every exchange that has come to its end. `uncounted` lets requests through
     that cannot be read. `beta_override` is what `ANTHROPIC_CACHE_BETA` says. `preview` prepares what would be
-    sent, and leaves no trace of it.
+    sent, and leaves no trace of it. `under_way` is what is still being done with exchanges that are over.
     """
 
     steps: Sequence[Step]
@@ -39,6 +40,7 @@ class Engine:
     uncounted: Uncounted
     beta_override: str | None = None
     preview: "Engine | None" = None
+    under_way: "set[asyncio.Future[None]]" = field(default_factory=set)
 
     async def prepare(self, incoming: Incoming) -> Exchange:
         """What is sent in the place of a request; one that cannot be understood is sent as it came.
@@ -116,7 +118,13 @@ class Engine:
             clock=self.clock,
             watch=self.watch,
             came_at=came_at,
+            under_way=self.under_way,
         )
+
+    async def close(self) -> None:
+        """Wait until all is done with what is over."""
+        while self.under_way:
+            await asyncio.wait(self.under_way)
 
     def _failed(self, incoming: Incoming, step: str, error: Exception) -> Problem:
         """A failure, told in the log; of one that is nobody's fault but ours, with where it happened."""

@@ -32,8 +32,12 @@ class Exchange:
         clock: Callable[[], float],
         watch: Watch = UNWATCHED,
         came_at: float | None = None,
+        under_way: "set[asyncio.Future[None]] | None" = None,
     ) -> None:
-        """`work` is None for a request that could not be understood. `came_at`: when it was here."""
+        """`work` is None for a request that could not be understood. `came_at`: when it was here.
+
+        `under_way` holds what is still being done with others that are over, and will with this one.
+        """
         self.incoming = incoming
         self.work = work
         self.outgoing = outgoing
@@ -45,6 +49,7 @@ class Exchange:
         self.is_unsent = False
         self.entry: Entry | None = None  # what was booked
         self._watch = watch
+        self._under_way = set() if under_way is None else under_way
         self._settle = settle
         self._clock = clock
         self._answer: AnswerReader | None = None
@@ -134,11 +139,17 @@ class Exchange:
         """Whether the answer came to its end."""
         return not self.is_broken and self._answer is not None and self._answer.is_whole
 
-    async def over(self, *, is_broken: bool = False) -> None:
-        """Nothing more comes; `is_broken`: the answer was not there, broke off, or nobody wanted its rest."""
+    def over(self, *, is_broken: bool = False) -> Awaitable[None]:
+        """Nothing more comes; `is_broken`: the answer was not there, broke off, or nobody wanted its rest.
+
+        What is to be done with it is done from now on, whether or not anybody waits for it.
+        """
         self.is_broken = is_broken
         self.ended_at = self._clock()
-        await asyncio.shield(asyncio.ensure_future(self._settled()))
+        settling = asyncio.ensure_future(self._settled())
+        self._under_way.add(settling)
+        settling.add_done_callback(self._under_way.discard)
+        return asyncio.shield(settling)
 
     async def _settled(self) -> None:
         """Do all that is to be done, also where nobody waits for it any more."""

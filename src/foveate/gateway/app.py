@@ -112,7 +112,7 @@ class Gateway:
             )
             if body is not None:
                 client.received_bytes = len(body)
-                await _until_gone(receive, self._served(ask, body, client, options))
+                await _until_gone(receive, client, self._served(ask, body, client, options))
         except TooLarge:
             client.refused, client.reason = "too_large", f"more than {options.limit_bytes:,} bytes"
             await client.refuse(too_large(spoken, options.limit_bytes), retry=False)
@@ -200,8 +200,11 @@ class Gateway:
                 exchange.unsent()
             raise
         finally:
-            await exchange.over(is_broken=is_broken)
+            settled = exchange.over(is_broken=is_broken)
+            if is_broken:
+                await settled
         await client.end(rest)
+        await settled  # the client waits for none of it
 
     async def _relayed(self, ask: Ask, routed: Routed, exchange: Exchange, client: Client) -> bytes:
         """Relay all but the end of an answer, which is given back."""
@@ -244,13 +247,13 @@ class Gateway:
         return self._pool.asked(ask.method, target(upstream.url(ask.raw_path, ask.query)), sent, body)
 
 
-async def _until_gone(receive: Receive, serving: Awaitable[None]) -> None:
+async def _until_gone(receive: Receive, client: Client, serving: Awaitable[None]) -> None:
     """Serve a request until it is served, or its client has gone; then all that is under way for it ends."""
     own = asyncio.current_task()
     is_served = False
 
     def leave(_: object) -> None:
-        if own is not None and not is_served:
+        if own is not None and not is_served and not client.has_ended:
             own.cancel()
 
     gone = asyncio.ensure_future(receive())  # the next thing to come is that the client has gone

@@ -194,6 +194,7 @@ async def assembled(
                     traffic=UNSEEN if observing is None else observing.traffic,
                 )
         finally:
+            await engine.close()
             await folds.close()
             await breaks.close()
             await keeping.close()

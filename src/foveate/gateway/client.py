@@ -20,7 +20,7 @@ class Client:
         self._ask = ask
         self.spoken = spoken
         self._send = send
-        self.has_begun = False
+        self.has_begun = self.has_ended = False
         # What is told of it at its end. `refused` is the code of an error of our own, `reason` what it says.
         self.agent = USUAL_AGENT
         self.provider = ""
@@ -42,6 +42,7 @@ class Client:
     async def end(self, rest: bytes = b"") -> None:
         """The last piece of it."""
         self.sent_bytes += len(rest)
+        self.has_ended = True
         await self._send({"type": "http.response.body", "body": rest})
 
     async def counted(self, body: bytes, sureness: str) -> None:

@@ -30,7 +30,7 @@ def test_without_a_file_all_is_as_it_is_by_default() -> None:
 def test_a_changed_file_holds_from_the_next_look_on(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
-    live = LiveSettings(path, port)
+    live = LiveSettings(path, port, look_every_seconds=0)
 
     assert live.now().made == 2
     write(path, "server: {port: 3}")
@@ -43,7 +43,7 @@ def test_a_change_of_the_same_length_in_the_same_moment_is_seen(tmp_path: Path) 
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
     before = path.stat()
-    live = LiveSettings(path, port)
+    live = LiveSettings(path, port, look_every_seconds=0)
     write(path, "server: {port: 3}")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
@@ -54,7 +54,7 @@ def test_a_change_of_the_same_length_in_the_same_moment_is_seen(tmp_path: Path) 
 def test_a_file_that_cannot_be_used_changes_nothing_and_is_told(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
-    live = LiveSettings(path, port)
+    live = LiveSettings(path, port, look_every_seconds=0)
     if text is None:
         path.unlink()
     else:
@@ -71,8 +71,8 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_told(tmp_path: Path, 
 def test_at_the_start_a_file_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     with pytest.raises(UnreadableInput):
-        LiveSettings(path, port)
+        LiveSettings(path, port, look_every_seconds=0)
     for text, said in (("a: 1", "no setting 'a'"), ("server:\n  port: 1", "f.yaml:2: no such port here")):
         path.write_text(text)
         with pytest.raises(BadSetting, match=said):
-            LiveSettings(path, port)
+            LiveSettings(path, port, look_every_seconds=0)
