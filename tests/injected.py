@@ -44,7 +44,9 @@ def garden(folder: Path, *, memory_limit_tokens: int = 300) -> SectionOptions:
     return SectionOptions(
         workspace=Workspace(workspace),
         skills=str(skills),
-        binding=BindingOptions(peers=("Bob: likes roses",), channels={"slack": "Be short."}, language="German"),
+        binding=BindingOptions(
+            peers=("Bob: likes roses",), channels=(("slack", "Be short."),), language="German"
+        ),
         memory=MemoryOptions(paths=(str(notes),), limit_tokens=memory_limit_tokens),
         time=TimeOptions(),
         channel=True,

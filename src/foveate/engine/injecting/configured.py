@@ -40,7 +40,7 @@ def section_options(
         binding=None
         if binding is None
         else BindingOptions(
-            peers=tuple(binding.peers), channels=dict(binding.channels), language=binding.language
+            peers=tuple(binding.peers), channels=tuple(binding.channels.items()), language=binding.language
         ),
         memory=None
         if memory is None

@@ -15,13 +15,20 @@ from foveate.engine.calls import Problem
 from foveate.engine.injecting.fitting import NO_PART, Part, fit, stable_limit
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.injecting.sources import Source, Sources
-from foveate.engine.injecting.telling import HEADING, binding_sections, budget_text, channel_sections
+from foveate.engine.injecting.telling import (
+    HEADING,
+    HEADING_TOKENS,
+    binding_sections,
+    budget_text,
+    channel_sections,
+)
 from foveate.engine.work import Work
 from foveate.errors import BadOption
 from foveate.prompt.inputs import CallKind
 from foveate.prompt.kept import Kept
 from foveate.prompt.showing import context_inputs
 from foveate.prompt.time import TimeAwareness
+from foveate.tokens.caches import register
 from foveate.values import TokenCount
 
 if TYPE_CHECKING:
@@ -34,6 +41,8 @@ BYTES_PER_TOKEN = 2
 _KEPT_PARTS = 256
 # What is longer is counted beside the event loop, where it is new.
 _LONG_CHARS = 8 * 1024
+_TELL_SECONDS = 60.0
+_MOST_TOLD = 1_000
 # So many nodes are gone through for deadlines beside it.
 _MANY_NODES = 1_000
 _WITHOUT_CONTEXT = frozenset((CallKind.HEARTBEAT, CallKind.DELEGATION))
@@ -57,6 +66,10 @@ class Gathering:
         self._money = money
         self._times: dict[str, TimeAwareness] = {}
         self._parts: Kept[tuple[object, ...], Part] = Kept(_KEPT_PARTS)
+        self._minutes: Kept[tuple[object, ...], Section] = Kept(_KEPT_PARTS)
+        self._told: dict[tuple[str, str], float] = {}
+        register(self._parts)
+        register(self._minutes)
 
     async def stable(self, work: Work, options: SectionOptions, room_tokens: int | None) -> Part:
         """The workspace, the skills and the binding, in so few sizes that the prefix hardly ever changes."""
@@ -103,16 +116,19 @@ class Gathering:
             sections += await self._time(work, options)
         limit = max(0, options.total_tokens - stable.count.upper)
         limit = limit if room_tokens is None else min(limit, max(0, room_tokens))
-        heading = work.counter.text(HEADING).upper + 2
-        part = await self._fitted(sections, options, limit - heading, work) if sections else NO_PART
+        part = await self._fitted(sections, options, limit - HEADING_TOKENS, work) if sections else NO_PART
         if options.budget:
-            rest = limit - heading - part.count.upper
+            rest = limit - HEADING_TOKENS - part.count.upper
             part = await self._with_budget(work, options, stable, part, added, rest)
         if not part.sections:
             return part
         first, *others = part.sections
         headed = replace(first, text=f"{HEADING}\n\n{first.text}")
-        return replace(part, sections=(headed, *others), count=part.count + TokenCount(heading, False, heading))
+        return replace(
+            part,
+            sections=(headed, *others),
+            count=part.count + TokenCount(HEADING_TOKENS, False, HEADING_TOKENS),
+        )
 
     async def _fitted(
         self, sections: Sequence[Section], options: SectionOptions, limit_tokens: int, work: Work
@@ -177,14 +193,20 @@ class Gathering:
                 else None
             )
             memory = looked.memory if looked is not None else None
-            time = self._times.setdefault(work.incoming.agent, TimeAwareness())
             started = work.found.session.created_at if work.found is not None else None
+            version = memory.version if memory is not None else None
+            key = (work.incoming.agent, work.session_id, work.now // 60, version, options.time, options.zone)
+            known = self._minutes.get(key)
+            if known is not None:
+                return [known]
+            era = self._minutes.era
+            time = self._times.setdefault(work.incoming.agent, TimeAwareness())
             nodes = memory.nodes if memory is not None else []
 
             def told() -> Section | None:
                 return time.section(
                     nodes,
-                    memory_version=memory.version if memory is not None else None,
+                    memory_version=version,
                     now=datetime.fromtimestamp(work.now, UTC),
                     zone=options.zone,
                     session_started=None if started is None else datetime.fromtimestamp(started, UTC),
@@ -195,7 +217,7 @@ class Gathering:
         except Exception as error:  # noqa: BLE001 - a border: without the time the request goes out all the same
             _tell(work, "time", f"{type(error).__name__}: {error}")
             return []
-        return [found] if found is not None else []
+        return [self._minutes.keep(key, found, era)] if found is not None else []
 
     async def _with_budget(
         self,
@@ -261,8 +283,18 @@ class Gathering:
             _tell(work, what, f"{type(error).__name__}: {error}")
             return Source()
         for trouble in found.troubles:
-            _tell(work, what, trouble)
+            self._tell_again(work, what, trouble)
         return found
+
+    def _tell_again(self, work: Work, what: str, trouble: str) -> None:
+        """Tell what lasts and takes nothing from the request: when it begins, and once a minute."""
+        key = (what, trouble)
+        if work.now - self._told.get(key, -_TELL_SECONDS) < _TELL_SECONDS:
+            return
+        if len(self._told) > _MOST_TOLD:
+            self._told.clear()
+        self._told[key] = work.now
+        _tell(work, what, trouble)
 
 
 async def _beside(sections: Sequence[Section], options: SectionOptions, limit_tokens: int, work: Work) -> Part:

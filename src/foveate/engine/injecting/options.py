@@ -1,6 +1,5 @@
 """What is injected into the requests of an agent, and what a request says that some of it depends on."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import tzinfo
 
@@ -26,10 +25,10 @@ class MemoryOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingOptions:
-    """Whom an agent is bound to: its peers, what holds in a channel (by its name), the language it speaks."""
+    """Whom an agent is bound to: its peers, what holds in each channel, the language it speaks."""
 
     peers: tuple[str, ...] = ()
-    channels: Mapping[str, str] = field(default_factory=dict)
+    channels: tuple[tuple[str, str], ...] = ()
     language: str = ""
 
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from foveate.budget.sections import Priority, Section, Stability
 from foveate.engine.injecting.options import MemoryOptions, SectionOptions
@@ -28,6 +28,10 @@ LOOK_SECONDS = 1.0
 
 _HEADING = "## Memory\n\n"
 _TOLD_PROBLEMS = 3
+_MOST_KEPT = 256
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,8 @@ class Sources:
         kept = self._workspaces.get(key)
         if kept is None:
             kept = self._workspaces.setdefault(key, Workspaces(Gate(key[0]), key[1]))
+            if (gone := _too_many(self._workspaces)) is not None:
+                gone.close()
         workspace, is_on = options.workspace, options.workspace_cache.enabled
         bundle = kept.kept(workspace) if is_on else None
         if bundle is None:
@@ -106,6 +112,7 @@ class Sources:
         if source.troubles and (known is None or known[1].troubles != source.troubles):
             _LOG.warning("workspace %s: %s", workspace.root, "; ".join(source.troubles))
         self._bundles[at] = (bundle, source)
+        _too_many(self._bundles)
         return source
 
     async def skills(self, options: SectionOptions) -> Source:
@@ -118,6 +125,7 @@ class Sources:
             found = await asyncio.to_thread(_capabilities, *key)
             known = _Skills(source=_skills_of(found, known), at=self._clock())
             self._skills[key] = known
+            _too_many(self._skills)
         return known.source
 
     async def memory(self, options: MemoryOptions, tags: frozenset[str]) -> Looked:
@@ -143,6 +151,7 @@ class Sources:
             _LOG.warning("memory: %s", trouble)
         found = Looked(memory=memory, at=self._clock(), trouble=trouble)
         self._memories[key] = found
+        _too_many(self._memories)
         return found
 
     async def context(
@@ -164,6 +173,11 @@ class Sources:
         from foveate.prompt.showing import showing
 
         return self._contexts.context(kind, inputs, showing(memory, counters=lambda _: counter))
+
+
+def _too_many(kept: dict[Key, Value]) -> Value | None:
+    """The oldest, taken out, where a configuration that changed again and again has left too many."""
+    return kept.pop(next(iter(kept))) if len(kept) > _MOST_KEPT else None
 
 
 _NOT_KEPT = "is not kept"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from functools import lru_cache
 
 from foveate.budget.prompt import SectionReport
 from foveate.budget.report import context_budget
@@ -13,17 +14,22 @@ from foveate.tokens.gauge import TextCounter
 HEADING = "[Foveate: context for this turn, which the user has not said.]"
 """What stands before the sections of a turn, since they stand among the user's words."""
 
+HEADING_TOKENS = 32
+"""As many as that takes at most, with the blank line behind it."""
+
+_KEPT_BINDINGS = 256
 _LONGEST_CHARS = 500
 # How often the numbers of a budget are written anew until they count themselves.
 _TRIES = 4
 
 
+@lru_cache(_KEPT_BINDINGS)
 def binding_sections(binding: BindingOptions | None, channel: str) -> tuple[Section, ...]:
     """Whom the agent is bound to: its peers, what holds in this channel, its language."""
     if binding is None:
         return ()
     peers = [f"Peer: {peer}" for peer in binding.peers]
-    said = binding.channels.get(channel, "") if channel else ""
+    said = dict(binding.channels).get(channel, "")
     language = f"Answer in {binding.language}." if binding.language else ""
     found = {"peers": "\n".join(peers), "channel_prompt": said, "language": language}
     return tuple(
