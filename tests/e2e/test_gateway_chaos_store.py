@@ -1,0 +1,130 @@
+"""A store that stalls or is gone while requests go on: they are answered, but for caps, and booked after."""
+
+import json
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from decimal import Decimal
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from foveate.cost.caps import Cap, Scope
+from tests.aftermath import holders, settled, until
+from tests.databases import PostgresServer
+from tests.gateways import RunningGateway, running_gateway
+from tests.raw_http import Heard, message, sent
+from tests.upstreams import ScriptedUpstream, answer, answering, claude_reply, running_upstream
+
+SECRET = "sk-nobody-may-read-this-4715"
+CAPS = [Cap(scope=Scope.TOTAL, dollars=Decimal(1000))]
+# Longer than the gateway waits for a lock, also behind another that waits for it.
+LONGEST_SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedUpstream]:
+    with running_upstream(answering(answer(claude_reply("Well")))) as running:
+        yield running
+
+
+@contextmanager
+def locked(*files: Path) -> Iterator[None]:
+    """Nobody else writes into these files meanwhile."""
+    with ExitStack() as held:
+        for file in files:
+            connection = sqlite3.connect(file, isolation_level=None)
+            held.callback(connection.close)
+            connection.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+def asked(gateway: RunningGateway, text: str) -> Heard:
+    return sent(gateway.url, message(SECRET, text=text), timeout_seconds=60)
+
+
+def test_a_locked_file_loses_no_answer_and_no_bill_and_lets_nothing_past_a_cap(
+    upstream: ScriptedUpstream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folders = [tmp_path / "free", tmp_path / "capped"]
+    for folder in folders:
+        folder.mkdir()
+    files = [folder / "gateway.sqlite" for folder in folders]
+    with (
+        running_gateway(upstream.url, folders[0]) as free,
+        running_gateway(upstream.url, folders[1], caps=CAPS) as capped,
+        ThreadPoolExecutor(20) as clients,
+    ):
+        for gateway in (free, capped):
+            assert asked(gateway, "before").status == 200
+        with locked(*files):
+            went = [clients.submit(asked, free, f"during {number}") for number in range(4)]
+            held = [clients.submit(asked, capped, f"during {number}") for number in range(4)]
+            assert wait(went, timeout=3).not_done == set()  # nobody waits for the store but caps
+            assert wait(held, timeout=LONGEST_SECONDS, return_when=FIRST_COMPLETED).done
+        answers = [one.result() for one in held]
+        after = [asked(gateway, "after").status for gateway in (free, capped)]
+        capped_books = settled(files[1], 2 + sum(one.status == 200 for one in answers))
+    books = settled(files[0], 6)
+
+    assert after == [200, 200]
+    assert [one.result().status for one in went] == [200] * 4
+    assert (len(books.calls), books.whole, books.reserved) == (6, 6, 0)
+    refused = [one for one in answers if one.status != 200]
+    assert refused  # nobody could say whether the cap has room
+    for one in refused:
+        assert (one.status, one.headers["x-should-retry"]) == (402, "false")
+        assert "cannot be checked" in json.loads(one.body)["error"]["message"]
+    assert (len(capped_books.calls), capped_books.reserved) == (6 - len(refused), 0)
+    assert SECRET not in caplog.text
+    assert holders(tmp_path, SECRET) == []
+
+
+def booked(url: str) -> Counter[str]:
+    with psycopg.connect(url) as connection:
+        return Counter(row[0] for row in connection.execute("SELECT call_id FROM ledger_v1"))
+
+
+def reserved(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        found = connection.execute("SELECT count(*) FROM reservations_v1").fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def test_a_server_that_is_stopped_and_started_loses_no_answer_and_no_bill(
+    upstream: ScriptedUpstream, own_server: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url, capped_url = own_server.new_database(), own_server.new_database()
+    with (
+        running_gateway(upstream.url, tmp_path, store_url=url) as free,
+        running_gateway(upstream.url, tmp_path, store_url=capped_url, caps=CAPS) as capped,
+        ThreadPoolExecutor(20) as clients,
+    ):
+        for gateway in (free, capped):
+            assert asked(gateway, "before").status == 200
+        own_server.crash()
+        went = [
+            clients.submit(asked, gateway, f"during {number}")
+            for number in range(4)
+            for gateway in (free, capped)
+        ]
+        time.sleep(1)
+        own_server.start()
+        answers = [one.result() for one in went]
+        after = [asked(gateway, "after").status for gateway in (free, capped)]
+        ids = until(lambda: booked(url), lambda found: len(found) >= 6, 30)
+        dump = own_server.dump(url) + own_server.dump(capped_url)
+
+    assert after == [200, 200]
+    assert [one.status for one in answers[::2]] == [200] * 4
+    assert (len(ids), set(ids.values())) == (6, {1})
+    let_through = sum(one.status == 200 for one in answers[1::2])
+    assert {one.status for one in answers[1::2]} <= {200, 402}
+    assert (len(booked(capped_url)), reserved(capped_url)) == (2 + let_through, 0)
+    assert SECRET not in caplog.text
+    assert SECRET not in dump
