@@ -47,8 +47,12 @@ def health(url: str) -> dict[str, Any]:
 
 
 def numbers(url: str) -> dict[str, float]:
-    """Every sample by its name and labels."""
-    _, body = got(f"{url}/metrics")
+    """Every sample by its name and labels, once no request is open: bills are written after answers."""
+    deadline = time.monotonic() + 20
+    body = ""
+    while "\nfoveate_open_requests 0.0" not in body:
+        assert time.monotonic() < deadline, body
+        _, body = got(f"{url}/metrics")
     return {
         sample.name + "".join(f" {name}={value}" for name, value in sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(body)

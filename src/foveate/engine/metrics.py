@@ -228,10 +228,10 @@ class Metrics:
         self._hits.add(kind.shown[0], cache, at=exchange.begun_at)
         if work is None or work.count is None:
             return
-        tokens, counted = work.count.tokens, kind.counted_as(work.count.exact)
-        counted.estimated.observe(tokens)
-        if tokens > 0 and input_tokens > 0 and is_whole:
-            counted.drift.observe(100 * (input_tokens / tokens - 1))
+        counted = kind.counted_as(work.count.exact)
+        counted.estimated.observe(work.count.tokens)
+        if work.drift_percent is not None:
+            counted.drift.observe(work.drift_percent)
 
     def answered(self, agent: str, provider: str, model: str, status: int) -> None:
         """Count a request by the status that its client got; a model is believed where it has answered."""

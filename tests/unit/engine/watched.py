@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from foveate import wire
 from foveate.cost.ledger import Call, Category, Entry, Savings
 from foveate.engine.board import page
+from foveate.engine.calibrating import Calibrate, Calibrations
 from foveate.engine.calls import Done, Incoming, Outgoing, Problem
 from foveate.engine.exchange import Exchange
 from foveate.engine.metrics import Metrics
@@ -64,7 +65,13 @@ async def ended(
     work.count, work.cut_results = counted, cut_results
     outgoing = Outgoing(body=body, done=(Done("cache", MARK), Done("cache", MARK)), problems=problems)
     exchange = Exchange(
-        incoming, work, outgoing, settle=(), clock=lambda: next(times), watch=watch, came_at=100.0
+        incoming,
+        work,
+        outgoing,
+        settle=(Calibrate(Calibrations()),),
+        clock=lambda: next(times),
+        watch=watch,
+        came_at=100.0,
     )
     exchange.begun(status, streams=False)
     exchange.passed(
