@@ -24,6 +24,7 @@ from foveate.gateway.assembly import Choices, assembled, choices_of
 from foveate.gateway.cors import Cors
 from foveate.gateway.local_models import LocalModels
 from foveate.gateway.observing import Observing
+from foveate.gateway.warming import warm_up
 
 # What is broken off still books what it knows; that takes a moment, and may not take longer.
 _BOOKING_SECONDS = 5.0
@@ -131,6 +132,7 @@ async def _served(
     async with assembled(
         observing.choices, environment=environment, forgets=forgets, observing=observing
     ) as gateway:
+        await asyncio.to_thread(warm_up, choices.now().made.cost.prices)
         app = Cors(LocalModels(gateway, choices), lambda: choices.now().made.settings.server.cors_origins)
         server = _Server(app, grace_seconds=settings.grace_seconds, context=context, ready=ready)
         observing.ends_when(lambda: server.should_exit)
