@@ -9,6 +9,7 @@ import logging
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
 from threading import Event, Thread
 from typing import BinaryIO
 
@@ -21,6 +22,8 @@ MOST_WAITING = 10_000
 # So long the writer waits for more once there is something to write.
 _GATHER_SECONDS = 0.02
 _FLUSH_SECONDS = 2.0
+# So much is written to a pipe in one piece (POSIX has at least 512 bytes, Linux this).
+_WHOLE_BYTES = 4096
 
 _ROOT = "foveate"
 _DIM, _RED, _YELLOW, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
@@ -88,8 +91,9 @@ class LogWriter(logging.Handler):
             )
             lines.append(self._written(said))
         try:
-            self._output.write("".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
-            self._output.flush()
+            for chunk in _chunks(lines):
+                self._output.write(chunk)
+                self._output.flush()
         except (OSError, ValueError):  # nobody reads it any longer
             self._waiting.clear()
             return False
@@ -117,6 +121,19 @@ class LogWriter(logging.Handler):
 
     def _coloured(self, text: str, colour: str) -> str:
         return f"{colour}{text}{_PLAIN}" if self._colours else text
+
+
+def _chunks(lines: list[str]) -> Iterator[bytes]:
+    """Lines as they are written: as many at once as a pipe takes without mixing them with another worker's."""
+    chunk = b""
+    for line in lines:
+        written = f"{line}\n".encode("utf-8", "replace")
+        if chunk and len(chunk) + len(written) > _WHOLE_BYTES:
+            yield chunk
+            chunk = b""
+        chunk += written
+    if chunk:
+        yield chunk
 
 
 def start(

@@ -190,6 +190,29 @@ def test_who_writes_is_not_waited_for_and_what_is_lost_is_told() -> None:
     assert b"lines of the log are lost" in b"".join(said)
 
 
+class Written(io.BytesIO):
+    """Remembers every piece that was written at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[int] = []
+
+    def flush(self) -> None:
+        self.pieces.append(self.tell() - sum(self.pieces))
+
+
+def test_lines_are_written_in_pieces_that_no_other_process_comes_between() -> None:
+    output = Written()
+    writer = LogWriter(output, as_json=False, colours=False)
+    for _ in range(100):
+        writer.put(TOLD)
+    writer.close()
+
+    assert len(output.pieces) > 3
+    assert max(output.pieces) <= 4096
+    assert output.getvalue().count(b"\n") == 100
+
+
 def test_a_log_that_nobody_reads_any_longer_ends_quietly() -> None:
     reading, writing = os.pipe()
     os.close(reading)
