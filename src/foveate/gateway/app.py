@@ -125,7 +125,7 @@ class Gateway:
             if client.has_begun:
                 return  # the server cuts the connection, so that nobody takes it for the whole answer
             await client.refuse(refusal_for(error, spoken), retry=may_retry(error))
-        except Exception as error:  # a fault of ours: told, and left to the server, which answers or cuts it off
+        except Exception as error:  # a fault of ours: told, and left to the server, which answers it
             client.refused, client.reason = "internal_error", type(error).__name__
             client.status = client.status or 500
             raise
