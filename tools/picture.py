@@ -1,0 +1,32 @@
+"""Draws what a command prints as an SVG, for pages that show it.
+
+Called as `tools/picture.py TITLE FILE`, with what was printed on standard input. Colours are kept: `script -qec
+COMMAND /dev/null` gives them. Fonts are those of the reader; nothing is fetched.
+"""
+
+import io
+import re
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
+
+
+def picture(printed: str, title: str) -> str:
+    """The SVG of a terminal that shows what was printed."""
+    lines = Text.from_ansi(printed.replace("\r\n", "\n").rstrip())
+    width = max(line.cell_len for line in lines.split("\n"))
+    console = Console(
+        record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
+    console.print(lines, soft_wrap=True)
+    drawn = console.export_svg(title=title, theme=MONOKAI, unique_id="foveate")
+    drawn = re.sub(r"\s*@font-face \{.*?\}\n", "\n", drawn, flags=re.DOTALL)
+    return re.sub(r"font-family: Fira Code", "font-family: ui-monospace, Menlo, Consolas", drawn)
+
+
+if __name__ == "__main__":
+    title, file = sys.argv[1:]
+    Path(file).write_text(picture(sys.stdin.read(), title), encoding="utf-8")
