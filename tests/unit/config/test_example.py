@@ -60,8 +60,8 @@ def said_at(data: Any, place: tuple[str, ...]) -> list[Any]:
             entries = one if isinstance(one, list) else [one]
             for entry in entries:
                 if isinstance(entry, dict):
-                    named = [value[step] for value in entry.values() if isinstance(value, dict) and step in value]
-                    below += [entry[step]] if step in entry else named
+                    named = [value for value in entry.values() if isinstance(value, dict) and step in value]
+                    below += [entry[step]] if step in entry else [value[step] for value in named]
         found = below
     return found
 
