@@ -4,12 +4,13 @@ What a call may cost at most is reserved before it is made, and settled by its b
 lease that is renewed while the call goes on, so that a process that dies stands in nobody's way for long. A
 call that takes longer than any may is booked all the same when its bill comes.
 
-A bill that has come is not lost where the ledger cannot be reached: it waits here, and is written when the
-ledger is back.
+A bill that has come is not lost where the ledger cannot be reached: it waits here, and on the disk where there
+is a spool, and is written when the ledger is back.
 """
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -17,9 +18,11 @@ from enum import StrEnum
 
 from foveate.cost.caps import Cap, Claim, Near, accounts_of, claim, exceeded, near, unchecked
 from foveate.cost.leases import Leases
-from foveate.cost.ledger import Call, Entry, Ledger, Over, Reservation, Savings, Standing
+from foveate.cost.ledger import Call, Entry, Ledger, Over, Reservation, Savings, Spool, Standing
 from foveate.cost.money import LEAST_DOLLARS, dollars, picodollars_at_most
-from foveate.errors import CapUncheckable, StoreUnavailable
+from foveate.errors import CapUncheckable, StoreUnavailable, UnwritableFile
+
+_LOG = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -86,7 +89,9 @@ class Admission:
         clock: Callable[[], float],
         options: AdmissionOptions = AdmissionOptions(),  # noqa: B008 - it is frozen
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        spool: Spool | None = None,
     ) -> None:
+        """With a `spool`, bills that wait here outlive the process."""
         self._ledger = ledger
         self._clock = clock
         self._options = options
@@ -99,6 +104,7 @@ class Admission:
             lifetime_seconds=options.lifetime_seconds,
             sleep=sleep,
         )
+        self._spool = spool
         self._waiting: dict[int, _Bill] = {}
         self._problem = ""
         self._lost = 0
@@ -151,16 +157,17 @@ class Admission:
         held = self._leases.let_go(entry.call.id)
         late = _Bill(entry, None if held is None else held.reservation.dollars)
         if self._waiting:
-            return self._keep(number, late)
+            return await self._kept(number, late)
         try:
             is_late = held is not None and held.until <= self._clock()
             return await self._booked(late if is_late else _Bill(entry))
         except StoreUnavailable as error:
             self._problem = str(error)
-            return self._keep(number, late)
+            return await self._kept(number, late)
         except asyncio.CancelledError:
             # It may have been booked, and may not: once more is no harm.
-            self._keep(number, late)
+            if self._keep(number, late).outcome is Outcome.WAITING:
+                self._do_beside(self._spooled(late))
             raise
 
     def lose(self, entry: Entry, problem: str) -> Settled:
@@ -223,6 +230,21 @@ class Admission:
             self._catching_up = asyncio.create_task(self._catch_up())
         return Settled(outcome=Outcome.WAITING, problem=self._problem)
 
+    async def _kept(self, number: int, bill: _Bill) -> Settled:
+        """Have a bill wait for the ledger, and on the disk where there is a spool."""
+        settled = self._keep(number, bill)
+        if self._spool is not None and settled.outcome is Outcome.WAITING:
+            await asyncio.shield(self._do_beside(self._spooled(bill)))
+        return settled
+
+    async def _spooled(self, bill: _Bill) -> None:
+        if self._spool is None:
+            return
+        try:
+            await self._spool.put(_charged(bill.entry, bill.reserved))
+        except UnwritableFile as error:
+            _LOG.error("the bill of %s waits in memory alone: %s", bill.entry.call.id, error)
+
     async def _catch_up(self) -> None:
         pause_seconds = _FIRST_PAUSE_SECONDS
         while self._waiting:
@@ -237,7 +259,9 @@ class Admission:
                 for number in sorted(self._waiting):
                     if not await self._write(self._waiting[number]):
                         return False
-                    del self._waiting[number]
+                    written = self._waiting.pop(number)
+                    if self._spool is not None:
+                        await self._spool.done(written.entry.call.id)
             return True
 
     async def _write(self, bill: _Bill) -> bool:

@@ -127,6 +127,20 @@ class Sum:
     partial_calls: int = 0
 
 
+class Spool(Protocol):
+    """Keeps bills that wait for the ledger to be back, so that they outlive their process.
+
+    Raises:
+        UnwritableFile: it cannot.
+    """
+
+    async def put(self, entry: Entry) -> None:
+        """Have a bill kept when this returns."""
+
+    async def done(self, call_id: str) -> None:
+        """Have a bill there no longer, at the latest when none waits."""
+
+
 class Ledger(Protocol):
     """Keeps what calls cost, and what is reserved for those that are under way.
 

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from foveate.cost.admission import Admission, AdmissionOptions, Outcome, Settled
-from foveate.cost.ledger import Entry, Ledger
+from foveate.cost.ledger import Entry, Ledger, Spool
 from foveate.engine.watch import Watch
 
 _LOG = logging.getLogger(__name__)
@@ -22,8 +23,9 @@ class ToldAdmission(Admission):
         options: AdmissionOptions,
         watch: Watch,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        spool: Spool | None = None,
     ) -> None:
-        super().__init__(ledger, clock=clock, options=options, sleep=sleep)
+        super().__init__(ledger, clock=clock, options=options, sleep=sleep, spool=spool)
         self._watch = watch
 
     async def settle(self, entry: Entry) -> Settled:
@@ -49,6 +51,28 @@ class ToldAdmission(Admission):
         for entry in left:
             _LOG.error("a bill could not be booked before the end: %s", told(entry))
         return left
+
+
+class Orphans(Protocol):
+    """Bills that processes have left which are no more."""
+
+    async def orphans(self) -> Sequence[Entry]:
+        """All of them."""
+
+    async def forget_orphans(self) -> None:
+        """Remove those that were found."""
+
+
+async def book_orphans(left: Orphans, admission: Admission) -> int:
+    """How many bills were booked that others had left; where one has to wait, all stay where they are."""
+    bills = await left.orphans()
+    done = [(await admission.settle(bill)).outcome for bill in bills]
+    if Outcome.WAITING not in done:
+        await left.forget_orphans()
+    booked = done.count(Outcome.BOOKED)
+    if bills:
+        _LOG.warning("%d bills that another process had left; %d of them are booked now", len(bills), booked)
+    return booked
 
 
 def told(entry: Entry) -> str:

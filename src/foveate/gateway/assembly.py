@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import uuid4
 
 from foveate.cache.beta_header import VARIABLE as BETA_VARIABLE
@@ -15,7 +16,7 @@ from foveate.config.settings import Timeouts as Waits
 from foveate.cost.admission import AdmissionOptions
 from foveate.cost.price_book import PriceBook
 from foveate.engine.asking import Asking
-from foveate.engine.billing import ToldAdmission
+from foveate.engine.billing import ToldAdmission, book_orphans
 from foveate.engine.building import build_engine
 from foveate.engine.configured import options_by_agent
 from foveate.engine.embeddings import Embeddings
@@ -38,6 +39,7 @@ from foveate.gateway.observing import Observing, Parts
 from foveate.gateway.retention import forgetting
 from foveate.gateway.traffic import UNSEEN
 from foveate.store import open_store
+from foveate.store.spool import BillSpool
 from foveate.upstream import Client
 from foveate.upstream.pool import Pool, Timeouts
 
@@ -91,11 +93,13 @@ async def assembled(
     watch: Watch = UNWATCHED,
     forgets: bool = False,
     observing: Observing | None = None,
+    spool_folder: Path | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway that does what `choices` says at each request, until the end of the block.
 
     The store and how long upstreams are waited for are those that are chosen now. One that `forgets` has
-    what is old forgotten now and then. `observing` watches it in the place of `watch`, and has its pages.
+    what is old forgotten now and then. `observing` watches it in the place of `watch`, and has its pages. In
+    `spool_folder` bills wait while the store is away, and those are found that others have left there.
 
     Raises:
         StoreUnavailable: the store cannot be opened.
@@ -117,7 +121,12 @@ async def assembled(
         if forgets
         else nullcontext(),
     ):
-        admission = ToldAdmission(store.ledger, clock=clock, options=admission_options(waits), watch=watch)
+        spool = None if spool_folder is None else BillSpool(spool_folder)
+        admission = ToldAdmission(
+            store.ledger, clock=clock, options=admission_options(waits), watch=watch, spool=spool
+        )
+        if spool is not None:
+            await book_orphans(spool, admission)
         folds = Folds(
             store.journal,
             client,
@@ -202,3 +211,5 @@ async def assembled(
             await asking.close()
             sources.close()
             await admission.close()
+            if spool is not None:
+                await spool.close()

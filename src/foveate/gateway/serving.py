@@ -25,6 +25,7 @@ from foveate.gateway.cors import Cors
 from foveate.gateway.local_models import LocalModels
 from foveate.gateway.observing import Observing
 from foveate.gateway.warming import warm_up
+from foveate.memory.vectors import data_folder
 
 # What is broken off still books what it knows; that takes a moment, and may not take longer.
 _BOOKING_SECONDS = 5.0
@@ -130,7 +131,11 @@ async def _served(
         choices, version=foveate.__version__, log=logs.current(), folder=metrics_folder.folder_in(environment)
     )
     async with assembled(
-        observing.choices, environment=environment, forgets=forgets, observing=observing
+        observing.choices,
+        environment=environment,
+        forgets=forgets,
+        observing=observing,
+        spool_folder=data_folder(environment, sys.platform) / "spool",
     ) as gateway:
         await asyncio.to_thread(warm_up, choices.now().made.cost.prices)
         app = Cors(LocalModels(gateway, choices), lambda: choices.now().made.settings.server.cors_origins)
