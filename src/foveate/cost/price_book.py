@@ -8,11 +8,11 @@ from foveate.cost.own_prices import OwnPrice, check_own_prices, price_in_force
 from foveate.cost.price_names import says_its_price
 from foveate.cost.price_table import Schedule, load, regions, schedule_of
 from foveate.cost.prices import Price, Rates, ceiling_of, price_of, said_price
-from foveate.tokens.memo import Memo
 from foveate.values import Ttl, Usage
 from foveate.wire.bills import billed_calls
 
 _LONGEST_NAME_CHARS = 1_000  # names are kept, and anybody may send one
+_MOST_FOUND = 1024
 
 
 class PriceBook:
@@ -30,7 +30,7 @@ class PriceBook:
         """
         check_own_prices(own)
         self._own = tuple(own)
-        self._found: Memo[_Found] = Memo()
+        self._found: dict[tuple[str, str, str, str], _Found] = {}
 
     def price(
         self, model: str, usage: Usage, *, provider: str, at: float, tier: str | None = None
@@ -92,13 +92,14 @@ class PriceBook:
     def _rates(self, model: str, provider: str, tier: str, region: str, at: float) -> Rates | None:
         if max(map(len, (model, provider, tier, region))) > _LONGEST_NAME_CHARS:
             return None
-        # The model comes last: its name is a client's, and could hold anything, also what stands between.
-        key = "\0".join((provider, tier, region, model)).encode(errors="surrogatepass")
+        key = provider, tier, region, model
         found = self._found.get(key)
         if found is None:
+            if len(self._found) >= _MOST_FOUND:
+                self._found = {}
             own = tuple(price for price in self._own if price.fits(model, provider))
             found = _Found(own, partial(schedule_of, provider, model, tier=tier, region=region))
-            self._found.put(key, found)
+            self._found[key] = found
         return found.at(at)
 
 

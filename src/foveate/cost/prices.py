@@ -1,6 +1,6 @@
 """What a price is, and the sums: dollars of each kind of token, exact, from what a call was billed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
 from enum import StrEnum
@@ -57,6 +57,8 @@ class Rate:
 
     def most(self, input_tokens: int) -> Decimal:
         """The most dollars for one, in a call of at most so many input tokens."""
+        if not self.steps:
+            return self.dollars if self.dollars > ZERO else ZERO
         reached = (step.dollars for step in self.steps if input_tokens > step.over_tokens)
         return max(self.dollars, ZERO, *reached)
 
@@ -249,27 +251,50 @@ def ceiling_of(
     otherwise (searches, citations) nobody knows before.
     """
     is_long = ttl in (Ttl.ONE_HOUR, Ttl.TWELVE_HOURS)
-    kinds = (Kind.UNCACHED, Kind.READ, Kind.WRITTEN_5M, *((Kind.WRITTEN_1H,) if is_long else ()))
-    ways_in = _ways(rates, (*kinds, *_INPUT), input_tokens)
-    ways_out = _ways(rates, (Kind.OUTPUT, Kind.REASONING, *(_OUTPUT - {Unit.CITATIONS})), input_tokens)
-    may_write_long = is_long and Kind.WRITTEN_5M in rates.by_kind
-    if may_write_long and Kind.WRITTEN_1H not in rates.by_kind:
+    ways = _ways(rates, is_long=is_long)
+    if ways.is_unknown or (input_tokens and not ways.has_input) or (output_tokens and not ways.output):
         return None
-    if (input_tokens and Kind.UNCACHED not in rates.by_kind) or (output_tokens and not ways_out):
-        return None
-    request = rates.by_kind.get(Unit.REQUESTS)
-    return _total(
-        (
-            EXACT.multiply(max(ways_in, default=ZERO), input_tokens),
-            EXACT.multiply(max(ways_out, default=ZERO), output_tokens),
-            request.most(input_tokens) if request else ZERO,
-        )
+    most_in = max([rate.most(input_tokens) for rate in ways.input], default=ZERO)
+    most_out = max([rate.most(input_tokens) for rate in ways.output], default=ZERO)
+    found = EXACT.add(EXACT.multiply(most_in, input_tokens), EXACT.multiply(most_out, output_tokens))
+    return found if ways.request is None else EXACT.add(found, ways.request.most(input_tokens))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ways:
+    """The rates at which a token of the input, or of the output, may be billed; each once."""
+
+    input: Sequence[Rate]
+    output: Sequence[Rate]
+    request: Rate | None
+    has_input: bool
+    is_unknown: bool
+
+
+# By which rates they are; these are held, so that no other ones can have their identity.
+_KNOWN_WAYS: dict[tuple[int, bool], tuple[Rates, _Ways]] = {}
+_MOST_KNOWN_WAYS = 2048
+
+
+def _ways(rates: Rates, *, is_long: bool) -> _Ways:
+    known = _KNOWN_WAYS.get((id(rates), is_long))
+    if known is not None:
+        return known[1]
+    by_kind = rates.by_kind
+    long = (Kind.WRITTEN_1H,) if is_long else ()
+    kinds: tuple[Kind | Unit, ...] = (Kind.UNCACHED, Kind.READ, Kind.WRITTEN_5M, *long, *_INPUT)
+    outs: tuple[Kind | Unit, ...] = (Kind.OUTPUT, Kind.REASONING, *(_OUTPUT - {Unit.CITATIONS}))
+    found = _Ways(
+        input=tuple(dict.fromkeys(by_kind[kind] for kind in kinds if kind in by_kind)),
+        output=tuple(dict.fromkeys(by_kind[kind] for kind in outs if kind in by_kind)),
+        request=by_kind.get(Unit.REQUESTS),
+        has_input=Kind.UNCACHED in by_kind,
+        is_unknown=is_long and Kind.WRITTEN_5M in by_kind and Kind.WRITTEN_1H not in by_kind,
     )
-
-
-def _ways(rates: Rates, kinds: Iterable[Kind | Unit], input_tokens: int) -> list[Decimal]:
-    """What one token can cost at most, as each of the kinds that have a price."""
-    return [rates.by_kind[kind].most(input_tokens) for kind in kinds if kind in rates.by_kind]
+    if len(_KNOWN_WAYS) >= _MOST_KNOWN_WAYS:
+        _KNOWN_WAYS.clear()
+    _KNOWN_WAYS[id(rates), is_long] = rates, found
+    return found
 
 
 def said_price(dollars: Decimal, provider: str) -> Price:

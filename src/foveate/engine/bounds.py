@@ -8,7 +8,8 @@ from foveate.budget.answers import longest_answer_of
 from foveate.cost.price_book import PriceBook
 from foveate.fold.overflow import lower_end
 from foveate.values import Format, Request, TokenCount, Ttl
-from foveate.wire.body import as_text, fields, value
+from foveate.wire.around import around_of
+from foveate.wire.body import Fields, as_text, fields, value
 
 # Hosts take each other's names, and which of two they heed nobody knows: the largest counts.
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -38,7 +39,17 @@ class Asked:
 
 def asked_of(request: Request) -> Asked:
     """What a request asks for."""
-    found = {name: value(raw) for name, raw in fields(request.body).items() if name in _NAMES}
+    around = around_of(request)
+    if around is None:
+        return _asked(request.format, fields(request.body))
+    known: Asked | None = around.known.get(Asked)
+    if known is None:
+        known = around.known[Asked] = _asked(request.format, around.fields)
+    return known
+
+
+def _asked(spoken: Format, said: Fields) -> Asked:
+    found = {name: value(said[name]) for name in _NAMES if name in said}
     given = [_whole(found[name]) for name in _LIMITS if found.get(name) is not None]
     limits = [limit for limit in given if limit is not None]
     is_fast = as_text(found.get("speed")) == "fast"
@@ -47,7 +58,7 @@ def asked_of(request: Request) -> Asked:
         answers=1 if found.get("n") is None else _whole(found["n"]),
         tier="fast" if is_fast else as_text(found.get("service_tier")),
         region=as_text(found.get("inference_geo")) or None,
-        adds_input=request.format is Format.RESPONSES and any(found.get(name) for name in _KEPT_THERE),
+        adds_input=spoken is Format.RESPONSES and any(found.get(name) for name in _KEPT_THERE),
     )
 
 

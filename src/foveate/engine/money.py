@@ -81,9 +81,7 @@ def _at_most(work: Work) -> AtMost | None:
 
 def _longest(work: Work) -> Ttl | None:
     asked = [mark.ttl for mark in work.marks if mark.ttl is not None]
-    if work.prompt is not None:
-        asked += [piece.mark for piece in work.prompt.pieces if piece.mark is not None]
-    elif (own := longest_mark(work.request)) is not None:
+    if (own := longest_mark(work.request)) is not None:
         asked.append(own)
     return max(asked, key=lambda ttl: ttl.seconds, default=None)
 

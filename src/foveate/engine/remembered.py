@@ -24,11 +24,15 @@ class LastCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState:
-    """What one session has left at its provider, its rhythm, and the orders that its tools had."""
+    """What one session has left at its provider, its rhythm, and the orders that its tools had.
+
+    `settled` is what stood around its messages when its tools were last in the order that they are to have.
+    """
 
     cache: Cache = field(default_factory=Cache)
     rhythm: Rhythm = SILENT
     tools: ToolOrders = field(default_factory=ToolOrders)
+    settled: object = field(default=None, repr=False)
     asked_at: float | None = None
     last: LastCall | None = None
 

@@ -37,7 +37,8 @@ from foveate.session.counting import TurnCounts
 from foveate.session.sessions import Tips, confirm, find, guess
 from foveate.session.turns import Turns
 from foveate.values import Area, Edit, Format, SetParameter
-from foveate.wire.body import fields, value
+from foveate.wire.around import parameters_of
+from foveate.wire.body import value
 
 FoldNow = Callable[[Work, Subject], Awaitable[Folded | None]]
 
@@ -252,15 +253,19 @@ class OrderTools:
         """Have them in the order that the session had first."""
         if not work.options.prompt_cache or len(work.request.tools) < 2 or work.found is None:
             return
+        if work.request.around is not None and work.request.around is work.state.settled:
+            return
         edit, orders = work.state.tools.settled(_listed(work))
-        work.state = replace(work.state, tools=orders)
+        settled = work.request.around if edit is None else None
+        work.state = replace(work.state, tools=orders, settled=settled)
         self._remembered.put(work.incoming.agent, work.session_id, work.state)
         if edit is not None:
             work.edit(self.name, (edit,))
 
 
 def _listed(work: Work) -> Sequence[ListedTool]:
-    blocks = {block.place.index: block for block in wire.blocks(work.request) if block.place.area is Area.TOOLS}
+    front = wire.front_blocks(work.request, wire.trail(work.request))
+    blocks = {block.place.index: block for block in front if block.place.area is Area.TOOLS}
     return [
         ListedTool(
             name=wire.tool(work.request.format, raw).name,
@@ -291,6 +296,8 @@ class MarkCache:
         work.headers |= key_headers(rules, work.session_id)
         if rules.caching not in (Caching.MARKS, Caching.BOTH):
             return
+        if work.count is not None and work.count.upper < rules.minimum_tokens:
+            return  # too short to be kept, however it is marked
         prompt = cached_prompt(work.request, rules, work.block_tokens)
         work.prompt = prompt
         where = work.incoming.upstream
@@ -329,7 +336,7 @@ class AskForUsage:
         """Ask, where the client has not."""
         if work.request.format is not Format.CHAT:
             return
-        found = fields(work.request.body)
+        found = parameters_of(work.request)
         if value(found.get("stream")) is not True:
             return
         asked = value(found.get("stream_options"))

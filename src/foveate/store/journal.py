@@ -37,6 +37,8 @@ ON CONFLICT (id) DO NOTHING
 """
 _ADD_FOLDED = "INSERT INTO folded_turns_v1 (compaction_id, position, message) VALUES (?, ?, ?)"
 _FIND_FOLD = f"SELECT {_COLUMNS} FROM compactions_v1 WHERE id = ?"
+# Most agents have none, and a conversation has many places where one could be.
+_ANY = "SELECT 1 FROM compactions_v1 WHERE agent = ? LIMIT 1"
 _FIND_AT = f"""
 SELECT {_COLUMNS} FROM compactions_v1
 WHERE agent = ? AND outcome IN ('{Outcome.OK}', '{Outcome.TOOL_RESULT_TRUNCATED}') AND boundary IN ({{}})
@@ -157,6 +159,8 @@ class KeptFolds:
         check_names(agent=agent)
 
         def find(rows: Rows) -> list[Fold]:
+            if not rows.all(_ANY, (agent,)):
+                return []
             return [
                 _fold(*row)
                 for marks, some in in_groups(boundaries)

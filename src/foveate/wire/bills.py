@@ -53,13 +53,29 @@ class BilledCall:
     region: str = ""
 
 
+# Numbers of which all that is billed stands in the usage itself.
+_PLAIN = frozenset(
+    (
+        "input_tokens",
+        "output_tokens",
+        "cache_read_input_tokens",
+        "cache_creation_input_tokens",
+        "cache_creation",
+        "service_tier",
+        "prompt_tokens",
+        "completion_tokens",
+        "total_tokens",
+    )
+)
+
+
 def billed_calls(usage: Usage) -> tuple[BilledCall, ...]:
     """The calls that a usage is the bill of: mostly one.
 
     Anthropic's server calls models while it answers, each at its own price; together they are all of the usage.
     """
     found = _numbers(usage.raw)
-    if not found:
+    if found.keys() <= _PLAIN:
         return (BilledCall(usage=usage),)
     region = as_text(found.get("inference_geo"))
     apart = tuple(_apart(found, usage.tier, region)) if "iterations" in found and _is_anthropic(usage) else ()
