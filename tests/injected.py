@@ -60,9 +60,10 @@ class Injecting:
 
     sources: Sources = field(default_factory=Sources)
     failed: list[Problem] = field(default_factory=list)
+    patience_seconds: float = 30
 
     def __post_init__(self) -> None:
-        self.step = Inject(self.sources)
+        self.step = Inject(self.sources, patience_seconds=self.patience_seconds)
 
     def work(
         self,

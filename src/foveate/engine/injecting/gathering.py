@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from foveate.budget.prompt import Action
 from foveate.budget.sections import Priority, Section, Stability, chosen
@@ -31,12 +30,12 @@ from foveate.prompt.time import TimeAwareness
 from foveate.tokens.caches import register
 from foveate.values import TokenCount
 
-if TYPE_CHECKING:
-    from foveate.memory.memory import Memory
-
 NAME = "sections"
 BYTES_PER_TOKEN = 2
 """A body has at most a token for so many bytes, where nobody has counted it."""
+
+PATIENCE_SECONDS = 5.0
+"""How long a request waits for a source; what comes later is there for the next one."""
 
 _KEPT_PARTS = 256
 # What is longer is counted beside the event loop, where it is new.
@@ -61,8 +60,11 @@ class Money:
 class Gathering:
     """Gathers what is injected, made to fit; what could not be had is a problem of the work."""
 
-    def __init__(self, sources: Sources, money: Money | None = None) -> None:
+    def __init__(
+        self, sources: Sources, money: Money | None = None, *, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self._sources = sources
+        self._patience_seconds = patience_seconds
         self._money = money
         self._times: dict[str, TimeAwareness] = {}
         self._parts: Kept[tuple[object, ...], Part] = Kept(_KEPT_PARTS)
@@ -74,7 +76,9 @@ class Gathering:
     async def stable(self, work: Work, options: SectionOptions, room_tokens: int | None) -> Part:
         """The workspace, the skills and the binding, in so few sizes that the prefix hardly ever changes."""
         workspace = await self._had(work, "workspace", self._sources.workspace(options))
-        skills = await self._had(work, "skills", self._sources.skills(options))
+        if workspace is None:
+            workspace = self._sources.last_workspace(options)
+        skills = await self._had(work, "skills", self._sources.skills(options)) or Source()
         binding = binding_sections(options.binding, work.incoming.told.channel)
         sections = (*workspace.sections, *skills.sections, *binding)
         if not sections:
@@ -158,41 +162,42 @@ class Gathering:
         assert options.memory is not None
         told = work.incoming.told
         try:
-            looked = await self._sources.memory(options.memory, options.privacy_tags)
-            if looked.memory is None:
-                _tell(work, "memory", looked.trouble)
-                return None
-            focus = told.focus
-            if focus is not None and not _is_there(looked.memory, focus):
-                _tell(work, "memory", f"there is no node {focus!r:.80} to look at")
-                focus = None
-            inputs = context_inputs(
-                looked.memory,
-                agent=work.incoming.agent,
-                focus=focus,
-                scope=told.scope,
-                query=words or None,
-                limit_tokens=options.memory.limit_tokens,
-                format=options.memory.format,
-                model=work.model,
-            )
-            section, trouble = await self._sources.context(kind, looked, inputs, work.counter)
+            async with asyncio.timeout(self._patience_seconds):
+                looked = await self._sources.memory(options.memory, options.privacy_tags)
+                if looked.memory is None:
+                    _tell(work, "memory", looked.trouble)
+                    return None
+                inputs = context_inputs(
+                    looked.memory,
+                    agent=work.incoming.agent,
+                    focus=told.focus,
+                    scope=told.scope,
+                    query=words or None,
+                    limit_tokens=options.memory.limit_tokens,
+                    format=options.memory.format,
+                    model=work.model,
+                )
+                section, trouble = await self._sources.context(kind, looked, inputs, work.counter)
+                if section is None and told.focus is not None:
+                    _tell(work, "memory", trouble)
+                    unfocused = replace(inputs, focus=None)
+                    section, trouble = await self._sources.context(kind, looked, unfocused, work.counter)
         except Exception as error:  # noqa: BLE001 - a border: without its memory the request goes out all the same
-            _tell(work, "memory", f"{type(error).__name__}: {error}")
+            _tell(work, "memory", _why(error))
             return None
-        if trouble:
+        if section is None:
             _tell(work, "memory", trouble)
+        elif trouble:
+            self._tell_again(work, "memory", trouble)
         return section
 
     async def _time(self, work: Work, options: SectionOptions) -> list[Section]:
         """The time, and what is due of the memory's deadlines."""
         try:
-            looked = (
-                await self._sources.memory(options.memory, options.privacy_tags)
-                if options.memory is not None
-                else None
-            )
-            memory = looked.memory if looked is not None else None
+            memory = None
+            if options.memory is not None:
+                async with asyncio.timeout(self._patience_seconds):
+                    memory = (await self._sources.memory(options.memory, options.privacy_tags)).memory
             started = work.found.session.created_at if work.found is not None else None
             version = memory.version if memory is not None else None
             key = (work.incoming.agent, work.session_id, work.now // 60, version, options.time, options.zone)
@@ -215,7 +220,7 @@ class Gathering:
 
             found = told() if len(nodes) < _MANY_NODES else await asyncio.to_thread(told)
         except Exception as error:  # noqa: BLE001 - a border: without the time the request goes out all the same
-            _tell(work, "time", f"{type(error).__name__}: {error}")
+            _tell(work, "time", _why(error))
             return []
         return [self._minutes.keep(key, found, era)] if found is not None else []
 
@@ -232,7 +237,7 @@ class Gathering:
         try:
             money = await self._left(work)
         except Exception as error:  # noqa: BLE001 - a border: what is left of money is told where it can be read
-            _tell(work, "budget", f"{type(error).__name__}: {error}")
+            _tell(work, "budget", _why(error))
             money = []
         sent = work.count.upper if work.count is not None else len(work.request.body) // BYTES_PER_TOKEN
         window = work.window_tokens
@@ -275,13 +280,14 @@ class Gathering:
             for cap, account in accounts.items()
         ]
 
-    async def _had(self, work: Work, what: str, source: Awaitable[Source]) -> Source:
-        """A source, or nothing where it fails; what is wrong with it is told."""
+    async def _had(self, work: Work, what: str, source: Awaitable[Source]) -> Source | None:
+        """A source, or None where it fails; what is wrong with it is told."""
         try:
-            found = await source
+            async with asyncio.timeout(self._patience_seconds):
+                found = await source
         except Exception as error:  # noqa: BLE001 - a border: without this source the request goes out all the same
-            _tell(work, what, f"{type(error).__name__}: {error}")
-            return Source()
+            _tell(work, what, _why(error))
+            return None
         for trouble in found.troubles:
             self._tell_again(work, what, trouble)
         return found
@@ -309,12 +315,10 @@ def _tell(work: Work, what: str, reason: str) -> None:
     work.problems.append(Problem(f"{NAME}/{what}", reason))
 
 
-def _is_there(memory: "Memory", focus: str) -> bool:
-    try:
-        memory.node(focus)
-    except BadOption:
-        return False
-    return True
+def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it takes too long, and is not waited for any longer"
+    return f"{type(error).__name__}: {error}"
 
 
 def _left_of(cap: Cap, standing: Standing | None) -> Decimal:

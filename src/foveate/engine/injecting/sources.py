@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from foveate.budget.sections import Priority, Section, Stability
 from foveate.engine.injecting.options import MemoryOptions, SectionOptions
@@ -29,6 +30,7 @@ LOOK_SECONDS = 1.0
 _HEADING = "## Memory\n\n"
 _TOLD_PROBLEMS = 3
 _MOST_KEPT = 256
+_MOST_WATCHERS = 16  # each has a thread
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -67,7 +69,7 @@ class Sources:
         self._bundles: dict[tuple[Workspace, frozenset[str]], tuple[Bundle, Source]] = {}
         self._skills: dict[tuple[str, frozenset[str]], _Skills] = {}
         self._memories: dict[tuple[tuple[str, ...], frozenset[str]], Looked] = {}
-        self._looking: dict[tuple[tuple[str, ...], frozenset[str]], asyncio.Task[Looked]] = {}
+        self._under_way: dict[Hashable, asyncio.Future[Any]] = {}
         self._contexts = PromptParts()
 
     def close(self) -> None:
@@ -96,12 +98,13 @@ class Sources:
         kept = self._workspaces.get(key)
         if kept is None:
             kept = self._workspaces.setdefault(key, Workspaces(Gate(key[0]), key[1]))
-            if (gone := _too_many(self._workspaces)) is not None:
+            if (gone := _too_many(self._workspaces, _MOST_WATCHERS)) is not None:
                 gone.close()
         workspace, is_on = options.workspace, options.workspace_cache.enabled
         bundle = kept.kept(workspace) if is_on else None
         if bundle is None:
-            bundle = await asyncio.to_thread(kept.bundle, workspace, enabled=is_on)
+            read = partial(asyncio.to_thread, kept.bundle, workspace, enabled=is_on)
+            bundle = await self._once((kept, workspace), read)
         at = (workspace, options.privacy_tags)
         known = self._bundles.get(at)
         if known is not None and known[0] is bundle:
@@ -115,6 +118,13 @@ class Sources:
         _too_many(self._bundles)
         return source
 
+    def last_workspace(self, options: SectionOptions) -> Source:
+        """The files of a workspace as they were when they were last read; nothing where they never were."""
+        if options.workspace is None:
+            return Source()
+        known = self._bundles.get((options.workspace, options.privacy_tags))
+        return known[1] if known is not None else Source()
+
     async def skills(self, options: SectionOptions) -> Source:
         """What an agent can do, a line for each skill; where the folder is gone, as it was."""
         if options.skills is None:
@@ -122,7 +132,7 @@ class Sources:
         key = (options.skills, options.privacy_tags)
         known = self._skills.get(key)
         if known is None or self._clock() - known.at >= LOOK_SECONDS:
-            found = await asyncio.to_thread(_capabilities, *key)
+            found = await self._once(key, partial(asyncio.to_thread, _capabilities, *key))
             known = _Skills(source=_skills_of(found, known), at=self._clock())
             self._skills[key] = known
             _too_many(self._skills)
@@ -134,12 +144,24 @@ class Sources:
         known = self._memories.get(key)
         if known is not None and self._clock() - known.at < LOOK_SECONDS:
             return known
-        task = self._looking.get(key)
+        return await self._once(key, lambda: self._look(key, known))
+
+    async def _once(self, key: Hashable, make: Callable[[], Coroutine[None, None, Value]]) -> Value:
+        """What is made, once for all who wait for it; it goes on where nobody waits any longer.
+
+        So a disk that hangs has one thread wait for it, and not one for each request.
+        """
+        task = self._under_way.get(key)
         if task is None:
-            task = asyncio.ensure_future(self._look(key, known))
-            self._looking[key] = task
-            task.add_done_callback(lambda _: self._looking.pop(key, None))
-        return await asyncio.shield(task)
+            task = self._under_way[key] = asyncio.ensure_future(make())
+            task.add_done_callback(lambda ended: self._ended(key, ended))
+        found: Value = await asyncio.shield(task)
+        return found
+
+    def _ended(self, key: Hashable, task: "asyncio.Future[Any]") -> None:
+        self._under_way.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # whoever still waits is told
 
     async def _look(self, key: tuple[tuple[str, ...], frozenset[str]], known: Looked | None) -> Looked:
         memory = known.memory if known is not None else None
@@ -163,7 +185,8 @@ class Sources:
         memory = looked.memory
         built = self._contexts.context(kind, inputs, _kept_only)
         if built.warnings and built.warnings[0].reason == _NOT_KEPT:
-            built = await asyncio.to_thread(self._rendered, kind, memory, inputs, counter)
+            render = partial(asyncio.to_thread, self._rendered, kind, memory, inputs, counter)
+            built = await self._once((memory, inputs), render)
         if not built.sections or built.warnings:
             return None, "; ".join(map(str, built.warnings))
         text = _HEADING + built.sections[0].text
@@ -175,9 +198,9 @@ class Sources:
         return self._contexts.context(kind, inputs, showing(memory, counters=lambda _: counter))
 
 
-def _too_many(kept: dict[Key, Value]) -> Value | None:
+def _too_many(kept: dict[Key, Value], most: int = _MOST_KEPT) -> Value | None:
     """The oldest, taken out, where a configuration that changed again and again has left too many."""
-    return kept.pop(next(iter(kept))) if len(kept) > _MOST_KEPT else None
+    return kept.pop(next(iter(kept))) if len(kept) > most else None
 
 
 _NOT_KEPT = "is not kept"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from foveate.engine.calls import Problem
 from foveate.engine.injecting.fitting import NO_PART, Part
-from foveate.engine.injecting.gathering import BYTES_PER_TOKEN, NAME, Gathering, Money
+from foveate.engine.injecting.gathering import BYTES_PER_TOKEN, NAME, PATIENCE_SECONDS, Gathering, Money
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.injecting.placing import (
     Placed,
@@ -33,8 +33,10 @@ class Inject:
 
     name = NAME
 
-    def __init__(self, sources: Sources, money: Money | None = None) -> None:
-        self._gathering = Gathering(sources, money)
+    def __init__(
+        self, sources: Sources, money: Money | None = None, *, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        self._gathering = Gathering(sources, money, patience_seconds=patience_seconds)
         self._said = SaidBefore()
 
     async def take(self, work: Work) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from foveate.budget.budgets import Budget
 from foveate.engine.injecting import sources as rooms
 from foveate.engine.injecting.options import MemoryOptions, SectionOptions
-from foveate.engine.injecting.sources import Sources
+from foveate.engine.injecting.sources import Looked, Source, Sources
 from foveate.engine.options import AgentOptions
 from foveate.prompt.workspace import WorkspaceCacheOptions
 from foveate.values import Format
@@ -133,6 +133,42 @@ def test_a_file_is_read_once_for_many_requests_at_once(tmp_path: Path) -> None:
     counts = injecting.sources.counts()[str(tmp_path / "workspace")]
     injecting.sources.close()
     assert counts.misses == 1
+
+
+class Stalled(Sources):
+    """Files on a disk that hangs, once it `hangs`."""
+
+    hangs = True
+
+    async def memory(self, options: MemoryOptions, tags: frozenset[str]) -> Looked:
+        await asyncio.sleep(30)
+        return await super().memory(options, tags)
+
+    async def workspace(self, options: SectionOptions) -> Source:
+        if self.hangs:
+            await asyncio.sleep(30)
+        return await super().workspace(options)
+
+
+def test_a_disk_that_hangs_is_not_waited_for_and_the_workspace_is_as_it_was(tmp_path: Path) -> None:
+    sections = replace(garden(tmp_path), budget=False)
+    sources = Stalled()
+    injecting = Injecting(sources=sources, patience_seconds=0.05)
+    sources.hangs = False
+    before = sent(injecting, sections)
+
+    sources.hangs = True
+    after = sent(injecting, sections)
+
+    sources.close()
+    assert "You are Ana" in before
+    assert after == before
+    assert "## Memory" not in after
+    assert [problem.step for problem in injecting.failed] == [
+        *("sections/memory", "sections/time"),
+        *("sections/workspace", "sections/memory", "sections/time"),
+    ]
+    assert "takes too long" in injecting.failed[0].reason
 
 
 def test_what_does_not_fit_is_told_with_its_tokens(tmp_path: Path) -> None:
