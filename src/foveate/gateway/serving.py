@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
