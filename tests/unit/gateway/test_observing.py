@@ -1,0 +1,175 @@
+"""A gateway as it is watched: what changes while it runs is seen by its pages, its numbers and its log."""
+
+import io
+import json
+import logging
+import os
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.config.live import LiveSettings
+from foveate.engine import series
+from foveate.engine.board import Board
+from foveate.errors import StoreUnavailable
+from foveate.gateway import metrics_folder
+from foveate.gateway.assembly import Choices, choices_of
+from foveate.gateway.logs import LogWriter
+from foveate.gateway.observing import Observing, Parts
+from foveate.gateway.pages import Page
+from foveate.prompt.workspace import WorkspaceCounts
+
+
+class Store:
+    """A store that comes and goes."""
+
+    def __init__(self) -> None:
+        self.is_there = True
+
+    async def probe(self) -> object:
+        if not self.is_there:
+            raise StoreUnavailable("db.example/foveate", "no connection")
+        return None
+
+
+@pytest.fixture
+def level() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("foveate")
+    before = logger.level
+    yield logger
+    logger.setLevel(before)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "foveate.yaml"
+    path.write_text("agents: [{id: ana}]\n")
+    return path
+
+
+def configure(path: Path, said: str) -> None:
+    path.write_text(said)
+
+
+def settings(path: Path) -> LiveSettings[Choices]:
+    return LiveSettings(path, lambda found: choices_of(found, {}), look_every_seconds=0.0)
+
+
+def observing(path: Path, *, folder: Path | None = None) -> tuple[Observing, LogWriter]:
+    writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
+    return Observing(settings(path), version="1.2.3", log=writer, folder=folder), writer
+
+
+def parts(store: Store) -> Parts:
+    return Parts(
+        store="db.example/foveate",
+        probe=store.probe,
+        bills=lambda: (2, 1, 3),
+        workspaces=lambda: {"/w": WorkspaceCounts(hits=4, misses=2, invalidations=1)},
+    )
+
+
+async def asked(page: Page) -> tuple[int, bytes]:
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request"}
+
+    await page({"method": "GET", "headers": []}, receive, send)
+    return sent[0]["status"], sent[1]["body"]
+
+
+async def test_a_store_that_goes_and_comes_is_seen_by_every_page(config: Path) -> None:
+    watched, _ = observing(config)
+    store = Store()
+    async with watched.running(parts(store)) as pages:
+        assert (await asked(pages["/ready"]))[0] == 200
+
+        store.is_there = False
+        assert await asked(pages["/ready"]) == (
+            503,
+            b'{"ready":false,"problem":"db.example/foveate: no connection"}',
+        )
+        status, body = await asked(pages["/health"])
+        assert (status, json.loads(body)["store"]["reachable"]) == (200, False)
+        assert b"foveate_store_up 0.0" in (await asked(pages["/metrics"]))[1]
+
+        store.is_there = True
+        assert (await asked(pages["/ready"]))[0] == 200
+        assert b"foveate_store_up 1.0" in (await asked(pages["/metrics"]))[1]
+
+        watched.ends_when(lambda: True)
+        assert (await asked(pages["/ready"]))[0] == 503
+
+
+async def test_what_others_count_is_on_the_page(config: Path) -> None:
+    watched, _ = observing(config)
+    async with watched.running(parts(Store())) as pages:
+        _, body = await asked(pages["/metrics"])
+
+    for line in (
+        b"foveate_bills_waiting 2.0",
+        b"foveate_bills_lost_total 1.0",
+        b"foveate_reservations_lapsed_total 3.0",
+        b'workspace_cache_hits_total{path="/w"} 4.0',
+        b'workspace_cache_misses_total{path="/w"} 2.0',
+        b'workspace_cache_invalidations_total{path="/w"} 1.0',
+        b'foveate_build_info{version="1.2.3"} 1.0',
+    ):
+        assert line in body
+
+
+async def test_a_changed_configuration_changes_the_log_and_an_invalid_one_nothing_but_is_told(
+    config: Path, level: logging.Logger
+) -> None:
+    watched, writer = observing(config)
+    async with watched.running(parts(Store())) as pages:
+        configure(config, "server: {log: json, log_level: warning}  # changed\n")
+        watched.choices()
+        assert (writer.as_json, level.level) == (True, logging.WARNING)
+
+        configure(config, "server: {log: lines, log_level: loud}\n")
+        _, body = await asked(pages["/health"])
+        assert (writer.as_json, level.level) == (True, logging.WARNING)
+        said = json.loads(body)
+        assert (said["status"], said["config"]["line"]) == ("degraded", 1)
+        assert "log_level is one of" in said["config"]["problem"]
+        assert b"foveate_config_valid 0.0" in (await asked(pages["/metrics"]))[1]
+
+
+async def test_the_page_of_a_worker_has_the_numbers_of_the_others_and_its_own_are_left_at_its_end(
+    config: Path,
+) -> None:
+    environment: dict[str, str] = {}
+    folder = metrics_folder.prepare(environment)
+    try:
+        theirs = Board()
+        theirs.tally(series.REQUESTS, "ana", "anthropic", "m", "200").value = 3
+        metrics_folder.write(folder, theirs.samples())
+        (folder / f"{os.getpid()}.live").rename(folder / "1.live")  # as another process would have it
+
+        watched, _ = observing(config, folder=metrics_folder.folder_in(environment))
+        async with watched.running(parts(Store())) as pages:
+            watched.metrics.answered("ana", "anthropic", "m", 200)
+            _, body = await asked(pages["/metrics"])
+        assert b'foveate_requests_total{agent="ana",model="m",provider="anthropic",status="200"} 4.0' in body
+        assert (folder / f"{os.getpid()}.live").exists()
+    finally:
+        metrics_folder.remove(folder)
+
+
+async def test_an_agent_of_the_configuration_is_shown_after_any_number_of_others(config: Path) -> None:
+    watched, _ = observing(config)
+    for number in range(200):
+        watched.metrics.refused_as(f"stranger {number}", "cap_exceeded")
+    watched.metrics.refused_as("ana", "cap_exceeded")
+    async with watched.running(parts(Store())) as pages:
+        _, body = await asked(pages["/metrics"])
+
+    assert b'foveate_refusals_total{agent="ana",code="cap_exceeded"} 1.0' in body
+    assert b'foveate_refusals_total{agent="other",code="cap_exceeded"} 100.0' in body
