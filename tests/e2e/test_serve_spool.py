@@ -3,21 +3,26 @@
 import asyncio
 import time
 from pathlib import Path
+from threading import Thread
 
 import anthropic
 
+from foveate.sandbox.scripts import Step
 from foveate.store import open_store
 from tests.e2e.test_store_faults_sqlite import locked_by_another_process
-from tests.sandboxes import KEY, running_sandbox
+from tests.sandboxes import KEY, doing, running_sandbox
 from tests.served import configure, serving
 
 
-def ask(url: str) -> str:
-    with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0, timeout=120) as client:
-        reply = client.messages.create(
-            model="claude-opus-4-5", max_tokens=50, messages=[{"role": "user", "content": "Hello"}]
+def ask(url: str, *, seconds: float = 0.0) -> None:
+    """A question that the provider answers after so long."""
+    with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0, timeout=60) as client:
+        client.messages.create(
+            model="claude-opus-4-5",
+            max_tokens=50,
+            messages=[{"role": "user", "content": "Hello"}],
+            extra_headers=doing(Step(delay_seconds=seconds)),
         )
-    return reply.id
 
 
 def test_a_bill_outlives_kill_9_of_its_gateway_while_the_store_is_locked(tmp_path: Path) -> None:
@@ -25,9 +30,14 @@ def test_a_bill_outlives_kill_9_of_its_gateway_while_the_store_is_locked(tmp_pat
     with running_sandbox() as sandbox:
         configure(config, sandbox.url)
         with serving(tmp_path, "--config", str(config)) as served:
-            assert ask(served.url)
+            ask(served.url)
+            # Locked while the provider answers: until then a gateway waits for its store at each step.
+            asking = Thread(target=ask, args=(served.url,), kwargs={"seconds": 2.0})
+            asking.start()
+            while len(sandbox.heard) < 2:
+                time.sleep(0.01)
             with locked_by_another_process(tmp_path / "foveate.sqlite"):
-                assert ask(served.url)
+                asking.join(60)
                 deadline = time.monotonic() + 60
                 while not (spool.is_dir() and any(path.stat().st_size for path in spool.iterdir())):
                     assert time.monotonic() < deadline, "the bill is not on the disk"
