@@ -8,8 +8,9 @@ from zoneinfo import ZoneInfo
 
 from foveate.budget.budgets import Budget
 from foveate.budget.data import budget_from_data
+from foveate.budget.limits import VARIABLE, resolved_limit
 from foveate.config.settings import InjectedSections, TimeTold, WorkspaceCache, WorkspaceFolder
-from foveate.engine.injecting.options import BindingOptions, MemoryOptions, SectionOptions
+from foveate.engine.injecting.options import MOST_TOKENS, BindingOptions, MemoryOptions, SectionOptions
 from foveate.errors import BadOption
 from foveate.memory.gate import Gate
 from foveate.memory.paths import expanded
@@ -54,7 +55,7 @@ def section_options(
         channel=said.channel,
         budget=said.budget,
         privacy_tags=_at((*at, "privacy_tags"), lambda: Gate.adding(said.privacy_tags).tags),
-        limits=_at((*at, "limits"), lambda: _limits(said)),
+        limits=_at((*at, "limits"), lambda: _limits(said, environment)),
         workspace_cache=WorkspaceCacheOptions(
             enabled=cache.enabled,
             watch_debounce_ms=cache.watch_debounce_ms,
@@ -84,11 +85,23 @@ def _zone(said: TimeTold | None) -> tzinfo:
         raise BadOption(f"there is no time zone {said.zone!r}; one is written as Europe/Berlin") from None
 
 
-def _limits(said: InjectedSections) -> Budget:
+def _limits(said: InjectedSections, environment: Mapping[str, str]) -> Budget:
     budget = budget_from_data(said.limits) if said.limits else Budget()
     if budget.output_reserve:
         raise BadOption("the answer's room is the request's own max_tokens", path=("output_reserve",))
-    return budget
+    held = MOST_TOKENS if budget.total_tokens is None else budget.total_tokens
+    limit = resolved_limit(
+        Budget(),
+        environment=environment.get(VARIABLE),
+        agent=None,
+        configuration=Budget(held),
+        window_tokens=None,
+    )
+    return (
+        budget
+        if limit.total_tokens == held
+        else budget_from_data({"total_tokens": limit.total_tokens}, defaults=budget)
+    )
 
 
 def _at(at: Key, make: Callable[[], Made]) -> Made:

@@ -73,6 +73,20 @@ class Gathering:
         register(self._parts)
         register(self._minutes)
 
+    async def limited(self, work: Work, options: SectionOptions) -> SectionOptions:
+        """The options with the limits that the agent has set itself, as far as they are allowed."""
+        if options.workspace is None:
+            return options
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                found, troubles = await self._sources.own_limits(options)
+        except Exception as error:  # noqa: BLE001 - a border: what the operator says holds all the same
+            _tell(work, "limits", _why(error))
+            return options
+        for trouble in troubles:
+            self._tell_again(work, "limits", trouble)
+        return found
+
     async def stable(self, work: Work, options: SectionOptions, room_tokens: int | None) -> Part:
         """The workspace, the skills and the binding, in so few sizes that the prefix hardly ever changes."""
         workspace = await self._had(work, "workspace", self._sources.workspace(options))

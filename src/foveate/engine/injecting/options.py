@@ -55,7 +55,8 @@ class SectionOptions:
     @property
     def total_tokens(self) -> int:
         """How many tokens all of them may have together."""
-        return MOST_TOKENS if self.limits.total_tokens is None else self.limits.total_tokens
+        total = self.limits.total_tokens
+        return (MOST_TOKENS if total is None else total) - self.limits.output_reserve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,13 @@ import logging
 from collections.abc import Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from foveate.budget.budgets import Budget
 from foveate.budget.sections import Priority, Section, Stability
+from foveate.config.budgets import AgentBudget, load_agent_budget
 from foveate.engine.injecting.options import MemoryOptions, SectionOptions
 from foveate.errors import BadOption, FoveateError
 from foveate.memory.gate import Gate
@@ -26,6 +29,9 @@ _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """How often a memory and a folder of skills are looked at, while requests come: they are not watched."""
+
+OWN_BUDGET = "budget.yaml"
+"""The file in its workspace in which an agent limits its sections itself."""
 
 _HEADING = "## Memory\n\n"
 _TOLD_PROBLEMS = 3
@@ -60,6 +66,12 @@ class _Skills:
     at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OwnLimits:
+    found: AgentBudget
+    at: float
+
+
 class Sources:
     """The files of all agents. `clock` gives seconds and never goes back."""
 
@@ -69,6 +81,7 @@ class Sources:
         self._bundles: dict[tuple[Workspace, frozenset[str]], tuple[Bundle, Source]] = {}
         self._skills: dict[tuple[str, frozenset[str]], _Skills] = {}
         self._memories: dict[tuple[tuple[str, ...], frozenset[str]], Looked] = {}
+        self._budgets: dict[tuple[str, Budget], _OwnLimits] = {}
         self._under_way: dict[Hashable, asyncio.Future[Any]] = {}
         self._contexts = PromptParts()
 
@@ -137,6 +150,25 @@ class Sources:
             self._skills[key] = known
             _too_many(self._skills)
         return known.source
+
+    async def own_limits(self, options: SectionOptions) -> tuple[SectionOptions, tuple[str, ...]]:
+        """The options with the limits that the agent has written itself, within those that are allowed.
+
+        Also, in words, what is wrong with its file, or is not allowed.
+        """
+        if options.workspace is None:
+            return options, ()
+        key = (options.workspace.root, options.limits)
+        known = self._budgets.get(key)
+        if known is None or self._clock() - known.at >= LOOK_SECONDS:
+            read = partial(asyncio.to_thread, _own_budget, options.workspace.root, options)
+            found = await self._once(("budget", *key), read)
+            known = _OwnLimits(found=found, at=self._clock())
+            self._budgets[key] = known
+            _too_many(self._budgets)
+        own = known.found
+        told = (*((str(own.problem),) if own.problem is not None else ()), *own.clamped)
+        return (options if own.budget == options.limits else replace(options, limits=own.budget)), told
 
     async def memory(self, options: MemoryOptions, tags: frozenset[str]) -> Looked:
         """A memory, read again where something in it has changed since it was last looked at."""
@@ -218,6 +250,13 @@ def _looked_at(paths: tuple[str, ...], tags: frozenset[str], memory: "Memory | N
     else:
         memory.refresh()
     return memory, "; ".join(map(str, memory.problems[:_TOLD_PROBLEMS]))
+
+
+def _own_budget(root: str, options: SectionOptions) -> AgentBudget:
+    limits = options.limits
+    allowed = Budget(options.total_tokens, 0, limits.ladder, sections=limits.sections)
+    found = load_agent_budget(Path(root) / OWN_BUDGET, defaults=allowed, allowed=allowed)
+    return replace(found, budget=limits) if found.budget == allowed else found
 
 
 def _capabilities(folder: str, tags: frozenset[str]) -> "Capabilities":

@@ -46,6 +46,7 @@ class Inject:
             if not len(self._said) or not work.rules.binds_thinking:
                 return
             options = _NO_SECTIONS  # what was injected before is gone now, and thoughts may stand after it
+        options = await self._gathering.limited(work, options)
         stays = has_to_stay(work.request, work.rules)
         joins = joins_strings(work.request, work.rules)
         room = _room(work)

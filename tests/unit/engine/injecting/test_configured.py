@@ -58,6 +58,19 @@ def test_the_environment_goes_over_the_file_for_the_time(tmp_path: Path) -> None
     assert found.zone == ZoneInfo("Europe/Berlin")
 
 
+def test_the_environment_goes_over_the_file_for_the_limit(tmp_path: Path) -> None:
+    said = "{limits: {total_tokens: 900, ladder: drop_low_priority}}"
+
+    usual, less = options(tmp_path, said), options(tmp_path, said, CONTEXT_MAX_TOKENS="700")
+
+    assert usual is not None
+    assert less is not None
+    assert (usual.total_tokens, less.total_tokens) == (900, 700)
+    assert less.limits.ladder == usual.limits.ladder
+    with pytest.raises(BadSetting, match="CONTEXT_MAX_TOKENS"):
+        options(tmp_path, said, CONTEXT_MAX_TOKENS="many")
+
+
 def test_tags_are_added_to_those_that_always_hide(tmp_path: Path) -> None:
     found = options(tmp_path, "{privacy_tags: [Draft]}")
 

@@ -171,6 +171,31 @@ def test_a_disk_that_hangs_is_not_waited_for_and_the_workspace_is_as_it_was(tmp_
     assert "takes too long" in injecting.failed[0].reason
 
 
+def test_an_agent_limits_its_sections_in_its_workspace_and_never_beyond_what_is_allowed(tmp_path: Path) -> None:
+    made = garden(tmp_path)
+    sections = replace(only(made, workspace=made.workspace, time=made.time), limits=Budget(5_000))
+    own = tmp_path / "workspace" / rooms.OWN_BUDGET
+    clock = [0.0]
+    injecting = Injecting(sources=Sources(clock=lambda: clock[0]))
+
+    def now(text: str) -> str:
+        own.write_text(text)
+        clock[0] += rooms.LOOK_SECONDS
+        return sent(injecting, sections)
+
+    whole = sent(injecting, sections)
+    without = now("sections: {time: {enabled: false}}\n")
+    asked = now("total_tokens: 9000\n")
+    broken = now("total_tokens: many\n")
+
+    injecting.sources.close()
+    assert "Time: " in whole
+    assert "Time: " not in without
+    assert asked == broken == whole
+    assert {problem.step for problem in injecting.failed} == {"sections/limits"}
+    assert "more than is allowed" in injecting.failed[0].reason
+
+
 def test_what_does_not_fit_is_told_with_its_tokens(tmp_path: Path) -> None:
     made = garden(tmp_path)
     sections = replace(made, limits=Budget(total_tokens=120, ladder="drop_low_priority"))
