@@ -216,6 +216,16 @@ async def test_any_number_of_agents_and_models_makes_a_bounded_number_of_series(
     assert "agent=other" in "".join(kinds)
 
 
+def test_agents_and_models_together_make_a_bounded_number_of_series() -> None:
+    watch = metrics()
+    for number in range(60 * 60):
+        watch.answered(f"agent {number % 60}", "anthropic", f"model {number // 60}", 200)
+
+    found = {name: count for name, count in numbers(watch).items() if name.startswith("foveate_requests_total")}
+    assert len(found) == MOST_SETS + 1
+    assert sum(found.values()) == 60 * 60
+
+
 def test_every_series_of_the_contract_is_there_with_its_labels() -> None:
     call = ("agent", "provider", "model", "exact")
     wanted = {
