@@ -162,6 +162,28 @@ def test_no_key_is_in_any_output_wherever_a_client_puts_it(tmp_path: Path) -> No
         assert secret not in said
 
 
+def test_the_files_of_a_workspace_are_counted_as_they_are_kept_read_and_dropped(tmp_path: Path) -> None:
+    config, root = tmp_path / "foveate.yaml", tmp_path / "workspace"
+    root.mkdir()
+    (root / "IDENTITY.md").write_text("I am Ana.\n")
+    said = {"agents": [{"id": "ana", "sections": {"workspace": {"root": str(root)}}}]}
+    with running_sandbox() as sandbox:
+        configure(config, sandbox.url, f"agents: {json.dumps(said['agents'])}\n")
+        with serving(tmp_path, "--config", str(config)) as served:
+            ask(served.url)
+            ask(served.url)
+            found = numbers(served.url)
+            assert found[f"workspace_cache_misses_total path={root}"] == 1
+            assert found[f"workspace_cache_hits_total path={root}"] >= 1
+            assert found[f"workspace_cache_invalidations_total path={root}"] == 0
+
+            (root / "IDENTITY.md").write_text("I am still Ana.\n")
+            deadline = time.monotonic() + 20
+            while numbers(served.url)[f"workspace_cache_invalidations_total path={root}"] != 1:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+
+
 def test_any_worker_shows_what_all_have_counted(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     with running_sandbox() as sandbox:
