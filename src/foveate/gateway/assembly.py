@@ -1,9 +1,10 @@
 """The gateway put together from what a configuration decides: store, engine, money and connections."""
 
+import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from foveate.engine.embeddings import Embeddings
 from foveate.engine.explaining import Breaks
 from foveate.engine.folds import Folds
 from foveate.engine.injecting.gathering import Money
+from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.injecting.sources import Sources
 from foveate.engine.injecting.step import Inject
 from foveate.engine.keeping import KeepRequests
@@ -82,6 +84,14 @@ def admission_options(waits: Waits) -> AdmissionOptions:
     """
     longest = max(2 * (waits.connect_seconds + waits.total_seconds), _SUMMARY_SECONDS)
     return AdmissionOptions(lifetime_seconds=longest + _MARGIN_SECONDS)
+
+
+def _sections_of(chosen: Choices) -> Iterator[SectionOptions]:
+    """What is to be injected into requests, of all agents that are named."""
+    for agent in chosen.settings.agents:
+        sections = chosen.agents(agent.id).sections
+        if sections is not None:
+            yield sections
 
 
 @asynccontextmanager
@@ -147,6 +157,7 @@ async def assembled(
             clock=clock,
         )
         sources = Sources()
+        warming = asyncio.ensure_future(sources.warm(_sections_of(choices())))
         breaks = Breaks(lambda: choices().cost, watch=watch)
         keeping = KeepRequests(store.requests, lambda: choices().settings.keep_requests, clock=clock)
         engine = build_engine(
@@ -209,6 +220,7 @@ async def assembled(
             await keeping.close()
             await pings.close()
             await asking.close()
+            warming.cancel()
             sources.close()
             await admission.close()
             if spool is not None:

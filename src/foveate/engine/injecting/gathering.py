@@ -34,9 +34,6 @@ NAME = "sections"
 BYTES_PER_TOKEN = 2
 """A body has at most a token for so many bytes, where nobody has counted it."""
 
-PATIENCE_SECONDS = 5.0
-"""How long a request waits for a source; what comes later is there for the next one."""
-
 _KEPT_PARTS = 256
 # What is longer is counted beside the event loop, where it is new.
 _LONG_CHARS = 8 * 1024
@@ -58,13 +55,13 @@ class Money:
 
 
 class Gathering:
-    """Gathers what is injected, made to fit; what could not be had is a problem of the work."""
+    """Gathers what is injected, made to fit; what could not be had is a problem of the work.
 
-    def __init__(
-        self, sources: Sources, money: Money | None = None, *, patience_seconds: float = PATIENCE_SECONDS
-    ) -> None:
+    Nothing is waited for beyond `until`, a time of the event loop.
+    """
+
+    def __init__(self, sources: Sources, money: Money | None = None) -> None:
         self._sources = sources
-        self._patience_seconds = patience_seconds
         self._money = money
         self._times: dict[str, TimeAwareness] = {}
         self._parts: Kept[tuple[object, ...], Part] = Kept(_KEPT_PARTS)
@@ -73,12 +70,12 @@ class Gathering:
         register(self._parts)
         register(self._minutes)
 
-    async def limited(self, work: Work, options: SectionOptions) -> SectionOptions:
+    async def limited(self, work: Work, options: SectionOptions, *, until: float) -> SectionOptions:
         """The options with the limits that the agent has set itself, as far as they are allowed."""
         if options.workspace is None:
             return options
         try:
-            async with asyncio.timeout(self._patience_seconds):
+            async with asyncio.timeout_at(until):
                 found, troubles = await self._sources.own_limits(options)
         except Exception as error:  # noqa: BLE001 - a border: what the operator says holds all the same
             _tell(work, "limits", _why(error))
@@ -87,12 +84,14 @@ class Gathering:
             self._tell_again(work, "limits", trouble)
         return found
 
-    async def stable(self, work: Work, options: SectionOptions, room_tokens: int | None) -> Part:
+    async def stable(
+        self, work: Work, options: SectionOptions, room_tokens: int | None, *, until: float
+    ) -> Part:
         """The workspace, the skills and the binding, in so few sizes that the prefix hardly ever changes."""
-        workspace = await self._had(work, "workspace", self._sources.workspace(options))
+        workspace = await self._had(work, "workspace", self._sources.workspace(options), until)
         if workspace is None:
             workspace = self._sources.last_workspace(options)
-        skills = await self._had(work, "skills", self._sources.skills(options)) or Source()
+        skills = await self._had(work, "skills", self._sources.skills(options), until) or Source()
         binding = binding_sections(options.binding, work.incoming.told.channel)
         sections = (*workspace.sections, *skills.sections, *binding)
         if not sections:
@@ -123,15 +122,16 @@ class Gathering:
         stable: Part,
         added: TokenCount,
         room_tokens: int | None,
+        until: float,
     ) -> Part:
         """What changes with each turn. `words` are the user's last, `added` is what is put in beside it."""
         kind = self._kind(work)
         sections = [*(channel_sections(work.incoming.told) if options.channel else ())]
         if options.memory is not None and kind not in _WITHOUT_CONTEXT:
-            context = await self._context(work, options, words, kind)
+            context = await self._context(work, options, words, kind, until)
             sections += [context] if context is not None else []
         if options.time is not None and options.time.awareness:
-            sections += await self._time(work, options)
+            sections += await self._time(work, options, until)
         limit = max(0, options.total_tokens - stable.count.upper)
         limit = limit if room_tokens is None else min(limit, max(0, room_tokens))
         part = await self._fitted(sections, options, limit - HEADING_TOKENS, work) if sections else NO_PART
@@ -172,11 +172,13 @@ class Gathering:
             _tell(work, "kind", str(error))
             return CallKind.USER
 
-    async def _context(self, work: Work, options: SectionOptions, words: str, kind: CallKind) -> Section | None:
+    async def _context(
+        self, work: Work, options: SectionOptions, words: str, kind: CallKind, until: float
+    ) -> Section | None:
         assert options.memory is not None
         told = work.incoming.told
         try:
-            async with asyncio.timeout(self._patience_seconds):
+            async with asyncio.timeout_at(until):
                 looked = await self._sources.memory(options.memory, options.privacy_tags)
                 if looked.memory is None:
                     _tell(work, "memory", looked.trouble)
@@ -205,12 +207,12 @@ class Gathering:
             self._tell_again(work, "memory", trouble)
         return section
 
-    async def _time(self, work: Work, options: SectionOptions) -> list[Section]:
+    async def _time(self, work: Work, options: SectionOptions, until: float) -> list[Section]:
         """The time, and what is due of the memory's deadlines."""
         try:
             memory = None
             if options.memory is not None:
-                async with asyncio.timeout(self._patience_seconds):
+                async with asyncio.timeout_at(until):
                     memory = (await self._sources.memory(options.memory, options.privacy_tags)).memory
             started = work.found.session.created_at if work.found is not None else None
             version = memory.version if memory is not None else None
@@ -294,10 +296,10 @@ class Gathering:
             for cap, account in accounts.items()
         ]
 
-    async def _had(self, work: Work, what: str, source: Awaitable[Source]) -> Source | None:
+    async def _had(self, work: Work, what: str, source: Awaitable[Source], until: float) -> Source | None:
         """A source, or None where it fails; what is wrong with it is told."""
         try:
-            async with asyncio.timeout(self._patience_seconds):
+            async with asyncio.timeout_at(until):
                 found = await source
         except Exception as error:  # noqa: BLE001 - a border: without this source the request goes out all the same
             _tell(work, what, _why(error))

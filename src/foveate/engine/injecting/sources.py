@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,11 +31,15 @@ _LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """How often a memory and a folder of skills are looked at, while requests come: they are not watched."""
 
+PATIENCE_SECONDS = 10.0
+"""How long a request waits for what it is to be given; what comes later is there for the next one."""
+
 OWN_BUDGET = "budget.yaml"
 """The file in its workspace in which an agent limits its sections itself."""
 
 _HEADING = "## Memory\n\n"
 _TOLD_PROBLEMS = 3
+_FEW_TOKENS = 100
 _MOST_KEPT = 256
 _MOST_WATCHERS = 16  # each has a thread
 
@@ -82,13 +87,21 @@ class Sources:
         self._skills: dict[tuple[str, frozenset[str]], _Skills] = {}
         self._memories: dict[tuple[tuple[str, ...], frozenset[str]], Looked] = {}
         self._budgets: dict[tuple[str, Budget], _OwnLimits] = {}
-        self._under_way: dict[Hashable, asyncio.Future[Any]] = {}
+        self._under_way: dict[Hashable, tuple[asyncio.Future[Any], float]] = {}
         self._contexts = PromptParts()
 
     def close(self) -> None:
         """Watch no longer."""
         for workspaces in self._workspaces.values():
             workspaces.close()
+
+    async def warm(self, options: Iterable[SectionOptions]) -> None:
+        """Read beforehand what requests will need."""
+        for one in options:
+            with suppress(Exception):  # whoever needs it is told
+                await self.workspace(one)
+                if one.memory is not None:
+                    await self.memory(one.memory, one.privacy_tags)
 
     def counts(self) -> Mapping[str, WorkspaceCounts]:
         """How often bundles were kept, read and dropped, by the folder of their workspace."""
@@ -182,11 +195,17 @@ class Sources:
         """What is made, once for all who wait for it; it goes on where nobody waits any longer.
 
         So a disk that hangs has one thread wait for it, and not one for each request.
+
+        Raises:
+            TimeoutError: it is under way for longer than anybody waits.
         """
-        task = self._under_way.get(key)
-        if task is None:
-            task = self._under_way[key] = asyncio.ensure_future(make())
-            task.add_done_callback(lambda ended: self._ended(key, ended))
+        known = self._under_way.get(key)
+        if known is None:
+            known = self._under_way[key] = (asyncio.ensure_future(make()), self._clock())
+            known[0].add_done_callback(lambda ended: self._ended(key, ended))
+        task, since = known
+        if self._clock() - since > PATIENCE_SECONDS:
+            raise TimeoutError  # others have waited for it already, and in vain
         found: Value = await asyncio.shield(task)
         return found
 
@@ -247,6 +266,8 @@ def _looked_at(paths: tuple[str, ...], tags: frozenset[str], memory: "Memory | N
 
     if memory is None:
         memory = Memory.load(*paths, private=tags)
+        # What is only made when something is looked for takes as long as the reading.
+        memory.render(query="begin", limit_tokens=_FEW_TOKENS)
     else:
         memory.refresh()
     return memory, "; ".join(map(str, memory.problems[:_TOLD_PROBLEMS]))

@@ -1,10 +1,11 @@
 """The step that injects an agent's sections: each may be missing, and none makes a request too large."""
 
+import asyncio
 from dataclasses import replace
 
 from foveate.engine.calls import Problem
 from foveate.engine.injecting.fitting import NO_PART, Part
-from foveate.engine.injecting.gathering import BYTES_PER_TOKEN, NAME, PATIENCE_SECONDS, Gathering, Money
+from foveate.engine.injecting.gathering import BYTES_PER_TOKEN, NAME, Gathering, Money
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.injecting.placing import (
     Placed,
@@ -16,7 +17,7 @@ from foveate.engine.injecting.placing import (
     turn_edits,
     words_of,
 )
-from foveate.engine.injecting.sources import Sources
+from foveate.engine.injecting.sources import PATIENCE_SECONDS, Sources
 from foveate.engine.injecting.staying import Said, SaidBefore, Stay, has_to_stay, place_now
 from foveate.engine.work import Work
 from foveate.fold.thoughts import betas_of, unbound_thoughts
@@ -36,7 +37,8 @@ class Inject:
     def __init__(
         self, sources: Sources, money: Money | None = None, *, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
-        self._gathering = Gathering(sources, money, patience_seconds=patience_seconds)
+        self._gathering = Gathering(sources, money)
+        self._patience_seconds = patience_seconds
         self._said = SaidBefore()
 
     async def take(self, work: Work) -> None:
@@ -46,11 +48,12 @@ class Inject:
             if not len(self._said) or not work.rules.binds_thinking:
                 return
             options = _NO_SECTIONS  # what was injected before is gone now, and thoughts may stand after it
-        options = await self._gathering.limited(work, options)
+        until = asyncio.get_running_loop().time() + self._patience_seconds
+        options = await self._gathering.limited(work, options, until=until)
         stays = has_to_stay(work.request, work.rules)
         joins = joins_strings(work.request, work.rules)
         room = _room(work)
-        stable = await self._gathering.stable(work, options, room)
+        stable = await self._gathering.stable(work, options, room, until=until)
         edits: list[Edit] = list(stable_edits(work.request, stable.sections, joins=joins))
         shift = int(any(_is_first_message(edit) for edit in edits))
         added = stable.count
@@ -73,6 +76,7 @@ class Inject:
                 stable=stable,
                 added=added,
                 room_tokens=None if room is None else room - added.upper,
+                until=until,
             )
         placed = turn_edits(work.request, turn.sections, joins=joins)
         edits += placed.edits

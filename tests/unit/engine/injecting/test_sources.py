@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from foveate.budget.budgets import Budget
 from foveate.engine.injecting import sources as rooms
 from foveate.engine.injecting.options import MemoryOptions, SectionOptions
@@ -169,6 +171,32 @@ def test_a_disk_that_hangs_is_not_waited_for_and_the_workspace_is_as_it_was(tmp_
         *("sections/workspace", "sections/memory", "sections/time"),
     ]
     assert "takes too long" in injecting.failed[0].reason
+
+
+class Hung(Sources):
+    """A memory that is never read to its end."""
+
+    async def _look(self, key: object, known: Looked | None) -> Looked:
+        await asyncio.sleep(30)
+        raise AssertionError
+
+
+def test_what_others_have_waited_for_in_vain_is_not_waited_for_again(tmp_path: Path) -> None:
+    memory = garden(tmp_path).memory
+    assert memory is not None
+    clock = [0.0]
+    sources = Hung(clock=lambda: clock[0])
+
+    async def ask() -> float:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(sources.memory(memory, frozenset()), 0.05)
+        clock[0] += rooms.PATIENCE_SECONDS + 1
+        started = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await sources.memory(memory, frozenset())
+        return time.monotonic() - started
+
+    assert asyncio.run(ask()) < 5
 
 
 def test_an_agent_limits_its_sections_in_its_workspace_and_never_beyond_what_is_allowed(tmp_path: Path) -> None:
