@@ -51,10 +51,10 @@ def may_see(headers: Mapping[bytes, bytes], *, host: str, keys: Keys) -> bool:
     key = shown_key(headers)
     if key is not None and key.startswith(KEY_PREFIX):
         return keys.agent(key) is not None
-    return is_loopback(host) and is_loopback(_host_in(headers.get(b"host", b"").decode("latin-1")))
+    return is_loopback(host) and is_loopback(host_in(headers.get(b"host", b"").decode("latin-1")))
 
 
-def _host_in(said: str) -> str:
+def host_in(said: str) -> str:
     """The host of a header, without its port and brackets."""
     if said.startswith("["):
         return said[1:].partition("]")[0]

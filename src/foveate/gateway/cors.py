@@ -1,8 +1,9 @@
 """Pages of other origins that may call the gateway from a browser: those that are listed, and no other."""
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
+from foveate.gateway.admin import host_in, is_loopback
 from foveate.gateway.asks import Receive, Scope, Send
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -47,9 +48,11 @@ def preflight_headers(origin: str, asked: bytes, allowed: Sequence[str]) -> Head
 class Cors:
     """An app whose answers browsers give to the pages of listed origins alone."""
 
-    def __init__(self, app: App, origins: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, app: App, origins: Callable[[], Sequence[str]], *, host: str) -> None:
+        """`host` is where the app listens."""
         self._app = app
         self._origins = origins
+        self._is_on_loopback = is_loopback(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -69,8 +72,8 @@ class Cors:
             await _answer(send, 204 if said else 403, [*said, _VARY])
             return
         own = answer_headers(origin, allowed)
-        if own is None and headers.get(b"sec-fetch-site", b"none") in _FOREIGN:
-            # The page could not read the answer, but the request would be made, perhaps with the gateway's key.
+        if own is None and self._is_of_strange_page(headers):
+            # Whether or not it could read the answer, it would be asked for, perhaps with the gateway's key.
             await _answer(send, 403, [_VARY])
             return
 
@@ -82,6 +85,15 @@ class Cors:
             await send(message)
 
         await self._app(scope, receive, sent)
+
+    def _is_of_strange_page(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a browser asks for a page of another site, or of a name that was made to lead to loopback."""
+        site = headers.get(b"sec-fetch-site")
+        if site is None:  # no browser
+            return False
+        return site in _FOREIGN or (
+            self._is_on_loopback and not is_loopback(host_in(headers.get(b"host", b"").decode("latin-1")))
+        )
 
 
 _VARY = (b"vary", b"origin")

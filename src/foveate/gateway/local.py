@@ -87,7 +87,8 @@ def _serve(file: Path) -> None:
     """Serve until standard input ends."""
     import xllamacpp
 
-    threads = min(os.cpu_count() or 1, _MOST_THREADS)
+    # One core is left to the gateway: threads that wait for each other wait busily.
+    threads = max(1, min((os.cpu_count() or 1) - 1, _MOST_THREADS))
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
     params.model_alias = {file.stem.partition(".")[0]}

@@ -139,7 +139,11 @@ async def _served(
         spool_folder=data_folder(environment, sys.platform) / "spool",
     ) as gateway:
         await asyncio.to_thread(warm_up, choices.now().made.cost.prices)
-        app = Cors(LocalModels(gateway, choices), lambda: choices.now().made.settings.server.cors_origins)
+        app = Cors(
+            LocalModels(gateway, choices),
+            lambda: choices.now().made.settings.server.cors_origins,
+            host=settings.host,
+        )
         server = _Server(app, grace_seconds=settings.grace_seconds, context=context, ready=ready)
         observing.ends_when(lambda: server.should_exit)
         with server.ended_by_signals(lifeline) as ended_by:

@@ -30,6 +30,16 @@ def test_without_a_configuration_the_known_upstreams_are_there_with_their_usual_
     assert "sk-1" not in repr(upstreams)
 
 
+def test_an_upstream_that_speaks_both_apis_is_reached_through_both_doors() -> None:
+    said = b"upstreams: {mine: {base_url: 'http://h:1', api: both}}\nroutes: [{models: 'q*', upstream: mine}]\n"
+    routing = gateway_options(settings_from(said, "foveate.yaml"), {}).routing
+
+    for path in ("/v1/messages", "/v1/chat/completions", "/v1/responses"):
+        routed = routing.of(door_of("POST", path, {}), "qwen3")
+        assert routed.upstream.name == "mine"
+        assert routed.upstream.url(path) == f"http://h:1{path}"
+
+
 def test_an_upstream_is_named_with_what_differs_from_what_is_known() -> None:
     options = made(
         """
