@@ -108,7 +108,7 @@ class _Sums:
         passing: Collection[Place],
     ) -> None:
         self.rules = rules
-        self.ends = list(accumulate(piece.tokens for piece in prompt.pieces))
+        self.ends = list(accumulate([piece.tokens for piece in prompt.pieces]))
         self.tools_end, self.system_end = _ends(prompt)
         self.live = kept(prompt, cache, now)
         self.lasting = {at for at, entry in self.live.items() if _is_long(entry.ttl, rules)}
@@ -119,7 +119,8 @@ class _Sums:
         kinds = [piece.kind for piece in pieces]
         self.firm = min((kinds.index(kind) for kind in _THOUGHTS if kind in kinds), default=self.stays)
         self._only_at_marks = prompt.only_marked
-        self._positions = positions(prompt.pieces, runs_are_one=rules.runs_are_one_position)
+        self._pieces = pieces
+        self._positions: Sequence[int] = ()
         self._long_price = max(rules.write_prices.values(), default=1.0)
         self._short_price = min(rules.write_prices.values(), default=1.0)
         saving = self._short_price - rules.read_price
@@ -146,8 +147,12 @@ class _Sums:
         if self._only_at_marks:
             return at if at in self.live else -1
         entry = max((entry for entry in self.live if entry <= at), default=-1)
+        if entry < 0:
+            return -1
+        if not self._positions:
+            self._positions = positions(self._pieces, runs_are_one=self.rules.runs_are_one_position)
         reach = self.rules.lookback_positions or len(self.ends)  # no bound where none is known
-        return entry if entry >= 0 and self._positions[at] - self._positions[entry] < reach else -1
+        return entry if self._positions[at] - self._positions[entry] < reach else -1
 
     def cost(self, places: Sequence[_Place]) -> float:
         """What a request with these marks costs, in uncached tokens, less what it lets the next one save."""

@@ -42,7 +42,7 @@ class Cache:
         self, prompt: CachedPrompt, rules: Rules, *, at: float, answers_at: float | None = None
     ) -> Served:
         """`prompt` sent at `at`, its answer beginning at `answers_at` (at once where it is not said)."""
-        ends = list(accumulate(piece.tokens for piece in prompt.pieces))
+        ends = list(accumulate([piece.tokens for piece in prompt.pieces]))
         keys = prefixes(prompt)
         asked = {
             place: ttl for place, ttl in _asked(prompt, rules).items() if ends[place] >= rules.minimum_tokens

@@ -9,13 +9,13 @@ from foveate.cost.caps import Cap, unchecked
 from foveate.cost.ledger import Call, Category, Entry, Savings
 from foveate.cost.price_book import PriceBook
 from foveate.cost.savings import PriceOf, Removed, pricing, savings_of
-from foveate.engine.bounds import AtMost, at_most, longest_mark
+from foveate.engine.bounds import AtMost, at_most
 from foveate.engine.exchange import Exchange
 from foveate.engine.remembered import LastCall, Remembered
 from foveate.engine.steps import MakeRoom, ReplaceHistory
 from foveate.engine.work import Work
 from foveate.errors import CallRefused
-from foveate.values import CacheUsage, Edit, ReplaceMessages, ReplaceText, Ttl, Usage
+from foveate.values import CacheUsage, Edit, ReplaceMessages, ReplaceText, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +74,9 @@ def _at_most(work: Work) -> AtMost | None:
         work.count,
         provider=work.incoming.provider,
         window_tokens=work.window_tokens,
-        ttl=_longest(work),
+        ttl=work.longest_ttl,
         at=work.now,
     )
-
-
-def _longest(work: Work) -> Ttl | None:
-    asked = [mark.ttl for mark in work.marks if mark.ttl is not None]
-    if (own := longest_mark(work.request)) is not None:
-        asked.append(own)
-    return max(asked, key=lambda ttl: ttl.seconds, default=None)
 
 
 class Book:
@@ -164,7 +157,7 @@ def _last_call(exchange: Exchange, work: Work, usage: Usage) -> LastCall:
     folded = [done.edit for done in work.done if done.step == ReplaceHistory.name]
     cut = [done.edit for done in work.done if done.step == MakeRoom.name]
     cut += [edit for edit in folded if isinstance(edit, ReplaceText)]
-    ttl = _longest(work) or next(iter(work.rules.ttls), None)
+    ttl = work.longest_ttl or next(iter(work.rules.ttls), None)
     return LastCall(
         input_tokens=usage.cache.input_tokens,
         warm_until=exchange.begun_at + (ttl.seconds if ttl is not None else 0),

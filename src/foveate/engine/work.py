@@ -12,7 +12,7 @@ from foveate.cache.requests import BlockTokens
 from foveate.cache.rules import Rules, rules_for
 from foveate.cost.admission import Admitted
 from foveate.cost.ledger import Call
-from foveate.engine.bounds import AtMost, asked_of
+from foveate.engine.bounds import AtMost, asked_of, longest_mark
 from foveate.engine.calls import Done, Incoming, Problem
 from foveate.engine.counters import block_tokens, offline_counter, surely_kept
 from foveate.engine.options import AgentOptions
@@ -21,7 +21,7 @@ from foveate.fold.journal import Fold
 from foveate.session.chain import Chain
 from foveate.session.sessions import Found
 from foveate.tokens import RequestCount, RequestCounter
-from foveate.values import Edit, Format, Mark, MarkStyle, Place, Request, TokenCount
+from foveate.values import Edit, Format, Mark, MarkStyle, Place, Request, TokenCount, Ttl
 
 
 @dataclass
@@ -117,6 +117,16 @@ class Work:
     def output_reserve(self) -> int:
         """How many tokens the answer may have, as the request asks for; 0 where it does not say."""
         return asked_of(self.came).output_tokens or 0
+
+    @cached_property
+    def longest_ttl(self) -> Ttl | None:
+        """The longest time for which a mark asks, of the client's or ours; asked for once all are decided."""
+        asked = [mark.ttl for mark in self.marks if mark.ttl is not None]
+        if self.prompt is not None:
+            asked += [piece.mark for piece in self.prompt.pieces if piece.mark is not None]
+        elif (own := longest_mark(self.request)) is not None:
+            asked.append(own)
+        return max(asked, key=lambda ttl: ttl.seconds, default=None)
 
     def edit(self, step: str, edits: Iterable[Edit], *, of: Request | None = None) -> None:
         """Have edits made, of the request as it is by now, or of another one that then takes its place."""

@@ -133,8 +133,10 @@ def items(data: bytes, span: Span, known: Sequence[bytes] = ()) -> tuple[Span, .
 
 def _walked(data: bytes, start: int, raws: Sequence[Any]) -> list[Span]:
     """The items of the list at `start`, as far as they are `raws`; a lone surrogate is mended in these."""
-    found: list[Span] = []
     at = _skip(data, start + 1)
+    if len(raws) > 1 and (spread := _spread(data, at, raws)):
+        return spread
+    found: list[Span] = []
     for raw in raws:
         said = bytes(raw)
         end = at + len(said)
@@ -148,6 +150,20 @@ def _walked(data: bytes, start: int, raws: Sequence[Any]) -> list[Span]:
         found.append(Span(at, end))
         at = comma.end()
     return found
+
+
+def _spread(data: bytes, at: int, raws: Sequence[Any]) -> list[Span]:
+    """The same where all of them stand there in the same distance, as most clients write them; else none."""
+    comma = _COMMA.match(data, at + len(raws[0]))
+    between = comma[0] if comma is not None else b""
+    if not between or not data.startswith(between.join(raws), at):
+        return []
+    found: list[Span] = []
+    for raw in raws:
+        end = at + len(raw)
+        found.append(Span(at, end))
+        at = end + len(between)
+    return found if data.startswith(b"]", _skip(data, found[-1].end)) else []
 
 
 def value_end(data: bytes, at: int) -> int:
