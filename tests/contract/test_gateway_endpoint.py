@@ -1,0 +1,37 @@
+"""Counts of a real llama.cpp on the way of requests through the gateway."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from foveate.cost.ledger import Category, Entry
+from foveate.engine.options import AgentOptions
+from foveate.store import open_store
+from foveate.tokens import Backend, CounterOptions
+from tests.gateways import running_gateway
+from tests.llama import LlamaServer
+from tests.sandboxes import KEY
+
+
+def test_what_the_server_counts_is_what_it_bills(llama_server: LlamaServer, tmp_path: Path) -> None:
+    counter = CounterOptions(backend=Backend.ENDPOINT, use_endpoint=True, timeout_ms=20_000)
+    messages: Any = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Say hello, 你好!"},
+    ]
+    with (
+        running_gateway(llama_server.base_url, tmp_path, options=AgentOptions(counter=counter)) as gateway,
+        openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client,
+    ):
+        client.chat.completions.create(model=llama_server.model, messages=messages, max_tokens=4)
+
+    async def read() -> list[Entry]:
+        async with await open_store(f"sqlite:///{tmp_path}/gateway.sqlite") as store:
+            return [entry async for entry in store.ledger.entries()]
+
+    booked = {entry.call.category: entry for entry in asyncio.run(read())}
+    assert booked[Category.MAIN].estimated_input_tokens == booked[Category.MAIN].usage.cache.input_tokens
+    assert booked[Category.COUNTING].dollars == 0
+    assert gateway.failed == []

@@ -1,0 +1,219 @@
+"""Pings: what they send is what the provider takes, and no more of them are planned than is allowed."""
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate import wire
+from foveate.cache.pings import Ping
+from foveate.cost.admission import Admission
+from foveate.cost.price_book import PriceBook
+from foveate.engine.calls import Incoming, Outgoing
+from foveate.engine.exchange import Exchange
+from foveate.engine.money import MoneyOptions
+from foveate.engine.options import AgentOptions, PingOptions
+from foveate.engine.pinging import Pings
+from foveate.engine.remembered import Remembered
+from foveate.engine.settling import RememberCache
+from foveate.engine.steps import MarkCache, RefusalsHeld
+from foveate.engine.warm import pinging, warm_of
+from foveate.engine.work import Work
+from foveate.fold.model import Endpoint
+from foveate.sandbox import accept
+from foveate.upstream import Client, Reply
+from foveate.values import Format, TokenCount
+from tests.sandboxes import KEY, Clock
+from tests.unit.engine.ledgers import InMemory
+
+MODEL = "claude-opus-4-5"
+PRICES = PriceBook()
+
+
+def body_of(turns: int, words: int = 4_000) -> bytes:
+    messages = [
+        {"role": "user" if turn % 2 == 0 else "assistant", "content": f"Turn {turn} goes on."}
+        for turn in range(2 * turns + 1)
+    ]
+    system = "You are a careful engineer. " * (words // 4)
+    return msgspec.json.encode({"model": MODEL, "max_tokens": 100, "system": system, "messages": messages})
+
+
+class Agent:
+    """Sessions of one agent in one process, without a gateway around."""
+
+    def __init__(self, options: PingOptions) -> None:
+        self.options = AgentOptions(pings=options)
+        self.clock, self.remembered, self.client = Clock(), Remembered(), Heard()
+        money = MoneyOptions(caps=(), prices=PRICES)
+        self.ledger = InMemory()
+        self.pings = Pings(
+            self.client,
+            Admission(self.ledger, clock=self.clock),
+            lambda: money,
+            lambda _: self.options,
+            self.remembered,
+            clock=self.clock,
+        )
+
+    async def came(self, session: str, body: bytes) -> Work:
+        """A request, up to where it is sent."""
+        incoming = Incoming(
+            id=session,
+            agent="ana",
+            spoken=Format.ANTHROPIC,
+            provider="anthropic",
+            upstream="anthropic",
+            body=body,
+            endpoint=Endpoint(
+                url="http://there/v1/messages", spoken=Format.ANTHROPIC, headers={"x-api-key": KEY}
+            ),
+        )
+        request = wire.read(body, Format.ANTHROPIC)
+        work = Work(incoming=incoming, options=self.options, now=self.clock(), came=request, request=request)
+        tokens = work.counter.request(request).total.tokens
+        work.count = TokenCount(tokens, True, tokens)
+        await MarkCache(self.remembered, RefusalsHeld()).take(work)
+        self.pings.came(work)
+        return work
+
+    async def answered(self, work: Work, *texts: str) -> Exchange:
+        """The rest of it."""
+        exchange = Exchange(
+            work.incoming,
+            work,
+            Outgoing(body=work.written()),
+            settle=(RememberCache(self.remembered), self.pings),
+            clock=self.clock,
+        )
+        exchange.begun(200, streams=False)
+        usage = {"input_tokens": 10, "output_tokens": 10}
+        content = [{"type": "text", "text": text} for text in texts]
+        exchange.passed(msgspec.json.encode({"content": content, "stop_reason": "end_turn", "usage": usage}))
+        exchange.rest()
+        await exchange.over()
+        return exchange
+
+
+class Heard(Client):
+    """Takes every ping as a provider that has everything in its cache; or does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bodies: list[bytes] = []
+        self.has_heard = asyncio.Event()
+        self.is_stuck = False
+        self.was_left = False
+
+    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
+        self.bodies.append(body)
+        self.has_heard.set()
+        if self.is_stuck:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                self.was_left = True
+        said = {"usage": {"input_tokens": 3, "cache_read_input_tokens": 10**6, "output_tokens": 0}}
+        return msgspec.json.decode(msgspec.json.encode(said), type=Reply)
+
+
+async def until_sent(agent: Agent) -> None:
+    async with asyncio.timeout(10):
+        await agent.client.has_heard.wait()
+
+
+async def test_only_the_sessions_that_save_most_are_kept_warm() -> None:
+    agent = Agent(PingOptions(enabled=True, most_sessions=2))
+    for session, words in (("small", 3_500), ("large", 12_000), ("middling", 6_000)):
+        await agent.answered(await agent.came(session, body_of(0, words)), "Yes.")
+    waiting = agent.pings.waiting
+    agent.clock.now += 291
+    await until_sent(agent)
+    await asyncio.sleep(0.3)
+    await agent.pings.close()
+
+    assert waiting == 2
+    assert sorted(map(len, agent.client.bodies))[0] > 30_000  # the smallest has none
+    assert len(agent.client.bodies) == 2
+    assert {entry.call.category for entry in agent.ledger.settled} == {"ping"}
+
+
+async def test_a_request_takes_back_what_was_planned_and_only_the_last_of_a_session_plans_anew() -> None:
+    agent = Agent(PingOptions(enabled=True))
+    await agent.answered(await agent.came("one", body_of(0)), "Yes.")
+    planned = agent.pings.waiting
+    first = await agent.came("one", body_of(1))
+    second = await agent.came("one", body_of(2))
+    during = agent.pings.waiting
+    await agent.answered(second, "Yes.")
+    beside = agent.pings.waiting
+    await agent.answered(first, "Yes.")
+    await agent.pings.close()
+
+    assert (planned, during, beside) == (1, 0, 0)
+
+
+async def test_with_the_end_of_the_process_pings_end_also_the_one_that_is_under_way() -> None:
+    agent = Agent(PingOptions(enabled=True))
+    agent.client.is_stuck = True
+    await agent.answered(await agent.came("one", body_of(0)), "Yes.")
+    await agent.answered(await agent.came("other", body_of(1)), "Yes.")
+    agent.clock.now += 291
+    await until_sent(agent)
+    async with asyncio.timeout(5):
+        await agent.pings.close()
+
+    assert agent.pings.waiting == 0
+    assert agent.client.was_left
+
+
+async def test_switched_off_nothing_more_is_sent() -> None:
+    agent = Agent(PingOptions(enabled=True))
+    await agent.answered(await agent.came("one", body_of(0)), "Yes.")
+    agent.options = AgentOptions()
+    agent.clock.now += 291
+    await asyncio.sleep(0.6)
+    await agent.pings.close()
+
+    assert agent.client.bodies == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.text(min_size=1, max_size=40).filter(str.strip), min_size=1, max_size=3),
+    st.integers(0, 12),
+    st.booleans(),
+)
+def test_what_a_ping_sends_is_taken_by_the_provider_and_begins_as_the_request_did(
+    texts: list[str], turns: int, with_answer: bool
+) -> None:
+    async def sent() -> tuple[bytes, bytes]:
+        agent = Agent(PingOptions(enabled=True))
+        exchange = await agent.answered(await agent.came("one", body_of(turns)), *texts)
+        warm = warm_of(exchange)
+        assert warm is not None
+        ping = Ping(at=0.0, pieces=len(warm.prompt.pieces), with_answer=with_answer, saved_tokens=1.0)
+        state = agent.remembered.session("ana", "one")
+        after = pinging(warm, ping, state.cache, now=agent.clock())
+        await agent.pings.close()
+        return exchange.outgoing.body, after.body
+
+    request, body = asyncio.run(sent())
+    asked, said = msgspec.json.decode(request), msgspec.json.decode(body)
+
+    assert accept(wire.read(body, Format.ANTHROPIC)) is None
+    assert (said["max_tokens"], said["stream"]) == (0, False)
+    assert unmarked(said["messages"])[: 2 * turns + 1] == unmarked(asked["messages"])
+    assert len(said["messages"]) == len(asked["messages"]) + 2 * with_answer
+    assert body.count(b'"cache_control"') <= 4
+
+
+def unmarked(messages: list[dict[str, object]]) -> list[tuple[object, object]]:
+    """What messages say, a string as the one text block that means the same."""
+
+    def texts(content: object) -> object:
+        return [block["text"] for block in content] if isinstance(content, list) else [content]
+
+    return [(message["role"], texts(message["content"])) for message in messages]
