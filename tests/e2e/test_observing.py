@@ -15,7 +15,8 @@ import anthropic
 import openai
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.sandboxes import KEY, running_sandbox
+from foveate.sandbox.scripts import Step
+from tests.sandboxes import KEY, doing, running_sandbox
 from tests.served import configure, serving
 
 SECRETS = (
@@ -162,13 +163,15 @@ def test_no_key_is_in_any_output_wherever_a_client_puts_it(tmp_path: Path) -> No
         assert secret not in said
 
 
-def test_the_files_of_a_workspace_are_counted_as_they_are_kept_read_and_dropped(tmp_path: Path) -> None:
+def test_files_of_a_workspace_are_counted_and_so_are_open_streams_and_answers_that_break_off(
+    tmp_path: Path,
+) -> None:
     config, root = tmp_path / "foveate.yaml", tmp_path / "workspace"
     root.mkdir()
     (root / "IDENTITY.md").write_text("I am Ana.\n")
-    said = {"agents": [{"id": "ana", "sections": {"workspace": {"root": str(root)}}}]}
+    agents = [{"id": "ana", "sections": {"workspace": {"root": str(root)}}}]
     with running_sandbox() as sandbox:
-        configure(config, sandbox.url, f"agents: {json.dumps(said['agents'])}\n")
+        configure(config, sandbox.url, f"agents: {json.dumps(agents)}\nserver: {{log: json}}\n")
         with serving(tmp_path, "--config", str(config)) as served:
             ask(served.url)
             ask(served.url)
@@ -182,6 +185,24 @@ def test_the_files_of_a_workspace_are_counted_as_they_are_kept_read_and_dropped(
             while numbers(served.url)[f"workspace_cache_invalidations_total path={root}"] != 1:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
+
+            with (
+                anthropic.Anthropic(base_url=served.url, api_key=KEY, max_retries=0) as client,
+                client.messages.stream(
+                    model="claude-opus-4-5",
+                    max_tokens=500,
+                    messages=[{"role": "user", "content": TEXT}],
+                    extra_headers=doing(Step(text="word " * 400, pace_seconds=0.05)),
+                ) as stream,
+            ):
+                next(iter(stream.text_stream))
+                assert "\nfoveate_open_streams 1.0" in got(f"{served.url}/metrics")[1]
+            assert numbers(served.url)["foveate_open_streams"] == 0
+            served.process.send_signal(signal.SIGTERM)
+            _, errors = served.ended()
+
+    *_, line = [line for line in map(json.loads, errors.splitlines()) if line["logger"] == "foveate.requests"]
+    assert (line["status"], line["broken"]) == (200, True)
 
 
 def test_any_worker_shows_what_all_have_counted(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ _BILL = 68
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """A request as it ended. `status` is what its client got, 0 where it went away before.
 
-    `dollars` is None where the price is not known. `refused` is the code of an error of our own, and `reason`
-    what it says. Tokens are as billed. Times are in seconds.
+    It `is_broken` where its answer broke off, or its client went away. `dollars` is None where the price is not
+    known. `refused` is the code of an error of our own, and `reason` what it says. Tokens are as billed. Times
+    are in seconds.
     """
 
     at: float
@@ -42,6 +43,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     dollars: Decimal | None = None
     added_seconds: float | None = None
     is_billed: bool = False
+    is_broken: bool = False
     done: tuple[Done, ...] = ()
     problems: tuple[Problem, ...] = ()
     refused: str = ""
@@ -66,6 +68,8 @@ def told_line(told: Told) -> str:
         ends.append("edits " + ", ".join(f"{step} {count}" for step, count in edits_of(told).items()))
     if told.problems:
         ends.append("without " + "; ".join(f"{problem.step} ({_reason(problem)})" for problem in told.problems))
+    if told.is_broken and told.status:
+        ends.append("broke off")
     if told.refused:
         ends.append(f"{told.refused}: {_shown(told.reason)}")
     return f"{who} {bill:<{_BILL}} {'  '.join(ends)}"
@@ -85,6 +89,7 @@ def told_object(told: Told) -> dict[str, Any]:
         "method": told.method,
         "path": _shown(told.path),
         "status": told.status,
+        "broken": told.is_broken,
         "input_tokens": told.input_tokens,
         "read_tokens": told.read_tokens,
         "written_tokens": told.written_tokens,

@@ -128,6 +128,7 @@ def _told(ask: Ask, client: Client, model: str, now: float) -> Told:
         output_tokens=usage.output_tokens if usage is not None else 0,
         dollars=entry.dollars if entry is not None else None,
         is_billed=usage is not None,
+        is_broken=exchange.is_broken,
         done=exchange.outgoing.done,
         problems=exchange.outgoing.problems,
         refused=client.refused,
