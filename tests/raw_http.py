@@ -59,6 +59,16 @@ def all_of(connection: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
+def received_bytes(url: str, request: bytes, *, timeout_seconds: float = 30) -> int:
+    """How many bytes come back, none of which is kept."""
+    size = 0
+    with connected(url, timeout_seconds=timeout_seconds) as connection:
+        connection.sendall(request)
+        while piece := connection.recv(262_144):
+            size += len(piece)
+    return size
+
+
 def heard(data: bytes) -> Heard:
     """The first answer in some bytes; status 0 where there is none."""
     head, found, body = data.partition(b"\r\n\r\n")

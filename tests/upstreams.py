@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from threading import Thread
+from threading import Lock, Thread
 
 _PIECE_BYTES = 65_536
+_COUNTING = Lock()
 
 
 class Gone(Exception):
@@ -96,6 +97,14 @@ class ScriptedUpstream:
     heard: list[bytes] = field(default_factory=list)
     connections: int = 0
     left: int = 0
+    talking: int = 0
+
+    def is_silent(self, *, within_seconds: float = 10) -> bool:
+        """Whether all connections are closed, waited for: none can then be taken for one that is kept."""
+        deadline = time.monotonic() + within_seconds
+        while self.talking and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return not self.talking
 
     def has_lost_one(self, *, within_seconds: float = 10) -> bool:
         """Whether a client leaves before its answer is whole, waited for."""
@@ -125,6 +134,8 @@ def _accepting(server: socket.socket, upstream: ScriptedUpstream) -> None:
         except OSError:
             return
         upstream.connections += 1
+        with _COUNTING:
+            upstream.talking += 1
         Thread(target=_talking, args=(found, upstream), daemon=True).start()
 
 
@@ -134,6 +145,8 @@ def _talking(found: socket.socket, upstream: ScriptedUpstream) -> None:
             upstream.behave(Talk(found, upstream.heard))
         except Gone:
             upstream.left += 1
+    with _COUNTING:
+        upstream.talking -= 1
 
 
 def answering(*pieces: bytes, pause_seconds: float = 0) -> Behaviour:

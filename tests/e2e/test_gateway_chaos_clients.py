@@ -15,7 +15,7 @@ import pytest
 from foveate.cost.caps import Cap, Scope
 from tests.aftermath import Books, holders, open_sockets, resident_bytes, settled, until
 from tests.gateways import RunningGateway, running_gateway
-from tests.raw_http import all_of, chat, connected, heard, message, sent
+from tests.raw_http import all_of, chat, connected, heard, message, received_bytes, sent
 from tests.upstreams import (
     LAST_CHUNK,
     STREAM_HEAD,
@@ -46,6 +46,7 @@ class Between:
     file: Path
 
     def behaves(self, behave: Behaviour) -> None:
+        assert self.upstream.is_silent()
         self.upstream.behave = behave
         self.upstream.left = 0
         self.upstream.heard.clear()
@@ -207,6 +208,27 @@ def test_clients_that_leave_at_any_moment_are_settled_once_each(between: Between
     assert len(booked.calls) - before >= len(between.upstream.heard)
     assert len(booked.calls) - before <= 48
     assert len({call.id for call in booked.calls}) == len(booked.calls)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+def test_an_answer_of_a_hundred_megabytes_passes_without_being_kept(between: Between, kind: str) -> None:
+    size = 100 * 1024 * 1024
+    piece = b"data: " + b"x" * (1024 * 1024 - 8) + b"\n\n"
+    head = answer(b"", content_type=kind, content_length=str(size))
+
+    def behave(talk: Talk) -> None:
+        talk.ask()
+        talk.say(head, *[piece] * 100)
+
+    between.behaves(behave)
+    sizes, memory = [], []
+    for _ in range(3):
+        sizes.append(received_bytes(between.gateway.url, message(SECRET, stream=True)))
+        memory.append(resident_bytes())
+
+    assert all(size < found < size + 1_000 for found in sizes)
+    # The first takes what is then used again.
+    assert memory[-1] - memory[0] < 50 * 1024 * 1024
 
 
 def test_a_client_that_does_not_read_holds_its_provider_back_and_not_all_of_the_answer(
