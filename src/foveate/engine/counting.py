@@ -38,6 +38,10 @@ class Counts:
 
     async def surely(self, work: Work) -> None:
         """Have an estimate give way to what the upstream says, if it may be asked: a decision hangs on it."""
+        if work.estimate is None and work.count is not None:
+            # The upstream has counted already. What its messages come to is measured by ours.
+            work.estimate = work.counter.request(work.request)
+            learn(self._calibrations, work, work.count.tokens)
         if self._asking is None or work.count is None or work.count.exact:
             return
         total = await self._asking.where_it_matters(work)
