@@ -75,8 +75,7 @@ class Gathering:
         if options.workspace is None:
             return options
         try:
-            async with asyncio.timeout_at(until):
-                found, troubles = await self._sources.own_limits(options)
+            found, troubles = await self._sources.own_limits(options, until)
         except Exception as error:  # noqa: BLE001 - a border: what the operator says holds all the same
             _tell(work, "limits", _why(error))
             return options
@@ -88,10 +87,10 @@ class Gathering:
         self, work: Work, options: SectionOptions, room_tokens: int | None, *, until: float
     ) -> Part:
         """The workspace, the skills and the binding, in so few sizes that the prefix hardly ever changes."""
-        workspace = await self._had(work, "workspace", self._sources.workspace(options), until)
+        workspace = await self._had(work, "workspace", self._sources.workspace(options, until))
         if workspace is None:
             workspace = self._sources.last_workspace(options)
-        skills = await self._had(work, "skills", self._sources.skills(options), until) or Source()
+        skills = await self._had(work, "skills", self._sources.skills(options, until)) or Source()
         binding = binding_sections(options.binding, work.incoming.told.channel)
         sections = (*workspace.sections, *skills.sections, *binding)
         if not sections:
@@ -102,7 +101,7 @@ class Gathering:
             skills.version,
             tuple(section.text for section in binding),
             limit,
-            options.limits,
+            options.limits_key,
             work.model,
             work.options.counter,
         )
@@ -153,7 +152,7 @@ class Gathering:
     ) -> Part:
         """The sections of a turn made to fit; while they stay the same and fit whole, as they were before."""
         texts = tuple(section.text for section in sections)
-        key = (texts, options.limits, work.model, work.options.counter)
+        key = (texts, options.limits_key, work.model, work.options.counter)
         found = self._parts.get(key)
         if found is None or found.count.upper > limit_tokens:
             era = self._parts.era
@@ -178,26 +177,25 @@ class Gathering:
         assert options.memory is not None
         told = work.incoming.told
         try:
-            async with asyncio.timeout_at(until):
-                looked = await self._sources.memory(options.memory, options.privacy_tags)
-                if looked.memory is None:
-                    _tell(work, "memory", looked.trouble)
-                    return None
-                inputs = context_inputs(
-                    looked.memory,
-                    agent=work.incoming.agent,
-                    focus=told.focus,
-                    scope=told.scope,
-                    query=words or None,
-                    limit_tokens=options.memory.limit_tokens,
-                    format=options.memory.format,
-                    model=work.model,
-                )
-                section, trouble = await self._sources.context(kind, looked, inputs, work.counter)
-                if section is None and told.focus is not None:
-                    _tell(work, "memory", trouble)
-                    unfocused = replace(inputs, focus=None)
-                    section, trouble = await self._sources.context(kind, looked, unfocused, work.counter)
+            looked = await self._sources.memory(options.memory, options.privacy_tags, until)
+            if looked.memory is None:
+                _tell(work, "memory", looked.trouble)
+                return None
+            inputs = context_inputs(
+                looked.memory,
+                agent=work.incoming.agent,
+                focus=told.focus,
+                scope=told.scope,
+                query=words or None,
+                limit_tokens=options.memory.limit_tokens,
+                format=options.memory.format,
+                model=work.model,
+            )
+            section, trouble = await self._sources.context(kind, looked, inputs, work.counter, until)
+            if section is None and told.focus is not None:
+                _tell(work, "memory", trouble)
+                unfocused = replace(inputs, focus=None)
+                section, trouble = await self._sources.context(kind, looked, unfocused, work.counter, until)
         except Exception as error:  # noqa: BLE001 - a border: without its memory the request goes out all the same
             _tell(work, "memory", _why(error))
             return None
@@ -212,8 +210,7 @@ class Gathering:
         try:
             memory = None
             if options.memory is not None:
-                async with asyncio.timeout_at(until):
-                    memory = (await self._sources.memory(options.memory, options.privacy_tags)).memory
+                memory = (await self._sources.memory(options.memory, options.privacy_tags, until)).memory
             started = work.found.session.created_at if work.found is not None else None
             version = memory.version if memory is not None else None
             key = (work.incoming.agent, work.session_id, work.now // 60, version, options.time, options.zone)
@@ -296,11 +293,10 @@ class Gathering:
             for cap, account in accounts.items()
         ]
 
-    async def _had(self, work: Work, what: str, source: Awaitable[Source], until: float) -> Source | None:
+    async def _had(self, work: Work, what: str, source: Awaitable[Source]) -> Source | None:
         """A source, or None where it fails; what is wrong with it is told."""
         try:
-            async with asyncio.timeout_at(until):
-                found = await source
+            found = await source
         except Exception as error:  # noqa: BLE001 - a border: without this source the request goes out all the same
             _tell(work, what, _why(error))
             return None

@@ -51,6 +51,12 @@ class SectionOptions:
     privacy_tags: frozenset[str] = PRIVACY_TAGS
     limits: Budget = field(default_factory=Budget)
     workspace_cache: WorkspaceCacheOptions = field(default_factory=WorkspaceCacheOptions)
+    limits_key: int = field(init=False, repr=False, compare=False, default=0)
+    """Tells `limits` from others in the keys of caches; to hash them anew for each request takes its time."""
+
+    def __post_init__(self) -> None:
+        """Make once what each request asks for."""
+        object.__setattr__(self, "limits_key", hash(self.limits))
 
     @property
     def total_tokens(self) -> int:

@@ -19,7 +19,7 @@ from foveate.memory.gate import Gate
 from foveate.prompt.inputs import ContextInputs
 from foveate.prompt.parts import PromptParts
 from foveate.prompt.rendering import Built
-from foveate.prompt.workspace import Bundle, Workspace, WorkspaceCacheOptions, WorkspaceCounts, Workspaces
+from foveate.prompt.workspace import Bundle, Workspace, WorkspaceCounts, Workspaces
 
 if TYPE_CHECKING:
     from foveate.memory.memory import Memory
@@ -82,11 +82,11 @@ class Sources:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._workspaces: dict[tuple[frozenset[str], WorkspaceCacheOptions], Workspaces] = {}
+        self._workspaces: dict[tuple[frozenset[str], float, float], Workspaces] = {}
         self._bundles: dict[tuple[Workspace, frozenset[str]], tuple[Bundle, Source]] = {}
         self._skills: dict[tuple[str, frozenset[str]], _Skills] = {}
         self._memories: dict[tuple[tuple[str, ...], frozenset[str]], Looked] = {}
-        self._budgets: dict[tuple[str, Budget], _OwnLimits] = {}
+        self._budgets: dict[tuple[str, int], _OwnLimits] = {}
         self._under_way: dict[Hashable, tuple[asyncio.Future[Any], float]] = {}
         self._contexts = PromptParts()
 
@@ -116,21 +116,23 @@ class Sources:
                 )
         return found
 
-    async def workspace(self, options: SectionOptions) -> Source:
+    async def workspace(self, options: SectionOptions, until: float | None = None) -> Source:
         """The files of a workspace, as they are now; those that cannot be had, as they were."""
         if options.workspace is None:
             return Source()
-        key = (options.privacy_tags, replace(options.workspace_cache, enabled=True))
+        tags, cache = options.privacy_tags, options.workspace_cache
+        key = (tags, cache.watch_debounce_ms, cache.max_age_seconds)
         kept = self._workspaces.get(key)
         if kept is None:
-            kept = self._workspaces.setdefault(key, Workspaces(Gate(key[0]), key[1]))
+            made = Workspaces(Gate(tags), replace(cache, enabled=True))
+            kept = self._workspaces.setdefault(key, made)
             if (gone := _too_many(self._workspaces, _MOST_WATCHERS)) is not None:
                 gone.close()
-        workspace, is_on = options.workspace, options.workspace_cache.enabled
+        workspace, is_on = options.workspace, cache.enabled
         bundle = kept.kept(workspace) if is_on else None
         if bundle is None:
             read = partial(asyncio.to_thread, kept.bundle, workspace, enabled=is_on)
-            bundle = await self._once((kept, workspace), read)
+            bundle = await self._once((kept, workspace), read, until)
         at = (workspace, options.privacy_tags)
         known = self._bundles.get(at)
         if known is not None and known[0] is bundle:
@@ -151,53 +153,61 @@ class Sources:
         known = self._bundles.get((options.workspace, options.privacy_tags))
         return known[1] if known is not None else Source()
 
-    async def skills(self, options: SectionOptions) -> Source:
+    async def skills(self, options: SectionOptions, until: float | None = None) -> Source:
         """What an agent can do, a line for each skill; where the folder is gone, as it was."""
         if options.skills is None:
             return Source()
         key = (options.skills, options.privacy_tags)
         known = self._skills.get(key)
         if known is None or self._clock() - known.at >= LOOK_SECONDS:
-            found = await self._once(key, partial(asyncio.to_thread, _capabilities, *key))
+            found = await self._once(key, partial(asyncio.to_thread, _capabilities, *key), until)
             known = _Skills(source=_skills_of(found, known), at=self._clock())
             self._skills[key] = known
             _too_many(self._skills)
         return known.source
 
-    async def own_limits(self, options: SectionOptions) -> tuple[SectionOptions, tuple[str, ...]]:
+    async def own_limits(
+        self, options: SectionOptions, until: float | None = None
+    ) -> tuple[SectionOptions, tuple[str, ...]]:
         """The options with the limits that the agent has written itself, within those that are allowed.
 
         Also, in words, what is wrong with its file, or is not allowed.
         """
         if options.workspace is None:
             return options, ()
-        key = (options.workspace.root, options.limits)
+        key = (options.workspace.root, options.limits_key)
         known = self._budgets.get(key)
         if known is None or self._clock() - known.at >= LOOK_SECONDS:
             read = partial(asyncio.to_thread, _own_budget, options.workspace.root, options)
-            found = await self._once(("budget", *key), read)
+            found = await self._once(("budget", *key), read, until)
             known = _OwnLimits(found=found, at=self._clock())
             self._budgets[key] = known
             _too_many(self._budgets)
         own = known.found
+        if own.budget is options.limits and own.problem is None and not own.clamped:
+            return options, ()
         told = (*((str(own.problem),) if own.problem is not None else ()), *own.clamped)
         return (options if own.budget == options.limits else replace(options, limits=own.budget)), told
 
-    async def memory(self, options: MemoryOptions, tags: frozenset[str]) -> Looked:
+    async def memory(self, options: MemoryOptions, tags: frozenset[str], until: float | None = None) -> Looked:
         """A memory, read again where something in it has changed since it was last looked at."""
         key = (options.paths, tags)
         known = self._memories.get(key)
         if known is not None and self._clock() - known.at < LOOK_SECONDS:
             return known
-        return await self._once(key, lambda: self._look(key, known))
+        return await self._once(key, lambda: self._look(key, known), until)
 
-    async def _once(self, key: Hashable, make: Callable[[], Coroutine[None, None, Value]]) -> Value:
+    async def _once(
+        self, key: Hashable, make: Callable[[], Coroutine[None, None, Value]], until: float | None
+    ) -> Value:
         """What is made, once for all who wait for it; it goes on where nobody waits any longer.
 
         So a disk that hangs has one thread wait for it, and not one for each request.
 
+        Nothing is waited for beyond `until`, a time of the event loop.
+
         Raises:
-            TimeoutError: it is under way for longer than anybody waits.
+            TimeoutError: it takes longer, or is under way for longer already than anybody waits.
         """
         known = self._under_way.get(key)
         if known is None:
@@ -206,7 +216,8 @@ class Sources:
         task, since = known
         if self._clock() - since > PATIENCE_SECONDS:
             raise TimeoutError  # others have waited for it already, and in vain
-        found: Value = await asyncio.shield(task)
+        async with asyncio.timeout_at(until):
+            found: Value = await asyncio.shield(task)
         return found
 
     def _ended(self, key: Hashable, task: "asyncio.Future[Any]") -> None:
@@ -228,7 +239,12 @@ class Sources:
         return found
 
     async def context(
-        self, kind: str, looked: Looked, inputs: ContextInputs, counter: "TextCounter"
+        self,
+        kind: str,
+        looked: Looked,
+        inputs: ContextInputs,
+        counter: "TextCounter",
+        until: float | None = None,
     ) -> tuple[Section | None, str]:
         """What is shown of a memory, rendered beside the event loop where it is new; or why nothing is."""
         if looked.memory is None:
@@ -237,7 +253,7 @@ class Sources:
         built = self._contexts.context(kind, inputs, _kept_only)
         if built.warnings and built.warnings[0].reason == _NOT_KEPT:
             render = partial(asyncio.to_thread, self._rendered, kind, memory, inputs, counter)
-            built = await self._once((memory, inputs), render)
+            built = await self._once((memory, inputs), render, until)
         if not built.sections or built.warnings:
             return None, "; ".join(map(str, built.warnings))
         text = _HEADING + built.sections[0].text
