@@ -87,3 +87,11 @@ async def test_ids_are_found_by_how_they_begin(store: Store) -> None:
     assert await store.kept_ids("s", limit=9) == (["s1"], [])
     assert await store.kept_ids("%", limit=9) == ([], [])
     assert await store.kept_ids("b", limit=9) == ([], ["b%"])
+
+
+async def test_how_many_there_are_and_what_they_take_is_told(store: Store) -> None:
+    assert ((await store.sizes()).requests, (await store.sizes()).request_bytes) == (0, 0)
+    sizes = [await store.requests.keep(replace(REQUEST, id=id_)) for id_ in "ab"]
+
+    told = await store.sizes()
+    assert (told.requests, told.request_bytes) == (2, sum(sizes))

@@ -49,7 +49,7 @@ def test_what_is_kept_is_told(run: Any, url: str) -> None:
     assert "version   " + VERSIONS[-1] in told.out.splitlines()
     assert "folds     3, with 14 messages to undo them with" in told.out.splitlines()
     assert [line.split()[0] for line in told.out.splitlines()] == [
-        "where", "version", "sessions", "turns", "folds", "size",
+        "where", "version", "sessions", "turns", "folds", "requests", "size",
     ]  # fmt: skip
     assert (shown["sessions"], shown["turns"], shown["folds"], shown["folded"]) == (2, 8, 3, 14)
     assert shown["size_bytes"] > 10_000

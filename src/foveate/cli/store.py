@@ -186,6 +186,7 @@ def _size_lines(sizes: "Sizes", look: screen.Look) -> list[str]:
         "sessions": f"{sizes.sessions:,}",
         "turns": f"{sizes.turns:,}",
         "folds": f"{sizes.folds:,}, with {sizes.folded:,} messages to undo them with",
+        "requests": f"{sizes.requests:,} kept whole, {_size(sizes.request_bytes)}",
         "size": _size(sizes.size_bytes),
     }
     return [f"{name:<{_LABEL_CELLS}}{said}" for name, said in rows.items()]

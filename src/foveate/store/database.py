@@ -16,10 +16,12 @@ TABLES = (
     "turn_counts_v1",
     "compactions_v1",
     "folded_turns_v1",
+    "fold_uses_v1",
     "compaction_locks_v1",
     "ledger_v1",
     "accounts_v1",
     "reservations_v1",
+    "requests_v1",
 )
 """Those of `schema.py`, for whoever must not wait for the libraries that it is written with."""
 

@@ -36,10 +36,15 @@ SELECT count(*) FROM (
 ) AS gone
 """
 
+_COUNT_REQUESTS = "SELECT count(*), coalesce(sum(size_bytes), 0) FROM requests_v1"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much is kept, and where. `folded` are the messages that folds can be undone with."""
+    """How much is kept, and where. `folded` are the messages that folds can be undone with.
+
+    `requests` are those that are kept whole, which take `request_bytes`.
+    """
 
     where: str
     version: str
@@ -48,6 +53,8 @@ class Sizes:
     folds: int
     folded: int
     size_bytes: int
+    requests: int = 0
+    request_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +73,10 @@ async def sizes_of(database: Database) -> Sizes:
     def count(rows: Rows) -> tuple[str, list[int]]:
         ((version,),) = rows.all(FIND_VERSION)
         tables = ("sessions_v1", "turns_v1", "compactions_v1", "folded_turns_v1")
-        return str(version), [_number(rows, f"SELECT count(*) FROM {table}") for table in tables]
+        kept = [_number(rows, f"SELECT count(*) FROM {table}") for table in tables]
+        return str(version), [*kept, *rows.all(_COUNT_REQUESTS)[0]]
 
-    version, (sessions, turns, folds, folded) = await database.read(count)
+    version, (sessions, turns, folds, folded, requests, request_bytes) = await database.read(count)
     return Sizes(
         where=database.where,
         version=version,
@@ -77,6 +85,8 @@ async def sizes_of(database: Database) -> Sizes:
         folds=folds,
         folded=folded,
         size_bytes=await database.size_bytes(),
+        requests=requests,
+        request_bytes=int(request_bytes),
     )
 
 
