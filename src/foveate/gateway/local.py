@@ -4,6 +4,7 @@ Run as a module it is that process: it serves until its standard input ends, so 
 started it, however that one ends.
 """
 
+import logging
 import os
 import selectors
 import subprocess
@@ -14,9 +15,12 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import Event, Thread
 
 from foveate.config.overriding import LocalModel
 from foveate.errors import BadOption, UpstreamUnreachable
+
+_LOG = logging.getLogger(__name__)
 
 _CONTEXT_TOKENS = 8192  # as many as the model was made for
 _START_SECONDS = 60.0
@@ -69,9 +73,21 @@ def running_model() -> Iterator[LocalModel]:
                 log.seek(0)
                 said = " ".join(log.read()[-_MOST_TOLD:].split())
                 raise UpstreamUnreachable("the local model", f"llama.cpp did not start ({said or 'no word'})")
-            yield LocalModel(base_url=address, model=file.stem.partition(".")[0])
+            ending = Event()
+            Thread(target=_watch, args=(process, ending), daemon=True).start()
+            try:
+                yield LocalModel(base_url=address, model=file.stem.partition(".")[0])
+            finally:
+                ending.set()
         finally:
             process.kill()
+
+
+def _watch(process: "subprocess.Popen[str]", ending: Event) -> None:
+    """Tell where the model ends before the gateway does; requests for it are then answered with 502."""
+    code = process.wait()
+    if not ending.is_set():
+        _LOG.error("the model on this machine has ended (code %d): start the gateway anew to have it", code)
 
 
 def _first_line(process: "subprocess.Popen[str]") -> str:

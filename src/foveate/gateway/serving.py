@@ -8,7 +8,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import uvicorn
@@ -30,6 +30,10 @@ from foveate.memory.vectors import data_folder
 
 # What is broken off still books what it knows; that takes a moment, and may not take longer.
 _BOOKING_SECONDS = 5.0
+# An agent thinks between two turns, and should not have to connect anew; longer than usual balancers wait.
+_KEEP_ALIVE_SECONDS = 75
+# Each stream needs two descriptors, and many systems give 1,024 unless they are asked.
+_DESCRIPTORS = 65_536
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,6 +110,7 @@ def serve(
         BadOption: the certificate or its key cannot be used.
         KeyboardInterrupt: it was Ctrl-C that ended it.
     """
+    _ask_for_descriptors()
     main = _served(where, choices, environment, ready, lifeline, forgets)
     try:
         import uvloop
@@ -115,6 +120,16 @@ def serve(
         ended_by = uvloop.run(main)
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
+
+
+def _ask_for_descriptors() -> None:
+    import resource  # not on Windows
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):  # some systems have a limit of their own beside it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _served(
@@ -182,6 +197,7 @@ class _Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 date_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=max(1, round(grace_seconds)),
             )
         )
