@@ -16,6 +16,7 @@ that of the gateway's processes as the kernel counts it: look at it where a mach
   loop, of the first step with the HTTP before it, of `settle` with writing, sending and answering before it
 """
 
+import os
 import signal
 import statistics
 import sys
@@ -82,6 +83,7 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
     parts, gateways = _chosen(only)
     if not Path("/proc/self/stat").exists():
         raise BadData("the CPU time of processes is read from /proc, as Linux has it")
+    load_before = os.getloadavg()[0]
     found: list[dict[str, Cell]] = []
     streams: list[dict[str, Cell]] = []
     kept: list[dict[str, Cell]] = []
@@ -113,7 +115,12 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
                     kept.append(memory(load, fresh, requests, seconds=seconds))
     figures = _figures(found, streams, kept)
     tables = {"streams": streams, "where the time goes": steps, "memory": kept, "aims": _aims(figures)}
-    return Report(figures=figures, rows=found, tables={name: table for name, table in tables.items() if table})
+    return Report(
+        figures={**figures, "load_before": round(load_before, 2), "cores": os.cpu_count() or 0},
+        peers={PEER: _of(PEER, found)} if PEER in gateways and found else {},
+        rows=found,
+        tables={name: table for name, table in tables.items() if table},
+    )
 
 
 def _chosen(only: str) -> tuple[Sequence[str], Sequence[str]]:
@@ -170,13 +177,11 @@ def _figures(
     kept: Sequence[Mapping[str, Cell]],
 ) -> dict[str, float]:
     """What is looked at first."""
-    by = {(f"{str(row['case']).replace(' ', '_')}_{row['at_once']}", str(row["who"])): row for row in found}
-    figures: dict[str, float] = {}
+    by = {(_case(row), row["who"]): row for row in found}
+    figures = _of(OURS, found)
     for (case, who), row in by.items():
         if who != OURS:
             continue
-        for key in ("added_p50_ms", "added_p99_ms", "per_second", "cpu_us"):
-            figures[f"{case}_{key}"] = float(row[key] or 0)
         for other, times in ((PEER, "times_litellm"), (RELAY, "times_relay")):
             if (theirs := by.get((case, other))) is not None:
                 figures[f"{case}_{times}_per_second"] = _ratio(row, theirs, "per_second")
@@ -190,6 +195,20 @@ def _figures(
             figures["memory_after_mb"] = float(row["after_mb"] or 0)
             figures["memory_growth_of_second_half_mb"] = float(row["growth_of_second_half_mb"] or 0)
     return figures
+
+
+def _of(who: str, found: Sequence[Mapping[str, Cell]]) -> dict[str, float]:
+    """What was measured of one."""
+    return {
+        f"{_case(row)}_{key}": float(row[key] or 0)
+        for row in found
+        if row["who"] == who
+        for key in ("added_p50_ms", "added_p99_ms", "per_second", "cpu_us")
+    }
+
+
+def _case(row: Mapping[str, Cell]) -> str:
+    return f"{str(row['case']).replace(' ', '_')}_{row['at_once']}"
 
 
 def _ratio(ours: Mapping[str, Cell], theirs: Mapping[str, Cell], key: str) -> float:

@@ -31,11 +31,6 @@ class Case:
     most: int = 10**9
     others: tuple[str, ...] = ()
 
-    @property
-    def name(self) -> str:
-        """What it is called in reports."""
-        return f"{self.kind.replace(' ', '_')}_{self.connections}"
-
 
 class Load:
     """The process that sends."""
