@@ -55,12 +55,14 @@ class Observing:
         log: logs.LogWriter,
         folder: Path | None = None,
         clock: Callable[[], float] = time.time,
+        export: Callable[[str], Telemetry] = exporting,
     ) -> None:
         self._settings = settings
         self._version = version
         self._log = log
         self._folder = folder
         self._clock = clock
+        self._export = export
         self._now: InForce[Choices] | None = None
         self._is_ending: Callable[[], bool] = lambda: False
         self.metrics = Metrics(version=version, clock=clock)
@@ -84,7 +86,10 @@ class Observing:
     def _switch_telemetry(self, is_on: bool) -> None:
         before = self._telemetry
         if is_on and before is None:
-            self._telemetry = exporting(self._version)
+            try:
+                self._telemetry = self._export(self._version)
+            except Exception:  # noqa: BLE001 - a border to others' code and variables, on which no request depends
+                _LOG.exception("there is no OpenTelemetry: it cannot be set up")
         if not is_on and before is not None:
             self._telemetry = None
             Thread(target=before.close, name="foveate telemetry", daemon=True).start()

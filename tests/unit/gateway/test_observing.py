@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from foveate.gateway.assembly import Choices, choices_of
 from foveate.gateway.logs import LogWriter
 from foveate.gateway.observing import Observing, Parts
 from foveate.gateway.pages import Page
+from foveate.gateway.telemetry import Telemetry
 from foveate.prompt.workspace import WorkspaceCounts
 
 
@@ -140,6 +142,55 @@ async def test_a_changed_configuration_changes_the_log_and_an_invalid_one_nothin
         assert (said["status"], said["config"]["line"]) == ("degraded", 1)
         assert "log_level is one of" in said["config"]["problem"]
         assert b"foveate_config_valid 0.0" in (await asked(pages["/metrics"]))[1]
+
+
+class Told(Telemetry):
+    """Telemetry that only knows whether it was closed."""
+
+    def __init__(self) -> None:
+        self.closed = Event()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+async def test_telemetry_is_switched_on_and_off_while_it_runs(config: Path) -> None:
+    made: list[Told] = []
+
+    def export(_version: str) -> Telemetry:
+        made.append(Told())
+        return made[-1]
+
+    writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
+    watched = Observing(settings(config), version="1", log=writer, export=export)
+    assert made == []
+    configure(config, "server: {opentelemetry: true}\n")
+    watched.choices()
+    watched.choices()
+    assert len(made) == 1
+    configure(config, "server: {opentelemetry: false}\n")
+    watched.choices()
+    assert made[0].closed.wait(10)
+
+    configure(config, "server: {opentelemetry: true}  # again\n")
+    watched.choices()
+    async with watched.running(parts(Store())):
+        assert not made[1].closed.is_set()
+    assert made[1].closed.is_set()
+
+
+def test_telemetry_that_cannot_be_set_up_is_told_and_stands_in_no_requests_way(
+    config: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def export(_version: str) -> Telemetry:
+        raise ValueError("of a variable that makes no sense")
+
+    configure(config, "server: {opentelemetry: true}\n")
+    writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
+    watched = Observing(settings(config), version="1", log=writer, export=export)
+
+    assert watched.choices().settings.server.opentelemetry
+    assert "there is no OpenTelemetry: it cannot be set up" in caplog.text
 
 
 async def test_the_page_of_a_worker_has_the_numbers_of_the_others_and_its_own_are_left_at_its_end(
