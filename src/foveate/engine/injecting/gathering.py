@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
+from foveate.budget.budgets import SectionRule
 from foveate.budget.prompt import Action
-from foveate.budget.sections import Priority, Section, Stability, chosen
+from foveate.budget.sections import Section, chosen
 from foveate.cost.caps import Cap
 from foveate.cost.ledger import Call, Category, Standing
 from foveate.engine.calls import Problem
-from foveate.engine.injecting.fitting import NO_PART, Part, fit, stable_limit
+from foveate.engine.injecting.fitting import BLOCK_TOKENS, NO_PART, Fitted, Part, fit, stable_limit
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.injecting.sources import Source, Sources
 from foveate.engine.injecting.telling import (
@@ -254,15 +255,14 @@ class Gathering:
             money = []
         sent = work.count.upper if work.count is not None else len(work.request.body) // BYTES_PER_TOKEN
         window = work.window_tokens
-        text = budget_text(
+        text, own = budget_text(
             (*stable.reports, *turn.reports),
             tokens=sent + added.upper + turn.count.upper,
             limit_tokens=None if window is None else max(1, window - work.output_reserve),
             money=money,
             counter=work.counter,
         )
-        own = Section("budget", text, priority=Priority.LOW, keep="whole", stability=Stability.TURN)
-        made = fit([own], options.limits, limit_tokens=limit_tokens, gauge=work.counter.gauge)
+        made = _told_whole(text, own, options.limits.sections.get("budget"), limit_tokens)
         at = sum(section.name in ("awareness", "context") for section in turn.sections)
         return Part(
             sections=(*turn.sections[:at], *made.sections, *turn.sections[at:]),
@@ -321,6 +321,19 @@ async def _beside(sections: Sequence[Section], options: SectionOptions, limit_to
     if sum(len(section.text) for section in sections) < _LONG_CHARS:
         return fit(sections, options.limits, limit_tokens=limit_tokens, gauge=gauge)
     return await asyncio.to_thread(fit, sections, options.limits, limit_tokens=limit_tokens, gauge=gauge)
+
+
+def _told_whole(text: str, count: TokenCount, rule: SectionRule | None, limit_tokens: int) -> Part:
+    """The section on the budget, which is no use in part; counted already, since its own numbers are in it."""
+    if rule is not None and rule.enabled is False:
+        return NO_PART
+    cap = rule.max_tokens if rule is not None and rule.max_tokens is not None else limit_tokens
+    if count.upper + BLOCK_TOKENS > min(cap, limit_tokens):
+        return Part(left_out=(f"budget: left out, {count.tokens:,} tokens (there is no room for it)",))
+    section = Fitted(
+        name="budget", text=text, tokens=count.tokens, reason=f"section budget, {count.tokens:,} tokens"
+    )
+    return Part(sections=(section,), count=count + TokenCount(BLOCK_TOKENS, False, BLOCK_TOKENS))
 
 
 def _tell(work: Work, what: str, reason: str) -> None:

@@ -10,6 +10,7 @@ from foveate.budget.sections import Priority, Section, Stability
 from foveate.cost.money import in_words
 from foveate.engine.injecting.options import BindingOptions, Told
 from foveate.tokens.gauge import TextCounter
+from foveate.values import NOTHING, TokenCount
 
 HEADING = "[Foveate: context for this turn, which the user has not said.]"
 """What stands before the sections of a turn, since they stand among the user's words."""
@@ -58,24 +59,24 @@ def budget_text(
     limit_tokens: int | None,
     money: Sequence[tuple[str, Decimal, Decimal]],
     counter: TextCounter,
-) -> str:
-    """What is left of the window and of money, with itself in it.
+) -> tuple[str, TokenCount]:
+    """What is left of the window and of money, with itself in it, and how many tokens that is.
 
     `tokens` are those of all else. `money` has for each cap what it is on, its dollars, and those left.
     """
     reports = list(reports)
     lines = [f"Money: {in_words(left)} of {in_words(most)} left ({what})" for what, most, left in money]
     if limit_tokens is None:
-        return "\n".join(["## Context Budget", f"Using about {tokens} tokens", *lines])
-    own, text = 0, ""
+        text = "\n".join(["## Context Budget", f"Using about {tokens} tokens", *lines])
+        return text, counter.text(text)
+    own, text = NOTHING, ""
     for _ in range(_TRIES):
-        said = context_budget(reports, tokens=tokens + own, limit_tokens=limit_tokens)
+        said = context_budget(reports, tokens=tokens + own.upper, limit_tokens=limit_tokens)
         text = "\n".join([said, *lines])
-        now = counter.text(text).upper
-        if now == own:
+        before, own = own, counter.text(text)
+        if own.upper == before.upper:
             break
-        own = now
-    return text
+    return text, own
 
 
 def _line(text: str) -> str:
