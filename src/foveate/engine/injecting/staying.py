@@ -59,10 +59,6 @@ class SaidBefore:
         self.drop()
         register(self)
 
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._kept)
-
     def drop(self) -> None:
         """Forget all of it."""
         self._kept: Memo[Said] = Memo(_KEPT)

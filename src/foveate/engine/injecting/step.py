@@ -40,12 +40,14 @@ class Inject:
         self._gathering = Gathering(sources, money)
         self._patience_seconds = patience_seconds
         self._said = SaidBefore()
+        self._agents: set[str] = set()
+        """Those that have, or had, sections."""
 
     async def take(self, work: Work) -> None:
         """Inject what there is, as far as there is room for it."""
         options = work.options.sections
-        if options is None:
-            if not len(self._said) or not work.rules.binds_thinking:
+        if options is None or options == _NO_SECTIONS:
+            if not self._has_injected(work):
                 return
             options = _NO_SECTIONS  # what was injected before is gone now, and thoughts may stand after it
         until = asyncio.get_running_loop().time() + self._patience_seconds
@@ -89,6 +91,13 @@ class Inject:
             work.passing = tuple(replace(place, index=place.index + shift) for place in placed.passing)
         work.problems += [Problem(f"{NAME}/room", why) for why in (*stable.left_out, *turn.left_out)]
 
+    def _has_injected(self, work: Work) -> bool:
+        """Whether something was put into this conversation before that its thoughts are bound to."""
+        if work.incoming.agent not in self._agents or work.chain is None or not work.rules.binds_thinking:
+            return False
+        found, _ = self._said.of(work.incoming.agent, work.chain)
+        return found is not None and bool(found.stable or found.stays or found.since)
+
     def _before(self, work: Work) -> tuple[Said, int]:
         """What is known of the conversation, with the user's last words, and up to which of its messages."""
         if work.chain is None:
@@ -104,6 +113,7 @@ class Inject:
         """Remember what was said, for the next request of the conversation."""
         if work.chain is not None and (known < len(work.chain) or said.since):
             self._said.keep(work.incoming.agent, work.chain, said)
+            self._agents.add(work.incoming.agent)
 
 
 def _is_due(work: Work, said: Said, known: int) -> bool:

@@ -138,6 +138,18 @@ def test_sections_that_are_turned_off_take_the_thoughts_after_them_along(section
     assert thoughts(off) == 0
 
 
+@pytest.mark.parametrize("nothing", [None, SectionOptions()])
+def test_a_conversation_that_never_had_any_keeps_its_thoughts(
+    sections: SectionOptions, nothing: SectionOptions | None
+) -> None:
+    injecting = Injecting()
+    sent(injecting, sections, AGAIN)  # another one of the same agent
+
+    found = sent(injecting, nothing, FIRST, CALL, RESULT, ANSWER, AGAIN)
+
+    assert found["messages"] == [FIRST, CALL, RESULT, ANSWER, AGAIN]
+
+
 def test_a_turn_under_way_asks_the_provider_to_leave_thoughts_out(sections: SectionOptions) -> None:
     sent(Injecting(), sections, FIRST)
     another = Injecting()
