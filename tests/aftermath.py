@@ -84,6 +84,15 @@ def sums(url: str, *by: By) -> Sequence[Sum]:
     return asyncio.run(read())
 
 
+def sums_of(file: Path, agent: str, calls: int, *by: By) -> Sequence[Sum]:
+    """The sums of an agent's calls once so many are booked, which is soon after the answer."""
+
+    def look() -> Sequence[Sum]:
+        return [one for one in sums(f"sqlite:///{file}", By.AGENT, *by) if one.group[0] == agent]
+
+    return until(look, lambda found: sum(one.calls for one in found) >= calls)
+
+
 def holders(folder: Path, secret: str) -> list[Path]:
     """The files below a folder that hold a secret, in any spelling that a careless writer would give it."""
     needles = {secret.encode(), secret.encode("utf-16-le"), secret[::-1].encode()}

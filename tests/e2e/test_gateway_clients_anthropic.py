@@ -9,10 +9,9 @@ import anthropic
 import pytest
 
 from foveate.cost.caps import Cap, Scope
-from foveate.cost.ledger import By
 from foveate.engine.options import AgentOptions
 from foveate.sandbox.scripts import Call, Step
-from tests.aftermath import settled, sums
+from tests.aftermath import settled, sums_of
 from tests.gateways import RunningGateway, running_gateway
 from tests.pictures import png
 from tests.sandboxes import KEY, RunningSandbox, doing, running_sandbox
@@ -234,10 +233,7 @@ def test_each_answered_call_is_booked_as_it_was_billed(gateway: RunningGateway, 
         with pytest.raises(anthropic.RateLimitError):
             client.messages.create(**ASKING, extra_headers=doing(Step(status=429)))
 
-    settled(folder / "gateway.sqlite", 2)
-    (found,) = [
-        one for one in sums(f"sqlite:///{folder}/gateway.sqlite", By.AGENT) if one.group == ("one-of-each",)
-    ]
+    (found,) = sums_of(folder / "gateway.sqlite", "one-of-each", 2)
     assert (found.calls, found.partial_calls, found.unknown_calls) == (2, 0, 0)
     assert found.uncached == sum(usage.input_tokens for usage in usages)
     assert found.output_tokens == sum(usage.output_tokens for usage in usages)

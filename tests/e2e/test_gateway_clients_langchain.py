@@ -13,7 +13,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from foveate.sandbox.scripts import Call, Step
-from tests.aftermath import settled
+from tests.aftermath import sums_of
 from tests.gateways import RunningGateway, running_gateway
 from tests.sandboxes import KEY, doing, running_sandbox
 
@@ -102,11 +102,10 @@ def test_tools_that_are_bound_are_called_and_their_results_taken(gateway: Runnin
 
 
 def test_every_call_of_a_chain_is_booked(gateway: RunningGateway, folder: Path) -> None:
-    before = len(settled(folder / "gateway.sqlite", 0).calls)
+    agent = {"x-foveate-agent": "of-a-chain"}
     for name in MODELS:
-        model_of(gateway, name).invoke("Hello")
-        list(model_of(gateway, name).stream("Hello"))
-    found = settled(folder / "gateway.sqlite", before + 6)
+        model_of(gateway, name, agent).invoke("Hello")
+        list(model_of(gateway, name, agent).stream("Hello"))
+    (found,) = sums_of(folder / "gateway.sqlite", "of-a-chain", 6)
 
-    assert len(found.calls) == before + 6
-    assert (found.partial, found.reserved) == (0, 0)
+    assert (found.calls, found.partial_calls, found.unknown_calls) == (6, 0, 0)

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from foveate.cost.ledger import By
-from tests.aftermath import settled, sums
+from tests.aftermath import sums_of
 from tests.gateways import RunningGateway, running_gateway
 from tests.llama import LlamaServer
 from tests.sandboxes import KEY
@@ -28,11 +28,6 @@ def gateway(llama_server: LlamaServer, folder: Path) -> Iterator[RunningGateway]
     with running_gateway(llama_server.base_url, folder) as running:
         yield running
     assert running.failed == []
-
-
-def of_agent(folder: Path, agent: str) -> Any:
-    every = sums(f"sqlite:///{folder}/gateway.sqlite", By.AGENT, By.SESSION)
-    return [one for one in every if one.group[0] == agent]
 
 
 def test_anthropics_client_talks_with_it(gateway: RunningGateway, llama_server: LlamaServer) -> None:
@@ -100,8 +95,7 @@ def test_a_session_of_several_turns_is_one_session_and_booked_as_it_was_billed(
             wrote += chat.usage.completion_tokens
         messages.append({"role": "assistant", "content": said})
 
-    settled(folder / "gateway.sqlite", 3)
-    (found,) = of_agent(folder, agent)
+    (found,) = sums_of(folder / "gateway.sqlite", agent, 3, By.SESSION)
     assert (found.calls, found.partial_calls) == (3, 0)
     assert found.unknown_calls == 3  # nobody sells this model, and unknown is never zero
     assert found.uncached + found.read == read

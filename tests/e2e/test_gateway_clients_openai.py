@@ -10,13 +10,13 @@ import openai
 import pytest
 
 from foveate.cost.caps import Cap, Scope
-from foveate.cost.ledger import By
 from foveate.engine.options import AgentOptions
 from foveate.sandbox.scripts import Call, Step
-from tests.aftermath import settled, sums
+from tests.aftermath import settled, sums_of
 from tests.gateways import RunningGateway, running_gateway
 from tests.pictures import png
 from tests.sandboxes import KEY, RunningSandbox, doing, running_sandbox
+from tests.upstreams import answer, answering, running_upstream
 
 MODEL = "gpt-4.1"
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -236,14 +236,33 @@ def test_each_answered_call_is_booked_as_it_was_billed(gateway: RunningGateway, 
         with pytest.raises(openai.RateLimitError):
             client.chat.completions.create(**CHAT, extra_headers=doing(Step(status=429)))
 
-    settled(folder / "gateway.sqlite", 4)
-    every = sums(f"sqlite:///{folder}/gateway.sqlite", By.AGENT)
-    (found,) = [one for one in every if one.group == ("one-of-each",)]
+    (found,) = sums_of(folder / "gateway.sqlite", "one-of-each", 4)
     assert (found.calls, found.partial_calls, found.unknown_calls) == (4, 0, 0)
     assert whole is not None
     assert response is not None
     assert found.uncached + found.read == 2 * (whole.prompt_tokens + response.input_tokens)
     assert found.output_tokens == 2 * (whole.completion_tokens + response.output_tokens)
+
+
+def test_embeddings_come_through_and_are_booked(tmp_path: Path) -> None:
+    vectors: dict[str, Any] = {
+        "object": "list",
+        "model": "text-embedding-3-small",
+        "usage": {"prompt_tokens": 2, "total_tokens": 2},
+    }
+    vectors["data"] = [{"object": "embedding", "index": place, "embedding": [0.5, -0.25]} for place in range(2)]
+    with (
+        running_upstream(answering(answer(json.dumps(vectors).encode()))) as upstream,
+        running_gateway(upstream.url, tmp_path) as gateway,
+        openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client,
+    ):
+        answered = client.embeddings.create(
+            model="text-embedding-3-small", input=["Hello", "there"], encoding_format="float"
+        )
+
+    assert [vector.embedding for vector in answered.data] == [[0.5, -0.25]] * 2
+    (found,) = sums_of(tmp_path / "gateway.sqlite", "default", 1)
+    assert (found.calls, found.uncached, found.dollars) == (1, 2, 2 * Decimal("0.02e-6"))
 
 
 def test_a_client_tries_again_by_itself_after_the_providers_429_and_503(tmp_path: Path) -> None:
