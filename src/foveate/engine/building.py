@@ -64,6 +64,7 @@ def build_engine(
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
     remembered, refusals, calibrations = remembered or Remembered(), RefusalsHeld(), Calibrations()
     history, count = ReplaceHistory(journal), Count(turns, Counts(calibrations, asking))
+    folds.kept = history.looks_anew
     preview = _preview(
         turns,
         journal,

@@ -53,8 +53,6 @@ class Exchange:
         self._settle = settle
         self._clock = clock
         self._answer: AnswerReader | None = None
-        keeps = work.keeps if work is not None else ()
-        self._keeping = asyncio.ensure_future(self._kept(keeps)) if keeps else None
 
     def without_marks(self, status: int, body: bytes) -> bytes | None:
         """The body to be sent once more, where an answer refuses our marks; None where it is not about them."""
@@ -153,17 +151,20 @@ class Exchange:
 
     async def _settled(self) -> None:
         """Do all that is to be done, also where nobody waits for it any more."""
+        # Together with the bill, so that all of it is one transaction.
+        keeps = self.work.keeps if self.work is not None else ()
+        keeping = asyncio.ensure_future(self._kept(keeps)) if keeps else None
         for settle in self._settle:
             try:
                 await settle(self)
             except Exception as error:  # noqa: BLE001 - a border as that of steps: the client has its answer
                 self._failed(type(settle).__name__, error)
-        if self._keeping is not None:
-            await self._keeping
+        if keeping is not None:
+            await keeping
         self._watch.ended(self)
 
     async def _kept(self, keeps: "Sequence[Callable[[], Awaitable[object]]]") -> None:
-        """Keep what is to be kept, all at once: so it is one transaction."""
+        """Keep what is to be kept, all at once."""
         for kept in await asyncio.gather(*(keep() for keep in keeps), return_exceptions=True):
             if isinstance(kept, Exception):
                 self._failed("keep", kept)

@@ -60,6 +60,8 @@ class Folds:
         self._holder = holder
         self._clock = clock
         self._told = told
+        # Called once a fold is kept, with its agent.
+        self.kept: Callable[[str], None] = lambda _agent: None
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(_MOST_AT_ONCE)
 
@@ -122,6 +124,7 @@ class Folds:
             if client is not None:
                 await asyncio.shield(asyncio.ensure_future(client.release()))
         if folded is not None:
+            self.kept(work.incoming.agent)
             self._told(work.incoming.agent, folded)
         return folded
 

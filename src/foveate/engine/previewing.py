@@ -75,6 +75,10 @@ class SeenJournal:
         del fold, turns, lease
         return True
 
+    async def has_folds(self, agent: str) -> bool:
+        """Whether there are any."""
+        return await self.journal.has_folds(agent)
+
     async def folds(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Fold]:
         """Those that are kept."""
         return await self.journal.folds(agent, boundaries)

@@ -4,6 +4,7 @@ A step that fails is left out, and the next one goes on with what is there. So e
 it checks itself.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -25,20 +26,27 @@ from foveate.errors import DoesNotFit
 from foveate.fold.clearing import result_limit_tokens
 from foveate.fold.cuts import Subject
 from foveate.fold.folding import Folded
-from foveate.fold.journal import Journal, Outcome
+from foveate.fold.journal import Fold, Journal, Outcome
 from foveate.fold.overflow import Step as Room
 from foveate.fold.overflow import lower_end, plan_for
 from foveate.fold.replacing import fold_of, folded_edits
 from foveate.fold.thoughts import betas_of
 from foveate.fold.truncating import truncate
 from foveate.fold.uses import keep_uses, line_of
-from foveate.session.chain import chain_beside
+from foveate.session.chain import Chain, chain_beside
 from foveate.session.counting import TurnCounts
 from foveate.session.sessions import Tips, confirm, find, guess
 from foveate.session.turns import Turns
 from foveate.values import Area, Edit, Format, SetParameter
 from foveate.wire.around import parameters_of
 from foveate.wire.body import value
+
+# Of fewer messages nothing can have been folded, and of a shorter request nothing cut.
+_LEAST_MESSAGES = 2
+_SHORT_BYTES = 1024
+
+_NONE_SECONDS = 1.0
+_KEPT_AGENTS = 1024
 
 FoldNow = Callable[[Work, Subject], Awaitable[Folded | None]]
 
@@ -88,13 +96,34 @@ class ReplaceHistory:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+        self._none: dict[str, float] = {}  # agents that have nothing folded, and until when that is believed
+
+    def looks_anew(self, agent: str) -> None:
+        """Something was folded for an agent."""
+        self._none.pop(agent, None)
 
     async def take(self, work: Work) -> None:
         """Make both edits of the history as the client sent it."""
         if not work.options.compaction or work.chain is None or work.found is None:
             return
-        work.folds = await self._journal.folds(work.incoming.agent, work.chain.hashes)
+        if len(work.chain) < _LEAST_MESSAGES and len(work.came.body) < _SHORT_BYTES:
+            return
+        work.folds = await self._folds(work.incoming.agent, work.chain)
         await self.replace(work)
+
+    async def _folds(self, agent: str, chain: Chain) -> Sequence[Fold]:
+        """What is kept of a conversation. That an agent has nothing at all is believed for a moment.
+
+        Another process may have made its first fold by then: a request more goes out as it came.
+        """
+        if time.monotonic() < self._none.get(agent, 0.0):
+            return ()
+        found = await self._journal.folds(agent, chain.hashes)
+        if not found and not await self._journal.has_folds(agent):
+            if len(self._none) > _KEPT_AGENTS:
+                self._none.clear()
+            self._none[agent] = time.monotonic() + _NONE_SECONDS
+        return found
 
     async def replace(self, work: Work) -> None:
         """The same with the folds that the work knows of."""
@@ -119,6 +148,8 @@ class ReplaceHistory:
                 start=start,
             )
             cut = made.edits
+            if made.rows:
+                self.looks_anew(work.incoming.agent)
             work.cut_results += len(made.rows)
             if made.problem:
                 work.problems.append(Problem(self.name, f"a cut could not be kept: {made.problem}"))

@@ -60,7 +60,7 @@ class Work:
     headers: dict[str, str] = field(default_factory=dict)
     betas: tuple[str, ...] = ()
     cut_results: int = 0
-    # What is to be kept of the request before its client can go on.
+    # What is to be kept of the request once it is answered.
     keeps: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)

@@ -98,6 +98,9 @@ class Journal(Protocol):
     async def folds(self, agent: str, boundaries: Sequence[bytes]) -> Sequence[Fold]:
         """What was folded or cut at any of `boundaries`, also where that was undone; the longest first."""
 
+    async def has_folds(self, agent: str) -> bool:
+        """Whether anything was ever folded or cut for an agent."""
+
     async def fold(self, fold_id: str) -> Fold | None:
         """One fold by its id."""
 

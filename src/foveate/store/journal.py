@@ -37,7 +37,6 @@ ON CONFLICT (id) DO NOTHING
 """
 _ADD_FOLDED = "INSERT INTO folded_turns_v1 (compaction_id, position, message) VALUES (?, ?, ?)"
 _FIND_FOLD = f"SELECT {_COLUMNS} FROM compactions_v1 WHERE id = ?"
-# Most agents have none, and a conversation has many places where one could be.
 _ANY = "SELECT 1 FROM compactions_v1 WHERE agent = ? LIMIT 1"
 _FIND_AT = f"""
 SELECT {_COLUMNS} FROM compactions_v1
@@ -159,8 +158,6 @@ class KeptFolds:
         check_names(agent=agent)
 
         def find(rows: Rows) -> list[Fold]:
-            if not rows.all(_ANY, (agent,)):
-                return []
             return [
                 _fold(*row)
                 for marks, some in in_groups(boundaries)
@@ -169,6 +166,11 @@ class KeptFolds:
 
         found = await self._database.read(find) if boundaries else []
         return sorted(found, key=lambda fold: (-fold.messages, -fold.compacted_at, fold.id))
+
+    async def has_folds(self, agent: str) -> bool:
+        """Whether anything was ever folded or cut for an agent."""
+        check_names(agent=agent)
+        return bool(await self._database.read(lambda rows: rows.all(_ANY, (agent,))))
 
     async def fold(self, fold_id: str) -> Fold | None:
         """One fold by its id."""

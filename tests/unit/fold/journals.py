@@ -63,6 +63,9 @@ class InMemory:
             and row.boundary in boundaries
         ]
 
+    async def has_folds(self, agent: str) -> bool:
+        return any(row.agent == agent for row in self.rows)
+
     async def fold(self, fold_id: str) -> Fold | None:
         return next((row for row in self.rows if row.id == fold_id), None)
 
