@@ -1,0 +1,86 @@
+"""A workspace that is edited while requests go on: each has the last good text of it, and nothing private."""
+
+import json
+import re
+import time
+from pathlib import Path
+from threading import Event, Thread
+
+from foveate.engine.injecting.options import SectionOptions
+from foveate.engine.options import AgentOptions
+from foveate.prompt.bundles import Workspace
+from tests.aftermath import until
+from tests.gateways import running_gateway
+from tests.raw_http import message, sent
+from tests.upstreams import answer, answering, claude_reply, running_upstream
+
+SECRET = "sk-nobody-may-read-this-4717"
+PRIVATE = "The code of the bank is 1234."
+VERSION = re.compile(r"Version (\d+) begins\..*?Version (\d+) ends\.", re.DOTALL)
+
+
+def text_of(number: int) -> str:
+    middle = "You keep the garden. " * 50
+    return f"Version {number} begins. {middle}Version {number} ends.\n\n# Bank :private:\n\n{PRIVATE}\n"
+
+
+def test_a_workspace_is_edited_deleted_and_broken_while_requests_go_on(tmp_path: Path) -> None:
+    root = tmp_path / "workspace"
+    root.mkdir()
+    file, fresh = root / "IDENTITY.md", root / "IDENTITY.new"
+
+    def write(number: int) -> None:
+        fresh.write_text(text_of(number))
+        fresh.replace(file)
+
+    write(0)
+    statuses: list[int] = []
+    is_over = Event()
+    options = AgentOptions(sections=SectionOptions(workspace=Workspace(root)))
+    with (
+        running_upstream(answering(answer(claude_reply("Well")))) as upstream,
+        running_gateway(upstream.url, tmp_path, options=options) as gateway,
+    ):
+
+        def ask_on() -> None:
+            while not is_over.is_set():
+                statuses.append(sent(gateway.url, message(SECRET)).status)
+
+        assert sent(gateway.url, message(SECRET)).status == 200
+        askers = [Thread(target=ask_on) for _ in range(3)]
+        for asker in askers:
+            asker.start()
+        for number in range(1, 9):
+            write(number)
+            time.sleep(0.1)
+            if number % 4 == 1:
+                file.unlink()
+            elif number % 4 == 2:
+                file.write_bytes(b"")
+            elif number % 4 == 3:
+                file.write_bytes(b"\xff\xfe\0 no text")
+            time.sleep(0.1)
+        write(99)
+
+        def shown() -> str:
+            upstream.heard.clear()
+            sent(gateway.url, message(SECRET))
+            return upstream.heard[-1].decode("utf-8", "replace")
+
+        bodies = [asked.decode("utf-8", "replace") for asked in upstream.heard]
+        is_over.set()
+        for asker in askers:
+            asker.join()
+        last = until(shown, lambda body: "Version 99 ends." in body)
+
+    assert set(statuses) == {200}
+    assert "Version 99 ends." in last
+    versions = [
+        VERSION.search(json.loads(body.partition("\r\n\r\n")[2])["system"][0]["text"]) for body in bodies
+    ]
+    assert all(found is not None and found[1] == found[2] for found in versions)
+    assert len({found[1] for found in versions if found is not None}) > 1
+    assert not any(PRIVATE in body for body in bodies)
+    # What is wrong with a file is told, and stands in nobody's way.
+    assert {problem.step for problem in gateway.failed} <= {"sections/workspace"}
+    assert all("what it said before is still used" in problem.reason for problem in gateway.failed)
