@@ -4,7 +4,8 @@ All talk to one provider on this machine that answers at once, in turns of a sec
 moment hits all alike. Each is a process of its own: the provider, what stands before it, and the one that
 sends and times. `relay` is the gateway's server and its connections with no engine between them: the floor.
 All mechanisms of Foveate are on: prompt cache, compaction, counting, workspace cache, and two caps. CPU is
-that of the gateway's processes as the kernel counts it: look at it where a machine has other work to do.
+that of the gateway's processes as the kernel counts it: look at it, and at p10, the answers of quiet moments,
+where a machine has other work to do.
 
 - `small`: one-shot calls in Anthropic's format, 160 bytes, each a session of its own; `small chat` in OpenAI's
 - `session`: an agent with 16 tools and 200 turns behind it, 300 KB, each request a turn longer than the last
@@ -203,7 +204,7 @@ def _of(who: str, found: Sequence[Mapping[str, Cell]]) -> dict[str, float]:
         f"{_case(row)}_{key}": float(row[key] or 0)
         for row in found
         if row["who"] == who
-        for key in ("added_p50_ms", "added_p99_ms", "per_second", "cpu_us")
+        for key in ("added_p10_ms", "added_p50_ms", "added_p99_ms", "per_second", "cpu_us")
     }
 
 

@@ -99,6 +99,7 @@ def _row(case: Case, name: str, measured: Sequence[Measured], direct: Sequence[M
         "who": name,
         "p50_ms": round(_middle(measured, 0.5), 3),
         "p99_ms": round(_middle(measured, 0.99), 3),
+        "added_p10_ms": round(_added(measured, direct, 0.1), 3) if name != DIRECT else None,
         "added_p50_ms": round(_added(measured, direct, 0.5), 3) if name != DIRECT else None,
         "added_p99_ms": round(_added(measured, direct, 0.99), 3) if name != DIRECT else None,
         "per_second": round(answers / elapsed, 1),
