@@ -11,15 +11,19 @@ from pathlib import Path
 import anthropic
 import pytest
 
-from tests.sandboxes import KEY, running_sandbox
+from foveate.sandbox.scripts import Step
+from tests.sandboxes import KEY, doing, running_sandbox
 from tests.served import COMMAND, configure, serving
 
 
-def ask(url: str) -> int:
+def ask(url: str, step: Step | None = None) -> int:
     """How many tokens the answer to a request has."""
     with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client:
         reply = client.messages.create(
-            model="claude-opus-4-5", max_tokens=50, messages=[{"role": "user", "content": "Hello"}]
+            model="claude-opus-4-5",
+            max_tokens=50,
+            messages=[{"role": "user", "content": "Hello"}],
+            extra_headers={} if step is None else doing(step),
         )
     return reply.usage.output_tokens
 
@@ -40,6 +44,10 @@ def test_a_gateway_serves_holds_a_new_configuration_at_once_and_ends_well(tmp_pa
             with pytest.raises(anthropic.APIStatusError, match="the cap on a call"):
                 ask(url)
 
+            configure(config, sandbox.url, "server: {timeouts: {idle_seconds: 0.3}}\n")
+            with pytest.raises(anthropic.APIStatusError, match="did not answer in time"):
+                ask(url, Step(text="late", delay_seconds=5))
+
             configure(config, sandbox.url)
             assert ask(url)
 
@@ -57,7 +65,7 @@ def test_a_gateway_serves_holds_a_new_configuration_at_once_and_ends_well(tmp_pa
         check=True,
         env={**os.environ, "FOVEATE_HOME": str(tmp_path)},
     )
-    assert json.loads(report.stdout)["total"]["calls"] == 2
+    assert json.loads(report.stdout)["total"]["calls"] == 3  # the one that came too late may be billed
 
 
 def test_a_configuration_that_is_wrong_at_the_start_is_told_and_nothing_is_served(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ from foveate.upstream.pool import Pool, Timeouts
 _SUMMARY_SECONDS = 300.0
 # What a call may take beyond waiting for its provider, until it is booked.
 _MARGIN_SECONDS = 60.0
+# Up to this, the time for a call may be raised while the gateway runs.
+_RAISED_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,18 @@ def admission_options(waits: Waits) -> AdmissionOptions:
 
     One whose marks are refused is sent twice.
     """
-    longest = max(2 * (waits.connect_seconds + waits.total_seconds), _SUMMARY_SECONDS)
+    longest = max(2 * (waits.connect_seconds + waits.total_seconds), _SUMMARY_SECONDS, _RAISED_SECONDS)
     return AdmissionOptions(lifetime_seconds=longest + _MARGIN_SECONDS)
+
+
+def upstream_timeouts(waits: Waits, *, lifetime_seconds: float) -> Timeouts:
+    """How long upstreams are waited for: as is said, and no longer than something stays reserved for a call."""
+    covered = (lifetime_seconds - _MARGIN_SECONDS) / 2 - waits.connect_seconds
+    return Timeouts(
+        connect_seconds=waits.connect_seconds,
+        idle_seconds=waits.idle_seconds,
+        total_seconds=min(waits.total_seconds, max(covered, _MARGIN_SECONDS)),
+    )
 
 
 def _sections_of(chosen: Choices) -> Iterator[SectionOptions]:
@@ -107,7 +119,7 @@ async def assembled(
 ) -> AsyncIterator[Gateway]:
     """A gateway that does what `choices` says at each request, until the end of the block.
 
-    The store and how long upstreams are waited for are those that are chosen now. One that `forgets` has
+    The store is the one that is chosen now. One that `forgets` has
     what is old forgotten now and then. `observing` watches it in the place of `watch`, and has its pages. In
     `spool_folder` bills wait while the store is away, and those are found that others have left there.
 
@@ -120,21 +132,23 @@ async def assembled(
     async with (
         await open_store(settings.store.url) as store,
         Client(timeout_seconds=_SUMMARY_SECONDS) as client,
-        Pool(
-            timeouts=Timeouts(
-                connect_seconds=waits.connect_seconds,
-                idle_seconds=waits.idle_seconds,
-                total_seconds=waits.total_seconds,
-            )
-        ) as pool,
+        Pool() as pool,
         forgetting(store, lambda: choices().settings.store.keep_days, clock=clock)
         if forgets
         else nullcontext(),
     ):
+        reserving, waited = admission_options(waits), list[Waits]()
+
+        def options() -> GatewayOptions:
+            now = choices()
+            said = now.settings.server.timeouts
+            if not waited or waited[0] is not said:
+                waited[:] = [said]
+                pool.timeouts = upstream_timeouts(said, lifetime_seconds=reserving.lifetime_seconds)
+            return now.gateway
+
         spool = None if spool_folder is None else BillSpool(spool_folder)
-        admission = ToldAdmission(
-            store.ledger, clock=clock, options=admission_options(waits), watch=watch, spool=spool
-        )
+        admission = ToldAdmission(store.ledger, clock=clock, options=reserving, watch=watch, spool=spool)
         if spool is not None:
             await book_orphans(spool, admission)
         folds = Folds(
@@ -205,7 +219,7 @@ async def assembled(
                     engine,
                     pool,
                     embeddings=embeddings,
-                    options=lambda: choices().gateway,
+                    options=options,
                     pages=guarded(
                         pages,
                         host=settings.server.host,
