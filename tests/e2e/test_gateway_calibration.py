@@ -84,7 +84,9 @@ def test_what_a_provider_adds_by_itself_teaches_nothing(tmp_path: Path) -> None:
     ):
         kept = chatty.responses.create(model="gpt-9", input="word " * 300)
         for _ in range(5):  # each is billed with all that the provider has kept
+            sandbox.clock.now += 1
             chatty.responses.create(model="gpt-9", input="word " * 300, previous_response_id=kept.id)
+        sandbox.clock.now += 1
         chatty.responses.create(model="gpt-9", input="word " * 320)
 
     found = errors(tmp_path)

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from decimal import Decimal
@@ -90,6 +92,32 @@ def test_by_default_the_provider_is_asked_only_where_a_refusal_hangs_on_an_estim
     assert unasked == ["/v1/messages"]
     assert asked == ["/v1/messages", COUNT, "/v1/messages"]
     assert len(sandbox.heard) == 3
+
+
+def test_a_key_that_is_refused_is_the_trouble_of_who_shows_it(tmp_path: Path) -> None:
+    options = AgentOptions(counter=CounterOptions(backend=Backend.ANTHROPIC_API))
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
+        for number in range(4):
+            keyless = urllib.request.Request(
+                f"{gateway.url}/v1/messages",
+                data=json.dumps({"model": MODEL, "max_tokens": 5, "messages": [hello(number)]}).encode(),
+                headers={"anthropic-version": "2023-06-01"},
+            )
+            with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+                urllib.request.urlopen(keyless)
+            refused.value.close()
+        sandbox.heard.clear()
+        ask(client)
+
+    assert [heard.path for heard in sandbox.heard] == [COUNT, "/v1/messages"]
+
+
+def hello(number: int) -> dict[str, str]:
+    return {"role": "user", "content": f"Hello {number}"}
 
 
 @contextmanager

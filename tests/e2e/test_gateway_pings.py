@@ -23,6 +23,7 @@ from tests.sandboxes import KEY, RunningSandbox, running_sandbox
 MODEL = "claude-opus-4-5"
 SYSTEM = "You are a careful engineer. Never push to the main branch. " * 800
 HELLO: list[Any] = [{"role": "user", "content": "Find the slow parser."}]
+# So long nothing comes where nothing is to come.
 QUIET_SECONDS = 1.0
 PINGING = AgentOptions(pings=PingOptions(enabled=True))
 
@@ -47,11 +48,11 @@ def until(what: Callable[[], object], *, within_seconds: float = 10) -> None:
         time.sleep(0.02)
 
 
-def one_more(sandbox: RunningSandbox, *, after_seconds: float) -> bool:
-    """Whether a ping is sent once so much time has passed."""
+def one_more(sandbox: RunningSandbox, *, after_seconds: float, within_seconds: float = 10) -> bool:
+    """Whether a ping is sent once so much time has passed; `within_seconds` of a real clock."""
     before = len(pings(sandbox))
     sandbox.clock.now += after_seconds
-    deadline = time.monotonic() + QUIET_SECONDS
+    deadline = time.monotonic() + within_seconds
     while len(pings(sandbox)) == before and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.1)  # its answer has to be back before time goes on
@@ -105,10 +106,10 @@ def test_a_session_that_does_not_return_is_let_go_when_it_no_longer_pays(tmp_pat
             ask(client, HELLO)
         assert one_more(sandbox, after_seconds=291)
         life = 291 if calls else 3591
-        while one_more(sandbox, after_seconds=life):
+        while one_more(sandbox, after_seconds=life, within_seconds=3 * QUIET_SECONDS):
             assert len(pings(sandbox)) < 20
         sent = len(pings(sandbox))
-        is_over = not one_more(sandbox, after_seconds=60) and not one_more(sandbox, after_seconds=3600)
+        is_over = not one_more(sandbox, after_seconds=3600, within_seconds=QUIET_SECONDS)
 
     assert is_over
     sums = booked(tmp_path)
@@ -126,7 +127,7 @@ def test_no_more_are_sent_in_a_row_than_are_allowed(tmp_path: Path) -> None:
     ):
         call_a_tool(client)
         assert one_more(sandbox, after_seconds=291)
-        assert not one_more(sandbox, after_seconds=291)
+        assert not one_more(sandbox, after_seconds=291, within_seconds=QUIET_SECONDS)
 
 
 def call_a_tool(client: anthropic.Anthropic) -> None:
@@ -155,7 +156,7 @@ def test_nothing_is_pinged_by_default(tmp_path: Path) -> None:
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
     ):
         ask(client, HELLO)
-        assert not one_more(sandbox, after_seconds=291)
+        assert not one_more(sandbox, after_seconds=291, within_seconds=QUIET_SECONDS)
 
 
 def test_nothing_is_pinged_while_a_request_of_the_session_is_under_way(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_nothing_is_pinged_while_a_request_of_the_session_is_under_way(tmp_path:
         asking = Thread(target=lambda: ask(client, later))
         asking.start()
         until(lambda: len(sandbox.heard) == 2)
-        during = one_more(sandbox, after_seconds=291)
+        during = one_more(sandbox, after_seconds=291, within_seconds=QUIET_SECONDS)
         asking.join()
 
     assert not during  # what was planned behind the first answer was due by then
@@ -188,7 +189,7 @@ def test_an_error_is_the_end_of_pings_for_a_session_and_so_is_a_cap(tmp_path: Pa
         assert one_more(sandbox, after_seconds=291)
         said = {"role": "assistant", "content": "Yes."}
         ask(client, [*HELLO, said, {"role": "user", "content": "And then?"}])
-        assert not one_more(sandbox, after_seconds=291)
+        assert not one_more(sandbox, after_seconds=291, within_seconds=QUIET_SECONDS)
 
     assert "ping" not in booked(tmp_path)
 
@@ -201,4 +202,4 @@ def test_an_error_is_the_end_of_pings_for_a_session_and_so_is_a_cap(tmp_path: Pa
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
     ):
         ask(client, HELLO)
-        assert not one_more(sandbox, after_seconds=291)
+        assert not one_more(sandbox, after_seconds=291, within_seconds=QUIET_SECONDS)

@@ -13,7 +13,7 @@ from foveate.cost.admission import Admission
 from foveate.cost.ledger import Call, Category, Entry
 from foveate.engine.calls import Incoming
 from foveate.engine.work import Work
-from foveate.errors import UpstreamStatus
+from foveate.errors import UpstreamStatus, UpstreamTimeout
 from foveate.fold.model import Endpoint
 from foveate.tokens.anthropic import AnthropicCounter
 from foveate.tokens.cascade import Answered, Answers
@@ -79,7 +79,7 @@ class Asking:
             return _NOBODY
         try:
             return await self._kept(options.cache_capacity).of(
-                _WithTheirKey(endpoint),
+                _Patiently(endpoint, options.timeout_ms / 1000),
                 request.model,
                 len(request.body),
                 lambda asked: asked.request(request),
@@ -139,13 +139,17 @@ def _endpoint(
     return TokenizeCounter(client, url, where.headers, endpoints)
 
 
-class _WithTheirKey:
-    """An endpoint against which it is not held that it refuses the key of one client."""
+class _Patiently:
+    """An endpoint that is waited for no longer than so, however many questions one count takes it.
 
-    def __init__(self, endpoint: EndpointCounter) -> None:
+    That it refuses the key of one client is not held against it.
+    """
+
+    def __init__(self, endpoint: EndpointCounter, timeout_seconds: float) -> None:
         self.name = endpoint.name
         self.url = endpoint.url
         self._endpoint = endpoint
+        self._timeout_seconds = timeout_seconds
 
     def text(self, text: str, model: str) -> Question:
         """As the endpoint."""
@@ -158,7 +162,10 @@ class _WithTheirKey:
     async def answer(self, question: Question) -> TokenCount:
         """As the endpoint; a key that is refused is the client's own trouble."""
         try:
-            return await self._endpoint.answer(question)
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._endpoint.answer(question)
+        except TimeoutError:
+            raise UpstreamTimeout(self.url, self._timeout_seconds) from None
         except UpstreamStatus as error:
             if error.status in _KEY_REFUSED:
                 raise Unsupported(f"the client's key is refused ({error.status})") from None
