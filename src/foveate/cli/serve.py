@@ -99,7 +99,8 @@ def _serve(config: Path | None, flags: "Flags", *, as_json: bool) -> None:
     with screen.patience("starting"):
         from foveate.cli.serve_lines import started, started_lines
         from foveate.config.overriding import usual_file
-        from foveate.gateway.serving import live_choices, serve, start_logging, tls_context
+        from foveate.gateway.certificates import tls_context
+        from foveate.gateway.serving import live_choices, serve, start_logging
         from foveate.memory.vectors import data_folder
         from foveate.upstream.sockets import address
 

@@ -17,11 +17,11 @@ import foveate
 from foveate.config.live import LiveSettings
 from foveate.config.loading import Configuration
 from foveate.config.overriding import Flags, overridden
-from foveate.config.settings import Server, Tls
-from foveate.errors import BadOption
+from foveate.config.settings import Server
 from foveate.gateway import logs, metrics_folder
 from foveate.gateway.asks import Receive, Scope, Send
 from foveate.gateway.assembly import Choices, assembled, choices_of
+from foveate.gateway.certificates import renewing, tls_context
 from foveate.gateway.cors import Cors
 from foveate.gateway.local_models import LocalModels
 from foveate.gateway.observing import Observing
@@ -60,35 +60,6 @@ def live_choices(
 def start_logging(server: Server) -> None:
     """Have what is told go to standard error, as configured, until the process ends."""
     logs.start(as_json=server.log == "json", level=server.log_level)
-
-
-def tls_context(tls: Tls) -> ssl.SSLContext:
-    """What the gateway shows to its clients.
-
-    Raises:
-        BadOption: a file cannot be read, is no PEM, or the key is not that of the certificate.
-    """
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    for name, path in (("certificate", tls.certificate), ("key", tls.key)):
-        try:
-            with path.open("rb"):
-                pass
-        except OSError as error:
-            raise BadOption(f"the {name} {path}: {error.strerror}", path=("server", "tls", name)) from None
-    try:
-        # A key that wants a password would have it asked for on the terminal.
-        context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
-    except (ssl.SSLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or str(error)
-        raise BadOption(
-            f"the certificate {tls.certificate} and the key {tls.key} cannot be used together: {reason}",
-            path=("server", "tls"),
-        ) from None
-    return context
-
-
-def _no_password() -> str:
-    raise ValueError("the key wants a password: give one without")
 
 
 def serve(
@@ -161,8 +132,10 @@ async def _served(
         )
         server = _Server(app, grace_seconds=settings.grace_seconds, context=context, ready=ready)
         observing.ends_when(lambda: server.should_exit)
+        renewed = nullcontext() if context is None or settings.tls is None else renewing(context, settings.tls)
         with server.ended_by_signals(lifeline) as ended_by:
-            await server.serve(sockets=[where])
+            async with renewed:
+                await server.serve(sockets=[where])
             await server.broken_off()
         return ended_by[0] if ended_by else 0
 
