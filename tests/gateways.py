@@ -21,7 +21,7 @@ from foveate.engine.watch import Unwatched
 from foveate.gateway.app import BODY_WAIT_SECONDS, GatewayOptions
 from foveate.gateway.assembly import Choices, assembled
 from foveate.gateway.doors import Family
-from foveate.gateway.routing import Routing, Upstream
+from foveate.gateway.routing import Route, Routing, Upstream
 from foveate.sandbox.server import address, listening
 
 
@@ -62,6 +62,8 @@ def running_gateway(
     server: Server = Server(),  # noqa: B008 - it is frozen
     store_url: str | None = None,
     body_wait_seconds: float = BODY_WAIT_SECONDS,
+    upstreams: Sequence[Upstream] = (),
+    routes: Sequence[Route] = (),
 ) -> Iterator[RunningGateway]:
     """A gateway to whatever answers at `upstream_url`, its store in `folder`, until the end of the block."""
     routing = Routing(
@@ -72,7 +74,9 @@ def running_gateway(
             "openai": Upstream(
                 name="openai", base_url=f"{upstream_url}/v1", family=Family.OPENAI, provider="openai"
             ),
-        }
+            **{upstream.name: upstream for upstream in upstreams},
+        },
+        routes=routes,
     )
     problems: list[Problem] = []
     breaks: list[SeenBreak] = []

@@ -1,20 +1,21 @@
-"""Embeddings: nothing of the request is changed, but it is held to the caps and booked as all calls are."""
+"""Embeddings: at most their model is given another name, but they are held to the caps and booked as all calls are."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 
+from foveate import wire
 from foveate.cost.admission import Admission, Admitted
 from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.savings import pricing
-from foveate.engine.calls import Incoming, Outgoing
+from foveate.engine.calls import Done, Incoming, Outgoing
 from foveate.engine.exchange import Exchange
 from foveate.engine.money import MoneyOptions
 from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import UNWATCHED, Watch
-from foveate.errors import MalformedRequest
+from foveate.errors import BadEdit, MalformedRequest
 from foveate.tokens import counter_for
-from foveate.values import NOTHING, CacheUsage, TokenCount, Usage
+from foveate.values import NOTHING, CacheUsage, Format, SetParameter, TokenCount, Usage
 from foveate.wire.body import fields, value
 
 
@@ -67,8 +68,9 @@ class Embeddings:
         """
         outgoing = Outgoing(body=incoming.body)
         try:
-            asked = embeddings_asked(incoming.body)
-        except MalformedRequest as error:
+            outgoing = _named(incoming)
+            asked = embeddings_asked(outgoing.body)
+        except (MalformedRequest, BadEdit) as error:
             await self.uncounted(incoming.id, incoming.agent, f"the request cannot be read ({error})")
             return Exchange(incoming, None, outgoing, settle=(), clock=self.clock, watch=self.watch)
         now = self.clock()
@@ -94,6 +96,20 @@ class Embeddings:
         return Exchange(
             incoming, None, outgoing, settle=(booking,), clock=self.clock, watch=self.watch, came_at=now
         )
+
+
+def _named(incoming: Incoming) -> Outgoing:
+    """The request with the name that its model has at the upstream; all else is as it came.
+
+    Raises:
+        MalformedRequest: it is no JSON object.
+        BadEdit: the name cannot be put in.
+    """
+    if incoming.model is None:
+        return Outgoing(body=incoming.body)
+    named = SetParameter(path=("model",), value=incoming.model, reason="its name at the upstream")
+    request = wire.read(incoming.body, Format.CHAT)
+    return Outgoing(body=wire.write(request, (named,)), done=(Done("route", named),))
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,8 +172,7 @@ class Gateway:
     ) -> None:
         """Relay an answer that the engine has a hand in."""
         is_embeddings = ask.door.asks is Asks.EMBEDDINGS
-        by_model = options.routing.routes and not is_embeddings
-        routed = options.routing.of(ask.door, _model_in(body) if by_model else "")
+        routed = options.routing.of(ask.door, _model_in(body) if options.routing.routes else "")
         is_count = ask.door.asks is Asks.COUNT
         engine = self._engine.preview if is_count and self._engine.preview is not None else self._engine
         prepare = self._embeddings.prepare if is_embeddings else engine.prepare

@@ -1,0 +1,125 @@
+"""Requests go where their model's name leads, under the name that it has there."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from foveate.gateway.doors import Family
+from foveate.gateway.routing import Route, Upstream
+from tests.gateways import RunningGateway, running_gateway
+
+SAID = {
+    "/v1/messages": {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "model": "x",
+        "content": [{"type": "text", "text": "Hi"}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 3, "output_tokens": 1},
+    },
+    "/v1/chat/completions": {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "x",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
+    },
+    "/v1/embeddings": {
+        "object": "list",
+        "model": "x",
+        "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
+        "usage": {"prompt_tokens": 3, "total_tokens": 3},
+    },
+}
+Heard = list[tuple[str, dict[str, Any]]]
+
+
+@contextmanager
+def provider() -> Iterator[tuple[str, Heard]]:
+    """A provider that says hello to everybody, and what it was asked."""
+    heard: Heard = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append((self.path, json.loads(self.rfile.read(int(self.headers["content-length"])))))
+            said = json.dumps(SAID[self.path]).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", heard
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def routed(tmp_path: Path) -> Iterator[tuple[RunningGateway, Heard, Heard]]:
+    """A gateway, what its usual providers heard, and what another one did."""
+    with provider() as (usual, at_usual), provider() as (other, at_other):
+        upstreams = [
+            Upstream(name="other", base_url=f"{other}/v1", family=Family.OPENAI, provider="other"),
+            Upstream(name="claude", base_url=other, family=Family.ANTHROPIC, provider="anthropic"),
+        ]
+        routes = [
+            Route(models="fast", upstream="other", model="gpt-4.1-mini"),
+            Route(models="text-*", upstream="other"),
+            Route(models="vectors", upstream="other", model="text-embedding-3-small"),
+            Route(models="best", upstream="claude", model="claude-opus-4-5"),
+        ]
+        with running_gateway(usual, tmp_path, upstreams=upstreams, routes=routes) as gateway:
+            yield gateway, at_usual, at_other
+
+
+def test_a_chat_goes_to_the_upstream_of_its_model_under_its_name_there(
+    routed: tuple[RunningGateway, Heard, Heard],
+) -> None:
+    gateway, at_usual, at_other = routed
+    with openai.OpenAI(base_url=gateway.openai_url, api_key="sk-x") as client:
+        for model in ("fast", "gpt-4.1"):
+            client.chat.completions.create(model=model, messages=[{"role": "user", "content": "Hi"}])
+
+    assert [body["model"] for _, body in at_other] == ["gpt-4.1-mini"]
+    assert [body["model"] for _, body in at_usual] == ["gpt-4.1"]
+
+
+def test_embeddings_are_routed_as_all_else_is(routed: tuple[RunningGateway, Heard, Heard]) -> None:
+    """Defect: they went to the usual provider, whatever the routes said."""
+    gateway, at_usual, at_other = routed
+    with openai.OpenAI(base_url=gateway.openai_url, api_key="sk-x") as client:
+        for model in ("text-embedding-3-large", "vectors", "other-model"):
+            client.embeddings.create(model=model, input="Hi", encoding_format="float")
+
+    assert [body["model"] for _, body in at_other] == ["text-embedding-3-large", "text-embedding-3-small"]
+    assert [(path, body["model"]) for path, body in at_usual] == [("/v1/embeddings", "other-model")]
+
+
+def test_a_route_leads_only_to_an_upstream_that_speaks_the_clients_language(
+    routed: tuple[RunningGateway, Heard, Heard],
+) -> None:
+    gateway, at_usual, at_other = routed
+    with anthropic.Anthropic(base_url=gateway.url, api_key="sk-x") as client:
+        for model in ("best", "fast"):
+            client.messages.create(model=model, max_tokens=9, messages=[{"role": "user", "content": "Hi"}])
+
+    assert [body["model"] for _, body in at_other] == ["claude-opus-4-5"]
+    assert [body["model"] for _, body in at_usual] == ["fast"]
