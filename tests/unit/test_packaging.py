@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from foveate.config.environment import variables_in
+from foveate.config.overriding import STORE_VARIABLE
+from foveate.gateway.configured import USUAL_VARIABLES
 from foveate.gateway.pages import HEALTH
 from tests.unit.test_docs import COMMANDS
 
@@ -51,6 +54,14 @@ def test_what_they_call_the_command_with_is_understood(line: str) -> None:
     options = {option for parameter in COMMANDS[f"foveate {command}"].params for option in parameter.opts}
 
     assert {word for word in words if word.startswith("--")} <= options
+
+
+def test_the_example_of_variables_can_be_read_and_names_the_key_of_every_provider() -> None:
+    text = (ROOT / ".env.example").read_text(encoding="utf-8")
+
+    assert variables_in(text, ".env.example") == {}  # whoever copies it has changed nothing yet
+    said = variables_in(re.sub(r"^#(?=[A-Z_]+=)", "", text, flags=re.MULTILINE), ".env.example")
+    assert {*USUAL_VARIABLES.values(), "FOVEATE_HOME", STORE_VARIABLE} == said.keys()
 
 
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
