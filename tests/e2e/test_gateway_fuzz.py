@@ -9,11 +9,13 @@ import os
 import time
 import zlib
 from collections.abc import Iterator
+from decimal import Decimal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from foveate.cost.caps import Cap, Scope
 from foveate.engine.options import AgentOptions
 from foveate.fold.cuts import FoldOptions
 from tests.gateways import RunningGateway, running_gateway
@@ -89,6 +91,36 @@ def test_any_bytes_are_answered_however_they_say_they_are_packed(
     if is_packed:
         body = gzip.compress(body) if "gzip" in encoding else zlib.compress(body)
     check(gateway, post(path, body, **KEYS, content_encoding=encoding))
+
+
+@pytest.fixture(scope="module")
+def capped(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    """A gateway under a cap that has room for nothing."""
+    caps = [Cap(scope=Scope.CALL, dollars=Decimal("1e-9"))]
+    with running_gateway(upstream.url, tmp_path_factory.mktemp("capped"), caps=caps) as running:
+        yield running
+
+
+@given(
+    request=nearly_right(),
+    path=st.sampled_from(
+        ("", "/", "/v1/../v1/messages", "/v1/completions", "//v1//messages//", "/v1/messages%2F")
+    ),
+    encoding=st.sampled_from(("", "gzip", "br")),
+)
+@fuzzed
+def test_nothing_that_could_cost_goes_round_a_cap(
+    capped: RunningGateway, upstream: ScriptedUpstream, request: tuple[str, bytes], path: str, encoding: str
+) -> None:
+    own, body = request
+    assume(not (path or own).endswith("count_tokens"))  # which is free
+    upstream.heard.clear()
+    found = sent(capped.url, post(path or own, body, **KEYS, content_encoding=encoding), timeout_seconds=20)
+
+    assert found.status == 402
+    assert found.headers["x-should-retry"] == "false"
+    assert json.loads(found.body)["error"]["message"]
+    assert upstream.heard == []
 
 
 NAMES = st.sampled_from(
