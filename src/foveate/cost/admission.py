@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from foveate.cost.caps import Cap, Claim, Near, accounts_of, claim, exceeded, near, unchecked
 from foveate.cost.leases import Leases
-from foveate.cost.ledger import Call, Entry, Ledger, Over, Reservation, Savings, Spool, Standing
+from foveate.cost.ledger import Call, Entry, Ledger, Notes, Over, Reservation, Savings, Spool, Standing
 from foveate.cost.money import LEAST_DOLLARS, dollars, picodollars_at_most
 from foveate.errors import CapUncheckable, StoreUnavailable, UnwritableFile
 
@@ -90,8 +90,9 @@ class Admission:
         options: AdmissionOptions = AdmissionOptions(),  # noqa: B008 - it is frozen
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         spool: Spool | None = None,
+        notes: Notes | None = None,
     ) -> None:
-        """With a `spool`, bills that wait here outlive the process."""
+        """With a `spool`, bills that wait here outlive the process; with `notes`, those about to be booked."""
         self._ledger = ledger
         self._clock = clock
         self._options = options
@@ -105,6 +106,7 @@ class Admission:
             sleep=sleep,
         )
         self._spool = spool
+        self._notes = notes
         self._waiting: dict[int, _Bill] = {}
         self._problem = ""
         self._lost = 0
@@ -148,6 +150,12 @@ class Admission:
             raise exceeded(claimed.caps[found.account], found.standing, ceiling)
         return Admitted(call=call, is_reserved=True, warnings=near(caps, call, ceiling, found))
 
+    def jot(self, entry: Entry) -> None:
+        """Have a bill outlive this process until it is settled."""
+        if self._notes is not None:
+            held = self._leases.held(entry.call.id)
+            self._notes.jot(_charged(entry, None if held is None else held.reservation.dollars))
+
     async def settle(self, entry: Entry) -> Settled:
         """Book what a call cost, and free what was reserved for it. Whoever gives up waiting loses nothing.
 
@@ -160,7 +168,10 @@ class Admission:
             return await self._kept(number, late)
         try:
             is_late = held is not None and held.until <= self._clock()
-            return await self._booked(late if is_late else _Bill(entry))
+            settled = await self._booked(late if is_late else _Bill(entry))
+            if self._notes is not None:
+                self._notes.cross_out(entry.call.id)
+            return settled
         except StoreUnavailable as error:
             self._problem = str(error)
             return await self._kept(number, late)
@@ -235,6 +246,8 @@ class Admission:
         settled = self._keep(number, bill)
         if self._spool is not None and settled.outcome is Outcome.WAITING:
             await asyncio.shield(self._do_beside(self._spooled(bill)))
+        if self._notes is not None:
+            self._notes.cross_out(bill.entry.call.id)
         return settled
 
     async def _spooled(self, bill: _Bill) -> None:

@@ -77,6 +77,10 @@ class Leases:
         """What was held for a call, which is over; None where nothing was."""
         return self._held.pop(call_id, None)
 
+    def held(self, call_id: str) -> Held | None:
+        """What is held for a call that goes on; None where nothing is."""
+        return self._held.get(call_id)
+
     async def checked(self, now: float) -> None:
         """See that nothing has run out that is held here, so that a cap can be checked.
 

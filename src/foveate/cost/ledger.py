@@ -194,3 +194,13 @@ class Ledger(Protocol):
         session_id: str | None = None,
     ) -> AsyncIterator[Entry]:
         """Every call, the oldest first, read a few at a time."""
+
+
+class Notes(Protocol):
+    """Holds bills from when they are known until they are booked, beyond the life of the process."""
+
+    def jot(self, entry: Entry) -> None:
+        """Hold a bill, if that can be."""
+
+    def cross_out(self, call_id: str) -> None:
+        """It need not be held any longer."""

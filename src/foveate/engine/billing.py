@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from foveate.cost.admission import Admission, AdmissionOptions, Outcome, Settled
-from foveate.cost.ledger import Entry, Ledger, Spool
+from foveate.cost.ledger import Entry, Ledger, Notes, Spool
 from foveate.engine.watch import Watch
 
 _LOG = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 20.0
 
 
 class ToldAdmission(Admission):
@@ -24,8 +26,9 @@ class ToldAdmission(Admission):
         watch: Watch,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         spool: Spool | None = None,
+        notes: Notes | None = None,
     ) -> None:
-        super().__init__(ledger, clock=clock, options=options, sleep=sleep, spool=spool)
+        super().__init__(ledger, clock=clock, options=options, sleep=sleep, spool=spool, notes=notes)
         self._watch = watch
 
     async def settle(self, entry: Entry) -> Settled:
@@ -73,6 +76,18 @@ async def book_orphans(left: Orphans, admission: Admission) -> int:
     if bills:
         _LOG.warning("%d bills that another process had left; %d of them are booked now", len(bills), booked)
     return booked
+
+
+async def adopt_orphans(
+    left: Orphans, admission: Admission, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> None:
+    """Book what others leave, now and for as long as this process lives: they may die at any time."""
+    while True:
+        try:
+            await book_orphans(left, admission)
+        except OSError as error:
+            _LOG.warning("bills that other processes may have left cannot be looked for: %s", error)
+        await sleep(_LOOK_SECONDS)
 
 
 def told(entry: Entry) -> str:

@@ -65,6 +65,7 @@ def build_engine(
     remembered, refusals, calibrations = remembered or Remembered(), RefusalsHeld(), Calibrations()
     history, count = ReplaceHistory(journal), Count(turns, Counts(calibrations, asking))
     folds.kept = history.looks_anew
+    book = Book(admission, cost, remembered)
     preview = _preview(
         turns,
         journal,
@@ -95,7 +96,7 @@ def build_engine(
             *((pings,) if pings is not None else ()),
             RememberRefusal(refusals),
             # All above wait for nothing: the next request of the session finds what they remember.
-            Book(admission, cost, remembered),
+            book,
             DoubtThoughts(journal),
             *(settle for settle in (breaks, keeping) if settle is not None),
             folds,
@@ -106,6 +107,7 @@ def build_engine(
         uncounted=HoldUncounted(admission, cost, clock),
         beta_override=beta_override,
         preview=preview,
+        note=book.note,
     )
 
 

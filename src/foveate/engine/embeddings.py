@@ -1,4 +1,4 @@
-"""Embeddings: at most their model is given another name, but they are held to the caps and booked as all calls are."""
+"""Embeddings: only the name of their model may change; they are held to the caps and booked as all calls."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

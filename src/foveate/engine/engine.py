@@ -29,7 +29,8 @@ class Engine:
 
     `settle` is done, in order, with every exchange that has come to its end. `uncounted` lets requests through
     that cannot be read. `beta_override` is what `ANTHROPIC_CACHE_BETA` says. `preview` prepares what would be
-    sent, and leaves no trace of it. `under_way` is what is still being done with exchanges that are over.
+    sent, and leaves no trace of it. `note` is done with an exchange before its client knows that it is over,
+    and `under_way` is what is still being done with those that are.
     """
 
     steps: Sequence[Step]
@@ -40,6 +41,7 @@ class Engine:
     uncounted: Uncounted
     beta_override: str | None = None
     preview: "Engine | None" = None
+    note: Callable[[Exchange], None] | None = None
     under_way: "set[asyncio.Future[None]]" = field(default_factory=set)
 
     async def prepare(self, incoming: Incoming) -> Exchange:
@@ -119,6 +121,7 @@ class Engine:
             watch=self.watch,
             came_at=came_at,
             under_way=self.under_way,
+            note=self.note,
         )
 
     async def close(self) -> None:

@@ -33,10 +33,12 @@ class Exchange:
         watch: Watch = UNWATCHED,
         came_at: float | None = None,
         under_way: "set[asyncio.Future[None]] | None" = None,
+        note: "Callable[[Exchange], None] | None" = None,
     ) -> None:
         """`work` is None for a request that could not be understood. `came_at`: when it was here.
 
-        `under_way` holds what is still being done with others that are over, and will with this one.
+        `under_way` holds what is still being done with others that are over, and will with this one. `note` has
+        to be done before the client knows that it is over.
         """
         self.incoming = incoming
         self.work = work
@@ -51,6 +53,7 @@ class Exchange:
         self._watch = watch
         self._under_way = set() if under_way is None else under_way
         self._settle = settle
+        self._note = note
         self._clock = clock
         self._answer: AnswerReader | None = None
 
@@ -144,6 +147,11 @@ class Exchange:
         """
         self.is_broken = is_broken
         self.ended_at = self._clock()
+        if self._note is not None:
+            try:
+                self._note(self)
+            except Exception as error:  # noqa: BLE001 - a border as that of steps
+                self._failed("note", error)
         settling = asyncio.ensure_future(self._settled())
         self._under_way.add(settling)
         settling.add_done_callback(self._under_way.discard)

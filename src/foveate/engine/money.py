@@ -89,16 +89,23 @@ class Book:
         self._options = options
         self._remembered = remembered
 
+    def note(self, exchange: Exchange) -> None:
+        """Jot down what it was billed: whatever becomes of this process, it will be booked."""
+        work = exchange.work
+        if work is None or work.call is None or not (exchange.has_bill or exchange.may_be_billed):
+            return
+        usage = exchange.usage or Usage(cache=CacheUsage())
+        exchange.entry = self._entry(exchange, work, work.call, usage)
+        self._admission.jot(exchange.entry)
+
     async def __call__(self, exchange: Exchange) -> None:
         """Book it, or free what was reserved where nothing is billed."""
         work = exchange.work
-        if work is None or work.call is None:
-            return
-        if exchange.has_bill or exchange.may_be_billed:
-            usage = exchange.usage or Usage(cache=CacheUsage())
-            exchange.entry = self._entry(exchange, work, work.call, usage)
+        if exchange.entry is None:
+            self.note(exchange)
+        if exchange.entry is not None:
             await self._admission.settle(exchange.entry)
-        elif work.admitted is not None:
+        elif work is not None and work.admitted is not None:
             await self._admission.release(work.admitted)
 
     def _entry(self, exchange: Exchange, work: Work, call: Call, usage: Usage) -> Entry:

@@ -17,7 +17,7 @@ from foveate.config.settings import Timeouts as Waits
 from foveate.cost.admission import AdmissionOptions
 from foveate.cost.price_book import PriceBook
 from foveate.engine.asking import Asking
-from foveate.engine.billing import ToldAdmission, book_orphans
+from foveate.engine.billing import ToldAdmission, adopt_orphans
 from foveate.engine.building import build_engine
 from foveate.engine.configured import options_by_agent
 from foveate.engine.embeddings import Embeddings
@@ -41,6 +41,7 @@ from foveate.gateway.observing import Observing, Parts
 from foveate.gateway.retention import forgetting
 from foveate.gateway.traffic import UNSEEN
 from foveate.store import open_store
+from foveate.store.notes import BillNotes
 from foveate.store.spool import BillSpool
 from foveate.upstream import Client
 from foveate.upstream.pool import Pool, Timeouts
@@ -148,9 +149,11 @@ async def assembled(
             return now.gateway
 
         spool = None if spool_folder is None else BillSpool(spool_folder)
-        admission = ToldAdmission(store.ledger, clock=clock, options=reserving, watch=watch, spool=spool)
-        if spool is not None:
-            await book_orphans(spool, admission)
+        notes = None if spool_folder is None else BillNotes(spool_folder)
+        admission = ToldAdmission(
+            store.ledger, clock=clock, options=reserving, watch=watch, spool=spool, notes=notes
+        )
+        adopting = None if spool is None else asyncio.ensure_future(adopt_orphans(spool, admission))
         folds = Folds(
             store.journal,
             client,
@@ -229,6 +232,9 @@ async def assembled(
                 )
         finally:
             await engine.close()
+            if adopting is not None:
+                adopting.cancel()
+                await asyncio.wait([adopting])
             await folds.close()
             await breaks.close()
             await keeping.close()
@@ -237,5 +243,6 @@ async def assembled(
             warming.cancel()
             sources.close()
             await admission.close()
-            if spool is not None:
+            if spool is not None and notes is not None:
+                notes.close()
                 await spool.close()

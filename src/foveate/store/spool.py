@@ -81,7 +81,7 @@ class BillSpool:
         problem: Exception | None = None
         if bills:
             try:
-                self._append(b"".join(map(_line, bills)))
+                self._append(b"".join(map(line_of, bills)))
                 self._waiting.update(bill.call.id for bill in bills)
             except OSError as error:
                 problem = UnwritableFile(str(self._path), error.strerror or str(error))
@@ -94,7 +94,7 @@ class BillSpool:
 
     def _append(self, lines: bytes) -> None:
         if self._file is None:
-            self._path, self._file = _made(self._folder)
+            self._path, self._file = made_in(self._folder)
         try:
             written = 0
             while written < len(lines):
@@ -138,7 +138,7 @@ class BillSpool:
             self._file = None
 
 
-def _made(folder: Path) -> tuple[Path, int]:
+def made_in(folder: Path) -> tuple[Path, int]:
     """A new file that this process holds."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     while True:
@@ -169,7 +169,7 @@ def _is_locked(file: int) -> bool:
     return True
 
 
-def _line(entry: Entry) -> bytes:
+def line_of(entry: Entry) -> bytes:
     call = replace(
         entry.call,
         id=name_of(entry.call.id),
