@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -110,6 +111,39 @@ def rows(folder: Path) -> tuple[object, ...]:
             return tuple(folds), tuple(sessions)
 
     return asyncio.run(read())
+
+
+def test_a_count_makes_no_session_and_gives_tools_no_order(tmp_path: Path) -> None:
+    hello: Any = [{"role": "user", "content": "Hello there"}]
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
+        client.messages.count_tokens(model=MODEL, messages=hello, tools=TOOLS[::-1])
+        until_booked(tmp_path, "counting")
+        session = asyncio.run(session_of(tmp_path))
+        client.messages.create(model=MODEL, max_tokens=50, messages=hello, tools=TOOLS)
+        sent = [tool["name"] for tool in json.loads(sandbox.heard[-1].body)["tools"]]
+
+    assert session is None
+    assert sent == [tool["name"] for tool in TOOLS]
+    assert asyncio.run(session_of(tmp_path)) is not None
+
+
+def until_booked(folder: Path, category: str) -> None:
+    deadline = time.monotonic() + 10
+    while category not in {one.group[0] for one in booked(folder, By.CATEGORY)}:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+async def session_of(folder: Path) -> object:
+    """The session that the first call in the ledger names, if it is kept."""
+    async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+        async for entry in store.ledger.entries():
+            return await store.turns.session(entry.call.session_id)
+        return None
 
 
 def test_what_would_be_refused_is_counted_nevertheless_and_no_cap_is_held_against_it(tmp_path: Path) -> None:
