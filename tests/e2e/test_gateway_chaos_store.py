@@ -64,7 +64,7 @@ def test_a_locked_file_loses_no_answer_and_no_bill_and_lets_nothing_past_a_cap(
         with locked(*files):
             went = [clients.submit(asked, free, f"during {number}") for number in range(4)]
             held = [clients.submit(asked, capped, f"during {number}") for number in range(4)]
-            assert wait(went, timeout=3).not_done == set()  # nobody waits for the store but caps
+            assert wait(went, timeout=4.5).not_done == set()  # nobody waits for the store but caps
             assert wait(held, timeout=LONGEST_SECONDS, return_when=FIRST_COMPLETED).done
         answers = [one.result() for one in held]
         after = [asked(gateway, "after").status for gateway in (free, capped)]
