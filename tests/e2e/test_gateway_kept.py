@@ -14,6 +14,7 @@ from typing import Any
 import anthropic
 import pytest
 
+from foveate.config.live import LOOK_EVERY_SECONDS
 from foveate.session.requests import KeptRequest
 from foveate.store import open_store
 from tests.sandboxes import KEY, running_sandbox
@@ -59,22 +60,34 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
             with anthropic.Anthropic(base_url=served.url, api_key=KEY, max_retries=0) as client:
                 messages: list[Any] = [{"role": "user", "content": "Find the slow parser."}]
                 ask(client, 1, messages)
+                settled(folder, 1)
                 configure(config, sandbox.url, ON)
+                time.sleep(LOOK_EVERY_SECONDS)
                 for second in (1, 1, 2, 2):
                     ask(client, second, messages)
+                settled(folder, 5, kept=4)
                 configure(config, sandbox.url)
+                time.sleep(LOOK_EVERY_SECONDS)
                 ask(client, 3, messages)
-            deadline = time.monotonic() + 10
-            while len(found := asyncio.run(_found(folder))) < 4:
-                assert time.monotonic() < deadline, "they were not kept"
-                time.sleep(0.05)
-            yield Kept(folder, found)
+            yield Kept(folder, settled(folder, 6, kept=4))
 
 
-async def _found(folder: Path) -> list[KeptRequest]:
-    async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
-        (entry, *_) = [one async for one in store.ledger.entries()]
-        return list(await store.requests.of_session(entry.call.session_id, limit=9))
+def settled(folder: Path, calls: int, *, kept: int = 0) -> list[KeptRequest]:
+    """The kept requests, once so many calls are booked and so many kept: both is done behind the answers."""
+
+    async def found() -> tuple[int, list[KeptRequest]]:
+        async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
+            entries = [one async for one in store.ledger.entries()]
+            session_id = entries[0].call.session_id if entries else ""
+            return len(entries), list(await store.requests.of_session(session_id, limit=9))
+
+    deadline = time.monotonic() + 20
+    while True:
+        booked, requests = asyncio.run(found())
+        if booked >= calls and len(requests) >= kept:
+            return requests
+        assert time.monotonic() < deadline, f"{booked} booked, {len(requests)} kept"
+        time.sleep(0.05)
 
 
 def test_what_went_out_while_it_was_on_is_kept_with_its_bill_and_without_a_key(kept: Kept) -> None:
