@@ -23,6 +23,7 @@ _END = b"0\r\n\r\n"
 class Job:
     """What to send where, for how long: until `seconds` are over, or each connection has sent `most` requests.
 
+    After each answer a connection pauses, so that whatever is done behind an answer is no part of the next one.
     Sessions that a job has begun go on in the next one of that kind at that port, with as many connections.
     `measured` are the processes whose CPU time is wanted, each with all that it has started.
     """
@@ -33,6 +34,7 @@ class Job:
     connections: int
     seconds: float
     most: int = 10**9
+    pause_seconds: float = 0.0
     measured: tuple[int, ...] = ()
 
 
@@ -145,7 +147,7 @@ async def measure(job: Job, begun: Begun) -> Measured:
         until = began + job.seconds
         await asyncio.gather(
             *(
-                _send(connection, stream, until, job.most, firsts, answers)
+                _send(job, connection, stream, until, firsts, answers)
                 for connection, stream in zip(connections, streams, strict=True)
             )
         )
@@ -182,17 +184,19 @@ async def _connected(port: int) -> _Connection:
 
 
 async def _send(
+    job: Job,
     connection: _Connection,
     stream: Iterator[bytes],
     until: float,
-    most: int,
     firsts: list[float],
     answers: list[float],
 ) -> None:
-    for _ in range(most):
+    for _ in range(job.most):
         first, whole = await connection.ask(next(stream))
         firsts.append(first * 1e3)
         answers.append(whole * 1e3)
+        if job.pause_seconds:
+            await asyncio.sleep(job.pause_seconds)
         if time.perf_counter() >= until:
             break
 

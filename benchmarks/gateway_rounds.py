@@ -22,14 +22,20 @@ DIRECT = "direct"
 class Case:
     """What is sent by how many at once, for how long in each round; `others` are measured in it too.
 
-    Only the first `most` requests of each connection are sent.
+    Only the first `most` requests of each connection are sent, with a pause after each answer.
     """
 
     kind: str
     connections: int
     seconds: float
     most: int = 10**9
+    pause_seconds: float = 0.0
     others: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return f"{self.kind} paced" if self.pause_seconds else self.kind
 
 
 class Load:
@@ -51,6 +57,7 @@ class Load:
             connections=case.connections,
             seconds=case.seconds if seconds is None else seconds,
             most=case.most,
+            pause_seconds=case.pause_seconds,
             measured=(server.pid,),
         )
         self._process.stdin.write(json.dumps(asdict(job)) + "\n")
@@ -81,7 +88,7 @@ def rounds(load: Load, servers: Sequence[Server], case: Case, count: int) -> dic
                 found[server.name].append(measured)
         order.append(order.pop(0))
     ours = ", ".join(f"{name} {_middle(found[name], 0.5):.2f} ms" for name in found)
-    tell(f"{case.kind}, {case.connections} at once: {ours}")
+    tell(f"{case.name}, {case.connections} at once: {ours}")
     return found
 
 
@@ -94,7 +101,7 @@ def _row(case: Case, name: str, measured: Sequence[Measured], direct: Sequence[M
     answers = sum(len(one.answer_ms) for one in measured)
     elapsed = sum(one.elapsed_seconds for one in measured)
     return {
-        "case": case.kind,
+        "case": case.name,
         "at_once": case.connections,
         "who": name,
         "p50_ms": round(_middle(measured, 0.5), 3),
