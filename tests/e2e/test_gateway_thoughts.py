@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -175,6 +176,14 @@ def test_where_somebody_was_mistaken_about_a_fold_one_request_is_refused_and_not
         with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
             agent.step()
 
+        async def is_doubted(store: Store) -> bool:
+            (fold,) = await made(store)
+            return any(use.is_used is None for use in await store.journal.uses([fold.id]))
+
+        deadline = time.monotonic() + 10
+        while not at_store(tmp_path, is_doubted):  # behind the answer
+            assert time.monotonic() < deadline, "nobody has doubted it"
+            time.sleep(0.02)
         is_folded, thoughts = agent.step()
         assert (is_folded, thoughts) == (True, [])
         assert len(agent.step()[1]) == 1
