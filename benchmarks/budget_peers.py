@@ -105,7 +105,7 @@ def trim_messages(history: Sequence[Any], limit_tokens: int, count: Count) -> li
     from langchain_core.messages import trim_messages as trim
 
     def counter(message: BaseMessage) -> int:
-        return count(message.content)
+        return count(str(message.content))
 
     kept = trim(history, max_tokens=limit_tokens, token_counter=counter, strategy="last")
-    return [message.content for message in kept]
+    return [str(message.content) for message in kept]

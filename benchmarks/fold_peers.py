@@ -138,7 +138,7 @@ def langchain_fold(base_url: str, messages: Sequence[Message], seconds: float) -
 
     ends = time.monotonic() + seconds
 
-    class SmallModel(BaseChatModel):  # type: ignore[misc]  # not installed where types are checked
+    class SmallModel(BaseChatModel):
         """The small model as LangChain asks one."""
 
         @property

@@ -152,7 +152,7 @@ class Request:
 
     `body` is the whole of it, `messages` and `tools` the JSON of each, byte for byte. `extras` names parameters
     that add a text of the provider's, `unexplained` what it will add that the body does not show (a stored
-    conversation, a server-side tool's results, …). `around` is what `wire` knows of everything but its messages.
+    conversation, a server-side tool's results, …). `around` is what `wire` knows of all but its messages.
     """
 
     format: Format

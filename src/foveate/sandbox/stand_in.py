@@ -65,8 +65,8 @@ class Taken:
 class Sandbox:
     """Stands in for the providers: one for each program, with a cache for each key that comes along.
 
-    `clock` gives the time in seconds, `seed` makes its ids different from those of every other sandbox. `tokens`
-    is the tokenizer that a model has: another one than we know stands in for a model that is new to us.
+    `clock` gives the time in seconds, `seed` makes its ids different from those of every other sandbox.
+    `tokens` is the tokenizer that a model has: another one than we know stands in for a model that is new.
     """
 
     def __init__(

@@ -9,8 +9,8 @@ from foveate.wire.body import fields
 from foveate.wire.trails import Trails
 
 
-def said(*texts: str, role: str = "user") -> list[bytes]:
-    return [json.dumps({"role": role, "content": text}).encode() for text in texts]
+def said(*texts: str, role: str = "user") -> tuple[bytes, ...]:
+    return tuple(json.dumps({"role": role, "content": text}).encode() for text in texts)
 
 
 def test_what_is_noted_of_a_conversation_is_there_when_it_goes_on() -> None:
@@ -35,9 +35,9 @@ def test_the_same_words_after_others_are_another_link() -> None:
 
 def test_system_messages_at_the_start_are_no_part_of_it() -> None:
     trails = Trails()
-    one = trails.of(Format.CHAT, [*said("It is 9:00.", role="system"), *said("a", "b")])
-    other = trails.of(Format.CHAT, [*said("It is 9:01.", "x", role="developer"), *said("a", "b")])
-    later = trails.of(Format.CHAT, [*said("a"), *said("y", role="system")])
+    one = trails.of(Format.CHAT, said("It is 9:00.", role="system") + said("a", "b"))
+    other = trails.of(Format.CHAT, said("It is 9:01.", "x", role="developer") + said("a", "b"))
+    later = trails.of(Format.CHAT, said("a") + said("y", role="system"))
 
     assert (one.head, other.head, later.head) == (1, 2, 0)
     assert list(one.links) == list(other.links)
