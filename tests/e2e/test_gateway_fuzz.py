@@ -67,6 +67,19 @@ def test_what_is_nearly_right_is_answered(gateway: RunningGateway, request: tupl
     check(gateway, post(path, body, **KEYS))
 
 
+def test_an_answer_longer_than_the_window_is_refused_at_once_and_nothing_is_folded_for_it(
+    gateway: RunningGateway, upstream: ScriptedUpstream
+) -> None:
+    """Defect: folds were tried and paid for, while the client waited, where no fold could help."""
+    upstream.heard.clear()
+    body = json.dumps(GOOD["/v1/chat/completions"] | {"max_tokens": 2**31}).encode()
+    found = sent(gateway.url, post("/v1/chat/completions", body, **KEYS))
+
+    assert found.status == 400
+    assert json.loads(found.body)["error"]["code"] == "context_length_exceeded"
+    assert upstream.heard == []
+
+
 @pytest.mark.parametrize("name", HUGE)
 def test_what_is_huge_is_answered_in_time(gateway: RunningGateway, name: str) -> None:
     path, body = HUGE[name]
@@ -114,6 +127,7 @@ def test_nothing_that_could_cost_goes_round_a_cap(
 ) -> None:
     own, body = request
     assume(not (path or own).endswith("count_tokens"))  # which is free
+    assume(own != "/v1/embeddings" or b'"Hello"' in body)  # as are vectors of nothing
     upstream.heard.clear()
     found = sent(capped.url, post(path or own, body, **KEYS, content_encoding=encoding), timeout_seconds=20)
 

@@ -214,7 +214,9 @@ class MakeRoom:
             await self._count.surely(work)
         if work.count.tokens <= limit:
             return
-        if work.options.compaction and await self._folded(work) and work.count.tokens <= limit:
+        # Where the answer alone takes the whole window, no fold makes room, and each would be paid for.
+        can_fold = work.options.compaction and limit > 0
+        if can_fold and await self._folded(work) and work.count.tokens <= limit:
             return
         messages = [wire.message(work.request.format, raw) for raw in work.request.messages]
         tokens = [round(work.counter.message(message).tokens * work.rate) for message in messages]
