@@ -52,6 +52,7 @@ class Books:
 def books_in(file: Path) -> Books:
     """What the ledger in a SQLite file says."""
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=20)) as connection:
+        connection.execute("BEGIN")  # all of it as it is at one moment
         calls = [Booked(row[0], row[1], bool(row[2]), bool(row[3])) for row in connection.execute(_CALLS)]
         (reserved,) = connection.execute(_RESERVED).fetchone()
         (held,) = connection.execute(_HELD).fetchone()

@@ -133,6 +133,7 @@ def test_settings_that_turn_invalid_while_requests_go_on_disturb_none_of_them(
         for asker in askers:
             asker.join()
         configure(config, sandbox.url, "cost: {caps: [{scope: call, dollars: 0.0000001}]}\n")
+        time.sleep(0.05)  # the file is not looked at more often than every few milliseconds
         refused = sent(served.url, message(SECRET)).status
         booked = settled(tmp_path / FILE, statuses.count(200))
         log = told(served)
