@@ -168,3 +168,15 @@ def test_embeddings_are_booked_with_their_price(tmp_path: Path) -> None:
     assert (status, heard) == (200, [("", asked)])
     assert (found.group, found.uncached) == (("text-embedding-3-small",), 7)
     assert found.dollars == 7 * Decimal("0.02e-6")
+
+
+def test_calls_in_quick_succession_are_held_to_what_was_billed_and_not_to_what_was_reserved(
+    tmp_path: Path,
+) -> None:
+    """Defect: what a call had reserved stood in the way of the next one until its bill was written."""
+    tight = Cap(scope=Scope.TOTAL, dollars=Decimal("0.30"))  # one call may cost 0.26, and costs next to nothing
+    with provider() as (url, heard), running_gateway(url, tmp_path, caps=[tight]) as gateway:
+        statuses = [posted(f"{gateway.url}/v1/chat/completions", PLAIN)[0] for _ in range(6)]
+
+    assert statuses == [200] * 6
+    assert len(heard) == 6

@@ -15,8 +15,8 @@ from foveate.errors import FoveateError
 _LOG = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
-# A request asks many times what holds, and no two of them are so close that a change could lie between.
-LOOK_EVERY_SECONDS = 0.001
+# A request asks many times what holds, and nobody changes a file and asks again so soon.
+LOOK_EVERY_SECONDS = 0.005
 # What tells one state of a file from another; None for one that is not there.
 _Stamp = tuple[int, int, int] | None
 

@@ -104,8 +104,13 @@ def _plain(usage: Usage) -> Usage:
     was served holds for all of it.
     """
     region = next((call.region for call in billed_calls(usage) if call.region), "")
-    raw = compact({"inference_geo": region}) if region else b""
-    return replace(usage, said_dollars=None, raw=raw)
+    return Usage(
+        cache=usage.cache,
+        output_tokens=usage.output_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        tier=usage.tier,
+        raw=compact({"inference_geo": region}) if region else b"",
+    )
 
 
 def _without_cuts(

@@ -25,6 +25,7 @@ from foveate.engine.previewing import (
     free,
     no_fold,
 )
+from foveate.engine.pulse import Behind
 from foveate.engine.remembered import Remembered
 from foveate.engine.settling import DoubtThoughts, RememberCache, RememberRefusal
 from foveate.engine.steps import (
@@ -65,6 +66,7 @@ def build_engine(
     remembered, refusals, calibrations = remembered or Remembered(), RefusalsHeld(), Calibrations()
     history, count = ReplaceHistory(journal), Count(turns, Counts(calibrations, asking))
     folds.kept = history.looks_anew
+    behind = Behind()
     book = Book(admission, cost, remembered)
     preview = _preview(
         turns,
@@ -87,20 +89,22 @@ def build_engine(
             OrderTools(remembered),
             MarkCache(remembered, refusals),
             AskForUsage(),
-            HoldCaps(admission, cost),
+            HoldCaps(admission, cost, behind.caught_up),
             *((HoldPings(pings),) if pings is not None else ()),
         ),
-        settle=(
+        remember=(
             Calibrate(calibrations),
             RememberCache(remembered),
             *((pings,) if pings is not None else ()),
             RememberRefusal(refusals),
-            # All above wait for nothing: the next request of the session finds what they remember.
+        ),
+        settle=(
             book,
             DoubtThoughts(journal),
             *(settle for settle in (breaks, keeping) if settle is not None),
             folds,
         ),
+        behind=behind,
         options=options,
         clock=clock,
         watch=watch or UNWATCHED,

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from foveate import wire
 from foveate.cache.beta_header import HEADER as BETAS
@@ -11,6 +11,7 @@ from foveate.cache.beta_header import beta_header
 from foveate.engine.calls import Incoming, Outgoing, Problem
 from foveate.engine.exchange import Exchange, Settle
 from foveate.engine.options import AgentOptions
+from foveate.engine.pulse import Behind
 from foveate.engine.steps import Step
 from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import Watch
@@ -30,7 +31,7 @@ class Engine:
     `settle` is done, in order, with every exchange that has come to its end. `uncounted` lets requests through
     that cannot be read. `beta_override` is what `ANTHROPIC_CACHE_BETA` says. `preview` prepares what would be
     sent, and leaves no trace of it. `note` is done with an exchange before its client knows that it is over,
-    and `under_way` is what is still being done with those that are.
+    `remember` before its next request, and `settle` `behind` its answer.
     """
 
     steps: Sequence[Step]
@@ -42,7 +43,8 @@ class Engine:
     beta_override: str | None = None
     preview: "Engine | None" = None
     note: Callable[[Exchange], None] | None = None
-    under_way: "set[asyncio.Future[None]]" = field(default_factory=set)
+    remember: Sequence[Settle] = ()
+    behind: Behind | None = None
 
     async def prepare(self, incoming: Incoming) -> Exchange:
         """What is sent in the place of a request; one that cannot be understood is sent as it came.
@@ -120,14 +122,15 @@ class Engine:
             clock=self.clock,
             watch=self.watch,
             came_at=came_at,
-            under_way=self.under_way,
             note=self.note,
+            remember=self.remember,
+            behind=self.behind,
         )
 
     async def close(self) -> None:
         """Wait until all is done with what is over."""
-        while self.under_way:
-            await asyncio.wait(self.under_way)
+        while self.behind is not None and self.behind.under_way:
+            await asyncio.wait(self.behind.under_way)
 
     def _failed(self, incoming: Incoming, step: str, error: Exception) -> Problem:
         """A failure, told in the log; of one that is nobody's fault but ours, with where it happened."""

@@ -9,6 +9,7 @@ from foveate.cache.refusals import Refusal, refusal
 from foveate.cost.ledger import Entry
 from foveate.engine.answers import AnswerReader
 from foveate.engine.calls import Incoming, Outgoing, Problem
+from foveate.engine.pulse import Behind
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.engine.work import Work
 from foveate.values import SetParameter, Usage
@@ -32,13 +33,14 @@ class Exchange:
         clock: Callable[[], float],
         watch: Watch = UNWATCHED,
         came_at: float | None = None,
-        under_way: "set[asyncio.Future[None]] | None" = None,
         note: "Callable[[Exchange], None] | None" = None,
+        remember: "Sequence[Settle]" = (),
+        behind: Behind | None = None,
     ) -> None:
         """`work` is None for a request that could not be understood. `came_at`: when it was here.
 
-        `under_way` holds what is still being done with others that are over, and will with this one. `note` has
-        to be done before the client knows that it is over.
+        `note` is done before the client knows that it is over, `remember` before its next request, and `settle`
+        `behind` the answer.
         """
         self.incoming = incoming
         self.work = work
@@ -51,9 +53,10 @@ class Exchange:
         self.is_unsent = False
         self.entry: Entry | None = None  # what was booked
         self._watch = watch
-        self._under_way = set() if under_way is None else under_way
+        self._behind = behind
         self._settle = settle
         self._note = note
+        self._remember = remember
         self._clock = clock
         self._answer: AnswerReader | None = None
 
@@ -153,23 +156,30 @@ class Exchange:
             except Exception as error:  # noqa: BLE001 - a border as that of steps
                 self._failed("note", error)
         settling = asyncio.ensure_future(self._settled())
-        self._under_way.add(settling)
-        settling.add_done_callback(self._under_way.discard)
+        if self._behind is not None:
+            self._behind.under_way.add(settling)
+            settling.add_done_callback(self._behind.under_way.discard)
         return asyncio.shield(settling)
 
     async def _settled(self) -> None:
         """Do all that is to be done, also where nobody waits for it any more."""
+        await self._done(self._remember)
+        if self._behind is not None and not self.is_broken:
+            await self._behind.pulse.beat()
         # Together with the bill, so that all of it is one transaction.
         keeps = self.work.keeps if self.work is not None else ()
         keeping = asyncio.ensure_future(self._kept(keeps)) if keeps else None
-        for settle in self._settle:
+        await self._done(self._settle)
+        if keeping is not None:
+            await keeping
+        self._watch.ended(self)
+
+    async def _done(self, settles: "Sequence[Settle]") -> None:
+        for settle in settles:
             try:
                 await settle(self)
             except Exception as error:  # noqa: BLE001 - a border as that of steps: the client has its answer
                 self._failed(type(settle).__name__, error)
-        if keeping is not None:
-            await keeping
-        self._watch.ended(self)
 
     async def _kept(self, keeps: "Sequence[Callable[[], Awaitable[object]]]") -> None:
         """Keep what is to be kept, all at once."""

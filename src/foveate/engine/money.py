@@ -1,10 +1,10 @@
 """Money on the way of a call: a cap is held before it is made, and its bill is booked after."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from foveate.cost.admission import Admission
+from foveate.cost.admission import Admission, Admitted
 from foveate.cost.caps import Cap, unchecked
 from foveate.cost.ledger import Call, Category, Entry, Savings
 from foveate.cost.price_book import PriceBook
@@ -14,7 +14,7 @@ from foveate.engine.exchange import Exchange
 from foveate.engine.remembered import LastCall, Remembered
 from foveate.engine.steps import MakeRoom, ReplaceHistory
 from foveate.engine.work import Work
-from foveate.errors import CallRefused
+from foveate.errors import CallRefused, CapExceeded
 from foveate.values import CacheUsage, Edit, ReplaceMessages, ReplaceText, Usage
 
 
@@ -31,9 +31,16 @@ class HoldCaps:
 
     name = "cost"
 
-    def __init__(self, admission: Admission, options: Callable[[], MoneyOptions]) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        options: Callable[[], MoneyOptions],
+        caught_up: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`caught_up` waits until all that is billed by now is booked."""
         self._admission = admission
         self._options = options
+        self._caught_up = caught_up
 
     async def take(self, work: Work) -> None:
         """Reserve it.
@@ -55,7 +62,7 @@ class HoldCaps:
         try:
             work.at_most = _at_most(work)
             work.ceiling = work.at_most.dollars(options.prices) if work.at_most is not None else None
-            work.admitted = await self._admission.admit(work.call, work.ceiling, options.caps)
+            work.admitted = await self._admitted(work.call, work.ceiling, options.caps)
         except CallRefused:
             raise
         except Exception as error:  # a cap is held whatever fails: then nobody can say that there is room
@@ -63,6 +70,16 @@ class HoldCaps:
             if not held:
                 raise
             raise unchecked(held[0], f"{type(error).__name__}: {error}", "look into the log") from error
+
+    async def _admitted(self, call: Call, ceiling: Decimal | None, caps: Sequence[Cap]) -> Admitted:
+        """What is let through. Before it is refused, bills take the place of what their calls had reserved."""
+        try:
+            return await self._admission.admit(call, ceiling, caps)
+        except CapExceeded:
+            if self._caught_up is None:
+                raise
+        await self._caught_up()
+        return await self._admission.admit(call, ceiling, caps)
 
 
 def _at_most(work: Work) -> AtMost | None:

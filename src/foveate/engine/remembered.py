@@ -1,6 +1,6 @@
 """What a process remembers of sessions, beside what is kept: it may forget all of it and only be colder."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from foveate.cache.rhythm import SILENT, Rhythm
 from foveate.cache.simulate import Cache
@@ -38,9 +38,15 @@ class SessionState:
 
     def heard(self, now: float) -> "SessionState":
         """With a request that comes now."""
-        if self.asked_at is None:
-            return replace(self, asked_at=now)
-        return replace(self, asked_at=now, rhythm=self.rhythm.heard(max(0.0, now - self.asked_at)))
+        gap = None if self.asked_at is None else max(0.0, now - self.asked_at)
+        return SessionState(
+            cache=self.cache,
+            rhythm=self.rhythm if gap is None else self.rhythm.heard(gap),
+            tools=self.tools,
+            settled=self.settled,
+            asked_at=now,
+            last=self.last,
+        )
 
 
 class Remembered:

@@ -105,7 +105,7 @@ class Work:
         """Of the session that the request belongs to; of its own where none could be found."""
         return self.found.session.id if self.found is not None else self.incoming.id
 
-    @cached_property
+    @property
     def window_tokens(self) -> int | None:
         """The model's window, where it is known."""
         if self.options.window_tokens is not None:
@@ -113,7 +113,7 @@ class Work:
         window = window_of(self.request.model)
         return window.tokens if window is not None else None
 
-    @cached_property
+    @property
     def output_reserve(self) -> int:
         """How many tokens the answer may have, as the request asks for; 0 where it does not say."""
         return asked_of(self.came).output_tokens or 0

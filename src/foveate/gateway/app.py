@@ -205,9 +205,8 @@ class Gateway:
         finally:
             settled = exchange.over(is_broken=is_broken)
             if is_broken:
-                await settled
+                await settled  # what was reserved is free again before anybody tries once more
         await client.end(rest)
-        await settled  # the client waits for none of it
 
     async def _relayed(self, ask: Ask, routed: Routed, exchange: Exchange, client: Client) -> bytes:
         """Relay all but the end of an answer, which is given back."""

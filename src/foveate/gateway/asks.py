@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
-from uuid import uuid4
 
 from foveate.gateway.doors import Door, door_of
 
@@ -19,6 +19,9 @@ REQUEST_ID = "x-foveate-request-id"
 
 KEY_PREFIX = "fov-"
 USUAL_AGENT = "default"
+
+# Seeded by the system, in each process anew; ids are to be unique, and no secret.
+_IDS = Random()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ def ask_of(scope: Scope) -> Ask:
     method, path = scope["method"], scope["path"]
     raw_path = (scope.get("raw_path") or path.encode()).decode("latin-1")
     return Ask(
-        id=f"req_{uuid4().hex}",
+        id=f"req_{_IDS.getrandbits(128):032x}",
         method=method,
         path=path,
         # `OPTIONS *` has none; joined to an address without a slash it could change where that leads

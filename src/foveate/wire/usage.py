@@ -78,8 +78,15 @@ def _read(spoken: Format, block: msgspec.Raw | bytes | None, timings: _Numbers) 
     read = _dialect(spoken, found)
     if block is None or read is None:
         return None
-    usage = read({**found, "timings": timings})
-    return replace(usage, said_dollars=_dollars(found, block), tier=_tier(found), raw=bytes(block))
+    usage = read({**found, "timings": timings} if timings else found)
+    return Usage(
+        cache=usage.cache,
+        output_tokens=usage.output_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        said_dollars=_dollars(found, block),
+        tier=_tier(found),
+        raw=bytes(block),
+    )
 
 
 def _dialect(spoken: Format, found: _Numbers) -> Callable[[_Numbers], Usage] | None:
@@ -99,7 +106,9 @@ def _dialect(spoken: Format, found: _Numbers) -> Callable[[_Numbers], Usage] | N
 
 def _anthropic(found: _Numbers) -> Usage:
     """`input_tokens` is what no cache served. What server-side compaction took stands in `iterations` alone."""
-    calls = [found, *(call for call in map(as_record, as_list(found.get("iterations"))) if is_left_out(call))]
+    calls = [found]
+    if "iterations" in found:
+        calls += [call for call in map(as_record, as_list(found["iterations"])) if is_left_out(call)]
     written = [_written(call.get("cache_creation_input_tokens"), call.get("cache_creation")) for call in calls]
     cache = CacheUsage(
         uncached=sum(tokens(call.get("input_tokens")) for call in calls),
