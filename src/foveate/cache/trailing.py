@@ -22,6 +22,7 @@ from foveate.tokens.counter import Opening
 from foveate.tokens.tally import Tally
 from foveate.values import Area, Request, Ttl
 from foveate.wire.around import around_of, parameters_of
+from foveate.wire.trails import noted
 
 _row = attrgetter("row")
 
@@ -115,9 +116,7 @@ def _stretches(
     note: object,
 ) -> list[_Stretch]:
     links = trail.links
-    at = len(links)
-    while at and note not in links[at - 1].known:
-        at -= 1
+    at = noted(links, note)
     found = [link.known[note] for link in links[:at]]
     for new in range(at, len(links)):
         before = found[-1] if found else _NOTHING
@@ -131,7 +130,9 @@ def _stretches(
 def _stretch(
     before: _Stretch, blocks: Sequence[BlockFacts], tally: Tally, rules: Rules, tokens: BlockTokens
 ) -> _Stretch:
-    has_thoughts = before.has_thoughts or any(facts.block.kind in _THINKING for facts in blocks)
+    # Also such as stand in a signature, or beside a chat's content.
+    has_thoughts = before.has_thoughts or tally.last_thought_tokens > 0
+    has_thoughts = has_thoughts or any(facts.block.kind in _THINKING for facts in blocks)
     if not blocks:
         return before._replace(pieces=(), keys=(), has_thoughts=has_thoughts)
     end = round(tally.tokens + tally.image_tokens + tally.thought_tokens)

@@ -1,11 +1,13 @@
 """What a process remembers of sessions, beside what is kept: it may forget all of it and only be colder."""
 
 from dataclasses import dataclass, field
+from weakref import ReferenceType
 
 from foveate.cache.rhythm import SILENT, Rhythm
 from foveate.cache.simulate import Cache
 from foveate.cache.tool_order import ToolOrders
 from foveate.tokens.memo import Memo
+from foveate.wire.around import Around
 
 _KEPT_SESSIONS = 4 * 1024
 _KEPT_AGENTS = 1024
@@ -26,13 +28,14 @@ class LastCall:
 class SessionState:
     """What one session has left at its provider, its rhythm, and the orders that its tools had.
 
-    `settled` is what stood around its messages when its tools were last in the order that they are to have.
+    `settled` is what stood around its messages when its tools were last in the order that they are to have, as
+    long as somebody else remembers it.
     """
 
     cache: Cache = field(default_factory=Cache)
     rhythm: Rhythm = SILENT
     tools: ToolOrders = field(default_factory=ToolOrders)
-    settled: object = field(default=None, repr=False)
+    settled: "ReferenceType[Around] | None" = field(default=None, repr=False)
     asked_at: float | None = None
     last: LastCall | None = None
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
+from weakref import ref
 
 from foveate import wire
 from foveate.cache.keys import headers as key_headers
@@ -38,7 +39,7 @@ from foveate.session.counting import TurnCounts
 from foveate.session.sessions import Tips, confirm, find, guess
 from foveate.session.turns import Turns
 from foveate.values import Area, Edit, Format, SetParameter
-from foveate.wire.around import parameters_of
+from foveate.wire.around import around_of, parameters_of
 from foveate.wire.body import value
 
 # Of fewer messages nothing can have been folded, and of a shorter request nothing cut.
@@ -286,10 +287,11 @@ class OrderTools:
         """Have them in the order that the session had first."""
         if not work.options.prompt_cache or len(work.request.tools) < 2 or work.found is None:
             return
-        if work.request.around is not None and work.request.around is work.state.settled:
+        around = around_of(work.request)
+        if around is not None and work.state.settled is not None and work.state.settled() is around:
             return
         edit, orders = work.state.tools.settled(_listed(work))
-        settled = work.request.around if edit is None else None
+        settled = ref(around) if edit is None and around is not None else None
         work.state = replace(work.state, tools=orders, settled=settled)
         self._remembered.put(work.incoming.agent, work.session_id, work.state)
         if edit is not None:

@@ -22,6 +22,7 @@ from foveate import wire
 from foveate.tokens.memo import digest
 from foveate.values import Block, Format, Request
 from foveate.wire.body import as_record, compact, value
+from foveate.wire.trails import noted
 
 HASH_BYTES = 16
 
@@ -71,33 +72,25 @@ async def chain_beside(request: Request) -> Chain:
         MalformedRequest: as `chain_of`.
     """
     trail = wire.trail(request)
-    new = trail.links[_noted(trail) :]
+    new = trail.links[noted(trail.links, _LINK) :]
     if sum([len(link.raw) for link in new]) < _LONG_BYTES:
         return _chain(request, trail)
     return await asyncio.to_thread(_chain, request, trail)
 
 
-def _noted(trail: wire.Trail) -> int:
-    """How many messages are known, from the first on; after one that is not, none is."""
-    at = len(trail.links)
-    while at and _LINK not in trail.links[at - 1].known:
-        at -= 1
-    return at
-
-
 def _chain(request: Request, trail: wire.Trail) -> Chain:
-    links, known = trail.links, _noted(trail)
+    links, known = trail.links, noted(trail.links, _LINK)
     if known < len(links):
         reached = links[known - 1].known[_LINK][0] if known else _begun(request.format)
         for at in range(known, len(links)):
             said = _message(request.format, links[at].raw, wire.blocks_at(request, trail, at))
             reached = digest(reached, *said)[:HASH_BYTES]
             links[at].known[_LINK] = reached, spelling(links[at].raw)
-    noted = [link.known[_LINK] for link in links]
+    found = [link.known[_LINK] for link in links]
     return Chain(
         head=trail.head,
-        hashes=tuple([reached for reached, _ in noted]),
-        spellings=b"".join([spelled for _, spelled in noted]),
+        hashes=tuple([reached for reached, _ in found]),
+        spellings=b"".join([spelled for _, spelled in found]),
     )
 
 

@@ -45,6 +45,7 @@ Result = TypeVar("Result")
 # A few long sessions, for messages whose marks have moved.
 _KEPT_TURNS = 32 * 1024
 _KEPT_COUNTERS = 64
+_MARKED = 4
 # Messages that are longer are counted beside the event loop.
 _LONG_BYTES = 8 * 1024
 
@@ -129,24 +130,33 @@ class TurnCounts:
             return counter.counted(request, trail, counter.head(request, trail), tally, in_parts=False)
 
         count = await _beside(together, around_bytes) if around_of(request) is None else together()
-        return Counted(count=count, rows=self._rows(agent, chain, trail, counter), counter=name_of(counter))
+        rows = self._rows(agent, chain, trail, counter)
+        links = trail.links[len(trail.links) - len(rows) :]
+        return Counted(count=count, rows=rows, counter=name_of(counter), links=links)
 
     async def keep(self, agent: str, counted: "Counted") -> None:
         """Keep what was counted and is not kept yet."""
-        if counted.rows:
-            await self._turns.keep_counts(agent, counted.rows, counted.counter)
+        if not counted.rows:
+            return
+        await self._turns.keep_counts(agent, counted.rows, counted.counter)
+        for link in counted.links:
+            self._mark(link, (agent, counted.counter))
 
     def _rows(self, agent: str, chain: Chain, trail: wire.Trail, counter: RequestCounter) -> dict[bytes, bytes]:
         """What is to be kept of each turn of which nothing was kept for the agent, by its hash."""
         own = agent, name_of(counter)
         rows: dict[bytes, bytes] = {}
         for at in range(len(trail.links) - 1, -1, -1):
-            kept = trail.links[at].known.setdefault(self, set())
-            if own in kept:
+            if own in trail.links[at].known.get(self, ()):
                 break
-            kept.add(own)
             rows[chain.hashes[at]] = _row(counter.measured_at(trail, at), chain.spelling(at))
         return rows
+
+    def _mark(self, link: wire.Link, whose: tuple[str, str]) -> None:
+        """Remember that a turn's count is kept; for the agents and counters that were last."""
+        kept = link.known.get(self, ())
+        if whose not in kept:
+            link.known[self] = (*kept, whose)[-_MARKED:]
 
     async def _measured(
         self,
@@ -171,7 +181,7 @@ class TurnCounts:
             row = kept.get(chain.hashes[at])
             if row is not None and (found := _read(row, chain.spelling(at))) is not None:
                 known[at] = found
-                trail.links[at].known.setdefault(self, set()).add((agent, name))
+                self._mark(trail.links[at], (agent, name))
         new = [at for at in places if at not in known]
         raws = [trail.links[at].raw for at in new]
         for at, measured in zip(new, await _measured(request.format, raws, counter), strict=True):
@@ -187,6 +197,7 @@ class Counted:
     count: RequestCount
     rows: Mapping[bytes, bytes]
     counter: str
+    links: Sequence[wire.Link] = ()
 
 
 @lru_cache(_KEPT_COUNTERS)

@@ -24,6 +24,7 @@ from foveate.tokens.tally import EMPTY, Tally
 from foveate.values import NOTHING, Format, Message, Request, TokenCount
 from foveate.wire.around import around_of
 from foveate.wire.body import TOO_DEEP, inner_fields
+from foveate.wire.trails import noted
 
 _NOTICED_CHARS = 8 * 1024
 _ROLE = object()
@@ -259,9 +260,7 @@ class RequestCounter:
     def tallied(self, trail: wire.Trail) -> tuple[int, Tally]:
         """How many messages of a trail were counted before, and what they come to together."""
         memory, links = self._memory, trail.links
-        at = len(links)
-        while at and memory not in links[at - 1].known:
-            at -= 1
+        at = noted(links, memory)
         return at, links[at - 1].known[memory][0] if at else EMPTY
 
     def measured_at(self, trail: wire.Trail, position: int) -> Measured:

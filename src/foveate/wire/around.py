@@ -19,7 +19,7 @@ _Key = tuple[tuple[str, bytes], ...]
 class Around:
     """Every field of a request but its messages, each with its own bytes, and what rooms have noted of them."""
 
-    __slots__ = ("fields", "known", "request")
+    __slots__ = ("__weakref__", "fields", "known", "request")
 
     def __init__(self, fields: Mapping[str, bytes]) -> None:
         self.fields = fields

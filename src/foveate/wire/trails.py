@@ -13,10 +13,25 @@ from foveate.wire.body import as_text, inner_fields, value
 
 # Of each of two generations: a few hundred sessions of a coding agent.
 _KEPT_BYTES = 48 * 1024 * 1024
-# What is noted of a message beside its blocks, about.
-_NOTED_BYTES = 2 * 1024
+# What a link takes beside its bytes and its blocks, and what a note does, about.
+_LINK_BYTES = 512
+_NOTE_BYTES = 384
+# Its blocks, hash and role, and what a few counters and caches have made of it.
+_MOST_CARRIED = 24
 
 _SYSTEM_ROLES = frozenset(("system", "developer"))
+
+
+class Notes(dict[object, Any]):
+    """What was found out about a message, each thing under a key of its own; how many there are is known."""
+
+    __slots__ = ()
+    made = 0
+
+    def __setitem__(self, key: object, note: Any) -> None:
+        """Note something."""
+        Notes.made += 1
+        super().__setitem__(key, note)
 
 
 class Link:
@@ -26,11 +41,13 @@ class Link:
     messages before it, never on those after it.
     """
 
-    __slots__ = ("after", "known", "raw")
+    __slots__ = ("after", "carries", "known", "raw")
 
-    def __init__(self, raw: bytes, known: dict[object, Any]) -> None:
+    def __init__(self, raw: bytes, known: Notes, *, carries: bool = True) -> None:
+        """Where it `carries`, what follows it may bring notes along from an older generation."""
         self.raw = raw
         self.known = known
+        self.carries = carries
         self.after: dict[bytes, Link] = {}
 
 
@@ -60,12 +77,13 @@ class Trails:
         self._young: dict[Format, Link] = {}
         self._old: dict[Format, Link] = {}
         self._young_bytes = 0
+        self._notes_before = Notes.made
         self._last: tuple[Format | None, Sequence[bytes], Trail] = None, (), Trail(0, ())
 
     @property
     def held_bytes(self) -> int:
         """How much the younger generation holds, about."""
-        return self._young_bytes
+        return self._young_bytes + _NOTE_BYTES * (Notes.made - self._notes_before)
 
     def of(self, spoken: Format, raws: tuple[bytes, ...]) -> Trail:
         """The trail of these messages."""
@@ -73,18 +91,25 @@ class Trails:
         if raws is last_raws and spoken is last_spoken:  # asked for by the next who has to do with the request
             return last
         head = self._head(spoken, raws)
-        if self._young_bytes > self._most_bytes:
+        if self.held_bytes > self._most_bytes:
             self._old, self._young, self._young_bytes = self._young, {}, 0
-        link = self._young.setdefault(spoken, Link(b"", {}))
+            self._notes_before = Notes.made
+        link = self._young.setdefault(spoken, Link(b"", Notes()))
         old = self._old.get(spoken)
         found: list[Link] = []
         for raw in raws[head:] if head else raws:
             after = link.after.get(raw)
             old = old.after.get(raw) if old is not None else None
             if after is None:
-                after = Link(raw, {}) if old is None else Link(old.raw, old.known)
+                # Notes come with models and agents that clients name, and there is no end of these. What hangs
+                # on a link without its notes has none either, so that nothing is noted after what is not.
+                carries = link.carries and old is not None and len(old.known) <= _MOST_CARRIED
+                if old is None or not carries:
+                    after = Link(raw, Notes(), carries=link.carries and old is None)
+                else:
+                    after = Link(old.raw, old.known)
                 link.after[after.raw] = after
-                self._young_bytes += 2 * len(raw) + _NOTED_BYTES
+                self._young_bytes += 2 * len(raw) + _LINK_BYTES
             found.append(after)
             link = after
         trail = Trail(head, found)
@@ -100,6 +125,14 @@ class Trails:
             if as_text(value(inner_fields(raw).get("role"))) not in _SYSTEM_ROLES:
                 return number
         return len(raws)
+
+
+def noted(links: Sequence[Link], key: object) -> int:
+    """How many of these have a note under `key`, from the first on."""
+    for at, link in enumerate(links):
+        if key not in link.known:
+            return at
+    return len(links)
 
 
 TRAILS = Trails()

@@ -6,7 +6,7 @@ from foveate import wire
 from foveate.values import Format
 from foveate.wire.around import Arounds, around_of
 from foveate.wire.body import fields
-from foveate.wire.trails import Trails
+from foveate.wire.trails import Trails, noted
 
 
 def said(*texts: str, role: str = "user") -> tuple[bytes, ...]:
@@ -85,3 +85,21 @@ def test_what_stands_around_is_forgotten_when_it_is_not_used() -> None:
         assert kept.of(Format.CHAT, used) is first
 
     assert kept.of(Format.CHAT, unused) is not forgotten
+
+
+def test_notes_that_clients_can_make_without_end_are_forgotten_in_time() -> None:
+    """Defect: one conversation under ever new names of models took ever more memory, and nobody counted it."""
+    trails = Trails(most_bytes=100 * 1024)
+    messages = said(*map(str, range(20)))
+    most = 0
+    for number in range(400):
+        trail = trails.of(Format.CHAT, (*messages,))
+        for link in trail.links:
+            link.known[f"model {number}"] = number
+        most = max(most, max(len(link.known) for link in trail.links))
+        # What is noted of a message is noted of all before it.
+        for key in trail.links[-1].known:
+            assert noted(trail.links, key) == len(trail.links)
+
+    assert most < 60
+    assert trails.held_bytes < 120 * 1024
