@@ -5,6 +5,7 @@
     │   ├── UnreadableInput    a file that is not there, not text, or not UTF-8
     │   ├── MalformedRequest   a request body that is not JSON or has none of the known shapes
     │   ├── BadEdit            an edit that cannot be written into a request, or contradicts another
+    │   ├── WrongApi           a request for a model whose upstream does not speak the API that it came in
     │   ├── BadVocabulary      a tokenizer file that cannot be read or used
     │   ├── BadOption          an option with an impossible value
     │   ├── CannotListen       an address that no server can be had at: in use, not allowed, not of this machine
@@ -82,6 +83,22 @@ class BadEdit(InputError):
     def __init__(self, reason: str, *, path: tuple[str | int, ...] = ()) -> None:
         super().__init__(f"{'.'.join(map(str, path))}: {reason}" if path else reason)
         self.path = path
+
+
+class WrongApi(InputError):
+    """A request for a `model` whose route leads to an `upstream` that does not speak the `api` it came in."""
+
+    code = "wrong_api"
+
+    def __init__(self, model: str, upstream: str, *, api: str) -> None:
+        asked = f"the model {model!r}" if model else "what names no model"
+        super().__init__(
+            f"the gateway's route for {asked} leads to {upstream}, which does not speak the API of {api}: use "
+            "a client of the other API, or route it to an upstream that speaks this one (`api: both`, if it does)"
+        )
+        self.model = model
+        self.upstream = upstream
+        self.api = api
 
 
 class BadVocabulary(InputError):

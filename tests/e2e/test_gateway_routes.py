@@ -35,6 +35,13 @@ SAID = {
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
     },
+    "/v1/completions": {
+        "id": "c",
+        "object": "text_completion",
+        "created": 1,
+        "model": "x",
+        "choices": [{"index": 0, "text": "Hi", "finish_reason": "stop", "logprobs": None}],
+    },
     "/v1/embeddings": {
         "object": "list",
         "model": "x",
@@ -116,10 +123,23 @@ def test_embeddings_are_routed_as_all_else_is(routed: tuple[RunningGateway, Hear
 def test_a_route_leads_only_to_an_upstream_that_speaks_the_clients_language(
     routed: tuple[RunningGateway, Heard, Heard],
 ) -> None:
+    """Defect: a request went to the usual provider, with its key, where that of its route spoke another API."""
     gateway, at_usual, at_other = routed
     with anthropic.Anthropic(base_url=gateway.url, api_key="sk-x") as client:
-        for model in ("best", "fast"):
-            client.messages.create(model=model, max_tokens=9, messages=[{"role": "user", "content": "Hi"}])
+        client.messages.create(model="best", max_tokens=9, messages=[{"role": "user", "content": "Hi"}])
+        with pytest.raises(anthropic.BadRequestError, match="does not speak the API of anthropic"):
+            client.messages.create(model="fast", max_tokens=9, messages=[{"role": "user", "content": "Hi"}])
 
     assert [body["model"] for _, body in at_other] == ["claude-opus-4-5"]
-    assert [body["model"] for _, body in at_usual] == ["fast"]
+    assert at_usual == []
+
+
+def test_what_only_passes_is_routed_by_its_model_too(routed: tuple[RunningGateway, Heard, Heard]) -> None:
+    """Defect: all but answers and embeddings went to the usual provider, whatever model they named."""
+    gateway, at_usual, at_other = routed
+    with openai.OpenAI(base_url=gateway.openai_url, api_key="sk-x") as client:
+        for model in ("fast", "gpt-4.1"):
+            client.completions.create(model=model, prompt="Hi")
+
+    assert [(path, body["model"]) for path, body in at_other] == [("/v1/completions", "gpt-4.1-mini")]
+    assert [(path, body["model"]) for path, body in at_usual] == [("/v1/completions", "gpt-4.1")]

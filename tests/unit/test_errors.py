@@ -12,6 +12,7 @@ RAISED = [
     errors.MalformedRequest("not JSON"),
     errors.BadEdit("there is no such message", path=("messages", 7)),
     errors.BadVocabulary("a.tiktoken", "is empty"),
+    errors.WrongApi("qwen3", "vllm", api="anthropic"),
     errors.BadOption("no such backend", path=("token_counter", "backend")),
     errors.CannotListen("127.0.0.1", 80, "Permission denied"),
     errors.BadSetting("budget.yaml", "is no number", line=3, key="total_tokens"),

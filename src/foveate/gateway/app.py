@@ -11,7 +11,6 @@ from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.errors import (
     FoveateError,
-    MalformedRequest,
     UpstreamBroken,
     UpstreamError,
     UpstreamTimeout,
@@ -38,13 +37,13 @@ from foveate.gateway.doors import Asks, Family
 from foveate.gateway.encodings import encodings_of, unpacked, without_encodings
 from foveate.gateway.headers import KEYS, sent_on
 from foveate.gateway.keys import Keys, NoKeys
+from foveate.gateway.named import model_in, model_of, renamed
 from foveate.gateway.refusing import may_retry, reason_of, refusal_for
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Routed, Routing, Upstream
 from foveate.gateway.telling import told_in
 from foveate.gateway.traffic import UNSEEN, Traffic
 from foveate.upstream.pool import Answer, Pool, target
 from foveate.values import Format
-from foveate.wire.body import fields, value
 from foveate.wire.refusals import failed, too_large
 
 LIMIT_BYTES = 64 * 1024 * 1024
@@ -159,7 +158,14 @@ class Gateway:
 
     async def _passed(self, ask: Ask, body: bytes, client: Client, options: GatewayOptions) -> None:
         """Relay what the engine has no hand in."""
-        routed = options.routing.of(ask.door, "")
+        model, plain = "", b""
+        if options.routing.routes:
+            plain = unpacked(body, encodings_of(ask.raw_headers), limit_bytes=options.limit_bytes) or b""
+            model = model_of(ask, plain)
+        routed = options.routing.of(ask.door, model)
+        if routed.model is not None and plain:
+            ask = replace(ask, raw_headers=without_encodings(ask.raw_headers))
+            body = renamed(plain, routed.model)
         client.provider = routed.upstream.provider
         async with self._asked(ask, routed, body, {}, reads_answer=False) as answer:
             await client.begin(answer, is_changed=False)
@@ -172,7 +178,7 @@ class Gateway:
     ) -> None:
         """Relay an answer that the engine has a hand in."""
         is_embeddings = ask.door.asks is Asks.EMBEDDINGS
-        routed = options.routing.of(ask.door, _model_in(body) if options.routing.routes else "")
+        routed = options.routing.of(ask.door, model_in(body) if options.routing.routes else "")
         is_count = ask.door.asks is Asks.COUNT
         engine = self._engine.preview if is_count and self._engine.preview is not None else self._engine
         prepare = self._embeddings.prepare if is_embeddings else engine.prepare
@@ -292,14 +298,6 @@ async def _passed_on(exchange: Exchange, answer: Answer, client: Client, said: b
         if passed := exchange.passed(piece):
             await client.piece(passed)
     return exchange.rest()
-
-
-def _model_in(body: bytes) -> str:
-    try:
-        found = value(fields(body).get("model"))
-    except MalformedRequest:
-        return ""
-    return found if isinstance(found, str) else ""
 
 
 def _endpoint(ask: Ask, upstream: Upstream, spoken: Format) -> Endpoint:

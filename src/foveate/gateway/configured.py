@@ -8,7 +8,7 @@ from foveate.errors import BadOption
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.doors import Family
 from foveate.gateway.keys import HashedKeys
-from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Routing, Upstream
+from foveate.gateway.routing import KNOWN_UPSTREAMS, VERSION, Route, Routing, Upstream
 
 # Where the keys of upstreams usually are.
 USUAL_VARIABLES: Mapping[str, str] = {
@@ -62,9 +62,14 @@ def _upstream(
     if known is None and (said.base_url is None or said.api is None):
         missing = "base_url" if said.base_url is None else "api"
         raise BadOption(f"{missing} has to be given for an upstream that is not known by its name", path=path)
-    speaks_both = said.api == "both"
-    family = None if said.api is None else Family.OPENAI if speaks_both else Family(said.api)
+    family = None if said.api is None else Family.OPENAI if said.api == "both" else Family(said.api)
     base = known or Upstream(name=name, base_url="", family=family or Family.OPENAI, provider=name)
+    speaks_both = base.speaks_both if said.api is None else said.api == "both"
+    base_url = said.base_url or base.base_url
+    if said.api is None and speaks_both:  # it may be given as the clients of one API have it
+        base_url = base_url.rstrip("/").removesuffix(VERSION)
+    elif base.speaks_both and said.base_url is None and said.api == "openai":
+        base_url += VERSION
     key = base.key
     if said.key_variable is not None:
         key = environment.get(said.key_variable) or None
@@ -72,7 +77,7 @@ def _upstream(
             raise BadOption(f"{said.key_variable} is not set in the environment", path=(*path, "key_variable"))
     return replace(
         base,
-        base_url=said.base_url or base.base_url,
+        base_url=base_url,
         family=family or base.family,
         provider=said.provider or base.provider,
         key=key,

@@ -10,6 +10,7 @@ from foveate.errors import (
     FoveateError,
     UpstreamError,
     UpstreamTimeout,
+    WrongApi,
 )
 from foveate.values import Format
 from foveate.wire.refusals import Refusal, failed
@@ -26,6 +27,8 @@ def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
             return _too_long(error, spoken)
         case CallRefused():
             return _over_cap(error, spoken)
+        case WrongApi():
+            return failed(spoken, 400, str(error))
         case UpstreamTimeout():
             return failed(spoken, 504, f"the provider did not answer in time ({error.reason})")
         case UpstreamError():

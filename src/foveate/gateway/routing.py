@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from foveate.errors import WrongApi
 from foveate.gateway.doors import Door, Family
 
-_VERSION = "/v1"
+VERSION = "/v1"
+_ALL = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,7 @@ class Upstream:
     def url(self, path: str, query: str = "") -> str:
         """Where a path of the gateway is, there. OpenAI's clients have the version in their base URL."""
         is_openai = self.family is Family.OPENAI and not self.speaks_both
-        own = path.removeprefix(_VERSION) if is_openai else path
+        own = path.removeprefix(VERSION) if is_openai else path
         asked = f"{self.base_url.rstrip('/')}{own}"
         return f"{asked}?{query}" if query else asked
 
@@ -63,12 +65,24 @@ class Routing:
     usual: Mapping[Family, str] = field(default_factory=lambda: {family: family.value for family in Family})
 
     def of(self, door: Door, model: str) -> Routed:
-        """Where a request goes that names `model`; only upstreams that speak its family's API."""
+        """Where a request goes that names `model`; only upstreams that speak its family's API.
+
+        What names none goes where all go, if they do.
+
+        Raises:
+            WrongApi: no upstream that the routes have for it speaks that. The usual one is somebody else, who
+                should see neither the request nor its key.
+        """
+        passed_over = ""
         for route in self.routes:
+            if not (fnmatchcase(model, route.models) if model else route.models == _ALL):
+                continue
             upstream = self.upstreams[route.upstream]
-            speaks = upstream.speaks_both or upstream.family is door.family
-            if speaks and model and fnmatchcase(model, route.models):
-                return Routed(upstream, route.model if route.model != model else None)
+            if upstream.speaks_both or upstream.family is door.family:
+                return Routed(upstream, route.model if model and route.model != model else None)
+            passed_over = passed_over or upstream.name
+        if passed_over:
+            raise WrongApi(model, passed_over, api=door.family.value)
         return Routed(self.upstreams[self.usual[door.family]])
 
 
@@ -105,9 +119,19 @@ KNOWN_UPSTREAMS: Mapping[str, Upstream] = {
             provider="nvidia",
         ),
         Upstream(
-            name="llama.cpp", base_url="http://127.0.0.1:8080/v1", family=Family.OPENAI, provider="llama.cpp"
+            name="llama.cpp",
+            base_url="http://127.0.0.1:8080",
+            family=Family.OPENAI,
+            provider="llama.cpp",
+            speaks_both=True,
         ),
-        Upstream(name="vllm", base_url="http://127.0.0.1:8000/v1", family=Family.OPENAI, provider="vllm"),
+        Upstream(
+            name="vllm",
+            base_url="http://127.0.0.1:8000",
+            family=Family.OPENAI,
+            provider="vllm",
+            speaks_both=True,
+        ),
     )
 }
 """Those that can be named without saying where they are."""

@@ -13,7 +13,7 @@ from foveate.errors import BadSetting
 from foveate.fold.overflow import OnOverflow
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.configured import gateway_options
-from foveate.gateway.doors import Family, door_of
+from foveate.gateway.doors import door_of
 from foveate.gateway.keys import hash_of, new_key
 from foveate.values import Ttl
 
@@ -54,7 +54,7 @@ def test_an_upstream_is_named_with_what_differs_from_what_is_known() -> None:
     )
     vllm, mine = options.routing.upstreams["vllm"], options.routing.upstreams["mine"]
 
-    assert (vllm.base_url, vllm.family, vllm.provider) == ("http://10.0.0.7:8000/v1", Family.OPENAI, "vllm")
+    assert (vllm.base_url, vllm.speaks_both, vllm.provider) == ("http://10.0.0.7:8000", True, "vllm")
     assert (mine.key, mine.replaces_keys, mine.provider) == ("secret", True, "mine")
     routed = options.routing.of(door_of("POST", "/v1/chat/completions", {}), "fast")
     assert (routed.upstream, routed.model) == (mine, "qwen-8b")

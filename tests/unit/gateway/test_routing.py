@@ -1,0 +1,76 @@
+"""Where requests go: by the model that they name, and never to a provider that a route does not mean."""
+
+import pytest
+
+from foveate.errors import WrongApi
+from foveate.gateway.asks import ask_of
+from foveate.gateway.doors import door_of
+from foveate.gateway.named import model_of
+from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Routing
+
+CHAT, MESSAGES = door_of("POST", "/v1/chat/completions", {}), door_of("POST", "/v1/messages", {})
+
+
+def routing(**routes: str) -> Routing:
+    return Routing(
+        upstreams=KNOWN_UPSTREAMS,
+        routes=[Route(models=models, upstream=upstream) for upstream, models in routes.items()],
+    )
+
+
+def test_what_names_no_model_goes_where_all_models_go() -> None:
+    """Defect: with a route for `*`, `GET /v1/models` went to OpenAI, with the key of somebody else's client."""
+    listing = door_of("GET", "/v1/models", {})
+
+    assert routing(deepseek="*").of(listing, "").upstream.name == "deepseek"
+    assert routing(deepseek="deep*").of(listing, "").upstream.name == "openai"
+
+
+def test_a_model_whose_upstream_speaks_another_api_is_refused() -> None:
+    """Defect: it went to the usual provider, silently."""
+    with pytest.raises(WrongApi, match=r"'deepseek-chat' leads to deepseek, .* API of anthropic"):
+        routing(deepseek="*").of(MESSAGES, "deepseek-chat")
+    assert routing(deepseek="*").of(CHAT, "deepseek-chat").upstream.name == "deepseek"
+    both = routing(deepseek="*", anthropic="*")
+    assert both.of(MESSAGES, "claude-sonnet-4-5").upstream.name == "anthropic"
+
+
+@pytest.mark.parametrize("name", ["llama.cpp", "vllm"])
+def test_servers_on_this_machine_are_reached_by_both_apis(name: str) -> None:
+    """Defect: known by name they spoke one, so that their prompts went to Anthropic."""
+    routed = Routing(upstreams=KNOWN_UPSTREAMS, routes=[Route(models="qwen*", upstream=name)])
+
+    for door, path in ((CHAT, "/v1/chat/completions"), (MESSAGES, "/v1/messages")):
+        upstream = routed.of(door, "qwen3").upstream
+        assert (upstream.name, upstream.url(path).count("/v1")) == (name, 1)
+
+
+FORM = (
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n\x00\xff\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper-1\r\n--b--\r\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kind", "body", "model"),
+    [
+        ("POST", "/v1/completions", b"application/json", b'{"model": "a", "prompt": "Hi"}', "a"),
+        ("POST", "/v1/audio/transcriptions", b"multipart/form-data; boundary=b", FORM, "whisper-1"),
+        ("GET", "/v1/models/org%2Fa", b"", b"", "org/a"),
+        ("GET", "/v1/models", b"", b"", ""),
+        ("POST", "/v1/files", b"application/json", b"[1]", ""),
+        ("POST", "/v1/batches", b"application/json", b'{"model": 3}', ""),
+    ],
+)
+def test_the_model_of_a_request_is_read_wherever_it_stands(
+    method: str, path: str, kind: bytes, body: bytes, model: str
+) -> None:
+    scope = {
+        "method": method,
+        "path": path.replace("%2F", "/"),
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"content-type", kind)],
+    }
+
+    assert model_of(ask_of(scope), body) == model
