@@ -25,7 +25,7 @@ def bill(name: str) -> Entry:
 async def left_in(folder: Path) -> list[str]:
     """The calls whose bills somebody who looks now finds there."""
     spool = BillSpool(folder)
-    found = [entry.call.id for entry in await spool.orphans()]
+    found = [bill.call.id for left in await spool.orphans() for bill in left.bills]
     await spool.close()
     return found
 

@@ -5,7 +5,9 @@ import os
 import resource
 import signal
 import stat
+import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from multiprocessing.connection import Connection
@@ -19,9 +21,9 @@ from foveate.cost.admission import Admission, Outcome
 from foveate.cost.caps import Scope
 from foveate.cost.ledger import Entry
 from foveate.engine.billing import book_orphans
-from foveate.errors import UnwritableFile
+from foveate.errors import BadOption, UnwritableFile
 from foveate.store import open_store
-from foveate.store.spool import BillSpool
+from foveate.store.spool import BillSpool, is_held, made_in
 from tests.billed import CALL, ENTRY, NOON, call, cap, entry, standing
 from tests.store_processes import SPAWN, WAIT_SECONDS
 from tests.unit.cost.books import Books, Naps
@@ -38,9 +40,9 @@ def files_in(folder: Path) -> list[Path]:
 async def left_in(folder: Path) -> list[Entry]:
     """What somebody who starts now finds, and leaves there."""
     spool = BillSpool(folder)
-    found = await spool.orphans()
+    found = [bill for left in await spool.orphans() for bill in left.bills]
     await spool.close()
-    return list(found)
+    return found
 
 
 async def test_a_bill_that_waits_is_on_the_disk_and_gone_from_there_once_it_is_booked(tmp_path: Path) -> None:
@@ -125,6 +127,72 @@ async def test_a_call_of_unknown_price_is_charged_what_was_reserved_also_by_anot
 
     (left,) = await left_in(tmp_path)
     assert (left.dollars, left.charge) == (None, Decimal("0.8"))
+
+
+async def test_a_file_that_cannot_be_read_keeps_no_other_from_being_booked(tmp_path: Path) -> None:
+    """Defect: after it, those that were found before it were held unread, and removed 20 seconds later."""
+    await written(tmp_path, [ENTRY])
+    unreadable = tmp_path / "zzz.bills"
+    unreadable.symlink_to("/proc/self/mem")  # it can be opened and locked, and its first byte cannot be read
+    books, spool = Books(), BillSpool(tmp_path)
+    for _ in range(2):
+        with suppress(OSError):
+            await book_orphans(spool, admission(books, spool))
+        unreadable.unlink(missing_ok=True)
+    await spool.close()
+
+    assert books.entries_ == [ENTRY]
+    assert files_in(tmp_path) == []
+
+
+async def test_what_waits_for_the_store_is_left_where_it_was_until_it_is_booked(tmp_path: Path) -> None:
+    """Defect: the next look, 20 seconds later, found nothing else and removed it."""
+    await written(tmp_path, [ENTRY, entry(call("b"), "0.5")])
+    (path,) = files_in(tmp_path)
+    books, naps, spool = Books(gone=10**6), Naps(), BillSpool(tmp_path)
+    ours = admission(books, spool, naps)
+    for _ in range(3):
+        assert await book_orphans(spool, ours) == 0
+    assert ours.waiting == 1  # the others wait where they are
+    assert path.exists()
+
+    books.gone = 0
+    await ours.close()
+    assert await book_orphans(spool, ours) == 1
+    assert [one.call.id for one in books.entries_] == [ENTRY.call.id, "b"]
+    assert not path.exists()
+    await spool.close()
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_a_bill_that_cannot_be_booked_is_moved_aside_with_its_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_lost: bool
+) -> None:
+    """Defect: its file was removed, as was one with a line that another version has written."""
+    await written(tmp_path, [ENTRY, entry(call("never"), "0.5")])
+    (path,) = files_in(tmp_path)
+    if not is_lost:
+        said = b'{"of": "another version"}'
+        path.write_bytes(path.read_bytes() + b"%08x %s\n" % (zlib.crc32(said), said))
+    whole = path.read_bytes()
+    books, spool = Books(never={"never": BadOption("no such call")} if is_lost else {}), BillSpool(tmp_path)
+    for _ in range(2):
+        await book_orphans(spool, admission(books, spool))
+    await spool.close()
+
+    assert [one.call.id for one in books.entries_] == [ENTRY.call.id, "never"][: 2 - is_lost]
+    (aside,) = files_in(tmp_path)
+    assert (aside.suffix, aside.read_bytes()) == (".unbooked", whole)
+    assert caplog.text.count(str(aside)) == 1
+
+
+def test_where_files_cannot_be_locked_it_is_an_error_and_nothing_is_left(tmp_path: Path) -> None:
+    """Defect: it was taken for a lock of somebody else, and one file after the other was made, for ever."""
+    for locks in (lambda _: is_held(10**8), lambda _: False):  # there is no such descriptor
+        with pytest.raises(OSError):  # noqa: PT011 - whatever it is
+            made_in(tmp_path, locks=locks)
+
+    assert files_in(tmp_path) == []
 
 
 BILLS = [replace(ENTRY, call=call("a\nb")), entry(call("b"), None), entry(call("c"), "0.5")]

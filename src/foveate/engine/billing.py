@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from foveate.cost.admission import Admission, AdmissionOptions, Outcome, Settled
 from foveate.cost.ledger import Entry, Ledger, Notes, Spool
 from foveate.engine.watch import Watch
+from foveate.store.spool import Left
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,23 +61,34 @@ class ToldAdmission(Admission):
 class Orphans(Protocol):
     """Bills that processes have left which are no more."""
 
-    async def orphans(self) -> Sequence[Entry]:
-        """All of them."""
+    async def orphans(self) -> Sequence[Left]:
+        """All of them, file by file, held until they are let go of."""
 
-    async def forget_orphans(self) -> None:
-        """Remove those that were found."""
+    async def let_go(self, *, booked: Collection[Path], unbookable: Collection[Path]) -> None:
+        """Remove the files that are `booked`, move those aside that can never be, and leave all others."""
 
 
 async def book_orphans(left: Orphans, admission: Admission) -> int:
-    """How many bills were booked that others had left; where one has to wait, all stay where they are."""
-    bills = await left.orphans()
-    done = [(await admission.settle(bill)).outcome for bill in bills]
-    if Outcome.WAITING not in done:
-        await left.forget_orphans()
-    booked = done.count(Outcome.BOOKED)
-    if bills:
-        _LOG.warning("%d bills that another process had left; %d of them are booked now", len(bills), booked)
-    return booked
+    """How many bills were booked that others had left; a file with one that has to wait stays where it is."""
+    if admission.waiting:
+        return 0  # the store is away: they can wait where they are, and not here as well
+    booked: set[Path] = set()
+    unbookable: set[Path] = set()
+    done: list[Outcome] = []
+    try:
+        for file in await left.orphans():
+            for bill in file.bills:
+                done.append((await admission.settle(bill)).outcome)
+                if done[-1] is Outcome.WAITING:
+                    return done.count(Outcome.BOOKED)
+            is_booked = file.is_readable and Outcome.LOST not in done[len(done) - len(file.bills) :]
+            (booked if is_booked else unbookable).add(file.path)
+    finally:
+        await left.let_go(booked=booked, unbookable=unbookable)
+        if done:
+            said = "%d bills that another process had left; %d of them are booked now"
+            _LOG.warning(said, len(done), done.count(Outcome.BOOKED))
+    return done.count(Outcome.BOOKED)
 
 
 async def adopt_orphans(

@@ -2,15 +2,17 @@
 
 Each process has a file of its own and holds a lock on it for as long as it lives. Whoever starts later finds
 the files that nobody holds, books what is in them, and removes them: a bill that was booked after all is known
-by its call. A line is told by its checksum, so that one which a crash has torn is not taken for a bill.
+by its call. A line is told by its checksum, so that one which a crash has torn is not taken for a bill. A file
+with something in it that can never be booked is moved aside, for somebody to look at.
 """
 
 import asyncio
+import errno
 import logging
 import os
 import zlib
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
@@ -25,8 +27,11 @@ from foveate.store.ledger_rows import name_of
 _LOG = logging.getLogger(__name__)
 
 _ENDING = ".bills"
+_ASIDE = ".unbooked"
+_MOST_TRIES = 8
 _MOST_TOGETHER = 256
 _CHECKSUM_CHARS = 8
+_PIECE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,15 @@ class _Done:
     """A call whose bill need not wait any longer."""
 
     call_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """The bills in a file that a process left which is no more. `is_readable`: there is nothing else in it."""
+
+    path: Path
+    bills: tuple[Entry, ...]
+    is_readable: bool = True
 
 
 class BillSpool:
@@ -45,7 +59,8 @@ class BillSpool:
         self._file: int | None = None
         self._size = 0
         self._waiting: set[str] = set()
-        self._orphans: list[tuple[Path, int]] = []
+        self._orphans: dict[Path, int] = {}
+        self._told: set[Path] = set()
         self._together: Gathering[Entry | _Done, bool] = Gathering(self._do, most=_MOST_TOGETHER)
 
     async def put(self, entry: Entry) -> None:
@@ -60,13 +75,16 @@ class BillSpool:
         """Have a bill there no longer, at the latest when none waits."""
         await self._together.done(_Done(call_id))
 
-    async def orphans(self) -> Sequence[Entry]:
-        """The bills that processes left which are no more; nobody else finds them while this one lives."""
+    async def orphans(self) -> Sequence[Left]:
+        """What processes left which are no more; nobody else finds it until it is let go of."""
         return await asyncio.to_thread(self._found)
 
-    async def forget_orphans(self) -> None:
-        """Remove what `orphans` has found: all of it is booked."""
-        await asyncio.to_thread(self._removed)
+    async def let_go(self, *, booked: Collection[Path] = (), unbookable: Collection[Path] = ()) -> None:
+        """Remove files that `orphans` has found and that are `booked`, and move aside those that can never be.
+
+        All others are found again.
+        """
+        await asyncio.to_thread(self._release, booked, unbookable)
 
     async def close(self) -> None:
         """Let go of the files; one with bills in it stays for whoever starts next."""
@@ -106,31 +124,51 @@ class BillSpool:
             raise
         self._size += len(lines)
 
-    def _found(self) -> list[Entry]:
-        found: list[Entry] = []
+    def _found(self) -> list[Left]:
+        found: list[Left] = []
         for path in sorted(self._folder.glob(f"*{_ENDING}")):
+            if path == self._path or path in self._orphans:
+                continue
             try:
-                file = os.open(path, os.O_RDWR)
+                left = self._taken(path)
             except OSError as error:
-                _LOG.warning("%s: bills that wait there cannot be read: %s", path, error)
+                if path not in self._told:
+                    _LOG.warning("%s: bills that wait there cannot be read: %s", path, error)
+                self._told.add(path)
                 continue
-            if path == self._path or not _is_locked(file):
-                os.close(file)
-                continue
-            self._orphans.append((path, file))
-            found += _bills(path)
+            if left is not None:
+                found.append(left)
         return found
 
-    def _removed(self) -> None:
+    def _taken(self, path: Path) -> Left | None:
+        """What is in a file, from now on held by this process; None where another holds it."""
+        file = os.open(path, os.O_RDWR)
+        left: Left | None = None
+        try:
+            if is_held(file):
+                left = _bills(path, file)
+                self._orphans[path] = file  # not before it is read: what nobody has read is not removed
+        finally:
+            if left is None:
+                os.close(file)
+        return left
+
+    def _release(self, booked: Collection[Path], unbookable: Collection[Path]) -> None:
         while self._orphans:
-            path, file = self._orphans.pop()
-            path.unlink(missing_ok=True)
-            os.close(file)
+            path, file = self._orphans.popitem()
+            try:
+                if path in booked:
+                    path.unlink(missing_ok=True)
+                elif path in unbookable:
+                    aside = path.rename(path.with_suffix(_ASIDE))
+                    _LOG.error("%s: has bills in it that cannot be booked; all others of it are", aside)
+            except OSError as error:
+                _LOG.warning("%s: bills that are done with cannot be removed: %s", path, error)
+            finally:
+                os.close(file)
 
     def _let_go(self) -> None:
-        for _, file in self._orphans:
-            os.close(file)
-        self._orphans.clear()
+        self._release((), ())
         if self._file is not None:
             if not self._waiting:
                 self._path.unlink(missing_ok=True)
@@ -138,35 +176,51 @@ class BillSpool:
             self._file = None
 
 
-def made_in(folder: Path) -> tuple[Path, int]:
-    """A new file that this process holds."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    while True:
-        path = folder / f"{os.getpid()}-{uuid4().hex[:8]}{_ENDING}"
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        # Somebody may have taken it for one that was left, before it was locked.
-        if _is_locked(file) and path.exists() and os.stat(path).st_ino == os.fstat(file).st_ino:  # noqa: PTH116
-            break
-        os.close(file)
-    inside = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(inside)  # a file is there after a crash only once its folder says so
-    finally:
-        os.close(inside)
-    return path, file
+def is_held(file: int) -> bool:
+    """Whether this process holds a file from now on; nobody does where there are no locks.
 
-
-def _is_locked(file: int) -> bool:
-    """Whether this process holds a file from now on; nobody does where there are no locks."""
+    Raises:
+        OSError: the file system does not lock files.
+    """
     try:
         import fcntl
     except ImportError:  # on Windows, where no gateway is served
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
     return True
+
+
+def made_in(folder: Path, *, locks: Callable[[int], bool] = is_held) -> tuple[Path, int]:
+    """A new file that this process holds.
+
+    Raises:
+        OSError: there can be none.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for _ in range(_MOST_TRIES):
+        path = folder / f"{os.getpid()}-{uuid4().hex[:8]}{_ENDING}"
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        with ExitStack() as undone:
+            undone.callback(os.close, file)
+            undone.callback(path.unlink, missing_ok=True)
+            # Somebody may have taken it for one that was left, before it was locked.
+            if locks(file) and path.exists():
+                _have_kept(folder)
+                undone.pop_all()
+                return path, file
+    raise OSError(errno.EBUSY, "others take each new file for one that was left")
+
+
+def _have_kept(folder: Path) -> None:
+    """A file is there after a crash only once its folder says so."""
+    inside = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(inside)
+    finally:
+        os.close(inside)
 
 
 def line_of(entry: Entry) -> bytes:
@@ -181,17 +235,35 @@ def line_of(entry: Entry) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(said), said)
 
 
-def _bills(path: Path) -> list[Entry]:
-    """The bills in a file, but for lines that were torn."""
-    found: list[Entry] = []
-    for line in path.read_bytes().split(b"\n"):
+def _bills(path: Path, file: int) -> Left:
+    """The bills in a file, but for lines that were torn; of several of one call, the last."""
+    found: dict[str, Entry] = {}
+    is_readable = True
+    for line in _read(file).split(b"\n"):
         checksum, said = line[:_CHECKSUM_CHARS], line[_CHECKSUM_CHARS + 1 :]
-        try:
-            if int(checksum, 16) == zlib.crc32(said):
-                found.append(msgspec.json.decode(said, type=Entry))
-                continue
-        except (ValueError, msgspec.MsgspecError):
-            pass
-        if line:
+        if not line:
+            continue
+        if not _is_sum(checksum, said):
             _LOG.warning("%s: half a line of %d bytes was no bill any longer", path, len(line))
-    return found
+            continue
+        try:
+            entry = msgspec.json.decode(said, type=Entry)
+        except msgspec.MsgspecError:  # whole, but of a version that writes it otherwise
+            is_readable = False
+        else:
+            found[entry.call.id] = entry
+    return Left(path=path, bills=tuple(found.values()), is_readable=is_readable)
+
+
+def _is_sum(checksum: bytes, said: bytes) -> bool:
+    try:
+        return int(checksum, 16) == zlib.crc32(said)
+    except ValueError:
+        return False
+
+
+def _read(file: int) -> bytes:
+    pieces: list[bytes] = []
+    while piece := os.pread(file, _PIECE_BYTES, sum(map(len, pieces))):
+        pieces.append(piece)
+    return b"".join(pieces)
