@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,11 +33,16 @@ def sandbox() -> Iterator[RunningSandbox]:
 
 
 @pytest.fixture(scope="module")
-def served(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def config(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("workers") / "foveate.yaml"
+    configure(path, sandbox.url, "server: {workers: 2}\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def served(config: Path) -> Iterator[Served]:
     """Two workers."""
-    folder = tmp_path_factory.mktemp("workers")
-    configure(folder / "foveate.yaml", sandbox.url, "server: {workers: 2}\n")
-    with serving(folder) as running:
+    with serving(config.parent) as running:
         yield running
 
 
@@ -100,6 +106,25 @@ def test_one_that_is_killed_is_replaced_and_nobody_is_left_without_an_answer(ser
     assert other in served.workers()
 
 
+def test_one_that_is_started_while_the_file_is_broken_goes_by_what_held_before(
+    served: Served, config: Path
+) -> None:
+    """Defect: a replacement ended at a file that could not be used, and after seven of them all the gateway."""
+    valid = config.read_bytes()
+    config.write_text("nonsense: [")
+    try:
+        for pid in served.workers():
+            os.kill(pid, signal.SIGKILL)
+
+        assert ask(served.url) == 200  # only one that was started since can answer
+        with urllib.request.urlopen(f"{served.url}/health", timeout=30) as answer:
+            told = json.load(answer)["config"]
+        assert not told["valid"]
+    finally:
+        config.write_bytes(valid)
+    waited_for(lambda: len(served.workers()) == 2, within_seconds=15)
+
+
 def test_no_worker_outlives_a_parent_that_is_killed(sandbox: RunningSandbox, tmp_path: Path) -> None:
     configure(tmp_path / "foveate.yaml", sandbox.url)
     with serving(tmp_path, "--workers", "2") as running:
@@ -158,11 +183,17 @@ def test_the_wait_before_another_start_grows_and_ends() -> None:
     waits = []
     for _ in range(7):
         deaths = deaths.after(lived_seconds=1)
-        waits.append(deaths.wait_seconds)
+        waits.append(deaths.wait_seconds(others_serve=False))
 
     assert waits == [0.5, 1, 2, 4, 8, 15, None]
-    assert deaths.after(lived_seconds=60).wait_seconds == 0.5
+    assert deaths.after(lived_seconds=60).wait_seconds(others_serve=False) == 0.5
+
+
+@pytest.mark.parametrize("in_a_row", [7, 5000])
+def test_while_others_serve_it_is_never_given_up(in_a_row: int) -> None:
+    """Defect: the gateway ended, healthy workers and all, where the replacements of one died seven times."""
+    assert Deaths(in_a_row=in_a_row, was_ready=True).wait_seconds(others_serve=True) == 15
 
 
 def test_where_none_was_ever_ready_none_is_started_again() -> None:
-    assert Deaths().after(lived_seconds=1).wait_seconds is None
+    assert Deaths().after(lived_seconds=1).wait_seconds(others_serve=True) is None

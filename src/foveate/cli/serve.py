@@ -17,7 +17,9 @@ from foveate.errors import BadOption, CannotListen
 if TYPE_CHECKING:
     import socket
 
+    from foveate.config.live import LiveSettings
     from foveate.config.overriding import Flags, LocalModel
+    from foveate.gateway.assembly import Choices
 
 
 def command(
@@ -125,20 +127,24 @@ def _serve(config: Path | None, flags: "Flags", *, as_json: bool) -> None:
             serve(where, choices, environment, ready=tell)
         else:
             bound = replace(flags, host=server.host, port=server.port)  # whatever the file says later
-            _by_workers(where, path, bound, server.workers, server.grace_seconds, tell)
+            _by_workers(where, path, bound, choices, tell)
 
 
 def _by_workers(
     where: "socket.socket",
     config: Path | None,
     flags: "Flags",
-    count: int,
-    grace_seconds: float,
+    choices: "LiveSettings[Choices]",
     ready: Callable[[], None],
 ) -> None:
-    from foveate.gateway import metrics_folder
+    from foveate.gateway import logs, metrics_folder
     from foveate.gateway.workers import Order, serve_by_workers
 
+    def held() -> bytes | None:
+        logs.follow(choices.now().made.settings.server)
+        return choices.text
+
+    server = choices.now().made.settings.server
     environment = dict(os.environ)
     folder = metrics_folder.prepare(environment)
     try:
@@ -146,10 +152,11 @@ def _by_workers(
             where,
             Order(descriptor=where.fileno(), config=str(config) if config else None, flags=flags),
             environment,
-            count=count,
-            grace_seconds=grace_seconds,
+            count=server.workers,
+            grace_seconds=server.grace_seconds,
             ready=ready,
             ended=lambda pid: metrics_folder.mark_dead(pid, folder),
+            held=held,
         )
     finally:
         metrics_folder.remove(folder)

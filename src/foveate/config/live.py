@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from foveate.config.cost import CostOptions
-from foveate.config.loading import Configuration, load_made
+from foveate.config.documents import SETTINGS_LIMIT_BYTES
+from foveate.config.files import read_bytes, shown
+from foveate.config.loading import Configuration, made_from
 from foveate.errors import FoveateError
 
 _LOG = logging.getLogger(__name__)
@@ -42,9 +44,14 @@ class LiveSettings(Generic[Made]):
         path: Path | None,
         make: Callable[[Configuration], Made],
         *,
+        held: bytes | None = None,
+        tells: bool = True,
         look_every_seconds: float = LOOK_EVERY_SECONDS,
     ) -> None:
         """Without a path there is no file, and everything is as it is by default.
+
+        `held` is what the file said when it last could be used: where it cannot be now, that holds. One that
+        `tells` has changes in the log; of several processes that look at one file, one is enough.
 
         Raises:
             FoveateError: the file cannot be used: nothing holds yet that could go on.
@@ -53,11 +60,22 @@ class LiveSettings(Generic[Made]):
 
         self._path = path
         self._make = make
+        self._tells = tells
         self._stamp = _stamp(path)
         self._looked_at = 0.0
         self._look_every_seconds = look_every_seconds
-        usual = Configuration(Settings(), CostOptions())
-        self._now = InForce(make(usual) if path is None else load_made(path, make))
+        self.text: bytes | None = None
+        """What the file said when it last could be used."""
+        if path is None:
+            self._now = InForce(make(Configuration(Settings(), CostOptions())))
+            return
+        try:
+            self._now = InForce(self._read(path))
+        except FoveateError as error:
+            if held is None:
+                raise
+            self._now = InForce(made_from(held, shown(path), make), error)
+            self.text = held
 
     def now(self) -> InForce[Made]:
         """What holds now."""
@@ -73,12 +91,20 @@ class LiveSettings(Generic[Made]):
 
     def _changed(self, path: Path) -> InForce[Made]:
         try:
-            made = load_made(path, self._make)
+            made = self._read(path)
         except FoveateError as error:
-            _LOG.error("the configuration stays as it was: %s", error)
+            if self._tells:
+                _LOG.error("the configuration stays as it was: %s", error)
             return InForce(self._now.made, error, self._now.changes)
-        _LOG.info("%s has changed, and holds from now on", path)
+        if self._tells:
+            _LOG.info("%s has changed, and holds from now on", path)
         return InForce(made, None, self._now.changes + 1)
+
+    def _read(self, path: Path) -> Made:
+        text = read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES)
+        made = made_from(text, shown(path), self._make)
+        self.text = text
+        return made
 
 
 def _stamp(path: Path | None) -> _Stamp:

@@ -54,7 +54,16 @@ def load_made(path: StrPath, make: Callable[[Configuration], Made]) -> Made:
         BadSetting: an unknown key, a wrong type, an impossible value, or no YAML; names file, line and key.
     """
     path = Path(path)
-    data, source = read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES), shown(path)
+    return made_from(read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES), shown(path), make)
+
+
+def made_from(data: bytes, source: str, make: Callable[[Configuration], Made]) -> Made:
+    """What `make` makes of the configuration in `data`; errors call it `source`.
+
+    Raises:
+        UnreadableInput: not UTF-8, or quite empty.
+        BadSetting: as `load_made`.
+    """
     settings = settings_from(data, source)
     is_said = says_something(data)
     cost = cost_from(data, source) if is_said else CostOptions()

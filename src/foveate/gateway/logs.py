@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from foveate.config.settings import Server
 from foveate.engine.redacting import redacted
 from foveate.gateway.told import Told, clock, escaped, stamp, told_line, told_object
 
@@ -158,6 +159,12 @@ def current() -> LogWriter:
     """Who writes the log of this process; from now on, where nobody has until now."""
     found = [handler for handler in logging.getLogger().handlers if isinstance(handler, LogWriter)]
     return found[0] if found else start(as_json=False, level="info")
+
+
+def follow(server: Server) -> None:
+    """Have the log as a configuration says from now on."""
+    set_level(server.log_level)
+    current().as_json = server.log == "json"
 
 
 def set_level(level: str) -> None:

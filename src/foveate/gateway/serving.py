@@ -42,8 +42,14 @@ def live_choices(
     path: Path | None,
     environment: Mapping[str, str],
     flags: Flags = Flags(),  # noqa: B008 - it is frozen
+    *,
+    held: bytes | None = None,
+    tells: bool = True,
 ) -> LiveSettings[Choices]:
     """What the configuration in a file decides, and what goes over it, now and whenever it has changed.
+
+    Where the file cannot be used at the start, what it said when it `held` does. One that `tells` has changes
+    in the log.
 
     Raises:
         FoveateError: it cannot be used.
@@ -54,7 +60,7 @@ def live_choices(
             tls_context(found.settings.server.tls)
         return choices_of(overridden(found, environment, flags), environment)
 
-    return LiveSettings(path, made)
+    return LiveSettings(path, made, held=held, tells=tells)
 
 
 def start_logging(server: Server) -> None:

@@ -3,6 +3,7 @@
 The first line there is an order; where it ends, the worker does too, so it never outlives its parent.
 """
 
+import logging
 import os
 import socket
 import sys
@@ -14,14 +15,20 @@ from foveate.errors import FoveateError
 from foveate.gateway.serving import live_choices, serve, start_logging
 from foveate.gateway.workers import READY, Order
 
+_LOG = logging.getLogger(__name__)
+
 
 def main() -> None:
     """Serve until somebody ends it."""
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
     environment = dict(os.environ)
     try:
-        choices = live_choices(Path(order.config) if order.config else None, environment, order.flags)
-        start_logging(choices.now().made.settings.server)
+        path = Path(order.config) if order.config else None
+        choices = live_choices(path, environment, order.flags, held=order.held, tells=False)
+        now = choices.now()
+        start_logging(now.made.settings.server)
+        if now.problem is not None:
+            _LOG.error("worker %d goes by what held before: %s", order.number, now.problem)
         serve(
             socket.socket(fileno=order.descriptor),
             choices,

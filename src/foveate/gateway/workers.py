@@ -31,18 +31,24 @@ _SOON_SECONDS = 10.0
 _FIRST_WAIT_SECONDS = 0.5
 _LONGEST_WAIT_SECONDS = 15.0
 _MOST_IN_A_ROW = 6
+# So often it is looked what the configuration says: it may be unusable when a worker has to be started.
+_LOOK_SECONDS = 1.0
 # Beyond the time that answers under way have: for booking, and for whoever does not hear.
 _MARGIN_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a worker is told: the socket's descriptor, and what the command was told. The first also forgets."""
+    """What a worker is told: the socket's descriptor, and what the command was told. The first also forgets.
+
+    `held` is what the configuration said when it last could be used.
+    """
 
     descriptor: int
     config: str | None
     flags: Flags
     number: int = 0
+    held: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +62,15 @@ class Deaths:
         """With one more that died."""
         return replace(self, in_a_row=self.in_a_row + 1 if lived_seconds < _SOON_SECONDS else 1)
 
-    @property
-    def wait_seconds(self) -> float | None:
-        """How long to wait before another one is started; None: to do so is of no use."""
-        if not self.was_ready or self.in_a_row > _MOST_IN_A_ROW:
+    def wait_seconds(self, *, others_serve: bool) -> float | None:
+        """How long to wait before another one is started; None: to do so is of no use.
+
+        While `others_serve`, nobody is helped by giving up.
+        """
+        if not self.was_ready or (self.in_a_row > _MOST_IN_A_ROW and not others_serve):
             return None
-        return min(_FIRST_WAIT_SECONDS * 2.0 ** (self.in_a_row - 1), _LONGEST_WAIT_SECONDS)
+        doublings = min(self.in_a_row - 1, _MOST_IN_A_ROW)
+        return min(_FIRST_WAIT_SECONDS * 2.0**doublings, _LONGEST_WAIT_SECONDS)
 
 
 @dataclass(slots=True)
@@ -93,10 +102,12 @@ def serve_by_workers(
     grace_seconds: float,
     ready: Callable[[], None],
     ended: Callable[[int], None],
+    held: Callable[[], bytes | None] = lambda: None,
 ) -> None:
     """Serve at a socket by `count` processes, until somebody ends it.
 
-    `ready` is called once all of them serve, `ended` with the process id of one that has ended.
+    `ready` is called once all of them serve, `ended` with the process id of one that has ended. `held` is asked
+    now and then what the configuration said when it last could be used.
 
     Raises:
         WorkersFailed: they die as soon as they are started.
@@ -105,7 +116,8 @@ def serve_by_workers(
     watched = _Watched()
 
     def start(number: int) -> None:
-        watched.running[number] = worker = _started(replace(order, number=number), environment)
+        now = replace(order, number=number, held=held())
+        watched.running[number] = worker = _started(now, environment)
         if worker.process.stdout is not None:
             selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
 
@@ -126,6 +138,7 @@ def serve_by_workers(
                         watched.deaths = replace(watched.deaths, was_ready=True)
                         ready()
                 _kill_late(watched)
+                held()
                 for number in [number for number, at in watched.due.items() if at <= time.monotonic()]:
                     del watched.due[number]
                     if watched.ends_at is None:
@@ -179,7 +192,8 @@ def _died(watched: _Watched, worker: _Worker, where: socket.socket, grace_second
         return
     now = time.monotonic()
     watched.deaths = watched.deaths.after(lived_seconds=now - worker.started_at)
-    wait = watched.deaths.wait_seconds
+    others_serve = any(other.is_ready for other in watched.running.values())
+    wait = watched.deaths.wait_seconds(others_serve=others_serve)
     if wait is None:
         watched.failed = WorkersFailed(watched.deaths.in_a_row, code)
         _end(watched, where, grace_seconds)
@@ -217,10 +231,10 @@ def _kill_late(watched: _Watched) -> None:
             worker.process.kill()
 
 
-def _timeout(watched: _Watched) -> float | None:
+def _timeout(watched: _Watched) -> float:
     """How long there is nothing to do, unless something is heard."""
     at = [*watched.due.values(), *([] if watched.ends_at is None else [watched.ends_at])]
-    return max(0.0, min(at) - time.monotonic()) if at else None
+    return min([_LOOK_SECONDS, *(max(0.0, when - time.monotonic()) for when in at)])
 
 
 @contextmanager

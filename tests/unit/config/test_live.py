@@ -76,3 +76,21 @@ def test_at_the_start_a_file_that_cannot_be_used_is_an_error(tmp_path: Path) -> 
         path.write_text(text)
         with pytest.raises(BadSetting, match=said):
             LiveSettings(path, port, look_every_seconds=0)
+
+
+def test_at_the_start_what_held_before_stands_in_for_a_file_that_cannot_be_used(tmp_path: Path) -> None:
+    """Defect: a process that was started while the file was broken had nothing to go by."""
+    path = tmp_path / "f.yaml"
+    path.write_text("server: {port: 2}")
+    before = LiveSettings(path, port, look_every_seconds=0)
+    write(path, "server: {port: 33}")
+    before.now()
+    write(path, "server: [")
+    before.now()
+
+    live = LiveSettings(path, port, held=before.text, look_every_seconds=0)
+    assert live.now().made == 33
+    assert isinstance(live.now().problem, BadSetting)
+
+    write(path, "server: {port: 5}")
+    assert (live.now().made, live.now().problem) == (5, None)
