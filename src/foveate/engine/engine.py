@@ -1,6 +1,5 @@
 """The engine: one way through for every request, the same steps in the same order, and each may fail alone."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -70,6 +69,8 @@ class Engine:
                 await step.take(work)
             except _REFUSALS:
                 self._tell(work)
+                # What it says is kept all the same: others may go on from there.
+                self._exchange(incoming, work, Outgoing(body=b""), came_at).keep()
                 raise
             except Exception as error:  # noqa: BLE001 - a step's border: whatever fails in it, the request goes out
                 work.problems.append(self._failed(incoming, step.name, error))
@@ -129,8 +130,8 @@ class Engine:
 
     async def close(self) -> None:
         """Wait until all is done with what is over."""
-        while self.behind is not None and self.behind.under_way:
-            await asyncio.wait(self.behind.under_way)
+        if self.behind is not None:
+            await self.behind.end()
 
     def _failed(self, incoming: Incoming, step: str, error: Exception) -> Problem:
         """A failure, told in the log; of one that is nobody's fault but ours, with where it happened."""

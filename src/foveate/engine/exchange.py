@@ -166,13 +166,17 @@ class Exchange:
         await self._done(self._remember)
         if self._behind is not None and not self.is_broken:
             await self._behind.pulse.beat()
-        # Together with the bill, so that all of it is one transaction.
-        keeps = self.work.keeps if self.work is not None else ()
-        keeping = asyncio.ensure_future(self._kept(keeps)) if keeps else None
+        self.keep()  # together with the bill, so that all of it is one transaction
         await self._done(self._settle)
-        if keeping is not None:
-            await keeping
         self._watch.ended(self)
+
+    def keep(self) -> None:
+        """Begin to keep what is to be kept of the request."""
+        if self.work is None or not self.work.keeps:
+            return
+        keeping = asyncio.ensure_future(self._kept(self.work.keeps))
+        if self._behind is not None:
+            self._behind.keep(keeping)
 
     async def _done(self, settles: "Sequence[Settle]") -> None:
         for settle in settles:

@@ -5,6 +5,7 @@ import asyncio
 _SECONDS = 0.005
 # By then the others have beaten too, and have written.
 _OTHERS_SECONDS = 0.02
+_LONGEST_SECONDS = 5.0
 
 
 class Pulse:
@@ -34,10 +35,23 @@ class Behind:
     def __init__(self) -> None:
         self.pulse = Pulse()
         self.under_way: set[asyncio.Future[None]] = set()
+        self.keeping: set[asyncio.Future[None]] = set()
 
     async def caught_up(self) -> None:
         """Have all done that is to be done by now, here and in the other processes."""
         self.pulse.fire()
         await asyncio.sleep(_OTHERS_SECONDS)
         if self.under_way:
+            await asyncio.wait(set(self.under_way), timeout=_LONGEST_SECONDS)
+
+    def keep(self, keeping: "asyncio.Future[None]") -> None:
+        """Have something kept behind all else, which may have to wait for others."""
+        self.keeping.add(keeping)
+        keeping.add_done_callback(self.keeping.discard)
+
+    async def end(self) -> None:
+        """Wait for what is under way; for what waits for others not for long."""
+        while self.under_way:
             await asyncio.wait(set(self.under_way))
+        if self.keeping:
+            await asyncio.wait(set(self.keeping), timeout=_LONGEST_SECONDS)

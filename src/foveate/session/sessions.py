@@ -9,7 +9,9 @@ Whatever is kept is kept whole and only where nothing came in between; else all 
 of what makes a session new, so that two processes that see it first at the same time mean the same one.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from foveate.session.chain import HASH_BYTES, Chain
@@ -25,6 +27,8 @@ _PLACES = 8
 _AT_ONCE = 500
 # What says nothing new of a session that was seen so lately is not written down.
 _LATELY_SECONDS = 60.0
+# So long a fork waits for what it stands on, which is kept once it is answered.
+_ARRIVES_SECONDS = 600.0
 # Each time somebody else was quicker, so that many requests of one session would have to come at once.
 _ATTEMPTS = 16
 # From this attempt on nothing is taken for granted, such as that a turn is known with all before it.
@@ -58,6 +62,7 @@ class Tips:
 
     def __init__(self) -> None:
         self._kept: Memo[Session] = Memo(_KEPT_TIPS)
+        self._left: Memo[_Left] = Memo(_KEPT_TIPS)
 
     def last_of(self, agent: str, chain: Chain) -> tuple[int, Session | None]:
         """The last place of a chain that is a session's tip, of those that are looked at first; -1 for none."""
@@ -70,9 +75,43 @@ class Tips:
         """Remember a session that was just kept."""
         self._kept.put(_tip_key(session.agent, session.tip), session)
 
-    def forget(self, session: Session) -> None:
-        """Forget a session that is about to be another: nobody else goes on from where it was."""
-        self._kept.forget(_tip_key(session.agent, session.tip))
+    def leave(self, session: Session, new: Sequence[Turn]) -> None:
+        """A session is about to go on from its tip with `new` turns: who goes on otherwise makes a fork."""
+        key = _tip_key(session.agent, session.tip)
+        self._kept.forget(key)
+        self._left.put(key, _Left(session, tuple([turn.hash for turn in new])))
+
+    def parted(self, agent: str, chain: Chain) -> "tuple[int, _Left | None]":
+        """The last place that a chain shares with a session that is about to go on otherwise.
+
+        -1 where there is none, or where it says the same.
+        """
+        for at in range(len(chain) - 2, max(-1, len(chain) - 1 - _LAST), -1):
+            left = self._left.get(_tip_key(agent, chain.hashes[at]))
+            if left is not None:
+                said = zip(chain.hashes[at + 1 :], left.new, strict=False)
+                shared = next((number for number, (one, other) in enumerate(said) if one != other), -1)
+                return (at + shared, left) if shared >= 0 else (-1, None)
+        return -1, None
+
+    def arrived(self, agent: str, tip: bytes | None, *, is_kept: bool) -> None:
+        """What had left a tip is kept now, as it was taken to be or otherwise."""
+        key = _tip_key(agent, tip or b"")
+        left = self._left.get(key)
+        if left is not None:
+            left.is_kept = is_kept
+            left.arrived.set()
+            self._left.forget(key)
+
+
+class _Left:
+    """A session that is about to go on from its tip; once that has `arrived`, it `is_kept` so, or otherwise."""
+
+    def __init__(self, session: Session, new: tuple[bytes, ...]) -> None:
+        self.session = session
+        self.new = new
+        self.arrived = asyncio.Event()
+        self.is_kept = False
 
 
 def _tip_key(agent: str, tip: bytes) -> bytes:
@@ -83,13 +122,15 @@ def _tip_key(agent: str, tip: bytes) -> bytes:
 class Guess:
     """The session that a request is taken to be of, by what this process remembers.
 
-    Where it `is_news`, it is to be kept with its `new` turns; `after` is the tip that it had.
+    Where it `is_news`, it is to be kept with its `new` turns; `after` is the tip that it had. A fork stands on
+    what the session that it is `behind` is about to say.
     """
 
     found: Found
     new: Sequence[Turn]
     after: bytes | None
     is_news: bool = True
+    behind: "_Left | None" = None
 
 
 def guess(agent: str, chain: Chain, tips: Tips, *, now: float) -> Guess | None:
@@ -100,9 +141,15 @@ def guess(agent: str, chain: Chain, tips: Tips, *, now: float) -> Guess | None:
     """
     request = _Request(agent=agent, chain=chain, now=now, named=None)
     at, there = tips.last_of(agent, chain)
-    if there is None:
-        if len(chain) != 1:
+    if there is None and len(chain) != 1:
+        at, left = tips.parted(agent, chain)
+        if left is None:
             return None
+        turn = Turn(hash=chain.hashes[at], position=at, session_id=left.session.id)
+        reached = _Reached(turn=turn, known=at + 1, missing=range(at + 1, len(chain)))
+        found = request.fork(turn, at + 1, frozenset())
+        return Guess(found=found, new=request.turns(reached, found), after=None, behind=left)
+    if there is None:
         reached = _Reached(turn=None, known=0, missing=range(1))
         found = request.first(frozenset())
         return Guess(found=found, new=request.turns(reached, found), after=None)
@@ -113,7 +160,8 @@ def guess(agent: str, chain: Chain, tips: Tips, *, now: float) -> Guess | None:
     reached = _Reached(turn=turn, known=at + 1, missing=range(at + 1, len(chain)))
     found = request.decided(reached, there, frozenset())
     new = request.turns(reached, found)
-    tips.forget(there)
+    if new:
+        tips.leave(there, new)
     return Guess(found=found, new=new, after=there.tip)
 
 
@@ -122,12 +170,22 @@ async def confirm(guessed: Guess, chain: Chain, turns: Turns, tips: Tips) -> Fou
     session = guessed.found.session
     if not guessed.is_news:
         return guessed.found
+    stands = guessed.behind is None or await _stands(guessed.behind)
+    is_kept = stands and await turns.keep(session, guessed.new, after=guessed.after)
     found = guessed.found
-    if not await turns.keep(session, guessed.new, after=guessed.after):
+    if not is_kept:
         request = _Request(agent=session.agent, chain=chain, now=session.seen_at, named=None)
         found = await _found(request, turns)
+    tips.arrived(session.agent, guessed.after, is_kept=is_kept)
     tips.put(found.session)
     return found
+
+
+async def _stands(left: _Left) -> bool:
+    """Whether a session went on as it was about to."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(left.arrived.wait(), _ARRIVES_SECONDS)
+    return left.is_kept
 
 
 async def find(
@@ -215,7 +273,7 @@ class _Request:
             return Found(session=session, known=known, is_new=True, is_fork=False)
         if there is None:  # the session was forgotten, and its turns were not
             return Found(session=self._new(turn.session_id), known=known, is_new=True, is_fork=False)
-        return self._fork(turn, known, taken)
+        return self.fork(turn, known, taken)
 
     def turns(self, reached: _Reached, found: Found) -> list[Turn]:
         """Those that are new, as turns of the session that was found."""
@@ -247,7 +305,7 @@ class _Request:
             return session
         return replace(session, parent_id=turn.session_id, forked_at=turn.hash)
 
-    def _fork(self, turn: Turn, known: int, taken: Set[str]) -> Found:
+    def fork(self, turn: Turn, known: int, taken: Set[str]) -> Found:
         """A child, told by the last turn that it shares with its parent and the first that is its own."""
         own_id = _free(taken, "fork", self.agent, *self.chain.hashes[known - 1 : known + 1])
         session = replace(self._new(own_id), parent_id=turn.session_id, forked_at=turn.hash)

@@ -1,0 +1,101 @@
+"""A session is taken for the one that goes on before the store is asked, and that is confirmed behind."""
+
+import asyncio
+
+from foveate.session.chain import Chain
+from foveate.session.sessions import Found, Guess, Tips, confirm, find, guess
+from tests.unit.session.in_memory import InMemory, words
+
+AGENT = "ana"
+
+
+class Gateway:
+    """One process, over a store that others may share."""
+
+    def __init__(self, store: InMemory) -> None:
+        self.store = store
+        self.tips = Tips()
+
+    async def sent(self, chain: Chain, now: float = 1.0) -> tuple[Found, Guess | None]:
+        """As what a request is sent, and what is to be confirmed of it."""
+        guessed = guess(AGENT, chain, self.tips, now=now)
+        if guessed is not None:
+            return guessed.found, guessed
+        return await find(AGENT, chain, self.store, now=now, tips=self.tips), None
+
+    async def kept(self, chain: Chain, guessed: Guess | None) -> Found | None:
+        return None if guessed is None else await confirm(guessed, chain, self.store, self.tips)
+
+    async def answered(self, chain: Chain, now: float = 1.0) -> Found:
+        found, guessed = await self.sent(chain, now)
+        return await self.kept(chain, guessed) or found
+
+
+async def test_a_session_that_goes_on_asks_nobody_before_it_is_sent() -> None:
+    store = InMemory()
+    gateway = Gateway(store)
+    first = await gateway.answered(words("q"))
+    store.asked.clear()
+    found, guessed = await gateway.sent(words("q", "a", "more"))
+
+    assert guessed is not None
+    assert store.asked == []
+    assert found.session.id == first.session.id
+    assert found.known == 1
+    assert (await gateway.kept(words("q", "a", "more"), guessed)) == found
+
+
+async def test_two_branches_at_once_are_a_session_and_its_fork_from_their_first_request_on() -> None:
+    """Defect: both were sent as the parent, and one of them was another session from its second request on."""
+    gateway = Gateway(InMemory())
+    first = await gateway.answered(words("q"))
+    one, other = words("q", "a", "one"), words("q", "a", "other")
+    one_sent, one_guessed = await gateway.sent(one)
+    other_sent, other_guessed = await gateway.sent(other)
+    # The fork is answered first; it is kept once what it stands on is.
+    other_kept = asyncio.ensure_future(gateway.kept(other, other_guessed))
+    await asyncio.sleep(0)
+    await gateway.kept(one, one_guessed)
+    await other_kept
+
+    assert one_sent.session.id == first.session.id
+    assert (other_sent.is_fork, other_sent.session.parent_id) == (True, first.session.id)
+    for before, *said in (one_sent, "one"), (other_sent, "other"):
+        later = await gateway.answered(words("q", "a", *said, "b", "c"))
+        assert later.session.id == before.session.id
+
+
+async def test_a_branch_goes_on_as_it_began_before_the_other_is_answered() -> None:
+    gateway = Gateway(InMemory())
+    await gateway.answered(words("q"))
+    one = words("q", "a", "one")
+    _, one_guessed = await gateway.sent(one)
+    fork, _ = await gateway.sent(words("q", "a", "other"))
+    again, _ = await gateway.sent(words("q", "a", "other", "b", "more"))
+
+    assert again.session.id == fork.session.id
+    await gateway.kept(one, one_guessed)
+
+
+async def test_where_another_process_was_quicker_the_store_decides() -> None:
+    store = InMemory()
+    here, there = Gateway(store), Gateway(store)
+    first = await here.answered(words("q"))
+    await there.answered(words("q", "a", "there"))
+    found = await here.answered(words("q", "a", "here"))
+
+    assert found.is_fork
+    assert found.session.parent_id == first.session.id
+    assert (await there.answered(words("q", "a", "here", "b", "more"))).session.id == found.session.id
+
+
+async def test_what_is_said_again_is_no_fork() -> None:
+    gateway = Gateway(InMemory())
+    first = await gateway.answered(words("q"))
+    chain = words("q", "a", "more")
+    _, guessed = await gateway.sent(chain)
+    again = await gateway.answered(chain)
+    await gateway.kept(chain, guessed)
+
+    assert not again.is_fork
+    assert again.session.id == first.session.id
