@@ -16,7 +16,7 @@ import foveate.store.migrating
 from foveate.cost.caps import accounts_of
 from foveate.cost.ledger import Over
 from foveate.errors import BadOption, StoreTooNew, StoreUnavailable
-from foveate.store import Forgotten, Store, default_url, open_store
+from foveate.store import Forgotten, Store, default_url, open_store, store_name
 from foveate.store.migrating import VERSION_TABLE, VERSIONS
 from foveate.store.schema import tables
 from tests.billed import CALL, ENTRY, RESERVATION, standing
@@ -46,6 +46,17 @@ def run(url: str, statements: str) -> None:
     else:
         with psycopg.connect(url, autocommit=True) as server:
             server.execute(statements)
+
+
+def test_what_is_kept_beside_a_store_has_a_name_of_its_own(tmp_path: Path) -> None:
+    file, server = f"sqlite:///{tmp_path}/a.sqlite", "postgresql://me:secret@host/name"
+
+    assert store_name(file) == store_name(f"sqlite:///{tmp_path}/../{tmp_path.name}/a.sqlite")
+    assert store_name(server) == store_name(server.replace("secret", "another"))
+    others = (file.replace("a.", "b."), server, server.replace("host", "host:5433"), f"{server}2")
+    assert len({store_name(file), *map(store_name, others)}) == 5
+    with pytest.raises(BadOption):
+        store_name("postgresql://[host/name")
 
 
 async def fill(store: Store) -> None:

@@ -40,7 +40,7 @@ from foveate.gateway.configured import gateway_options
 from foveate.gateway.observing import Observing, Parts
 from foveate.gateway.retention import forgetting
 from foveate.gateway.traffic import UNSEEN
-from foveate.store import open_store
+from foveate.store import open_store, store_name
 from foveate.store.notes import BillNotes
 from foveate.store.spool import BillSpool
 from foveate.upstream import Client
@@ -120,9 +120,9 @@ async def assembled(
 ) -> AsyncIterator[Gateway]:
     """A gateway that does what `choices` says at each request, until the end of the block.
 
-    The store is the one that is chosen now. One that `forgets` has
-    what is old forgotten now and then. `observing` watches it in the place of `watch`, and has its pages. In
-    `spool_folder` bills wait while the store is away, and those are found that others have left there.
+    The store is the one that is chosen now. One that `forgets` has what is old forgotten now and then.
+    `observing` watches it in the place of `watch`, and has its pages. In `spool_folder` bills wait while the
+    store is away, and those are found that others of the same store have left there.
 
     Raises:
         StoreUnavailable: the store cannot be opened.
@@ -148,8 +148,9 @@ async def assembled(
                 pool.timeouts = upstream_timeouts(said, lifetime_seconds=reserving.lifetime_seconds)
             return now.gateway
 
-        spool = None if spool_folder is None else BillSpool(spool_folder)
-        notes = None if spool_folder is None else BillNotes(spool_folder)
+        own_folder = None if spool_folder is None else spool_folder / store_name(settings.store.url)
+        spool = None if own_folder is None else BillSpool(own_folder)
+        notes = None if own_folder is None else BillNotes(own_folder)
         admission = ToldAdmission(
             store.ledger, clock=clock, options=reserving, watch=watch, spool=spool, notes=notes
         )

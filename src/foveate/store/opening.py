@@ -1,6 +1,7 @@
 """The store: opened by a URL, with one name for what each room keeps in it."""
 
 import asyncio
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from foveate.store.database import Database
 from foveate.store.finding import fold_ids, folded_sessions, kept_ids
 from foveate.store.journal import KeptFolds
 from foveate.store.ledger import KeptLedger
-from foveate.store.postgres import PostgresDatabase
+from foveate.store.postgres import PostgresDatabase, server_parts
 from foveate.store.requests import KeptRequests
 from foveate.store.retention import Forgotten, forget
 from foveate.store.sizes import Forgettable, Sizes, sizes_of, would_forget
@@ -25,6 +26,7 @@ WAIT_SECONDS = 5.0
 
 _FILE = "sqlite:///"
 _SERVERS = ("postgresql://", "postgres://")
+_NAME_CHARS = 16
 
 
 class Store:
@@ -112,6 +114,23 @@ def default_url() -> str:
     from foveate.memory.vectors import data_folder  # brings numpy
 
     return f"{_FILE}{data_folder(os.environ, sys.platform).absolute() / 'foveate.sqlite'}"
+
+
+def store_name(url: str | None = None) -> str:
+    """A name for what is kept beside the store at `url`: no two stores have the same.
+
+    A password is not in it, and may change.
+
+    Raises:
+        BadOption: `url` is none of a PostgreSQL database.
+    """
+    url = url or default_url()
+    if url.startswith(_SERVERS):
+        parts = server_parts(url)
+        leads = "".join(f"{name}={parts[name]}\n" for name in sorted(parts) if "password" not in name)
+    else:
+        leads = str(Path(url.removeprefix(_FILE)).expanduser().resolve())
+    return hashlib.sha256(leads.encode("utf-8", "surrogateescape")).hexdigest()[:_NAME_CHARS]
 
 
 def _open(url: str, wait_seconds: float, make: bool) -> Database:

@@ -8,7 +8,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -241,18 +241,27 @@ class _LostInTime(Exception):
         self.cause = cause
 
 
-def _where(url: str) -> str:
-    """What a URL leads to, in words that may be shown: without a password."""
+def server_parts(url: str) -> Mapping[str, object]:
+    """What a URL says of a server, by libpq's names; a password among it.
+
+    Raises:
+        BadOption: it is none of a PostgreSQL database.
+    """
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
 
     try:
-        parts = conninfo_to_dict(url)
+        return conninfo_to_dict(url)
     except ProgrammingError:
         # What libpq says of it would show the password.
         raise BadOption(
             "store: this is no URL of a PostgreSQL database (postgresql://user@host/name)"
         ) from None
+
+
+def _where(url: str) -> str:
+    """What a URL leads to, in words that may be shown: without a password."""
+    parts = server_parts(url)
     host = f"{parts.get('host', '')}:{parts['port']}" if "port" in parts else parts.get("host", "")
     return f"postgresql://{host}/{parts.get('dbname', '')}"
 

@@ -1,9 +1,47 @@
 """What a gateway takes from the configuration."""
 
+import asyncio
+import time
+from pathlib import Path
+
 import pytest
 
-from foveate.config.settings import Timeouts
-from foveate.gateway.assembly import admission_options, upstream_timeouts
+from foveate.config.settings import Settings, StoreAt, Timeouts
+from foveate.cost.price_book import PriceBook
+from foveate.engine.money import MoneyOptions
+from foveate.engine.options import AgentOptions
+from foveate.gateway.app import GatewayOptions
+from foveate.gateway.assembly import Choices, admission_options, assembled, upstream_timeouts
+from foveate.store import open_store, store_name
+from foveate.store.spool import BillSpool
+from tests.billed import ENTRY
+
+
+async def booked(url: str) -> list[str]:
+    async with await open_store(url) as store:
+        return [one.call.id async for one in store.ledger.entries()]
+
+
+async def test_a_bill_that_was_left_is_booked_in_the_store_that_it_is_for(tmp_path: Path) -> None:
+    """Defect: whoever ran next in the data folder booked it, in whichever store it had."""
+    ours, other = (f"sqlite:///{tmp_path}/{name}.sqlite" for name in ("ours", "other"))
+    left = BillSpool(tmp_path / "spool" / store_name(ours))
+    await left.put(ENTRY)
+    await left.close()
+    for url in (other, ours):
+        chosen = Choices(
+            settings=Settings(store=StoreAt(url=url)),
+            gateway=GatewayOptions(),
+            agents=lambda _: AgentOptions(),
+            cost=MoneyOptions(caps=(), prices=PriceBook()),
+        )
+        async with assembled(lambda: chosen, environment={}, spool_folder=tmp_path / "spool"):  # noqa: B023
+            deadline = time.monotonic() + (0.3 if url == other else 10)
+            while not await booked(url) and time.monotonic() < deadline:  # noqa: ASYNC110 - another task does it
+                await asyncio.sleep(0.05)
+
+    assert await booked(other) == []
+    assert await booked(ours) == [ENTRY.call.id]
 
 
 @pytest.mark.parametrize("total_seconds", [1, 3600, 86_400])
