@@ -25,6 +25,9 @@ from tests.sandboxes import KEY, running_sandbox
 
 CHAT = {"model": "gpt-4.1", "max_tokens": 32_000, "messages": [{"role": "user", "content": "Hi"}]}
 PLAIN = json.dumps(CHAT).encode()
+FILE = {"type": "file", "file": {"file_id": "file-1"}}
+BY_ID = {"model": "gpt-4.1", "max_tokens": 9, "messages": [{"role": "user", "content": [FILE]}]}
+SEARCHES = {"model": "gpt-5", "max_output_tokens": 16, "input": "Hi", "tools": [{"type": "web_search"}]}
 CAP = Cap(scope=Scope.TOTAL, dollars=Decimal("0.01"))
 ALLOWING = Cap(scope=Scope.TOTAL, dollars=Decimal("0.01"), unknown=Unknown.ALLOW)
 
@@ -86,13 +89,19 @@ WAYS = [
     ("/v1//chat/completions", PLAIN, ""),
     ("/v1/completions", PLAIN, ""),
     ("/v1/images/generations", PLAIN, ""),
+    ("/v1/chat/completions", json.dumps({**CHAT, "max_tokens": 9, "web_search_options": {}}).encode(), ""),
+    ("/v1/chat/completions", json.dumps(BY_ID).encode(), ""),
+    ("/v1/responses", json.dumps(SEARCHES).encode(), ""),
     ("/v1/embeddings", PLAIN, ""),
     ("/v1/embeddings", json.dumps({"model": "nobody-knows-it", "input": "x"}).encode(), ""),
 ]
 
 
 def test_no_request_goes_round_a_cap(tmp_path: Path) -> None:
-    """Defect: all of these were sent to the provider and booked nowhere."""
+    """Defect: all of these were sent to the provider and booked nowhere.
+
+    And those whose input the provider fetches itself were held to the few tokens that stand in them.
+    """
     with provider() as (url, heard), running_gateway(url, tmp_path, caps=[CAP]) as gateway:
         answers = [posted(f"{gateway.url}{path}", body, encoding) for path, body, encoding in WAYS]
 

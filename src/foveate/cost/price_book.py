@@ -64,11 +64,12 @@ class PriceBook:
         ttl: Ttl | None = None,
         tier: str | None = None,
         region: str | None = None,
+        searches: int = 0,
     ) -> Decimal | None:
         """The most dollars that a call can cost which has at most so many tokens; None where that is not known.
 
         `ttl` is the longest time that a mark in it asks for, `tier` and `region` are the provider's words for
-        how and where it is asked to be served. What is paid by the piece (searches) is not in it.
+        how and where it is asked to be served. `searches` are in it where they have a price.
         """
         found = []
         # A tier that is asked for may not be had. Who asks for no region may have one set with the provider.
@@ -77,7 +78,15 @@ class PriceBook:
                 rates = self._rates(model, provider, served, where, at)
                 if rates is None:
                     return None
-                found.append(ceiling_of(rates, input_tokens=input_tokens, output_tokens=output_tokens, ttl=ttl))
+                found.append(
+                    ceiling_of(
+                        rates,
+                        input_tokens=input_tokens,
+                        output_tokens=output_tokens,
+                        ttl=ttl,
+                        searches=searches,
+                    )
+                )
         known = [dollars for dollars in found if dollars is not None]
         return max(known) if len(known) == len(found) else None
 

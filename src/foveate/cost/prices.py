@@ -242,13 +242,13 @@ def _unit_rate(rates: Rates, unit: Unit) -> Rate | None:
 
 
 def ceiling_of(
-    rates: Rates, *, input_tokens: int, output_tokens: int, ttl: Ttl | None = None
+    rates: Rates, *, input_tokens: int, output_tokens: int, ttl: Ttl | None = None, searches: int = 0
 ) -> Decimal | None:
     """The most dollars that a call of at most so many tokens can cost; None where that is not known.
 
     The input is taken at the dearest that it may be billed as: written for the long time where `ttl` says so,
-    for the short one where writing has a price, or as sound or pictures; and so is the output. What is counted
-    otherwise (searches, citations) nobody knows before.
+    for the short one where writing has a price, or as sound or pictures; and so is the output. Searches of the
+    web are added where they have a price; other things that are counted (citations) nobody knows before.
     """
     is_long = ttl in (Ttl.ONE_HOUR, Ttl.TWELVE_HOURS)
     ways = _ways(rates, is_long=is_long)
@@ -257,6 +257,8 @@ def ceiling_of(
     most_in = max([rate.most(input_tokens) for rate in ways.input], default=ZERO)
     most_out = max([rate.most(input_tokens) for rate in ways.output], default=ZERO)
     found = EXACT.add(EXACT.multiply(most_in, input_tokens), EXACT.multiply(most_out, output_tokens))
+    if searches and (each := rates.by_kind.get(Unit.WEB_SEARCHES)) is not None:
+        found = EXACT.add(found, EXACT.multiply(each.most(input_tokens), searches))
     return found if ways.request is None else EXACT.add(found, ways.request.most(input_tokens))
 
 

@@ -1,24 +1,37 @@
 """How large and how dear a call can be at most, by what its request asks for."""
 
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 from foveate import wire
 from foveate.budget.answers import longest_answer_of
 from foveate.cost.price_book import PriceBook
 from foveate.fold.overflow import lower_end
+from foveate.tokens.rules.claude_models import CLIENT_TOOL_TOKENS
 from foveate.values import Format, Request, TokenCount, Ttl
 from foveate.wire.around import around_of
-from foveate.wire.body import Fields, as_text, fields, value
+from foveate.wire.body import Fields, as_list, as_record, as_text, fields, is_said, record, value
 
 # Hosts take each other's names, and which of two they heed nobody knows: the largest counts.
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-# What the provider has, and adds to the input: earlier answers, whole conversations, kept prompts.
-_KEPT_THERE = ("previous_response_id", "conversation", "prompt")
+# Tools that the client runs itself, by how their kinds begin; all others run at the provider.
+_RUN_HERE = ("function", "custom", "local_shell", "apply_patch", "namespace", *CLIENT_TOOL_TOKENS)
+# So often a server's tools are taken to be used where the request does not say. Anthropic's loop ends after ten
+# rounds (https://docs.anthropic.com/en/api/handling-stop-reasons, November 2026); others name no end.
+_UNSAID_USES = 10
+# So long a definition can be that the provider has for a tool of its own which the client runs.
+_OWN_TOOL_TOKENS = 2_000
+# What cannot be seen, and yet is within its count: pictures have a largest size, and sealed thoughts are as
+# long as their seal. A guardrail is no input of the model's.
+_WITHIN = {"image (url)": 0, "image (file)": 0, "sealed reasoning": 0, "guardrailConfig": 0}
 # So long an answer can be where the window is that of the prompt alone, or is not known (November 2026: GPT-5).
 _LONG_ANSWER_TOKENS = 128_000
 _MOST_DIGITS = 18
 _TTL = b'"ttl"'
+# Letters and the underscore written as escapes: names can be spelled so, and no encoder does it by itself.
+_ESCAPED, _ESCAPED_LETTER = b"\\u00", re.compile(rb"\\u00(?:5[fF]|[67])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,42 +40,95 @@ class Asked:
 
     `output_tokens` is the limit that it sets an answer, None where it sets none that can be read. `answers` is
     how many it asks for, None where nobody can say. `tier` and `region` are the provider's own words.
-    `adds_input`: something is added to its input that the provider has kept.
+    The provider reads its input up to `readings` times, since its tools run there, and makes up to `searches`.
+    `within` has how much is added at most by what cannot be seen, where that is known, by its name.
     """
 
     output_tokens: int | None = None
     answers: int | None = 1
     tier: str = ""
     region: str | None = None
-    adds_input: bool = False
+    readings: int = 1
+    searches: int = 0
+    within: Mapping[str, int] = field(default_factory=lambda: _WITHIN)
+
+    @property
+    def adds_input(self) -> bool:
+        """Whether the provider adds to its input while it answers."""
+        return self.readings > 1
 
 
 def asked_of(request: Request) -> Asked:
     """What a request asks for."""
     around = around_of(request)
     if around is None:
-        return _asked(request.format, fields(request.body))
+        return _asked(request, fields(request.body))
     known: Asked | None = around.known.get(Asked)
     if known is None:
-        known = around.known[Asked] = _asked(request.format, around.fields)
+        known = around.known[Asked] = _asked(request, around.fields)
     return known
 
 
-def _asked(spoken: Format, said: Fields) -> Asked:
+def _asked(request: Request, said: Fields | Mapping[str, bytes]) -> Asked:
     found = {name: value(said[name]) for name in _NAMES if name in said}
     given = [_whole(found[name]) for name in _LIMITS if found.get(name) is not None]
     limits = [limit for limit in given if limit is not None]
     is_fast = as_text(found.get("speed")) == "fast"
+    uses, searches = _uses(request, said)
+    manages = "context_management" in request.unexplained
+    is_clearing = manages and _only_clears(found["context_management"])
     return Asked(
         output_tokens=max(limits) if limits and len(limits) == len(given) else None,
         answers=1 if found.get("n") is None else _whole(found["n"]),
         tier="fast" if is_fast else as_text(found.get("service_tier")),
         region=as_text(found.get("inference_geo")) or None,
-        adds_input=spoken is Format.RESPONSES and any(found.get(name) for name in _KEPT_THERE),
+        readings=1 + uses + (1 if manages and not is_clearing else 0),
+        searches=searches,
+        within=_WITHIN | _own_tools(request) | ({"context_management": 0} if is_clearing else {}),
     )
 
 
-_NAMES = frozenset((*_LIMITS, *_KEPT_THERE, "n", "service_tier", "speed", "inference_geo"))
+_NAMES = frozenset((*_LIMITS, "n", "service_tier", "speed", "inference_geo", "context_management"))
+
+
+def _uses(request: Request, said: Fields | Mapping[str, bytes]) -> tuple[int, int]:
+    """How often tools can be used that run at the provider, and how often it can search the web."""
+    tools = [(wire.tool(request.format, raw).kind, raw) for raw in request.tools]
+    there = [(kind, _whole(record(raw).get("max_uses"))) for kind, raw in tools if not _runs_here(kind)]
+    if is_said(said.get("mcp_servers")):
+        there.append(("mcp", None))
+    searches = [limit for kind, limit in there if "search" in kind.lower()]
+    if is_said(said.get("web_search_options")):  # it searches once, before it answers
+        searches.append(1)
+    total = _whole(value(said.get("max_tool_calls"))) if request.format is Format.RESPONSES else None
+    if total is not None and all(kind != "mcp" for kind, _ in there):
+        return (total if there else 0), (total if searches else 0)
+    return _together([limit for _, limit in there]), _together(searches)
+
+
+def _together(limits: list[int | None]) -> int:
+    return sum(limit for limit in limits if limit is not None) + (_UNSAID_USES if None in limits else 0)
+
+
+def _runs_here(kind: str) -> bool:
+    return kind.startswith(_RUN_HERE)
+
+
+def _own_tools(request: Request) -> dict[str, int]:
+    """The most that the provider's definitions of tools come to that the client runs, by the tools' names."""
+    found: dict[str, int] = {}
+    for raw in request.tools:
+        kind = wire.tool(request.format, raw).kind
+        if _runs_here(kind) and kind not in ("function", "custom"):
+            for name in (kind, f"server tool {kind}"):
+                found[name] = found.get(name, 0) + _OWN_TOOL_TOKENS + len(raw)
+    return found
+
+
+def _only_clears(managed: object) -> bool:
+    """Whether the provider is only asked to leave something out, and not to write a summary of it."""
+    edits = as_list(as_record(managed).get("edits")) if isinstance(managed, dict) else as_list(managed)
+    return all(as_text(as_record(edit).get("type")).startswith("clear_") for edit in edits)
 
 
 def _whole(said: object) -> int | None:
@@ -76,7 +142,8 @@ def _whole(said: object) -> int | None:
 
 def longest_mark(request: Request) -> Ttl | None:
     """The longest time for which a mark in a request asks; None where there is none that says how long."""
-    if _TTL not in request.body:
+    body = request.body
+    if _TTL not in body and not (_ESCAPED in body and _ESCAPED_LETTER.search(body)):
         return None
     marks = [wire.automatic_mark(request), *(block.mark for block in wire.blocks(request))]
     return max((ttl for ttl in marks if ttl is not None), key=lambda ttl: ttl.seconds, default=None)
@@ -94,6 +161,7 @@ class AtMost:
     ttl: Ttl | None = None
     tier: str = ""
     region: str | None = None
+    searches: int = 0
 
     def dollars(self, prices: PriceBook) -> Decimal | None:
         """The most that it can cost; None where that is not known."""
@@ -106,6 +174,7 @@ class AtMost:
             ttl=self.ttl,
             tier=self.tier,
             region=self.region,
+            searches=self.searches,
         )
 
 
@@ -117,16 +186,20 @@ def at_most(
     window_tokens: int | None,
     ttl: Ttl | None,
     at: float,
+    unexplained: Collection[str] = (),
 ) -> AtMost | None:
-    """The most that a request can come to; None where nobody can say."""
+    """The most that a request can come to; None where nobody can say.
+
+    `unexplained` names what its provider adds that `count` does not hold.
+    """
     asked = asked_of(request)
-    if asked.answers is None or (asked.adds_input and window_tokens is None):
+    input_tokens = most_input_tokens(request, count.upper, unexplained, window_tokens=window_tokens)
+    if asked.answers is None or input_tokens is None:
         return None
-    input_tokens = max(count.upper, window_tokens or 0) if asked.adds_input else count.upper
     longest = asked.output_tokens
     if longest is None:
         known = longest_answer_of(request.model)
-        before = 0 if asked.adds_input else lower_end(count)
+        before = 0 if unexplained or request.unexplained else lower_end(count)
         longest = known.tokens if known is not None else _longest_answer(before, window_tokens)
     return AtMost(
         model=request.model,
@@ -137,7 +210,23 @@ def at_most(
         ttl=ttl,
         tier=asked.tier,
         region=asked.region,
+        searches=asked.searches,
     )
+
+
+def most_input_tokens(
+    request: Request, upper: int, unexplained: Collection[str], *, window_tokens: int | None
+) -> int | None:
+    """The most input that a request is billed whose own is at most `upper`; None where nobody can say.
+
+    What the provider fetches, or has kept, fits into the window, and so does what each use of its tools adds.
+    """
+    asked = asked_of(request)
+    hidden = {*unexplained, *request.unexplained}
+    within = sum(asked.within[name] for name in hidden if name in asked.within)
+    if not asked.adds_input and hidden <= asked.within.keys():
+        return upper + within
+    return None if window_tokens is None else asked.readings * max(upper + within, window_tokens)
 
 
 def _longest_answer(input_tokens: int, window_tokens: int | None) -> int:

@@ -14,7 +14,7 @@ from uuid import uuid4
 from foveate import wire
 from foveate.cost.admission import Admission
 from foveate.cost.ledger import Call, Category
-from foveate.engine.bounds import AtMost, asked_of, longest_mark
+from foveate.engine.bounds import AtMost, asked_of, longest_mark, most_input_tokens
 from foveate.engine.exchange import Exchange
 from foveate.engine.money import MoneyOptions
 from foveate.engine.steps import subject_of
@@ -133,19 +133,25 @@ class Folds:
         endpoint = work.incoming.endpoint
         if endpoint is None:
             return None
-        options, call = self._cost(), self._call(work)
+        options, call, asked = self._cost(), self._call(work), asked_of(subject.sent)
+        upper = _MORE_INPUT * max(subject.sent_tokens, work.count.upper if work.count else 0)
+        input_tokens = most_input_tokens(
+            subject.sent, upper, work.unexplained, window_tokens=work.widest_tokens
+        )
         most = AtMost(
             model=call.model,
             provider=call.provider,
-            input_tokens=_MORE_INPUT * max(subject.sent_tokens, work.count.upper if work.count else 0),
+            input_tokens=input_tokens or 0,
             output_tokens=_OUTPUT_TOKENS,
             at=call.at,
             ttl=longest_mark(subject.sent),
-            tier=asked_of(subject.sent).tier,
-            region=asked_of(subject.sent).region,
+            tier=asked.tier,
+            region=asked.region,
+            searches=asked.searches,
         )
+        ceiling = most.dollars(options.prices) if input_tokens is not None else None
         try:
-            first = await self._admission.admit(call, most.dollars(options.prices), options.caps)
+            first = await self._admission.admit(call, ceiling, options.caps)
         except CallRefused as refused:
             _LOG.info("%s: no model is asked for a summary: %s", work.incoming.id, refused)
             return None

@@ -90,9 +90,10 @@ def _at_most(work: Work) -> AtMost | None:
         work.request,
         work.count,
         provider=work.incoming.provider,
-        window_tokens=work.window_tokens,
+        window_tokens=work.widest_tokens,
         ttl=work.longest_ttl,
         at=work.now,
+        unexplained=work.unexplained,
     )
 
 

@@ -114,6 +114,18 @@ class Work:
         return window.tokens if window is not None else None
 
     @property
+    def widest_tokens(self) -> int | None:
+        """The most that its provider can read: a window that is set smaller does not hold there."""
+        known = window_of(self.request.model)
+        found = (self.options.window_tokens, known.tokens if known is not None else None)
+        return max((tokens for tokens in found if tokens is not None), default=None)
+
+    @property
+    def unexplained(self) -> Sequence[str]:
+        """What the provider adds that `count` does not hold, by name."""
+        return (self.estimate or self.request).unexplained
+
+    @property
     def output_reserve(self) -> int:
         """How many tokens the answer may have, as the request asks for; 0 where it does not say."""
         return asked_of(self.came).output_tokens or 0

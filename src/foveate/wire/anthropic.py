@@ -25,6 +25,7 @@ from foveate.wire.body import (
     as_text,
     compact,
     entries,
+    is_said,
     items,
     message_record,
     opaque,
@@ -62,7 +63,7 @@ def read(body: bytes, fields: Fields) -> Request:
         thinking=as_text(record(fields.get("thinking")).get("type")),
         schema=_schema(as_record(output)),
         extras=("task_budget",) if config.get("task_budget") else (),
-        unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if value(fields.get(name))),
+        unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if is_said(fields.get(name))),
     )
 
 

@@ -158,6 +158,11 @@ def value(raw: msgspec.Raw | bytes | None) -> Any:
     return None if raw is None else _decoded(_VALUE, raw)
 
 
+def is_said(raw: msgspec.Raw | bytes | None) -> bool:
+    """Whether a field says anything. An empty object does: it asks for what it is named after."""
+    return value(raw) not in (None, False, "", [])
+
+
 def record(raw: msgspec.Raw | bytes | None) -> dict[str, Any]:
     """A JSON object as a dict; an empty one where it is something else."""
     return as_record(value(raw))

@@ -27,6 +27,7 @@ from foveate.wire.body import (
     as_text,
     compact,
     entries,
+    is_said,
     items,
     message_record,
     opaque,
@@ -36,7 +37,8 @@ from foveate.wire.body import (
 from foveate.wire.shapes import Shape
 
 _PLAIN_FIELDS = frozenset(("role", "content"))
-_SERVER_SIDE_FIELDS = ("web_search_options", "audio")
+# What OpenRouter and xAI search for by these is added too.
+_SERVER_SIDE_FIELDS = ("web_search_options", "audio", "plugins", "search_parameters")
 
 
 def _whole_kind(message: Mapping[str, Any]) -> str:
@@ -68,7 +70,7 @@ def read(body: bytes, fields: Fields) -> Request:
         tool_choice=choice(value(fields.get("tool_choice"))),
         thinking=_thinking(fields),
         schema=schema(record(fields.get("response_format"))),
-        unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if value(fields.get(name))),
+        unexplained=tuple(name for name in _SERVER_SIDE_FIELDS if is_said(fields.get(name))),
     )
 
 

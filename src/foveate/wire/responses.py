@@ -24,6 +24,7 @@ from foveate.wire.body import (
     as_text,
     compact,
     entries,
+    is_said,
     items,
     message_record,
     record,
@@ -58,7 +59,7 @@ SHAPE = Shape(
 def read(body: bytes, fields: Fields) -> Request:
     """A Responses body as a `Request`; a plain string for `input` is one user message."""
     reasoning = record(fields.get("reasoning"))
-    hidden = [name for name in _STORED_FIELDS if value(fields.get(name))]
+    hidden = [name for name in _STORED_FIELDS if is_said(fields.get(name))]
     if reasoning.get("mode") == "pro":
         hidden.append("reasoning mode pro")
     return Request(

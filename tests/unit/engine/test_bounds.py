@@ -1,13 +1,15 @@
 """How dear a call can be: whatever its request asks for, the provider bills no more."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from foveate import wire
 from foveate.cost.price_book import PriceBook
-from foveate.engine.bounds import Asked, AtMost, asked_of, at_most
+from foveate.engine.bounds import Asked, AtMost, asked_of, at_most, longest_mark
+from foveate.tokens import counter_for
 from foveate.values import Format, TokenCount, Ttl
 
 COUNT = TokenCount(tokens=1_000, exact=False, upper=1_200)
@@ -95,6 +97,127 @@ def test_what_the_provider_adds_to_the_input_may_fill_the_window(name: str) -> N
     assert found is not None
     assert found.input_tokens == 50_000
     assert bound(None, Format.RESPONSES, **{name: "kept_1"}) is None
+
+
+WINDOW_TOKENS = 200_000
+BY_URL = {"type": "document", "source": {"type": "url", "url": "https://example.com/a.pdf"}}
+BY_ID = {"type": "document", "source": {"type": "file", "file_id": "file_1"}}
+FOUND = {"type": "web_search_tool_result", "content": [{"type": "web_search_result", "encrypted_content": "x"}]}
+SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+FETCH = {"type": "web_fetch_20250910", "name": "web_fetch"}
+CLEARS = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+SUMMARISES = {"edits": [{"type": "compact_20260112"}]}
+
+
+def windows(model: str, spoken: Format, said: dict[str, Any], window_tokens: int | None = WINDOW_TOKENS) -> Any:
+    """How many windows of input are reserved; 0 where it is what is counted, None where nobody can say."""
+    request = wire.read(_body(spoken, {"model": model, **said}), spoken)
+    count = counter_for(model).request(request)
+    found = at_most(
+        request,
+        count.total,
+        provider="anthropic" if spoken is Format.ANTHROPIC else "openai",
+        window_tokens=window_tokens,
+        ttl=None,
+        at=1.8e9,
+        unexplained=count.unexplained,
+    )
+    return None if found is None else found.input_tokens // WINDOW_TOKENS
+
+
+def says(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [*blocks, {"type": "text", "text": "Sum it up."}]}]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, 0),
+        ({"messages": says(BY_URL)}, 1),
+        ({"messages": says(BY_ID)}, 1),
+        ({"messages": says(FOUND)}, 1),
+        ({"messages": says({"type": "image", "source": {"type": "url", "url": "https://example.com/a"}})}, 0),
+        ({"container": "container_1"}, 1),
+        ({"mcp_servers": []}, 0),
+        ({"mcp_servers": [{"type": "url", "url": "https://example.com", "name": "x"}]}, 11),
+        ({"tools": [{**SEARCH, "max_uses": 3}]}, 4),
+        ({"tools": [{**SEARCH, "max_uses": 3}, {**FETCH, "max_uses": 2}]}, 6),
+        ({"tools": [SEARCH, FETCH]}, 11),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 0),
+        ({"context_management": CLEARS}, 0),
+        ({"context_management": SUMMARISES}, 2),
+    ],
+)
+def test_what_the_provider_fetches_may_fill_the_window_each_time_it_is_read(
+    said: dict[str, Any], expected: int
+) -> None:
+    """Defect: for a document by its address, or for searches, the few tokens of the request were reserved."""
+    assert windows("claude-sonnet-4-6", Format.ANTHROPIC, said) == expected
+    assert windows("claude-sonnet-4-6", Format.ANTHROPIC, said, None) == (None if expected else 0)
+
+
+@pytest.mark.parametrize(
+    ("spoken", "said", "expected"),
+    [
+        (Format.CHAT, {"web_search_options": {}}, 1),
+        (Format.CHAT, {"web_search_options": None}, 0),
+        (Format.CHAT, {"plugins": [{"id": "web"}]}, 1),
+        (Format.RESPONSES, {"tools": [{"type": "web_search"}, {"type": "file_search"}]}, 11),
+        (Format.RESPONSES, {"tools": [{"type": "web_search"}], "max_tool_calls": 2}, 3),
+        (Format.RESPONSES, {"tools": [{"type": "mcp", "server_url": "https://x"}], "max_tool_calls": 2}, 11),
+        (Format.RESPONSES, {"tools": [{"type": "local_shell"}, {"type": "apply_patch"}]}, 0),
+        (Format.RESPONSES, {"conversation": {}}, 1),
+        (Format.RESPONSES, {"previous_response_id": ""}, 0),
+    ],
+)
+def test_what_openai_adds_is_noticed_where_it_is_asked_for_by_an_empty_object_too(
+    spoken: Format, said: dict[str, Any], expected: int
+) -> None:
+    """Defect: `"web_search_options": {}` was taken for none."""
+    assert windows("gpt-5", spoken, said) == expected
+
+
+def test_a_tool_that_the_client_runs_has_room_for_the_providers_definition() -> None:
+    plain = bound(None, Format.RESPONSES, max_output_tokens=9)
+    with_tool = bound(None, Format.RESPONSES, max_output_tokens=9, tools=[{"type": "local_shell"}])
+
+    assert plain is not None
+    assert with_tool is not None
+    assert 0 <= with_tool.input_tokens - plain.input_tokens < 5_000
+
+
+def test_searches_are_paid_by_the_piece() -> None:
+    def dollars(searches: int) -> Any:
+        return PriceBook().ceiling(
+            "claude-sonnet-4-6",
+            provider="anthropic",
+            input_tokens=10,
+            output_tokens=10,
+            at=1.8e9,
+            searches=searches,
+        )
+
+    found = bound(100, Format.ANTHROPIC, max_tokens=9, tools=[{**SEARCH, "max_uses": 3}])
+    assert found is not None
+    assert found.searches == 3
+    assert dollars(3) - dollars(0) == 3 * Decimal("0.01")
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        rb'"cache_control":{"type":"ephemeral","ttl":"1h"}',
+        rb'"cache_control":{"type":"ephemeral","\u0074tl":"1h"}',
+        rb'"cache_control":{"type":"ephemeral","t\u0074\u006C":"1h"}',
+        rb'"cache\u005Fcontrol":{"\u0074ype":"ephemeral","tt\u006c":"\u0031h"}',
+    ],
+)
+def test_a_mark_is_found_however_its_name_is_spelled(mark: bytes) -> None:
+    """Defect: a mark for an hour was reserved as one for five minutes where its name had an escape in it."""
+    block = b'{"type":"text","text":"Hi",' + mark + b"}"
+    body = b'{"model":"claude-opus-4-5","messages":[{"role":"user","content":[' + block + b"]}]}"
+
+    assert longest_mark(wire.read(body, Format.ANTHROPIC)) is Ttl.ONE_HOUR
 
 
 def test_tier_region_and_time_in_the_cache_are_in_the_price() -> None:
