@@ -1,10 +1,12 @@
 """The log: one line a request, readable or as JSON, written beside the event loop.
 
 What is told waits in a queue for a thread that writes it, a few at a time: neither a slow terminal nor a full
-pipe holds up a request. Where nobody takes the lines for long, the newest are lost, and how many is told.
+pipe holds up a request. Where nobody takes the lines for long, or a disk is full, lines are lost; how many is
+told as soon as one can be written again. Only a log that nobody reads any longer is given up.
 """
 
 import atexit
+import errno
 import logging
 import sys
 import time
@@ -26,6 +28,8 @@ _FLUSH_SECONDS = 2.0
 # So much is written to a pipe in one piece (POSIX has at least 512 bytes, Linux this).
 _WHOLE_BYTES = 4096
 
+_FINAL = (errno.EPIPE, errno.EBADF)
+
 _ROOT = "foveate"
 _DIM, _RED, _YELLOW, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
 
@@ -42,7 +46,12 @@ class LogWriter(logging.Handler):
         self._colours = colours
         self._most_waiting = most_waiting
         self._waiting: deque[logging.LogRecord | Told] = deque()
-        self._lost = 0
+        # Lines that found no room, those that could not be written, and of how many of both was told: each is
+        # changed by one thread only.
+        self._dropped = self._failed = self._told_lost = 0
+        self.problem = ""
+        """Why nothing can be written now, if so."""
+        self._has_ended = False
         self._woken, self._is_closed = Event(), False
         self._thread: Thread | None = None
 
@@ -53,8 +62,8 @@ class LogWriter(logging.Handler):
 
     def put(self, told: "logging.LogRecord | Told") -> None:
         """Have something written soon."""
-        if len(self._waiting) >= self._most_waiting:
-            self._lost += 1
+        if self._has_ended or len(self._waiting) >= self._most_waiting:
+            self._dropped += 1
             return
         self._waiting.append(told)
         if not self._woken.is_set():
@@ -62,6 +71,11 @@ class LogWriter(logging.Handler):
             if self._thread is None:
                 self._thread = Thread(target=self._write_all, name="foveate log", daemon=True)
                 self._thread.start()
+
+    @property
+    def lost(self) -> int:
+        """How many lines could not be written since the start."""
+        return self._dropped + self._failed
 
     def close(self) -> None:
         """Write what waits, and end."""
@@ -85,20 +99,40 @@ class LogWriter(logging.Handler):
         lines = []
         while self._waiting:
             lines.append(self._written(self._waiting.popleft()))
-        if self._lost:
-            lost, self._lost = self._lost, 0
-            said = logging.LogRecord(
-                _ROOT, logging.WARNING, "", 0, f"{lost} lines of the log are lost", None, None
-            )
-            lines.append(self._written(said))
         try:
-            for chunk in _chunks(lines):
-                self._output.write(chunk)
-                self._output.flush()
-        except (OSError, ValueError):  # nobody reads it any longer
+            self._failed += self._unwritten(lines)
+            if (lost := self.lost) > self._told_lost and not self.problem:
+                said = f"{lost - self._told_lost} lines of the log are lost"
+                told = logging.LogRecord(_ROOT, logging.WARNING, "", 0, said, None, None)
+                if not self._unwritten([self._written(told)]):
+                    self._told_lost = lost
+        except (BrokenPipeError, ValueError):  # a pipe without a reader, or a file that was closed
+            self.problem, self._has_ended = "nobody reads it any longer", True
+            self._failed += len(lines) + len(self._waiting)
             self._waiting.clear()
             return False
         return True
+
+    def _unwritten(self, lines: list[str]) -> int:
+        """How many of some lines could not be written, while all the others are."""
+        left = len(lines)
+        try:
+            for chunk, count in _chunks(lines):
+                rest = chunk
+                while rest:  # without a buffer, only a part of it may be taken at once
+                    taken = self._output.write(rest)
+                    if taken is None:
+                        raise BlockingIOError(errno.EAGAIN, "it takes no more")
+                    rest = rest[taken:]
+                left -= count  # what a buffer has is not lost: it is tried again
+                self._output.flush()
+        except OSError as error:  # a full disk, or a terminal that went away: there may be room again
+            if error.errno in _FINAL:
+                raise BrokenPipeError from None
+            self.problem = error.strerror or str(error)
+        else:
+            self.problem = ""
+        return left
 
     def _written(self, told: "logging.LogRecord | Told") -> str:
         if isinstance(told, Told):
@@ -124,17 +158,17 @@ class LogWriter(logging.Handler):
         return f"{colour}{text}{_PLAIN}" if self._colours else text
 
 
-def _chunks(lines: list[str]) -> Iterator[bytes]:
-    """Lines as they are written: as many at once as a pipe takes without mixing them with another worker's."""
-    chunk = b""
+def _chunks(lines: list[str]) -> Iterator[tuple[bytes, int]]:
+    """Lines as they are written, and how many: as many at once as a pipe takes without mixing in another's."""
+    chunk, count = b"", 0
     for line in lines:
         written = f"{line}\n".encode("utf-8", "replace")
         if chunk and len(chunk) + len(written) > _WHOLE_BYTES:
-            yield chunk
-            chunk = b""
-        chunk += written
+            yield chunk, count
+            chunk, count = b"", 0
+        chunk, count = chunk + written, count + 1
     if chunk:
-        yield chunk
+        yield chunk, count
 
 
 def start(

@@ -132,6 +132,8 @@ class Observing:
             failures=self.metrics.troubles.recent(self._clock()),
             bills_waiting=waiting,
             bills_lost=lost,
+            log_problem=self._log.problem,
+            log_lost=self._log.lost,
             is_ending=self._is_ending(),
         )
 

@@ -18,7 +18,9 @@ from foveate.gateway.asks import Receive, Scope, Send
 Page = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
-OPEN = frozenset((HEALTH, READY))
+# Browsers ask for it by themselves, with the key that they were given for a page; it is no provider's.
+_ICON = "/favicon.ico"
+OPEN = frozenset((HEALTH, READY, _ICON))
 """Those that need no key, wherever they are asked from."""
 
 # So long the store may take to answer before it is taken to be out of reach.
@@ -37,12 +39,15 @@ class Vitals:
     failures: Mapping[str, int] = field(default_factory=dict)
     bills_waiting: int = 0
     bills_lost: int = 0
+    log_problem: str = ""
+    log_lost: int = 0
     is_ending: bool = False
 
     @property
     def is_well(self) -> bool:
         """Whether nothing is wrong that anybody should look at."""
-        return not (self.config or self.store_problem or self.failures or self.bills_waiting or self.bills_lost)
+        bills = self.bills_waiting or self.bills_lost
+        return not (self.config or self.store_problem or self.failures or bills or self.log_problem)
 
     @property
     def is_ready(self) -> bool:
@@ -69,6 +74,11 @@ def health_object(vitals: Vitals) -> dict[str, Any]:
         },
         "failures": dict(vitals.failures),
         "bills": {"waiting": vitals.bills_waiting, "lost": vitals.bills_lost},
+        "log": {
+            "written": not vitals.log_problem,
+            "problem": vitals.log_problem or None,
+            "lost": vitals.log_lost,
+        },
     }
 
 
@@ -106,7 +116,10 @@ def pages(look: Callable[[], Awaitable[Vitals]], samples: Callable[[], list[Samp
         body, kind = await asyncio.to_thread(page, samples(), accept)
         await _answer(scope, send, 200, body, kind.encode())
 
-    return {HEALTH: health, READY: ready, METRICS: metrics}
+    async def icon(scope: Scope, _receive: Receive, send: Send) -> None:
+        await _answer(scope, send, 404, b'{"error":"there is none"}')
+
+    return {HEALTH: health, READY: ready, METRICS: metrics, _ICON: icon}
 
 
 async def _answer(scope: Scope, send: Send, status: int, body: bytes, kind: bytes = _JSON) -> None:

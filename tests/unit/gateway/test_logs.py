@@ -1,13 +1,15 @@
 """The log: one line a request, nothing secret in it, and nobody waits for it."""
 
+import errno
 import io
 import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -220,6 +222,61 @@ def test_a_log_that_nobody_reads_any_longer_ends_quietly() -> None:
         writer = LogWriter(pipe, as_json=False, colours=False)
         writer.put(TOLD)
         writer.close()
+
+
+class Disk(io.RawIOBase):
+    """A file on a disk that may be full, written without a buffer."""
+
+    def __init__(self) -> None:
+        self.is_full = True
+        self.kept = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.kept += bytes(data)
+        return len(data)
+
+
+@pytest.mark.parametrize("is_buffered", [False, True])
+def test_a_log_that_found_no_room_goes_on_once_there_is_and_says_how_much_is_lost(is_buffered: bool) -> None:
+    """Defect: after one failed write, on a full disk, the log was silent to the end of the process."""
+    disk = Disk()
+    output = io.BufferedWriter(disk, 64) if is_buffered else disk
+    writer = LogWriter(output, as_json=False, colours=False)  # type: ignore[arg-type]
+    writer.put(TOLD)
+    waited_for(lambda: writer.problem == "No space left on device" and writer.lost == 1)
+
+    disk.is_full = False
+    writer.put(TOLD)
+    writer.close()
+
+    assert [b"req_1" in line for line in disk.kept.splitlines()] == [True, False]
+    assert b"1 lines of the log are lost" in disk.kept
+    assert (writer.problem, writer.lost) == ("", 1)
+
+
+def test_what_is_put_into_a_log_that_nobody_reads_is_counted() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb", buffering=0) as pipe:
+        writer = LogWriter(pipe, as_json=False, colours=False)
+        writer.put(TOLD)
+        waited_for(lambda: writer.problem == "nobody reads it any longer")
+        writer.put(TOLD)
+
+        assert writer.lost == 2
+        writer.close()
+
+
+def waited_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_an_object_always_has_the_same_keys() -> None:

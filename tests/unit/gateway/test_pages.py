@@ -61,6 +61,8 @@ async def test_health_says_what_is_wrong_and_is_still_alive() -> None:
         store_problem="the disk is full",
         failures={"session": 3},
         bills_waiting=2,
+        log_problem="No space left on device",
+        log_lost=7,
     )
 
     status, _, body = await asked("/health", vitals)
@@ -68,6 +70,7 @@ async def test_health_says_what_is_wrong_and_is_still_alive() -> None:
     said = json.loads(body)
     assert (status, said["status"]) == (200, "degraded")
     assert (said["config"]["file"], said["config"]["line"]) == ("foveate.yaml", 7)
+    assert said["log"] == {"written": False, "problem": "No space left on device", "lost": 7}
     assert "foveate.yaml:7: there is no setting 'prot' here" in said["config"]["problem"]
     assert said["store"]["problem"] == "the disk is full"
     assert said["failures"] == {"session": 3}
