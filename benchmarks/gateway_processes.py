@@ -117,9 +117,11 @@ def relay(folder: Path, upstream_port: int) -> Iterator[Server]:
 
 
 @contextmanager
-def foveate(folder: Path, upstream_port: int, *, name: str = "foveate", workers: int = 1) -> Iterator[Server]:
-    """`foveate serve` with every mechanism on, and with data of its own."""
-    home = _home(folder, name, upstream_port)
+def foveate(
+    folder: Path, upstream_port: int, *, name: str = "foveate", workers: int = 1, is_usual: bool = False
+) -> Iterator[Server]:
+    """`foveate serve` with every mechanism on, or as it usually is, and with data of its own."""
+    home = _home(folder, name, upstream_port, is_usual=is_usual)
     options = ("--port", "0", "--workers", str(workers), "--json")
     command = [_beside("foveate"), "serve", "--config", str(home / _CONFIG), *options]
     log = home / "log"
@@ -173,19 +175,24 @@ def litellm(folder: Path, upstream_port: int) -> Iterator[Server]:
         yield Server("litellm", port, process.pid, log)
 
 
-def _home(folder: Path, name: str, upstream_port: int) -> Path:
+def _home(folder: Path, name: str, upstream_port: int, *, is_usual: bool = False) -> Path:
     """A folder with a configuration in it, for data too."""
     home = folder / name
     home.mkdir()
-    (home / _CONFIG).write_text(_configuration(upstream_port), encoding="utf-8")
+    said = _upstreams(upstream_port) + ("" if is_usual else _ALL_ON)
+    (home / _CONFIG).write_text(said, encoding="utf-8")
     return home
 
 
-def _configuration(upstream_port: int) -> str:
+def _upstreams(upstream_port: int) -> str:
     return f"""\
 upstreams:
   anthropic: {{base_url: "http://127.0.0.1:{upstream_port}"}}
   openai: {{base_url: "http://127.0.0.1:{upstream_port}/v1"}}
+"""
+
+
+_ALL_ON = f"""\
 context_optimization:
   prompt_cache: {{enabled: true}}
   compaction: {{enabled: true, extractive: true}}

@@ -30,7 +30,7 @@ _CALL_BYTES, _RESULT_BYTES = 150, 915
 
 _HEADERS = {
     "anthropic": (
-        ("host", "gateway"),
+        ("host", "127.0.0.1"),
         ("content-type", "application/json"),
         ("x-api-key", KEY),
         ("anthropic-version", "2023-06-01"),
@@ -38,7 +38,7 @@ _HEADERS = {
         ("user-agent", "Anthropic/Python 1.4.0"),
     ),
     "chat": (
-        ("host", "gateway"),
+        ("host", "127.0.0.1"),
         ("content-type", "application/json"),
         ("authorization", f"Bearer {KEY}"),
         ("accept", "application/json"),
