@@ -61,6 +61,7 @@ class Observing:
         self._version = version
         self._log = log
         self._folder = folder
+        self._is_unwritten = False
         self._clock = clock
         self._export = export
         self._now: InForce[Choices] | None = None
@@ -161,4 +162,8 @@ class Observing:
         try:
             metrics_folder.write(folder, samples)
         except OSError as error:
-            _LOG.warning("the numbers cannot be written for the other workers: %s", error)
+            if not self._is_unwritten:
+                _LOG.warning("the numbers cannot be written for the other workers: %s", error)
+            self._is_unwritten = True
+        else:
+            self._is_unwritten = False

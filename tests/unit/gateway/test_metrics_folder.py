@@ -1,6 +1,7 @@
 """The numbers of several workers: counted together, and a dead one's gauges are gone."""
 
 import multiprocessing
+import os
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -73,6 +74,38 @@ def test_each_start_has_a_folder_of_its_own() -> None:
 
     assert folders[0] != folders[1]
     assert metrics_folder.folder_in({}) is None
+
+
+def test_a_folder_that_was_cleaned_away_is_made_anew_by_whoever_writes_next(tmp_path: Path) -> None:
+    """Defect: /metrics was an error until a restart once somebody had cleaned up the folder."""
+    folder = metrics_folder.prepare({}, within=tmp_path)
+    metrics_folder.remove(folder)
+
+    assert metrics_folder.others(folder) == []
+    write(folder, 3)
+    assert [path.suffix for path in folder.iterdir()] == [".live"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def prepare_and_die(within: Path) -> None:
+    metrics_folder.prepare({}, within=within)
+    os._exit(0)
+
+
+def test_what_a_killed_gateway_has_left_is_removed_and_what_another_uses_is_not(tmp_path: Path) -> None:
+    """Defect: the folder of a gateway that was killed stayed for ever."""
+    process = multiprocessing.get_context("spawn").Process(target=prepare_and_die, args=(tmp_path,))
+    process.start()
+    process.join()
+    (left,) = tmp_path.iterdir()
+    running = metrics_folder.prepare({}, within=tmp_path)
+    assert left.exists()  # it has only just been written to
+    for folder in (left, running):
+        os.utime(folder, (0, 0))
+
+    fresh = metrics_folder.prepare({}, within=tmp_path)
+
+    assert {*tmp_path.iterdir()} == {running, fresh}
 
 
 @settings(max_examples=50)

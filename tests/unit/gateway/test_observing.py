@@ -214,6 +214,19 @@ async def test_the_page_of_a_worker_has_the_numbers_of_the_others_and_its_own_ar
         metrics_folder.remove(folder)
 
 
+async def test_numbers_that_cannot_be_written_are_told_of_once(
+    config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Defect: every worker warned every second."""
+    (tmp_path / "file").touch()
+    watched, _ = observing(config, folder=tmp_path / "file")
+    for _ in range(2):  # at the end of each, numbers are written
+        async with watched.running(parts(Store())):
+            pass
+
+    assert caplog.text.count("the numbers cannot be written") == 1
+
+
 async def test_an_agent_of_the_configuration_is_shown_after_any_number_of_others(config: Path) -> None:
     watched, _ = observing(config)
     for number in range(200):
