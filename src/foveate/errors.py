@@ -6,6 +6,7 @@
     │   ├── MalformedRequest   a request body that is not JSON or has none of the known shapes
     │   ├── BadEdit            an edit that cannot be written into a request, or contradicts another
     │   ├── WrongApi           a request for a model whose upstream does not speak the API that it came in
+    │   ├── KeyRefused         a key of the gateway that is not known, or the want of one
     │   ├── BadVocabulary      a tokenizer file that cannot be read or used
     │   ├── BadOption          an option with an impossible value
     │   ├── CannotListen       an address that no server can be had at: in use, not allowed, not of this machine
@@ -94,11 +95,17 @@ class WrongApi(InputError):
         asked = f"the model {model!r}" if model else "what names no model"
         super().__init__(
             f"the gateway's route for {asked} leads to {upstream}, which does not speak the API of {api}: use "
-            "a client of the other API, or route it to an upstream that speaks this one (`api: both`, if it does)"
+            "a client of the other API, or route it to an upstream that speaks this (`api: both`, if it does)"
         )
         self.model = model
         self.upstream = upstream
         self.api = api
+
+
+class KeyRefused(InputError):
+    """A request that shows a key of the gateway that is not known, or none where one is needed."""
+
+    code = "bad_key"
 
 
 class BadVocabulary(InputError):

@@ -4,6 +4,7 @@ import http.client
 import json
 import ssl
 import subprocess
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +153,15 @@ def test_its_own_pages_need_a_key_beyond_loopback_and_tell_machines_whether_it_i
     status, _, body = secure.ask("GET", "/metrics", authorization=f"Bearer {GATEWAY_KEY}")
     assert status == 200
     assert b"llm_" in body or b"foveate" in body
+
+
+def test_what_browsers_ask_for_beside_its_own_pages_never_goes_to_a_provider(secure: Secure) -> None:
+    """Defect: the icon, and a page with a slash at its end, went to the provider with the page's password."""
+    password = "Basic " + b64encode(f"x:{GATEWAY_KEY}".encode()).decode()
+
+    assert secure.ask("GET", "/favicon.ico", authorization=password)[0] == 404
+    assert secure.ask("GET", "/metrics/")[0] == 401
+    assert secure.ask("GET", "//metrics/", authorization=password)[0] == 200
 
 
 @pytest.mark.parametrize(

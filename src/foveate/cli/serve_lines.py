@@ -1,7 +1,7 @@
 """What `foveate serve` shows once it serves: where it is, how to point a client at it, what is on."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -20,7 +20,9 @@ _LOOPBACK = ("127.", "localhost", "::1")
 class Started:
     """A gateway that serves. `keys` are the upstreams whose key it has, `agents` those with keys of their own.
 
-    `local` is the name of the model on this machine, `metrics` and `health` where they are.
+    `paid` are the upstreams whose calls it pays whatever clients bring, `unkeyed` the agents that have sections
+    and can be named by anybody. `local` is the name of the model on this machine, `metrics` and `health` where
+    they are.
     """
 
     url: str
@@ -32,6 +34,8 @@ class Started:
     off: list[str]
     keys: list[str]
     agents: list[str]
+    paid: list[str] = field(default_factory=list)
+    unkeyed: list[str] = field(default_factory=list)
     local: str | None
     certificate: str | None
     metrics: str
@@ -63,6 +67,8 @@ def started(
         off=[name for name, is_on in switches.items() if not is_on],
         keys=sorted(name for name, up in now.gateway.routing.upstreams.items() if up.key),
         agents=[agent.id for agent in settings.agents if agent.keys],
+        paid=sorted(name for name, up in now.gateway.routing.upstreams.items() if up.replaces_keys),
+        unkeyed=[agent.id for agent in settings.agents if agent.sections is not None and not agent.keys],
         local=None if local is None else local.model,
         certificate=None if settings.server.tls is None else str(settings.server.tls.certificate),
         metrics=f"{url}/metrics",
@@ -108,18 +114,28 @@ def started_lines(shown: Started, look: screen.Look) -> list[str]:
         "data": shown.store,
         "metrics": shown.metrics,
     }
-    if not shown.host.startswith(_LOOPBACK):
+    is_open = not shown.host.startswith(_LOOPBACK)
+    if shown.paid:
+        for_whom = "for those who show a gateway key" if is_open else "whatever key clients bring"
+        rows["paid here"] = f"{', '.join(shown.paid)}, {for_whom}"
+    if is_open:
         rows["open to"] = (
             f"other machines ({shown.host}); pages of its own, such as metrics, need a gateway key"
         )
+        if shown.unkeyed:
+            rows["careful"] = (
+                f"whoever names the agent {' or '.join(shown.unkeyed)} has its notes and files sent along: it "
+                "has no gateway key (`foveate config key --agent NAME`)"
+            )
     return lines + [f"{dim[0]}{name:<{_LABEL_CELLS}}{dim[1]}{look.plain(said)}" for name, said in rows.items()]
 
 
 def _keys(shown: Started) -> str:
-    if not shown.keys:
-        return "clients bring their own; none is in this environment"
+    keys = [name for name in shown.keys if name not in shown.paid]
+    if not keys:
+        return "clients bring their own" + ("" if shown.keys else "; none is in this environment")
     for_whom = f"of {', '.join(shown.agents)}" if shown.agents else "(`foveate config key` makes one)"
-    return f"clients bring their own, or a gateway key {for_whom} for {', '.join(shown.keys)}"
+    return f"clients bring their own, or a gateway key {for_whom} for {', '.join(keys)}"
 
 
 def _curl(shown: Started) -> str:

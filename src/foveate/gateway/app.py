@@ -18,10 +18,8 @@ from foveate.errors import (
 )
 from foveate.fold.model import Endpoint
 from foveate.gateway.asks import (
-    AGENT,
     KIND,
     SESSION,
-    USUAL_AGENT,
     Ask,
     Receive,
     Scope,
@@ -31,9 +29,10 @@ from foveate.gateway.asks import (
     ask_of,
     body_of,
 )
+from foveate.gateway.callers import agent_of, check_payer, key_headers
 from foveate.gateway.client import Client
 from foveate.gateway.counting import NoCounts, own_count
-from foveate.gateway.doors import Asks, Family
+from foveate.gateway.doors import Asks, Family, plain_path
 from foveate.gateway.encodings import encodings_of, unpacked, without_encodings
 from foveate.gateway.headers import KEYS, sent_on
 from foveate.gateway.keys import Keys, NoKeys
@@ -72,7 +71,7 @@ class GatewayOptions:
 
 
 class Gateway:
-    """The ASGI app. `pages` are what is the gateway's own, by their paths."""
+    """The ASGI app. `pages` are what is its own, by their paths. Other machines reach one that `is_open`."""
 
     def __init__(
         self,
@@ -83,6 +82,7 @@ class Gateway:
         options: Callable[[], GatewayOptions] = GatewayOptions,
         pages: Mapping[str, Page] | None = None,
         traffic: Traffic = UNSEEN,
+        is_open: bool = False,
     ) -> None:
         self._engine = engine
         self._pool = pool
@@ -90,13 +90,14 @@ class Gateway:
         self._options = options
         self._pages = pages or {}
         self._traffic = traffic
+        self._is_open = is_open
         self._no_counts = NoCounts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             return
-        page = self._pages.get(scope["path"])
+        page = self._pages.get(scope["path"]) or self._pages.get(plain_path(scope["path"]))
         if page is not None:
             await page(scope, receive, send)
             return
@@ -132,40 +133,39 @@ class Gateway:
             self._traffic.went(ask, client)
 
     async def _served(self, ask: Ask, body: bytes, client: Client, options: GatewayOptions) -> None:
-        own = options.keys.agent(ask.key) if ask.key is not None else None
-        if ask.key is not None and own is None:
-            said = "this key begins as Foveate's do, and is none of them: make one, or use the provider's own"
-            client.refused, client.reason = "bad_key", "a key of the gateway that is not known"
-            await client.refuse(failed(client.spoken, 401, said), retry=False)
-            return
-        agent = client.agent = own or ask.headers.get(AGENT) or USUAL_AGENT
+        agent = client.agent = agent_of(ask, options.keys)
         if ask.door.asks not in _READ:
-            if ask.method not in _FREE_METHODS:
-                said = f"what {ask.method} {ask.path} costs is not known"
-                await self._engine.uncounted(ask.id, agent, said)
-            await self._passed(ask, body, client, options)
+            said = f"what {ask.method} {ask.path} costs is not known"
+            await self._passed(ask, body, client, options, "" if ask.method in _FREE_METHODS else said)
             return
         encodings = encodings_of(ask.raw_headers)
         plain = unpacked(body, encodings, limit_bytes=options.limit_bytes)
         if plain is None:
             said = f"the request cannot be read (its content-encoding is {', '.join(encodings)})"
-            if ask.door.asks is not Asks.COUNT:
-                await self._engine.uncounted(ask.id, agent, said)
-            await self._passed(ask, body, client, options)
+            await self._passed(ask, body, client, options, "" if ask.door.asks is Asks.COUNT else said)
             return
         ask = replace(ask, raw_headers=without_encodings(ask.raw_headers))
         await self._answered(ask, client.spoken, agent, plain, client, options)
 
-    async def _passed(self, ask: Ask, body: bytes, client: Client, options: GatewayOptions) -> None:
-        """Relay what the engine has no hand in."""
+    def _routed(self, ask: Ask, model: str, options: GatewayOptions) -> Routed:
+        routed = options.routing.of(ask.door, model)
+        check_payer(ask, routed.upstream, is_open=self._is_open)
+        return routed
+
+    async def _passed(
+        self, ask: Ask, body: bytes, client: Client, options: GatewayOptions, uncounted: str
+    ) -> None:
+        """Relay what the engine has no hand in; `uncounted` says why nobody knows what it costs, if it does."""
         model, plain = "", b""
         if options.routing.routes:
             plain = unpacked(body, encodings_of(ask.raw_headers), limit_bytes=options.limit_bytes) or b""
             model = model_of(ask, plain)
-        routed = options.routing.of(ask.door, model)
+        routed = self._routed(ask, model, options)
         if routed.model is not None and plain:
             ask = replace(ask, raw_headers=without_encodings(ask.raw_headers))
             body = renamed(plain, routed.model)
+        if uncounted:
+            await self._engine.uncounted(ask.id, client.agent, uncounted)
         client.provider = routed.upstream.provider
         async with self._asked(ask, routed, body, {}, reads_answer=False) as answer:
             await client.begin(answer, is_changed=False)
@@ -178,7 +178,7 @@ class Gateway:
     ) -> None:
         """Relay an answer that the engine has a hand in."""
         is_embeddings = ask.door.asks is Asks.EMBEDDINGS
-        routed = options.routing.of(ask.door, model_in(body) if options.routing.routes else "")
+        routed = self._routed(ask, model_in(body) if options.routing.routes else "", options)
         is_count = ask.door.asks is Asks.COUNT
         engine = self._engine.preview if is_count and self._engine.preview is not None else self._engine
         prepare = self._embeddings.prepare if is_embeddings else engine.prepare
@@ -249,9 +249,7 @@ class Gateway:
     ) -> AbstractAsyncContextManager[Answer]:
         upstream = routed.upstream
         changed = {name.encode("latin-1"): said.encode("latin-1") for name, said in headers.items()}
-        sent = sent_on(
-            ask.raw_headers, reads_answer=reads_answer, key=_key_headers(ask, upstream), set_=changed
-        )
+        sent = sent_on(ask.raw_headers, reads_answer=reads_answer, key=key_headers(ask, upstream), set_=changed)
         return self._pool.asked(ask.method, target(upstream.url(ask.raw_path, ask.query)), sent, body)
 
 
@@ -288,16 +286,23 @@ async def _error_in(answer: Answer) -> bytes:
 
 
 async def _passed_on(exchange: Exchange, answer: Answer, client: Client, said: bytes) -> bytes:
-    """Pass an answer on, of which `said` was read before; what is left for its end is given back."""
+    """Pass an answer on, of which `said` was read before; what is left for its end is given back.
+
+    That is the last piece, where it does not stream: its client has all of it only once its bill is noted.
+    """
     kind = answer.header(b"content-type") or b""
     exchange.begun(answer.status, streams=kind.startswith(_STREAM))
     await client.begin(answer, is_changed=exchange.changes_answer)
-    if said:
-        await client.piece(exchange.passed(said))
+    streams = exchange.streams
+    held = exchange.passed(said) if said else b""
     while piece := await answer.piece():
-        if passed := exchange.passed(piece):
-            await client.piece(passed)
-    return exchange.rest()
+        if held:
+            await client.piece(held)
+        held = exchange.passed(piece)
+        if held and (streams or held.isspace()):  # some send blanks while the model thinks, to be heard
+            await client.piece(held)
+            held = b""
+    return held + exchange.rest()
 
 
 def _endpoint(ask: Ask, upstream: Upstream, spoken: Format) -> Endpoint:
@@ -305,25 +310,10 @@ def _endpoint(ask: Ask, upstream: Upstream, spoken: Format) -> Endpoint:
     is_anthropic = spoken is Format.ANTHROPIC
     path = "/v1/messages" if is_anthropic else "/v1/chat/completions"
     own = [(name, said) for name, said in ask.raw_headers if name in _ASKING]
-    key = _key_headers(ask, upstream)
+    key = key_headers(ask, upstream)
     headers = own if key is None else [*(pair for pair in own if pair[0] not in KEYS), *key]
     return Endpoint(
         url=upstream.url(path),
         spoken=spoken if is_anthropic else Format.CHAT,
         headers={name.decode("latin-1"): said.decode("latin-1") for name, said in headers},
     )
-
-
-def _key_headers(ask: Ask, upstream: Upstream) -> list[tuple[bytes, bytes]] | None:
-    """The key that takes the place of the client's; None where the client's own goes on.
-
-    A key of the gateway never does.
-    """
-    if ask.key is None and not upstream.replaces_keys:
-        return None
-    if upstream.key is None:
-        return []
-    key = upstream.key.encode("latin-1", "replace")
-    if upstream.family is Family.ANTHROPIC:
-        return [(b"x-api-key", key)]
-    return [(b"authorization", b"Bearer " + key)]

@@ -1,12 +1,17 @@
 """A request as it comes over HTTP, read as far as the gateway has to know it."""
 
 import asyncio
+import re
+from base64 import b64decode
+from binascii import Error as NotBase64
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+from urllib.parse import parse_qsl
 
 from foveate.gateway.doors import Door, door_of
+from foveate.gateway.headers import KEYS, Headers
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -20,6 +25,10 @@ REQUEST_ID = "x-foveate-request-id"
 KEY_PREFIX = "fov-"
 USUAL_AGENT = "default"
 
+# One among other words, with a scheme before it or in a list, but not within a longer word.
+_KEY = re.compile(rf"(?<![\w-]){KEY_PREFIX}[^\s,;\"']*")
+_BASIC = "basic"
+
 # Seeded by the system, in each process anew; ids are to be unique, and no secret.
 _IDS = Random()
 
@@ -28,7 +37,8 @@ _IDS = Random()
 class Ask:
     """Who asks for what. `raw_headers` are as they came, names in small letters; so are those of `headers`.
 
-    `path` is readable, `raw_path` as it came: `%2F` in a name is no slash to the provider.
+    `path` is readable, `raw_path` as it came: `%2F` in a name is no slash to the provider. `key` is the key of
+    the gateway that the client shows; None for one that shows its provider's own, or none.
     """
 
     id: str
@@ -39,16 +49,7 @@ class Ask:
     door: Door
     headers: Mapping[str, str] = field(repr=False)
     raw_headers: list[tuple[bytes, bytes]] = field(repr=False)
-
-    @property
-    def key(self) -> str | None:
-        """The key of the gateway that the client shows; None for one that shows its provider's own, or none."""
-        said = self.headers.get("x-api-key", "")
-        if said.startswith(KEY_PREFIX):
-            return said
-        scheme, _, token = self.headers.get("authorization", "").partition(" ")
-        token = token.strip()
-        return token if scheme.lower() == "bearer" and token.startswith(KEY_PREFIX) else None
+    key: str | None = field(default=None, repr=False)
 
 
 def ask_of(scope: Scope) -> Ask:
@@ -67,7 +68,37 @@ def ask_of(scope: Scope) -> Ask:
         door=door_of(method, path, headers),
         headers=headers,
         raw_headers=raw,
+        key=key_in(raw),
     )
+
+
+def key_in(headers: Headers) -> str | None:
+    """The first key of the gateway in all headers that hold keys: as clients send it, or as a password."""
+    for name, value in headers:
+        if name in KEYS:
+            said = value.decode("latin-1")
+            found = _KEY.search(said) or _KEY.search(_password(said))
+            if found is not None:
+                return found[0]
+    return None
+
+
+def _password(said: str) -> str:
+    """The name and the password of a header that has them, with a blank between."""
+    scheme, _, token = said.strip().partition(" ")
+    if scheme.lower() != _BASIC:
+        return ""
+    try:
+        return b64decode(token.strip(), validate=True).decode("utf-8", "replace").replace(":", " ", 1)
+    except (NotBase64, ValueError):
+        return ""
+
+
+def has_key_in(query: str) -> bool:
+    """Whether a query holds a key of the gateway."""
+    if not query:
+        return False
+    return any(said.startswith(KEY_PREFIX) for _, said in parse_qsl(query, keep_blank_values=False))
 
 
 class TooLarge(Exception):

@@ -34,7 +34,7 @@ from foveate.engine.pinging import Pings
 from foveate.engine.remembered import Remembered
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.gateway import telemetry
-from foveate.gateway.admin import guarded
+from foveate.gateway.admin import guarded, is_loopback
 from foveate.gateway.app import Gateway, GatewayOptions, Page
 from foveate.gateway.configured import gateway_options
 from foveate.gateway.observing import Observing, Parts
@@ -230,6 +230,7 @@ async def assembled(
                         keys=lambda: choices().gateway.keys,
                     ),
                     traffic=UNSEEN if observing is None else observing.traffic,
+                    is_open=not is_loopback(settings.server.host),
                 )
         finally:
             await engine.close()

@@ -1,5 +1,6 @@
 """What the configuration says, as the gateway's options: upstreams, routes and keys."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,6 +11,8 @@ from foveate.gateway.doors import Family
 from foveate.gateway.keys import HashedKeys
 from foveate.gateway.routing import KNOWN_UPSTREAMS, VERSION, Route, Routing, Upstream
 
+# A key goes out in a header (RFC 9110, 5.5).
+_SENDABLE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 # Where the keys of upstreams usually are.
 USUAL_VARIABLES: Mapping[str, str] = {
     "anthropic": "ANTHROPIC_API_KEY",
@@ -29,7 +32,7 @@ def gateway_options(settings: Settings, environment: Mapping[str, str]) -> Gatew
             in the environment; `path` leads to it.
     """
     upstreams = {
-        name: replace(known, key=environment.get(USUAL_VARIABLES.get(name, "")) or None)
+        name: replace(known, key=_key(USUAL_VARIABLES.get(name, ""), environment))
         for name, known in KNOWN_UPSTREAMS.items()
     }
     for name, said in settings.upstreams.items():
@@ -55,6 +58,16 @@ def gateway_options(settings: Settings, environment: Mapping[str, str]) -> Gatew
     )
 
 
+def _key(variable: str, environment: Mapping[str, str], path: tuple[str, ...] = ()) -> str | None:
+    key = environment.get(variable) or None
+    if key is not None and not _SENDABLE.fullmatch(key):
+        raise BadOption(
+            f"{variable} holds what no header can: a line break, a blank at an end, or what is not ASCII",
+            path=path,
+        )
+    return key
+
+
 def _upstream(
     name: str, said: UpstreamServer, known: Upstream | None, environment: Mapping[str, str]
 ) -> Upstream:
@@ -72,7 +85,7 @@ def _upstream(
         base_url += VERSION
     key = base.key
     if said.key_variable is not None:
-        key = environment.get(said.key_variable) or None
+        key = _key(said.key_variable, environment, path=(*path, "key_variable"))
         if key is None:
             raise BadOption(f"{said.key_variable} is not set in the environment", path=(*path, "key_variable"))
     return replace(

@@ -49,13 +49,20 @@ _MODELS = "/v1/models"
 _SLASHES = re.compile("/+")
 
 
+def plain_path(path: str) -> str:
+    """A path without doubled slashes, and without one at its end."""
+    if "//" in path:
+        path = _SLASHES.sub("/", path)
+    return path.rstrip("/")
+
+
 def door_of(method: str, path: str, headers: Mapping[str, str]) -> Door:
     """The door of a request; `headers` have their names in small letters.
 
     Where two providers share a path, the headers tell which one the client means. Doubled slashes and one at
     the end make no other path, since servers overlook them.
     """
-    path = _SLASHES.sub("/", path).rstrip("/")
+    path = plain_path(path)
     known = _DOORS.get((method, path))
     if known is not None:
         return known

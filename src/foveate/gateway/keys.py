@@ -19,6 +19,9 @@ class Keys(Protocol):
     def agent(self, key: str) -> str | None:
         """The agent that a key is for; None where it is nobody's."""
 
+    def are_of(self, agent: str) -> bool:
+        """Whether an agent has any."""
+
 
 class NoKeys:
     """Where none was made, none is known."""
@@ -26,6 +29,10 @@ class NoKeys:
     def agent(self, key: str) -> str | None:
         """None."""
         return None
+
+    def are_of(self, agent: str) -> bool:
+        """No agent has."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,10 @@ class HashedKeys:
         wanted = hash_of(key)
         found = [agent for hashed, agent in self.agents.items() if hmac.compare_digest(hashed, wanted)]
         return found[0] if found else None
+
+    def are_of(self, agent: str) -> bool:
+        """Whether an agent has any."""
+        return agent in self.agents.values()
 
 
 def new_key() -> str:

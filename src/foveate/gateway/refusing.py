@@ -8,6 +8,7 @@ from foveate.errors import (
     CallRefused,
     DoesNotFit,
     FoveateError,
+    KeyRefused,
     UpstreamError,
     UpstreamTimeout,
     WrongApi,
@@ -27,6 +28,8 @@ def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
             return _too_long(error, spoken)
         case CallRefused():
             return _over_cap(error, spoken)
+        case KeyRefused():
+            return failed(spoken, 401, str(error))
         case WrongApi():
             return failed(spoken, 400, str(error))
         case UpstreamTimeout():

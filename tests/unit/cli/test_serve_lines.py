@@ -69,6 +69,17 @@ def test_who_opens_it_to_others_is_told_so() -> None:
     )
 
 
+def test_who_pays_and_who_can_be_named_by_anybody_is_told() -> None:
+    """Defect: clients were said to bring their own keys where all of them spent that of `key_variable`."""
+    paid = replace(SHOWN, keys=["openai"], paid=["openai"], unkeyed=["ben"])
+
+    assert re.search("^paid here +openai, whatever key clients bring$", text(paid), re.MULTILINE)
+    assert "careful" not in text(paid)
+    opened = text(replace(paid, host="0.0.0.0"))
+    assert re.search("^paid here +openai, for those who show a gateway key$", opened, re.MULTILINE)
+    assert re.search("^careful +whoever names the agent ben has its notes", opened, re.MULTILINE)
+
+
 def test_workers_and_a_model_on_this_machine_are_told() -> None:
     screen = text(replace(SHOWN, workers=4, local="SmolLM2", certificate="my cert.pem"))
 

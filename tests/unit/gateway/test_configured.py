@@ -9,7 +9,7 @@ from foveate.config.loading import settings_from
 from foveate.config.settings import Settings
 from foveate.engine.configured import options_by_agent
 from foveate.engine.options import AgentOptions
-from foveate.errors import BadSetting
+from foveate.errors import BadOption, BadSetting
 from foveate.fold.overflow import OnOverflow
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.configured import gateway_options
@@ -75,6 +75,16 @@ def test_what_does_not_fit_together_is_told_with_its_line(tmp_path: Path, text: 
 
     with pytest.raises(BadSetting, match=said):
         LiveSettings(path, lambda found: gateway_options(found.settings, {}))
+
+
+@pytest.mark.parametrize("key", ["sk-1\n", "sk\r\nx: y", " sk-1", "sk-ü", "sk-\x00"])
+def test_a_key_that_no_header_can_hold_is_told_at_the_start(key: str) -> None:
+    """Defect: it was found out by the first request, or went out with a question mark in it."""
+    with pytest.raises(BadOption, match="MINE holds what no header can") as told:
+        made("upstreams: {openai: {key_variable: MINE}}", MINE=key)
+    assert told.value.path == ("upstreams", "openai", "key_variable")
+    with pytest.raises(BadOption, match="OPENAI_API_KEY holds"):
+        gateway_options(Settings(), {"OPENAI_API_KEY": key})
 
 
 def test_a_key_names_its_agent_and_only_its_hash_is_in_the_file() -> None:

@@ -70,7 +70,7 @@ def test_the_first_route_that_matches_the_model_and_speaks_its_api_is_taken() ->
     assert went(CHAT, "fast") == ("deepseek", "deepseek-chat")
     assert went(CHAT, "deepseek-chat") == ("deepseek", None)
     assert went(CHAT, "Fast") == ("vllm", None)
-    assert went(CHAT, "") == ("openai", None)
+    assert went(CHAT, "") == ("vllm", None)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""Who asks and who pays: the agent of a request, and the key that it goes out with."""
+
+from foveate.errors import KeyRefused
+from foveate.gateway.asks import AGENT, USUAL_AGENT, Ask, has_key_in
+from foveate.gateway.doors import Family
+from foveate.gateway.keys import Keys
+from foveate.gateway.routing import Upstream
+
+
+def agent_of(ask: Ask, keys: Keys) -> str:
+    """The agent that a request is of: by its key of the gateway, by a header, or the usual one.
+
+    Raises:
+        KeyRefused: its key is not known, or it names an agent that has keys and shows none of them.
+    """
+    if has_key_in(ask.query):
+        raise KeyRefused(
+            "a key of the gateway stands in the address of this request, where logs keep it: send it as "
+            "`authorization: Bearer` or `x-api-key`"
+        )
+    if ask.key is not None:
+        own = keys.agent(ask.key)
+        if own is None:
+            raise KeyRefused(
+                "this key begins as Foveate's do, and is none of them: make one, or use the provider's own"
+            )
+        return own
+    named = ask.headers.get(AGENT) or USUAL_AGENT
+    if keys.are_of(named):
+        raise KeyRefused(
+            f"the agent {named!r} has keys of the gateway, and only they name it: show one of them (`foveate "
+            f"config key --agent {named}` makes another), or name an agent that has none"
+        )
+    return named
+
+
+def check_payer(ask: Ask, upstream: Upstream, *, is_open: bool) -> None:
+    """Nothing, where a request may go to an upstream; a gateway that `is_open` is reached by other machines.
+
+    Raises:
+        KeyRefused: the gateway would pay for it, and nobody knows for whom.
+    """
+    if is_open and upstream.replaces_keys and ask.key is None:
+        raise KeyRefused(
+            f"calls of {upstream.name} are paid by this gateway, and only for those who show a key of "
+            "the gateway (`foveate config key` makes one): send it in the place of the provider's"
+        )
+
+
+def key_headers(ask: Ask, upstream: Upstream) -> list[tuple[bytes, bytes]] | None:
+    """The key that takes the place of the client's; None where the client's own goes on.
+
+    A key of the gateway never does.
+    """
+    if ask.key is None and not upstream.replaces_keys:
+        return None
+    if upstream.key is None:
+        return []
+    key = upstream.key.encode("latin-1")
+    if upstream.family is Family.ANTHROPIC:
+        return [(b"x-api-key", key)]
+    return [(b"authorization", b"Bearer " + key)]

@@ -1,0 +1,92 @@
+"""Who asks and who pays: keys of the gateway name agents, and stay here."""
+
+from base64 import b64encode
+
+import pytest
+
+from foveate.errors import KeyRefused
+from foveate.gateway.asks import Ask, ask_of
+from foveate.gateway.callers import agent_of, check_payer, key_headers
+from foveate.gateway.doors import Family
+from foveate.gateway.headers import KEYS as HEADERS
+from foveate.gateway.headers import sent_on
+from foveate.gateway.keys import HashedKeys, hash_of, new_key
+from foveate.gateway.routing import Upstream
+
+KEY = new_key()
+KEYS = HashedKeys({hash_of(KEY): "ana"})
+THEIRS = Upstream(name="openai", base_url="https://h/v1", family=Family.OPENAI, provider="openai")
+PAID = Upstream(
+    name="openai",
+    base_url="https://h/v1",
+    family=Family.OPENAI,
+    provider="openai",
+    key="sk-ours",
+    replaces_keys=True,
+)
+
+
+def asked(*headers: tuple[bytes, bytes], query: bytes = b"") -> Ask:
+    scope = {"method": "POST", "path": "/v1/chat/completions", "query_string": query, "headers": list(headers)}
+    return ask_of(scope)
+
+
+def basic(said: str) -> bytes:
+    return b"Basic " + b64encode(said.encode())
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        [(b"authorization", f"Bearer {KEY}".encode())],
+        [(b"authorization", f"bearer   {KEY}".encode())],
+        [(b"authorization", KEY.encode())],
+        [(b"authorization", basic(f"x:{KEY}"))],
+        [(b"authorization", basic(f"{KEY}:"))],
+        [(b"authorization", b"Bearer sk-theirs"), (b"authorization", f"Bearer {KEY}".encode())],
+        *([(name, KEY.encode())] for name in sorted(HEADERS)),
+    ],
+)
+def test_a_key_of_the_gateway_names_its_agent_and_goes_no_further(shown: list[tuple[bytes, bytes]]) -> None:
+    """Defect: as a password, in some headers, and beside another, it went to the provider as it came."""
+    ask = asked(*shown)
+
+    assert agent_of(ask, KEYS) == "ana"
+    sent = sent_on(ask.raw_headers, reads_answer=False, key=key_headers(ask, THEIRS), set_={})
+    assert not [name for name, _ in sent if name in HEADERS]
+
+
+@pytest.mark.parametrize("query", [f"key={KEY}", f"a=1&key=%66ov-{KEY[4:]}"])
+def test_a_key_of_the_gateway_in_an_address_is_refused(query: str) -> None:
+    """Defect: it went to the provider."""
+    with pytest.raises(KeyRefused, match="in the address"):
+        agent_of(asked(query=query.encode()), KEYS)
+
+
+@pytest.mark.parametrize("own", [b"Bearer sk-fov-1", b"Bearer sk-1", b"Basic eDp5", b"Basic %", b"Basic"])
+def test_a_key_of_the_providers_goes_on_as_it_is(own: bytes) -> None:
+    ask = asked((b"authorization", own), query=b"after=file-fov-1")
+
+    assert agent_of(ask, KEYS) == "default"
+    assert key_headers(ask, THEIRS) is None
+
+
+def test_only_its_keys_name_an_agent_that_has_any() -> None:
+    """Defect: whoever named it in a header had its notes sent along, and spent what it may."""
+    named = (b"x-foveate-agent", b"ana")
+
+    with pytest.raises(KeyRefused, match="'ana' has keys of the gateway, and only they name it"):
+        agent_of(asked(named, (b"authorization", b"Bearer sk-stranger")), KEYS)
+    assert agent_of(asked(named, (b"x-api-key", KEY.encode())), KEYS) == "ana"
+    assert agent_of(asked((b"x-foveate-agent", b"ben")), KEYS) == "ben"
+
+
+def test_beyond_loopback_the_gateway_pays_for_those_who_show_a_key() -> None:
+    """Defect: whoever reached the port spent the key of `key_variable`."""
+    stranger = asked((b"authorization", b"Bearer sk-any"))
+
+    with pytest.raises(KeyRefused, match="openai are paid by this gateway"):
+        check_payer(stranger, PAID, is_open=True)
+    check_payer(asked((b"authorization", f"Bearer {KEY}".encode())), PAID, is_open=True)
+    check_payer(stranger, PAID, is_open=False)
+    check_payer(stranger, THEIRS, is_open=True)
