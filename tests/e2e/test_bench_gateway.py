@@ -136,7 +136,7 @@ def test_what_is_added_is_measured_against_the_direct_call_of_the_same_round() -
 
 def test_a_short_run_measures_the_gateway_and_says_where_its_time_goes() -> None:
     finished = subprocess.run(
-        [*_QUICK, "--only", "small,steps,foveate"], cwd=ROOT, capture_output=True, text=True, check=False
+        [*_QUICK, "--only", "small,steps,foveate,foveate-usual"], cwd=ROOT, capture_output=True, text=True, check=False
     )
 
     assert finished.returncode == 0, finished.stderr
@@ -144,7 +144,7 @@ def test_a_short_run_measures_the_gateway_and_says_where_its_time_goes() -> None
     assert {(row["case"], row["at_once"], row["who"]) for row in report["rows"]} == {
         (case, at_once, who)
         for case, at_once in (("small", 1), ("small paced", 1), ("small", 32))
-        for who in ("direct", "foveate")
+        for who in ("direct", "foveate", "foveate-usual")
     }
     assert all(row["cpu_us"] > 0 for row in report["rows"])
     assert {row["part"] for row in report["tables"]["where the time goes"]} >= {"session", "cache", "settle"}
