@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from foveate.config.live import LiveSettings
     from foveate.config.overriding import Flags, LocalModel
     from foveate.gateway.assembly import Choices
+    from foveate.gateway.workers import Order
 
 
 def command(
@@ -100,22 +101,23 @@ def _local_model() -> "Iterator[LocalModel]":
 def _serve(config: Path | None, flags: "Flags", *, as_json: bool) -> None:
     with screen.patience("starting"):
         from foveate.cli.serve_lines import started, started_lines
-        from foveate.config.overriding import usual_file
+        from foveate.config.overriding import usual_places
         from foveate.gateway.certificates import tls_context
         from foveate.gateway.serving import live_choices, serve, start_logging
+        from foveate.gateway.workers import Order
         from foveate.memory.vectors import data_folder
         from foveate.upstream.sockets import address
 
         environment = dict(os.environ)
-        path = config or usual_file(Path(), data_folder(environment, sys.platform))
-        choices = live_choices(path, environment, flags)
+        usual = () if config else usual_places(Path(), data_folder(environment, sys.platform))
+        choices = live_choices(config, environment, flags, usual=usual)
     now = choices.now().made
     server = now.settings.server
     if server.tls is not None:
         tls_context(server.tls)
     start_logging(server)
     with _listening(server.host, server.port) as where:
-        shown = started(address(where), now, config=path, local=flags.local)
+        shown = started(address(where), now, config=choices.path, local=flags.local)
 
         def tell() -> None:
             if as_json:
@@ -127,18 +129,23 @@ def _serve(config: Path | None, flags: "Flags", *, as_json: bool) -> None:
             serve(where, choices, environment, ready=tell)
         else:
             bound = replace(flags, host=server.host, port=server.port)  # whatever the file says later
-            _by_workers(where, path, bound, choices, tell)
+            order = Order(
+                descriptor=where.fileno(),
+                config=str(config) if config else None,
+                usual=tuple(map(str, usual)),
+                flags=bound,
+            )
+            _by_workers(where, order, choices, tell)
 
 
 def _by_workers(
     where: "socket.socket",
-    config: Path | None,
-    flags: "Flags",
+    order: "Order",
     choices: "LiveSettings[Choices]",
     ready: Callable[[], None],
 ) -> None:
     from foveate.gateway import logs, metrics_folder
-    from foveate.gateway.workers import Order, serve_by_workers
+    from foveate.gateway.workers import serve_by_workers
 
     def held() -> bytes | None:
         logs.follow(choices.now().made.settings.server)
@@ -150,7 +157,7 @@ def _by_workers(
     try:
         serve_by_workers(
             where,
-            Order(descriptor=where.fileno(), config=str(config) if config else None, flags=flags),
+            order,
             environment,
             count=server.workers,
             grace_seconds=server.grace_seconds,

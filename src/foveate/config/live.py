@@ -2,13 +2,13 @@
 
 import logging
 import os
+import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from foveate.config.cost import CostOptions
 from foveate.config.documents import SETTINGS_LIMIT_BYTES
 from foveate.config.files import read_bytes, shown
 from foveate.config.loading import Configuration, made_from
@@ -19,6 +19,8 @@ _LOG = logging.getLogger(__name__)
 Made = TypeVar("Made")
 # A request asks many times what holds, and nobody changes a file and asks again so soon.
 LOOK_EVERY_SECONDS = 0.005
+# What a file says that says nothing.
+_ALL_BY_DEFAULT = b"# all by default\n"
 # What tells one state of a file from another; None for one that is not there.
 _Stamp = tuple[int, int, int] | None
 
@@ -44,38 +46,47 @@ class LiveSettings(Generic[Made]):
         path: Path | None,
         make: Callable[[Configuration], Made],
         *,
+        usual: Sequence[Path] = (),
         held: bytes | None = None,
         tells: bool = True,
+        fixed: Callable[[Made], Mapping[str, object]] = lambda _: {},
         look_every_seconds: float = LOOK_EVERY_SECONDS,
     ) -> None:
-        """Without a path there is no file, and everything is as it is by default.
+        """Where no path is named, the first file of the `usual` places holds, also one that appears later.
 
-        `held` is what the file said when it last could be used: where it cannot be now, that holds. One that
-        `tells` has changes in the log; of several processes that look at one file, one is enough.
+        Without any, everything is as it is by default. `held` is what the file said when it last could be used:
+        where it cannot be now, that holds. One that `tells` has changes in the log; of several processes that
+        look at one file, one is enough. What is `fixed` at the start is named there where it has changed.
 
         Raises:
             FoveateError: the file cannot be used: nothing holds yet that could go on.
         """
-        from foveate.config.settings import Settings
-
-        self._path = path
+        self._places = (path,) if path is not None else tuple(usual)
         self._make = make
         self._tells = tells
-        self._stamp = _stamp(path)
+        self._fixed = fixed
         self._looked_at = 0.0
         self._look_every_seconds = look_every_seconds
-        self.text: bytes | None = None
+        self._stamp = self._look()
+        self.text = _ALL_BY_DEFAULT
         """What the file said when it last could be used."""
-        if path is None:
-            self._now = InForce(make(Configuration(Settings(), CostOptions())))
-            return
+        self.path: Path | None = None
+        """The file that holds, or should; None where there is none."""
+        if path is None and self._stamp is None and held in (None, _ALL_BY_DEFAULT):
+            self._now = InForce(made_from(_ALL_BY_DEFAULT, "no file", make))
+        else:
+            self.path = self._places[-1]
+            self._now = self._first(self.path, held)
+        self._at_start = fixed(self._now.made)
+
+    def _first(self, path: Path, held: bytes | None) -> InForce[Made]:
         try:
-            self._now = InForce(self._read(path))
+            return InForce(self._read(path))
         except FoveateError as error:
             if held is None:
                 raise
-            self._now = InForce(made_from(held, shown(path), make), error)
             self.text = held
+            return InForce(made_from(held, shown(path), self._make), error)
 
     def now(self) -> InForce[Made]:
         """What holds now."""
@@ -83,13 +94,23 @@ class LiveSettings(Generic[Made]):
         if at - self._looked_at < self._look_every_seconds:
             return self._now
         self._looked_at = at
-        stamp = _stamp(self._path)
-        if stamp != self._stamp and self._path is not None:
+        stamp = self._look()
+        if stamp != self._stamp:
             self._stamp = stamp
-            self._now = self._changed(self._path)
+            self._now = self._changed(self._places[-1])
         return self._now
 
+    def _look(self) -> _Stamp:
+        """How the file at the last of the places is; those behind the first that has one are forgotten."""
+        for number, place in enumerate(self._places, 1):
+            stamp = _stamp(place)
+            if stamp is not None:
+                self._places = self._places[:number]
+                return stamp
+        return None
+
     def _changed(self, path: Path) -> InForce[Made]:
+        is_new, self.path = path != self.path, path
         try:
             made = self._read(path)
         except FoveateError as error:
@@ -97,7 +118,15 @@ class LiveSettings(Generic[Made]):
                 _LOG.error("the configuration stays as it was: %s", error)
             return InForce(self._now.made, error, self._now.changes)
         if self._tells:
-            _LOG.info("%s has changed, and holds from now on", path)
+            now = self._fixed(made)
+            waiting = ", ".join(name for name, before in self._at_start.items() if now[name] != before)
+            _LOG.log(
+                logging.WARNING if waiting else logging.INFO,
+                "%s %s, and holds from now on%s",
+                path,
+                "is there" if is_new else "has changed",
+                f", except for {waiting}: start the gateway anew for that" if waiting else "",
+            )
         return InForce(made, None, self._now.changes + 1)
 
     def _read(self, path: Path) -> Made:
@@ -107,11 +136,9 @@ class LiveSettings(Generic[Made]):
         return made
 
 
-def _stamp(path: Path | None) -> _Stamp:
-    if path is None:
-        return None
+def _stamp(path: Path) -> _Stamp:
     try:
         found = os.stat(path)  # noqa: PTH116 - on the way of every request
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return None if stat.S_ISDIR(found.st_mode) else (found.st_mtime_ns, found.st_size, found.st_ino)

@@ -44,8 +44,12 @@ class Flags:
 
 def usual_file(folder: Path, home: Path) -> Path | None:
     """The file that holds where none is named: in the working folder, else among Foveate's data."""
-    places = (folder / FILE_NAME, home / FILE_NAME)
-    return next((place for place in places if place.is_file()), None)
+    return next((place for place in usual_places(folder, home) if place.is_file()), None)
+
+
+def usual_places(folder: Path, home: Path) -> tuple[Path, ...]:
+    """Where that file may be, the first one before the others."""
+    return folder / FILE_NAME, home / FILE_NAME
 
 
 def overridden(

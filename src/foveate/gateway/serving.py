@@ -7,7 +7,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -43,13 +43,14 @@ def live_choices(
     environment: Mapping[str, str],
     flags: Flags = Flags(),  # noqa: B008 - it is frozen
     *,
+    usual: Sequence[Path] = (),
     held: bytes | None = None,
     tells: bool = True,
 ) -> LiveSettings[Choices]:
     """What the configuration in a file decides, and what goes over it, now and whenever it has changed.
 
-    Where the file cannot be used at the start, what it said when it `held` does. One that `tells` has changes
-    in the log.
+    Without a path, it is the first that is in one of the `usual` places, now or later. Where the file cannot be
+    used at the start, what it said when it `held` does. One that `tells` has changes in the log.
 
     Raises:
         FoveateError: it cannot be used.
@@ -60,7 +61,16 @@ def live_choices(
             tls_context(found.settings.server.tls)
         return choices_of(overridden(found, environment, flags), environment)
 
-    return LiveSettings(path, made, held=held, tells=tells)
+    return LiveSettings(path, made, usual=usual, held=held, tells=tells, fixed=fixed_at_start)
+
+
+def fixed_at_start(choices: Choices) -> Mapping[str, object]:
+    """What a process is made of, by its names in the file: changes of it hold from the next start on."""
+    server = choices.settings.server
+    names = ("host", "port", "workers", "tls", "grace_seconds")
+    return {f"server.{name}": getattr(server, name) for name in names} | {
+        "store.url": choices.settings.store.url
+    }
 
 
 def start_logging(server: Server) -> None:

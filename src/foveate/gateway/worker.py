@@ -24,7 +24,8 @@ def main() -> None:
     environment = dict(os.environ)
     try:
         path = Path(order.config) if order.config else None
-        choices = live_choices(path, environment, order.flags, held=order.held, tells=False)
+        usual = [Path(place) for place in order.usual]
+        choices = live_choices(path, environment, order.flags, usual=usual, held=order.held, tells=False)
         now = choices.now()
         start_logging(now.made.settings.server)
         if now.problem is not None:

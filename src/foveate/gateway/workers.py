@@ -41,12 +41,14 @@ _MARGIN_SECONDS = 15.0
 class Order:
     """What a worker is told: the socket's descriptor, and what the command was told. The first also forgets.
 
-    `held` is what the configuration said when it last could be used.
+    `usual` are the places of the configuration where none is named, and `held` is what it said when it last
+    could be used.
     """
 
     descriptor: int
     config: str | None
     flags: Flags
+    usual: tuple[str, ...] = ()
     number: int = 0
     held: bytes | None = None
 

@@ -94,3 +94,44 @@ def test_at_the_start_what_held_before_stands_in_for_a_file_that_cannot_be_used(
 
     write(path, "server: {port: 5}")
     assert (live.now().made, live.now().problem) == (5, None)
+
+
+def test_a_file_that_appears_where_it_is_looked_for_holds_from_then_on_and_that_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Defect: a file that was written while the gateway ran without one was never looked at."""
+    caplog.set_level("INFO", "foveate")
+    here, home = tmp_path / "here.yaml", tmp_path / "home.yaml"
+    live = LiveSettings(None, port, usual=(here, home), look_every_seconds=0)
+    assert (live.now().made, live.path) == (8090, None)
+
+    write(home, "server: {prot: 2}")
+    assert live.now().made == 8090
+    assert isinstance(live.now().problem, BadSetting)
+    again = LiveSettings(None, port, usual=(here, home), held=live.text, look_every_seconds=0)
+    assert (again.now().made, again.now().problem is None) == (8090, False)
+
+    write(home, "server: {port: 2}")
+    assert (live.now().made, live.path) == (2, home)
+    write(here, "server: {port: 3}")
+    assert (live.now().made, live.path) == (3, here)
+    assert f"{here} is there, and holds from now on" in caplog.text
+
+    here.unlink()  # as some editors do for a moment
+    assert live.now().made == 3
+    assert live.now().problem is not None
+
+
+def test_what_waits_for_a_start_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Defect: a changed port was told to hold from now on."""
+    caplog.set_level("INFO", "foveate")
+    path = tmp_path / "f.yaml"
+    path.write_text("server: {port: 2}")
+    live = LiveSettings(path, port, fixed=lambda made: {"server.port": made}, look_every_seconds=0)
+
+    write(path, "server: {port: 33}")
+    live.now()
+    assert "holds from now on, except for server.port: start the gateway anew for that" in caplog.text
+    write(path, "server: {port: 2}  # again")
+    live.now()
+    assert caplog.messages[-1].endswith("holds from now on")
