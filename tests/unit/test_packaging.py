@@ -64,6 +64,17 @@ def test_the_example_of_variables_can_be_read_and_names_the_key_of_every_provide
     assert {*USUAL_VARIABLES.values(), "FOVEATE_HOME", STORE_VARIABLE} == said.keys()
 
 
+def test_the_steps_in_the_unit_write_the_file_that_it_is_started_with() -> None:
+    """Defect: whoever followed them had no such file, and a unit that was restarted for ever."""
+    text = UNIT.read_text(encoding="utf-8")
+    named = re.search(r"^ExecStart=.* --config (\S+)$", text, re.MULTILINE)
+
+    assert named
+    steps = [line for line in text.splitlines() if line.startswith("#   ")]
+    written = next(number for number, line in enumerate(steps) if f"foveate config init {named[1]}" in line)
+    assert "systemctl enable" in steps[written + 1]
+
+
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
