@@ -5,6 +5,7 @@ from dataclasses import replace
 from foveate.engine.asking import Asking
 from foveate.engine.calibrating import Calibrations, learn
 from foveate.engine.work import Work
+from foveate.session.counting import counted_beside
 from foveate.tokens import RequestCount
 
 
@@ -40,7 +41,7 @@ class Counts:
         """Have an estimate give way to what the upstream says, if it may be asked: a decision hangs on it."""
         if work.estimate is None and work.count is not None:
             # The upstream has counted already. What its messages come to is measured by ours.
-            work.estimate = work.counter.request(work.request)
+            work.estimate = await counted_beside(work.request, work.counter)
             learn(self._calibrations, work, work.count.tokens)
         if self._asking is None or work.count is None or work.count.exact:
             return

@@ -28,14 +28,14 @@ from foveate.fold.clearing import result_limit_tokens
 from foveate.fold.cuts import Subject
 from foveate.fold.folding import Folded
 from foveate.fold.journal import Fold, Journal, Outcome
+from foveate.fold.overflow import Plan, lower_end, plan_for
 from foveate.fold.overflow import Step as Room
-from foveate.fold.overflow import lower_end, plan_for
 from foveate.fold.replacing import fold_of, folded_edits
 from foveate.fold.thoughts import betas_of
 from foveate.fold.truncating import truncate
 from foveate.fold.uses import keep_uses, line_of
 from foveate.session.chain import Chain, chain_beside
-from foveate.session.counting import TurnCounts
+from foveate.session.counting import TurnCounts, beside, counted_beside
 from foveate.session.sessions import Tips, confirm, find, guess
 from foveate.session.turns import Turns
 from foveate.values import Area, Edit, Format, SetParameter
@@ -184,7 +184,7 @@ class Count:
                 work.keeps.append(lambda: self._counts.keep(agent, known))
             counted = known.count
         else:
-            counted = work.counter.request(work.request)
+            counted = await counted_beside(work.request, work.counter)
         self._reading.read(work, counted)
 
     async def surely(self, work: Work) -> None:
@@ -219,18 +219,7 @@ class MakeRoom:
         can_fold = work.options.compaction and limit > 0
         if can_fold and await self._folded(work) and work.count.tokens <= limit:
             return
-        messages = [wire.message(work.request.format, raw) for raw in work.request.messages]
-        tokens = [round(work.counter.message(message).tokens * work.rate) for message in messages]
-        plan = plan_for(
-            work.request,
-            messages,
-            tokens,
-            work.count,
-            limit_tokens=limit,
-            options=work.options.overflow,
-            can_fold=False,
-            model=work.model,
-        )
+        plan = await beside(lambda: _plan(work, limit), len(work.request.body))
         if plan.ends_with is Room.REFUSE:
             raise DoesNotFit(
                 tokens=lower_end(work.count),
@@ -254,6 +243,23 @@ class MakeRoom:
         await self._history.replace(work)
         await self._count.take(work)
         return True
+
+
+def _plan(work: Work, limit_tokens: int) -> Plan:
+    """How a request that does not fit can be made to."""
+    assert work.count is not None
+    messages = [wire.message(work.request.format, raw) for raw in work.request.messages]
+    tokens = [round(work.counter.message(message).tokens * work.rate) for message in messages]
+    return plan_for(
+        work.request,
+        messages,
+        tokens,
+        work.count,
+        limit_tokens=limit_tokens,
+        options=work.options.overflow,
+        can_fold=False,
+        model=work.model,
+    )
 
 
 def subject_of(work: Work, *, must_fit: bool) -> Subject:

@@ -37,7 +37,6 @@ from foveate.values import (
     ToolCall,
     ToolResult,
 )
-from foveate.wire.around import around_of
 from foveate.wire.body import TOO_DEEP
 
 Result = TypeVar("Result")
@@ -124,14 +123,13 @@ class TurnCounts:
             places = range(start, len(chain))
             measured = await self._measured(agent, request, chain, trail, places, counter, known)
             tally = counter.noted(trail, start, tally, measured)
-        around_bytes = len(request.body) - sum(map(len, request.messages))
+        rows = self._rows(agent, chain, trail, counter)
+        links = trail.links[len(trail.links) - len(rows) :]
 
         def together() -> RequestCount:
             return counter.counted(request, trail, counter.head(request, trail), tally, in_parts=False)
 
-        count = await _beside(together, around_bytes) if around_of(request) is None else together()
-        rows = self._rows(agent, chain, trail, counter)
-        links = trail.links[len(trail.links) - len(rows) :]
+        count = await beside(together, counter.new_around_bytes(request))
         return Counted(count=count, rows=rows, counter=name_of(counter), links=links)
 
     async def keep(self, agent: str, counted: "Counted") -> None:
@@ -215,10 +213,22 @@ async def _measured(spoken: Format, raws: Sequence[bytes], counter: RequestCount
     def measured() -> list[Measured]:
         return counter.measured(*(wire.message(spoken, wire.unmarked(raw)) for raw in raws))
 
-    return await _beside(measured, sum(map(len, raws)))
+    return await beside(measured, sum(map(len, raws)))
 
 
-async def _beside(work: Callable[[], Result], size_bytes: int) -> Result:
+async def counted_beside(request: Request, counter: RequestCounter) -> RequestCount:
+    """The count of a request of which nothing is kept; beside the event loop where much of it is new.
+
+    Raises:
+        MalformedRequest: as `RequestCounter.request`.
+    """
+    trail = wire.trail(request)
+    new = (*request.messages[: trail.head], *(link.raw for link in trail.links[counter.tallied(trail)[0] :]))
+    size_bytes = counter.new_around_bytes(request) + sum(map(len, new))
+    return await beside(lambda: counter.request(request), size_bytes)
+
+
+async def beside(work: Callable[[], Result], size_bytes: int) -> Result:
     """What `work` gives; beside the event loop where it takes long."""
 
     def done() -> Result:

@@ -263,6 +263,13 @@ class RequestCounter:
         at = noted(links, memory)
         return at, links[at - 1].known[memory][0] if at else EMPTY
 
+    def new_around_bytes(self, request: Request) -> int:
+        """How much stands around the messages of a request, if that was not counted before."""
+        around = around_of(request)
+        if around is not None and self._memory in around.known:
+            return 0
+        return len(request.body) - sum(map(len, request.messages))
+
     def measured_at(self, trail: wire.Trail, position: int) -> Measured:
         """What one message of a trail that is counted comes to by itself."""
         measured: Measured = trail.links[position].known[self._memory][1]

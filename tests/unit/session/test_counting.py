@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.session.chain import chain_of
-from foveate.session.counting import RULES, TurnCounts, name_of
+from foveate.session.counting import RULES, TurnCounts, counted_beside, name_of
 from foveate.tokens import RequestCount, RequestCounter, counter_for, drop_caches
 from foveate.tokens.bodies import with_model
 from foveate.tokens.memo import digest
@@ -360,3 +360,19 @@ async def test_a_long_message_is_counted_beside_the_event_loop(times: int, is_be
 
     assert found.total == recounted(body, "gpt-4o")[0]
     assert (get_ident() not in ruler.threads) == is_beside
+
+
+@pytest.mark.parametrize(("times", "is_beside"), [(20, False), (20_000, True)])
+async def test_a_long_system_prompt_is_counted_beside_the_event_loop(times: int, is_beside: bool) -> None:
+    """Defect: what stands around the messages, and a request that was edited, were counted on the loop."""
+    body = {"messages": [{"role": "user", "content": "Hi"}], "system": "Hello there! " * times}
+    for ways in ("of a session", "alone"):
+        drop_caches()
+        counter, ruler = listening("gpt-4o")
+        if ways == "alone":
+            found = await counted_beside(wire.read(body), counter)
+        else:
+            found = await counted(TurnCounts(InMemory()), body, counter)
+
+        assert found.total == recounted(body, "gpt-4o")[0]
+        assert (ruler.threads != {get_ident()}) == is_beside
