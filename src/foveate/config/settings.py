@@ -197,6 +197,7 @@ class Server(_Settings):
     timeouts: Timeouts = Timeouts()
     tls: Tls | None = None
     cors_origins: list[Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^\s/]+)$")]] = []
+    host_names: list[Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+$")]] = []
     grace_seconds: Annotated[float, Field(ge=0)] = 30
     log: Literal["lines", "json"] = "lines"
     log_level: Literal["debug", "info", "warning", "error"] = "info"

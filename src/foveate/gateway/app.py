@@ -32,7 +32,7 @@ from foveate.gateway.asks import (
 from foveate.gateway.callers import agent_of, check_payer, key_headers
 from foveate.gateway.client import Client
 from foveate.gateway.counting import NoCounts, own_count
-from foveate.gateway.doors import Asks, Family, plain_path
+from foveate.gateway.doors import Asks, plain_path
 from foveate.gateway.encodings import encodings_of, unpacked, without_encodings
 from foveate.gateway.headers import KEYS, sent_on
 from foveate.gateway.keys import Keys, NoKeys
@@ -102,8 +102,8 @@ class Gateway:
             await page(scope, receive, send)
             return
         ask = ask_of(scope)
-        spoken = ask.door.spoken or (Format.ANTHROPIC if ask.door.family is Family.ANTHROPIC else Format.CHAT)
-        client = Client(ask, spoken, send)
+        client = Client(ask, send)
+        spoken = client.spoken
         options = self._options()
         self._traffic.came(client)
         try:

@@ -10,8 +10,9 @@ from random import Random
 from typing import Any
 from urllib.parse import parse_qsl
 
-from foveate.gateway.doors import Door, door_of
+from foveate.gateway.doors import Door, Family, door_of
 from foveate.gateway.headers import KEYS, Headers
+from foveate.values import Format
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -50,6 +51,11 @@ class Ask:
     headers: Mapping[str, str] = field(repr=False)
     raw_headers: list[tuple[bytes, bytes]] = field(repr=False)
     key: str | None = field(default=None, repr=False)
+
+    @property
+    def spoken(self) -> Format:
+        """The format of its errors; that of its body where Foveate reads it."""
+        return self.door.spoken or (Format.ANTHROPIC if self.door.family is Family.ANTHROPIC else Format.CHAT)
 
 
 def ask_of(scope: Scope) -> Ask:

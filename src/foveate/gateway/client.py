@@ -1,5 +1,7 @@
 """What a client gets: an answer as it comes, or an error as its provider would put it."""
 
+from collections.abc import Sequence
+
 from foveate.engine.exchange import Exchange
 from foveate.gateway.asks import REQUEST_ID, USUAL_AGENT, Ask, Send
 from foveate.gateway.counting import COUNT
@@ -9,6 +11,7 @@ from foveate.upstream.pool import Answer
 from foveate.values import Format
 from foveate.wire.refusals import Refusal, error_body
 
+_NO_CONTENT = 204
 _ID = REQUEST_ID.encode()
 _ERROR_ID = {Format.ANTHROPIC: b"request-id"}
 
@@ -16,9 +19,9 @@ _ERROR_ID = {Format.ANTHROPIC: b"request-id"}
 class Client:
     """The way back to whoever asked. Once an answer has begun, it can only go on or break off."""
 
-    def __init__(self, ask: Ask, spoken: Format, send: Send) -> None:
+    def __init__(self, ask: Ask, send: Send) -> None:
         self._ask = ask
-        self.spoken = spoken
+        self.spoken = ask.spoken
         self._send = send
         self.has_begun = self.has_ended = False
         # What is told of it at its end. `refused` is the code of an error of our own, `reason` what it says.
@@ -56,19 +59,24 @@ class Client:
         await self._start(200, headers)
         await self.piece(body)
 
-    async def refuse(self, refusal: Refusal, *, retry: bool) -> None:
+    async def said(self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """An answer of the gateway's own, whole."""
+        size = [] if status == _NO_CONTENT else [(b"content-length", str(len(body)).encode())]
+        await self._start(status, [*headers, *size, (_ID, self._ask.id.encode())])
+        await self.end(body)
+
+    async def refuse(
+        self, refusal: Refusal, *, retry: bool, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
         """An error of the gateway's own, where no answer has begun yet."""
-        body = error_body(self.spoken, refusal, self._ask.id)
-        headers = [
+        told = [
             (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (_ID, self._ask.id.encode()),
             (_ERROR_ID.get(self.spoken, b"x-request-id"), self._ask.id.encode()),
+            *headers,
         ]
         if not retry:
-            headers.append((SHOULD_RETRY.encode(), b"false"))
-        await self._start(refusal.status, headers)
-        await self.end(body)
+            told.append((SHOULD_RETRY.encode(), b"false"))
+        await self.said(refusal.status, error_body(self.spoken, refusal, self._ask.id), told)
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.has_begun = True

@@ -1,15 +1,18 @@
-"""Pages of other origins that may call the gateway from a browser: those that are listed, and no other."""
+"""Pages that may call the gateway from a browser: its own and those of listed origins, and no others."""
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from foveate.gateway.admin import host_in, is_loopback
 from foveate.gateway.asks import Receive, Scope, Send
+from foveate.gateway.traffic import UNSEEN, Traffic, seen
+from foveate.wire.refusals import failed
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _ANY = "*"
 _ORIGIN = b"origin"
+_HOST = b"host"
 _ALLOWED = b"access-control-"
 _METHODS = b"GET, HEAD, POST, DELETE"
 _EXPOSED = b"x-foveate-request-id, request-id, x-request-id, retry-after"
@@ -46,35 +49,59 @@ def preflight_headers(origin: str, asked: bytes, allowed: Sequence[str]) -> Head
 
 
 class Cors:
-    """An app whose answers browsers give to the pages of listed origins alone."""
+    """An app whose answers browsers give to the pages of listed origins alone, and that other pages cannot ask.
 
-    def __init__(self, app: App, origins: Callable[[], Sequence[str]], *, host: str) -> None:
-        """`host` is where the app listens."""
+    Browsers that ask over plain HTTP say of whose page it is only by `origin`, and not with all requests. So on
+    loopback the name counts too by which it is asked for, since any page's own can be made to lead here.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        origins: Callable[[], Sequence[str]],
+        *,
+        host: str,
+        host_names: Callable[[], Sequence[str]] = tuple,
+        traffic: Traffic = UNSEEN,
+    ) -> None:
+        """`host` is where the app listens; `host_names` are names of it beside those of loopback."""
         self._app = app
         self._origins = origins
         self._is_on_loopback = is_loopback(host)
+        self._host_names = host_names
+        self._traffic = traffic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] == "http":
-            for name, value in scope["headers"]:
-                if name == _ORIGIN:
-                    await self._from_page(value.decode("latin-1"), scope, receive, send)
-                    return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        origin = asked_for = None
+        for name, value in scope["headers"]:
+            if name == _ORIGIN:
+                origin = value.decode("latin-1")
+            elif name == _HOST:
+                asked_for = value.decode("latin-1").lower()
+        if self._is_on_loopback and asked_for is not None and not self._is_own(host_in(asked_for)):
+            await self._refuse(scope, send, "foreign_host", _not_known_as(host_in(asked_for)))
+        elif origin is not None:
+            await self._from_page(origin, asked_for or "", scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
-    async def _from_page(self, origin: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _from_page(self, origin: str, asked_for: str, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         allowed = self._origins()
-        if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
-            asked = headers.get(b"access-control-request-headers", b"")
-            said = preflight_headers(origin, asked, allowed)
-            await _answer(send, 204 if said else 403, [*said, _VARY])
-            return
         own = answer_headers(origin, allowed)
-        if own is None and self._is_of_strange_page(headers):
+        is_preflight = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
+        if own is None and (is_preflight or origin.partition("://")[2].lower() != asked_for):
             # Whether or not it could read the answer, it would be asked for, perhaps with the gateway's key.
-            await _answer(send, 403, [_VARY])
+            await self._refuse(scope, send, "foreign_origin", _not_listed(origin))
+            return
+        if is_preflight:
+            asked = headers.get(b"access-control-request-headers", b"")
+            with seen(scope, send, self._traffic) as client:
+                await client.said(204, b"", [*preflight_headers(origin, asked, allowed), _VARY])
             return
 
         async def sent(message: MutableMapping[str, Any]) -> None:
@@ -86,23 +113,28 @@ class Cors:
 
         await self._app(scope, receive, sent)
 
-    def _is_of_strange_page(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether a browser asks for a page of another site, or of a name that was made to lead to loopback."""
-        site = headers.get(b"sec-fetch-site")
-        if site is None:  # no browser
-            return False
-        return site in _FOREIGN or (
-            self._is_on_loopback and not is_loopback(host_in(headers.get(b"host", b"").decode("latin-1")))
-        )
+    def _is_own(self, name: str) -> bool:
+        return is_loopback(name) or name in (known.lower() for known in self._host_names())
+
+    async def _refuse(self, scope: Scope, send: Send, code: str, said: str) -> None:
+        with seen(scope, send, self._traffic) as client:
+            client.refused, client.reason = code, said
+            await client.refuse(failed(client.spoken, 403, said), retry=False, headers=[_VARY])
 
 
 _VARY = (b"vary", b"origin")
-# A page of the gateway's own says same-origin, and one who typed the address none.
-_FOREIGN = frozenset((b"cross-site", b"same-site"))
+_SHOWN_CHARACTERS = 100
 
 
-async def _answer(send: Send, status: int, headers: Headers) -> None:
-    await send(
-        {"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"0")]}
+def _not_known_as(name: str) -> str:
+    return (
+        f"this gateway is for this machine alone, and not known as {name[:_SHOWN_CHARACTERS]!r}: ask for it as "
+        "127.0.0.1 or localhost, or list the name in server.host_names"
     )
-    await send({"type": "http.response.body", "body": b""})
+
+
+def _not_listed(origin: str) -> str:
+    return (
+        f"pages of {origin[:_SHOWN_CHARACTERS]!r} may not call this gateway: list the origin with "
+        "--cors-origin or in server.cors_origins"
+    )

@@ -11,6 +11,7 @@ from foveate.gateway.asks import Receive, Scope, Send, ask_of
 from foveate.gateway.assembly import Choices
 from foveate.gateway.doors import Family
 from foveate.gateway.headers import KEYS
+from foveate.gateway.traffic import UNSEEN, Traffic, seen
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -51,8 +52,9 @@ def with_local(body: bytes, family: Family) -> bytes:
 class LocalModels:
     """An app that, where there is a model on this machine, has it in the list of models."""
 
-    def __init__(self, app: App, choices: LiveSettings[Choices]) -> None:
+    def __init__(self, app: App, choices: LiveSettings[Choices], traffic: Traffic = UNSEEN) -> None:
         self._app = app
+        self._traffic = traffic
         self._has_local = LOCAL in choices.now().made.settings.upstreams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +68,8 @@ class LocalModels:
         family = ask_of(scope).door.family
         if scope["method"] == "GET" and not any(name in KEYS for name, _ in scope["headers"]):
             # Who shows no key has no other models.
-            await _answer(send, 200, [_JSON], msgspec.json.encode(listed(family)))
+            with seen(scope, send, self._traffic) as client:
+                await client.said(200, msgspec.json.encode(listed(family)), [_JSON])
             return
         headers = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
         head: MutableMapping[str, Any] = {}

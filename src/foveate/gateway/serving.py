@@ -142,9 +142,11 @@ async def _served(
     ) as gateway:
         await asyncio.to_thread(warm_up, choices.now().made.cost.prices)
         app = Cors(
-            LocalModels(gateway, choices),
+            LocalModels(gateway, choices, observing.traffic),
             lambda: choices.now().made.settings.server.cors_origins,
             host=settings.host,
+            host_names=lambda: choices.now().made.settings.server.host_names,
+            traffic=observing.traffic,
         )
         server = _Server(app, grace_seconds=settings.grace_seconds, context=context, ready=ready)
         observing.ends_when(lambda: server.should_exit)

@@ -2,11 +2,12 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from foveate.engine.metrics import Metrics, model_of
-from foveate.gateway.asks import Ask
+from foveate.gateway.asks import Ask, Scope, Send, ask_of
 from foveate.gateway.client import Client
 from foveate.gateway.told import Told
 
@@ -37,6 +38,18 @@ class Unseen:
 
 
 UNSEEN = Unseen()
+
+
+@contextmanager
+def seen(scope: Scope, send: Send, traffic: Traffic) -> Iterator[Client]:
+    """The way back for a request that is answered before the gateway's doors; it is told as all others are."""
+    ask = ask_of(scope)
+    client = Client(ask, send)
+    traffic.came(client)
+    try:
+        yield client
+    finally:
+        traffic.went(ask, client)
 
 
 class Listener(Protocol):

@@ -18,7 +18,6 @@ from foveate.gateway.asks import Ask, ask_of
 from foveate.gateway.assembly import choices_of
 from foveate.gateway.client import Client
 from foveate.gateway.telemetry import Telemetry
-from foveate.values import Format
 from tests.unit.engine.watched import ended
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -59,7 +58,7 @@ def answered(ask: Ask, exchange: Exchange | None, status: int = 200, refused: st
     async def send(_: object) -> None:
         """Nobody is there."""
 
-    client = Client(ask, Format.ANTHROPIC, send)
+    client = Client(ask, send)
     client.exchange, client.status, client.refused = exchange, status, refused
     client.agent, client.provider = "ana", "anthropic"
     return client
