@@ -23,6 +23,9 @@ from foveate.session.sessions import Found
 from foveate.tokens import RequestCount, RequestCounter
 from foveate.values import Edit, Format, Mark, MarkStyle, Place, Request, TokenCount, Ttl
 
+# https://docs.anthropic.com/en/docs/build-with-claude/context-windows (November 2026)
+_LONG_WINDOW_BETA, _LONG_WINDOW_TOKENS = "context-1m", 1_000_000
+
 
 @dataclass
 class Work:
@@ -117,7 +120,11 @@ class Work:
     def widest_tokens(self) -> int | None:
         """The most that its provider can read: a window that is set smaller does not hold there."""
         known = window_of(self.request.model)
-        found = (self.options.window_tokens, known.tokens if known is not None else None)
+        found = (
+            self.options.window_tokens,
+            known.tokens if known is not None else None,
+            _LONG_WINDOW_TOKENS if _LONG_WINDOW_BETA in self.incoming.betas else None,
+        )
         return max((tokens for tokens in found if tokens is not None), default=None)
 
     @property

@@ -9,6 +9,9 @@ import pytest
 from foveate import wire
 from foveate.cost.price_book import PriceBook
 from foveate.engine.bounds import Asked, AtMost, asked_of, at_most, longest_mark
+from foveate.engine.calls import Incoming
+from foveate.engine.options import AgentOptions
+from foveate.engine.work import Work
 from foveate.tokens import counter_for
 from foveate.values import Format, TokenCount, Ttl
 
@@ -201,6 +204,29 @@ def test_searches_are_paid_by_the_piece() -> None:
     assert found is not None
     assert found.searches == 3
     assert dollars(3) - dollars(0) == 3 * Decimal("0.01")
+
+
+@pytest.mark.parametrize(
+    ("set_tokens", "betas", "widest_tokens"),
+    [
+        (None, "", 200_000),
+        (50_000, "", 200_000),
+        (300_000, "", 300_000),
+        (None, "context-1m-2025-08-07", 10**6),
+    ],
+)
+def test_the_provider_reads_as_much_as_its_own_window_holds(
+    set_tokens: int | None, betas: str, widest_tokens: int
+) -> None:
+    body = _body(Format.ANTHROPIC, {"model": "claude-sonnet-4-5"})
+    request = wire.read(body, Format.ANTHROPIC)
+    incoming = Incoming(
+        id="r", agent="a", spoken=request.format, provider="anthropic", upstream="a", body=body, betas=betas
+    )
+    options = AgentOptions(window_tokens=set_tokens)
+    work = Work(incoming=incoming, options=options, now=1.0, came=request, request=request)
+
+    assert work.widest_tokens == widest_tokens
 
 
 @pytest.mark.parametrize(
