@@ -1,7 +1,7 @@
 """How large and how dear a call can be at most, by what its request asks for."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -12,7 +12,7 @@ from foveate.fold.overflow import lower_end
 from foveate.tokens.rules.claude_models import CLIENT_TOOL_TOKENS
 from foveate.values import Format, Request, TokenCount, Ttl
 from foveate.wire.around import around_of
-from foveate.wire.body import Fields, as_list, as_record, as_text, fields, is_said, record, value
+from foveate.wire.body import Fields, as_list, as_record, as_text, fields, inner_fields, is_said, record, value
 
 # Hosts take each other's names, and which of two they heed nobody knows: the largest counts.
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -74,7 +74,8 @@ def _asked(request: Request, said: Fields | Mapping[str, bytes]) -> Asked:
     given = [_whole(found[name]) for name in _LIMITS if found.get(name) is not None]
     limits = [limit for limit in given if limit is not None]
     is_fast = as_text(found.get("speed")) == "fast"
-    uses, searches = _uses(request, said)
+    tools = [(_kind(request.format, raw), raw) for raw in request.tools]
+    uses, searches = _uses(request.format, said, tools)
     manages = "context_management" in request.unexplained
     is_clearing = manages and _only_clears(found["context_management"])
     return Asked(
@@ -84,23 +85,24 @@ def _asked(request: Request, said: Fields | Mapping[str, bytes]) -> Asked:
         region=as_text(found.get("inference_geo")) or None,
         readings=1 + uses + (1 if manages and not is_clearing else 0),
         searches=searches,
-        within=_WITHIN | _own_tools(request) | ({"context_management": 0} if is_clearing else {}),
+        within=_WITHIN | _own_tools(tools) | ({"context_management": 0} if is_clearing else {}),
     )
 
 
 _NAMES = frozenset((*_LIMITS, "n", "service_tier", "speed", "inference_geo", "context_management"))
 
 
-def _uses(request: Request, said: Fields | Mapping[str, bytes]) -> tuple[int, int]:
+def _uses(
+    spoken: Format, said: Fields | Mapping[str, bytes], tools: Sequence[tuple[str, bytes]]
+) -> tuple[int, int]:
     """How often tools can be used that run at the provider, and how often it can search the web."""
-    tools = [(wire.tool(request.format, raw).kind, raw) for raw in request.tools]
     there = [(kind, _whole(record(raw).get("max_uses"))) for kind, raw in tools if not _runs_here(kind)]
     if is_said(said.get("mcp_servers")):
         there.append(("mcp", None))
     searches = [limit for kind, limit in there if "search" in kind.lower()]
     if is_said(said.get("web_search_options")):  # it searches once, before it answers
         searches.append(1)
-    total = _whole(value(said.get("max_tool_calls"))) if request.format is Format.RESPONSES else None
+    total = _whole(value(said.get("max_tool_calls"))) if spoken is Format.RESPONSES else None
     if total is not None and all(kind != "mcp" for kind, _ in there):
         return (total if there else 0), (total if searches else 0)
     return _together([limit for _, limit in there]), _together(searches)
@@ -110,15 +112,21 @@ def _together(limits: list[int | None]) -> int:
     return sum(limit for limit in limits if limit is not None) + (_UNSAID_USES if None in limits else 0)
 
 
+def _kind(spoken: Format, raw: bytes) -> str:
+    """The kind of a tool; where it has a name of its own for that, nothing else is read."""
+    if spoken in (Format.GEMINI, Format.BEDROCK):
+        return wire.tool(spoken, raw).kind
+    return as_text(value(inner_fields(raw).get("type"))) or "function"
+
+
 def _runs_here(kind: str) -> bool:
     return kind.startswith(_RUN_HERE)
 
 
-def _own_tools(request: Request) -> dict[str, int]:
+def _own_tools(tools: Sequence[tuple[str, bytes]]) -> dict[str, int]:
     """The most that the provider's definitions of tools come to that the client runs, by the tools' names."""
     found: dict[str, int] = {}
-    for raw in request.tools:
-        kind = wire.tool(request.format, raw).kind
+    for kind, raw in tools:
         if _runs_here(kind) and kind not in ("function", "custom"):
             for name in (kind, f"server tool {kind}"):
                 found[name] = found.get(name, 0) + _OWN_TOOL_TOKENS + len(raw)
