@@ -28,6 +28,9 @@ _row = attrgetter("row")
 
 _THINKING = frozenset(("thinking", "redacted_thinking", "reasoningContent"))  # the last on Bedrock
 
+_MESSAGE_BYTES = 512
+_FRONT_TIMES = 4
+
 
 class _Stretch(NamedTuple):
     """What a message is to a cache, with what the conversation up to and with it comes to.
@@ -78,8 +81,7 @@ def trailed_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> Cache
     trail = wire.trail(request)
     tally = counter.tally(request, trail)
     head = counter.head(request, trail)
-    options = bytes(parameters_of(request).get("prompt_cache_options", b""))
-    note = tokens.note(rules.markable, trail.head, options)
+    note = _note(request, trail, rules, tokens)
     stretches = _stretches(request, trail, rules, tokens, counter, note)
     last = stretches[-1] if stretches else _NOTHING
     if last.has_thoughts and (rules.drops_thinking or not counter.keeps_thoughts):
@@ -105,6 +107,35 @@ def trailed_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> Cache
         double_marks=int(front.automatic is not None and marked == tuple(pieces)),
         keys=tuple(keys),
     )
+
+
+def unread_bytes(request: Request, rules: Rules, tokens: BlockTokens) -> int:
+    """About how much has to be read for `trailed_prompt`: little for a request of which most was sent before.
+
+    Reading a short message takes as long as some hundred bytes of a long one, and what stands before the
+    messages takes several times as long, since its tokens are divided among many blocks.
+
+    Raises:
+        MalformedRequest: a message cannot be read.
+    """
+    if tokens.counter is None:
+        return len(request.body)
+    trail = wire.trail(request)
+    note = _note(request, trail, rules, tokens)
+    size = 0
+    for link in reversed(trail.links):
+        if note in link.known:
+            break
+        size += len(link.raw) + _MESSAGE_BYTES
+    around = around_of(request)
+    if around is None or note not in around.known:
+        size += _FRONT_TIMES * (len(request.body) - sum(map(len, request.messages)))
+    return size
+
+
+def _note(request: Request, trail: wire.Trail, rules: Rules, tokens: BlockTokens) -> object:
+    options = bytes(parameters_of(request).get("prompt_cache_options", b""))
+    return tokens.note(rules.markable, trail.head, options)
 
 
 def _stretches(

@@ -11,6 +11,7 @@ from foveate.engine.explaining import Breaks
 from foveate.engine.folds import Folds
 from foveate.engine.injecting.step import Inject
 from foveate.engine.keeping import KeepRequests
+from foveate.engine.marking import MarkCache, RefusalsHeld
 from foveate.engine.money import Book, HoldCaps, MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.pinging import HoldPings, Pings
@@ -33,9 +34,7 @@ from foveate.engine.steps import (
     Count,
     FindSession,
     MakeRoom,
-    MarkCache,
     OrderTools,
-    RefusalsHeld,
     ReplaceHistory,
 )
 from foveate.engine.uncounted import HoldUncounted

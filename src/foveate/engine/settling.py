@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from foveate.cache.layout import marked
 from foveate.cache.rules import Caching
 from foveate.engine.exchange import Exchange
+from foveate.engine.marking import RefusalsHeld
 from foveate.engine.remembered import Remembered
-from foveate.engine.steps import RefusalsHeld
 from foveate.fold.journal import Journal
 from foveate.fold.uses import doubted
 

@@ -11,13 +11,6 @@ from typing import Protocol
 from weakref import ref
 
 from foveate import wire
-from foveate.cache.keys import headers as key_headers
-from foveate.cache.keys import keyed
-from foveate.cache.layout import layout
-from foveate.cache.refusals import Refusals
-from foveate.cache.requests import cached_prompt
-from foveate.cache.rhythm import chances, forecast
-from foveate.cache.rules import Caching
 from foveate.cache.tool_order import ListedTool
 from foveate.engine.calls import Problem
 from foveate.engine.counting import Counts
@@ -315,57 +308,6 @@ def _listed(work: Work) -> Sequence[ListedTool]:
         )
         for place, raw in enumerate(work.request.tools)
     ]
-
-
-class MarkCache:
-    """Marks for the provider's cache where they pay, or the key by which it finds a warm machine."""
-
-    name = "cache"
-
-    def __init__(self, remembered: Remembered, refusals: "RefusalsHeld") -> None:
-        self._remembered = remembered
-        self._refusals = refusals
-
-    async def take(self, work: Work) -> None:
-        """Decide both; nothing is written yet."""
-        rules = work.rules
-        if not work.options.prompt_cache:
-            return
-        key = keyed(work.request, rules, work.session_id)
-        if key is not None:
-            work.parameters += (key,)
-        work.headers |= key_headers(rules, work.session_id)
-        if rules.caching not in (Caching.MARKS, Caching.BOTH):
-            return
-        if work.count is not None and work.count.upper < rules.minimum_tokens:
-            return  # too short to be kept, however it is marked
-        prompt = cached_prompt(work.request, rules, work.block_tokens)
-        work.prompt = prompt
-        where = work.incoming.upstream
-        held = self._refusals.held
-        if not held.takes_marks(where, work.model, session=work.session_id, at=work.now):
-            return
-        takes_ttl = held.takes_ttl(where, work.model, at=work.now)
-        takes_long = takes_ttl and work.incoming.provider in work.options.long_ttl_providers
-        expected = forecast(work.state.rhythm, self._remembered.agent(work.incoming.agent))
-        options = work.options.layout
-        marks = layout(
-            prompt,
-            work.kept_rules,
-            work.state.cache,
-            chances(expected, rules),
-            now=work.now,
-            options=replace(options, long_ttl=options.long_ttl and takes_long),
-            passing=work.passing,
-        )
-        work.marks = marks if takes_ttl else tuple(replace(mark, ttl=None) for mark in marks)
-
-
-class RefusalsHeld:
-    """The refusals that a process knows of, replaced whole as they change."""
-
-    def __init__(self) -> None:
-        self.held = Refusals()
 
 
 class AskForUsage:

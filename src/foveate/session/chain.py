@@ -28,6 +28,8 @@ HASH_BYTES = 16
 
 # Messages that are longer, and new, are read beside the event loop.
 _LONG_BYTES = 64 * 1024
+# A message takes as long as so many bytes of a long one, however short it is.
+_MESSAGE_BYTES = 512
 
 # Hashes that are kept must never mean something else: what is said here changes with what is hashed.
 _SEED = b"foveate chain 1"
@@ -73,7 +75,7 @@ async def chain_beside(request: Request) -> Chain:
     """
     trail = wire.trail(request)
     new = trail.links[noted(trail.links, _LINK) :]
-    if sum([len(link.raw) for link in new]) < _LONG_BYTES:
+    if sum([len(link.raw) for link in new]) + _MESSAGE_BYTES * len(new) < _LONG_BYTES:
         return _chain(request, trail)
     return await asyncio.to_thread(_chain, request, trail)
 

@@ -23,7 +23,7 @@ from foveate.tokens.caches import register
 from foveate.tokens.courtesy import courtesy
 from foveate.tokens.memo import Memo, digest
 from foveate.tokens.rendering import Measured
-from foveate.tokens.tally import EMPTY
+from foveate.tokens.tally import EMPTY, Tally
 from foveate.values import (
     Document,
     Format,
@@ -47,6 +47,8 @@ _KEPT_COUNTERS = 64
 _MARKED = 4
 # Messages that are longer are counted beside the event loop.
 _LONG_BYTES = 8 * 1024
+# Noting a count takes about as long as counting so much.
+_NOTE_BYTES = 64
 
 # What is kept was counted by these rules: raised with each change by which a message comes to something else.
 RULES = 2
@@ -122,12 +124,18 @@ class TurnCounts:
         if start < len(chain):
             places = range(start, len(chain))
             measured = await self._measured(agent, request, chain, trail, places, counter, known)
-            tally = counter.noted(trail, start, tally, measured)
-        rows = self._rows(agent, chain, trail, counter)
+
+            def noted() -> tuple[Tally, dict[bytes, bytes]]:
+                reached = counter.noted(trail, start, tally, measured)
+                return reached, self._rows(agent, chain, trail, counter)
+
+            ended, rows = await beside(noted, _NOTE_BYTES * len(places))
+        else:
+            ended, rows = tally, self._rows(agent, chain, trail, counter)
         links = trail.links[len(trail.links) - len(rows) :]
 
         def together() -> RequestCount:
-            return counter.counted(request, trail, counter.head(request, trail), tally, in_parts=False)
+            return counter.counted(request, trail, counter.head(request, trail), ended, in_parts=False)
 
         count = await beside(together, counter.new_around_bytes(request))
         return Counted(count=count, rows=rows, counter=name_of(counter), links=links)

@@ -13,12 +13,12 @@ from foveate.cost.admission import Admission
 from foveate.cost.price_book import PriceBook
 from foveate.engine.calls import Incoming, Outgoing
 from foveate.engine.exchange import Exchange
+from foveate.engine.marking import MarkCache, RefusalsHeld
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions, PingOptions
 from foveate.engine.pinging import Pings
 from foveate.engine.remembered import Remembered
 from foveate.engine.settling import RememberCache
-from foveate.engine.steps import MarkCache, RefusalsHeld
 from foveate.engine.warm import pinging, warm_of
 from foveate.engine.work import Work
 from foveate.fold.model import Endpoint

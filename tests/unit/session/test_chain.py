@@ -113,9 +113,12 @@ def test_a_long_chain_is_the_same_whether_it_was_seen_whole_in_part_or_never(len
     assert said(*messages).hashes[:length] == never.hashes
 
 
-@pytest.mark.parametrize(("times", "is_beside"), [(5, False), (500, True)])
-async def test_a_chain_of_which_much_is_new_is_made_beside_the_event_loop(times: int, is_beside: bool) -> None:
-    messages = [{"role": "user", "content": f"{number} " * times} for number in range(150)]
+@pytest.mark.parametrize(("count", "times", "is_beside"), [(100, 5, False), (150, 500, True), (400, 1, True)])
+async def test_a_chain_of_which_much_is_new_is_made_beside_the_event_loop(
+    count: int, times: int, is_beside: bool
+) -> None:
+    """Defect: thousands of new messages held up all others while they were short."""
+    messages = [{"role": "user", "content": f"{number} " * times} for number in range(count)]
     whole = wire.read({"model": "claude-4", "max_tokens": 9, "messages": messages}, Format.ANTHROPIC)
     drop_caches()
     turns = 0

@@ -1,0 +1,79 @@
+"""The step that has a request read from and kept in its provider's cache."""
+
+from dataclasses import replace
+
+from foveate.cache.keys import headers as key_headers
+from foveate.cache.keys import keyed
+from foveate.cache.layout import layout
+from foveate.cache.prompts import CachedPrompt
+from foveate.cache.refusals import Refusals
+from foveate.cache.requests import cached_prompt
+from foveate.cache.rhythm import chances, forecast
+from foveate.cache.rules import Caching
+from foveate.cache.trailing import unread_bytes
+from foveate.engine.remembered import Remembered
+from foveate.engine.work import Work
+from foveate.session.counting import beside
+
+# Reading so much takes milliseconds, in which others want to be served.
+_MUCH_BYTES = 64 * 1024
+
+
+class MarkCache:
+    """Marks for the provider's cache where they pay, or the key by which it finds a warm machine."""
+
+    name = "cache"
+
+    def __init__(self, remembered: Remembered, refusals: "RefusalsHeld") -> None:
+        self._remembered = remembered
+        self._refusals = refusals
+
+    async def take(self, work: Work) -> None:
+        """Decide both; nothing is written yet."""
+        rules = work.rules
+        if not work.options.prompt_cache:
+            return
+        key = keyed(work.request, rules, work.session_id)
+        if key is not None:
+            work.parameters += (key,)
+        work.headers |= key_headers(rules, work.session_id)
+        if rules.caching not in (Caching.MARKS, Caching.BOTH):
+            return
+        if work.count is not None and work.count.upper < rules.minimum_tokens:
+            return  # too short to be kept, however it is marked
+        prompt = await _prompt(work)
+        work.prompt = prompt
+        where = work.incoming.upstream
+        held = self._refusals.held
+        if not held.takes_marks(where, work.model, session=work.session_id, at=work.now):
+            return
+        takes_ttl = held.takes_ttl(where, work.model, at=work.now)
+        takes_long = takes_ttl and work.incoming.provider in work.options.long_ttl_providers
+        expected = forecast(work.state.rhythm, self._remembered.agent(work.incoming.agent))
+        options = work.options.layout
+        marks = layout(
+            prompt,
+            work.kept_rules,
+            work.state.cache,
+            chances(expected, rules),
+            now=work.now,
+            options=replace(options, long_ttl=options.long_ttl and takes_long),
+            passing=work.passing,
+        )
+        work.marks = marks if takes_ttl else tuple(replace(mark, ttl=None) for mark in marks)
+
+
+async def _prompt(work: Work) -> CachedPrompt:
+    """The request as its provider's cache sees it, read beside the event loop where much of it is new."""
+    request, rules, tokens = work.request, work.rules, work.block_tokens
+    size_bytes = unread_bytes(request, rules, tokens)
+    if size_bytes < _MUCH_BYTES:
+        return cached_prompt(request, rules, tokens)
+    return await beside(lambda: cached_prompt(request, rules, tokens), size_bytes)
+
+
+class RefusalsHeld:
+    """The refusals that a process knows of, replaced whole as they change."""
+
+    def __init__(self) -> None:
+        self.held = Refusals()

@@ -1,0 +1,51 @@
+"""Marks for the provider's cache: what is much and new is read beside the event loop."""
+
+import json
+from typing import Any
+
+import pytest
+
+from foveate import wire
+from foveate.engine.calls import Incoming
+from foveate.engine.marking import MarkCache, RefusalsHeld
+from foveate.engine.options import AgentOptions
+from foveate.engine.remembered import Remembered
+from foveate.engine.work import Work
+from foveate.tokens import drop_caches
+from foveate.values import Format
+from tests.unit.engine.loops import turns_while
+
+
+def work_of(said: dict[str, Any]) -> Work:
+    body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, **said}).encode()
+    request = wire.read(body, Format.ANTHROPIC)
+    incoming = Incoming(
+        id="r", agent="ana", spoken=Format.ANTHROPIC, provider="anthropic", upstream="a", body=body
+    )
+    return Work(incoming=incoming, options=AgentOptions(), now=1.0, came=request, request=request)
+
+
+def many(messages: int, tools: int) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {"path": {"type": "string", "description": "which file"}}}
+    roles = ("user", "assistant")
+    return {
+        "messages": [{"role": roles[number % 2], "content": f"{number}"} for number in range(messages)],
+        "tools": [
+            {"name": f"t{number}", "description": "It reads. " * 20, "input_schema": schema}
+            for number in range(tools)
+        ],
+    }
+
+
+@pytest.mark.parametrize(("messages", "tools", "is_beside"), [(21, 3, False), (501, 3, True), (1, 100, True)])
+async def test_many_messages_or_tools_are_read_beside_the_event_loop_where_they_are_new(
+    messages: int, tools: int, is_beside: bool
+) -> None:
+    """Defect: a request with thousands of short messages, or hundreds of tools, held up all others."""
+    step = MarkCache(Remembered(), RefusalsHeld())
+    drop_caches()
+    first, again = (work_of(many(messages, tools)) for _ in range(2))
+
+    assert (await turns_while(step.take(first)) > 0) == is_beside
+    assert await turns_while(step.take(again)) == 0  # it is only looked at
+    assert again.prompt == first.prompt
