@@ -175,7 +175,10 @@ def test_files_of_a_workspace_are_counted_and_so_are_open_streams_and_answers_th
         with serving(tmp_path, "--config", str(config)) as served:
             ask(served.url)
             ask(served.url)
-            found = numbers(served.url)
+            deadline = time.monotonic() + 20
+            while f"workspace_cache_misses_total path={root}" not in (found := numbers(served.url)):
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
             assert found[f"workspace_cache_misses_total path={root}"] == 1
             assert found[f"workspace_cache_hits_total path={root}"] >= 1
             assert found[f"workspace_cache_invalidations_total path={root}"] == 0

@@ -31,7 +31,7 @@ def test_an_agent_is_held_to_the_operators_caps_and_switches() -> None:
     assert prompt.sections[1].action == "disabled"
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(agent=_few_budgets, configuration=_few_budgets)
 def test_an_agent_never_gets_more_than_its_operator_allows(agent: Budget, configuration: Budget) -> None:
     held, alone = _assembled(agent, configuration), _assembled(None, configuration)

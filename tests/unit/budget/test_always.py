@@ -69,7 +69,7 @@ def test_an_independent_tokenizer_counts_the_same(shared_data: Path, model: str,
     holds()
 
 
-@settings(max_examples=250)
+@settings(max_examples=120)
 @given(case=cases(), ladder=ladders, name=counter_names, show=st.booleans())
 def test_a_required_section_is_whole_up_to_its_own_cap(
     case: tuple[list[Section], int], ladder: object, name: str, show: bool
@@ -89,7 +89,7 @@ def test_a_required_section_is_whole_up_to_its_own_cap(
             assert {cut.rung for cut in prompt.cuts if cut.section == section.name} <= {"cap"}
 
 
-@settings(max_examples=250)
+@settings(max_examples=120)
 @given(case=cases(), ladder=PRIORITY_LADDERS, name=counter_names, show=st.booleans())
 def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_give(
     case: tuple[list[Section], int], ladder: str, name: str, show: bool
@@ -107,7 +107,7 @@ def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_giv
             assert other.text == ""
 
 
-@settings(max_examples=250)
+@settings(max_examples=120)
 @given(case=cases(), ladder=ladders, name=counter_names)
 def test_no_section_is_over_its_own_cap(case: tuple[list[Section], int], ladder: object, name: str) -> None:
     some, limit_tokens = case
@@ -118,7 +118,7 @@ def test_no_section_is_over_its_own_cap(case: tuple[list[Section], int], ladder:
             assert report.upper <= report.cap_tokens
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(case=cases(), ladder=PRIORITY_LADDERS, name=counter_names)
 def test_the_budget_that_is_shown_says_its_own_number(
     case: tuple[list[Section], int], ladder: str, name: str
@@ -131,7 +131,7 @@ def test_the_budget_that_is_shown_says_its_own_number(
         assert prompt.sections[-1].text.count("\n- ") == len(enabled)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(case=cases(), ladder=ladders, name=counter_names)
 def test_every_cut_is_recorded_with_its_reason_and_numbers(
     case: tuple[list[Section], int], ladder: object, name: str

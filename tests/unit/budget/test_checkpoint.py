@@ -74,7 +74,7 @@ KEPT = (
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(budget=budgets, usage=usages)
 def test_what_is_kept_is_what_is_restored(budget: Budget, usage: Usage) -> None:
     text = checkpoint(budget, usage)

@@ -45,7 +45,7 @@ def limit_of(text: str, share: float) -> int:
     return max(round(share * foveate.count(text).tokens), 8)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(line=one_liners, share=shares)
 def test_of_a_single_line_the_largest_head_is_kept(line: str, share: float) -> None:
     limit_tokens = limit_of(line, share)
@@ -58,7 +58,7 @@ def test_of_a_single_line_the_largest_head_is_kept(line: str, share: float) -> N
     assert text == (f"{best}\n{TRUNCATED}" if best else "")
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(line=one_liners, share=shares)
 def test_of_a_single_line_the_largest_tail_is_kept(line: str, share: float) -> None:
     limit_tokens = limit_of(line, share)
@@ -78,7 +78,7 @@ lines = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(lines=lines, limit_tokens=st.integers(8, 80))
 def test_where_there_are_lines_whole_ones_are_kept(lines: list[str], limit_tokens: int) -> None:
     whole = "\n".join(lines)
@@ -102,7 +102,7 @@ def test_blanks_at_the_end_of_the_last_line_take_no_room(end: str) -> None:
         assert kept(Section("lines", "\n".join(lines)), limit_tokens) == best
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     scored=st.lists(
         st.tuples(st.text("ab .é漢\n", max_size=30).map("{}x".format), st.integers(0, 5)),

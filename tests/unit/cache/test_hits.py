@@ -85,7 +85,7 @@ def test_a_clock_that_is_put_back_loses_nothing() -> None:
     assert hits.ratio("ana", at=111_599) == HitRatio(120, 120)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     events=st.lists(
         st.tuples(st.integers(-8000, 8000), st.integers(0, 50), st.integers(0, 50)),

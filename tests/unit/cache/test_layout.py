@@ -166,7 +166,7 @@ def rows(draw: st.DrawFn) -> CachedPrompt:
     return prompt(*with_marks(pieces, lives))
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     st.lists(st.tuples(rows(), st.floats(0, 5000)), min_size=1, max_size=3),
     st.lists(st.floats(1, 9000), max_size=9),

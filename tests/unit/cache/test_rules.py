@@ -266,7 +266,7 @@ def test_a_server_of_ones_own_caches_whatever_it_serves(provider: str) -> None:
     st.text(max_size=300) | st.from_regex(r"(gpt|claude|gemini|grok|nova)[-.0-9a-z:/@]{0,50}", fullmatch=True),
     st.none() | st.sampled_from([entry["name"] for entry in TABLE["provider"]]) | st.text(max_size=20),
 )
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_any_name_has_rules_that_hold_together(model: str, provider: str | None) -> None:
     rules = rules_for(model, provider)
 

@@ -106,7 +106,7 @@ def test_a_stability_that_there_is_not_is_refused() -> None:
         layer_of("peers", "forever")
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(given_blocks=blocks)
 def test_always_nothing_is_lost_and_no_block_stands_before_a_more_stable_one(
     given_blocks: list[InjectedBlock],
@@ -119,7 +119,7 @@ def test_always_nothing_is_lost_and_no_block_stands_before_a_more_stable_one(
     assert ordered(found) == found
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(given_blocks=blocks, data=st.data())
 def test_always_blocks_of_known_names_have_one_order_however_they_come(
     given_blocks: list[InjectedBlock], data: st.DataObject

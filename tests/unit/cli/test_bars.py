@@ -83,7 +83,7 @@ def prompts(draw: st.DrawFn) -> Prompt:
     return prompt(*sections, cuts=tuple(cuts), count=TokenCount(123_456, exact, 234_567))
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(shown=prompts(), columns=st.integers(NARROWEST_COLUMNS, 200), colours=st.booleans())
 def test_no_line_is_wider_than_the_screen(shown: Prompt, columns: int, colours: bool) -> None:
     look = Look(columns=columns, colours=colours)
@@ -97,7 +97,7 @@ def test_no_line_is_wider_than_the_screen(shown: Prompt, columns: int, colours: 
         assert "\x1b" not in without_colours
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(sizes=st.lists(st.tuples(st.integers(0, 99_999), st.integers(0, 99_999)), max_size=8))
 def test_a_bar_shows_whatever_is_kept_and_whatever_is_cut(sizes: list[tuple[int, int]]) -> None:
     shown = prompt(*(report(f"s{i}", max(size), min(size)) for i, size in enumerate(sizes)))

@@ -178,7 +178,7 @@ def check_rule(given: SectionRule, most: SectionRule, usual: SectionRule) -> Non
     assert most.enabled in (None, given.enabled)
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(asked=rules, most=rules, usual=rules)
 def test_no_rule_gives_more_than_is_allowed(asked: SectionRule, most: SectionRule, usual: SectionRule) -> None:
     budget, allowed, defaults = (Budget(sections={"logs": rule}) for rule in (asked, most, usual))
@@ -189,7 +189,7 @@ def test_no_rule_gives_more_than_is_allowed(asked: SectionRule, most: SectionRul
     assert within(held, allowed, defaults=defaults) == (held, ())
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(wish=wishes, defaults=few_budgets, allowed=few_budgets)
 def test_whatever_an_agent_writes_it_never_gets_more_than_is_allowed(
     lasting_file: Path, wish: bytes, defaults: Budget, allowed: Budget

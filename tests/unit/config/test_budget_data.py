@@ -36,7 +36,7 @@ def test_the_examples_in_the_documentation_hold() -> None:
     assert not results.failed
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(budget=budgets())
 def test_a_budget_comes_back_from_json_as_it_was(budget: Budget) -> None:
     assert budget_from_data(json.loads(json.dumps(budget_as_data(budget)))) == budget

@@ -51,19 +51,19 @@ def refusal(text: str, source: str = "a.yaml") -> BadSetting:
     return refused(document_from, text.encode(), source)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(data=plain.filter(lambda data: data is not None))
 def test_what_is_written_as_yaml_is_read_back(data: object) -> None:
     assert read(yaml.safe_dump(data, allow_unicode=True)) == data
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(data=plain)
 def test_what_is_written_as_json_is_read_back(data: object) -> None:
     assert read(json.dumps(data), "a.json") == data
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(data=st.binary(max_size=60) | st.text("-:[]{}&*!|>'\"%#?, \t\nab1~", max_size=60).map(str.encode))
 def test_bytes_are_read_or_refused_and_nothing_else_happens(data: bytes) -> None:
     for source in ("a.yaml", "a.json", "standard input"):

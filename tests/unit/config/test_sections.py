@@ -37,7 +37,7 @@ def refusal(text: str, source: str = "a.yaml") -> BadSetting:
     return refused(sections_from, text.encode(), source)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(entries=st.lists(st.tuples(names, contents, fields), max_size=3, unique_by=lambda entry: entry[0]))
 def test_sections_in_a_file_are_what_they_are_in_python(
     entries: list[tuple[str, dict[str, object], dict[str, object]]],

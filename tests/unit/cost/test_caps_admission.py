@@ -258,7 +258,7 @@ async def test_whoever_gives_up_releasing_has_released_all_the_same() -> None:
     assert not books.reserved
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from(["bill", "outage", "end of a pause", "give up"]), max_size=30))
 def test_every_bill_that_came_is_booked_once_or_told_to_be_lost_whatever_the_ledger_does(
     steps: list[str],

@@ -258,7 +258,7 @@ def test_a_ceiling_is_at_the_dearest_that_a_call_may_be_billed_as() -> None:
 counts = st.integers(0, 300_000)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     model=st.sampled_from(
         [

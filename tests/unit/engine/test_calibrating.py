@@ -121,7 +121,7 @@ def test_models_that_were_heard_of_long_ago_are_forgotten(bills: Calibrations) -
     assert bills.of("there", "model-999").responses == 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(-10, 10**7), st.integers(-10, 10**12)), max_size=30),
     st.integers(1, 10**6),
@@ -144,7 +144,7 @@ def test_no_bills_make_a_count_absurd(
     assert found.tokens <= found.upper <= 2 * max(2 * tokens, raw.upper)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.integers(1, 3_000), min_size=1, max_size=12),
     st.floats(0.5, 2.0),

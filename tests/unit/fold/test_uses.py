@@ -58,7 +58,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(acts=ACTS)
 def test_exactly_what_was_said_behind_something_else_is_found_whatever_befalls_the_fold(
     acts: list[str],

@@ -56,7 +56,7 @@ def test_whoever_has_a_key_may_see_them_anywhere(shown: dict[bytes, bytes], host
     assert may_see({b"host": b"gateway.example", **shown}, host=host, keys=KEYS)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     said=st.one_of(
         st.none(),

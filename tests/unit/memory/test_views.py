@@ -30,7 +30,7 @@ def loaded(forest: Forest, folder: Path) -> Memory:
     return Memory.load(folder)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data(), forest=forests(), limit_tokens=LIMITS, form=FORMATS)
 def test_nothing_private_is_ever_in_a_view(
     data: st.DataObject, forest: Forest, limit_tokens: int | None, form: str
@@ -49,7 +49,7 @@ def test_nothing_private_is_ever_in_a_view(
         assert not forest.leaked(told)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), forest=forests(), form=FORMATS)
 def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
     data: st.DataObject, forest: Forest, form: str
@@ -164,7 +164,7 @@ def test_a_view_is_the_same_in_another_process(tmp_path: Path) -> None:
     assert b"Leaf c3" in told.pop()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), forest=forests(), limit_tokens=st.integers(1, 500), form=FORMATS)
 def test_a_view_is_never_over_its_limit_and_always_the_same(
     data: st.DataObject, forest: Forest, limit_tokens: int, form: str

@@ -8,7 +8,7 @@ from foveate.prompt.kept import Kept
 KEYS = st.integers(0, 3)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(
     capacity=st.integers(0, 3),
     steps=st.lists(

@@ -267,7 +267,7 @@ conversations = st.lists(st.sampled_from("abc"), max_size=6).map(tuple)
     ),
     order=st.lists(st.integers(0, 3), max_size=60),
 )
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_every_request_is_of_a_session_whose_turns_are_its_messages(
     batches: list[list[tuple[Words, int]]], order: list[int]
 ) -> None:

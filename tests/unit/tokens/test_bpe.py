@@ -61,7 +61,7 @@ def vectors(shared_data: Path, name: str) -> Iterator[tuple[str, int]]:
 def test_random_texts_are_counted_as_tiktoken_counts_them(shared_data: Path, name: str) -> None:
     oracle, tokenizer = tiktoken_encoding(shared_data, name), bundled(name)
 
-    @settings(max_examples=300)
+    @settings(max_examples=120)
     @given(texts.filter(_is_in_both_editions))
     def holds(text: str) -> None:
         assert tokenizer.count(text) == len(oracle.encode_ordinary(text))
@@ -105,7 +105,7 @@ def test_a_users_own_tokenizer_json_counts_as_the_library_that_wrote_it(
         tokens for _, tokens in vectors(shared_data, "qwen2")
     ]
 
-    @settings(max_examples=200)
+    @settings(max_examples=100)
     @given(texts.filter(_is_in_both_editions))
     def holds(text: str) -> None:
         assert tokenizer.count(text) == len(oracle.encode(text).ids)

@@ -211,7 +211,7 @@ def bodies(value: Any) -> dict[Format, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("model", FAMILIES)
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(value=json_values, spoken=st.sampled_from(list(Format)))
 def test_any_json_for_a_schema_is_counted_or_refused(model: str, value: Any, spoken: Format) -> None:
     body = bodies(value)[spoken]

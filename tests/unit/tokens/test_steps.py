@@ -31,7 +31,7 @@ def engine(name: str) -> splintr.AnyTokenizer:
 def test_the_tokens_of_the_steps_are_the_tokens_of_the_whole(name: str) -> None:
     tokenizer, lead = engine(name), _LEADS[name]
 
-    @settings(max_examples=200)
+    @settings(max_examples=100)
     @given(text=long_texts, step_chars=st.sampled_from((16, 30, 60, 150, 400)))
     def holds(text: str, step_chars: int) -> None:
         steps = stepped(tokenizer, text, lead=lead, step_chars=step_chars)

@@ -219,7 +219,7 @@ media = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(prompt=st.integers(0, 100), cached=st.integers(0, 120), details=media, spoken=media, seed=st.randoms())
 def test_media_are_never_more_than_the_tokens_that_hold_them_in_any_order(
     prompt: int, cached: int, details: dict[str, int], spoken: dict[str, int], seed: Any

@@ -69,7 +69,7 @@ def spoilt_bodies(draw: st.DrawFn) -> tuple[Format, bytes]:
 
 
 @given(spoilt_bodies(), st.lists(edits, max_size=3), st.none() | st.sampled_from(MarkStyle))
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_an_edit_is_written_or_refused(
     body: tuple[Format, bytes], wanted: list[Edit], style: MarkStyle | None
 ) -> None:

@@ -38,7 +38,7 @@ def split(stream: bytes, at: list[int], most_bytes: int = 10_000) -> list[Event]
     return events + splitter.end()
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(stream=streams, at=cuts)
 def test_where_a_stream_is_cut_changes_no_event(stream: bytes, at: list[int]) -> None:
     assert split(stream, at) == split(stream, []) == split(stream, list(range(len(stream))))
@@ -59,7 +59,7 @@ def test_the_events_and_the_rest_are_the_stream(stream: bytes, at: list[int], mo
     assert splitter.rest == b""
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(stream=streams, at=cuts)
 def test_the_official_clients_see_the_same_events(stream: bytes, at: list[int]) -> None:
     stream = stream.removeprefix("\ufeff".encode()) + b"\n\n"  # they know no byte order mark, and no open end
@@ -70,7 +70,7 @@ def test_the_official_clients_see_the_same_events(stream: bytes, at: list[int]) 
         assert [pair for pair in ours if any(pair)] == [pair for pair in theirs if any(pair)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(stream=streams, at=cuts, most_bytes=st.integers(4, 60))
 def test_an_event_that_is_too_large_is_passed_on_unread_and_the_others_are_read(
     stream: bytes, at: list[int], most_bytes: int

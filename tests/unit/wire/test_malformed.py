@@ -72,7 +72,7 @@ def read_all(body: Any, spoken: Format | None = None) -> None:
         wire.tool(request.format, raw)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(body=bodies, listed=st.sampled_from(LISTS), inner=messages, spoken=st.sampled_from(list(Format)))
 def test_any_json_in_any_field_is_read_or_refused(
     body: dict[str, Any], listed: str, inner: list[Any], spoken: Format
@@ -83,7 +83,7 @@ def test_any_json_in_any_field_is_read_or_refused(
                 read_all(whole, known)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(value=wire_values, name=st.sampled_from(BESIDE), spoken=st.sampled_from(list(Format)))
 def test_any_value_in_a_body_of_the_right_shape_is_read(value: Any, name: str, spoken: Format) -> None:
     body = {**SHAPES[spoken], name: value}
@@ -99,7 +99,7 @@ SHAPES: dict[Format, dict[str, Any]] = {
 }
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(data=st.binary())
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     with pytest.raises(MalformedRequest):

@@ -38,7 +38,7 @@ def holds(data: bytes, node: Node) -> None:
 
 
 @given(values, st.integers(0, 2**32))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_every_part_is_found_where_it_lies(value: Any, seed: int) -> None:
     data = b" \n" + spell(value, seed) + b"\t"
     assert json.loads(data) == json.loads(json.dumps(value))
@@ -78,7 +78,7 @@ def test_depth_is_no_obstacle() -> None:
 @example(b"[1")
 @example(b'["')
 @example(b'{"\\\x00"')
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_what_is_no_json_is_refused_with_a_clear_error(data: bytes) -> None:
     for find in (members, items):
         try:

@@ -44,7 +44,7 @@ def test_the_rest_of_a_list_stays_as_it_is(
     st.sets(st.integers(0, 3)),
     st.dictionaries(st.integers(0, 4), st.lists(st.just(b"9"), max_size=2)),
 )
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_what_is_written_is_the_list_that_is_meant(
     size: int, dropped: set[int], added: dict[int, list[bytes]]
 ) -> None:

@@ -296,7 +296,7 @@ blocks = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(
     spoken=st.sampled_from(list(Format)), numbers=st.dictionaries(st.sampled_from(NAMES), blocks, max_size=10)
 )
@@ -311,7 +311,7 @@ def test_any_numbers_are_read_into_a_usage_that_can_be(spoken: Format, numbers: 
             assert 0 <= usage.reasoning_tokens <= usage.output_tokens
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     prompt=st.integers(0, 1_000),
     output=st.integers(0, 1_000),
