@@ -27,7 +27,7 @@ def connected(url: str, *, timeout_seconds: float = 10) -> socket.socket:
 
 def post(path: str, body: bytes, **headers: str) -> bytes:
     """A request whose connection is closed after its answer."""
-    told = {"host": "gateway", "content-length": str(len(body)), "connection": "close"}
+    told = {"host": "127.0.0.1", "content-length": str(len(body)), "connection": "close"}
     told |= {name.replace("_", "-"): said for name, said in headers.items()}
     lines = "".join(f"{name}: {said}\r\n" for name, said in told.items() if said)
     return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
