@@ -113,3 +113,21 @@ async def test_where_nothing_can_be_written_it_is_told_once_and_the_bill_is_book
 
     assert len(caplog.records) == 1
     assert books.booked == ["one", "two"]
+
+
+async def test_the_file_is_there_before_the_first_bill(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Defect: the first client waited for the disk, and had its answer before its bill was in the file."""
+    notes = BillNotes(tmp_path / "spool")
+    notes.open()
+    (made,) = (tmp_path / "spool").iterdir()
+    notes.jot(ENTRY)
+    assert list((tmp_path / "spool").iterdir()) == [made]
+    killed(notes)
+    assert await left_in(tmp_path / "spool") == [ENTRY.call.id]
+
+    nowhere = BillNotes(made)
+    nowhere.open()
+    nowhere.jot(ENTRY)
+    assert len(caplog.records) == 1

@@ -1,6 +1,7 @@
-"""A gateway that is killed while its store is away: what it was billed is booked by the next one."""
+"""A gateway that is killed at the worst moment: what it was billed is booked by the next one."""
 
 import asyncio
+import socket
 import time
 from pathlib import Path
 from threading import Thread
@@ -9,9 +10,21 @@ import anthropic
 
 from foveate.sandbox.scripts import Step
 from foveate.store import open_store
+from tests.aftermath import until
 from tests.e2e.test_store_faults_sqlite import locked_by_another_process
+from tests.raw_http import connected, message
 from tests.sandboxes import KEY, doing, running_sandbox
 from tests.served import configure, serving
+from tests.upstreams import (
+    LAST_CHUNK,
+    STREAM_HEAD,
+    Talk,
+    answer,
+    chunk,
+    claude_events,
+    claude_reply,
+    running_upstream,
+)
 
 
 def ask(url: str, *, seconds: float = 0.0) -> None:
@@ -48,6 +61,47 @@ def test_a_bill_outlives_kill_9_of_its_gateway_while_the_store_is_locked(tmp_pat
         with serving(tmp_path, "--config", str(config)):
             assert len(booked(tmp_path)) == 2
             assert not any(path.stat().st_size for path in spool.glob("*/*"))
+
+
+STREAM = claude_events("Hello")
+
+
+def unhurried(talk: Talk) -> None:
+    """A provider that answers whole at once, and closes a stream only long after its last event."""
+    if b'"stream": true' not in talk.ask():
+        talk.say(answer(claude_reply("Hello")))
+        return
+    talk.say(STREAM_HEAD, *map(chunk, STREAM))
+    talk.say(b"", LAST_CHUNK, pause_seconds=30)
+
+
+def test_bills_outlive_kill_9_of_a_gateway_whose_clients_have_just_had_their_answers(tmp_path: Path) -> None:
+    """Defect: they were jotted down only after the clients had the last byte."""
+    config = tmp_path / "foveate.yaml"
+    with running_upstream(unhurried) as upstream:
+        configure(config, upstream.url)
+        with (
+            serving(tmp_path, "--config", str(config)) as served,
+            connected(served.url) as streaming,
+            connected(served.url) as asking,
+        ):
+            streaming.sendall(message(KEY, stream=True))
+            until_it_ends_with(streaming, b"".join(STREAM)[-20:])
+            asking.sendall(message(KEY))
+            until_it_ends_with(asking, claude_reply("Hello")[-20:])
+            served.process.kill()
+            served.process.wait()
+        with serving(tmp_path, "--config", str(config)):
+            assert len(until(lambda: booked(tmp_path), lambda found: len(found) >= 2)) == 2
+
+
+def until_it_ends_with(connection: socket.socket, end: bytes) -> None:
+    """Read until some bytes have come."""
+    heard = b""
+    while end not in heard:
+        piece = connection.recv(65_536)
+        assert piece, heard
+        heard += piece
 
 
 def booked(folder: Path) -> list[str]:

@@ -78,6 +78,11 @@ class AnswerReader:
         return -(-self._written_bytes // _BYTES_PER_TOKEN)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the last event of a stream has come: nothing is told after it."""
+        return self._stream is not None and self._stream.has_ended
+
+    @property
     def has_failed(self) -> bool:
         """Whether it told of an error in its middle."""
         return self._stream is not None and self._stream.error is not None

@@ -10,7 +10,8 @@ from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.savings import pricing
 from foveate.engine.calls import Done, Incoming, Outgoing
 from foveate.engine.exchange import Exchange
-from foveate.engine.money import MoneyOptions
+from foveate.engine.money import MoneyOptions, let_through
+from foveate.engine.pulse import Behind
 from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.errors import BadEdit, MalformedRequest
@@ -59,6 +60,7 @@ class Embeddings:
     uncounted: Uncounted
     clock: Callable[[], float]
     watch: Watch = UNWATCHED
+    behind: Behind | None = None
 
     async def prepare(self, incoming: Incoming) -> Exchange:
         """The request as it came; one that cannot be read is let through where no cap holds.
@@ -91,10 +93,24 @@ class Embeddings:
             output_tokens=0,
             at=now,
         )
-        admitted = await self.admission.admit(call, ceiling, options.caps)
+        admitted = await let_through(
+            self.admission,
+            call,
+            ceiling,
+            options.caps,
+            caught_up=self.behind.caught_up if self.behind is not None else None,
+        )
         booking = _Booking(self, admitted, asked.count, ceiling)
         return Exchange(
-            incoming, None, outgoing, settle=(booking,), clock=self.clock, watch=self.watch, came_at=now
+            incoming,
+            None,
+            outgoing,
+            settle=(booking,),
+            clock=self.clock,
+            watch=self.watch,
+            came_at=now,
+            note=booking.note,
+            behind=self.behind,
         )
 
 
@@ -121,10 +137,10 @@ class _Booking:
     count: TokenCount
     ceiling: Decimal | None
 
-    async def __call__(self, exchange: Exchange) -> None:
+    def note(self, exchange: Exchange) -> None:
+        """Jot down what it was billed, where it may be."""
         usage, call = exchange.usage, self.admitted.call
         if usage is None and not exchange.may_be_billed:
-            await self.of.admission.release(self.admitted)
             return
         price = pricing(self.of.options().prices, call)
         exchange.entry = Entry(
@@ -135,4 +151,13 @@ class _Booking:
             estimated_dollars=self.ceiling,
             is_partial=not exchange.is_whole,
         )
-        await self.of.admission.settle(exchange.entry)
+        self.of.admission.jot(exchange.entry)
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Book it, or free what was reserved where nothing is billed."""
+        if exchange.entry is None:
+            self.note(exchange)
+        if exchange.entry is not None:
+            await self.of.admission.settle(exchange.entry)
+        else:
+            await self.of.admission.release(self.admitted)

@@ -29,7 +29,7 @@ class Engine:
 
     `settle` is done, in order, with every exchange that has come to its end. `uncounted` lets requests through
     that cannot be read. `beta_override` is what `ANTHROPIC_CACHE_BETA` says. `preview` prepares what would be
-    sent, and leaves no trace of it. `note` is done with an exchange before its client knows that it is over,
+    sent, and leaves no trace of it. `note` is done with an exchange before its client has all of the answer,
     `remember` before its next request, and `settle` `behind` its answer.
     """
 

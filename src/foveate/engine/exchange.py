@@ -39,7 +39,7 @@ class Exchange:
     ) -> None:
         """`work` is None for a request that could not be understood. `came_at`: when it was here.
 
-        `note` is done before the client knows that it is over, `remember` before its next request, and `settle`
+        `note` is done before the client has all of it, `remember` before its next request, and `settle`
         `behind` the answer.
         """
         self.incoming = incoming
@@ -56,6 +56,7 @@ class Exchange:
         self._behind = behind
         self._settle = settle
         self._note = note
+        self._is_noted = note is None
         self._remember = remember
         self._clock = clock
         self._answer: AnswerReader | None = None
@@ -92,8 +93,13 @@ class Exchange:
         return self._answer is not None and self._answer.changes
 
     def passed(self, piece: bytes) -> bytes:
-        """What the client gets of a piece of the answer."""
-        return self._answer.passed(piece) if self._answer is not None else piece
+        """What the client gets of a piece of the answer; at the end of a stream, its bill is noted before."""
+        if self._answer is None:
+            return piece
+        passed = self._answer.passed(piece)
+        if self._answer.has_ended and not self._is_noted:
+            self._have_noted()
+        return passed
 
     def rest(self) -> bytes:
         """What the client gets after the last piece."""
@@ -149,17 +155,23 @@ class Exchange:
         What is to be done with it is done from now on, whether or not anybody waits for it.
         """
         self.is_broken = is_broken
+        if not self._is_noted:
+            self._have_noted()
         self.ended_at = self._clock()
-        if self._note is not None:
-            try:
-                self._note(self)
-            except Exception as error:  # noqa: BLE001 - a border as that of steps
-                self._failed("note", error)
         settling = asyncio.ensure_future(self._settled())
         if self._behind is not None:
             self._behind.under_way.add(settling)
             settling.add_done_callback(self._behind.under_way.discard)
         return asyncio.shield(settling)
+
+    def _have_noted(self) -> None:
+        self._is_noted = True
+        self.ended_at = self._clock()
+        try:
+            if self._note is not None:
+                self._note(self)
+        except Exception as error:  # noqa: BLE001 - a border as that of steps
+            self._failed("note", error)
 
     async def _settled(self) -> None:
         """Do all that is to be done, also where nobody waits for it any more."""

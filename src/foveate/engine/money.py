@@ -62,7 +62,9 @@ class HoldCaps:
         try:
             work.at_most = _at_most(work)
             work.ceiling = work.at_most.dollars(options.prices) if work.at_most is not None else None
-            work.admitted = await self._admitted(work.call, work.ceiling, options.caps)
+            work.admitted = await let_through(
+                self._admission, work.call, work.ceiling, options.caps, caught_up=self._caught_up
+            )
         except CallRefused:
             raise
         except Exception as error:  # a cap is held whatever fails: then nobody can say that there is room
@@ -71,15 +73,27 @@ class HoldCaps:
                 raise
             raise unchecked(held[0], f"{type(error).__name__}: {error}", "look into the log") from error
 
-    async def _admitted(self, call: Call, ceiling: Decimal | None, caps: Sequence[Cap]) -> Admitted:
-        """What is let through. Before it is refused, bills take the place of what their calls had reserved."""
-        try:
-            return await self._admission.admit(call, ceiling, caps)
-        except CapExceeded:
-            if self._caught_up is None:
-                raise
-        await self._caught_up()
-        return await self._admission.admit(call, ceiling, caps)
+
+async def let_through(
+    admission: Admission,
+    call: Call,
+    ceiling: Decimal | None,
+    caps: Sequence[Cap],
+    *,
+    caught_up: Callable[[], Awaitable[None]] | None,
+) -> Admitted:
+    """What is let through. Before it is refused, bills take the place of what their calls had reserved.
+
+    Raises:
+        CallRefused: as `Admission.admit` does.
+    """
+    try:
+        return await admission.admit(call, ceiling, caps)
+    except CapExceeded:
+        if caught_up is None:
+            raise
+    await caught_up()
+    return await admission.admit(call, ceiling, caps)
 
 
 def _at_most(work: Work) -> AtMost | None:

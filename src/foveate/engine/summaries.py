@@ -91,14 +91,14 @@ class PaidClient(Client):
 
     async def _booked(self, call: Call, usage: Usage | None) -> None:
         price = pricing(self._payment.options().prices, call)
-        await self._payment.admission.settle(
-            Entry(
-                call=call,
-                usage=usage or Usage(cache=CacheUsage()),
-                dollars=price(usage) if usage is not None else None,
-                is_partial=usage is None,
-            )
+        entry = Entry(
+            call=call,
+            usage=usage or Usage(cache=CacheUsage()),
+            dollars=price(usage) if usage is not None else None,
+            is_partial=usage is None,
         )
+        self._payment.admission.jot(entry)
+        await self._payment.admission.settle(entry)
 
 
 def _usage(spoken: Format, reply: Reply) -> Usage | None:

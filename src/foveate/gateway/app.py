@@ -295,13 +295,18 @@ async def _passed_on(exchange: Exchange, answer: Answer, client: Client, said: b
     await client.begin(answer, is_changed=exchange.changes_answer)
     streams = exchange.streams
     held = exchange.passed(said) if said else b""
-    while piece := await answer.piece():
+    try:
+        while piece := await answer.piece():
+            if held:
+                await client.piece(held)
+            held = exchange.passed(piece)
+            if held and (streams or held.isspace()):  # some send blanks while the model thinks, to be heard
+                await client.piece(held)
+                held = b""
+    except UpstreamError:
         if held:
             await client.piece(held)
-        held = exchange.passed(piece)
-        if held and (streams or held.isspace()):  # some send blanks while the model thinks, to be heard
-            await client.piece(held)
-            held = b""
+        raise
     return held + exchange.rest()
 
 

@@ -151,6 +151,8 @@ async def assembled(
         own_folder = None if spool_folder is None else spool_folder / store_name(settings.store.url)
         spool = None if own_folder is None else BillSpool(own_folder)
         notes = None if own_folder is None else BillNotes(own_folder)
+        if notes is not None:
+            await asyncio.to_thread(notes.open)
         admission = ToldAdmission(
             store.ledger, clock=clock, options=reserving, watch=watch, spool=spool, notes=notes
         )
@@ -207,6 +209,7 @@ async def assembled(
             uncounted=engine.uncounted,
             clock=clock,
             watch=watch,
+            behind=engine.behind,
         )
         try:
             parts = Parts(

@@ -31,6 +31,14 @@ class BillNotes:
         self._lines: dict[str, bytes] = {}
         self._is_unwritable = False
 
+    def open(self) -> None:
+        """Have the file there before the first bill comes, which then need not wait for the disk."""
+        try:
+            if self._file is None:
+                self._path, self._file = made_in(self._folder)
+        except OSError as error:
+            self._tell(error)
+
     def jot(self, entry: Entry) -> None:
         """Have a bill outlive this process. Where that cannot be, it is told once, and booked all the same."""
         line = line_of(entry)
@@ -43,9 +51,7 @@ class BillNotes:
                 os.ftruncate(self._file, self._size)
             self._append(line)
         except OSError as error:
-            if not self._is_unwritable:
-                _LOG.error("%s: bills cannot be jotted down before they are booked: %s", self._folder, error)
-            self._is_unwritable = True
+            self._tell(error)
             return
         self._is_unwritable = False
         self._lines[entry.call.id] = line
@@ -66,6 +72,11 @@ class BillNotes:
             self._path.unlink(missing_ok=True)
         os.close(self._file)
         self._file = None
+
+    def _tell(self, error: OSError) -> None:
+        if not self._is_unwritable:
+            _LOG.error("%s: bills cannot be jotted down before they are booked: %s", self._folder, error)
+        self._is_unwritable = True
 
     def _append(self, lines: bytes) -> None:
         assert self._file is not None

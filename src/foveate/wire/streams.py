@@ -31,7 +31,7 @@ class Seen:
     """What a stream told so far.
 
     `stop_reason` is the provider's own word. `is_complete` says that the answer came to its end: it was not
-    broken off, and did not fail.
+    broken off, and did not fail. `has_ended` says that it is over by its own account, however it ended.
     """
 
     usage: Usage | None = None
@@ -40,6 +40,7 @@ class Seen:
     stop_reason: str = ""
     error: StreamError | None = None
     is_complete: bool = False
+    has_ended: bool = False
     numbers: Mapping[str, Any] = field(default_factory=dict)  # of Anthropic, which come in two events
 
 
@@ -102,6 +103,11 @@ class StreamReader:
         """Whether the answer came to its end: it was not broken off, and did not fail."""
         return self._seen.is_complete and self._seen.error is None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the event has come with which a stream of its format ends; Gemini's have none."""
+        return self._seen.has_ended
+
 
 class UsageChunkFilter:
     """A chat stream without the extra chunk of usage, for a client that did not ask for it.
@@ -148,7 +154,7 @@ def _anthropic(seen: Seen, data: bytes) -> Seen:
             stop = as_text(as_record(event.get("delta")).get("stop_reason"))
             return _billed(replace(seen, stop_reason=stop or seen.stop_reason), event.get("usage"))
         case "message_stop":
-            return replace(seen, is_complete=True)
+            return replace(seen, is_complete=True, has_ended=True)
         case "error":
             return replace(seen, error=_error(event.get("error")))
     return seen
@@ -181,7 +187,7 @@ def _tells(said: object) -> bool:
 def _chat(seen: Seen, data: bytes) -> Seen:
     """Chunks of choices, the last ones with a finish_reason and usage, then [DONE]; hosts differ in it all."""
     if data == b"[DONE]":
-        return replace(seen, is_complete=True)
+        return replace(seen, is_complete=True, has_ended=True)
     chunk = fields(data)
     choices = bytes(chunk.get("choices", b""))
     if not (seen.id and seen.model):
@@ -221,6 +227,7 @@ def _responses(seen: Seen, data: bytes) -> Seen:
         stop_reason="" if status == "created" else stop or status,
         error=_error(value(response.get("error"))) or seen.error,
         is_complete=status in ("completed", "incomplete"),
+        has_ended=status != "created",
     )
 
 
@@ -269,7 +276,8 @@ def _bedrock(seen: Seen, data: bytes) -> Seen:
     if name == "messageStop":
         return replace(seen, stop_reason=as_text(found.get("stopReason")), is_complete=True)
     if name == "metadata":
-        return replace(seen, usage=block_usage(Format.BEDROCK, compact(found.get("usage"))) or seen.usage)
+        usage = block_usage(Format.BEDROCK, compact(found.get("usage"))) or seen.usage
+        return replace(seen, usage=usage, has_ended=True)
     if name.endswith("Exception"):
         return replace(seen, error=StreamError(name, as_text(found.get("message"))))
     return seen

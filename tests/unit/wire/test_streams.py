@@ -185,6 +185,17 @@ def test_where_a_stream_is_cut_changes_nothing_of_what_it_tells(
 
 
 @pytest.mark.parametrize(("spoken", "stream"), STREAMS)
+def test_a_stream_has_ended_with_its_last_event_and_not_before(spoken: Format, stream: bytes) -> None:
+    reader = StreamReader(spoken)
+    for byte in stream[:-1]:
+        reader.feed(bytes([byte]))
+        assert not reader.has_ended
+    reader.feed(stream[-1:])
+
+    assert reader.has_ended is (spoken is not Format.GEMINI)
+
+
+@pytest.mark.parametrize(("spoken", "stream"), STREAMS)
 def test_a_stream_that_breaks_off_is_not_complete(spoken: Format, stream: bytes) -> None:
     reader = read(spoken, stream[: len(stream) // 3])
 
