@@ -1,4 +1,4 @@
-"""HTTP as the gateway reads it: uvicorn's own protocol, that stays with HTTP/1.1 and has a limit for heads."""
+"""HTTP as the gateway reads it: uvicorn's own protocol, that stays with HTTP/1.1 and has limits for heads."""
 
 import asyncio
 import re
@@ -9,46 +9,136 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from foveate.gateway.headers import OWN
 
 MOST_HEAD_BYTES = 256 * 1024
+HEAD_SECONDS = 30.0
 
 # A request to go on in another protocol may be overlooked (RFC 9110, 7.8), but the parser drops the body of one
 # that asks for it. Java's own client asks with every request to an http address.
-_UPGRADE = re.compile(rb"(?<=\r\n)(?=upgrade[ \t]*:)", re.IGNORECASE)
+_UPGRADE = re.compile(rb"^(?=upgrade[ \t]*:)", re.IGNORECASE | re.MULTILINE)
+_END = re.compile(rb"\n\r?\n")
+_BLANK = (b"\r\n", b"\n")
+# What else comes first is no HTTP (TLS, perhaps), and told so at once.
+_BEGINNINGS = tuple(bytes((letter,)) for letter in b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\n")
 
 
 class PlainHttp(HttpToolsProtocol):
-    """Reads requests from one connection."""
+    """Reads requests from one connection.
+
+    Heads are given to the parser by whole lines, wherever the network cuts them. What comes behind a body as if
+    it were of the head (trailers) is dropped: whoever decides by headers has decided by then.
+    """
+
+    head_seconds = HEAD_SECONDS
 
     def __init__(self, *given: Any, **named: Any) -> None:
         """As uvicorn makes it."""
         super().__init__(*given, **named)
         self._is_in_head = True
+        self._has_line = False  # of the head that it is in
         self._head_bytes = 0
+        self._held = bytearray()  # the beginning of a line
+        self._loose_bytes = 0  # of what comes in a body and is none of it
+        self._since = self.loop.time()
+        self._is_new = True
+        self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection begins, with a head."""
         super().connection_made(transport)
-        self._is_in_head = True
+        self._patience = self.loop.call_later(self.head_seconds, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended."""
+        if self._patience is not None:
+            self._patience.cancel()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        """Close a connection whose head does not come; one between two requests is not kept for long anyway."""
+        now = self.loop.time()
+        end = self._since + self.head_seconds
+        is_waited_for = self._is_in_head and (self._head_bytes or self._has_line or self._is_new)
+        if is_waited_for and now >= end and (self._is_new or self.cycle.response_complete):
+            self.transport.close()
+            return
+        again = end if is_waited_for and now < end else now + self.head_seconds
+        self._patience = self.loop.call_at(again, self._look)
 
     def data_received(self, data: bytes) -> None:
         """Some bytes have come."""
-        if not self._is_in_head:
-            super().data_received(data)
-            return
-        end = data.find(b"\r\n\r\n")
-        head = data if end < 0 else data[:end]
-        if b"upgrade" in head.lower():
-            data = _UPGRADE.sub(OWN, head) + data[len(head) :]
-        super().data_received(data)
         if self._is_in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response(f"The head of the request has more than {MOST_HEAD_BYTES} bytes.")
+            self._in_head(data)
+        else:
+            self._loose_bytes += len(data)
+            super().data_received(data)
+            if self._loose_bytes > MOST_HEAD_BYTES:
+                self.transport.close()
+
+    def _in_head(self, data: bytes) -> None:
+        if not self._head_bytes:
+            self._since = self.loop.time()
+        self._head_bytes += len(data)
+        is_begun = self._has_line or bool(self._held)
+        if not is_begun and (b"\r\n\r\n" in data or not data.startswith(_BEGINNINGS)):
+            super().data_received(self._without_upgrade(data))
+        else:
+            self._by_lines(data)
+        if self._is_in_head and self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"The head of the request has more than {MOST_HEAD_BYTES} bytes.")
+
+    def _by_lines(self, data: bytes) -> None:
+        end = data.rfind(b"\n") + 1
+        if not end:
+            self._unset_keepalive_if_required()
+            self._held += data
+            return
+        lines, rest = bytes(self._held) + data[:end], data[end:]
+        self._held.clear()
+        super().data_received(self._without_upgrade(lines))
+        if self.transport.is_closing() or not rest:
+            return
+        if self._is_in_head:
+            self._held += rest
+            self._head_bytes = max(self._head_bytes, len(rest))
+        else:
+            super().data_received(rest)
+
+    def _without_upgrade(self, lines: bytes) -> bytes:
+        if not self._has_line:
+            lines = lines.lstrip(b"\r\n")
+        elif lines.startswith(_BLANK):
+            return lines  # the head is over
+        found = _END.search(lines)
+        end = len(lines) if found is None else found.start() + 1
+        head = lines[:end]
+        return _UPGRADE.sub(OWN, head) + lines[end:] if b"upgrade" in head.lower() else lines
+
+    def on_message_begin(self) -> None:
+        """A head has begun."""
+        self._has_line = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header is here, or a trailer."""
+        if self._is_in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The body comes next."""
-        self._is_in_head = False
-        self._head_bytes = 0
+        """The body comes next.
+
+        Raises:
+            ValueError: that would be dropped, since it was not seen in time that an upgrade is asked for (in a
+                request that came behind another before that was answered). The parser then answers 400.
+        """
+        if self.parser.should_upgrade():
+            raise ValueError("an upgrade")
+        self._is_in_head = self._has_line = self._is_new = False
+        self._head_bytes = self._loose_bytes = 0
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body is here."""
+        self._loose_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The next head comes next."""
