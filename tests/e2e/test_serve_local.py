@@ -59,8 +59,11 @@ def test_both_official_clients_talk_to_it_without_a_providers_key(url: str) -> N
 
 
 def test_the_list_of_models_shows_it(url: str) -> None:
-    asked = subprocess.run(["curl", "-s", f"{url}/v1/models"], capture_output=True, text=True, check=True)
-    assert [model["id"] for model in json.loads(asked.stdout)["data"]] == ["local"]
+    """Defect: where it was answered here, nobody could find it in the log, since it had no id."""
+    asked = subprocess.run(["curl", "-si", f"{url}/v1/models"], capture_output=True, text=True, check=True)
+    head, _, body = asked.stdout.replace("\r", "").partition("\n\n")
+    assert [model["id"] for model in json.loads(body)["data"]] == ["local"]
+    assert "\nx-foveate-request-id: req_" in head
 
     asked = subprocess.run(
         ["curl", "-s", "-H", "anthropic-version: 2023-06-01", f"{url}/v1/models"],
