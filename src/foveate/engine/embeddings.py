@@ -15,6 +15,7 @@ from foveate.engine.pulse import Behind
 from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.errors import BadEdit, MalformedRequest
+from foveate.session.counting import beside
 from foveate.tokens import counter_for
 from foveate.values import NOTHING, CacheUsage, Format, SetParameter, TokenCount, Usage
 from foveate.wire.body import fields, value
@@ -68,10 +69,10 @@ class Embeddings:
         Raises:
             CallRefused: a cap keeps it from being made.
         """
-        outgoing = Outgoing(body=incoming.body)
+        outgoing, size_bytes = Outgoing(body=incoming.body), len(incoming.body)
         try:
-            outgoing = _named(incoming)
-            asked = embeddings_asked(outgoing.body)
+            outgoing = await beside(lambda: _named(incoming), size_bytes)
+            asked = await beside(lambda: embeddings_asked(outgoing.body), size_bytes)
         except (MalformedRequest, BadEdit) as error:
             await self.uncounted(incoming.id, incoming.agent, f"the request cannot be read ({error})")
             return Exchange(incoming, None, outgoing, settle=(), clock=self.clock, watch=self.watch)

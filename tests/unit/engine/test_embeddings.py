@@ -18,6 +18,7 @@ from foveate.errors import CapExceeded, CapUncheckable, MalformedRequest
 from foveate.values import Format
 from tests.sandboxes import Clock
 from tests.unit.engine.ledgers import InMemory
+from tests.unit.engine.loops import turns_while
 
 MODEL = "text-embedding-3-small"
 PER_TOKEN = Decimal("0.02e-6")
@@ -79,6 +80,12 @@ async def test_what_cannot_be_read_is_refused_under_a_cap_and_goes_out_without(s
     await exchange.over()
     assert exchange.outgoing.body == sent
     assert desk.ledger.settled == []
+
+
+@pytest.mark.parametrize(("times", "is_beside"), [(5, False), (5_000, True)])
+async def test_long_texts_are_counted_beside_the_event_loop(times: int, is_beside: bool) -> None:
+    """Defect: nobody else was answered while the input of embeddings was counted."""
+    assert (await turns_while(Desk().prepared(body(["Hello there! " * times]))) > 0) == is_beside
 
 
 async def test_what_they_can_cost_is_reserved_and_their_bill_is_booked() -> None:
