@@ -76,15 +76,16 @@ class PaidClient(Client):
             return first
         call, options = self._payment.call(), self._payment.options()
         request = wire.read(body, self._payment.spoken)
-        count = await asyncio.to_thread(lambda: counter_for(request.model).request(request).total)
+        counted = await asyncio.to_thread(lambda: counter_for(request.model).request(request))
         window = window_of(request.model)
         most = at_most(
             request,
-            count,
+            counted.total,
             provider=call.provider,
             window_tokens=window.tokens if window is not None else None,
             ttl=longest_mark(request),
             at=call.at,
+            unexplained=counted.unexplained,
         )
         ceiling = most.dollars(options.prices) if most is not None else None
         return await self._payment.admission.admit(call, ceiling, options.caps)

@@ -85,8 +85,10 @@ class Shop:
             clock=lambda: AT,
         )
 
-    async def folded(self, *, ttl: str = "5m", due: bool = True) -> Folded | None:
+    async def folded(self, *, ttl: str = "5m", due: bool = True, searches: int = 0) -> Folded | None:
         body = claude_body(30, model=MODEL)
+        if searches:
+            body["tools"] = [{"type": "web_search_20250305", "name": "web_search", "max_uses": searches}]
         body["messages"][-1]["content"][-1]["cache_control"]["ttl"] = ttl
         subject = subject_of(body)
         if not due:
@@ -153,6 +155,22 @@ async def test_what_is_kept_for_an_hour_is_reserved_at_the_price_of_that() -> No
 
     tokens = counter_for(MODEL).request(subject_of(claude_body(30, model=MODEL)).sent).total.tokens
     assert reserved[1] - reserved[0] >= tokens * (Decimal("10e-6") - Decimal("6.25e-6"))
+
+
+async def test_what_the_provider_fetches_for_a_summary_is_reserved_too() -> None:
+    """Defect: a summary was held to the tokens that stood in its request, whatever else was read for it."""
+    shop = Shop(TOLD, TOLD, caps=[total("10")])
+    await shop.folded(searches=2)
+    document = {"type": "document", "source": {"type": "url", "url": "https://example.com/a.pdf"}}
+    messages = [{"role": "user", "content": [document]}]
+    client = paid(later := Shop(TOLD, TOLD, caps=[total("10")]))
+    for _ in range(2):
+        await client.post_json(
+            URL, json.dumps({"model": MODEL, "max_tokens": 9, "messages": messages}).encode()
+        )
+
+    assert shop.ledger.reserved[0].dollars >= 3 * 200_000 * Decimal("6.25e-6")
+    assert later.ledger.reserved[0].dollars >= 200_000 * Decimal("6.25e-6")
 
 
 async def test_without_room_for_a_summary_rules_write_it_and_no_model_is_asked() -> None:
