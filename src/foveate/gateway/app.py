@@ -33,7 +33,7 @@ from foveate.gateway.callers import agent_of, check_payer, key_headers
 from foveate.gateway.client import Client
 from foveate.gateway.counting import NoCounts, own_count
 from foveate.gateway.doors import Asks, plain_path
-from foveate.gateway.encodings import encodings_of, unpacked, without_encodings
+from foveate.gateway.encodings import encodings_of, read_beside, without_encodings
 from foveate.gateway.headers import KEYS, sent_on
 from foveate.gateway.keys import Keys, NoKeys
 from foveate.gateway.named import model_in, model_of, renamed
@@ -139,7 +139,7 @@ class Gateway:
             await self._passed(ask, body, client, options, "" if ask.method in _FREE_METHODS else said)
             return
         encodings = encodings_of(ask.raw_headers)
-        plain = unpacked(body, encodings, limit_bytes=options.limit_bytes)
+        plain = await read_beside(body, encodings, limit_bytes=options.limit_bytes)
         if plain is None:
             said = f"the request cannot be read (its content-encoding is {', '.join(encodings)})"
             await self._passed(ask, body, client, options, "" if ask.door.asks is Asks.COUNT else said)
@@ -158,7 +158,8 @@ class Gateway:
         """Relay what the engine has no hand in; `uncounted` says why nobody knows what it costs, if it does."""
         model, plain = "", b""
         if options.routing.routes:
-            plain = unpacked(body, encodings_of(ask.raw_headers), limit_bytes=options.limit_bytes) or b""
+            encodings = encodings_of(ask.raw_headers)
+            plain = await read_beside(body, encodings, limit_bytes=options.limit_bytes) or b""
             model = model_of(ask, plain)
         routed = self._routed(ask, model, options)
         if routed.model is not None and plain:

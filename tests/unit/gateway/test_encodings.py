@@ -1,12 +1,14 @@
 """Bodies that come packed: each is unpacked, or known as one that cannot be read."""
 
 import gzip
+import random
+import time
 import zlib
 
 import pytest
 
 from foveate.gateway.asks import TooLarge
-from foveate.gateway.encodings import encodings_of, unpacked, without_encodings
+from foveate.gateway.encodings import encodings_of, read_beside, unpacked, without_encodings
 
 BODY = b'{"model": "gpt-4.1"}' * 50
 RAW = zlib.compressobj(wbits=-zlib.MAX_WBITS)
@@ -31,6 +33,30 @@ def test_a_body_is_unpacked_as_its_headers_say(packed: bytes, said: list[bytes])
     headers = [(b"content-encoding", value) for value in said]
 
     assert unpacked(packed, encodings_of(headers), limit_bytes=len(BODY)) == BODY
+
+
+def test_a_body_of_many_parts_takes_no_longer_than_its_bytes_do() -> None:
+    """Defect: all that was left was copied for each of them, so that one small request froze the gateway."""
+    parts = gzip.compress(b"") * 1_000
+    behind = gzip.compress(random.Random(1).randbytes(16_000_000), 0)
+    began = time.process_time()
+
+    assert unpacked(parts + behind, ("gzip",), limit_bytes=20_000_000) is not None
+    assert unpacked(gzip.compress(b"") * 80_000, ("gzip",), limit_bytes=20_000_000) is None
+    assert unpacked(gzip.compress(b"", 9), ("gzip",) * 5, limit_bytes=99) is None
+    assert time.process_time() - began < 1.5
+
+
+@pytest.mark.parametrize("size", [10, 1_000_000])
+async def test_what_is_read_beside_others_is_the_same(size: int) -> None:
+    body = random.Random(1).randbytes(size)
+    packed = gzip.compress(body)
+
+    assert await read_beside(packed, ("gzip",), limit_bytes=size) == body
+    assert await read_beside(body, (), limit_bytes=size) == body
+    assert await read_beside(body, ("gzip",), limit_bytes=size) is None
+    with pytest.raises(TooLarge):
+        await read_beside(packed, ("gzip",), limit_bytes=size - 1)
 
 
 @pytest.mark.parametrize(
