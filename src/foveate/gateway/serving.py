@@ -25,7 +25,7 @@ from foveate.gateway.certificates import renewing, tls_context
 from foveate.gateway.cors import Cors
 from foveate.gateway.local_models import LocalModels
 from foveate.gateway.observing import Observing
-from foveate.gateway.warming import warm_up
+from foveate.gateway.warming import set_aside, warm_up
 from foveate.memory.vectors import data_folder
 
 # What is broken off still books what it knows; that takes a moment, and may not take longer.
@@ -141,6 +141,7 @@ async def _served(
         spool_folder=data_folder(environment, sys.platform) / "spool",
     ) as gateway:
         await asyncio.to_thread(warm_up, choices.now().made.cost.prices)
+        set_aside()
         app = Cors(
             LocalModels(gateway, choices, observing.traffic),
             lambda: choices.now().made.settings.server.cors_origins,
