@@ -84,6 +84,7 @@ def test_everything_that_is_wrong_is_told_with_its_line_and_key(run: Any, here: 
         ("upstreams: {openai: {key_variable: NO_SUCH_KEY}}\n", "NO_SUCH_KEY is not set in the environment"),
         ("server: {tls: {certificate: no.pem, key: no.key}}\n", "the certificate no.pem: No such file"),
         ("server: {cors_origins: ['https://a.example/']}\n", "is an origin such as https://app.example"),
+        ("server: {host_names: ['a.example:1']}\n", "is the name of a host, without a port"),
     ],
 )
 def test_what_cannot_be_used_here_is_told_too(run: Any, here: Path, said: str, wanted: str) -> None:

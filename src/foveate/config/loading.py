@@ -154,6 +154,8 @@ def _wanted(kind: str, context: Mapping[str, Any], message: str) -> str:
             return "is an address such as https://host/v1"
         case "string_pattern_mismatch" if "://" in context["pattern"]:
             return "is an origin such as https://app.example, without a path"
+        case "string_pattern_mismatch" if "._-" in context["pattern"]:
+            return "is the name of a host, without a port"
         case "string_pattern_mismatch" if "0-9a-f" in context["pattern"]:
             return "is the hash of a key, 64 letters and digits long; `foveate config key` makes one"
         case "string_too_short":
