@@ -38,6 +38,8 @@ from foveate.wire.body import value
 # Of fewer messages nothing can have been folded, and of a shorter request nothing cut.
 _LEAST_MESSAGES = 2
 _SHORT_BYTES = 1024
+# To read tools of this size takes milliseconds.
+_MUCH_BYTES = 64 * 1024
 
 _NONE_SECONDS = 1.0
 _KEPT_AGENTS = 1024
@@ -289,7 +291,9 @@ class OrderTools:
         around = around_of(work.request)
         if around is not None and work.state.settled is not None and work.state.settled() is around:
             return
-        edit, orders = work.state.tools.settled(_listed(work))
+        size_bytes = sum(map(len, work.request.tools))
+        listed = _listed(work) if size_bytes < _MUCH_BYTES else await beside(lambda: _listed(work), size_bytes)
+        edit, orders = work.state.tools.settled(listed)
         settled = ref(around) if edit is None and around is not None else None
         work.state = replace(work.state, tools=orders, settled=settled)
         self._remembered.put(work.incoming.agent, work.session_id, work.state)

@@ -10,7 +10,10 @@ from foveate.engine.calls import Incoming
 from foveate.engine.marking import MarkCache, RefusalsHeld
 from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import Remembered
+from foveate.engine.steps import OrderTools
 from foveate.engine.work import Work
+from foveate.session.sessions import Found
+from foveate.session.turns import Session
 from foveate.tokens import drop_caches
 from foveate.values import Format
 from tests.unit.engine.loops import turns_while
@@ -35,6 +38,16 @@ def many(messages: int, tools: int) -> dict[str, Any]:
             for number in range(tools)
         ],
     }
+
+
+@pytest.mark.parametrize(("tools", "is_beside"), [(20, False), (300, True)])
+async def test_many_tools_are_listed_beside_the_event_loop(tools: int, is_beside: bool) -> None:
+    """Defect: hundreds of tools held up all other requests while they were put into order."""
+    work = work_of(many(1, tools))
+    session = Session(id="s", agent="ana", tip=b"", messages=1, created_at=0.0, seen_at=0.0)
+    work.found = Found(session=session, known=0, is_new=True, is_fork=False)
+
+    assert (await turns_while(OrderTools(Remembered()).take(work)) > 0) == is_beside
 
 
 @pytest.mark.parametrize(("messages", "tools", "is_beside"), [(21, 3, False), (501, 3, True), (1, 100, True)])
