@@ -133,16 +133,17 @@ class Guess:
     behind: "_Left | None" = None
 
 
-def guess(agent: str, chain: Chain, tips: Tips, *, now: float) -> Guess | None:
+def guess(agent: str, chain: Chain, tips: Tips, *, now: float, forks: bool = True) -> Guess | None:
     """The session that a request goes on from, as this process knows it; None where it has to be looked for.
 
     Nobody is asked: what goes on from where a session was left is taken for that session, and what begins for a
-    new one. Other processes may know better, so it is to be confirmed before the client can go on.
+    new one. Other processes may know better, so it is to be confirmed before the client can go on. Without
+    `forks` what goes on from where a session is about to leave has to be looked for too.
     """
     request = _Request(agent=agent, chain=chain, now=now, named=None)
     at, there = tips.last_of(agent, chain)
     if there is None and len(chain) != 1:
-        at, left = tips.parted(agent, chain)
+        at, left = tips.parted(agent, chain) if forks else (-1, None)
         if left is None:
             return None
         turn = Turn(hash=chain.hashes[at], position=at, session_id=left.session.id)
@@ -213,7 +214,7 @@ async def find(
         return request.first(frozenset())
     if tips is None or header_id is not None:
         return await _found(request, turns)
-    guessed = guess(agent, chain, tips, now=now)
+    guessed = guess(agent, chain, tips, now=now, forks=False)
     if guessed is not None:
         return await confirm(guessed, chain, turns, tips)
     found = await _found(request, turns)
