@@ -136,7 +136,11 @@ def test_what_is_added_is_measured_against_the_direct_call_of_the_same_round() -
 
 def test_a_short_run_measures_the_gateway_and_says_where_its_time_goes() -> None:
     finished = subprocess.run(
-        [*_QUICK, "--only", "small,steps,foveate,foveate-usual"], cwd=ROOT, capture_output=True, text=True, check=False
+        [*_QUICK, "--only", "small,steps,foveate,foveate-usual"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert finished.returncode == 0, finished.stderr
