@@ -210,6 +210,17 @@ def test_caps_are_told_before_anything_is_kept(run: Any, tmp_path: Path) -> None
     assert sorted(tmp_path.iterdir()) == [config]
 
 
+def test_caps_are_those_of_the_file_that_a_gateway_would_find(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: the gateway found the file in its folder, and this said that there was none."""
+    write(tmp_path / "foveate.yaml", CAPS)
+    monkeypatch.chdir(tmp_path)
+    outcome = run("cost", "caps", "--store", f"sqlite:///{tmp_path}/no.sqlite")
+
+    assert outcome.out.splitlines()[-1].split()[:2] == ["all", "$1.20"]
+
+
 def test_without_a_configuration_there_are_no_caps(run: Any, tmp_path: Path) -> None:
     none = run("cost", "caps", "--json")
     empty = run(

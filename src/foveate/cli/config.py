@@ -10,6 +10,7 @@ import typer
 
 from foveate.cli import screen
 from foveate.cli.exits import BAD_INPUT, telling
+from foveate.cli.usual import usual_config
 from foveate.errors import BadOption, BadSetting, FoveateError, UnwritableFile
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def check(file: File = None, json: AsJson = False) -> None:
     Example: foveate config check foveate.yaml
     """
     with telling(as_json=json):
-        path = _found(file)
+        path = usual_config(file)
         if path is None:
             raise BadOption(
                 f"there is no {_FILE_NAME} here or in the data folder: name a file, or write one with "
@@ -126,7 +127,7 @@ def show(file: File = None, json: AsJson = False) -> None:
     Example: foveate config show --json
     """
     with telling(as_json=json):
-        path = _found(file)
+        path = usual_config(file)
         with screen.patience("reading"):
             rows = _held(path)
         if json:
@@ -217,11 +218,3 @@ def key(
             "In foveate.yaml:\n\n"
             f'agents:\n  - id: {screen.plain(name)}\n    keys: ["{found.hash}"]'
         )
-
-
-def _found(file: Path | None) -> Path | None:
-    """The file that is meant, or else the one that holds where none is named."""
-    from foveate.config.overriding import usual_file
-    from foveate.memory.vectors import data_folder
-
-    return file or usual_file(Path(), data_folder(os.environ, sys.platform))

@@ -10,6 +10,7 @@ from foveate.cli import screen
 from foveate.cli.exits import telling
 from foveate.cli.outputs import Output, opened_output, output_name
 from foveate.cli.store import AsJson, StoreUrl, in_store, note_nothing
+from foveate.cli.usual import usual_config
 from foveate.errors import BadOption, NothingKept
 
 if TYPE_CHECKING:
@@ -91,7 +92,13 @@ def report(
 @app.command("caps")
 def caps(
     config: Annotated[
-        str | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration that caps stand in.")
+        str | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="The configuration that caps stand in; default: foveate.yaml here, or among Foveate's data.",
+        ),
     ] = None,
     store: StoreUrl = None,
     json: AsJson = False,
@@ -101,8 +108,10 @@ def caps(
     Example: foveate cost caps --config foveate.yaml
     """
     with telling(as_json=json):
+        if config is None and (usual := usual_config()) is not None:
+            config = str(usual)
         if config is None:
-            screen.print_note("no configuration, so no caps; --config FILE names one")
+            screen.print_note("no configuration (foveate.yaml), so no caps; --config FILE names one")
             if json:
                 screen.print_object({"caps": []})
             return
