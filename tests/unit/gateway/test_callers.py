@@ -56,7 +56,7 @@ def test_a_key_of_the_gateway_names_its_agent_and_goes_no_further(shown: list[tu
     assert not [name for name, _ in sent if name in HEADERS]
 
 
-@pytest.mark.parametrize("query", [f"key={KEY}", f"a=1&key=%66ov-{KEY[4:]}"])
+@pytest.mark.parametrize("query", [f"key={KEY}", f"a=1&key=%66ov-{KEY[4:]}"], ids=["plain", "escaped"])
 def test_a_key_of_the_gateway_in_an_address_is_refused(query: str) -> None:
     """Defect: it went to the provider."""
     with pytest.raises(KeyRefused, match="in the address"):
