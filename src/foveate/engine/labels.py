@@ -9,15 +9,22 @@ OTHER = "other"
 
 MOST_VALUES = 100
 MOST_SETS = 300
-_MOST_LETTERS = 80
+MOST_LETTERS = 80
+MOST_LETTERS_OF_PATHS = 4096
 
 
 class Few:
-    """The values that a label has: those that are known beforehand, and the first `most` of all others."""
+    """The values that a label has: those that are known beforehand, and the first `most` of all others.
 
-    def __init__(self, known: Iterable[str] = (), *, most: int = MOST_VALUES) -> None:
+    One that is longer than `most_letters` is not shown, unless it is known.
+    """
+
+    def __init__(
+        self, known: Iterable[str] = (), *, most: int = MOST_VALUES, most_letters: int = MOST_LETTERS
+    ) -> None:
         self._shown = {OTHER: OTHER, "": ""}
         self._most = most
+        self._most_letters = most_letters
         self._taken = 0
         self.know(known)
 
@@ -31,7 +38,7 @@ class Few:
         shown = self._shown.get(value)
         if shown is not None:
             return shown
-        if not may_be_new or self._taken >= self._most or len(value) > _MOST_LETTERS:
+        if not may_be_new or self._taken >= self._most or len(value) > self._most_letters:
             return OTHER
         self._taken += 1
         self._shown[value] = _shown(value)

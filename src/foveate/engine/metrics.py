@@ -14,7 +14,7 @@ from foveate.engine.board import Board, Sample, Spread, Tally
 from foveate.engine.calls import Incoming, Problem
 from foveate.engine.exchange import Exchange
 from foveate.engine.explaining import SeenBreak
-from foveate.engine.labels import MOST_SETS, OTHER, Few
+from foveate.engine.labels import MOST_LETTERS_OF_PATHS, MOST_SETS, OTHER, Few
 from foveate.engine.series import Series
 from foveate.engine.troubles import Troubles
 from foveate.errors import FoveateError
@@ -125,7 +125,8 @@ class Metrics:
         """Nothing is counted yet, and all is taken to be well."""
         self._clock = clock
         self._board = Board()
-        self._agents, self._models, self._paths = Few(), Few(), Few()
+        self._agents, self._models = Few(), Few()
+        self._paths = Few(most_letters=MOST_LETTERS_OF_PATHS)  # an operator names them, and they are long
         self._calls: dict[_Set, _Calls] = {}
         self._kinds: dict[_Set, _Calls] = {}
         self._steps: dict[str, Spread] = {}
