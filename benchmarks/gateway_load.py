@@ -7,6 +7,7 @@ what is measured.
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -213,6 +214,7 @@ def main() -> None:
             said = asdict(measured)
         except (Unexpected, OSError) as error:
             said = {"error": str(error)}
+        os.set_blocking(sys.stdout.fileno(), True)  # or a long line is cut where the pipe is full
         print(json.dumps(said), flush=True)
 
 
