@@ -3,9 +3,11 @@
 import asyncio
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -260,6 +262,48 @@ async def test_a_server_that_is_away_for_a_moment_is_waited_for_when_a_store_is_
             await asyncio.to_thread(own_server.start)
         await (await opening).close()
         assert time.monotonic() - began < 25
+
+
+OPENS = """
+import asyncio, sys
+from foveate.store import open_store
+
+async def main():
+    await (await open_store(sys.argv[1], wait_seconds=30.0)).close()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_server_that_ends_its_start_right_after_it_said_no_is_waited_for(
+    tmp_path: Path, url: str
+) -> None:
+    """The first connection is refused as a server that starts refuses it; the next is let through."""
+    there = psycopg.conninfo.conninfo_to_dict(url)
+    connections = 0
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        if connections == 1:
+            await reader.read(65536)
+            said = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is not yet accepting connections\0\0"
+            writer.write(b"E" + struct.pack("!i", len(said) + 4) + said)
+            writer.close()
+            return
+        into = await asyncio.open_unix_connection(f"{there['host']}/.s.PGSQL.5432")
+        await asyncio.gather(relay(reader, into[1]), relay(into[0], writer))
+
+    async with await asyncio.start_unix_server(answer, tmp_path / ".s.PGSQL.5432"):
+        through = url.replace(str(there["host"]), str(tmp_path))
+        opens = await asyncio.create_subprocess_exec(sys.executable, "-c", OPENS, through)
+        assert await opens.wait() == 0
+    assert connections > 2
 
 
 async def test_a_row_that_somebody_holds_is_waited_for_no_longer_than_told(url: str) -> None:

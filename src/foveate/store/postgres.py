@@ -276,17 +276,24 @@ def _connected(
     """A connection; a server that is away for a moment, or starting, is waited for.
 
     `goes_on` is asked by whoever was let in before, and so waits whatever the server says now. Otherwise one
-    that is there and says no is believed at once.
+    that is there and says no is believed, if it was there before it was asked: the first no may be that of a
+    server which has ended its start since.
     """
     import psycopg
 
     deadline = time.monotonic() + wait_seconds
     pause_seconds = _FIRST_PAUSE_SECONDS
+    was_there = False
     while True:
         try:
             return _connect(url, statement_seconds or wait_seconds)
         except psycopg.OperationalError:
-            waits = goes_on() if goes_on else _is_away(url)
+            if goes_on:
+                waits = goes_on()
+            else:
+                is_there = not _is_away(url)
+                waits = not (is_there and was_there)
+                was_there = is_there
             if not waits or time.monotonic() + pause_seconds > deadline:
                 raise
             time.sleep(pause_seconds)
