@@ -1,0 +1,100 @@
+"""A recorded session as values: what was sent, when, to which model, and what was billed for it.
+
+Messages stand in a tree: each knows the one before it. So a session of a thousand calls holds each message
+once, and two calls share exactly what their histories share, also where a session was rewound or forked.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+from foveate.values import Format, Usage
+
+
+class Source(StrEnum):
+    """Who wrote a recording."""
+
+    CLAUDE_CODE = "claude-code"
+    PI = "pi"
+    SWE_AGENT = "swe-agent"
+    MESSAGES = "messages"  # one list of messages, or several, a line each
+    REQUESTS = "requests"  # one request body a line
+    STORE = "store"  # what Foveate keeps itself
+
+
+class Lacking(StrEnum):
+    """What a recording does not hold of its requests."""
+
+    SYSTEM = "system prompt"
+    TOOLS = "tools"
+    TIME = "times"
+    BILL = "bill"
+    MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Said:
+    """One message, and the one that was said before it. `raw` is its JSON in the format of its recording."""
+
+    before: "Said | None"
+    role: str
+    raw: bytes
+    depth: int  # how many stand before it
+
+    def history(self) -> "list[Said]":
+        """All messages up to this one, the first one first."""
+        return list(self._backwards())[::-1]
+
+    def _backwards(self) -> "Iterator[Said]":
+        here: Said | None = self
+        while here is not None:
+            yield here
+            here = here.before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request of a recording and its bill, as far as the recording shows them.
+
+    `conversation` tells a sub-agent's calls from those of the one who sent it. `around` is the request without
+    its messages (system prompt, tools, parameters) as JSON, empty where that was not recorded. `billed` is what
+    the provider said it counted; its output tokens may be a placeholder where `output_is_known` is False.
+    """
+
+    id: str
+    conversation: str
+    model: str
+    at: float
+    answers_at: float
+    last: Said
+    answer: bytes = b""
+    around: bytes = b""
+    thinks: bool = False
+    billed: Usage | None = None
+    output_is_known: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A line that could not be read, by its number from 1, and why."""
+
+    line: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A whole session: its calls in the order of time.
+
+    `said_dollars` is what the recording itself says it cost, where it does.
+    """
+
+    name: str
+    source: Source
+    format: Format
+    calls: tuple[Call, ...]
+    lacks: frozenset[Lacking] = frozenset()
+    broken: tuple[Broken, ...] = ()
+    said_dollars: Decimal | None = None
+    size_bytes: int = 0
