@@ -111,6 +111,7 @@ def build_engine(
         beta_override=beta_override,
         preview=preview,
         note=book.note,
+        fold_now=folds.now,
     )
 
 

@@ -11,7 +11,7 @@ from foveate.engine.calls import Incoming, Outgoing, Problem
 from foveate.engine.exchange import Exchange, Settle
 from foveate.engine.options import AgentOptions
 from foveate.engine.pulse import Behind
-from foveate.engine.steps import Step
+from foveate.engine.steps import FoldNow, Step
 from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import Watch
 from foveate.engine.work import Work
@@ -30,7 +30,8 @@ class Engine:
     `settle` is done, in order, with every exchange that has come to its end. `uncounted` lets requests through
     that cannot be read. `beta_override` is what `ANTHROPIC_CACHE_BETA` says. `preview` prepares what would be
     sent, and leaves no trace of it. `note` is done with an exchange before its client has all of the answer,
-    `remember` before its next request, and `settle` `behind` its answer.
+    `remember` before its next request, and `settle` `behind` its answer. `fold_now` folds what somebody asks
+    for, whatever its size.
     """
 
     steps: Sequence[Step]
@@ -44,6 +45,7 @@ class Engine:
     note: Callable[[Exchange], None] | None = None
     remember: Sequence[Settle] = ()
     behind: Behind | None = None
+    fold_now: FoldNow | None = None
 
     async def prepare(self, incoming: Incoming) -> Exchange:
         """What is sent in the place of a request; one that cannot be understood is sent as it came.

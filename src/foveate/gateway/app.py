@@ -132,6 +132,22 @@ class Gateway:
         finally:
             self._traffic.went(ask, client)
 
+    @property
+    def engine(self) -> Engine:
+        """What every request goes through."""
+        return self._engine
+
+    async def previewed(self, scope: Scope, body: bytes) -> Exchange:
+        """What would be sent for a request; nobody is asked, and no trace of it is left.
+
+        Raises:
+            FoveateError: it would be refused.
+        """
+        ask, options = ask_of(scope), self._options()
+        routed = self._routed(ask, model_in(body), options)
+        engine = self._engine.preview or self._engine
+        return await engine.prepare(_incoming(ask, ask.spoken, agent_of(ask, options.keys), body, routed))
+
     async def _served(self, ask: Ask, body: bytes, client: Client, options: GatewayOptions) -> None:
         agent = client.agent = agent_of(ask, options.keys)
         if ask.door.asks not in _READ:
@@ -185,22 +201,7 @@ class Gateway:
         prepare = self._embeddings.prepare if is_embeddings else engine.prepare
         relay = self._counted if is_count else self._relayed
         client.provider = routed.upstream.provider
-        client.exchange = exchange = await prepare(
-            Incoming(
-                id=ask.id,
-                agent=agent,
-                spoken=spoken,
-                provider=routed.upstream.provider,
-                upstream=routed.upstream.name,
-                body=body,
-                session=ask.headers.get(SESSION),
-                kind=ask.headers.get(KIND, ""),
-                told=told_in(ask.headers),
-                model=routed.model,
-                betas=ask.headers.get("anthropic-beta", ""),
-                endpoint=_endpoint(ask, routed.upstream, spoken),
-            )
-        )
+        client.exchange = exchange = await prepare(_incoming(ask, spoken, agent, body, routed))
         is_broken = True
         try:
             rest = await relay(ask, routed, exchange, client)
@@ -309,6 +310,23 @@ async def _passed_on(exchange: Exchange, answer: Answer, client: Client, said: b
             await client.piece(held)
         raise
     return held + exchange.rest()
+
+
+def _incoming(ask: Ask, spoken: Format, agent: str, body: bytes, routed: Routed) -> Incoming:
+    return Incoming(
+        id=ask.id,
+        agent=agent,
+        spoken=spoken,
+        provider=routed.upstream.provider,
+        upstream=routed.upstream.name,
+        body=body,
+        session=ask.headers.get(SESSION),
+        kind=ask.headers.get(KIND, ""),
+        told=told_in(ask.headers),
+        model=routed.model,
+        betas=ask.headers.get("anthropic-beta", ""),
+        endpoint=_endpoint(ask, routed.upstream, spoken),
+    )
 
 
 def _endpoint(ask: Ask, upstream: Upstream, spoken: Format) -> Endpoint:
