@@ -8,6 +8,7 @@ from blake3 import blake3
 
 from foveate.fold.journal import Fold, Outcome, Use
 from foveate.session.requests import KeptRequest
+from foveate.session.traces import CacheBreak, Trace, TracedEdit, WindowSection
 from foveate.session.turns import Session, Turn
 from foveate.values import CacheUsage, Format, Usage
 
@@ -95,6 +96,30 @@ REQUEST = KeptRequest(
     ),
     sent=b'{"model": "claude-opus-5-5", "messages": [], "max_tokens": 1}',
     came=b'{"model": "claude-opus-5-5", "messages": []}',
+)
+
+TRACE = Trace(
+    id="call-1",
+    agent=AGENT,
+    session_id="s",
+    provider="anthropic",
+    model="claude-opus-5-5",
+    at=400.0,
+    status=200,
+    tokens=34_650,
+    exact=True,
+    window_tokens=200_000,
+    reserved_tokens=8_000,
+    added_seconds=0.0021,
+    sections=(WindowSection("system", 4_000), WindowSection("tool results", 30_650)),
+    edits=(
+        TracedEdit(step="cache", does="mark 1h", place="system[0]", reason="saves most", saved_tokens=3_600),
+        TracedEdit(step="inject", does="insert", place="messages[9]", reason="section time", saved_tokens=-40),
+    ),
+    edits_left_out=3,
+    problems=(("memory", "\N{SNOWMAN}: gone"),),
+    fold_id="fold-1",
+    broke=CacheBreak(cause="timestamp", where="system[0]", lost_tokens=3_000, lost_dollars=Decimal("0.0123")),
 )
 
 

@@ -21,7 +21,7 @@ from foveate.store.migrating import VERSION_TABLE, VERSIONS
 from foveate.store.schema import tables
 from tests.billed import CALL, ENTRY, RESERVATION, standing
 from tests.databases import PostgresServer
-from tests.kept import AGENT, FAILED, FOLD, FOLDED, REQUEST, USE, hashes, session, turns
+from tests.kept import AGENT, FAILED, FOLD, FOLDED, REQUEST, TRACE, USE, hashes, session, turns
 
 DUMPS = Path(__file__).parent / "stores"
 
@@ -71,6 +71,7 @@ async def fill(store: Store) -> None:
     assert await store.journal.record(FAILED, (), lease=None)
     await store.journal.used([USE])
     assert await store.requests.keep(REQUEST)
+    await store.traces.keep([TRACE])
 
 
 async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
@@ -94,6 +95,12 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
         assert await store.journal.fold(FAILED.id) == FAILED
         assert await store.journal.uses([FOLD.id]) == [USE]
         assert await store.requests.request(REQUEST.id) == REQUEST
+    if version >= "0006":
+        found = await store.traces.trace(TRACE.id)
+        assert found is not None
+        assert found.trace == TRACE
+        assert found.bill is not None
+        assert found.bill.dollars == ENTRY.dollars
 
 
 async def test_a_database_of_today_holds_what_was_put_into_it(database_url: str) -> None:
@@ -151,6 +158,7 @@ MIGRATIONS = {
     "v0003_the_ledger.py": "ccd9f448dfc2ade4",
     "v0004_who_stands_on_whom.py": "340b39391ba95e09",
     "v0005_what_is_kept.py": "39ebad2c3b74e511",
+    "v0006_what_was_done.py": "f27522df5b8098cf",
 }
 
 

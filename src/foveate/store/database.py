@@ -22,6 +22,7 @@ TABLES = (
     "accounts_v1",
     "reservations_v1",
     "requests_v1",
+    "traces_v1",
 )
 """Those of `schema.py`, for whoever must not wait for the libraries that it is written with."""
 

@@ -18,6 +18,7 @@ from foveate.store.requests import KeptRequests
 from foveate.store.retention import Forgotten, forget
 from foveate.store.sizes import Forgettable, Sizes, sizes_of, would_forget
 from foveate.store.sqlite import SQLiteDatabase
+from foveate.store.traces import KeptTraces
 from foveate.store.turns import KeptTurns
 
 VARIABLE = "FOVEATE_STORE"
@@ -32,6 +33,8 @@ _NAME_CHARS = 16
 class Store:
     """What is kept: `turns` of sessions, `journal` of folds, `ledger` of calls, whole `requests` if wanted.
 
+    `traces` say what was done to each request.
+
     Closed by `close`, or where its `async with` ends.
 
     It belongs to one process, which may use it from any thread and event loop; a child opens its own.
@@ -43,6 +46,7 @@ class Store:
         self.journal = KeptFolds(database)
         self.ledger = KeptLedger(database)
         self.requests = KeptRequests(database)
+        self.traces = KeptTraces(database)
 
     @property
     def where(self) -> str:

@@ -105,6 +105,13 @@ UPDATE compactions_v1 SET summary = ?, carried = '[]'
 WHERE undone_at < ? AND (summary <> ? OR carried <> '[]') AND id NOT IN (SELECT id FROM needed)
 """
 _FORGET_REQUESTS = "DELETE FROM requests_v1 WHERE at < ?"
+# What was done to requests as long ago, and beyond so many requests.
+MOST_TRACES = 500_000
+_FORGET_TRACES = "DELETE FROM traces_v1 WHERE at < ?"
+_FORGET_MOST_TRACES = f"""
+DELETE FROM traces_v1
+WHERE at <= (SELECT at FROM traces_v1 ORDER BY at DESC, id DESC LIMIT 1 OFFSET {MOST_TRACES})
+"""
 # Counts are kept for turns, which may be gone, or were never kept; a part of them at a time.
 _FIND_NEXT_COUNT = f"""
 SELECT agent, hash FROM turn_counts_v1 WHERE (agent, hash) > (?, ?) ORDER BY agent, hash
@@ -153,7 +160,7 @@ class Forgotten:
 async def forget(database: Database, *, keep_days: float, now: float) -> Forgotten:
     """Forget what was not seen for `keep_days`, a few sessions at a time, and what was undone before that.
 
-    Whole requests that are as old go too, where they are kept.
+    Whole requests that are as old go too, where they are kept, and what was done to requests.
     """
     before = now - keep_days * DAY_SECONDS
     await database.write(partial(_forget_undone, before=before), again=True)
@@ -164,6 +171,8 @@ async def forget(database: Database, *, keep_days: float, now: float) -> Forgott
 
 def _forget_undone(rows: Rows, *, before: float) -> None:
     rows.change(_FORGET_REQUESTS, (before,))
+    rows.change(_FORGET_TRACES, (before,))
+    rows.change(_FORGET_MOST_TRACES)
     rows.change(_FORGET_UNDONE, (before, before))
     rows.change(_BLANK_UNDONE, (before, b"", before, b""))
 

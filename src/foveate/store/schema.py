@@ -178,3 +178,22 @@ requests = Table(
     Index("requests_v1_time", "at", "id", "size_bytes"),
     Index("requests_v1_session", "session_id", "at"),
 )
+
+traces = Table(
+    "traces_v1",
+    tables,
+    Column("id", Text, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("status", BigInteger, nullable=False),
+    Column("tokens", BigInteger),
+    Column("window_tokens", BigInteger),
+    Column("fold_id", Text),
+    Column("told", LargeBinary, nullable=False),
+    Column("broke", LargeBinary),
+    Index("traces_v1_time", "at", "id"),
+    Index("traces_v1_session", "session_id", "at"),
+)

@@ -1,0 +1,135 @@
+"""What a request's window held and what was done to it, and the small interface of who keeps that.
+
+There are no words of the conversation in it: numbers, places, and the reasons that Foveate itself gives.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Protocol
+
+from foveate.values import CacheUsage
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSection:
+    """A part of a request as it went out, by its kind (`system`, `tools`, `user`, …), and its tokens."""
+
+    name: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedEdit:
+    """One edit: the step that made it, what it does, where, why, and the tokens it saves; below 0, adds."""
+
+    step: str
+    does: str
+    place: str
+    reason: str
+    saved_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheBreak:
+    """Why a request could not read what the one before it left in the cache, in words, and what that cost."""
+
+    cause: str
+    where: str
+    lost_tokens: int
+    lost_dollars: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A request as it was sent: what filled its window, its edits, and its `problems`: steps that failed, why.
+
+    `tokens` is what it was counted at (None: nobody did), `exact` whether by the model's own tokenizer, and the
+    sections add up to it. `window_tokens` is None where nobody knows the model's; `reserved_tokens` of it are
+    for the answer. `edits` are the first ones, and `edits_left_out` how many more there were. `fold_id` is the
+    fold that stands for the head of its history.
+    """
+
+    id: str
+    agent: str
+    session_id: str
+    provider: str
+    model: str
+    at: float
+    status: int
+    tokens: int | None = None
+    exact: bool = False
+    window_tokens: int | None = None
+    reserved_tokens: int = 0
+    added_seconds: float = 0.0
+    sections: tuple[WindowSection, ...] = ()
+    edits: tuple[TracedEdit, ...] = ()
+    edits_left_out: int = 0
+    problems: tuple[tuple[str, str], ...] = ()
+    fold_id: str | None = None
+    broke: CacheBreak | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """What a request was billed, and what the cache, folds and cuts saved on it; None where nobody knows."""
+
+    cache: CacheUsage
+    output_tokens: int
+    dollars: Decimal | None = None
+    saved_by_cache: Decimal | None = None
+    saved_by_folds: Decimal | None = None
+    saved_by_cuts: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """A trace with its bill; None where none was booked."""
+
+    trace: Trace
+    bill: Bill | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedSession:
+    """A session with traces: how many, and when its first and its last request went out."""
+
+    session_id: str
+    agent: str
+    requests: int
+    first_at: float
+    last_at: float
+
+
+class Traces(Protocol):
+    """Keeps traces. All that is read comes in pages, the newest first: the next one is `before` the last row.
+
+    Raises:
+        StoreUnavailable: it cannot be reached.
+    """
+
+    async def keep(self, traces: Sequence[Trace], breaks: Sequence[tuple[str, CacheBreak]] = ()) -> None:
+        """Keep these; and to requests that are kept, by their ids, that their cache broke."""
+
+    async def trace(self, request_id: str) -> Traced | None:
+        """That of one request."""
+
+    async def listed(
+        self,
+        *,
+        limit: int,
+        before: tuple[float, str] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+        session_id: str | None = None,
+    ) -> Sequence[Traced]:
+        """Those of a time (`since` up to, not with, `until`), of an agent, of a session; `before`: (at, id)."""
+
+    async def sessions(
+        self, *, limit: int, since: float | None = None, agent: str | None = None
+    ) -> Sequence[TracedSession]:
+        """The sessions with traces, those first that were asked last."""
+
+    async def ids(self, beginning: str, *, limit: int) -> tuple[list[str], list[str]]:
+        """The ids, of those that begin so, of sessions and of requests with traces."""

@@ -1,0 +1,264 @@
+"""What was done to requests, as `foveate.session` asks to have it kept; their bills are those of the ledger."""
+
+import asyncio
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from foveate.cost.money import dollars
+from foveate.session.traces import (
+    Bill,
+    CacheBreak,
+    Trace,
+    Traced,
+    TracedEdit,
+    TracedSession,
+    WindowSection,
+)
+from foveate.store.database import Database, Rows, check_names
+from foveate.store.ledger_rows import name_of
+from foveate.values import CacheUsage
+
+_OWN = "id, agent, session_id, provider, model, at, status, tokens, window_tokens, fold_id, told, broke"
+_ADD = f"INSERT INTO traces_v1 ({_OWN}) VALUES ({', '.join('?' * 12)}) ON CONFLICT (id) DO NOTHING"
+_BREAK = "UPDATE traces_v1 SET broke = ? WHERE id = ?"
+_BILLED = (
+    "uncached, read, written_5m, written_1h, output_tokens, picodollars, saved_by_cache, saved_by_folds,"
+    " saved_by_cuts"
+)
+_COLUMNS = ", ".join(
+    [f"traces_v1.{column}" for column in _OWN.split(", ")]
+    + [f"ledger_v1.{column}" for column in _BILLED.split(", ")]
+)
+_FIND = f"SELECT {_COLUMNS} FROM traces_v1 LEFT JOIN ledger_v1 ON ledger_v1.call_id = traces_v1.id"
+# Not LIKE, to which some letters mean something else; the same as in `finding`.
+_FIND_IDS = """
+SELECT id, 1 FROM traces_v1 WHERE substr(id, 1, ?) = ?
+UNION SELECT DISTINCT session_id, 0 FROM traces_v1 WHERE substr(session_id, 1, ?) = ?
+ORDER BY 1 LIMIT ?
+"""
+_FIND_SESSIONS = """
+SELECT session_id, min(agent), count(*), min(at), max(at) FROM traces_v1 {}
+GROUP BY session_id ORDER BY max(at) DESC, session_id LIMIT ?
+"""
+_LONGEST_REASON = 400
+
+
+class _Told(msgspec.Struct, array_like=True, frozen=True):
+    """What a trace says beside what is looked for."""
+
+    exact: bool
+    reserved_tokens: int
+    added_seconds: float
+    sections: tuple[tuple[str, int], ...]
+    edits: tuple[tuple[str, str, str, str, int], ...]
+    edits_left_out: int
+    problems: tuple[tuple[str, str], ...]
+
+
+class _Broke(msgspec.Struct, array_like=True, frozen=True):
+    cause: str
+    where: str
+    lost_tokens: int
+    lost_dollars: str | None
+
+
+class KeptTraces:
+    """Implements `foveate.session.traces.Traces` on a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def keep(self, traces: Sequence[Trace], breaks: Sequence[tuple[str, CacheBreak]] = ()) -> None:
+        """Keep these; and to requests that are kept, by their ids, that their cache broke."""
+        rows, broke = await asyncio.to_thread(_rows, traces, breaks)
+
+        def add(inside: Rows) -> None:
+            if rows:
+                inside.change_many(_ADD, rows)
+            if broke:
+                inside.change_many(_BREAK, broke)
+
+        await self._database.write(add, again=True)
+
+    async def trace(self, request_id: str) -> Traced | None:
+        """That of one request."""
+        found = await self._read(f"{_FIND} WHERE traces_v1.id = ?", (name_of(request_id),))
+        return _traced(*found[0]) if found else None
+
+    async def listed(
+        self,
+        *,
+        limit: int,
+        before: tuple[float, str] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+        session_id: str | None = None,
+    ) -> Sequence[Traced]:
+        """Those of a time (`since` up to, not with, `until`), of an agent, of a session; `before`: (at, id)."""
+        where, values = _condition(
+            {
+                "traces_v1.at >= ?": None if since is None else (since,),
+                "traces_v1.at < ?": None if until is None else (until,),
+                "traces_v1.agent = ?": None if agent is None else (name_of(agent),),
+                "traces_v1.session_id = ?": None if session_id is None else (name_of(session_id),),
+                "(traces_v1.at, traces_v1.id) < (?, ?)": before,
+            }
+        )
+        order = "ORDER BY traces_v1.at DESC, traces_v1.id DESC LIMIT ?"
+        return [_traced(*row) for row in await self._read(f"{_FIND} {where} {order}", (*values, limit))]
+
+    async def sessions(
+        self, *, limit: int, since: float | None = None, agent: str | None = None
+    ) -> Sequence[TracedSession]:
+        """The sessions with traces, those first that were asked last."""
+        where, values = _condition(
+            {
+                "at >= ?": None if since is None else (since,),
+                "agent = ?": None if agent is None else (name_of(agent),),
+            }
+        )
+        return [
+            TracedSession(session_id=id_, agent=of_agent, requests=int(requests), first_at=first, last_at=last)
+            for id_, of_agent, requests, first, last in await self._read(
+                _FIND_SESSIONS.format(where), (*values, limit)
+            )
+        ]
+
+    async def ids(self, beginning: str, *, limit: int) -> tuple[list[str], list[str]]:
+        """The ids, of those that begin so, of sessions and of requests with traces."""
+        check_names(id=beginning)
+        found = await self._read(_FIND_IDS, (len(beginning), beginning, len(beginning), beginning, limit))
+        sessions, requests = ([id_ for id_, kind in found if kind == wanted] for wanted in (0, 1))
+        return sessions, requests
+
+    async def _read(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return await self._database.read(lambda rows: rows.all(statement, values))
+
+
+def _condition(conditions: dict[str, Sequence[Any] | None]) -> tuple[str, list[Any]]:
+    asked = {condition: values for condition, values in conditions.items() if values is not None}
+    return f"WHERE {' AND '.join(asked)}" if asked else "", [one for values in asked.values() for one in values]
+
+
+def _rows(
+    traces: Sequence[Trace], breaks: Sequence[tuple[str, CacheBreak]]
+) -> tuple[list[tuple[Any, ...]], list[tuple[bytes, str]]]:
+    return [_row(trace) for trace in traces], [(_broke(broke), name_of(id_)) for id_, broke in breaks]
+
+
+def _row(trace: Trace) -> tuple[Any, ...]:
+    told = _Told(
+        trace.exact,
+        trace.reserved_tokens,
+        trace.added_seconds,
+        tuple((_said(section.name), section.tokens) for section in trace.sections),
+        tuple(
+            (edit.step, edit.does, _said(edit.place), _said(edit.reason), edit.saved_tokens)
+            for edit in trace.edits
+        ),
+        trace.edits_left_out,
+        tuple((step, _said(reason)) for step, reason in trace.problems),
+    )
+    return (
+        name_of(trace.id),
+        name_of(trace.agent),
+        name_of(trace.session_id),
+        name_of(trace.provider),
+        name_of(trace.model),
+        trace.at,
+        trace.status,
+        trace.tokens,
+        trace.window_tokens,
+        trace.fold_id,
+        msgspec.json.encode(told),
+        None if trace.broke is None else _broke(trace.broke),
+    )
+
+
+def _broke(broke: CacheBreak) -> bytes:
+    lost = None if broke.lost_dollars is None else str(broke.lost_dollars)
+    return msgspec.json.encode(_Broke(_said(broke.cause), _said(broke.where), broke.lost_tokens, lost))
+
+
+def _said(text: str) -> str:
+    """A text in so many characters at most, each of them whole."""
+    short = text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
+    return short if short.isprintable() else short.encode("utf-8", "replace").decode()
+
+
+def _traced(
+    id_: str,
+    agent: str,
+    session_id: str,
+    provider: str,
+    model: str,
+    at: float,
+    status: int,
+    tokens: int | None,
+    window_tokens: int | None,
+    fold_id: str | None,
+    told: bytes,
+    broke: bytes | None,
+    *billed: int | None,
+) -> Traced:
+    said = msgspec.json.decode(told, type=_Told)
+    trace = Trace(
+        id=id_,
+        agent=agent,
+        session_id=session_id,
+        provider=provider,
+        model=model,
+        at=at,
+        status=status,
+        tokens=tokens,
+        exact=said.exact,
+        window_tokens=window_tokens,
+        reserved_tokens=said.reserved_tokens,
+        added_seconds=said.added_seconds,
+        sections=tuple(WindowSection(name, size) for name, size in said.sections),
+        edits=tuple(
+            TracedEdit(step=step, does=does, place=place, reason=reason, saved_tokens=saved)
+            for step, does, place, reason, saved in said.edits
+        ),
+        edits_left_out=said.edits_left_out,
+        problems=said.problems,
+        fold_id=fold_id,
+        broke=None if broke is None else _break(msgspec.json.decode(broke, type=_Broke)),
+    )
+    return Traced(trace=trace, bill=_bill(*billed))
+
+
+def _break(said: _Broke) -> CacheBreak:
+    return CacheBreak(
+        cause=said.cause,
+        where=said.where,
+        lost_tokens=said.lost_tokens,
+        lost_dollars=None if said.lost_dollars is None else Decimal(said.lost_dollars),
+    )
+
+
+def _bill(
+    uncached: int | None = None,
+    read: int | None = None,
+    written_5m: int | None = None,
+    written_1h: int | None = None,
+    output_tokens: int | None = None,
+    *money: int | None,
+) -> Bill | None:
+    if uncached is None:  # no row of the ledger
+        return None
+    paid, cache, folds, cuts = (None if amount is None else dollars(amount) for amount in money)
+    return Bill(
+        cache=CacheUsage(
+            uncached=uncached, read=read or 0, written_5m=written_5m or 0, written_1h=written_1h or 0
+        ),
+        output_tokens=output_tokens or 0,
+        dollars=paid,
+        saved_by_cache=cache,
+        saved_by_folds=folds,
+        saved_by_cuts=cuts,
+    )

@@ -1,0 +1,107 @@
+"""The same of both databases: what was done to requests, with their bills, in pages."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from foveate.cost.caps import accounts_of
+from foveate.session.traces import CacheBreak, Traces
+from foveate.store import Store, open_store
+from tests.billed import CALL, ENTRY
+from tests.kept import TRACE
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    async with await open_store(database_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def traces(store: Store) -> Traces:
+    """The store is what the room asks for; mypy sees to it."""
+    return store.traces
+
+
+async def test_a_trace_comes_back_as_it_was_kept_with_the_bill_of_the_ledger(store: Store) -> None:
+    await store.traces.keep([TRACE, replace(TRACE, id="unbilled", broke=None, tokens=None)])
+    await store.traces.keep([replace(TRACE, status=529)])
+    await store.ledger.settle(ENTRY, accounts=accounts_of(CALL))
+
+    found = await store.traces.trace(TRACE.id)
+    assert found is not None
+    assert found.trace == TRACE
+    assert found.bill is not None
+    assert (found.bill.cache, found.bill.dollars) == (ENTRY.usage.cache, ENTRY.dollars)
+    assert (found.bill.saved_by_cache, found.bill.saved_by_cuts) == (Decimal("0.153"), None)
+    unbilled = await store.traces.trace("unbilled")
+    assert unbilled is not None
+    assert unbilled.bill is None
+    assert await store.traces.trace("call") is None
+
+
+async def test_a_break_that_is_found_later_is_added_to_its_request(traces: Traces) -> None:
+    broke = CacheBreak(cause="a tool changed", where="tools[2]", lost_tokens=9)
+    await traces.keep([replace(TRACE, broke=None)])
+    await traces.keep([], [(TRACE.id, broke), ("never", broke)])
+
+    found = await traces.trace(TRACE.id)
+    assert found is not None
+    assert found.trace.broke == broke
+
+
+async def test_they_come_in_pages_the_newest_first_and_filtered(traces: Traces) -> None:
+    times = [3.0, 1.0, 2.0, 2.0, 5.0]
+    await traces.keep([replace(TRACE, id=f"r{at}", at=time) for at, time in enumerate(times)])
+    await traces.keep([replace(TRACE, id="other", session_id="t", agent="bo", at=4.0)])
+
+    async def ids(**asked: object) -> list[str]:
+        return [one.trace.id for one in await traces.listed(**{"limit": 9, **asked})]  # type: ignore[arg-type]
+
+    assert await ids() == ["r4", "other", "r0", "r3", "r2", "r1"]
+    assert await ids(limit=2) == ["r4", "other"]
+    assert await ids(before=(2.0, "r3")) == ["r2", "r1"]
+    assert await ids(since=2.0, until=4.0) == ["r0", "r3", "r2"]
+    assert await ids(agent="bo") == await ids(session_id="t") == ["other"]
+    assert await ids(session_id="never") == []
+
+
+async def test_sessions_are_listed_by_when_they_were_asked_last(traces: Traces) -> None:
+    await traces.keep([replace(TRACE, id=f"s{at}", at=float(at)) for at in range(3)])
+    await traces.keep([replace(TRACE, id="t", session_id="t", agent="bo", at=9.0)])
+
+    found = await traces.sessions(limit=9)
+    assert [(one.session_id, one.requests, one.first_at, one.last_at) for one in found] == [
+        ("t", 1, 9.0, 9.0),
+        ("s", 3, 0.0, 2.0),
+    ]
+    assert [one.session_id for one in await traces.sessions(limit=1)] == ["t"]
+    assert [one.session_id for one in await traces.sessions(limit=9, agent="ana")] == ["s"]
+
+
+async def test_ids_are_found_by_how_they_begin(traces: Traces) -> None:
+    await traces.keep([replace(TRACE, id=id_, session_id=of) for id_, of in (("ab1", "s1"), ("b%", "ab3"))])
+
+    assert await traces.ids("ab", limit=9) == (["ab3"], ["ab1"])
+    assert await traces.ids("%", limit=9) == ([], [])
+
+
+async def test_odd_names_and_long_reasons_lose_no_trace(traces: Traces) -> None:
+    odd = replace(TRACE.edits[0], reason="\0\ud83d" + "x" * 9_999)
+    await traces.keep([replace(TRACE, session_id="\0", model="m" * 9_999, edits=(odd,))])
+
+    found = await traces.trace(TRACE.id)
+    assert found is not None
+    assert len(found.trace.edits[0].reason) < 500
+
+
+async def test_what_is_old_is_forgotten(store: Store) -> None:
+    await store.traces.keep([replace(TRACE, id=f"{day}", at=day * DAY) for day in (1, 9)])
+
+    await store.forget(keep_days=5, now=10 * DAY)
+
+    assert [one.trace.id for one in await store.traces.listed(limit=9)] == ["9"]
