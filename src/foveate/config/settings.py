@@ -23,17 +23,24 @@ class Pings(_Settings):
     """Reads that keep an entry of the cache from dying while a return is likely."""
 
     enabled: bool = False
+    """Whether there are any."""
     most_in_a_row: Annotated[int, Field(gt=0, le=100)] = 3
+    """How many between two requests of a session."""
     most_sessions: Annotated[int, Field(gt=0)] = 64
+    """In how many sessions at once; of more, those that save most."""
 
 
 class PromptCache(_Settings):
     """The provider's prompt cache."""
 
     enabled: bool = True
+    """Whether marks are placed."""
     long_ttl_providers: list[Name] = ["anthropic", "vertex"]
+    """Of whom marks that live an hour are asked for, where a session's rhythm makes them pay."""
     ttl: Literal["auto", "5m", "1h"] = "auto"
+    """How long marks live: `5m` or `1h` for all, or by each session's rhythm."""
     cache_tools: bool = True
+    """Whether one of the four may go to the tools."""
     pings: Pings = Pings()
 
 
@@ -41,32 +48,49 @@ class Compaction(_Settings):
     """Folds of long histories."""
 
     enabled: bool = False
+    """Whether histories are folded."""
     compact_at_pct: Share = 0.75
+    """From which share of the window on, less the reserve for the answer."""
     tail_keep_tokens: Annotated[int, Field(ge=0)] = 20_000
+    """How much of the end stays as it is."""
     tool_result_max_pct: Share = 0.30
+    """Larger tool results than this share of the window are cut before they are first sent."""
     summarizer_model: str = ""
+    """Who writes summaries. Empty: the agent's own model, which has the history in its cache."""
     lock_ttl_seconds: Seconds = 300
+    """How long one gateway has a session to itself while it folds."""
     min_turns_between: Annotated[int, Field(ge=0)] = 4
+    """So many turns pass between two folds of a session."""
     extractive: bool = False
+    """Whether rules make the summary where no model gives one."""
     limit_seconds: Seconds = 600
+    """How long a fold may take."""
 
 
 class TokenCounter(_Settings):
     """How requests are counted."""
 
     enabled: bool = True
+    """Whether requests are counted; without it nothing is kept within the window, and caps refuse."""
     backend: Literal["auto", "anthropic_api", "endpoint", "offline", "tiktoken", "estimate"] = "auto"
+    """Who counts ([what each does](counting.md#through-the-gateway))."""
     cache_capacity: Annotated[int, Field(gt=0)] = 1024
+    """How many counts are remembered."""
     use_endpoint: bool = False
+    """Whether an upstream may be asked by `/tokenize`, or by its counting route; `endpoint` needs it."""
     timeout_ms: Annotated[int, Field(gt=0)] = 2000
+    """How long is waited for a count."""
 
 
 class WorkspaceCache(_Settings):
     """The files that every prompt of an agent carries."""
 
     enabled: bool = True
+    """Whether they are remembered between requests."""
     watch_debounce_ms: Annotated[int, Field(ge=0)] = 500
+    """How long a file that is being written is left in peace."""
     max_age_seconds: Annotated[float, Field(ge=0)] = 0
+    """After how long they are read again without a change; 0: never."""
 
 
 class ContextOptimization(_Settings):
@@ -82,42 +106,59 @@ class Switches(_Settings):
     """What of the four can be set for one agent: whether they are on. None: as for all."""
 
     prompt_cache: bool | None = None
+    """Whether marks are placed for it; as for all where it is not said."""
     compaction: bool | None = None
+    """Whether its histories are folded; as for all where it is not said."""
     token_counter: bool | None = None
+    """Whether its requests are counted; as for all where it is not said."""
     workspace_cache: bool | None = None
+    """Whether its files are remembered; as for all where it is not said."""
 
 
 class WorkspaceFolder(_Settings):
     """The files that every request of an agent carries: a folder, a scope below it, further files in it."""
 
     root: FilePath
+    """A folder whose files every request carries."""
     scope: str = ""
+    """A folder below it, whose files stand before those of the same name above."""
     extras: list[FilePath] = []
+    """Further files in it."""
 
 
 class MemoryFiles(_Settings):
     """Notes in Org and Markdown, and how much of them a request shows."""
 
     paths: Annotated[list[FilePath], Field(min_length=1)]
+    """Notes in Org and Markdown: files and folders."""
     limit_tokens: Annotated[int, Field(gt=0)] = 2000
+    """How much of them a request shows."""
     format: Literal["org", "markdown"] = "org"
+    """How they are shown."""
 
 
 class Binding(_Settings):
     """Whom an agent works with, what holds in a channel (by its name), and the language it speaks."""
 
     peers: list[Annotated[str, StringConstraints(min_length=1)]] = []
+    """Whom it works with."""
     channels: dict[Name, str] = {}
+    """What holds in a channel, by its name."""
     language: str = ""
+    """The language it speaks."""
 
 
 class TimeTold(_Settings):
     """Whether requests tell the time, how, and how long before a deadline they speak of it."""
 
     enabled: bool = True
+    """Whether the time is told."""
     format: Literal["iso", "natural"] = "iso"
+    """As `2026-11-15T09:12+01:00`, or as `Sunday, 15 November 2026, 09:12 (CET)`."""
     warning_minutes: Annotated[int, Field(ge=0)] = 60
+    """How long before a deadline it is spoken of."""
     zone: Name = "UTC"
+    """Whose time it is."""
 
 
 class InjectedSections(_Settings):
@@ -125,23 +166,32 @@ class InjectedSections(_Settings):
 
     workspace: WorkspaceFolder | None = None
     skills: FilePath | None = None
+    """A folder of skills."""
     binding: Binding | None = None
     memory: MemoryFiles | None = None
     time: TimeTold | None = None
     channel: bool = False
+    """Whether the channel that a request names is told."""
     budget: bool = False
+    """Whether it is told how much of its budget is used."""
     privacy_tags: list[Name] = []
+    """Notes with one of these tags are never shown, beside `private` and `@personal`."""
     limits: dict[str, Any] = {}
+    """A budget for all of this ([its keys](budget.md#budgets))."""
 
 
 class Agent(_Settings):
     """One agent. `keys` are hashes of its keys of the gateway (`foveate config key` makes one)."""
 
     id: Name
+    """Its name."""
     keys: list[Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]] = []
+    """Hashes of the gateway keys that it shows (`foveate config key --agent NAME` makes one)."""
     context_optimization: Switches = Switches()
     on_overflow: Literal["make_room", "refuse", "pass"] | None = None
+    """What is done with what does not fit; not said: `make_room` with compaction, `refuse` without."""
     window_tokens: Annotated[int, Field(gt=0)] | None = None
+    """The window that it has; not said: the model's."""
     sections: InjectedSections | None = None
 
 
@@ -152,64 +202,91 @@ class UpstreamServer(_Settings):
     """
 
     base_url: Url | None = None
+    """As its clients would be given it; not said: the known one."""
     api: Literal["anthropic", "openai", "both"] | None = None
+    """Whose API it speaks; not said: the known one. With `both` the base URL is without `/v1`."""
     provider: Name | None = None
+    """Who runs it, for the rules of its cache and its prices; not said: its name."""
     key_variable: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """A variable whose key stands for whatever clients bring; beyond loopback, for gateway keys alone."""
 
 
 class RouteTo(_Settings):
     """Requests for models that match a glob go to an upstream, for `model` where that is its name there."""
 
     models: Name
+    """A glob of models: `claude-*`; `*` is also what names none."""
     upstream: Name
+    """Where they go."""
     model: Name | None = None
+    """The model's name there, which makes an alias; not said: as it came."""
 
 
 class StoreAt(_Settings):
     """Where sessions, folds and the ledger are kept, and for how long."""
 
     url: str | None = None
+    """Where sessions, folds and the ledger are kept; not said: a file in the data folder."""
     keep_days: Annotated[float, Field(gt=0)] = 30
+    """What was not seen for so many days is forgotten, every few hours; the ledger is kept."""
 
 
 class Timeouts(_Settings):
     """How long the gateway waits for an upstream."""
 
     connect_seconds: Seconds = 10
+    """How long a connection to an upstream may take."""
     idle_seconds: Seconds = 600
+    """How long it may be silent."""
     total_seconds: Seconds = 3600
+    """How long an answer may take in all."""
 
 
 class Tls(_Settings):
     """The certificate and key that the gateway shows, each a file in PEM."""
 
     certificate: Annotated[Path, Field(strict=False)]
+    """Serves HTTPS with it; a file in PEM, with its chain."""
     key: Annotated[Path, Field(strict=False)]
+    """Its key, a file in PEM, without a password."""
 
 
 class Server(_Settings):
     """The gateway itself."""
 
     host: Name = "127.0.0.1"
+    """Where it listens; on anything but loopback, its own pages need a gateway key."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8090
+    """On which port; 0 is any that is free."""
     workers: Annotated[int, Field(gt=0, le=256)] = 1
+    """How many processes serve."""
     body_limit_bytes: Annotated[int, Field(gt=0)] = 64 * 1024 * 1024
+    """Larger requests are refused with 413."""
     timeouts: Timeouts = Timeouts()
     tls: Tls | None = None
     cors_origins: list[Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^\s/]+)$")]] = []
+    """Origins whose pages may call the gateway from a browser."""
     host_names: list[Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+$")]] = []
+    """Names by which it may be asked on loopback, beside `127.0.0.1` and `localhost`."""
     grace_seconds: Annotated[float, Field(ge=0)] = 30
+    """How long answers under way may take when it is ended."""
     log: Literal["lines", "json"] = "lines"
+    """How lines are written, on standard error."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """From which level on."""
     opentelemetry: bool = False
+    """Spans and numbers over OTLP ([what is needed](metrics.md#opentelemetry))."""
 
 
 class KeepRequests(_Settings):
     """Whether whole requests are kept for `explain` and `replay`, for how long and how much of them."""
 
     enabled: bool = False
+    """Whether they are kept."""
     days: Annotated[float, Field(gt=0)] = 7
+    """For how long."""
     most_bytes: Annotated[int, Field(gt=0)] = 1_000_000_000
+    """And how much of them."""
 
 
 class Settings(_Settings):

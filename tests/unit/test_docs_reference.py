@@ -1,0 +1,90 @@
+"""The reference is made from the code: no table in a page is older than that, and nothing is missing from it."""
+
+import re
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from foveate.cli import app
+from foveate.config.settings import Settings
+from foveate.engine.series import SERIES
+from tools.docs_reference import commands_help, current, metrics_table, settings_at, settings_table
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(ROOT.glob("docs/**/*.md"))
+TABLES = re.compile(r"^<!-- made from the code: (\w+) (\S+) -->$", re.MULTILINE)
+
+
+def tables(page: str, kind: str) -> list[str]:
+    """What a page has tables of."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return [which for word, which in TABLES.findall(text) if word == kind]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_has_from_the_code_is_current(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+
+    assert current(text) == text, "call .venv/bin/python tools/docs_reference.py"
+
+
+def test_every_setting_is_in_the_page_once_and_explained() -> None:
+    found = [
+        f"{place}.{'.'.join(setting.name)}"
+        for place in tables("configuration.md", "settings")
+        for setting in settings_at(place)
+        if setting.words
+    ]
+
+    assert sorted(found) == sorted(leaves(Settings().model_json_schema()))
+
+
+def leaves(schema: dict[str, object]) -> list[str]:
+    """Every setting that the schema of the configuration has, through lists and mappings."""
+    definitions = schema["$defs"]
+    assert isinstance(definitions, dict)
+
+    def below(part: object, name: str) -> list[str]:
+        reference = re.search(r"'#/\$defs/(\w+)'", str(part))
+        if reference is None:
+            return [name]
+        properties = definitions[reference[1]]["properties"]
+        return [leaf for key, one in properties.items() for leaf in below(one, f"{name}.{key}")]
+
+    properties = schema["properties"]
+    assert isinstance(properties, dict)
+    return [leaf for key, one in properties.items() if key != "cost" for leaf in below(one, key)]
+
+
+def test_a_setting_is_told_with_what_it_can_be_its_default_and_when_it_holds() -> None:
+    rows = settings_table("server").splitlines()
+
+    assert (
+        "| `workers` | a whole number, more than 0, at most 256 | 1 | How many processes serve. *(start)* |"
+        in rows
+    )
+    assert "| `log` | `lines`, `json` | `lines` | How lines are written, on standard error. |" in rows
+    assert any(
+        row.startswith("| `tls.key` | a file | needed |") and row.endswith("*(start)* |") for row in rows
+    )
+
+
+def test_every_series_is_in_the_page_once() -> None:
+    found = [
+        name
+        for group in tables("metrics.md", "metrics")
+        for name in re.findall(r"^\| `(\w+)` \|", metrics_table(group), re.MULTILINE)
+    ]
+
+    assert found == [series.name for series in SERIES]
+
+
+def test_the_help_of_every_command_is_made_with_its_options() -> None:
+    text = commands_help()
+    cost = text[text.index("### `foveate cost`") :].partition("\n### ")[0]
+
+    for word in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
+        assert f"\n### `foveate {word}`\n" in text
+    assert "| `--by B,…` | A row for each: agent, session, model, category, day. |" in cost
+    assert "#### `foveate cost caps`" in cost

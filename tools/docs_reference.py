@@ -1,0 +1,266 @@
+"""Tables of settings, metrics and commands, made from the code that has them.
+
+Called as `tools/docs_reference.py`, it writes them into the pages of `docs/` anew, between the lines
+
+    <!-- made from the code: settings server -->
+    <!-- until here -->
+
+A test fails where a page is not current. The help of commands is kept in no page: the site has it as it is when
+that is built.
+"""
+
+import ast
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from foveate.cli import app
+from foveate.config import settings as settings_module
+from foveate.config.settings import Settings
+from foveate.engine.series import CONFIG_VALID, REQUESTS, SERIES, WINDOW_READ, Series
+from foveate.gateway.serving import fixed_at_start, live_choices
+
+DOCS = Path(__file__).parents[1] / "docs"
+COMMANDS = "commands"
+_MADE = re.compile(
+    r"^<!-- made from the code: (\w+) ?(\S*) -->\n(.*?)^<!-- until here -->$", re.MULTILINE | re.DOTALL
+)
+
+_BOUNDS = {"gt": "more than {}", "ge": "{} or more", "lt": "less than {}", "le": "at most {}"}
+
+
+def current(page: str, *, kept: bool = True) -> str:
+    """A page with what is made from the code as the code has it now: what is `kept` in pages, or all of it."""
+
+    def table(found: re.Match[str]) -> str:
+        kind, which, _ = found.groups()
+        if kept and kind == COMMANDS:
+            return found[0]
+        begins = f"<!-- made from the code: {' '.join(filter(None, (kind, which)))} -->"
+        return f"{begins}\n\n{MADE[kind](which)}\n\n<!-- until here -->"
+
+    return _MADE.sub(table, page)
+
+
+# Settings
+
+
+def settings_table(place: str) -> str:
+    """The settings below a place that are no table of their own: `server`, `agents.sections`."""
+    above = place.split(".")[1:]
+    rows = [
+        f"| `{'.'.join([*above, *one.name])}` | {one.kind} | {_default(one.default)} | {_said(place, one)} |"
+        for one in settings_at(place)
+    ]
+    return "\n".join(
+        ["| setting | what it can be | default | what it says |", "| --- | --- | --- | --- |", *rows]
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A setting below a place: its name there, what it can be, its default, and what the code says of it."""
+
+    name: tuple[str, ...]
+    kind: str
+    default: object
+    words: str
+
+
+def settings_at(place: str) -> Iterator[Setting]:
+    """The settings that stand in the table of a place."""
+    model: type[BaseModel] = Settings
+    for step in place.split("."):
+        (model,) = _models(model.model_fields[step].annotation)
+    yield from _fields(model, place, ())
+
+
+def _fields(model: type[BaseModel], place: str, above: tuple[str, ...]) -> Iterator[Setting]:
+    words = _words()[model.__name__]
+    for field, about in model.model_fields.items():
+        name = (*above, field)
+        below = list(_models(about.annotation))
+        if not below:
+            bounds = [bound for one in about.metadata for bound in _bounds(one)]
+            kind = ", ".join([_kind(about.annotation), *bounds])
+            yield Setting(name=name, kind=kind, default=about.default, words=words[field])
+        elif f"{place}.{'.'.join(name)}" not in OWN_TABLES:
+            yield from _fields(below[0], place, name)
+
+
+OWN_TABLES = {"context_optimization.prompt_cache.pings", "agents.sections"}
+"""Places that have a table of their own, though they stand within another."""
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _models(argument)
+
+
+def _words() -> dict[str, dict[str, str]]:
+    """What stands below each setting in the code, by class and name."""
+    tree = ast.parse(Path(settings_module.__file__).read_text(encoding="utf-8"))
+    found: dict[str, dict[str, str]] = {}
+    for part in tree.body:
+        if isinstance(part, ast.ClassDef):
+            pairs = zip(part.body, part.body[1:], strict=False)
+            found[part.name] = {
+                field.target.id: words.value.value
+                for field, words in pairs
+                if isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(words, ast.Expr)
+                and isinstance(words.value, ast.Constant)
+                and isinstance(words.value.value, str)
+            }
+    return found
+
+
+def _kind(annotation: Any) -> str:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return ", ".join([_kind(arguments[0]), *(bound for one in arguments[1:] for bound in _bounds(one))])
+    if origin is typing.Literal:
+        return ", ".join(f"`{word}`" for word in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_kind(one) for one in arguments if one is not type(None))
+    if origin is list:
+        return "a list"
+    if origin is dict:
+        return "a mapping"
+    return {bool: "`true`, `false`", int: "a whole number", float: "a number", Path: "a file"}.get(
+        annotation, "a text"
+    )
+
+
+def _bounds(constraint: Any) -> Iterator[str]:
+    for name, words in _BOUNDS.items():
+        bound = getattr(constraint, name, None)
+        if bound is not None:
+            yield words.format(f"{bound:,}")
+    for inner in getattr(constraint, "metadata", ()):
+        yield from _bounds(inner)
+
+
+def _default(default: Any) -> str:
+    if default is PydanticUndefined:
+        return "needed"
+    if default is None or default in ([], {}, ""):
+        return "none"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, int | float):
+        return f"{default:,}"
+    return f"`[{', '.join(default)}]`" if isinstance(default, list) else f"`{default}`"
+
+
+def _said(place: str, setting: Setting) -> str:
+    ways = [".".join((place, *setting.name[:length])) for length in range(1, len(setting.name) + 1)]
+    return f"{setting.words} *(start)*" if _AT_START.intersection(ways) else setting.words
+
+
+_AT_START = frozenset(fixed_at_start(live_choices(None, {}).now().made))
+
+
+# Metrics
+
+
+def metrics_table(group: str) -> str:
+    """The series of a group, in the order in which the code has them."""
+    begins = {
+        "contract": 0,
+        "money": _index(WINDOW_READ),
+        "requests": _index(REQUESTS),
+        "runs": _index(CONFIG_VALID),
+    }
+    first = begins[group]
+    end = min((begin for begin in begins.values() if begin > first), default=len(SERIES))
+    rows = [f"| `{one.name}` | {one.kind} |{_labels(one)}| {one.help} |" for one in SERIES[first:end]]
+    return "\n".join(["| name | kind | labels | what it says |", "| --- | --- | --- | --- |", *rows])
+
+
+def _index(series: Series) -> int:
+    return SERIES.index(series)
+
+
+def _labels(series: Series) -> str:
+    return f" {', '.join(f'`{label}`' for label in series.labels)} " if series.labels else " "
+
+
+# Commands
+
+
+def commands_help(_: str = "") -> str:
+    """What `--help` says of every command: how it is called, what it does, its arguments and options."""
+    return "\n\n".join(
+        _helped(name, command) for name, command in _commands("foveate", typer.main.get_command(app))
+    )
+
+
+def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    if not command.hidden:
+        yield name, command
+        for word, below in getattr(command, "commands", {}).items():
+            yield from _commands(f"{name} {word}", below)
+
+
+def _helped(name: str, command: Any) -> str:
+    level = "#" * min(name.count(" ") + 2, 4)
+    parts = [f"{level} `{name}`", _paragraphs(inspect.cleandoc(command.help or ""))]
+    for title, kind in (("argument", "argument"), ("option", "option")):
+        rows = [
+            f"| {_called(parameter)} | {_cell(getattr(parameter, 'help', None) or '')} |"
+            for parameter in command.params
+            if parameter.param_type_name == kind and not getattr(parameter, "hidden", False)
+        ]
+        if rows:
+            parts.append("\n".join([f"| {title} | what it does |", "| --- | --- |", *rows]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _called(parameter: Any) -> str:
+    metavar = f" {parameter.metavar}" if parameter.metavar and parameter.param_type_name == "option" else ""
+    names = (
+        parameter.opts + parameter.secondary_opts
+        if parameter.param_type_name == "option"
+        else [parameter.metavar or parameter.name.upper()]
+    )
+    return ", ".join(f"`{name}{metavar}`" for name in names)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;").replace("*", "\\*")
+
+
+def _paragraphs(text: str) -> str:
+    """Help as Markdown: an example becomes code, and nothing else in it means anything."""
+    text = text.replace("\b", "")
+    paragraphs = [re.sub(r"\s*\n\s*", " ", part).strip() for part in re.split(r"\n\s*\n", text)]
+    return "\n\n".join(re.sub(r"^(Examples?): (.*)$", r"\1: `\2`", part) for part in paragraphs if part)
+
+
+MADE: dict[str, Callable[[str], str]] = {
+    "settings": settings_table,
+    "metrics": metrics_table,
+    COMMANDS: commands_help,
+}
+"""What can be made, by the word in a page."""
+
+
+if __name__ == "__main__":
+    for page in sorted(DOCS.glob("**/*.md")):
+        text = page.read_text(encoding="utf-8")
+        if (fresh := current(text)) != text:
+            page.write_text(fresh, encoding="utf-8")
+            print(f"{page.relative_to(DOCS.parent)} is current again")
