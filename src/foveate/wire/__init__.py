@@ -13,7 +13,7 @@ from foveate.errors import MalformedRequest
 from foveate.values import Block, Edit, Format, MarkStyle, Message, Request, Tool, Ttl
 from foveate.wire import anthropic, bedrock, chat, gemini, responses
 from foveate.wire.around import AROUNDS
-from foveate.wire.blocks import automatic_mark_of, blocks_of, front_of, link_blocks
+from foveate.wire.blocks import automatic_mark_of, blocks_of, front_of, link_blocks, message_blocks_of
 from foveate.wire.body import (
     TOO_DEEP,
     Fields,
@@ -44,6 +44,7 @@ __all__ = [
     "blocks_at",
     "front_blocks",
     "message",
+    "message_blocks",
     "read",
     "recognise",
     "reply_usage",
@@ -265,6 +266,18 @@ def blocks_at(request: Request, trail: Trail, position: int) -> tuple[Block, ...
     """
     try:
         return link_blocks(request, FORMATS[request.format].SHAPE, trail, position)
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP) from None
+
+
+def message_blocks(spoken: Format, raw: bytes, index: int = 0) -> tuple[Block, ...]:
+    """The blocks of one message alone, as if it stood at `index`.
+
+    Raises:
+        MalformedRequest: it cannot be read, or is nested too deeply.
+    """
+    try:
+        return message_blocks_of(spoken, FORMATS[spoken].SHAPE, raw, index)
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
 

@@ -120,6 +120,15 @@ def link_blocks(request: Request, shape: Shape, trail: Trail, position: int) -> 
     return reader.linked(trail.head + position, trail.links[position])
 
 
+def message_blocks_of(spoken: Format, shape: Shape, raw: bytes, index: int) -> tuple[Block, ...]:
+    """The blocks of one message that stands in no request.
+
+    Raises:
+        MalformedRequest: it cannot be read.
+    """
+    return tuple(_Reader(spoken, shape, Ttl.THIRTY_MINUTES)._message(index, value(raw)))
+
+
 def _root_fields(request: Request, shape: Shape) -> Fields:
     """The fields of a request, also where it stands inside another object; its messages may be missing."""
     found = parameters_of(request)
