@@ -64,7 +64,6 @@ def build_engine(
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
     remembered, refusals, calibrations = remembered or Remembered(), RefusalsHeld(), Calibrations()
     history, count = ReplaceHistory(journal), Count(turns, Counts(calibrations, asking))
-    folds.kept = history.looks_anew
     behind = Behind()
     book = Book(admission, cost, remembered)
     preview = _preview(
@@ -78,6 +77,13 @@ def build_engine(
         asking=asking,
         inject=inject,
     )
+
+    def looks_anew(agent: str) -> None:
+        for each in (history, *preview.steps):
+            if isinstance(each, ReplaceHistory):
+                each.looks_anew(agent)
+
+    folds.kept = looks_anew
     return Engine(
         steps=(
             FindSession(turns, remembered),
