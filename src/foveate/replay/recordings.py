@@ -4,7 +4,7 @@ Messages stand in a tree: each knows the one before it. So a session of a thousa
 once, and two calls share exactly what their histories share, also where a session was rewound or forked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -35,12 +35,16 @@ class Lacking(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Said:
-    """One message, and the one that was said before it. `raw` is its JSON in the format of its recording."""
+    """One message, and the one that was said before it. `raw` is its JSON in the format of its recording.
+
+    `latest` is the block of it that was logged last, where blocks stand in another order than they came in.
+    """
 
     before: "Said | None"
     role: str
     raw: bytes
     depth: int  # how many stand before it
+    latest: int = -1
 
     def history(self) -> "list[Said]":
         """All messages up to this one, the first one first."""
@@ -57,9 +61,12 @@ class Said:
 class Call:
     """One request of a recording and its bill, as far as the recording shows them.
 
-    `conversation` tells a sub-agent's calls from those of the one who sent it. `around` is the request without
-    its messages (system prompt, tools, parameters) as JSON, empty where that was not recorded. `billed` is what
-    the provider said it counted; its output tokens may be a placeholder where `output_is_known` is False.
+    `id` names it in every copy of the recording. `conversation` tells a sub-agent's calls from those of the one
+    who sent it. `answer` is the message that came back, as one that is sent again. `around` is the request
+    without its messages (system prompt, tools, parameters) as JSON, empty where that was not recorded. `thinks`
+    says whether an answer of the same turn shows thinking. `billed` is what the provider said it counted; its
+    output tokens may be a placeholder where `output_is_known` is False. Times are seconds since 1970, 0 where
+    there are none.
     """
 
     id: str
@@ -77,10 +84,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """A line that could not be read, by its number from 1, and why."""
+    """A line that could not be read, by its number from 1, and why; 0 where it is the whole file."""
 
     line: int
     why: str
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,3 +106,16 @@ class Recording:
     broken: tuple[Broken, ...] = ()
     said_dollars: Decimal | None = None
     size_bytes: int = 0
+
+
+def lacks_of(calls: Iterable[Call]) -> frozenset[Lacking]:
+    """What one of the calls or another does not say of itself: its time, its bill, its model."""
+    lacks = set()
+    for call in calls:
+        if not call.at:
+            lacks.add(Lacking.TIME)
+        if call.billed is None:
+            lacks.add(Lacking.BILL)
+        if not call.model:
+            lacks.add(Lacking.MODEL)
+    return frozenset(lacks)

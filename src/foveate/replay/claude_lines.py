@@ -1,0 +1,239 @@
+"""The lines of a Claude Code log, each read as far as a conversation needs it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from foveate.replay.log_files import LogFile
+from foveate.wire.body import as_text
+
+_NO_JSON = msgspec.Raw(b"null")
+_SPOKEN = ("user", "assistant")
+# A line with which an agent begins anew, from a summary.
+BOUNDARY = "compact_boundary"
+# What a command printed that a user ran in the agent; it is sent along as the user's.
+_LOCAL_COMMAND = "local_command"
+
+
+class _Line(msgspec.Struct, rename="camel"):
+    """The members of a line that matter; whatever they hold, the line is read."""
+
+    type: Any = None
+    subtype: Any = None
+    uuid: Any = None
+    parent_uuid: Any = None
+    logical_parent_uuid: Any = None
+    session_id: Any = None
+    agent_id: Any = None
+    is_sidechain: Any = None
+    is_api_error_message: Any = None
+    request_id: Any = None
+    timestamp: Any = None
+    cost: Any = msgspec.field(default=None, name="costUSD")
+    content: msgspec.Raw = _NO_JSON
+    message: msgspec.Raw = _NO_JSON
+    compact_metadata: msgspec.Raw = _NO_JSON
+
+
+class _Message(msgspec.Struct):
+    """The message of a line."""
+
+    id: Any = None
+    model: Any = None
+    stop_reason: Any = None
+    content: msgspec.Raw = _NO_JSON
+    usage: msgspec.Raw = _NO_JSON
+
+
+class _Head(msgspec.Struct):
+    """What a block says of itself."""
+
+    type: Any = None
+    id: Any = None
+    tool_use_id: Any = None
+
+
+class _Segment(msgspec.Struct, rename="camel"):
+    """Which lines a summary left standing, by the first and the last, and which line they follow."""
+
+    head_uuid: Any = None
+    anchor_uuid: Any = None
+    tail_uuid: Any = None
+
+
+class _Compacted(msgspec.Struct, rename="camel"):
+    preserved_segment: _Segment | None = None
+
+
+_LINES = msgspec.json.Decoder(_Line)
+_MESSAGES = msgspec.json.Decoder(_Message)
+_HEADS = msgspec.json.Decoder(_Head)
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_COMPACTED = msgspec.json.Decoder(_Compacted)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedBlock:
+    """A block of a message; `call` names the call of a tool that it is, or is the result of."""
+
+    raw: bytes
+    kind: str
+    call: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Lines that a summary left standing: from `head` to `tail`, to be read behind `anchor`."""
+
+    head: str
+    anchor: str
+    tail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Logged:
+    """A line that has a place in the conversation; `role` is empty where it only stands between others."""
+
+    uuid: str
+    parent: str
+    role: str
+    at: float
+    session: str
+    agent: str
+    is_side: bool
+    begins: bool = False
+    kept: Kept | None = None
+    blocks: tuple[LoggedBlock, ...] = ()
+    request: str = ""
+    message: str = ""
+    model: str = ""
+    stop: str = ""
+    usage: bytes = b""
+    cost: Any = None
+    is_error: bool = False
+
+
+def logged_lines(file: LogFile) -> Iterator[Logged]:
+    """Every line of `file` with a place in its conversation; what cannot be read is noted there.
+
+    Raises:
+        UnreadableInput: the file cannot be opened.
+    """
+    for number, raw in file.lines():
+        try:
+            line = _LINES.decode(raw)
+        except msgspec.ValidationError:
+            file.broke(number, "is JSON, but no object")
+            continue
+        except (msgspec.DecodeError, RecursionError) as error:
+            file.broke(number, why_broken(error))
+            continue
+        try:
+            found = _logged(line)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            file.broke(number, why_broken(error))
+            continue
+        if found is not None:
+            yield found
+
+
+def why_broken(error: Exception) -> str:
+    """What to tell of a line that is no JSON."""
+    if isinstance(error, RecursionError):
+        return "is nested too deeply"
+    text = str(error)
+    return "is cut off" if "truncated" in text else f"is not JSON: {text}"
+
+
+def _logged(line: _Line) -> Logged | None:
+    uuid = as_text(line.uuid)
+    if not uuid:
+        return None
+    kind = as_text(line.type)
+    said = _message(line.message) if kind in _SPOKEN else None
+    blocks: tuple[LoggedBlock, ...] = ()
+    role = ""
+    if said is not None:
+        blocks = _blocks(said.content)
+        role = kind
+    elif kind == "system" and line.subtype == _LOCAL_COMMAND:
+        blocks = _blocks(line.content)
+        role = "user"
+    begins = line.subtype == BOUNDARY
+    return Logged(
+        uuid=uuid,
+        parent=as_text(line.parent_uuid) or ("" if begins else as_text(line.logical_parent_uuid)),
+        role=role,
+        at=seconds(line.timestamp),
+        session=as_text(line.session_id),
+        agent=as_text(line.agent_id),
+        is_side=line.is_sidechain is True,
+        begins=begins,
+        kept=_kept(line.compact_metadata) if begins else None,
+        blocks=blocks,
+        request=as_text(line.request_id),
+        message=as_text(said.id) if said else "",
+        model=as_text(said.model) if said else "",
+        stop=as_text(said.stop_reason) if said else "",
+        usage=bytes(said.usage) if said and bytes(said.usage) != b"null" else b"",
+        cost=line.cost,
+        is_error=line.is_api_error_message is True,
+    )
+
+
+def _message(raw: msgspec.Raw) -> _Message | None:
+    try:
+        return _MESSAGES.decode(raw)
+    except msgspec.ValidationError:
+        return None
+
+
+def _kept(raw: msgspec.Raw) -> Kept | None:
+    try:
+        segment = _COMPACTED.decode(raw).preserved_segment
+    except msgspec.ValidationError:
+        return None
+    if segment is None:
+        return None
+    names = tuple(map(as_text, (segment.head_uuid, segment.anchor_uuid, segment.tail_uuid)))
+    return Kept(*names) if all(names) else None
+
+
+def _blocks(content: msgspec.Raw) -> tuple[LoggedBlock, ...]:
+    first = bytes(memoryview(content)[:1])
+    if first == b'"':
+        raw = bytes(content)
+        return () if raw == b'""' else (LoggedBlock(b'{"type":"text","text":' + raw + b"}", "text", ""),)
+    if first != b"[":
+        return ()
+    found = []
+    for item in _ITEMS.decode(content):
+        raw = bytes(item)
+        if raw.startswith(b'"'):
+            found.append(LoggedBlock(b'{"type":"text","text":' + raw + b"}", "text", ""))
+        elif raw.startswith(b"{"):
+            head = _HEADS.decode(item)
+            call = as_text(head.tool_use_id) or as_text(head.id)
+            found.append(LoggedBlock(raw, as_text(head.type), call))
+    return tuple(found)
+
+
+def seconds(said: object) -> float:
+    """A time as seconds since 1970, whatever way it is written; 0 where it cannot be one."""
+    if isinstance(said, bool):
+        return 0.0
+    if isinstance(said, int | float):
+        number = float(said)
+        while number > _MOST_SECONDS:  # milliseconds, or finer
+            number /= 1000
+        return number if number > 0 else 0.0
+    try:
+        return max(datetime.fromisoformat(str(said)).timestamp(), 0.0) if said else 0.0
+    except (ValueError, OverflowError, OSError):
+        return 0.0
+
+
+_MOST_SECONDS = 1e11  # in the year 5138

@@ -1,0 +1,148 @@
+"""Files of recordings as lines and as a whole, gzipped or not; what cannot be read is noted, and is no end."""
+
+import gzip
+import zlib
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import IO, cast
+
+from foveate.errors import UnreadableInput
+from foveate.replay.recordings import Broken
+from foveate.wire.body import repaired
+
+_GZIP = b"\x1f\x8b"
+_BOM = b"\xef\xbb\xbf"
+_BLANKS = b" \t\r\n"
+# No agent writes such a line, and a file without line ends would fill the memory.
+_MOST_LINE_BYTES = 512 * 1024 * 1024
+# What a file's name says of how it is written.
+_SUFFIXES = (".gz", ".jsonl", ".json", ".traj", ".log", ".ndjson", ".sqlite", ".db")
+
+
+class LogFile:
+    """One file: its lines by their numbers, `broken` what could not be read of it so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.broken: list[Broken] = []
+        self.size_bytes = 0
+
+    @property
+    def name(self) -> str:
+        """The file's name without what says only how it is written."""
+        return plain_name(self.path)
+
+    def broke(self, line: int, why: str) -> None:
+        """Note a line that could not be read."""
+        self.broken.append(Broken(line=line, why=why, file=str(self.path)))
+
+    def lines(self) -> Generator[tuple[int, bytes], None, None]:
+        """Every line that may be JSON, with its number from 1; blank ones are passed over.
+
+        What is no text is noted. A cut emoji (half a surrogate pair) is mended, and no fault.
+
+        Raises:
+            UnreadableInput: the file cannot be opened.
+        """
+        self.size_bytes = 0
+        for number, raw in self._numbered():
+            line = raw.strip(_BLANKS)
+            if number == 1:
+                line = line.removeprefix(_BOM)
+            if not line:
+                continue
+            if b"\0" in line:
+                self.broke(number, "has NUL bytes in it, as a crash leaves them")
+            elif not line.isascii() and not _is_utf8(line):
+                self.broke(number, "is not UTF-8")
+            else:
+                yield number, mended(line)
+
+    def whole(self) -> bytes:
+        """All of it, as one text.
+
+        Raises:
+            UnreadableInput: the file cannot be opened, or is no text.
+        """
+        with _opened(self.path) as file:
+            try:
+                found = file.read()
+            except (OSError, EOFError, zlib.error) as error:
+                raise UnreadableInput(str(self.path), _reason(error)) from None
+        self.size_bytes = len(found)
+        found = found.removeprefix(_BOM)
+        if not found.isascii() and not _is_utf8(found):
+            raise UnreadableInput(str(self.path), "is not UTF-8")
+        return mended(found)
+
+    def _numbered(self) -> Iterator[tuple[int, bytes]]:
+        number = 0
+        with _opened(self.path) as file:
+            while True:
+                number += 1
+                try:
+                    line = file.readline(_MOST_LINE_BYTES)
+                    if len(line) == _MOST_LINE_BYTES and not line.endswith(b"\n"):
+                        self.size_bytes += len(line) + _skip_line(file)
+                        self.broke(number, f"is longer than {_MOST_LINE_BYTES:,} bytes")
+                        continue
+                except (OSError, EOFError, zlib.error) as error:
+                    self.broke(number, f"{_reason(error)}; what stands before it was read")
+                    return
+                if not line:
+                    return
+                self.size_bytes += len(line)
+                yield number, line
+
+
+def plain_name(path: Path) -> str:
+    """The name of a file without what says only how it is written."""
+    name = path.name
+    for _ in range(2):
+        for suffix in _SUFFIXES:
+            if name.lower().endswith(suffix) and len(name) > len(suffix):
+                name = name[: -len(suffix)]
+                break
+    return name
+
+
+def mended(text: bytes) -> bytes:
+    """The same with each lone surrogate, a cut emoji, as a replacement character."""
+    return repaired(text) if b"\\ud" in text or b"\\uD" in text else text
+
+
+def _skip_line(file: IO[bytes]) -> int:
+    """Read on to the end of the line; how many bytes that was."""
+    skipped = 0
+    while piece := file.readline(_MOST_LINE_BYTES):
+        skipped += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return skipped
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        with path.open("rb") as file:
+            is_gzip = file.read(len(_GZIP)) == _GZIP
+        return cast("IO[bytes]", gzip.open(path)) if is_gzip else path.open("rb")
+    except OSError as error:
+        raise UnreadableInput(str(path), _reason(error)) from None
+    except ValueError as error:  # a name with a zero byte in it
+        raise UnreadableInput(str(path), str(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, EOFError):
+        return "the compressed file ends early"
+    if isinstance(error, zlib.error | gzip.BadGzipFile):
+        return "the compressed file is damaged"
+    return getattr(error, "strerror", None) or "cannot be read"
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,198 @@
+"""Recordings found and read: whole folders, whoever wrote what is in them."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from foveate.errors import UnreadableInput
+from foveate.replay.claude_code import read_claude_code
+from foveate.replay.log_files import LogFile
+from foveate.replay.recognising import Peek, recognised
+from foveate.replay.recordings import Broken, Recording, Source
+
+SUFFIXES = (".jsonl", ".json", ".traj", ".ndjson", ".jsonl.gz", ".json.gz", ".traj.gz", ".ndjson.gz")
+STORE_SUFFIXES = (".sqlite", ".sqlite3", ".db")
+_SQLITE = b"SQLite format 3\0"
+# So many lines are looked at for one that tells who wrote the file.
+_LOOKED_AT = 40
+
+Reader = Callable[[LogFile, str | None], Iterable[Recording]]
+_READERS: dict[Source, Reader] = {
+    Source.CLAUDE_CODE: read_claude_code,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Files that may hold recordings, and what of the folders could not be looked into, with the reason."""
+
+    files: tuple[Path, ...]
+    passed_over: tuple[tuple[Path, str], ...] = ()
+
+
+def found(paths: Iterable[str | Path]) -> Found:
+    """The files at `paths`: those named, and of folders all below them that recordings are kept in.
+
+    Raises:
+        UnreadableInput: a path leads to nothing, or a folder holds no recording.
+    """
+    files: dict[Path, None] = {}
+    passed_over: list[tuple[Path, str]] = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            if not path.exists():
+                raise UnreadableInput(str(path), "is not there")
+            files[path] = None
+            continue
+        below = sorted(_below(path, passed_over))
+        if not below:
+            names = ", ".join(f"*{suffix}" for suffix in (*SUFFIXES, *STORE_SUFFIXES))
+            raise UnreadableInput(str(path), f"holds no recordings: no file there is called {names}")
+        files.update(dict.fromkeys(below))
+    return Found(files=tuple(files), passed_over=tuple(passed_over))
+
+
+def _below(folder: Path, passed_over: list[tuple[Path, str]]) -> Iterator[Path]:
+    """Every file below `folder` that recordings are kept in; links to folders are not followed."""
+
+    def note(error: OSError) -> None:
+        passed_over.append((Path(error.filename), error.strerror or "cannot be read"))
+
+    for where, folders, names in os.walk(folder, onerror=note):
+        for name in [name for name in folders if name.startswith(".")]:
+            folders.remove(name)
+            passed_over.append((Path(where, name), "is hidden"))
+        for name in names:
+            path = Path(where, name)
+            if not name.lower().endswith((*SUFFIXES, *STORE_SUFFIXES)):
+                continue
+            if name.startswith("."):
+                passed_over.append((path, "is hidden"))
+            elif not path.is_file():
+                passed_over.append((path, "is no file, or a link to nothing"))
+            else:
+                yield path
+
+
+def read(path: Path, *, source: Source | None = None, model: str | None = None) -> Iterator[Recording]:
+    """The recordings in a file, whose writer is recognised unless `source` says who it is.
+
+    `model` is taken where a recording does not say which it was.
+
+    Raises:
+        UnreadableInput: the file cannot be opened, or nobody is known who writes such files.
+    """
+    source = source or peek(path).source
+    if source is None:
+        raise UnreadableInput(str(path), _unknown())
+    yield from _READERS[source](LogFile(path), model)
+
+
+def peek(path: Path) -> Peek:
+    """Who wrote a file, as far as its head tells.
+
+    Raises:
+        UnreadableInput: the file cannot be opened.
+    """
+    if path.suffix in STORE_SUFFIXES and _head(path) == _SQLITE:
+        return Peek(Source.STORE)
+    with closing(LogFile(path).lines()) as lines:
+        return recognised([line for _, line in islice(lines, _LOOKED_AT)])
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE))
+    except OSError as error:
+        raise UnreadableInput(str(path), error.strerror or "cannot be read") from None
+
+
+def _unknown() -> str:
+    return (
+        "is no recording that is known: neither a log of Claude Code (lines with uuid and sessionId) or pi (a "
+        "line of type session), nor a trajectory of SWE-agent (history or trajectory), nor messages or requests "
+        f"as JSON; --format says what it is ({', '.join(Source)})"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Files that belong together: a session's own, and those of the agents that it sent."""
+
+    files: tuple[Path, ...]
+    source: Source | None
+
+
+def sessions(files: Sequence[Path], *, source: Source | None = None) -> tuple[list[Session], list[Broken]]:
+    """The files, those of sub-agents put with the session that sent them; and what cannot be opened.
+
+    Only the head of each is read, so that a folder of any size takes little memory.
+    """
+    own: list[tuple[Path, Peek]] = []
+    agents: dict[str, list[Path]] = {}
+    broken: list[Broken] = []
+    for path in files:
+        try:
+            looked = peek(path)
+        except UnreadableInput as error:
+            broken.append(Broken(line=0, why=error.reason, file=str(path)))
+            continue
+        if looked.is_agent and source in (None, Source.CLAUDE_CODE):
+            agents.setdefault(looked.session, []).append(path)
+        else:
+            own.append((path, looked))
+    told = []
+    for path, looked in own:
+        sent = agents.pop(looked.session, []) if looked.session else []
+        told.append(Session(files=(path, *sent), source=source or looked.source))
+    told += [Session(files=tuple(alone), source=Source.CLAUDE_CODE) for alone in agents.values()]
+    return told, broken
+
+
+def read_session(session: Session, *, model: str | None = None) -> list[Recording]:
+    """The recordings of files that belong together, one for each session among them.
+
+    Raises:
+        UnreadableInput: a file cannot be opened, or nobody is known who writes such files.
+    """
+    together: dict[str, Recording] = {}
+    apart: list[Recording] = []
+    for path in session.files:
+        for recording in read(path, source=session.source, model=model):
+            if recording.source is not Source.CLAUDE_CODE:
+                apart.append(recording)
+                continue
+            known = together.get(recording.name)
+            together[recording.name] = recording if known is None else _joined(known, recording)
+    return [*together.values(), *apart]
+
+
+def _joined(one: Recording, other: Recording) -> Recording:
+    dollars = [said for said in (one.said_dollars, other.said_dollars) if said is not None]
+    known = {call.id for call in one.calls}
+    calls = [*one.calls, *(call for call in other.calls if call.id not in known)]
+    return replace(
+        one,
+        calls=tuple(sorted(calls, key=lambda call: call.at)),
+        lacks=one.lacks | other.lacks,
+        broken=one.broken + other.broken,
+        said_dollars=sum(dollars[1:], dollars[0]) if dollars else None,
+        size_bytes=one.size_bytes + other.size_bytes,
+    )
+
+
+class Once:
+    """Drops calls that another recording had before: a session that is resumed may copy the older one."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def of(self, recording: Recording) -> Recording:
+        """The recording without the calls that were seen before."""
+        new = tuple(call for call in recording.calls if call.id not in self._seen)
+        self._seen.update(call.id for call in new)
+        return recording if len(new) == len(recording.calls) else replace(recording, calls=new)

@@ -1,0 +1,141 @@
+"""Which agent wrote a file, told by what stands in its first lines."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from foveate.replay.recordings import Source
+from foveate.wire.body import as_text, value
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+Fields = Mapping[str, msgspec.Raw]
+
+_CLAUDE_TYPES = frozenset(
+    ("user", "assistant", "system", "summary", "file-history-snapshot", "queue-operation", "attachment",
+     "progress")
+)  # fmt: skip
+_PI_TYPES = frozenset(
+    ("session", "message", "compaction", "model_change", "thinking_level_change", "branch_summary", "custom",
+     "custom_message", "label", "session_info", "session_state")
+)  # fmt: skip
+_MESSAGES = frozenset(("messages", "input", "contents", "generateContentRequest"))
+# What stands in a body beside its messages, and not in a list that somebody keeps.
+_PARAMETERS = frozenset(
+    ("model", "modelId", "max_tokens", "max_completion_tokens", "max_output_tokens", "stream", "temperature",
+     "generationConfig", "inferenceConfig", "anthropic_version", "tool_choice", "instructions",
+     "systemInstruction")
+)  # fmt: skip
+# Under which names logs of requests keep the body.
+WRAPPERS = ("request", "request_body", "requestBody", "body", "kwargs", "input", "params", "data", "req")
+_ANSWERS = frozenset(("response", "output", "usage", "answer", "completion", "response_body", "responseBody"))
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """What the head of a file tells: who wrote it, and the session and agent that its first lines name."""
+
+    source: Source | None
+    session: str = ""
+    is_agent: bool = False
+
+
+def recognised(lines: Sequence[bytes]) -> Peek:
+    """What the first lines of a file tell, the first that tells something; no source where none does."""
+    for line in lines:
+        source = source_of(line)
+        if source is Source.CLAUDE_CODE:
+            return _claude_peek(lines)
+        if source is not None:
+            return Peek(source)
+    return Peek(None)
+
+
+def source_of(document: bytes) -> Source | None:
+    """Who writes such a line, or such a file; None where it cannot be told."""
+    if document.lstrip().startswith(b"["):
+        return _source_of_list(_decoded_items(document))
+    found = fields_of(document)
+    return _source_of_object(found) if found else None
+
+
+def fields_of(document: bytes | msgspec.Raw) -> Fields:
+    """The members of a JSON object; none where it is something else, or broken."""
+    try:
+        return _FIELDS.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def _decoded_items(document: bytes) -> list[msgspec.Raw]:
+    try:
+        return _ITEMS.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []
+
+
+def _source_of_list(found: Sequence[msgspec.Raw]) -> Source | None:
+    """A list of messages, of such lists, of requests, or of an agent's lines."""
+    for item in found[:8]:
+        if bytes(memoryview(item)[:1]) == b"[":
+            return Source.MESSAGES
+        source = _source_of_object(fields_of(item))
+        if source is not None:
+            return source
+    return None
+
+
+def _source_of_object(found: Fields) -> Source | None:
+    kind = text_of(found, "type")
+    if "trajectory_format" in found or ("history" in found and _is_list(found["history"])):
+        return Source.SWE_AGENT
+    if "trajectory" in found and _is_list(found["trajectory"]):
+        return Source.SWE_AGENT
+    if kind in _CLAUDE_TYPES and found.keys() & {"uuid", "sessionId", "leafUuid", "snapshot", "parentUuid"}:
+        return Source.CLAUDE_CODE
+    if kind in _PI_TYPES and (kind != "message" or "message" in found):
+        return Source.PI
+    if "messages" in found and _is_list(found["messages"]):
+        if "info" in found:
+            return Source.SWE_AGENT
+        is_body = found.keys() & (_PARAMETERS | _ANSWERS) and not _ends_with_answer(found["messages"])
+        return Source.REQUESTS if is_body or found.keys() & _ANSWERS else Source.MESSAGES
+    if found.keys() & _MESSAGES and found.keys() & (_PARAMETERS | _ANSWERS):
+        return Source.REQUESTS
+    if any(_is_body(found[name]) for name in WRAPPERS if name in found) or "contents" in found:
+        return Source.REQUESTS
+    return Source.MESSAGES if "role" in found and found.keys() & {"content", "parts", "tool_calls"} else None
+
+
+def _is_body(raw: msgspec.Raw) -> bool:
+    document = bytes(raw)
+    if document.startswith(b'"'):  # JSON inside of a string
+        document = as_text(value(document)).encode("utf-8", "replace")
+    inner = fields_of(document)
+    return bool(inner.keys() & _MESSAGES) or any(_is_body(inner[name]) for name in WRAPPERS if name in inner)
+
+
+def _ends_with_answer(raw: msgspec.Raw) -> bool:
+    found = _decoded_items(bytes(raw))
+    return bool(found) and text_of(fields_of(found[-1]), "role") in ("assistant", "model")
+
+
+def _is_list(raw: msgspec.Raw) -> bool:
+    return bytes(memoryview(raw)[:1]) == b"["
+
+
+def text_of(found: Fields, name: str) -> str:
+    """A text among members that are otherwise not read."""
+    raw = found.get(name)
+    return as_text(value(raw)) if raw is not None and bytes(memoryview(raw)[:1]) == b'"' else ""
+
+
+def _claude_peek(lines: Sequence[bytes]) -> Peek:
+    for line in lines:
+        found = fields_of(line)
+        session = text_of(found, "sessionId")
+        if session and "uuid" in found:
+            is_agent = bytes(found.get("isSidechain", b"false")) == b"true" and "agentId" in found
+            return Peek(Source.CLAUDE_CODE, session, is_agent)
+    return Peek(Source.CLAUDE_CODE)
