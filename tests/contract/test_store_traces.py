@@ -1,10 +1,10 @@
 """The same of both databases: what was done to requests, with their bills, in pages."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from foveate.cost.caps import accounts_of
 from foveate.session.traces import CacheBreak, Traces

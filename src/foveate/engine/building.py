@@ -8,6 +8,7 @@ from foveate.engine.calibrating import Calibrate, Calibrations
 from foveate.engine.counting import Counts
 from foveate.engine.engine import Engine
 from foveate.engine.explaining import Breaks
+from foveate.engine.filling import SeeTrail
 from foveate.engine.folds import Folds
 from foveate.engine.injecting.step import Inject
 from foveate.engine.keeping import KeepRequests
@@ -37,6 +38,7 @@ from foveate.engine.steps import (
     OrderTools,
     ReplaceHistory,
 )
+from foveate.engine.tracing import KeepTraces
 from foveate.engine.uncounted import HoldUncounted
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.fold.journal import Journal
@@ -60,6 +62,7 @@ def build_engine(
     inject: Inject | None = None,
     breaks: Breaks | None = None,
     keeping: KeepRequests | None = None,
+    tracing: KeepTraces | None = None,
 ) -> Engine:
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
     remembered, refusals, calibrations = remembered or Remembered(), RefusalsHeld(), Calibrations()
@@ -93,6 +96,7 @@ def build_engine(
             *((inject,) if inject is not None else ()),
             OrderTools(remembered),
             MarkCache(remembered, refusals),
+            *((SeeTrail(),) if tracing is not None else ()),
             AskForUsage(),
             HoldCaps(admission, cost, behind.caught_up),
             *((HoldPings(pings),) if pings is not None else ()),
@@ -106,7 +110,7 @@ def build_engine(
         settle=(
             book,
             DoubtThoughts(journal),
-            *(settle for settle in (breaks, keeping) if settle is not None),
+            *(settle for settle in (breaks, keeping, tracing) if settle is not None),
             folds,
         ),
         behind=behind,

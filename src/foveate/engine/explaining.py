@@ -87,11 +87,13 @@ class Breaks:
         cost: Callable[[], MoneyOptions],
         *,
         watch: Watch = UNWATCHED,
+        told: Callable[[SeenBreak], None] | None = None,
         most_bytes: int = MOST_BYTES,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cost = cost
         self._watch = watch
+        self._told = told
         self._most_bytes = most_bytes
         self._ticks = ticks
         self._last: OrderedDict[_Key, _Last] = OrderedDict()
@@ -192,6 +194,8 @@ class Breaks:
         )
         self._recent.append(seen)
         self._watch.broke(seen)
+        if self._told is not None:
+            self._told(seen)
         _LOG.info("%s", told(seen))
 
     def _beside(self, work: Coroutine[object, object, None]) -> None:

@@ -63,6 +63,7 @@ class Work:
     headers: dict[str, str] = field(default_factory=dict)
     betas: tuple[str, ...] = ()
     cut_results: int = 0
+    trail: wire.Trail | None = None  # of what would go out, once that is decided
     # What is to be kept of the request once it is answered.
     keeps: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)

@@ -32,6 +32,7 @@ from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.pinging import Pings
 from foveate.engine.remembered import Remembered
+from foveate.engine.tracing import KeepTraces
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.gateway import telemetry
 from foveate.gateway.admin import guarded, is_loopback
@@ -178,7 +179,8 @@ async def assembled(
         )
         sources = Sources()
         warming = asyncio.ensure_future(sources.warm(_sections_of(choices())))
-        breaks = Breaks(lambda: choices().cost, watch=watch)
+        tracing = KeepTraces(store.traces)
+        breaks = Breaks(lambda: choices().cost, watch=watch, told=tracing.broke)
         keeping = KeepRequests(store.requests, lambda: choices().settings.keep_requests, clock=clock)
         engine = build_engine(
             store.turns,
@@ -195,6 +197,7 @@ async def assembled(
             pings=pings,
             breaks=breaks,
             keeping=keeping,
+            tracing=tracing,
             inject=Inject(
                 sources,
                 Money(
@@ -243,6 +246,7 @@ async def assembled(
             await folds.close()
             await breaks.close()
             await keeping.close()
+            await tracing.close()
             await pings.close()
             await asking.close()
             warming.cancel()

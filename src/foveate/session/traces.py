@@ -1,6 +1,7 @@
 """What a request's window held and what was done to it, and the small interface of who keeps that.
 
-There are no words of the conversation in it: numbers, places, and the reasons that Foveate itself gives.
+There are no words of the conversation in it: numbers, places, and the reasons that Foveate itself gives. One is
+made for every request, so it is of msgspec's structs, which are made ten times as fast as dataclasses.
 """
 
 from collections.abc import Sequence
@@ -8,19 +9,19 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Protocol
 
+import msgspec
+
 from foveate.values import CacheUsage
 
 
-@dataclass(frozen=True, slots=True)
-class WindowSection:
+class WindowSection(msgspec.Struct, frozen=True):
     """A part of a request as it went out, by its kind (`system`, `tools`, `user`, …), and its tokens."""
 
     name: str
     tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedEdit:
+class TracedEdit(msgspec.Struct, frozen=True, kw_only=True):
     """One edit: the step that made it, what it does, where, why, and the tokens it saves; below 0, adds."""
 
     step: str
@@ -40,8 +41,7 @@ class CacheBreak:
     lost_dollars: Decimal | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """A request as it was sent: what filled its window, its edits, and its `problems`: steps that failed, why.
 
     `tokens` is what it was counted at (None: nobody did), `exact` whether by the model's own tokenizer, and the

@@ -129,6 +129,12 @@ def message_blocks_of(spoken: Format, shape: Shape, raw: bytes, index: int) -> t
     return tuple(_Reader(spoken, shape, Ttl.THIRTY_MINUTES)._message(index, value(raw)))
 
 
+def noted_blocks(link: Link) -> tuple[Block, ...] | None:
+    """The blocks of a message as they were last read; None where nobody has."""
+    noted = link.known.get(_BLOCKS)
+    return None if noted is None else noted[2]
+
+
 def _root_fields(request: Request, shape: Shape) -> Fields:
     """The fields of a request, also where it stands inside another object; its messages may be missing."""
     found = parameters_of(request)
