@@ -65,13 +65,14 @@ class Entries(Mapping[bytes, Entry]):
 
     def readable(self, prefixes: Sequence[bytes], at: float) -> dict[int, Entry]:
         """Those of `prefixes` that can be read at that time, by their places."""
-        drawers, nothing = self._drawers, dict[bytes, Entry]()
-        if not drawers:
+        asked = set(prefixes)
+        there = {prefix for drawer in self._drawers.values() for prefix in drawer.keys() & asked}
+        if not there:
             return {}
         return {
             place: entry
             for place, prefix in enumerate(prefixes)
-            if (entry := drawers.get(prefix[-1:], nothing).get(prefix)) is not None and entry.reads(at)
+            if prefix in there and (entry := self[prefix]).reads(at)
         }
 
     def __iter__(self) -> Iterator[bytes]:

@@ -13,16 +13,17 @@ turn brings many blocks, one mark has to stand near the entry that is known to b
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import NamedTuple
+from itertools import islice
 
-from foveate.cache.prompts import CachedPrompt, Piece, positions, prefixes
+from foveate.cache.prompts import CachedPrompt, Piece
 from foveate.cache.rhythm import Chances
 from foveate.cache.rules import Caching, Rules
-from foveate.cache.simulate import Cache, Entry
-from foveate.values import Area, Mark, Place, Ttl
+from foveate.cache.simulate import Cache
+from foveate.cache.weighing import MarkAt, Marks, Sums, is_long, kept
+from foveate.values import Mark, Place, Ttl
 
-_THOUGHTS = frozenset(("thinking", "redacted_thinking"))
+__all__ = ["DEFAULT_OPTIONS", "LayoutOptions", "kept", "layout", "marked"]
+
 # So many of the last blocks of a system prompt are places to be weighed: what changes stands at its end.
 _SYSTEM_PLACES = 2
 
@@ -62,7 +63,7 @@ def layout(
     free = rules.most_marks - len(own) - prompt.double_marks
     if free <= 0 or not prompt.pieces:
         return ()
-    sums = _Sums(prompt, rules, cache, chances, now, passing)
+    sums = Sums(prompt, rules, cache, chances, now, passing)
     taken = {place.at for place in own}
     candidates = [at for at in _candidates(prompt, sums, options) if at not in taken]
     best = _best(sums, own, candidates, free, _lifetimes(rules, options))
@@ -83,167 +84,54 @@ def marked(prompt: CachedPrompt, marks: Sequence[Mark]) -> CachedPrompt:
     return replace(prompt, pieces=tuple(pieces))
 
 
-def kept(prompt: CachedPrompt, cache: Cache, now: float) -> dict[int, Entry]:
-    """The entries that `prompt` could read at `now`, by the piece that they end with."""
-    return cache.entries.readable(prefixes(prompt), now)
-
-
-class _Place(NamedTuple):
-    """A mark on the piece number `at`."""
-
-    at: int
-    is_long: bool
-
-
-class _Sums:
-    """What every choice of places is weighed by, computed once a request."""
-
-    def __init__(
-        self,
-        prompt: CachedPrompt,
-        rules: Rules,
-        cache: Cache,
-        chances: Chances,
-        now: float,
-        passing: Collection[Place],
-    ) -> None:
-        self.rules = rules
-        self.ends = list(accumulate([piece.tokens for piece in prompt.pieces]))
-        self.tools_end, self.system_end = _ends(prompt)
-        self.live = kept(prompt, cache, now)
-        self.lasting = {at for at, entry in self.live.items() if _is_long(entry.ttl, rules)}
-        pieces = prompt.pieces
-        self.stays = len(pieces)
-        if passing:
-            self.stays = next((at for at, piece in enumerate(pieces) if piece.place in passing), len(pieces))
-        kinds = [piece.kind for piece in pieces]
-        self.firm = min((kinds.index(kind) for kind in _THOUGHTS if kind in kinds), default=self.stays)
-        self._only_at_marks = prompt.only_marked
-        self._pieces = pieces
-        self._positions: Sequence[int] = ()
-        self._long_price = max(rules.write_prices.values(), default=1.0)
-        self._short_price = min(rules.write_prices.values(), default=1.0)
-        saving = self._short_price - rules.read_price
-        self._late = chances.late * saving
-        thought = self.firm if rules.drops_thinking else self.stays
-        last = next((at for at in range(self.stays - 1, -1, -1) if pieces[at].markable), 0)
-        # What the next request may repeat: so many pieces from the first one on, and how likely.
-        self._repeats = [
-            (self.stays, chances.soon * saving),
-            (last, chances.changed_end * saving),
-            (thought, chances.ended_turn * saving),
-            (self.system_end, chances.rewritten_history * saving),
-            (self.tools_end, chances.rewritten_system * saving),
-        ]
-        self._found: dict[int, int] = {}
-
-    def found(self, at: int) -> int:
-        """The piece at which a mark on piece `at` finds an entry, or -1."""
-        if at not in self._found:
-            self._found[at] = self._find(at)
-        return self._found[at]
-
-    def _find(self, at: int) -> int:
-        if self._only_at_marks:
-            return at if at in self.live else -1
-        entry = max((entry for entry in self.live if entry <= at), default=-1)
-        if entry < 0:
-            return -1
-        if not self._positions:
-            self._positions = positions(self._pieces, runs_are_one=self.rules.runs_are_one_position)
-        reach = self.rules.lookback_positions or len(self.ends)  # no bound where none is known
-        return entry if self._positions[at] - self._positions[entry] < reach else -1
-
-    def cost(self, places: Sequence[_Place]) -> float:
-        """What a request with these marks costs, in uncached tokens, less what it lets the next one save."""
-        ends, found = self.ends, self._found
-        read_at = last_long = last = -1
-        used = []
-        for at, is_long in places:  # a handful; but there are many such sets for each request
-            reads = found[at] if at in found else self.found(at)
-            if reads > read_at:
-                read_at = reads
-            if is_long and at > last_long:
-                last_long = at
-            if at > last:
-                last = at
-            used.append(at)
-        if read_at >= 0:
-            used.append(read_at)
-        used.sort(reverse=True)
-        read = ends[read_at] if read_at >= 0 else 0
-        to_long = max(read, ends[last_long]) if last_long >= 0 else read
-        to_short = max(to_long, ends[last]) if last >= 0 else to_long
-        kept = to_long if to_long > read else 0
-        for at in used:
-            if at in self.lasting:
-                kept = max(kept, ends[at])
-                break
-        costs = (
-            read * self.rules.read_price
-            + (to_long - read) * self._long_price
-            + (to_short - to_long) * self._short_price
-            + (ends[-1] - to_short)
-            - kept * self._late
-        )
-        for pieces, weight in self._repeats:
-            for at in used:
-                if at < pieces:
-                    costs -= ends[at] * weight
-                    break
-        return costs
-
-
-def _own(prompt: CachedPrompt, rules: Rules) -> list[_Place]:
+def _own(prompt: CachedPrompt, rules: Rules) -> list[MarkAt]:
     """The client's own marks, and the one that some providers put at the end by themselves."""
-    own = [_Place(at, _is_long(piece.mark, rules)) for at, piece in enumerate(prompt.pieces) if piece.mark]
+    own = [MarkAt(at, is_long(piece.mark, rules)) for at, piece in enumerate(prompt.pieces) if piece.mark]
     last = len(prompt.pieces) - 1
     is_implicit = rules.caching is Caching.BOTH and not prompt.only_marked
-    return [*own, _Place(last, False)] if is_implicit and not (own and own[-1].at == last) else own
-
-
-def _ends(prompt: CachedPrompt) -> tuple[int, int]:
-    """How many pieces the tools are, and the tools and the system prompt together."""
-    tools = end = 0
-    for piece in prompt.pieces:
-        if piece.area is Area.MESSAGES:
-            break
-        tools += piece.area is Area.TOOLS
-        end += 1
-    return tools, end
-
-
-def _is_long(ttl: Ttl | None, rules: Rules) -> bool:
-    return ttl is not None and len(rules.ttls) > 1 and ttl is rules.ttls[-1]
+    return [*own, MarkAt(last, False)] if is_implicit and not (own and own[-1].at == last) else own
 
 
 def _lifetimes(rules: Rules, options: LayoutOptions) -> tuple[bool, ...]:
     """Which of short-lived and long-lived marks may be set; where a request has one time for all, the short."""
     if options.ttl is not None:
-        return (_is_long(options.ttl, rules),)
+        return (is_long(options.ttl, rules),)
     chosen = options.long_ttl and len(rules.ttls) > 1 and rules.caching is Caching.MARKS
     return (False, True) if chosen else (False,)
 
 
-def _candidates(prompt: CachedPrompt, sums: _Sums, options: LayoutOptions) -> list[int]:
+def _candidates(prompt: CachedPrompt, sums: Sums, options: LayoutOptions) -> list[int]:
     """The places worth weighing, in their order.
 
     They are the ends of tools and system, what is known to be kept, what stands before thinking that will be
     left out, the first new block, and the last ones.
     """
-    pieces = prompt.pieces
+    pieces, stays, system_end = prompt.pieces, sums.stays, sums.system_end
     long_enough = bisect_left(sums.ends, sums.rules.minimum_tokens)
-    allowed = [at for at in range(long_enough, sums.stays) if pieces[at].markable]
-    tools = [at for at in allowed if at < sums.tools_end] if options.cache_tools else []
-    system = [at for at in allowed if sums.tools_end <= at < sums.system_end]
-    history = [at for at in allowed if at >= sums.system_end]
+    history = max(system_end, long_enough)
     last = max(sums.live, default=-1)
-    new = [at for at in history if at > last]
-    firm = [at for at in history if at < sums.firm]
-    live = [last, max(sums.lasting, default=-1), max((at for at in sums.live if at < sums.firm), default=-1)]
-    turns = [at for at in history[:-1] if _is_turn_end(prompt.pieces, at)] if last < sums.system_end else []
-    found = [*tools[-1:], *system[-_SYSTEM_PLACES:], *new[:1], *firm[-1:], *turns[-2:], *history[-2:]]
-    return sorted({*found, *(at for at in live if at in history)})
+    found = {
+        *_last_ones(pieces, range(long_enough, min(sums.tools_end, stays)), 1 if options.cache_tools else 0),
+        *_last_ones(pieces, range(max(sums.tools_end, long_enough), min(system_end, stays)), _SYSTEM_PLACES),
+        *_first_one(pieces, range(max(history, last + 1), stays)),
+        *_last_ones(pieces, range(history, min(sums.firm, stays)), 1),
+        *_last_ones(pieces, range(history, stays), 2),
+    }
+    if last < system_end:
+        turns = [at for at in range(history, stays) if pieces[at].markable][:-1]
+        found.update([at for at in turns if _is_turn_end(pieces, at)][-2:])
+    live = last, max(sums.lasting, default=-1), max((at for at in sums.live if at < sums.firm), default=-1)
+    found.update(at for at in live if history <= at < stays and pieces[at].markable)
+    return sorted(found)
+
+
+def _last_ones(pieces: Sequence[Piece], among: range, most: int) -> list[int]:
+    """The last of these pieces that may be marked."""
+    return list(islice((at for at in reversed(among) if pieces[at].markable), most))
+
+
+def _first_one(pieces: Sequence[Piece], among: range) -> list[int]:
+    return list(islice((at for at in among if pieces[at].markable), 1))
 
 
 def _is_turn_end(pieces: Sequence[Piece], at: int) -> bool:
@@ -252,60 +140,93 @@ def _is_turn_end(pieces: Sequence[Piece], at: int) -> bool:
 
 
 def _best(
-    sums: _Sums,
-    own: Sequence[_Place],
+    sums: Sums,
+    own: Sequence[MarkAt],
     candidates: Sequence[int],
     free: int,
     lifetimes: Sequence[bool],
-) -> tuple[_Place, ...]:
+) -> tuple[MarkAt, ...]:
     """The cheapest set that the provider takes, of those that can be told apart by how far they write.
 
     What is written, and for how long, is decided by the last long-lived and the last short-lived mark: each
     such pair is tried. All other marks cost nothing, and are added one by one, the best first.
     """
-    chosen: tuple[_Place, ...] = ()
-    least = sums.cost(own)
-    for pair in _pairs(sums, candidates, lifetimes):
-        to_long = max((place.at for place in pair if place.is_long), default=-1)
-        added = list(pair)
-        cost = sums.cost((*own, *added))
-        while len(added) < free:
-            taken = {place.at for place in added}
-            others = [_Place(at, _lives_long(at, to_long, lifetimes)) for at in candidates if at not in taken]
-            sets = [(*added, other) for other in others if _is_ordered((*own, *added, other))]
-            costs = [sums.cost((*own, *together)) for together in sets]
-            if not costs or min(costs) >= cost:
-                break
-            cost = min(costs)
-            added = list(sets[costs.index(cost)])
-        if len(added) <= free and cost < least and _is_ordered((*own, *added)):
+    chosen: tuple[MarkAt, ...] = ()
+    marks = _ordered(sums, sums.no_marks, own)
+    if marks is None:  # by the client, so that the provider will refuse it as it is
+        return ()
+    least = sums.cost(marks)
+    for pair in _pairs(sums, own, candidates, lifetimes):
+        if len(pair) > free or (start := _ordered(sums, marks, pair)) is None:
+            continue
+        added, cost = _with_free_marks(sums, start, pair, candidates, free, lifetimes)
+        if cost < least:
             chosen, least = tuple(sorted(added)), cost
     return chosen
 
 
-def _lives_long(at: int, to_long: int, lifetimes: Sequence[bool]) -> bool:
-    """What a mark that writes nothing has to be: long-lived up to the last one that is."""
-    return at <= to_long if len(lifetimes) > 1 else lifetimes[0]
+def _ordered(sums: Sums, marks: Marks, places: Sequence[MarkAt]) -> Marks | None:
+    """The same marks and these, from the first on; None where the provider would not take them."""
+    for place in places:
+        if not marks.takes(place):
+            return None
+        marks = sums.with_mark(marks, place)
+    return marks
 
 
-def _pairs(sums: _Sums, candidates: Sequence[int], lifetimes: Sequence[bool]) -> Iterator[tuple[_Place, ...]]:
+def _with_free_marks(
+    sums: Sums,
+    marks: Marks,
+    pair: Sequence[MarkAt],
+    candidates: Sequence[int],
+    free: int,
+    lifetimes: Sequence[bool],
+) -> tuple[list[MarkAt], float]:
+    """A pair of which `marks` are the sums, and what is added to it as long as that pays; and what all cost."""
+    # What writes nothing has to be long-lived up to the last mark that is.
+    to_long = max((place.at for place in pair if place.is_long), default=-1)
+    is_chosen = len(lifetimes) > 1
+    taken = {place.at for place in pair}
+    places = [MarkAt(at, at <= to_long if is_chosen else lifetimes[0]) for at in candidates if at not in taken]
+    added, cost = list(pair), sums.cost(marks)
+    while len(added) < free:
+        before, best = cost, None
+        paying = []
+        for place in places:
+            if not marks.takes(place):
+                continue
+            together = sums.with_mark(marks, place)
+            costs = sums.cost(together)
+            if costs < before:
+                paying.append(place)
+            if costs < cost:
+                best, cost = (place, together), costs
+        if best is None:
+            break
+        added.append(best[0])
+        marks = best[1]
+        places = [
+            place for place in paying if place is not best[0]
+        ]  # what does not pay alone, pays even less now
+    return added, cost
+
+
+def _pairs(
+    sums: Sums, own: Sequence[MarkAt], candidates: Sequence[int], lifetimes: Sequence[bool]
+) -> Iterator[tuple[MarkAt, ...]]:
     """No mark, or the last long-lived one, the last short-lived one, or both."""
     new = [at for at in candidates if at > max(sums.live, default=-1)] or list(candidates[-1:])
     yield ()
     for at in new:
-        yield from ((_Place(at, is_long),) for is_long in lifetimes)
+        yield from ((MarkAt(at, is_long),) for is_long in lifetimes)
     if len(lifetimes) > 1:
         for at, farther in ((at, farther) for at in candidates for farther in new if farther > at):
-            yield (_Place(at, True), _Place(farther, False))
+            # What is read anyway is not written for longer: there a mark is one of those that cost nothing.
+            if own or at > sums.found(farther):
+                yield (MarkAt(at, True), MarkAt(farther, False))
 
 
-def _is_ordered(places: Sequence[_Place]) -> bool:
-    """Whether every long-lived mark stands before every short-lived one, as providers want it."""
-    last_long = max([at for at, is_long in places if is_long], default=-1)
-    return all(is_long or at > last_long for at, is_long in places)
-
-
-def _mark(prompt: CachedPrompt, sums: _Sums, place: _Place, rules: Rules) -> Mark:
+def _mark(prompt: CachedPrompt, sums: Sums, place: MarkAt, rules: Rules) -> Mark:
     piece = prompt.pieces[place.at]
     assert piece.place is not None
     return Mark(
@@ -316,7 +237,7 @@ def _mark(prompt: CachedPrompt, sums: _Sums, place: _Place, rules: Rules) -> Mar
     )
 
 
-def _reason(sums: _Sums, place: _Place) -> str:
+def _reason(sums: Sums, place: MarkAt) -> str:
     if place.at < sums.tools_end:
         return "the tools, which stay when all else is rewritten"
     if place.at < sums.system_end:

@@ -111,3 +111,18 @@ def positions(pieces: Sequence[Piece], *, runs_are_one: bool) -> list[int]:
             before = kind
         found.append(position)
     return found
+
+
+def distance(pieces: Sequence[Piece], start: int, end: int, *, runs_are_one: bool, most: int) -> int:
+    """How many positions lie between two pieces, as `positions` counts them; `most` where there are more."""
+    if not runs_are_one:
+        return min(end - start, most)
+    found, before = 0, pieces[start].kind
+    for at in range(start + 1, end + 1):
+        kind = pieces[at].kind
+        if kind != before or kind not in _RUNS:
+            found += 1
+            before = kind
+            if found >= most:
+                return most
+    return found

@@ -1,0 +1,191 @@
+"""What a choice of cache marks costs: this request with it, less what the next one is expected to save."""
+
+from collections.abc import Collection
+from itertools import accumulate
+from typing import NamedTuple
+
+from foveate.cache.entries import Entry
+from foveate.cache.prompts import CachedPrompt, distance, prefixes
+from foveate.cache.rhythm import Chances
+from foveate.cache.rules import Rules
+from foveate.cache.simulate import Cache
+from foveate.values import Area, Place, Ttl
+
+_THOUGHTS = frozenset(("thinking", "redacted_thinking"))
+
+# By what the next request may repeat.
+_Saved = tuple[float, float, float, float, float]
+
+
+def kept(prompt: CachedPrompt, cache: Cache, now: float) -> dict[int, Entry]:
+    """The entries that `prompt` could read at `now`, by the piece that they end with."""
+    return cache.entries.readable(prefixes(prompt), now)
+
+
+def is_long(ttl: Ttl | None, rules: Rules) -> bool:
+    """Whether a mark asks for the longest time of several that there are."""
+    return ttl is not None and len(rules.ttls) > 1 and ttl is rules.ttls[-1]
+
+
+class MarkAt(NamedTuple):
+    """A mark on the piece number `at`."""
+
+    at: int
+    is_long: bool
+
+
+class Marks(NamedTuple):
+    """A set of marks as far as its cost and its order depend on it; there are many such sets for each request.
+
+    `read_at` is the piece up to which they read, `lasting` the last marked piece at which a long-lived entry is
+    kept, and `saved` what they keep for each next request that may come.
+    """
+
+    read_at: int
+    last: int
+    last_long: int
+    first_short: int
+    lasting: int
+    saved: _Saved
+
+    def takes(self, place: MarkAt) -> bool:
+        """Whether every long-lived mark then stands before every short-lived one, as providers want it."""
+        at, is_long = place
+        return at < self.first_short if is_long else at > self.last_long
+
+
+class Sums:
+    """What every choice of places is weighed by, computed once a request."""
+
+    def __init__(
+        self,
+        prompt: CachedPrompt,
+        rules: Rules,
+        cache: Cache,
+        chances: Chances,
+        now: float,
+        passing: Collection[Place],
+    ) -> None:
+        self.rules = rules
+        self.ends = list(accumulate([piece.tokens for piece in prompt.pieces]))
+        self.tools_end, self.system_end = _ends(prompt)
+        self.live = kept(prompt, cache, now)
+        self.lasting = {at for at, entry in self.live.items() if is_long(entry.ttl, rules)}
+        pieces = prompt.pieces
+        self.stays = len(pieces)
+        if passing:
+            self.stays = next((at for at, piece in enumerate(pieces) if piece.place in passing), len(pieces))
+        kinds = [piece.kind for piece in pieces]
+        self.firm = min((kinds.index(kind) for kind in _THOUGHTS if kind in kinds), default=self.stays)
+        self._only_at_marks = prompt.only_marked
+        self._pieces = pieces
+        self._read_price = rules.read_price
+        self._long_price = max(rules.write_prices.values(), default=1.0)
+        self._short_price = min(rules.write_prices.values(), default=1.0)
+        saving = self._short_price - rules.read_price
+        self._late = chances.late * saving
+        thought = self.firm if rules.drops_thinking else self.stays
+        last = next((at for at in range(self.stays - 1, -1, -1) if pieces[at].markable), 0)
+        # What the next request may repeat: so many pieces from the first one on, and how likely.
+        self._repeats = (
+            (self.stays, chances.soon * saving),
+            (last, chances.changed_end * saving),
+            (thought, chances.ended_turn * saving),
+            (self.system_end, chances.rewritten_history * saving),
+            (self.tools_end, chances.rewritten_system * saving),
+        )
+        self._found: dict[int, int] = {}
+        self._saving: dict[int, _Saved] = {}
+        self.no_marks = Marks(-1, -1, -1, len(pieces), -1, self._saved(-1))
+
+    def found(self, at: int) -> int:
+        """The piece at which a mark on piece `at` finds an entry, or -1."""
+        if at not in self._found:
+            self._found[at] = self._find(at)
+        return self._found[at]
+
+    def _find(self, at: int) -> int:
+        if self._only_at_marks:
+            return at if at in self.live else -1
+        entry = max((entry for entry in self.live if entry <= at), default=-1)
+        if entry < 0:
+            return -1
+        reach = self.rules.lookback_positions  # no bound where none is known
+        runs = self.rules.runs_are_one_position
+        if not reach or distance(self._pieces, entry, at, runs_are_one=runs, most=reach) < reach:
+            return entry
+        return -1
+
+    def _saved(self, at: int) -> _Saved:
+        """What an entry that ends with piece `at` saves each next request that may come, as likely as it is."""
+        found = self._saving.get(at)
+        if found is None:
+            end = self.ends[at] if at >= 0 else 0
+            each = [end * weight if at < pieces else 0.0 for pieces, weight in self._repeats]
+            found = self._saving[at] = (each[0], each[1], each[2], each[3], each[4])
+        return found
+
+    def with_mark(self, marks: Marks, place: MarkAt) -> Marks:
+        """The same marks and one more."""
+        at, is_long = place
+        read_at, last, last_long, first_short, lasting, saved = marks
+        found = self.found(at)
+        return Marks(
+            found if found > read_at else read_at,
+            at if at > last else last,
+            at if is_long and at > last_long else last_long,
+            at if not is_long and at < first_short else first_short,
+            at if at > lasting and at in self.lasting else lasting,
+            _most(saved, self._saved(at)),
+        )
+
+    def cost(self, marks: Marks) -> float:
+        """What a request with these marks costs, in uncached tokens, less what it lets the next one save."""
+        ends = self.ends
+        read_at, last, last_long, _, lasting, saved = marks
+        read = 0
+        if read_at >= 0:
+            read = ends[read_at]
+            saved = _most(saved, self._saved(read_at))
+            if read_at > lasting and read_at in self.lasting:
+                lasting = read_at
+        to_long = to_short = read
+        if last_long >= 0 and ends[last_long] > read:
+            to_long = to_short = ends[last_long]
+        if last >= 0 and ends[last] > to_short:
+            to_short = ends[last]
+        kept = to_long if to_long > read else 0
+        if lasting >= 0 and ends[lasting] > kept:
+            kept = ends[lasting]
+        return (
+            read * self._read_price
+            + (to_long - read) * self._long_price
+            + (to_short - to_long) * self._short_price
+            + (ends[-1] - to_short)
+            - kept * self._late
+            - sum(saved)
+        )
+
+
+def _most(one: _Saved, other: _Saved) -> _Saved:
+    """The greater of each two; spelled out, since it is asked for hundreds of times a request."""
+    a, b, c, d, e = one
+    v, w, x, y, z = other
+    return (
+        a if a > v else v,
+        b if b > w else w,
+        c if c > x else x,
+        d if d > y else y,
+        e if e > z else z,
+    )
+
+
+def _ends(prompt: CachedPrompt) -> tuple[int, int]:
+    """How many pieces the tools are, and the tools and the system prompt together."""
+    tools = end = 0
+    for piece in prompt.pieces:
+        if piece.area is Area.MESSAGES:
+            break
+        tools += piece.area is Area.TOOLS
+        end += 1
+    return tools, end
