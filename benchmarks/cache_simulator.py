@@ -19,8 +19,8 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from benchmarks.harness import BadData, Cell, Report
+from benchmarks.logged_requests import LoggedBlock, LoggedRequest, read_logs
 from benchmarks.recorded import DATA
-from benchmarks.session_logs import LoggedBlock, LoggedRequest, read_logs
 from foveate.cache.prompts import CachedPrompt, Piece, digest, prefixes
 from foveate.cache.rules import Rules, rules_for
 from foveate.cache.simulate import Cache

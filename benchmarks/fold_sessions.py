@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import BadData
-from benchmarks.session_logs import LoggedBlock, LoggedMessage, LoggedRequest, read_logs
+from benchmarks.logged_requests import LoggedBlock, LoggedMessage, LoggedRequest, read_logs
 from foveate import wire
 from foveate.values import Format, Message, Part, Text, Thinking, ToolCall, ToolResult
 

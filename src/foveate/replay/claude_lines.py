@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from foveate.replay.log_files import LogFile
+from foveate.replay.log_files import LogFile, why_broken
+from foveate.replay.times import seconds
 from foveate.wire.body import as_text
 
 _NO_JSON = msgspec.Raw(b"null")
@@ -140,14 +140,6 @@ def logged_lines(file: LogFile) -> Iterator[Logged]:
             yield found
 
 
-def why_broken(error: Exception) -> str:
-    """What to tell of a line that is no JSON."""
-    if isinstance(error, RecursionError):
-        return "is nested too deeply"
-    text = str(error)
-    return "is cut off" if "truncated" in text else f"is not JSON: {text}"
-
-
 def _logged(line: _Line) -> Logged | None:
     uuid = as_text(line.uuid)
     if not uuid:
@@ -219,21 +211,3 @@ def _blocks(content: msgspec.Raw) -> tuple[LoggedBlock, ...]:
             call = as_text(head.tool_use_id) or as_text(head.id)
             found.append(LoggedBlock(raw, as_text(head.type), call))
     return tuple(found)
-
-
-def seconds(said: object) -> float:
-    """A time as seconds since 1970, whatever way it is written; 0 where it cannot be one."""
-    if isinstance(said, bool):
-        return 0.0
-    if isinstance(said, int | float):
-        number = float(said)
-        while number > _MOST_SECONDS:  # milliseconds, or finer
-            number /= 1000
-        return number if number > 0 else 0.0
-    try:
-        return max(datetime.fromisoformat(str(said)).timestamp(), 0.0) if said else 0.0
-    except (ValueError, OverflowError, OSError):
-        return 0.0
-
-
-_MOST_SECONDS = 1e11  # in the year 5138

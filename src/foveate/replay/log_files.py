@@ -111,6 +111,14 @@ def mended(text: bytes) -> bytes:
     return repaired(text) if b"\\ud" in text or b"\\uD" in text else text
 
 
+def why_broken(error: Exception) -> str:
+    """What to tell of a line that is no JSON."""
+    if isinstance(error, RecursionError):
+        return "is nested too deeply"
+    text = str(error)
+    return "is cut off" if "truncated" in text else f"is not JSON: {text}"
+
+
 def _skip_line(file: IO[bytes]) -> int:
     """Read on to the end of the line; how many bytes that was."""
     skipped = 0

@@ -10,6 +10,7 @@ from pathlib import Path
 from foveate.errors import UnreadableInput
 from foveate.replay.claude_code import read_claude_code
 from foveate.replay.log_files import LogFile
+from foveate.replay.pi import read_pi
 from foveate.replay.recognising import Peek, recognised
 from foveate.replay.recordings import Broken, Recording, Source
 
@@ -22,6 +23,7 @@ _LOOKED_AT = 40
 Reader = Callable[[LogFile, str | None], Iterable[Recording]]
 _READERS: dict[Source, Reader] = {
     Source.CLAUDE_CODE: read_claude_code,
+    Source.PI: read_pi,
 }
 
 
@@ -114,8 +116,8 @@ def _head(path: Path) -> bytes:
 def _unknown() -> str:
     return (
         "is no recording that is known: neither a log of Claude Code (lines with uuid and sessionId) or pi (a "
-        "line of type session), nor a trajectory of SWE-agent (history or trajectory), nor messages or requests "
-        f"as JSON; --format says what it is ({', '.join(Source)})"
+        "line of type session), nor a trajectory of SWE-agent (history or trajectory), nor messages or "
+        f"requests as JSON; --format says what it is ({', '.join(Source)})"
     )
 
 

@@ -1,0 +1,129 @@
+"""Recorded sessions of coding agents as a list of requests, block by block."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from foveate.replay.reading import peek, read
+from foveate.replay.recordings import Call, Said, Source
+from foveate.values import CacheUsage
+from foveate.wire.body import compact
+
+# Where in a block the text stands that a model reads.
+_TEXTS: Mapping[str, str] = {
+    "text": "text",
+    "thinking": "thinking",
+    "tool_use": "input",
+    "tool_result": "content",
+}
+_AGENTS = (Source.CLAUDE_CODE, Source.PI)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedBlock:
+    """One block of a message: what it is, all that the log has of it, and the text that a model reads."""
+
+    kind: str
+    said: str
+    text: str
+    call: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedMessage:
+    """Blocks that one speaker said in a row, as they were sent; `latest` is the one that was logged last."""
+
+    role: str
+    blocks: tuple[LoggedBlock, ...]
+    latest: int
+
+    @property
+    def opens_turn(self) -> bool:
+        """Whether the user speaks in it, and not tools alone."""
+        return self.role == "user" and any(block.kind != "tool_result" for block in self.blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRequest:
+    """One request and its bill; `sequence` tells the conversations of a log apart."""
+
+    client: str
+    log: str
+    sequence: str
+    is_agent: bool
+    model: str
+    at: float
+    answers_at: float
+    messages: tuple[LoggedMessage, ...]
+    thinks: bool
+    billed: CacheUsage
+
+
+@dataclass(slots=True)
+class Logs:
+    """What was read: the requests of every log in the order of time, and how many lines were no good."""
+
+    requests: list[LoggedRequest] = field(default_factory=list)
+    broken_lines: int = 0
+
+
+def read_logs(paths: Iterable[Path]) -> Logs:
+    """The requests of all logs at `paths` that an agent has left there, each with its bill."""
+    logs = Logs()
+    for path in paths:
+        if peek(path).source not in _AGENTS:
+            continue
+        for recording in read(path):
+            seen: dict[Said, LoggedMessage] = {}
+            logs.broken_lines += len(recording.broken)
+            for call in recording.calls:
+                if call.billed is not None:
+                    is_agent = call.conversation != recording.name
+                    logs.requests.append(
+                        _request(call, call.billed.cache, recording.source, path.name, is_agent, seen)
+                    )
+    logs.requests.sort(key=lambda request: request.at)
+    return logs
+
+
+def _request(
+    call: Call, billed: CacheUsage, client: str, log: str, is_agent: bool, seen: dict[Said, LoggedMessage]
+) -> LoggedRequest:
+    return LoggedRequest(
+        client=client,
+        log=log,
+        sequence=call.conversation,
+        is_agent=is_agent,
+        model=call.model,
+        at=call.at,
+        answers_at=call.answers_at,
+        messages=tuple(_messages(call.last, seen)),
+        thinks=call.thinks,
+        billed=billed,
+    )
+
+
+def _messages(last: Said, seen: dict[Said, LoggedMessage]) -> Iterator[LoggedMessage]:
+    for said in last.history():
+        known = seen.get(said)
+        if known is None:
+            blocks = tuple(map(_block, msgspec.json.decode(said.raw)["content"]))
+            known = seen[said] = LoggedMessage(
+                role=said.role, blocks=blocks, latest=said.latest % (len(blocks) or 1)
+            )
+        if known.blocks:
+            yield known
+
+
+def _block(block: dict[str, Any]) -> LoggedBlock:
+    kind = str(block.get("type"))
+    text = block.get(_TEXTS.get(kind, ""))
+    return LoggedBlock(
+        kind=kind,
+        said=compact(block).decode(),
+        text=text if isinstance(text, str) else compact(text).decode() if text else "",
+        call=str(block.get("tool_use_id") or block.get("id") or ""),
+    )

@@ -1,0 +1,267 @@
+"""The lines of a Claude Code log as the tree that they are, and each answer with what was asked for it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from foveate import wire
+from foveate.replay.claude_lines import Kept, Logged, LoggedBlock
+from foveate.replay.recordings import Said
+from foveate.values import Format
+
+
+class _State:
+    """The conversation up to a line: messages said before, and the one that is still being said."""
+
+    __slots__ = ("above", "line", "role", "root", "said", "sent_at", "turns", "whole")
+
+    def __init__(self, line: Logged, above: "_State | None", whole: "_State | None", root: str) -> None:
+        self.line = line
+        self.role = line.role
+        self.above = above  # the same message, one line before
+        self.whole = whole  # the message before it
+        self.root = root
+        self.said: Said | None = None
+        self.sent_at = 0.0
+        self.turns = 0
+
+    def lines(self) -> list[Logged]:
+        """Those of the message that is being said, in their order."""
+        found = []
+        here: _State | None = self
+        while here is not None:
+            found.append(here.line)
+            here = here.above
+        return found[::-1]
+
+
+@dataclass(slots=True)
+class Answer:
+    """The lines of one answer, and where the request that it answers ends."""
+
+    key: str
+    lines: list[Logged]
+    asked: _State | None
+    root: str
+    last: Said | None = None
+    sent_at: float = 0.0
+    turns: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the log says why the model stopped."""
+        return any(line.stop for line in self.lines)
+
+
+class _Keys:
+    """Which request each line of an answer belongs to."""
+
+    def __init__(self) -> None:
+        self._by_line: dict[str, str] = {}
+        self._by_message: dict[str, str] = {}
+        self._last: dict[str, tuple[str, Logged]] = {}
+
+    def of(self, line: Logged) -> str:
+        """The name of a line's request."""
+        return self._by_line.get(line.uuid, "")
+
+    def add(self, line: Logged) -> None:
+        """Find the request of a line: those of one have its id, or at least that of the message."""
+        name = line.request or self._by_message.get(line.message) or line.message or line.uuid
+        if line.message:
+            name = self._by_message.setdefault(line.message, name)
+        key, last = self._last.get(name, (name, line))
+        # Some hosts give every message the same id. But lines of one request were billed the same input.
+        if (
+            last.parent != line.parent
+            and self._by_line.get(line.parent) != key
+            and _input(last) != _input(line)
+        ):
+            key = f"{name} {line.uuid}"
+        self._last[name] = key, line
+        self._by_line[line.uuid] = key
+
+
+def _input(line: Logged) -> int:
+    """The input tokens that a line tells."""
+    billed = wire.block_usage(Format.ANTHROPIC, line.usage) if line.usage else None
+    return billed.cache.input_tokens if billed is not None else 0
+
+
+class Tree:
+    """The lines of a log, each hung on the one that it names."""
+
+    def __init__(self, lines: Iterable[Logged]) -> None:
+        self._by_id: dict[str, Logged] = {}
+        self._again: list[Logged] = []
+        self._keys = _Keys()
+        self._kept: dict[str, Kept] = {}  # by the line that they follow
+        for line in lines:
+            if self._by_id.setdefault(line.uuid, line) is not line:
+                self._again.append(line)
+            elif line.role == "assistant":
+                self._keys.add(line)
+            elif line.kept is not None:
+                self._kept[line.kept.anchor] = line.kept
+        self._states: dict[str, _State | None] = {}
+        self._answers: dict[str, Answer] = {}
+        self._results: dict[str, Logged] = {}
+
+    def answers(self) -> list[Answer]:
+        """Every answer with what was asked, in the order of the log."""
+        for line in self._by_id.values():
+            self._state(line)
+            for block in line.blocks if line.role == "user" else ():
+                if block.kind == "tool_result":
+                    self._results[block.call] = line
+            if line.role == "assistant" and not line.is_error:
+                self._add(line)
+        for line in self._again:  # the same line written again, with a later number of tokens
+            answer = self._answers.get(self._keys.of(line)) if line.usage else None
+            if answer is not None and line.uuid == answer.lines[-1].uuid:
+                answer.lines[-1] = line
+        return list(self._answers.values())
+
+    def _add(self, line: Logged) -> None:
+        key = self._keys.of(line)
+        known = self._answers.get(key)
+        if known is not None:
+            known.lines.append(line)
+            return
+        asked = self._before(line)
+        answer = Answer(key, [line], asked, _root(line, asked))
+        self._answers[key] = answer
+        if asked is not None:
+            answer.last = self._said(asked)
+            answer.sent_at, answer.turns = asked.sent_at, asked.turns
+
+    def _state(self, line: Logged) -> _State | None:
+        """The conversation up to `line`; None where nothing was said before."""
+        way: list[Logged] = []
+        here: Logged | None = line
+        on_way: set[str] = set()
+        while here is not None and here.uuid not in self._states and here.uuid not in on_way:
+            way.append(here)
+            on_way.add(here.uuid)
+            here = None if here.begins else self._by_id.get(here.parent)
+        state = self._states.get(here.uuid) if here is not None and here.uuid not in on_way else None
+        for step in reversed(way):
+            state = self._after(self._with_kept(state, step), step)
+            self._states[step.uuid] = state
+        return state
+
+    def _before(self, line: Logged) -> _State | None:
+        above = self._by_id.get(line.parent)
+        return self._with_kept(self._state(above), line) if above is not None else None
+
+    def _with_kept(self, state: _State | None, line: Logged) -> _State | None:
+        """The conversation before `line`, with what a summary left standing where one stands before it."""
+        kept = self._kept.get(line.parent)
+        if kept is None or line.uuid == kept.head:
+            return state
+        way: dict[Logged, None] = {}
+        here = self._by_id.get(kept.tail)
+        while here is not None and here not in way:
+            way[here] = None
+            if here.uuid == kept.head:
+                for step in reversed(way):
+                    state = self._after(state, step)
+                return state
+            here = self._by_id.get(here.parent)
+        return state  # those lines are not in the log
+
+    def _after(self, state: _State | None, line: Logged) -> _State | None:
+        if line.begins:
+            return None
+        if not line.role or not line.blocks or line.is_error:
+            return state
+        if state is None:
+            return _State(line, None, None, line.uuid)
+        if state.role == line.role:
+            return _State(line, state, state.whole, state.root)
+        if line.role == "assistant" and state.whole is not None and self._goes_on(state.whole, line):
+            return state
+        return _State(line, None, state, state.root)
+
+    def _goes_on(self, said: _State, line: Logged) -> bool:
+        """Whether `line` is of the answer before, of which a tool was run while it was still being written."""
+        key = self._keys.of(line)
+        return said.role == "assistant" and any(self._keys.of(one) == key for one in said.lines())
+
+    def _said(self, state: _State) -> Said:
+        """The message at `state` as it was sent, with all before it."""
+        way = []
+        here: _State | None = state
+        while here is not None and here.said is None:
+            way.append(here)
+            here = here.whole
+        for step in reversed(way):
+            self._say(step)
+        assert state.said is not None
+        return state.said
+
+    def _say(self, state: _State) -> None:
+        before = state.whole.said if state.whole is not None else None
+        if state.role == "assistant":
+            lines, blocks, latest = self._answered(state.lines())
+        else:
+            lines, blocks, latest = self._asked(state)
+        state.sent_at = state.whole.sent_at if state.whole is not None else 0.0
+        state.turns = state.whole.turns if state.whole is not None else 0
+        if state.role == "user":
+            state.sent_at = max([state.sent_at, *(line.at for line in lines)])
+            state.turns += any(block.kind != "tool_result" for block in blocks)
+        state.said = Said(
+            before=before,
+            role=state.role,
+            raw=message_of(state.role, blocks),
+            depth=0 if before is None else before.depth + 1,
+            latest=latest,
+        )
+
+    def _answered(self, lines: list[Logged]) -> tuple[list[Logged], list[LoggedBlock], int]:
+        """All that was logged of the answers that `lines` are of, also on side branches."""
+        found: dict[str, Logged] = {}
+        for line in lines:
+            answer = self._answers.get(self._keys.of(line))
+            for one in answer.lines if answer is not None else (line,):
+                found[one.uuid] = one
+        blocks = once(block for line in found.values() for block in line.blocks)
+        return list(found.values()), blocks, -1
+
+    def _asked(self, state: _State) -> tuple[list[Logged], list[LoggedBlock], int]:
+        """The user's lines, results in the order of their calls, those from side branches among them."""
+        lines = state.lines()
+        calls: dict[str, int] = {}
+        if state.whole is not None and state.whole.said is not None:
+            _, said, _ = self._answered(state.whole.lines())
+            calls = {block.call: at for at, block in enumerate(said) if block.kind == "tool_use"}
+        there = {block.call for line in lines for block in line.blocks if block.kind == "tool_result"}
+        found: dict[str, Logged] = {}
+        for call in calls:
+            result = self._results.get(call)
+            if call not in there and result is not None:
+                found[result.uuid] = result
+        lines = [*found.values(), *lines]
+        blocks = once(block for line in lines for block in line.blocks)
+        if not calls:
+            return lines, blocks, -1
+        sent = sorted(blocks, key=lambda block: calls.get(block.call, len(calls)))
+        latest = next(at for at, block in enumerate(sent) if block is blocks[-1])
+        return lines, sent, latest
+
+
+def _root(line: Logged, asked: _State | None) -> str:
+    return asked.root if asked is not None else line.uuid
+
+
+def once(blocks: Iterable[LoggedBlock]) -> list[LoggedBlock]:
+    """The blocks without those that stand there already: some lines are written more than once."""
+    found: dict[bytes, LoggedBlock] = {}
+    for block in blocks:
+        found.setdefault(block.raw, block)
+    return list(found.values())
+
+
+def message_of(role: str, blocks: Iterable[LoggedBlock]) -> bytes:
+    """The message of these blocks, as JSON."""
+    return b'{"role":"%s","content":[%s]}' % (role.encode(), b",".join(block.raw for block in blocks))
