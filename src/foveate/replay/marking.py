@@ -1,0 +1,96 @@
+"""Where marks stand in what was sent: those that clients are known to put, and fixed ones."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from foveate.cache.prompts import CachedPrompt
+from foveate.cache.rules import Rules, rules_for
+from foveate.replay.stretches import Front, Stretch
+from foveate.values import Area, Ttl
+
+# Before that the documentation counts every block as a position of its own; runs as one came later.
+_RUNS_ARE_ONE_FROM = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+_KEPT_RULES = 256
+_MODEL, _USER = "assistant", "user"
+
+
+def rules_then(model: str, at: float) -> Rules:
+    """The rules that a model's cache had at a time; where that is not known, those of today."""
+    return _rules(model, 0 < at < _RUNS_ARE_ONE_FROM)
+
+
+@lru_cache(_KEPT_RULES)
+def _rules(model: str, is_early: bool) -> Rules:
+    rules = rules_for(model)
+    return replace(rules, runs_are_one_position=False) if is_early else rules
+
+
+def with_marks(prompt: CachedPrompt, marks: Mapping[int, Ttl]) -> CachedPrompt:
+    """`prompt` with marks on some of its pieces, by their numbers."""
+    if not marks:
+        return prompt
+    pieces = list(prompt.pieces)
+    for at, ttl in marks.items():
+        pieces[at] = replace(pieces[at], mark=ttl)
+    return replace(prompt, pieces=tuple(pieces))
+
+
+def client_marks(
+    prompt: CachedPrompt, front: Front, last: Stretch, *, front_ttl: Ttl, tail_ttl: Ttl
+) -> dict[int, Ttl]:
+    """The marks that coding agents put: the ends of the system prompt, what the model and the user said last.
+
+    In a message it is the block that was logged last, or the last that takes a mark.
+    """
+    marks = dict.fromkeys(front.marks, front_ttl)
+    wanted = {_MODEL, _USER}
+    for start, stretch in _shown(prompt, last):
+        role = _MODEL if stretch.role == _MODEL else _USER
+        if role in wanted:
+            wanted.remove(role)
+            at = _place(stretch)
+            if at is not None:
+                marks[start + at] = tail_ttl
+        if not wanted:
+            break
+    return marks
+
+
+def own_marks(prompt: CachedPrompt, front: Front, last: Stretch, *, front_ttl: Ttl) -> dict[int, Ttl]:
+    """The marks that the requests of a recording themselves bear."""
+    marks = dict.fromkeys(front.marks, front_ttl)
+    for start, stretch in _shown(prompt, last):
+        marks |= {start + at: ttl for at, ttl in stretch.own_marks}
+    return marks
+
+
+def fixed_marks(prompt: CachedPrompt, *, ttl: Ttl, minimum_tokens: int) -> dict[int, Ttl]:
+    """Marks as one would write them by hand: the end of the tools, of the system prompt, and the last block."""
+    ends: dict[Area, int] = {}
+    end = 0
+    for at, piece in enumerate(prompt.pieces):
+        end += piece.tokens
+        if piece.markable and end >= minimum_tokens:
+            ends[piece.area] = at
+    return dict.fromkeys(sorted(ends.values()), ttl)
+
+
+def _shown(prompt: CachedPrompt, last: Stretch) -> Iterator[tuple[int, Stretch]]:
+    """The last messages of which `prompt` has every piece, the last one first, and where each begins."""
+    here: Stretch | None = last
+    end = len(prompt.pieces)
+    while here is not None:
+        start = end - len(here.pieces)
+        if here.pieces and prompt.pieces[end - 1] is not here.pieces[-1]:
+            return
+        yield start, here
+        here, end = here.before, start
+
+
+def _place(stretch: Stretch) -> int | None:
+    latest = stretch.said.latest if stretch.said is not None else -1
+    order = [latest] if 0 <= latest < len(stretch.pieces) else []
+    order += range(len(stretch.pieces) - 1, -1, -1)
+    return next((at for at in order if stretch.pieces[at].markable), None)

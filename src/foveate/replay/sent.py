@@ -1,0 +1,334 @@
+"""What each call of a recording sent: told from its messages, and from its bill where they are not all.
+
+A bill says how many tokens were sent, so what each message weighs is told from how the sums grow, and the
+system prompt and the tools, which logs do not hold, are what the first bill has beyond its messages. It also
+says how much of that the provider's cache knew. Where this is less than what the calls before have left there,
+something was another than the recording shows: a time in the system prompt, a tool, a reminder. Where it is
+more, somebody else had sent the same. Both hold whatever the policy: both are taken from the bill, and counted.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from foveate.cache.entries import Entry
+from foveate.cache.prompts import CachedPrompt
+from foveate.cache.rules import Caching, Rules
+from foveate.cache.simulate import Cache, Served
+from foveate.errors import MalformedRequest
+from foveate.replay.marking import client_marks, own_marks, rules_then, with_marks
+from foveate.replay.recordings import Call, Recording, Said
+from foveate.replay.sizes import Scale, divided, tokenizer_of
+from foveate.replay.stretches import Front, Stretch, chained, prompt_of, unthought
+from foveate.replay.talks import Talk
+from foveate.values import CacheUsage, Ttl, Usage
+
+# A read that is off by no more than this share of the input, or these tokens, is the one that was expected.
+_TOLERANCE = 0.005
+_TOLERANCE_TOKENS = 64
+# A sum that falls by more than this share cannot come from how texts were weighed.
+_SHRUNK = 0.02
+
+
+class Told(StrEnum):
+    """What only the bill of a call tells."""
+
+    NOTHING = "nothing"
+    CHANGED = "changed"  # less was read than had been left: from somewhere on, another prompt was sent
+    KEPT = "kept"  # more was read: somebody else had sent the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kept:
+    """What somebody else had left in the cache: up to a piece of the front, or up to a message."""
+
+    piece: int = -1
+    last: Stretch | None = None
+
+    @property
+    def whole(self) -> tuple[Stretch, ...]:
+        """The message at which it ends, where it is one."""
+        return (self.last,) if self.last is not None else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sent:
+    """One call as it was sent.
+
+    `ttls` are for how long the client asked to keep its system prompt and its messages; None where it put no
+    marks. `expected` is what its bill would have been by all that was known before, and `told` what the bill
+    then told beyond that.
+    """
+
+    call: Call
+    rules: Rules
+    front: Front
+    last: Stretch
+    ttls: tuple[Ttl, Ttl] | None
+    output_tokens: int
+    expected: CacheUsage
+    told: Told = Told.NOTHING
+    kept: Kept | None = None
+
+    @property
+    def input_tokens(self) -> int:
+        """All that was sent."""
+        return self.front.tokens + self.last.end
+
+    def usage(self, cache: CacheUsage) -> Usage:
+        """Its bill, had the cache done so much for it."""
+        billed = self.call.billed
+        return Usage(
+            cache=cache,
+            output_tokens=self.output_tokens,
+            reasoning_tokens=billed.reasoning_tokens if billed is not None else 0,
+            tier=billed.tier if billed is not None else "",
+        )
+
+
+def sent_in(recording: Recording) -> list[Sent]:
+    """What the calls of a recording sent, in their order."""
+    return list(_Telling(recording).calls())
+
+
+def recorded_prompt(sent: Sent, prompt: CachedPrompt, *, has_own_marks: bool = False) -> CachedPrompt:
+    """`prompt` with the marks that the client itself had put."""
+    if sent.ttls is None or sent.rules.caching is Caching.AUTOMATIC:
+        return prompt
+    front_ttl, tail_ttl = sent.ttls
+    if has_own_marks:
+        return with_marks(prompt, own_marks(prompt, sent.front, sent.last, front_ttl=front_ttl))
+    marks = client_marks(prompt, sent.front, sent.last, front_ttl=front_ttl, tail_ttl=tail_ttl)
+    return with_marks(prompt, marks)
+
+
+def with_kept(cache: Cache, sent: Sent, *, seen: bool = True) -> Cache:
+    """`cache` with what somebody else had left there; messages only where they were `seen` before."""
+    kept = sent.kept
+    if kept is None or not sent.rules.ttls:
+        return cache
+    if kept.last is not None:
+        if not seen:
+            return cache
+        key, tokens = sent.front.key + kept.last.key, sent.front.tokens + kept.last.end
+    else:
+        key, tokens = sent.front.keys[kept.piece], sent.front.end(kept.piece)
+    at, ttl = sent.call.at, sent.rules.ttls[0]
+    entry = Entry(tokens=tokens, ttl=ttl, expires_at=at + ttl.seconds, readable_at=at)
+    return Cache(cache.entries.changed({key: entry}, at=at))
+
+
+class _Telling:
+    """Goes through the calls of a recording, and keeps beside what they leave in the provider's cache."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._cache = Cache()
+        self._seen: set[bytes] = set()
+        self._scales: dict[str, Scale] = {}
+        # By tokenizer and message, whose sizes are those of that tokenizer.
+        self._talks: dict[tuple[str, int], Talk] = {}
+        self._latest: dict[tuple[str, str], Talk] = {}
+
+    def calls(self) -> Iterator[Sent]:
+        """Each call as it was sent."""
+        return map(self._call, self._recording.calls)
+
+    def _call(self, call: Call) -> Sent:
+        rules = rules_then(call.model, call.at)
+        tokenizer = tokenizer_of(call.model)
+        scale = self._scales.get(tokenizer)
+        if scale is None:
+            scale = self._scales[tokenizer] = Scale(call.model, self._recording.format)
+        talk, new = self._found(call, tokenizer)
+        is_first = not talk.links
+        _show(talk, call, scale)
+        last = _placed(call, talk, new, scale, rules)
+        sent = Sent(
+            call=call,
+            rules=rules,
+            front=talk.front(call.model, thinks=call.thinks),
+            last=last,
+            ttls=_ttls(call, talk, rules),
+            output_tokens=call.billed.output_tokens if call.billed is not None else scale.message(call.answer),
+            expected=CacheUsage(),
+        )
+        served = self._served(sent)
+        sent = replace(sent, expected=served.usage)
+        if call.billed is not None and sent.ttls is not None and rules.caching is not Caching.NONE:
+            sent, served = self._told(sent, served, talk, call.billed.cache)
+            if is_first:  # what sessions before it have left is nobody's surprise
+                sent = replace(sent, expected=served.usage, told=Told.NOTHING)
+        self._cache = served.cache
+        self._seen.update(sent.last.new_keys(self._seen))
+        return sent
+
+    def _found(self, call: Call, tokenizer: str) -> tuple[Talk, list[Said]]:
+        """The conversation that a call goes on with, and its messages that are new."""
+        new: list[Said] = []
+        here: Said | None = call.last
+        while here is not None and (tokenizer, id(here)) not in self._talks:
+            new.append(here)
+            here = here.before
+        new.reverse()
+        name = call.conversation, call.model
+        if here is not None:
+            talk = self._talks[tokenizer, id(here)]
+        else:
+            talk = Talk(call.conversation, call.id)
+            if name in self._latest:
+                talk.like(self._latest[name])
+        self._latest[name] = talk
+        self._talks.update(((tokenizer, id(said)), talk) for said in new)
+        return talk, new
+
+    def _served(self, sent: Sent) -> Served:
+        prompt = prompt_of(
+            sent.front,
+            sent.last,
+            seen=self._seen,
+            whole=sent.kept.whole if sent.kept is not None else (),
+            lookback_positions=sent.rules.lookback_positions,
+        )
+        cache = with_kept(self._cache, sent)
+        return cache.serve(
+            recorded_prompt(sent, prompt), sent.rules, at=sent.call.at, answers_at=sent.call.answers_at
+        )
+
+    def _told(self, sent: Sent, served: Served, talk: Talk, billed: CacheUsage) -> tuple[Sent, Served]:
+        """The same, with what only the bill tells."""
+        off = billed.read - served.usage.read
+        allowed = tolerance_tokens(billed, sent.rules)
+        if abs(off) <= allowed:
+            return sent, served
+        if off < 0:
+            sent = _changed(sent, talk, billed.read, allowed)
+            return sent, self._served(sent)
+        kept = replace(_kept(sent, talk, billed.read, allowed), told=Told.KEPT)
+        with_it = self._served(kept)
+        is_nearer = abs(billed.read - with_it.usage.read) < off
+        return (kept, with_it) if is_nearer else (sent, served)
+
+
+def tolerance_tokens(billed: CacheUsage, rules: Rules) -> int:
+    """By how many tokens a read may be off and still be the one that was billed."""
+    return max(int(_TOLERANCE * billed.input_tokens), _TOLERANCE_TOKENS, rules.step_tokens)
+
+
+def _changed(sent: Sent, talk: Talk, read: int, allowed: int) -> Sent:
+    """What was sent, if it was another prompt from where the bill stopped reading."""
+    last, front = sent.last, sent.front.tokens
+    if read <= allowed:
+        talk.change(after_tokens=0)
+    elif read < front - allowed:
+        talk.change(after_tokens=talk.end_near(read, allowed))
+    elif read <= front + allowed:
+        talk.change()
+    else:
+        last = talk.rewrite(last, last.within(read - front + allowed))
+    now = talk.front(sent.call.model, thinks=sent.call.thinks)
+    changed = replace(sent, front=now, last=last, told=Told.CHANGED)
+    # It may be the first time that a bill shows this end of the system prompt.
+    return _kept(changed, talk, read, allowed) if read > allowed else changed
+
+
+def _kept(sent: Sent, talk: Talk, read: int, allowed: int) -> Sent:
+    """What was sent, with the entry that the bill read and no call before had left."""
+    front = sent.front
+    if read > front.tokens + allowed:
+        last = sent.last.within(read - front.tokens + allowed)
+        return replace(sent, kept=Kept(last=last)) if last is not None else sent
+    piece = len(front.pieces) - 1
+    if read < front.tokens - allowed:
+        end = talk.end_near(read, allowed)
+        front = talk.front(sent.call.model, thinks=sent.call.thinks)
+        piece = next((at for at in range(len(front.pieces)) if front.end(at) >= end), piece)
+    return replace(sent, front=front, kept=Kept(piece=piece)) if piece >= 0 else sent
+
+
+def _show(talk: Talk, call: Call, scale: Scale) -> None:
+    """Take over what was recorded of a call beside its messages."""
+    if not call.around or talk.around == call.around:
+        return
+    try:
+        pieces, marks = scale.front(call.around)
+    except MalformedRequest:
+        return
+    talk.show(call.around, pieces, marks)
+
+
+def _ttls(call: Call, talk: Talk, rules: Rules) -> tuple[Ttl, Ttl] | None:
+    """For how long a client asked to keep its system prompt and its messages; None where it did not."""
+    usual = rules.ttls[0] if rules.ttls else Ttl.FIVE_MINUTES
+    billed = call.billed.cache if call.billed is not None else None
+    if billed is not None and rules.caching is Caching.MARKS:
+        is_long_enough = billed.input_tokens >= rules.minimum_tokens
+        if is_long_enough and not (billed.read or billed.written_5m or billed.written_1h):
+            return None
+        if billed.written_1h:
+            talk.ttls = Ttl.ONE_HOUR, Ttl.FIVE_MINUTES if billed.written_5m else Ttl.ONE_HOUR
+        elif billed.written_5m:
+            talk.ttls = usual, usual
+    return talk.ttls or (usual, usual)
+
+
+def _placed(call: Call, talk: Talk, new: Sequence[Said], scale: Scale, rules: Rules) -> Stretch:
+    """The last message of a call in its place, those before it that are new too."""
+    first = new[0] if new else call.last
+    before = talk.links.get(id(first.before)) if new and first.before is not None else None
+    if not new:
+        before = talk.links[id(call.last)]
+    messages = [scale.weighed(said) for said in new]
+    opens = [at for at, message in enumerate(messages) if message.opens_turn(new[at].role)]
+    opened = opens[-1] if opens and rules.drops_thinking else 0
+    if opens and rules.drops_thinking and before is not None:
+        before = unthought(before)
+    messages = [message.unthought() if at < opened else message for at, message in enumerate(messages)]
+    weights = [message.tokens for message in messages]
+    sizes = weights
+    if call.billed is not None:
+        grown = _grown(call.billed.cache, talk, before, weights)
+        if grown < 0 and before is not None:
+            before, grown = _shrunk(call.billed.cache, talk, before, sum(weights))
+        sizes = divided(max(grown, 0), weights)
+    for said, message, size in zip(new, messages, sizes, strict=True):
+        before = chained(
+            before,
+            message.pieces(size, rules, scale.shares),
+            said=said,
+            role=said.role,
+            own_marks=message.own_marks,
+        )
+        talk.links[id(said)] = before
+    assert before is not None
+    return before
+
+
+def _grown(billed: CacheUsage, talk: Talk, before: Stretch | None, weights: Sequence[int]) -> int:
+    """How many tokens the new messages have; of a first call, what stands before them is told too."""
+    total = billed.input_tokens
+    if before is None and not talk.is_shown and talk.hidden_tokens is None:
+        hidden = max(total - sum(weights), 0)
+        # What a first call reads is mostly the system prompt, and its sum is surer than a difference.
+        is_near = abs(billed.read - hidden) <= _SHRUNK * total or len(weights) == 1
+        if billed.read and billed.read < total and is_near and billed.read > hidden - _SHRUNK * total:
+            hidden = billed.read
+        talk.hidden_tokens = hidden
+    return total - talk.front_tokens - (before.end if before is not None else 0)
+
+
+def _shrunk(billed: CacheUsage, talk: Talk, before: Stretch, new_tokens: int) -> tuple[Stretch, int]:
+    """The history behind which new messages stand, and how many tokens these have, where the sum has fallen.
+
+    Agents leave out old results of tools without a word in their logs. What the bill still read is what stayed.
+    """
+    total, front = billed.input_tokens, talk.front_tokens
+    known = front + before.end
+    if known - total <= _SHRUNK * total:
+        return before, 0
+    keep = before.within(max(billed.read - front, 0))
+    kept = keep.end if keep is not None else 0
+    left = max(total - front - kept - new_tokens, 0)
+    scale = left / (before.end - kept) if before.end > kept else 1.0
+    after = talk.rewrite(before, keep, scale)
+    return after, max(total - front - after.end, 0)

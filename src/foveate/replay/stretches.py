@@ -1,0 +1,258 @@
+"""What was sent as a provider's cache sees it: each message once, behind all that stands before it.
+
+A `Stretch` is a message in its place. It knows the one before it, so that two calls share what their histories
+share, and what a call costs does not grow with its history: of a long one, only the end and the few places that
+matter are looked at piece by piece, and all between them as one piece.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from foveate.cache.prompts import CachedPrompt, Piece, front_keys, next_key
+from foveate.replay.recordings import Said
+from foveate.values import Area, Place, Ttl
+
+THOUGHTS = frozenset(("thinking", "redacted_thinking", "reasoningContent"))
+RESULTS = frozenset(("tool_result", "toolResult"))
+_GAP = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stretch:
+    """A message where it stands: its pieces, and what the conversation up to and with it comes to.
+
+    `keys` are what tells the messages up to each piece from all others, `key` those up to the last one. `end`
+    is how many tokens the messages up to and with it have. `own_marks` are those that the client is known to
+    have put, by the piece. `thought` is the first one on the way here that holds a thought, and `turn` the last
+    in which the user speaks. `jump` leads far back at once.
+    """
+
+    before: "Stretch | None"
+    jump: "Stretch | None"
+    depth: int
+    said: Said | None
+    role: str
+    pieces: tuple[Piece, ...]
+    keys: tuple[bytes, ...]
+    key: bytes
+    end: int
+    thought: "Stretch | None"
+    turn: int
+    own_marks: tuple[tuple[int, Ttl], ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Those of its own pieces."""
+        return self.end - (self.before.end if self.before is not None else 0)
+
+    def at(self, depth: int) -> "Stretch | None":
+        """The one so deep on the way here; None where the way is not so long."""
+        here: Stretch | None = self
+        while here is not None and here.depth > depth:
+            here = here.jump if here.jump is not None and here.jump.depth >= depth else here.before
+        return here if here is not None and here.depth == depth else None
+
+    def follows(self, other: "Stretch") -> bool:
+        """Whether `other` stands on the way here, or is this."""
+        return self.at(other.depth) is other
+
+    def within(self, tokens: int) -> "Stretch | None":
+        """The last on the way here up to which the messages have at most so many tokens."""
+        here: Stretch | None = self
+        while here is not None and here.end > tokens:
+            here = here.jump if here.jump is not None and here.jump.end > tokens else here.before
+        return here
+
+    def new_keys(self, seen: Collection[bytes]) -> list[bytes]:
+        """What tells those on the way here that were not seen before."""
+        found = []
+        here: Stretch | None = self
+        while here is not None and here.key not in seen:
+            found.append(here.key)
+            here = here.before
+        return found
+
+    def way(self, after: "Stretch | None" = None) -> "list[Stretch]":
+        """All from the one behind `after` up to this, the first one first."""
+        found = []
+        here: Stretch | None = self
+        while here is not None and here is not after:
+            found.append(here)
+            here = here.before
+        return found[::-1]
+
+
+def chained(
+    before: Stretch | None,
+    pieces: Sequence[Piece],
+    *,
+    said: Said | None = None,
+    role: str = "",
+    own_marks: tuple[tuple[int, Ttl], ...] = (),
+) -> Stretch:
+    """A message of these pieces behind `before`."""
+    key = before.key if before is not None else b""
+    keys = []
+    for piece in pieces:
+        key = next_key(key, piece)
+        keys.append(key)
+    has_thought = any(piece.kind in THOUGHTS for piece in pieces)
+    depth = before.depth + 1 if before is not None else 0
+    opens = role == "user" and any(piece.kind not in RESULTS for piece in pieces)
+    here = Stretch(
+        before=before,
+        jump=_jump(before),
+        depth=depth,
+        said=said,
+        role=role,
+        pieces=tuple(pieces),
+        keys=tuple(keys),
+        key=key,
+        end=(before.end if before is not None else 0) + sum([piece.tokens for piece in pieces]),
+        thought=before.thought if before is not None else None,
+        turn=depth if opens or before is None else before.turn,
+        own_marks=own_marks,
+    )
+    return replace(here, thought=here) if has_thought and here.thought is None else here
+
+
+def _jump(before: Stretch | None) -> Stretch | None:
+    """Where a stretch behind `before` leads back to: so far that any place is a few such steps away."""
+    if before is None or before.jump is None or before.jump.jump is None:
+        return before
+    near, far = before.jump, before.jump.jump
+    return far if before.depth - near.depth == near.depth - far.depth else before
+
+
+def rechained(before: Stretch | None, stretch: Stretch, pieces: Sequence[Piece] | None = None) -> Stretch:
+    """`stretch` behind something else, with other pieces where they are said."""
+    if pieces is None:
+        return chained(
+            before, stretch.pieces, said=stretch.said, role=stretch.role, own_marks=stretch.own_marks
+        )
+    return chained(before, pieces, said=stretch.said, role=stretch.role)
+
+
+def unthought(last: Stretch) -> Stretch:
+    """The same way without any thought on it: what is left of it once the user speaks again."""
+    first = last.thought
+    if first is None:
+        return last
+    here = first.before
+    for stretch in last.way(after=first.before):
+        pieces = [piece for piece in stretch.pieces if piece.kind not in THOUGHTS]
+        if pieces:
+            here = rechained(here, stretch, pieces)
+    # All that was said may have been thoughts.
+    return here if here is not None else rechained(None, first, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Front:
+    """What stands before the messages: tools and system prompt, as far as they are known.
+
+    `marks` are the pieces that the client marks.
+    """
+
+    model: str
+    pieces: tuple[Piece, ...]
+    keys: tuple[bytes, ...]
+    key: bytes
+    tokens: int
+    marks: tuple[int, ...]
+
+    def end(self, piece: int) -> int:
+        """How many tokens it has up to and with a piece."""
+        return sum(one.tokens for one in self.pieces[: piece + 1])
+
+
+def front_of(model: str, pieces: Sequence[Piece], marks: Iterable[int] = (), settings: bytes = b"") -> Front:
+    """A front of these pieces; `settings` are parameters with which all messages behind it are others."""
+    keys, key = front_keys(model, pieces, {Area.MESSAGES: settings})
+    return Front(
+        model=model,
+        pieces=tuple(pieces),
+        keys=tuple(keys),
+        key=key,
+        tokens=sum(piece.tokens for piece in pieces),
+        marks=tuple(marks),
+    )
+
+
+def prompt_of(
+    front: Front,
+    last: Stretch,
+    *,
+    seen: Collection[bytes] = (),
+    whole: Sequence[Stretch] = (),
+    lookback_positions: int,
+) -> CachedPrompt:
+    """What was sent with `last` as its last message.
+
+    Piece by piece stand what is new since a message that was `seen` (by its key), so many positions before it
+    as a mark looks back, and the messages in `whole`. All between them is one piece each: nothing is kept there
+    that a mark could find.
+    """
+    tail = _tail(last, seen, lookback_positions)
+    rest = tail[0].before
+    pieces, keys = list(front.pieces), list(front.keys)
+    if rest is not None:
+        shown = {stretch.depth: stretch for stretch in (*whole, *_firsts(rest)) if rest.follows(stretch)}
+        behind: Stretch | None = None
+        for depth in sorted(shown):
+            _add_gap(pieces, keys, front.key, behind, shown[depth].before)
+            _add(pieces, keys, front.key, shown[depth])
+            behind = shown[depth]
+        _add_gap(pieces, keys, front.key, behind, rest)
+    for stretch in tail:
+        _add(pieces, keys, front.key, stretch)
+    return CachedPrompt(model=front.model, pieces=tuple(pieces), keys=tuple(keys))
+
+
+def _firsts(rest: Stretch) -> list[Stretch]:
+    """Where the conversation begins, and where the first thought is: marks are weighed there."""
+    first = rest.at(0)
+    return [stretch for stretch in (first, rest.thought) if stretch is not None]
+
+
+def _tail(last: Stretch, seen: Collection[bytes], lookback_positions: int) -> list[Stretch]:
+    found, here, positions, is_known = [], last, 0, False
+    while True:
+        is_known = is_known or here.key in seen
+        if is_known:
+            positions += _positions(here.pieces)
+        found.append(here)
+        if here.before is None or positions > lookback_positions:
+            return found[::-1]
+        here = here.before
+
+
+def _positions(pieces: Sequence[Piece]) -> int:
+    """At the least so many positions, however runs are counted."""
+    return len({piece.kind for piece in pieces})
+
+
+def _add(pieces: list[Piece], keys: list[bytes], front_key: bytes, stretch: Stretch) -> None:
+    pieces += stretch.pieces
+    keys += [front_key + key for key in stretch.keys]
+
+
+def _add_gap(
+    pieces: list[Piece], keys: list[bytes], front_key: bytes, behind: Stretch | None, end: Stretch | None
+) -> None:
+    """All messages behind one up to another, as one piece."""
+    tokens = (end.end if end is not None else 0) - (behind.end if behind is not None else 0)
+    if end is None or end is behind or (behind is not None and end.depth <= behind.depth):
+        return
+    last = end.pieces[-1] if end.pieces else None
+    pieces.append(
+        Piece(
+            digest=end.key,
+            tokens=tokens,
+            kind=_GAP,
+            area=Area.MESSAGES,
+            place=last.place if last is not None else Place(Area.MESSAGES, end.depth),
+            markable=last is not None and last.markable,
+        )
+    )
+    keys.append(front_key + end.key)
