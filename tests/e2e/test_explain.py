@@ -165,7 +165,7 @@ def test_requests_of_two_formats_are_refused_by_name(run: Any, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ((str(FIRST), str(SECOND)), "say what is to be explained: --cache"),
+        ((str(FIRST), str(SECOND)), "of request bodies only the cache can be explained: add --cache"),
         (("--cache", "-", "-"), "only one of the two can be standard input"),
         (("--cache", str(FIRST), str(SECOND), "--gap", "soon"), "--gap takes seconds"),
         (("--cache", str(FIRST), str(SECOND), "--gap=-5"), "--gap takes seconds"),

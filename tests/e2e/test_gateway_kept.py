@@ -1,4 +1,4 @@
-"""Whole requests kept by a gateway as a user starts it, and explained afterwards."""
+"""Requests that a gateway as a user starts it has sent, and kept whole or not, explained afterwards."""
 
 import asyncio
 import json
@@ -31,9 +31,9 @@ class Kept:
     folder: Path
     requests: list[KeptRequest]
 
-    def explain(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def explain(self, *arguments: str, cache: bool = True) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "foveate", "explain", "--cache", *arguments],
+            [sys.executable, "-m", "foveate", "explain", *(["--cache"] if cache else []), *arguments],
             capture_output=True,
             text=True,
             check=False,
@@ -142,3 +142,48 @@ def test_what_cannot_be_explained_is_told(kept: Kept, arguments: list[str], reas
 
     assert done.returncode == 2
     assert reason in " ".join(done.stderr.split())
+
+
+def test_sessions_their_requests_and_every_edit_are_shown_without_anything_kept_whole(kept: Kept) -> None:
+    """Also of requests that were sent while `keep_requests` was off."""
+    (session,) = json.loads(kept.explain("--json", cache=False).stdout)["sessions"]
+    assert (session["requests"], session["agent"]) == (6, "default")
+    short = session["session_id"][:8]
+    listed = kept.explain(short, cache=False)
+    assert listed.returncode == 0, listed.stderr
+    assert "broke: timestamp" in listed.stdout
+    assert "6 requests, $0.0" in listed.stdout
+    assert "window: ~" in listed.stdout
+
+    one = json.loads(kept.explain(short, "--request", "2", "--json", cache=False).stdout)
+    assert sum(section["tokens"] for section in one["sections"]) == one["tokens"]
+    assert {section["name"] for section in one["sections"]} == {"system", "user", "assistant"}
+    assert one["bill"]["cache"]["read"] > 0
+    assert all(edit["reason"] and edit["place"] for edit in one["edits"])
+    assert any(edit["does"].startswith("mark") and edit["dollars"] for edit in one["edits"])
+    shown = kept.explain(one["id"], cache=False).stdout
+    assert f"request {one['id']}, number 2 of session" in shown
+    assert f"{len(one['edits'])} edits" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["nowhere"], "nothing is known of a session or request whose id begins with 'nowhere'"),
+        ([""], "the id of a session or of a request is expected"),
+        (["-"], "add --cache"),
+        (["x", "--gap", "5m"], "--gap, --price and --model go with --cache"),
+        (["--request", "2"], "--request needs the id of a session"),
+    ],
+)
+def test_what_cannot_be_shown_is_told(kept: Kept, arguments: list[str], reason: str) -> None:
+    done = kept.explain(*arguments, cache=False)
+
+    assert done.returncode == 2
+    assert reason in " ".join(done.stderr.split())
+
+
+def test_a_number_that_a_session_has_not_is_told(kept: Kept) -> None:
+    done = kept.explain(kept.requests[0].session_id, "--request", "7", cache=False)
+
+    assert (done.returncode, "--request takes 1 to 6" in done.stderr) == (2, True)

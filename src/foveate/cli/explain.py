@@ -1,4 +1,4 @@
-"""`foveate explain`: why a request did not find what the one before it left in the provider's cache."""
+"""`foveate explain`: what was done to requests, what fills a window, and why the cache was not read."""
 
 import re
 import sys
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(s|m|h|d)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PER_MILLION = 1_000_000
+_LAST = 40
 _MOST_DOLLARS = 1_000_000
 
 # Fields that answers have, and requests do not.
@@ -29,16 +30,28 @@ _ANSWER_FIELDS = frozenset(("choices", "candidates", "usage", "usageMetadata", "
 
 def command(
     previous: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="PREVIOUS",
-            help="A request body (JSON), - for standard input; or alone, the id of a kept session or request.",
+            metavar="SESSION|REQUEST",
+            help="The id of a session or request, or how it begins; default: lists the last sessions. With"
+            " --cache also a request body (JSON), - for standard input.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     current: Annotated[
         str | None,
-        typer.Argument(metavar="CURRENT", help="The one that came after it; or -.", show_default=False),
+        typer.Argument(
+            metavar="CURRENT", help="With --cache, the body that came after it; or -.", show_default=False
+        ),
     ] = None,
+    request: Annotated[
+        int | None,
+        typer.Option("--request", metavar="N", help="Show this one of a session's requests; the first is 1."),
+    ] = None,
+    last: Annotated[
+        int,
+        typer.Option("--last", metavar="N", help="List so many of a session's requests, or sessions.", min=1),
+    ] = _LAST,
     cache: Annotated[
         bool, typer.Option("--cache", help="Explain what the provider's prompt cache makes of the two.")
     ] = False,
@@ -56,13 +69,22 @@ def command(
     store: StoreUrl = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say why a request could not read what the one before it left in the provider's prompt cache.
+    """Show every edit of a request with its reason, tokens and dollars, and what fills its window.
 
-    Example: foveate explain --cache first.json second.json
+    Of a session: its requests, one a line, and the window of the last. With --cache: why a request could not
+    read what the one before it left in the provider's prompt cache.
+
+    Example: foveate explain 3f2a --request 12
     """
     with telling(as_json=json):
         if not cache:
-            raise BadOption("say what is to be explained: --cache")
+            _check_is_id(previous, current, gap, price, model)
+            _tell_traced(previous, request, last, store, as_json=json)
+            return
+        if request is not None:
+            raise BadOption("--request is not for --cache: give the request's own id")
+        if previous is None:
+            raise BadOption("--cache needs the id of a session or of a request, or two request bodies")
         gap_seconds = None if gap is None else _seconds(gap)
         price_per_token = None if price is None else _price_per_token(price)
         if current is None:
@@ -79,6 +101,57 @@ def command(
             from foveate.cli.explain_lines import lines
 
             screen.print_lines(lines(explained, screen.look(sys.stdout)))
+
+
+def _check_is_id(
+    beginning: str | None, current: str | None, gap: str | None, price: str | None, model: str | None
+) -> None:
+    """See that nothing is asked for that only --cache explains."""
+    is_file = beginning is not None and (beginning == STANDARD_INPUT or _is_file(beginning))
+    if current is not None or is_file:
+        raise BadOption("of request bodies only the cache can be explained: add --cache")
+    if gap is not None or price is not None or model is not None:
+        raise BadOption("--gap, --price and --model go with --cache")
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except ValueError:  # a name with a zero byte in it
+        return False
+
+
+def _tell_traced(
+    beginning: str | None, request: int | None, last: int, store: str | None, *, as_json: bool
+) -> None:
+    """Show what was done to a session's requests, to one of them, or which sessions there are."""
+    from foveate.cli import explain_traced, explain_traced_lines
+    from foveate.cli.explain_traced import SessionStory
+
+    writing = explain_traced_lines.TraceWriting(screen.look(sys.stdout))
+    if beginning is None:
+        if request is not None:
+            raise BadOption("--request needs the id of a session")
+        sessions = in_store(store, lambda opened: explain_traced.sessions_of(opened, limit=last), "reading")
+        if as_json:
+            screen.print_object(explain_traced_lines.sessions_object(sessions))
+        elif sessions:
+            screen.print_lines(writing.sessions(sessions))
+        else:
+            screen.print_note(
+                "no request has gone through a gateway with this store yet: `foveate serve` starts one"
+            )
+        return
+    told = in_store(store, lambda opened: explain_traced.told_of(opened, beginning, request), "reading")
+    if isinstance(told, SessionStory):
+        if as_json:
+            screen.print_object(explain_traced_lines.session_object(told))
+        else:
+            screen.print_lines(writing.session(told, last=last))
+    elif as_json:
+        screen.print_object(explain_traced_lines.request_object(told.number, told.traced, told.edits))
+    else:
+        screen.print_lines(writing.request(told))
 
 
 def _of_kept(

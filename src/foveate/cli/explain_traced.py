@@ -1,0 +1,146 @@
+"""What was done to the requests of a session, or to one of them, and what each edit was worth."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from foveate.cli.ids import MOST_NAMED, the_one
+from foveate.errors import BadOption
+from foveate.values import Usage
+
+if TYPE_CHECKING:
+    from foveate.session.traces import Bill, Trace, Traced, TracedEdit, TracedSession
+    from foveate.store import Store
+
+_PAGE = 500
+_MOST_OF_SESSION = 20_000
+_FOLD, _ROOM = "fold", "room"
+_MICRO = Decimal("0.000001")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedEdit:
+    """An edit and the dollars that it saved on its request; below zero it cost, None where nobody knows."""
+
+    edit: "TracedEdit"
+    dollars: Decimal | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedRequest:
+    """One request of a session, its number there (the first is 1), and its edits with what they were worth."""
+
+    number: int
+    traced: "Traced"
+    edits: Sequence[PricedEdit] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStory:
+    """The requests of a session in their order."""
+
+    session_id: str
+    agent: str
+    requests: Sequence["Traced"]
+
+
+async def told_of(store: "Store", beginning: str, request_number: int | None) -> SessionStory | TracedRequest:
+    """The session whose id begins so, one of its requests by its number, or the request whose id begins so.
+
+    Raises:
+        BadOption: there is nothing of the kind, or several begin so.
+    """
+    if not beginning:
+        raise BadOption("the id of a session or of a request is expected, or how it begins")
+    sessions, ids = await store.traces.ids(beginning, limit=MOST_NAMED + 1)
+    session_id = the_one(sessions, beginning, "session") if sessions and beginning not in ids else None
+    if session_id is not None:
+        story = await _story(store, session_id)
+        return story if request_number is None else _numbered(story, request_number)
+    request_id = the_one(ids, beginning, "request")
+    found = await store.traces.trace(request_id) if request_id is not None else None
+    if found is None:
+        raise BadOption(
+            f"nothing is known of a session or request whose id begins with {beginning!r:.80}: `foveate"
+            " explain` lists the last sessions that went through a gateway with this store"
+        )
+    if request_number is not None:
+        raise BadOption("--request is for the id of a session: this is that of a request")
+    story = await _story(store, found.trace.session_id)
+    number = next((at for at, one in enumerate(story.requests, 1) if one.trace.id == found.trace.id), 1)
+    return TracedRequest(number=number, traced=found, edits=priced(found))
+
+
+async def sessions_of(store: "Store", *, limit: int) -> "Sequence[TracedSession]":
+    """The sessions that were asked last."""
+    return await store.traces.sessions(limit=limit)
+
+
+async def _story(store: "Store", session_id: str) -> SessionStory:
+    found: list[Traced] = []
+    before: tuple[float, str] | None = None
+    while len(found) < _MOST_OF_SESSION:
+        page = await store.traces.listed(limit=_PAGE, session_id=session_id, before=before)
+        found += page
+        if len(page) < _PAGE:
+            break
+        before = page[-1].trace.at, page[-1].trace.id
+    found.reverse()
+    return SessionStory(session_id=session_id, agent=found[0].trace.agent if found else "", requests=found)
+
+
+def _numbered(story: SessionStory, number: int) -> TracedRequest:
+    if not 1 <= number <= len(story.requests):
+        raise BadOption(f"--request takes 1 to {len(story.requests)} in this session, not {number}")
+    found = story.requests[number - 1]
+    return TracedRequest(number=number, traced=found, edits=priced(found))
+
+
+def priced(traced: "Traced") -> list[PricedEdit]:
+    """Each edit with what it saved: its share, by tokens, of what the call saved by edits of its kind.
+
+    What was put in cost as much as an input token of this call did on average.
+    """
+    trace, bill = traced.trace, traced.bill
+    if bill is None:
+        return [PricedEdit(edit=edit, dollars=None) for edit in trace.edits]
+    pots = {kind: _saved(bill, kind) for kind in ("cache", "folds", "cuts")}
+    totals = {kind: sum(edit.saved_tokens for edit in trace.edits if _kind(edit) == kind) for kind in pots}
+    has_inserts = any(_kind(edit) == "inserts" for edit in trace.edits)
+    per_token = _average(trace, bill) if has_inserts else None
+    found: list[PricedEdit] = []
+    for edit in trace.edits:
+        kind = _kind(edit)
+        dollars: Decimal | None = None
+        if kind == "inserts":
+            dollars = None if per_token is None else edit.saved_tokens * per_token
+        elif kind in pots:
+            pot, total = pots[kind], totals[kind]
+            dollars = None if pot is None or total <= 0 else pot * edit.saved_tokens / total
+        found.append(PricedEdit(edit=edit, dollars=None if dollars is None else dollars.quantize(_MICRO)))
+    return found
+
+
+def _kind(edit: "TracedEdit") -> str:
+    if edit.does.startswith("mark"):
+        return "cache"
+    if edit.step == _ROOM or (edit.step == _FOLD and edit.does == "cut"):
+        return "cuts"
+    if edit.step == _FOLD:
+        return "folds"
+    return "inserts" if edit.saved_tokens < 0 else ""
+
+
+def _saved(bill: "Bill", kind: str) -> Decimal | None:
+    return {"cache": bill.saved_by_cache, "folds": bill.saved_by_folds, "cuts": bill.saved_by_cuts}[kind]
+
+
+def _average(trace: "Trace", bill: "Bill") -> Decimal | None:
+    """What an input token of this call cost on average; None where nobody knows."""
+    from foveate.cost.price_book import PriceBook
+
+    if not bill.cache.input_tokens:
+        return None
+    found = PriceBook().price(trace.model, Usage(cache=bill.cache), provider=trace.provider, at=trace.at)
+    return None if found is None or found.dollars is None else found.dollars / bill.cache.input_tokens

@@ -1,0 +1,287 @@
+"""What `foveate explain` shows of sessions and requests: lines for people, objects for programs."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from decimal import Decimal
+
+import msgspec
+from rich.cells import cell_len, set_cell_size
+
+from foveate.cli.explain_traced import PricedEdit, SessionStory, TracedRequest
+from foveate.cli.ids import short_ids
+from foveate.cli.screen import Look, number
+from foveate.cli.window_bars import Window, window_lines
+from foveate.session.traces import Bill, Trace, Traced, TracedSession
+
+_GAP = "  "
+_BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
+_HEADINGS = ("#", "time", "model", "context", "read", "written", "out", "dollars", "edits", "")
+# The columns that go first where there is no room for all of them.
+_EXPENDABLE = (6, 2, 5, 4)
+_LEFT = frozenset((1, 2, 9))
+_SHORT_MODEL = 24
+_LEAST_COLUMNS = 20
+_NOTE_CELLS = 28
+
+
+def session_object(story: SessionStory) -> dict[str, object]:
+    """A session as JSON can say it; money is a string, so that nothing of it is lost."""
+    requests = [request_object(at, one, ()) for at, one in enumerate(story.requests, 1)]
+    return {"session_id": story.session_id, "agent": story.agent, "requests": requests}
+
+
+def request_object(at: int, traced: Traced, edits: Sequence[PricedEdit]) -> dict[str, object]:
+    """A request as JSON can say it."""
+    trace: dict[str, object] = msgspec.to_builtins(traced.trace, builtin_types=(Decimal,))
+    if edits:
+        trace["edits"] = [{**msgspec.to_builtins(one.edit), "dollars": one.dollars} for one in edits]
+    bill = None if traced.bill is None else msgspec.to_builtins(traced.bill, builtin_types=(Decimal,))
+    return {"number": at, **{name: _jsonable(said) for name, said in trace.items()}, "bill": _jsonable(bill)}
+
+
+def _jsonable(said: object) -> object:
+    if isinstance(said, dict):
+        return {name: _jsonable(inner) for name, inner in said.items()}
+    if isinstance(said, list | tuple):
+        return [_jsonable(inner) for inner in said]
+    return f"{said:f}" if isinstance(said, Decimal) else said
+
+
+def sessions_object(sessions: Sequence[TracedSession]) -> dict[str, object]:
+    """Sessions as JSON can say them."""
+    return {"sessions": [msgspec.to_builtins(one) for one in sessions]}
+
+
+class TraceWriting:
+    """Writes for a terminal or a file, as far as that can show it."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._columns = max(look.columns, _LEAST_COLUMNS)
+        self._more = "…" if look.can_show("…") else ".."
+
+    def sessions(self, sessions: Sequence[TracedSession]) -> Iterator[str]:
+        """The sessions that were asked last, a line each."""
+        short = short_ids([one.session_id for one in sessions])
+        rows = [
+            (
+                self._look.plain(short[one.session_id]),
+                _when(one.last_at),
+                f"{one.requests:,}",
+                self._look.plain(one.agent),
+            )
+            for one in sessions
+        ]
+        yield from self._table(("session", "last asked", "requests", "agent"), rows, left=frozenset((0, 1, 3)))
+        yield self._painted("foveate explain SESSION shows its requests and what fills its window", _DIM)
+
+    def session(self, story: SessionStory, *, last: int) -> Iterator[str]:
+        """A line for each request, the `last` ones, and the window of the last."""
+        requests = story.requests
+        yield from self._wrapped(f"session {story.session_id}, agent {story.agent}", _BOLD)
+        first = max(0, len(requests) - last)
+        if first:
+            yield self._painted(f"{first:,} earlier requests are not shown: --last {len(requests)}", _DIM)
+        rows = [
+            self._request_row(at + 1, requests[at], requests[at - 1] if at else None)
+            for at in range(first, len(requests))
+        ]
+        same = len({one.trace.model for one in requests}) == 1
+        yield from self._table(_HEADINGS, rows, left=_LEFT, without=(2,) if same else ())
+        yield from self._wrapped(_total(requests), _BOLD)
+        if requests:
+            yield ""
+            yield from self._window(requests[-1].trace)
+            yield self._painted(
+                f"foveate explain {self._look.plain(story.session_id[:12])} --request N shows one of them", _DIM
+            )
+
+    def request(self, told: TracedRequest) -> Iterator[str]:
+        """A request: its bill, its window, and every edit with its reason, tokens and dollars."""
+        trace, bill = told.traced.trace, told.traced.bill
+        heading = f"request {trace.id}, number {told.number} of session {trace.session_id}"
+        yield from self._wrapped(heading, _BOLD)
+        about = (
+            f"{_when(trace.at)}, agent {trace.agent}, {trace.model} at {trace.provider}, status {trace.status}"
+        )
+        yield from self._wrapped(f"{about}; {trace.added_seconds * 1000:.1f} ms were added", _DIM)
+        yield from self._wrapped(_billed(bill))
+        if trace.broke is not None:
+            yield from self._wrapped(_broke(trace), _RED)
+        yield ""
+        yield from self._window(trace)
+        yield ""
+        yield from self._edits(told.edits, trace.edits_left_out)
+        for step, reason in trace.problems:
+            yield from self._wrapped(f"without {step}: {reason}", _YELLOW)
+
+    def _request_row(self, at: int, one: Traced, before: Traced | None) -> tuple[str, ...]:
+        trace, bill = one.trace, one.bill
+        context = "?" if trace.tokens is None else number(trace.tokens, trace.exact)
+        if trace.tokens is not None and trace.window_tokens:
+            context += f" {round(100 * trace.tokens / trace.window_tokens):>3}%"
+        numbers = ("", "", "", "")
+        if bill is not None:
+            written = bill.cache.written_5m + bill.cache.written_1h
+            numbers = (
+                f"{bill.cache.read:,}",
+                f"{written:,}",
+                f"{bill.output_tokens:,}",
+                _dollars(bill.dollars),
+            )
+        edits = len(trace.edits) + trace.edits_left_out
+        notes = []
+        if trace.fold_id is not None:
+            is_new = before is None or before.trace.fold_id != trace.fold_id
+            notes.append("folded" if is_new else "fold")
+        if trace.broke is not None:
+            notes.append(f"broke: {trace.broke.cause.replace('_', ' ')}")
+        if not 200 <= trace.status < 300:
+            notes.append(f"status {trace.status or 'none'}")
+        if trace.problems:
+            notes.append(f"without {', '.join(step for step, _ in trace.problems)}")
+        model = self._look.plain(trace.model)[:_SHORT_MODEL]
+        return (f"{at}", _clock(trace.at), model, context, *numbers, f"{edits}", "; ".join(notes))
+
+    def _window(self, trace: Trace) -> Iterator[str]:
+        if trace.tokens is None:
+            yield "window: nobody has counted it"
+            return
+        window = Window(
+            sections=[(section.name, section.tokens) for section in trace.sections],
+            tokens=trace.tokens,
+            exact=trace.exact,
+            window_tokens=trace.window_tokens,
+            reserved_tokens=trace.reserved_tokens,
+        )
+        yield from window_lines(window, self._look)
+
+    def _edits(self, edits: Sequence[PricedEdit], left_out: int) -> Iterator[str]:
+        if not edits:
+            yield "it went out as it came: nothing was edited"
+            return
+        yield self._painted(f"{len(edits) + left_out} edits", _BOLD)
+        rows = [
+            (one.edit.step, one.edit.does, one.edit.place, _tokens(one.edit.saved_tokens), _worth(one.dollars))
+            for one in edits
+        ]
+        shown = [tuple(self._look.plain(cell) for cell in row) for row in rows]
+        widths = [max(cell_len(row[at]) for row in shown) for at in range(5)]
+        for row, one in zip(shown, edits, strict=True):
+            cells = [
+                f"{cell:>{width}}" if at > 2 else set_cell_size(cell, width)
+                for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+                if width
+            ]
+            line = _GAP.join(cells).rstrip()
+            reason = self._look.plain(one.edit.reason)
+            lead = sum(widths) + len(_GAP) * len([width for width in widths if width])
+            if lead + cell_len(reason) <= self._columns:
+                yield f"{line}{' ' * (lead - cell_len(line))}{self._painted(reason, _DIM)}"
+            else:
+                yield line
+                yield from self._wrapped(one.edit.reason, _DIM, indent=4)
+        if left_out:
+            yield self._painted(f"and {left_out:,} more", _DIM)
+        yield from self._wrapped(
+            "tokens and dollars are what each edit saved on this request, and + what it added; the tokens of a"
+            " mark are what the next request can read",
+            _DIM,
+        )
+
+    def _table(
+        self,
+        headings: tuple[str, ...],
+        rows: Sequence[tuple[str, ...]],
+        *,
+        left: frozenset[int],
+        without: tuple[int, ...] = (),
+    ) -> Iterator[str]:
+        shown = [at for at in range(len(headings)) if at not in without]
+        widths = [max(cell_len(row[at]) for row in (headings, *rows)) for at in range(len(headings))]
+        notes = len(headings) - 1
+        for at in _EXPENDABLE if headings is _HEADINGS else ():
+            fixed = sum(widths[one] + len(_GAP) for one in shown if one != notes)
+            if at in shown and fixed + min(widths[notes], _NOTE_CELLS) > self._columns:
+                shown.remove(at)
+        for row_at, row in enumerate((headings, *rows)):
+            cells = [
+                set_cell_size(row[at], widths[at]) if at in left else f"{row[at]:>{widths[at]}}" for at in shown
+            ]
+            line = _GAP.join(cells).rstrip()
+            if cell_len(line) > self._columns:
+                line = set_cell_size(line, self._columns - len(self._more)).rstrip() + self._more
+            yield self._painted(line, _DIM) if not row_at else line
+
+    def _wrapped(self, text: str, colour: str = "", *, indent: int = 0) -> Iterator[str]:
+        line = ""
+        for word in self._look.plain(text).split(" "):
+            if line and indent + cell_len(f"{line} {word}") > self._columns:
+                yield self._painted(" " * indent + line, colour)
+                line = word
+            else:
+                line = f"{line} {word}" if line else word
+        yield self._painted(" " * indent + line, colour)
+
+    def _painted(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if text and colour and self._look.colours else text
+
+
+def _total(requests: Sequence[Traced]) -> str:
+    bills = [one.bill for one in requests if one.bill is not None]
+    read = sum(bill.cache.read for bill in bills)
+    all_input = sum(bill.cache.input_tokens for bill in bills)
+    known = [bill.dollars for bill in bills if bill.dollars is not None]
+    dollars = _dollars(sum(known, Decimal(0))) if known else "unknown"
+    ratio = f"{read / all_input:.2f}" if all_input else "unknown"
+    breaks = sum(one.trace.broke is not None for one in requests)
+    folds = len({one.trace.fold_id for one in requests} - {None})
+    word = "request" if len(requests) == 1 else "requests"
+    return f"{len(requests):,} {word}, {dollars}, hit ratio {ratio}, {folds} folds, {breaks} cache breaks"
+
+
+def _billed(bill: Bill | None) -> str:
+    if bill is None:
+        return "no bill was booked for it"
+    cache = bill.cache
+    written = cache.written_5m + cache.written_1h
+    tokens = (
+        f"{cache.uncached:,} uncached, {cache.read:,} read, {written:,} written, {bill.output_tokens:,} out"
+    )
+    told = [f"billed {_dollars(bill.dollars)}: {tokens}"]
+    saved = {"the cache": bill.saved_by_cache, "folds": bill.saved_by_folds, "cuts": bill.saved_by_cuts}
+    for what, amount in saved.items():
+        if amount:
+            told.append(f"{what} {'saved' if amount > 0 else 'cost'} {_dollars(abs(amount))}")
+    return "; ".join(told)
+
+
+def _broke(trace: Trace) -> str:
+    broke = trace.broke
+    assert broke is not None
+    cost = "" if broke.lost_dollars is None else f", {_dollars(broke.lost_dollars)}"
+    where = f" at {broke.where}" if broke.where else ""
+    return f"cache broke: {broke.cause.replace('_', ' ')}{where}; {broke.lost_tokens:,} tokens paid again{cost}"
+
+
+def _tokens(saved: int) -> str:
+    return f"-{saved:,}" if saved > 0 else f"+{-saved:,}" if saved else ""
+
+
+def _worth(dollars: Decimal | None) -> str:
+    """Dollars that were saved, below zero; what cost more has a plus."""
+    if not dollars:
+        return ""
+    return f"-{_dollars(dollars)}" if dollars > 0 else f"+{_dollars(-dollars)}"
+
+
+def _dollars(dollars: Decimal | None) -> str:
+    return "$?" if dollars is None else f"${dollars:.6f}" if dollars < 1 else f"${dollars:,.2f}"
+
+
+def _when(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")

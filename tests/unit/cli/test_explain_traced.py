@@ -1,0 +1,216 @@
+"""What `foveate explain` makes of traces: what edits were worth, and lines that fit wherever they stand."""
+
+from dataclasses import replace as with_
+from decimal import Decimal
+
+import pytest
+from msgspec.structs import replace
+
+from foveate.cli.explain_traced import _FOLD, _ROOM, SessionStory, TracedRequest, priced
+from foveate.cli.explain_traced_lines import TraceWriting, request_object, session_object, sessions_object
+from foveate.cli.screen import Look
+from foveate.cli.window_bars import Window, window_lines
+from foveate.engine.steps import MakeRoom, ReplaceHistory
+from foveate.session.traces import Bill, Trace, Traced, TracedEdit, TracedSession
+from foveate.values import CacheUsage
+from tests.kept import TRACE
+
+BILL = Bill(
+    cache=CacheUsage(uncached=10, read=30_000, written_5m=4_000, written_1h=600),
+    output_tokens=77,
+    dollars=Decimal("0.0271"),
+    saved_by_cache=Decimal("0.08"),
+    saved_by_folds=Decimal("0.03"),
+    saved_by_cuts=Decimal("-0.002"),
+)
+
+
+def edit(step: str, does: str, saved_tokens: int) -> TracedEdit:
+    return TracedEdit(step=step, does=does, place="messages[3]", reason="why", saved_tokens=saved_tokens)
+
+
+def traced(*edits: TracedEdit, bill: Bill | None = BILL) -> Traced:
+    return Traced(trace=replace(TRACE, edits=edits), bill=bill)
+
+
+def plain(**look: object) -> TraceWriting:
+    return TraceWriting(Look(**look))  # type: ignore[arg-type]
+
+
+def test_the_steps_that_are_told_by_their_names_have_these_names() -> None:
+    assert (ReplaceHistory.name, MakeRoom.name) == (_FOLD, _ROOM)
+
+
+def test_what_edits_of_a_kind_saved_is_shared_among_them_by_their_tokens() -> None:
+    found = priced(
+        traced(
+            edit("cache", "mark 1h", 3_000),
+            edit("cache", "mark 5m", 1_000),
+            edit("fold", "replace", 9_000),
+            edit("fold", "drop", 0),
+            edit("fold", "cut", 500),
+            edit("room", "cut", 1_500),
+            edit("usage", "set", 0),
+        )
+    )
+
+    assert [one.dollars for one in found] == [
+        Decimal("0.06"),
+        Decimal("0.02"),
+        Decimal("0.03"),
+        Decimal(0),
+        Decimal("-0.0005"),
+        Decimal("-0.0015"),
+        None,
+    ]
+
+
+def test_what_was_put_in_cost_what_an_input_token_of_the_call_did() -> None:
+    uncached = with_(BILL, cache=CacheUsage(uncached=10_000))
+    (found,) = priced(traced(edit("sections", "insert", -2_000), bill=uncached))
+
+    assert found.dollars is not None
+    assert found.dollars < 0
+    unknown = Traced(
+        trace=replace(TRACE, model="nobody-knows-it", edits=(edit("sections", "insert", -2_000),)), bill=BILL
+    )
+    assert [one.dollars for one in priced(unknown)] == [None]
+
+
+@pytest.mark.parametrize("bill", [None, with_(BILL, saved_by_cache=None)])
+def test_what_nobody_knows_is_not_made_up(bill: Bill | None) -> None:
+    (found,) = priced(traced(edit("cache", "mark", 100), bill=bill))
+
+    assert found.dollars is None
+
+
+def story(*traces: Trace) -> SessionStory:
+    return SessionStory(
+        session_id="s", agent="ana", requests=[Traced(trace=trace, bill=BILL) for trace in traces]
+    )
+
+
+def test_a_session_is_a_line_a_request_and_the_window_of_the_last() -> None:
+    first = replace(TRACE, id="a", fold_id=None, broke=None, problems=())
+    second = replace(TRACE, id="b", fold_id="f", broke=None, problems=())
+    third = replace(second, id="c", status=529, tokens=None, sections=())
+    lines = list(plain(columns=100).session(story(first, second, TRACE, third), last=9))
+
+    assert lines[0] == "session s, agent ana"
+    rows = [line for line in lines if line[:1].isdigit()]
+    assert [row.split()[0] for row in rows[:4]] == ["1", "2", "3", "4"]
+    assert "34,650  17%" in rows[0]
+    assert rows[1].endswith("folded")
+    assert "broke: timestamp" in rows[2]
+    assert "status 529" in rows[3]
+    assert rows[4] == "4 requests, $0.108400, hit ratio 0.87, 2 folds, 1 cache breaks"
+    assert "window: nobody has counted it" in lines
+
+
+def test_of_a_long_session_the_last_requests_are_shown_with_their_numbers() -> None:
+    traces = [replace(TRACE, id=f"{at}") for at in range(30)]
+    lines = list(plain(columns=120).session(story(*traces), last=2))
+
+    assert "28 earlier requests are not shown: --last 30" in lines
+    assert [line.split()[0] for line in lines if line[:2].isdigit() and "$" in line][:2] == ["29", "30"]
+
+
+def test_a_request_shows_every_edit_with_its_reason_tokens_and_dollars() -> None:
+    told = Traced(trace=TRACE, bill=BILL)
+    lines = list(plain(columns=120).request(TracedRequest(number=3, traced=told, edits=priced(told))))
+    text = "\n".join(lines)
+
+    assert "request call-1, number 3 of session s" in text
+    assert "cache broke: timestamp at system[0]; 3,000 tokens paid again, $0.012300" in text
+    assert "5 edits" in text
+    (mark,) = [line for line in lines if "mark 1h" in line]
+    assert mark.split() == ["cache", "mark", "1h", "system[0]", "-3,600", "-$0.080000", "saves", "most"]
+    assert "and 3 more" in text
+    assert "without memory: ☃: gone" in text
+
+
+def test_a_request_that_nothing_was_done_to_says_so() -> None:
+    bare = Traced(trace=replace(TRACE, edits=(), edits_left_out=0, problems=(), broke=None))
+    text = "\n".join(plain().request(TracedRequest(number=1, traced=bare)))
+
+    assert "it went out as it came: nothing was edited" in text
+    assert "no bill was booked for it" in text
+
+
+@pytest.mark.parametrize("columns", [1, 20, 40, 80, 200])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_tables_and_bars_fit_whatever_there_is_room_for(columns: int, encoding: str) -> None:
+    odd = replace(TRACE, model="模型\x1b[31m" * 9, agent="🙂" * 30)
+    writing = plain(columns=columns, encoding=encoding)
+    told = Traced(trace=odd, bill=BILL)
+    lines = [
+        *writing.session(story(odd, TRACE), last=9),
+        *writing.request(TracedRequest(number=1, traced=told, edits=priced(told))),
+        *writing.sessions(
+            [TracedSession(session_id="s" * 40, agent=odd.agent, requests=9, first_at=0.0, last_at=9.0)]
+        ),
+    ]
+
+    for line in lines:
+        assert line.encode(encoding).decode(encoding).isprintable()
+    rows = [line for line in lines if "$0.027100" in line and "billed" not in line]
+    assert all(len(line) <= max(columns, 20) for line in rows)
+
+
+def test_colours_are_only_where_they_are_wanted() -> None:
+    told = story(TRACE)
+
+    assert "\x1b[" in "\n".join(plain(colours=True).session(told, last=9))
+    assert "\x1b" not in "\n".join(plain().session(told, last=9))
+
+
+def test_json_says_all_of_it_and_money_as_text() -> None:
+    told = Traced(trace=TRACE, bill=BILL)
+    shown = request_object(2, told, priced(told))
+
+    assert shown["number"] == 2
+    assert shown["sections"] == [
+        {"name": "system", "tokens": 4_000},
+        {"name": "tool results", "tokens": 30_650},
+    ]
+    edits = shown["edits"]
+    assert isinstance(edits, list)
+    assert edits[0]["dollars"] == "0.080000"
+    bill = shown["bill"]
+    assert isinstance(bill, dict)
+    assert bill["dollars"] == "0.0271"
+    listed = session_object(story(TRACE))["requests"]
+    assert isinstance(listed, list)
+    assert [one["id"] for one in listed] == ["call-1"]
+    session = TracedSession(session_id="s", agent="a", requests=1, first_at=0.0, last_at=9.0)
+    assert sessions_object([session]) == {
+        "sessions": [{"session_id": "s", "agent": "a", "requests": 1, "first_at": 0.0, "last_at": 9.0}]
+    }
+
+
+def test_a_bar_is_as_long_as_the_window_and_every_part_can_be_seen() -> None:
+    window = Window(
+        sections=[("system", 10), ("tool results", 900)],
+        tokens=910,
+        exact=True,
+        window_tokens=2_000,
+        reserved_tokens=500,
+    )
+    heading, bar, *rows = window_lines(window, Look(columns=80))
+
+    assert heading == "window: 910 of 2,000 tokens (46%), 500 reserved for the answer"
+    assert len(bar) == 60
+    assert (bar.count("█"), bar.count("▓"), bar.count("╌")) == (1, 26, 15)
+    assert [row.split() for row in rows] == [
+        ["█", "system", "10", "1.1%"],
+        ["▓", "tool", "results", "900", "98.9%"],
+    ]
+
+
+def test_a_window_that_is_too_full_or_that_nobody_knows_is_drawn_all_the_same() -> None:
+    over = Window(sections=[("user", 3_000)], tokens=3_000, exact=False, window_tokens=2_000)
+    heading, bar, _ = window_lines(over, Look(columns=80))
+    assert "~3,000 of 2,000 tokens (150%)" in heading
+    assert bar == "█" * 60
+    unknown = Window(sections=[], tokens=7, exact=True)
+    assert list(window_lines(unknown, Look())) == ["window: 7 tokens of a window that nobody knows"]
