@@ -53,6 +53,10 @@ class PriceBook:
             whole = price if whole is None else whole.plus(price)
         return whole
 
+    def rates(self, model: str, *, provider: str, at: float, tier: str = "") -> Rates | None:
+        """What one of each thing costs in such calls at that time; None where nobody knows."""
+        return self._rates(model, provider, tier, "", at)
+
     def ceiling(
         self,
         model: str,

@@ -111,6 +111,13 @@ def most_summary_tokens(trigger_tokens: int) -> int:
     return max(int(trigger_tokens * _SUMMARY_SHARE), FLOOR_TOKENS)
 
 
+def limit_of(head_tokens: int, sent_tokens: int, *, most_tokens: int, was_folded: bool) -> int:
+    """How long the summary of a head may be, of which so many tokens were sent last."""
+    limit = min(summary_limit(head_tokens), most_tokens)
+    # Of a head that was folded before, only what is sent of it can become less.
+    return min(limit, sent_tokens // 2) if was_folded else limit
+
+
 def cut_of(subject: Subject, counter: RequestCounter, options: FoldOptions) -> Cut | None:
     """What is to be folded now; None where there is no place to cut, or the provider stores earlier turns.
 
@@ -155,9 +162,7 @@ def _cut(
     earlier = summary_text(subject.earlier) if subject.earlier is not None else ""
     before = sum(tokens[at] for at in replaced)
     replaced_tokens = sum(tokens[at] for at in new) + count(earlier)
-    limit = min(summary_limit(before), most_tokens)
-    if subject.earlier is not None:  # of a head that was folded before, only what is sent of it can become less
-        limit = min(limit, replaced_tokens // 2)
+    limit = limit_of(before, replaced_tokens, most_tokens=most_tokens, was_folded=subject.earlier is not None)
     there = {fact.text for fact in facts_of(tail)}
     ranked = [
         one for one in rank(facts_of(head), len(head)) if one.fact.kind in ALWAYS or one.fact.text not in there
