@@ -18,11 +18,12 @@ from foveate.cache.block_tokens import BlockTokens, marked_at_end, piece_of
 from foveate.cache.prompts import CachedPrompt, Piece, front_keys, next_key
 from foveate.cache.rules import Rules
 from foveate.tokens import RequestCounter
+from foveate.tokens.caches import register
 from foveate.tokens.counter import Opening
 from foveate.tokens.tally import Tally
 from foveate.values import Area, Request, Ttl
 from foveate.wire.around import around_of, parameters_of
-from foveate.wire.trails import noted
+from foveate.wire.trails import Latest, noted
 
 _row = attrgetter("row")
 
@@ -49,6 +50,18 @@ class _Stretch(NamedTuple):
 
 
 _NOTHING = _Stretch((), (), b"", 0, False, False, False)
+
+
+class _Row(NamedTuple):
+    """The pieces of a whole conversation and their prefixes, with what stands `behind` of them."""
+
+    behind: "_Front"
+    pieces: tuple[Piece, ...]
+    keys: tuple[bytes, ...]
+
+
+_ROWS: Latest[_Row] = Latest()
+register(_ROWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,21 +95,20 @@ def trailed_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> Cache
     tally = counter.tally(request, trail)
     head = counter.head(request, trail)
     note = _note(request, trail, rules, tokens)
-    stretches = _stretches(request, trail, rules, tokens, counter, note)
-    last = stretches[-1] if stretches else _NOTHING
+    last = _last_stretch(request, trail, rules, tokens, counter, note)
     if last.has_thoughts and (rules.drops_thinking or not counter.keeps_thoughts):
         return None
     together = tally.behind(head) if trail.head else tally
     opening = counter.around(request, trail, together.loads)
     front = _front(request, trail, rules, tokens, note, opening, head, last)
-    pieces = [*front.pieces, *chain.from_iterable([stretch.pieces for stretch in stretches])]
-    keys = [*front.keys, *[front.key + key for stretch in stretches for key in stretch.keys]]
+    row = _row_of(front, trail, note)
+    pieces = row.pieces
     if pieces:
         # What goes around it all is counted at the front, so that what a growing session has sent stays what it
         # was, but for the one token by which a sum may be rounded up or down.
         total = counter.total(request, opening, together).tokens
         first, rest = pieces[0], total - front.tokens - last.end
-        pieces[0] = replace(first, tokens=first.tokens + rest)
+        pieces = (replace(first, tokens=first.tokens + rest), *pieces[1:])
     marked = marked_at_end(pieces, front.automatic)
     return CachedPrompt(
         model=request.model,
@@ -104,9 +116,24 @@ def trailed_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> Cache
         settings=front.settings,
         only_marked=front.only_marked,
         ttl=front.ttl,
-        double_marks=int(front.automatic is not None and marked == tuple(pieces)),
-        keys=tuple(keys),
+        double_marks=int(front.automatic is not None and marked == pieces),
+        keys=row.keys,
     )
+
+
+def _row_of(front: _Front, trail: wire.Trail, note: object) -> _Row:
+    """All pieces in a row, made from those of the request before, where there was one."""
+    size, before = _ROWS.before(trail.links, note) or (0, None)
+    if before is None or before.behind is not front:
+        size, before = 0, _Row(front, front.pieces, front.keys)
+    new = [link.known[note] for link in trail.links[size:]]
+    row = _Row(
+        front,
+        before.pieces + tuple(chain.from_iterable([stretch.pieces for stretch in new])),
+        before.keys + tuple([front.key + key for stretch in new for key in stretch.keys]),
+    )
+    _ROWS.put(trail.links, row, note, instead_of=size)
+    return row
 
 
 def unread_bytes(request: Request, rules: Rules, tokens: BlockTokens) -> int:
@@ -138,24 +165,23 @@ def _note(request: Request, trail: wire.Trail, rules: Rules, tokens: BlockTokens
     return tokens.note(rules.markable, trail.head, options)
 
 
-def _stretches(
+def _last_stretch(
     request: Request,
     trail: wire.Trail,
     rules: Rules,
     tokens: BlockTokens,
     counter: RequestCounter,
     note: object,
-) -> list[_Stretch]:
+) -> _Stretch:
+    """What the last message is to a cache; it is noted of each message by then."""
     links = trail.links
-    at = noted(links, note)
-    found = [link.known[note] for link in links[:at]]
-    for new in range(at, len(links)):
-        before = found[-1] if found else _NOTHING
+    known = noted(links, note)
+    last: _Stretch = links[known - 1].known[note] if known else _NOTHING
+    for new in range(known, len(links)):
         blocks = wire.blocks_at(request, trail, new)
-        stretch = _stretch(before, facts_of(blocks), counter.tallied_at(trail, new), rules, tokens)
-        links[new].known[note] = stretch
-        found.append(stretch)
-    return found
+        last = _stretch(last, facts_of(blocks), counter.tallied_at(trail, new), rules, tokens)
+        links[new].known[note] = last
+    return last
 
 
 def _stretch(

@@ -19,10 +19,11 @@ import msgspec
 from blake3 import blake3
 
 from foveate import wire
+from foveate.tokens.caches import register
 from foveate.tokens.memo import digest
 from foveate.values import Block, Format, Request
 from foveate.wire.body import as_record, compact, value
-from foveate.wire.trails import noted
+from foveate.wire.trails import Latest, noted
 
 HASH_BYTES = 16
 
@@ -58,6 +59,11 @@ class Chain:
         return self.spellings[position * HASH_BYTES : (position + 1) * HASH_BYTES]
 
 
+_NO_CHAIN = Chain(head=0, hashes=(), spellings=b"")
+_CHAINS: Latest[Chain] = Latest()
+register(_CHAINS)
+
+
 def chain_of(request: Request) -> Chain:
     """The chain of a request's messages; a long conversation costs a look at each, and reading what is new.
 
@@ -88,12 +94,15 @@ def _chain(request: Request, trail: wire.Trail) -> Chain:
             said = _message(request.format, links[at].raw, wire.blocks_at(request, trail, at))
             reached = digest(reached, *said)[:HASH_BYTES]
             links[at].known[_LINK] = reached, spelling(links[at].raw)
-    found = [link.known[_LINK] for link in links]
-    return Chain(
+    size, before = _CHAINS.before(links) or (0, _NO_CHAIN)
+    found = [link.known[_LINK] for link in links[size:]]
+    chain = Chain(
         head=trail.head,
-        hashes=tuple([reached for reached, _ in found]),
-        spellings=b"".join([spelled for _, spelled in found]),
+        hashes=before.hashes + tuple([reached for reached, _ in found]),
+        spellings=before.spellings + b"".join([spelled for _, spelled in found]),
     )
+    _CHAINS.put(links, chain, instead_of=size)
+    return chain
 
 
 @cache

@@ -6,6 +6,7 @@ from weakref import WeakSet
 
 from foveate.wire.around import AROUNDS
 from foveate.wire.blocks import SEEN
+from foveate.wire.grown import GROWN
 from foveate.wire.trails import TRAILS
 
 
@@ -16,7 +17,7 @@ class Cache(Protocol):
         """Forget everything."""
 
 
-_caches: WeakSet[Cache] = WeakSet([SEEN, TRAILS, AROUNDS])
+_caches: WeakSet[Cache] = WeakSet([SEEN, TRAILS, AROUNDS, GROWN])
 _lock = Lock()
 
 

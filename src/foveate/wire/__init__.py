@@ -26,8 +26,10 @@ from foveate.wire.body import (
     value,
 )
 from foveate.wire.edits import written
+from foveate.wire.grown import GROWN
 from foveate.wire.marks import MEMBERS, without_marks
 from foveate.wire.shapes import Shape
+from foveate.wire.spans import Span
 from foveate.wire.streams import StreamError, StreamReader, UsageChunkFilter
 from foveate.wire.trails import TRAILS, Link, Trail
 from foveate.wire.usage import block_usage, reply_usage
@@ -102,20 +104,30 @@ def read(body: Mapping[str, Any] | str | bytes, spoken: Format | None = None) ->
         MalformedRequest: not JSON, not an object, or none of the known shapes.
     """
     data = to_bytes(body)
+    grown = GROWN.read(spoken, data) if spoken is not None else None
+    if grown is not None and spoken is not None:
+        around = AROUNDS.of(spoken, grown.fields)
+        if around is not None and around.request is not None:
+            return _with_messages(around.request, data, grown.messages, grown.spans)
     found = fields(data)
-    spoken = spoken or recognise(found)
+    is_told, spoken = spoken is not None, spoken or recognise(found)
     try:
         around = AROUNDS.of(spoken, found)
         if around is None:
             return FORMATS[spoken].read(data, found)
         if around.request is None:
             around.request = replace(FORMATS[spoken].read(data, found), body=b"", messages=(), around=around)
-        return _with_messages(around.request, data, FORMATS[spoken].messages(found))
+        request = _with_messages(around.request, data, FORMATS[spoken].messages(found))
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
+    if is_told and grown is None:
+        GROWN.keep(request)
+    return request
 
 
-def _with_messages(known: Request, body: bytes, messages: tuple[bytes, ...]) -> Request:
+def _with_messages(
+    known: Request, body: bytes, messages: tuple[bytes, ...], spans: tuple[Span, ...] = ()
+) -> Request:
     """The same request with other messages; all fields by their names, at a third of what `replace` takes."""
     return Request(
         format=known.format,
@@ -130,6 +142,7 @@ def _with_messages(known: Request, body: bytes, messages: tuple[bytes, ...]) -> 
         extras=known.extras,
         unexplained=known.unexplained,
         around=known.around,
+        spans=spans,
     )
 
 

@@ -11,7 +11,7 @@ _KEPT_BYTES = 16 * 1024 * 1024
 _NOTED_BYTES = 4 * 1024
 
 # Where the messages stand, in the formats whose other fields say nothing about them.
-_MESSAGES = {Format.ANTHROPIC: "messages", Format.CHAT: "messages", Format.RESPONSES: "input"}
+MESSAGES = {Format.ANTHROPIC: "messages", Format.CHAT: "messages", Format.RESPONSES: "input"}
 
 _Key = tuple[tuple[str, bytes], ...]
 
@@ -42,7 +42,7 @@ class Arounds:
 
     def of(self, spoken: Format, found: Fields) -> Around | None:
         """What stands around the messages of a request with these fields; None where that is not told apart."""
-        messages = _MESSAGES.get(spoken)
+        messages = MESSAGES.get(spoken)
         if messages is None:
             return None
         said = tuple([(name, bytes(raw)) for name, raw in found.items() if name != messages])

@@ -6,14 +6,14 @@ Only what is asked for is looked into.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, cast
 
 from foveate.errors import BadEdit
 from foveate.values import MarkStyle, Request
 from foveate.wire.body import value
 from foveate.wire.marks import is_point
 from foveate.wire.shapes import Path, Shape
-from foveate.wire.spans import Members, Span, items, members, members_around, whole
+from foveate.wire.spans import Known, Members, Span, items, members, members_around, whole
 
 
 class Written(Enum):
@@ -64,7 +64,8 @@ class Outline:
     def __init__(self, request: Request, shape: Shape) -> None:
         self.data = request.body
         self.shape = shape
-        known = {shape.messages[0]: request.messages, shape.tools[0][0]: request.tools}
+        lie = cast("tuple[Span, ...]", request.spans)  # whoever knows them made them
+        known = {shape.messages[0]: Known(request.messages, lie), shape.tools[0][0]: Known(request.tools)}
         self.root, self._walked = members_around(self.data, whole(self.data), known)
         if shape.wrapper in self.root.values:
             self.root, self._walked = members_around(self.data, self.root.values[shape.wrapper], known)

@@ -72,8 +72,25 @@ def members(data: bytes, span: Span) -> Members:
     return _members(data, span, lambda name, at: _leap(data, at, raws.get(name)))
 
 
+class Known(NamedTuple):
+    """The bytes of the items of a list, and where they lie, if somebody has found that out."""
+
+    raws: Sequence[bytes]
+    spans: tuple[Span, ...] = ()
+
+    def walked(self, data: bytes, start: int) -> Sequence[Span]:
+        """Where they lie in the list at `start`, as far as they stand there."""
+        if self.spans and self._stands(data, start):
+            return self.spans
+        return _walked(data, start, self.raws)
+
+    def _stands(self, data: bytes, start: int) -> bool:
+        first, last = self.spans[0], self.spans[-1]
+        return first.start == _skip(data, start + 1) and data.startswith(self.raws[-1], last.start)
+
+
 def members_around(
-    data: bytes, span: Span, lists: Mapping[str, Sequence[bytes]]
+    data: bytes, span: Span, lists: Mapping[str, Known]
 ) -> tuple[Members, dict[Span, tuple[Span, ...]]]:
     """The same without decoding it, for an object that is mostly `lists` of known items; and where these lie.
 
@@ -84,8 +101,8 @@ def members_around(
 
     def end(name: str, at: int) -> int:
         known = lists.get(name)
-        if known and data.startswith(b"[", at):
-            walked = _walked(data, at, known)
+        if known and known.raws and data.startswith(b"[", at):
+            walked = known.walked(data, at)
             closing = _skip(data, walked[-1].end) if walked else at
             if data.startswith(b"]", closing):
                 found[Span(at, closing + 1)] = tuple(walked)

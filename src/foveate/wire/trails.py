@@ -5,8 +5,9 @@ look a message, and with it whatever was found out about it: nothing of it is re
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from foveate.values import Format
 from foveate.wire.body import as_text, inner_fields, value
@@ -18,6 +19,11 @@ _LINK_BYTES = 512
 _NOTE_BYTES = 384
 # Its blocks, hash and role, and what a few counters and caches have made of it.
 _MOST_CARRIED = 24
+# Conversations of which something is held whole, and how many messages a turn may bring.
+_KEPT_LATEST = 128
+_LOOKED_BACK = 16
+
+Made = TypeVar("Made")
 
 _SYSTEM_ROLES = frozenset(("system", "developer"))
 
@@ -127,12 +133,46 @@ class Trails:
         return len(raws)
 
 
+class Latest(Generic[Made]):
+    """What was made of whole conversations, under their last messages; of those that were last asked for.
+
+    The next request of a conversation is a turn longer, so that all there is to do is to go on from there.
+    """
+
+    def __init__(self, most: int = _KEPT_LATEST) -> None:
+        self._most = most
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget all of it."""
+        self._held: dict[tuple[Link, object], Made] = {}
+
+    def before(self, links: Sequence[Link], key: object = None) -> tuple[int, Made] | None:
+        """What was made of a beginning of these, and of how many; None where that is too long ago."""
+        for size in range(len(links), max(0, len(links) - _LOOKED_BACK), -1):
+            found = self._held.get((links[size - 1], key))
+            if found is not None:
+                return size, found
+        return None
+
+    def put(self, links: Sequence[Link], made: Made, key: object = None, *, instead_of: int = 0) -> None:
+        """Hold what was made of these, in the place of what was made of the first `instead_of`."""
+        if instead_of:
+            self._held.pop((links[instead_of - 1], key), None)
+        if not links:
+            return
+        self._held[links[-1], key] = made
+        if len(self._held) > self._most:
+            with suppress(StopIteration, KeyError, RuntimeError):  # another thread was quicker
+                del self._held[next(iter(self._held))]
+
+
 def noted(links: Sequence[Link], key: object) -> int:
-    """How many of these have a note under `key`, from the first on."""
-    for at, link in enumerate(links):
-        if key not in link.known:
-            return at
-    return len(links)
+    """How many of these have a note under `key`; notes are made from the first on."""
+    for size in range(len(links), 0, -1):
+        if key in links[size - 1].known:
+            return size
+    return 0
 
 
 TRAILS = Trails()

@@ -1,0 +1,180 @@
+"""A body that goes on from one that was read before says the same as if it were read whole."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate import wire
+from foveate.errors import MalformedRequest
+from foveate.values import Area, Format, Mark, Place, Request, Ttl
+from foveate.wire.grown import GROWN, LEAST_BYTES, Grown
+from foveate.wire.spans import Span
+
+LONG = "x" * LEAST_BYTES
+FRONT = {"model": "claude-opus-4-5", "max_tokens": 10, "system": "Be brief.", "tools": []}
+MARK = {"type": "ephemeral"}
+
+
+def said(number: int, text: str = "yes") -> dict[str, Any]:
+    role = "assistant" if number % 2 else "user"
+    return {"role": role, "content": [{"type": "text", "text": f"{number} {text}"}]}
+
+
+def body(messages: Sequence[object], *, order: Sequence[str] = (), spaced: bool = False) -> bytes:
+    """A body with its fields in that order, `messages` among them."""
+    fields = {**FRONT, "messages": messages}
+    names = [*order, *(name for name in fields if name not in order)]
+    separators = (", ", ": ") if spaced else (",", ":")
+    return json.dumps({name: fields[name] for name in names}, separators=separators).encode()
+
+
+def plainly(data: bytes) -> Request | str:
+    """What is read of a body by itself."""
+    GROWN.drop()
+    try:
+        return wire.read(data, Format.ANTHROPIC)
+    except MalformedRequest as error:
+        return str(error)
+
+
+def after(*bodies: bytes) -> Request | str:
+    """What is read of the last of these, the others having been read before."""
+    GROWN.drop()
+    found: Request | str = ""
+    for data in bodies:
+        try:
+            found = wire.read(data, Format.ANTHROPIC)
+        except MalformedRequest as error:
+            found = str(error)
+    return found
+
+
+def test_a_turn_more_is_read_as_it_is_and_no_message_is_made_twice() -> None:
+    first = body([said(0, LONG), said(1)])
+    GROWN.drop()
+    before = wire.read(first, Format.ANTHROPIC)
+
+    grown = wire.read(body([said(0, LONG), said(1), said(2), said(3)]), Format.ANTHROPIC)
+
+    assert len(grown.messages) == 4
+    assert grown.messages[0] is before.messages[0]
+    assert [grown.body[start:end] for start, end in grown.spans] == list(grown.messages)
+
+
+def test_marks_that_moved_are_seen() -> None:
+    marked, moved = said(2), said(3)
+    marked["content"][0]["cache_control"] = moved["content"][0]["cache_control"] = MARK
+    first = body([said(0, LONG), said(1), marked])
+    second = body([said(0, LONG), said(1), said(2), moved])
+
+    found = after(first, second)
+
+    assert isinstance(found, Request)
+    assert found == plainly(second)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        b',"messages":[]}',  # the last of two counts
+        b',"mess\\u0061ges":[{"role":"user","content":"no"}]}',
+        b',"temperature":0.5}',
+        b'  ,  "temperature" : 1 }\n',
+        b"}",
+        b"",  # broken off
+        b',"temperature":}',
+        b"}{}",
+    ],
+)
+@pytest.mark.parametrize(
+    "new", [b"", b',{"role":"user","content":"so"}', b",", b',"no message"', b',{"role":"\\ud83d"}']
+)
+def test_whatever_stands_behind_is_read_as_it_would_be_alone(new: bytes, behind: bytes) -> None:
+    whole = body([said(0, LONG), said(1)], order=("model", "max_tokens", "system", "tools"))
+    begun = whole.removesuffix(b"]}")
+
+    assert after(whole, begun + new + b"]" + behind) == plainly(begun + new + b"]" + behind)
+
+
+def test_another_session_that_begins_with_the_same_words_is_not_taken_for_it() -> None:
+    one, other = body([said(0, LONG), said(1, "one")]), body([said(0, LONG), said(1, "other"), said(2)])
+
+    assert after(one, other) == plainly(other)
+
+
+@pytest.mark.parametrize("changed", [1, 2, 17, 35, 39])
+def test_a_message_that_changed_far_back_is_seen(changed: int) -> None:
+    messages = [said(0, LONG), *(said(number) for number in range(1, 40))]
+    other = [*messages[:changed], said(changed, "nay"), *messages[changed + 1 :]]
+
+    assert after(body(messages), body(other)) == plainly(body(other))
+
+
+def test_a_mark_is_written_where_a_grown_request_has_its_last_block() -> None:
+    data = body([said(0, LONG), said(1), said(2)])
+    mark = Mark(place=Place(Area.MESSAGES, 2, 0), ttl=Ttl.FIVE_MINUTES, reason="")
+    found, alone = after(body([said(0, LONG), said(1)]), data), plainly(data)
+    assert isinstance(found, Request)
+    assert isinstance(alone, Request)
+    assert found.spans
+    assert not alone.spans
+
+    assert wire.write(found, (mark,)) == wire.write(alone, (mark,))
+
+
+def test_what_is_remembered_has_an_end() -> None:
+    grown = Grown(most_bytes=10 * LEAST_BYTES)
+    for number in range(40):
+        found = plainly(body([said(0, f"{number} {LONG}"), said(1)]))
+        assert isinstance(found, Request)
+        grown.keep(found)
+
+    assert grown.held_bytes <= 10 * LEAST_BYTES
+    assert grown.read(Format.ANTHROPIC, body([said(0, f"39 {LONG}"), said(1), said(2)])) is not None
+    assert grown.read(Format.ANTHROPIC, body([said(0, f"0 {LONG}"), said(1), said(2)])) is None
+
+
+def test_spans_that_are_not_of_this_body_are_not_believed() -> None:
+    found = plainly(body([said(0, LONG), said(1)]))
+    assert isinstance(found, Request)
+    wrong = Request(
+        **{name: getattr(found, name) for name in Request.__dataclass_fields__ if name != "spans"},
+        spans=(Span(3, 9), Span(10, 20)),
+    )
+    mark = Mark(place=Place(Area.MESSAGES, 1, 0), ttl=Ttl.FIVE_MINUTES, reason="")
+
+    assert wire.write(wrong, (mark,)) == wire.write(found, (mark,))
+
+
+TEXTS = st.sampled_from(["yes", "\\", '"messages":[', "é漢🙂", '"}]', "\ud83d", " "])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[bytes]:
+    """The bodies of some turns: each keeps some of the last one's messages, changes some, and adds some."""
+    messages = [said(0, LONG), *(said(n, draw(TEXTS)) for n in range(1, draw(st.integers(1, 8))))]
+    found = []
+    for _ in range(draw(st.integers(1, 4))):
+        order = draw(st.permutations([*FRONT, "messages"]))
+        found.append(body(messages, order=order, spaced=draw(st.booleans())))
+        kept = draw(st.integers(0, len(messages)))
+        size = len(messages) + draw(st.integers(-2, 3))
+        messages = messages[:kept] + [said(n, draw(TEXTS)) for n in range(kept, size)]
+        found.append(body(messages, order=order, spaced=draw(st.booleans())))
+    return found
+
+
+@given(histories())
+@settings(max_examples=60)
+def test_every_turn_is_read_as_it_would_be_alone(bodies: list[bytes]) -> None:
+    GROWN.drop()
+    together = [wire.read(data, Format.ANTHROPIC) for data in bodies]
+
+    assert together == [plainly(data) for data in bodies]
+    for request in together:
+        places = [request.body[start:end] for start, end in request.spans]
+        assert not places or all(len(a) == len(b) for a, b in zip(places, request.messages, strict=True))
