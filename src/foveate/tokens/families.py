@@ -12,7 +12,7 @@ from foveate.tokens.estimate import estimate_for
 from foveate.tokens.memo import DEFAULT_CAPACITY
 from foveate.tokens.rendering import Rules, Yardstick
 from foveate.tokens.rulers import BpeRuler, bundled_ruler
-from foveate.tokens.vocabulary import from_file
+from foveate.tokens.vocabulary import bundled, from_file
 
 _CLAUDE = re.compile(r"claude|\b(opus|sonnet|haiku|fable|mythos)-\d")
 _GEMINI = re.compile(r"gemini")
@@ -77,6 +77,19 @@ def _counter_with(vocabulary: Bpe, model: str, capacity: int) -> RequestCounter:
 def _read(path: Path, changed_ns: int, size_bytes: int) -> Bpe:
     del changed_ns, size_bytes  # a file that has changed is another one
     return from_file(path)
+
+
+def vocabulary_of(model: str) -> Bpe | None:
+    """The vocabulary that the texts of a model are cut by, or one that stands in for it.
+
+    None for Claude, whose are not public, and where its engine does not run here.
+    """
+    if is_claude(model):
+        return None
+    try:
+        return bundled(_family(model, "").vocabulary)
+    except ImportError:
+        return None
 
 
 def is_claude(model: str) -> bool:

@@ -1,0 +1,184 @@
+"""`foveate chat`: a conversation in the terminal with any model, through the same engine as the gateway."""
+
+import os
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foveate.cli import screen
+from foveate.cli.exits import telling
+from foveate.errors import BadOption
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from foveate.chat.bodies import Speaking
+
+_WHOLE_INPUT = "-"
+_USUAL_AGENT = "default"
+
+
+def command(
+    question: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUESTION]",
+            help="Ask this and end; - takes all of standard input for one question.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="NAME",
+            help="Whom to talk to, or UPSTREAM/NAME; default: the first that a route names, or of a provider "
+            "whose key is there, else the small model on this machine (local).",
+        ),
+    ] = None,
+    agent: Annotated[
+        str, typer.Option("--agent", "-a", metavar="A", help="As which agent: its sections, folds and caps.")
+    ] = _USUAL_AGENT,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="The configuration; default: foveate.yaml here, else in the data folder, else all by default.",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-tokens",
+            metavar="N",
+            help="How long an answer may be; default: 4096, or a quarter of a small window.",
+            min=1,
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for each answer: text, usage, dollars.")
+    ] = False,
+) -> None:
+    """Talk to a model in the terminal, with an agent's sections, memory, folds and caps; every call is booked.
+
+    Not at a terminal, each line of standard input is a message, and answers are printed plainly.
+
+    Example: foveate chat --model claude-sonnet-5-5 --agent ana
+    """
+    with telling(as_json=json), ExitStack() as stack:
+        if not agent or agent != agent.encode("latin-1", "ignore").decode("latin-1"):
+            raise BadOption("--agent is a name as a header can hold it: Latin letters, digits, hyphens")
+        if question is not None and not question.strip():
+            raise BadOption("the question is empty: leave it out to talk, or say something")
+        with screen.patience("starting"):
+            place = stack.enter_context(_Place.opened(config))
+            speaking = place.speak(model)
+            if question == _WHOLE_INPUT:
+                question = screen.standard_input().decode("utf-8", "replace")
+                if not question.strip():
+                    raise BadOption("standard input is empty: there is no question in it")
+        code = _talk(place, speaking, question, agent=agent, max_tokens=max_tokens, as_json=json)
+        if code:
+            raise typer.Exit(code)
+
+
+class _Place:
+    """The configuration as it holds, and the model on this machine where it was asked for."""
+
+    def __init__(self, config: Path | None, stack: ExitStack) -> None:
+        from foveate.chat.setting import Setting
+        from foveate.config.overriding import Flags, usual_places
+        from foveate.gateway.serving import live_choices
+        from foveate.memory.vectors import data_folder
+
+        self.environment = dict(os.environ)
+        self.home = data_folder(self.environment, sys.platform)
+        self._config = config
+        self._usual = () if config else usual_places(Path(), self.home)
+        self._stack = stack
+        # Nobody else can reach it, whatever address is configured.
+        self._flags = Flags(host="127.0.0.1")
+        self._live = live_choices(config, self.environment, self._flags, usual=self._usual)
+        self.setting = Setting(lambda: self._live.now().made)
+
+    @classmethod
+    @contextmanager
+    def opened(cls, config: Path | None) -> "Iterator[_Place]":
+        """One whose model on this machine, if it has any, ends with the block."""
+        with ExitStack() as stack:
+            yield cls(config, stack)
+
+    def speak(self, model: str | None) -> "Speaking":
+        """How the model is spoken to that is named, or usual.
+
+        Raises:
+            BadOption: it cannot be reached.
+        """
+        from foveate.config.overriding import LOCAL
+
+        wanted = self.setting.usual_model() if model is None else model
+        if wanted == LOCAL and not self.setting.has_local:
+            try:
+                self.start_local()
+            except BadOption as error:
+                raise BadOption(_without_local(error, is_usual=model is None)) from None
+        return self.setting.speak(wanted)
+
+    def start_local(self) -> None:
+        """Have the model on this machine from now on.
+
+        Raises:
+            BadOption: it is not installed.
+            UpstreamUnreachable: it did not start.
+        """
+        from dataclasses import replace
+
+        from foveate.gateway.local import running_model
+        from foveate.gateway.serving import live_choices
+
+        found = self._stack.enter_context(running_model())
+        self._flags = replace(self._flags, local=found)
+        self._live = live_choices(self._config, self.environment, self._flags, usual=self._usual)
+
+
+def _without_local(error: BadOption, *, is_usual: bool) -> str:
+    said = str(error).removeprefix("--local: ")
+    if not is_usual:
+        return f"there is no model on this machine: {said}"
+    return (
+        "no key of a provider is in the environment (such as ANTHROPIC_API_KEY), and there is no model on this "
+        f"machine: {said}"
+    )
+
+
+def _talk(
+    place: _Place,
+    speaking: "Speaking",
+    question: str | None,
+    *,
+    agent: str,
+    max_tokens: int | None,
+    as_json: bool,
+) -> int:
+    """The exit code of a conversation."""
+    import asyncio
+
+    from foveate.cli.chat_talking import Wanted, talk
+
+    wanted = Wanted(question=question, agent=agent, max_tokens=max_tokens, as_json=as_json)
+    return asyncio.run(
+        talk(
+            wanted,
+            place.setting,
+            speaking,
+            environment=place.environment,
+            home=place.home,
+            start_local=place.start_local,
+        )
+    )
