@@ -9,6 +9,7 @@ import typer
 
 from foveate.cli import (
     assemble,
+    chat,
     compactions,
     config,
     cost,
@@ -59,6 +60,7 @@ def _options(
 
 
 app.command("serve")(serve.command)
+app.command("chat")(chat.command)
 app.add_typer(config.app)
 app.command("count")(count.command)
 app.command("assemble")(assemble.command)
