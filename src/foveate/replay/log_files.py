@@ -3,13 +3,17 @@
 import gzip
 import zlib
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import IO, cast
+
+import msgspec
 
 from foveate.errors import UnreadableInput
 from foveate.replay.recordings import Broken
 from foveate.wire.body import repaired
 
+_ANY = msgspec.json.Decoder(msgspec.Raw)
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _BLANKS = b" \t\r\n"
@@ -57,6 +61,34 @@ class LogFile:
                 self.broke(number, "is not UTF-8")
             else:
                 yield number, mended(line)
+
+    def documents(self) -> Iterator[tuple[int, bytes]]:
+        """Every document in the file, by the number of its first line: one a line, or one in all.
+
+        Raises:
+            UnreadableInput: the file cannot be opened.
+        """
+        with closing(self.lines()) as lines:
+            first = next(lines, None)
+            if first is None:
+                return
+            if not is_json(first[1]) and (whole := self._one_document()):
+                yield 1, whole
+                return
+            yield first
+            yield from lines
+
+    def _one_document(self) -> bytes:
+        """All of it, if that is one document over many lines; nothing otherwise."""
+        before = self.broken, self.size_bytes
+        try:
+            if self.path.stat().st_size <= _MOST_LINE_BYTES and is_json(whole := self.whole()):
+                self.broken = []
+                return whole
+        except (UnreadableInput, OSError):
+            pass  # its lines are told one by one
+        self.broken, self.size_bytes = before
+        return b""
 
     def whole(self) -> bytes:
         """All of it, as one text.
@@ -109,6 +141,15 @@ def plain_name(path: Path) -> str:
 def mended(text: bytes) -> bytes:
     """The same with each lone surrogate, a cut emoji, as a replacement character."""
     return repaired(text) if b"\\ud" in text or b"\\uD" in text else text
+
+
+def is_json(text: bytes) -> bool:
+    """Whether a text is one JSON document."""
+    try:
+        _ANY.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def why_broken(error: Exception) -> str:

@@ -9,10 +9,13 @@ from pathlib import Path
 
 from foveate.errors import UnreadableInput
 from foveate.replay.claude_code import read_claude_code
+from foveate.replay.lists import read_lists
 from foveate.replay.log_files import LogFile
 from foveate.replay.pi import read_pi
 from foveate.replay.recognising import Peek, recognised
 from foveate.replay.recordings import Broken, Recording, Source
+from foveate.replay.request_logs import read_requests
+from foveate.replay.trajectories import read_trajectories
 
 SUFFIXES = (".jsonl", ".json", ".traj", ".ndjson", ".jsonl.gz", ".json.gz", ".traj.gz", ".ndjson.gz")
 STORE_SUFFIXES = (".sqlite", ".sqlite3", ".db")
@@ -24,6 +27,9 @@ Reader = Callable[[LogFile, str | None], Iterable[Recording]]
 _READERS: dict[Source, Reader] = {
     Source.CLAUDE_CODE: read_claude_code,
     Source.PI: read_pi,
+    Source.SWE_AGENT: read_trajectories,
+    Source.MESSAGES: read_lists,
+    Source.REQUESTS: read_requests,
 }
 
 
@@ -102,7 +108,11 @@ def peek(path: Path) -> Peek:
     if path.suffix in STORE_SUFFIXES and _head(path) == _SQLITE:
         return Peek(Source.STORE)
     with closing(LogFile(path).lines()) as lines:
-        return recognised([line for _, line in islice(lines, _LOOKED_AT)])
+        told = recognised([line for _, line in islice(lines, _LOOKED_AT)])
+    if told.source is None:  # one document over many lines
+        first = next(LogFile(path).documents(), None)
+        told = recognised([first[1]]) if first is not None else told
+    return told
 
 
 def _head(path: Path) -> bytes:

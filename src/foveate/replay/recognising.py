@@ -55,7 +55,7 @@ def recognised(lines: Sequence[bytes]) -> Peek:
 def source_of(document: bytes) -> Source | None:
     """Who writes such a line, or such a file; None where it cannot be told."""
     if document.lstrip().startswith(b"["):
-        return _source_of_list(_decoded_items(document))
+        return _source_of_list(items_of(document))
     found = fields_of(document)
     return _source_of_object(found) if found else None
 
@@ -68,7 +68,8 @@ def fields_of(document: bytes | msgspec.Raw) -> Fields:
         return {}
 
 
-def _decoded_items(document: bytes) -> list[msgspec.Raw]:
+def items_of(document: bytes | msgspec.Raw) -> list[msgspec.Raw]:
+    """The items of a JSON list; none where it is something else, or broken."""
     try:
         return _ITEMS.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -117,7 +118,7 @@ def _is_body(raw: msgspec.Raw) -> bool:
 
 
 def _ends_with_answer(raw: msgspec.Raw) -> bool:
-    found = _decoded_items(bytes(raw))
+    found = items_of(bytes(raw))
     return bool(found) and text_of(fields_of(found[-1]), "role") in ("assistant", "model")
 
 

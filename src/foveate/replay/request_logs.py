@@ -1,0 +1,140 @@
+"""Logs of requests, one a line: bodies as they were sent, bare or with what came back for them.
+
+A body holds the whole conversation so far, so what one body has in common with an earlier one is held once. It
+takes time in proportion to the bytes of the log: each message is looked up behind the one before it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from foveate.errors import MalformedRequest
+from foveate.replay.growing import Growing
+from foveate.replay.lists import unsaid
+from foveate.replay.log_files import LogFile, why_broken
+from foveate.replay.recognising import Fields, fields_of, items_of
+from foveate.replay.recordings import Call, Recording, Said, Source, lacks_of
+from foveate.replay.rows import MESSAGES, Row, row_of
+from foveate.values import Format
+from foveate.wire.body import as_text, compact, value
+
+_WRAPPER = "generateContentRequest"
+
+
+@dataclass(slots=True)
+class Conversations:
+    """Calls that are added one by one, put together by the conversation that they go on with."""
+
+    source: Source
+    name: str
+    _trees: dict[Format, Growing] = field(default_factory=dict)
+    _arounds: dict[bytes, bytes] = field(default_factory=dict)
+    _beside: dict[tuple[Format, str], set[str]] = field(default_factory=dict)
+    _calls: dict[tuple[Format, str], list[Call]] = field(default_factory=dict)
+    _roots: dict[Said, str] = field(default_factory=dict)
+
+    def add(self, row: Row, called: str) -> bool:
+        """Add a call under an id of its own, `called` where the row has none; False where it says nothing."""
+        tree = self._trees.setdefault(row.format, Growing())
+        body = fields_of(row.body[_WRAPPER]) if _WRAPPER in row.body else row.body
+        named = next((name for name in MESSAGES if name in body), "")
+        last = tree.last(_messages(body.get(named)))
+        if last is None:
+            return False
+        root = tree.root(last)
+        session = row.session or self._roots.setdefault(root, f"{self.name}:{len(self._roots) + 1}")
+        beside = {name: raw for name, raw in body.items() if name != named}
+        around = msgspec.json.encode(beside) if beside else b""
+        call = Call(
+            id=row.id or called,
+            conversation=self._roots.get(root, session),
+            model=row.model,
+            at=row.at,
+            answers_at=row.answers_at,
+            last=last,
+            answer=row.answer,
+            around=self._arounds.setdefault(around, around),
+            thinks="thinking" in body or "reasoning" in body,
+            billed=row.billed,
+        )
+        self._calls.setdefault((row.format, session), []).append(call)
+        self._beside.setdefault((row.format, session), set()).update(beside)
+        return True
+
+    def recordings(self) -> list[Recording]:
+        """A recording for each conversation; those of one call alone are put together."""
+        alone: dict[Format, list[Call]] = {}
+        found = []
+        for (spoken, session), calls in self._calls.items():
+            if len(calls) == 1 and session.startswith(f"{self.name}:") and len(self._calls) > 1:
+                alone.setdefault(spoken, []).extend(calls)
+            else:
+                name = self.name if len(self._calls) == 1 and session in self._roots.values() else session
+                found.append(self._recording(name, spoken, calls, self._beside[spoken, session]))
+        for spoken, calls in alone.items():
+            beside = {"tools", "system"}  # each had its own
+            found.append(self._recording(f"{self.name} ({spoken})", spoken, calls, beside))
+        return found
+
+    def _recording(self, name: str, spoken: Format, calls: list[Call], beside: set[str]) -> Recording:
+        ordered = tuple(sorted(calls, key=lambda call: call.at))
+        lacks = lacks_of(ordered)
+        if not any(call.around for call in calls):
+            lacks |= unsaid(ordered, beside)
+        return Recording(name=name, source=self.source, format=spoken, calls=ordered, lacks=lacks)
+
+
+def read_requests(file: LogFile, model: str | None = None) -> list[Recording]:
+    """The conversations in a log.
+
+    Raises:
+        UnreadableInput: the file cannot be opened.
+    """
+    conversations = Conversations(Source.REQUESTS, file.name)
+    for number, document in file.documents():
+        for at, told in enumerate(_rows(document)):
+            try:
+                row = row_of(told)
+                if row is None:
+                    continue  # of other routes, which ask for no text
+                row = row if row.model or not model else replace(row, model=model)
+                conversations.add(row, f"{file.path}:{number}:{at}")
+            except MalformedRequest as error:
+                file.broke(number, str(error))
+        if not document.startswith(b"[") and not fields_of(document):
+            file.broke(number, _why(document))
+    return [
+        replace(one, broken=tuple(file.broken), size_bytes=file.size_bytes) if at == 0 else one
+        for at, one in enumerate(conversations.recordings())
+    ]
+
+
+def _rows(document: bytes) -> Iterator[Fields]:
+    """The rows of a document: itself, or each of a list."""
+    if document.startswith(b"["):
+        yield from map(fields_of, items_of(document))
+    elif told := fields_of(document):
+        yield told
+
+
+def _why(document: bytes) -> str:
+    try:
+        msgspec.json.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return why_broken(error)
+    return "is JSON, but no object"
+
+
+def _messages(raw: msgspec.Raw | None) -> Iterator[bytes]:
+    if raw is None:
+        return
+    if bytes(memoryview(raw)[:1]) == b'"':  # the input of OpenAI's Responses can be a mere string
+        text = as_text(value(raw))
+        if text:
+            yield compact({"role": "user", "content": text})
+        return
+    for item in items_of(raw):
+        found = bytes(item)
+        if found.startswith(b"{"):
+            yield found
