@@ -46,7 +46,7 @@ def client_marks(
     """
     marks = dict.fromkeys(front.marks, front_ttl)
     wanted = {_MODEL, _USER}
-    for start, stretch in _shown(prompt, last):
+    for start, stretch in shown(prompt, last):
         role = _MODEL if stretch.role == _MODEL else _USER
         if role in wanted:
             wanted.remove(role)
@@ -61,7 +61,7 @@ def client_marks(
 def own_marks(prompt: CachedPrompt, front: Front, last: Stretch, *, front_ttl: Ttl) -> dict[int, Ttl]:
     """The marks that the requests of a recording themselves bear."""
     marks = dict.fromkeys(front.marks, front_ttl)
-    for start, stretch in _shown(prompt, last):
+    for start, stretch in shown(prompt, last):
         marks |= {start + at: ttl for at, ttl in stretch.own_marks}
     return marks
 
@@ -77,7 +77,7 @@ def fixed_marks(prompt: CachedPrompt, *, ttl: Ttl, minimum_tokens: int) -> dict[
     return dict.fromkeys(sorted(ends.values()), ttl)
 
 
-def _shown(prompt: CachedPrompt, last: Stretch) -> Iterator[tuple[int, Stretch]]:
+def shown(prompt: CachedPrompt, last: Stretch) -> Iterator[tuple[int, Stretch]]:
     """The last messages of which `prompt` has every piece, the last one first, and where each begins."""
     here: Stretch | None = last
     end = len(prompt.pieces)

@@ -57,7 +57,7 @@ class Sent:
 
     `ttls` are for how long the client asked to keep its system prompt and its messages; None where it put no
     marks. `expected` is what its bill would have been by all that was known before, and `told` what the bill
-    then told beyond that.
+    then told beyond that. `reserve_tokens` is how long the answer may be, where the request says it.
     """
 
     call: Call
@@ -69,6 +69,7 @@ class Sent:
     expected: CacheUsage
     told: Told = Told.NOTHING
     kept: Kept | None = None
+    reserve_tokens: int = 0
 
     @property
     def input_tokens(self) -> int:
@@ -102,14 +103,12 @@ def recorded_prompt(sent: Sent, prompt: CachedPrompt, *, has_own_marks: bool = F
     return with_marks(prompt, marks)
 
 
-def with_kept(cache: Cache, sent: Sent, *, seen: bool = True) -> Cache:
-    """`cache` with what somebody else had left there; messages only where they were `seen` before."""
+def with_kept(cache: Cache, sent: Sent) -> Cache:
+    """`cache` with what somebody else had left there: it would have been there whatever the policy."""
     kept = sent.kept
     if kept is None or not sent.rules.ttls:
         return cache
     if kept.last is not None:
-        if not seen:
-            return cache
         key, tokens = sent.front.key + kept.last.key, sent.front.tokens + kept.last.end
     else:
         key, tokens = sent.front.keys[kept.piece], sent.front.end(kept.piece)
@@ -152,6 +151,7 @@ class _Telling:
             ttls=_ttls(call, talk, rules),
             output_tokens=call.billed.output_tokens if call.billed is not None else scale.message(call.answer),
             expected=CacheUsage(),
+            reserve_tokens=talk.reserve_tokens,
         )
         served = self._served(sent)
         sent = replace(sent, expected=served.usage)
@@ -251,10 +251,11 @@ def _show(talk: Talk, call: Call, scale: Scale) -> None:
     if not call.around or talk.around == call.around:
         return
     try:
-        pieces, marks = scale.front(call.around)
+        front = scale.front(call.around)
     except MalformedRequest:
         return
-    talk.show(call.around, pieces, marks)
+    talk.show(call.around, front.pieces, front.marks)
+    talk.reserve_tokens = front.reserve_tokens
 
 
 def _ttls(call: Call, talk: Talk, rules: Rules) -> tuple[Ttl, Ttl] | None:

@@ -9,6 +9,7 @@ from foveate.cache.block_facts import BlockFacts
 from foveate.cache.prompts import Piece
 from foveate.cache.requests import BlockTokens, block_tokens_for
 from foveate.cache.rules import Rules
+from foveate.engine.bounds import asked_of
 from foveate.errors import MalformedRequest
 from foveate.replay.recordings import Said
 from foveate.replay.stretches import RESULTS, THOUGHTS
@@ -62,6 +63,15 @@ class Weighed:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The tools and the system prompt of a request, which are marked, and how long its answer may be."""
+
+    pieces: tuple[Piece, ...]
+    marks: tuple[int, ...]
+    reserve_tokens: int
+
+
 class Scale:
     """Weighs the messages of recordings in one format, for one model."""
 
@@ -97,8 +107,8 @@ class Scale:
         except MalformedRequest:
             return len(raw) // _BYTES_A_TOKEN
 
-    def front(self, around: bytes) -> tuple[list[Piece], list[int]]:
-        """The tools and the system prompt of a request without its messages, and which of them are marked.
+    def front(self, around: bytes) -> Shown:
+        """What a request holds beside its messages.
 
         Raises:
             MalformedRequest: they cannot be read.
@@ -118,7 +128,11 @@ class Scale:
             )
             for one, share in zip(facts, tokens, strict=True)
         ]
-        return pieces, [at for at, block in enumerate(blocks) if block.mark is not None]
+        return Shown(
+            pieces=tuple(pieces),
+            marks=tuple(at for at, block in enumerate(blocks) if block.mark is not None),
+            reserve_tokens=asked_of(request).output_tokens or 0,
+        )
 
 
 def tokenizer_of(model: str) -> str:

@@ -27,6 +27,7 @@ class Talk:
         self.links: dict[int, Stretch] = {}
         self.ttls: tuple[Ttl, Ttl] | None = None
         self.around = b""
+        self.reserve_tokens = 0
         self._shown: Sequence[Piece] = ()
         self._shown_marks: Sequence[int] = ()
         self._name = name

@@ -1,0 +1,257 @@
+"""What a recorded session comes to under a policy, and how near that is to what was billed."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from foveate.cost.price_book import PriceBook
+from foveate.cost.prices import EXACT, ZERO, Kind, Rates
+from foveate.replay.policies import Policy
+from foveate.replay.recordings import Broken, Lacking, Source
+from foveate.values import CacheUsage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """The context of one call: when, how long, how long it may be, and whether the call before folded it."""
+
+    at: float
+    tokens: int
+    window_tokens: int | None
+    is_folded: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it does not fit."""
+        return self.window_tokens is not None and self.tokens > self.window_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What calls come to under one policy; `dollars` is None where nobody knows what a token costs.
+
+    `overflows` are calls that do not fit into the window. `folds` are summaries, whose own calls are in the
+    tokens and in the dollars, and cost `fold_dollars` of these.
+    """
+
+    policy: Policy
+    calls: int = 0
+    uncached: int = 0
+    read: int = 0
+    written_5m: int = 0
+    written_1h: int = 0
+    output: int = 0
+    dollars: Decimal | None = ZERO
+    largest_context: int = 0
+    overflows: int = 0
+    folds: int = 0
+    fold_dollars: Decimal = ZERO
+
+    @property
+    def input_tokens(self) -> int:
+        """All that was sent."""
+        return self.uncached + self.read + self.written_5m + self.written_1h
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """How much of it the cache knew; None where nothing was sent."""
+        return self.read / self.input_tokens if self.input_tokens else None
+
+    def plus(self, other: "Outcome") -> "Outcome":
+        """Both together."""
+        known = self.dollars is not None and other.dollars is not None
+        return Outcome(
+            policy=self.policy,
+            calls=self.calls + other.calls,
+            uncached=self.uncached + other.uncached,
+            read=self.read + other.read,
+            written_5m=self.written_5m + other.written_5m,
+            written_1h=self.written_1h + other.written_1h,
+            output=self.output + other.output,
+            dollars=EXACT.add(self.dollars or ZERO, other.dollars or ZERO) if known else None,
+            largest_context=max(self.largest_context, other.largest_context),
+            overflows=self.overflows + other.overflows,
+            folds=self.folds + other.folds,
+            fold_dollars=EXACT.add(self.fold_dollars, other.fold_dollars),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The bills of a recording beside the simulated ones of the same calls.
+
+    `expected` is what each bill was to be before it was looked at: less or more than `logged` by what only the
+    bills tell, in `changed` calls of which less was read and in `kept` ones of which more was.
+    """
+
+    calls: int = 0
+    logged: Decimal = ZERO
+    simulated: Decimal = ZERO
+    expected: Decimal = ZERO
+    changed: int = 0
+    kept: int = 0
+    said: Decimal | None = None
+
+    @property
+    def off(self) -> float | None:
+        """By how much of the logged bill the simulated one is off; None where there is none."""
+        return _off(self.simulated, self.logged)
+
+    @property
+    def expected_off(self) -> float | None:
+        """The same of what was expected."""
+        return _off(self.expected, self.logged)
+
+    def plus(self, other: "Check") -> "Check":
+        """Both together; what recordings say of themselves only where all of them do."""
+        said = None
+        if self.said is not None and other.said is not None:
+            said = EXACT.add(self.said, other.said)
+        return Check(
+            calls=self.calls + other.calls,
+            logged=EXACT.add(self.logged, other.logged),
+            simulated=EXACT.add(self.simulated, other.simulated),
+            expected=EXACT.add(self.expected, other.expected),
+            changed=self.changed + other.changed,
+            kept=self.kept + other.kept,
+            said=said,
+        )
+
+
+def _off(dollars: Decimal, logged: Decimal) -> float | None:
+    return float((dollars - logged) / logged) if logged else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placeholders:
+    """Answers of which the log has no true size: how many, and about what they lack."""
+
+    calls: int = 0
+    tokens: int = 0
+    dollars: Decimal = ZERO
+
+    def plus(self, other: "Placeholders") -> "Placeholders":
+        """Both together."""
+        return Placeholders(
+            calls=self.calls + other.calls,
+            tokens=self.tokens + other.tokens,
+            dollars=EXACT.add(self.dollars, other.dollars),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A recorded session under every policy that was asked for.
+
+    `models` are its models and how many calls each has. `hidden_tokens` is how much stands before its messages
+    that was taken from a bill. `unpriced` are models whose price nobody knows: their calls are left out.
+    """
+
+    name: str
+    source: Source
+    began_at: float
+    models: Mapping[str, int]
+    outcomes: Mapping[Policy, Outcome]
+    points: Mapping[Policy, tuple[Point, ...]]
+    check: Check = field(default_factory=Check)
+    placeholders: Placeholders = field(default_factory=Placeholders)
+    lacks: frozenset[Lacking] = frozenset()
+    hidden_tokens: int = 0
+    broken: tuple[Broken, ...] = ()
+    unpriced: Mapping[str, int] = field(default_factory=dict)
+    size_bytes: int = 0
+
+    @property
+    def calls(self) -> int:
+        """How many were replayed."""
+        return sum(self.models.values())
+
+
+class Till:
+    """Adds up what calls cost: tokens at one price are added first, and multiplied once."""
+
+    def __init__(self, book: PriceBook) -> None:
+        self._book = book
+        self._sums: dict[tuple[int, int], _Sum] = {}
+        self._steps: dict[int, tuple[Rates, list[int]]] = {}
+
+    def add(
+        self,
+        usage: CacheUsage,
+        output_tokens: int,
+        *,
+        model: str,
+        provider: str,
+        at: float,
+        reasoning_tokens: int = 0,
+        tier: str = "",
+    ) -> bool:
+        """Add a call; whether its price is known."""
+        rates = self._book.rates(model, provider=provider, at=at, tier=tier)
+        if rates is None:
+            return False
+        found = self._steps.get(id(rates))
+        if found is None:
+            steps = sorted({step.over_tokens for rate in rates.by_kind.values() for step in rate.steps})
+            found = self._steps[id(rates)] = (rates, steps)
+        size = usage.input_tokens
+        # Dearer from more than so many tokens on, which holds for all of a call.
+        key = id(rates), bisect_right(found[1], size - 1) if found[1] else 0
+        added = self._sums.get(key)
+        if added is None:
+            added = self._sums[key] = _Sum(rates, size)
+        added.add(usage, output_tokens, reasoning_tokens)
+        return True
+
+    @property
+    def dollars(self) -> Decimal | None:
+        """What all of it costs; None where a kind of token has no price."""
+        total = ZERO
+        for added in self._sums.values():
+            dollars = added.dollars
+            if dollars is None:
+                return None
+            total = EXACT.add(total, dollars)
+        return total
+
+
+class _Sum:
+    __slots__ = ("_counts", "_rates", "_size")
+
+    def __init__(self, rates: Rates, size: int) -> None:
+        self._rates = rates
+        self._size = size
+        self._counts = [0] * 6
+
+    def add(self, usage: CacheUsage, output_tokens: int, reasoning_tokens: int) -> None:
+        counts = self._counts
+        apart = min(reasoning_tokens, output_tokens) if Kind.REASONING in self._rates.by_kind else 0
+        counts[0] += usage.uncached
+        counts[1] += usage.read
+        counts[2] += usage.written_5m
+        counts[3] += usage.written_1h
+        counts[4] += output_tokens - apart
+        counts[5] += apart
+
+    @property
+    def dollars(self) -> Decimal | None:
+        by_kind, total = self._rates.by_kind, ZERO
+        for kind, count in zip(Kind, self._counts, strict=True):
+            rate = by_kind.get(kind)
+            if rate is None and kind is Kind.READ:  # many hosts give no discount, and it cannot be dearer
+                rate = by_kind.get(Kind.UNCACHED)
+            if rate is None and count:
+                return None
+            if rate is not None and count:
+                total = EXACT.add(total, EXACT.multiply(rate.at(self._size), count))
+        return total
+
+
+def total_of(replayed: Iterable[Replayed]) -> dict[Policy, Outcome]:
+    """All sessions together, by policy."""
+    found: dict[Policy, Outcome] = {}
+    for one in replayed:
+        for policy, outcome in one.outcomes.items():
+            found[policy] = found[policy].plus(outcome) if policy in found else outcome
+    return found

@@ -1,0 +1,194 @@
+"""Recordings replayed: what each would have cost under each policy, beside what was billed for it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from foveate.cost.price_book import PriceBook
+from foveate.cost.prices import EXACT, ZERO
+from foveate.replay.models import as_model
+from foveate.replay.outcomes import Check, Outcome, Placeholders, Point, Replayed, Till
+from foveate.replay.policies import Policy
+from foveate.replay.recordings import Call, Recording
+from foveate.replay.running import Run, run_of, window_tokens_of
+from foveate.replay.sent import Sent, Told, sent_in
+from foveate.replay.sizes import Scale
+from foveate.values import CacheUsage, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """What is asked: which policies, another `model`, another window for all models."""
+
+    policies: tuple[Policy, ...] = tuple(Policy)
+    model: str | None = None
+    window_tokens: int | None = None
+
+
+def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Replayed:
+    """A recording under each policy that is asked for; calls whose price nobody knows are left out."""
+    was_sent = sent_in(recording)
+    sent = as_model(was_sent, options.model, recording.format) if options.model is not None else was_sent
+    priced = [one for one in sent if _is_priced(one, book)]
+    own_marks = any(one.last.own_marks for one in priced)
+    runs = {
+        policy: _Counting(
+            policy,
+            run_of(
+                policy,
+                spoken=recording.format,
+                window_tokens=options.window_tokens,
+                has_own_marks=own_marks,
+            ),
+            book,
+            options.window_tokens,
+        )
+        for policy in options.policies
+    }
+    for one in priced:
+        for run in runs.values():
+            run.take(one)
+    check, beside = _check(recording, was_sent, book, has_own_marks=own_marks)
+    return Replayed(
+        name=recording.name,
+        source=recording.source,
+        began_at=recording.calls[0].at if recording.calls else 0.0,
+        models=Counter(one.call.model for one in priced),
+        outcomes={policy: run.outcome(beside) for policy, run in runs.items()},
+        points={policy: tuple(run.points) for policy, run in runs.items()},
+        check=check,
+        placeholders=_placeholders(was_sent, recording, book),
+        lacks=recording.lacks,
+        hidden_tokens=_hidden(was_sent),
+        broken=recording.broken,
+        unpriced=Counter(one.call.model for one in sent if not _is_priced(one, book)),
+        size_bytes=recording.size_bytes,
+    )
+
+
+def _is_priced(sent: Sent, book: PriceBook) -> bool:
+    return book.rates(sent.call.model, provider=sent.rules.provider, at=sent.call.at) is not None
+
+
+class _Counting:
+    """A policy under way, and what it comes to so far."""
+
+    def __init__(self, policy: Policy, run: Run, book: PriceBook, window_tokens: int | None) -> None:
+        self.points: list[Point] = []
+        self._policy = policy
+        self._run = run
+        self._till = Till(book)
+        self._folds_till = Till(book)
+        self._window_tokens = window_tokens
+        self._usage = [0, 0, 0, 0, 0]
+        self._folds = 0
+
+    def take(self, sent: Sent) -> None:
+        """The next call."""
+        step = self._run.take(sent)
+        self._add(self._till, sent, step.usage, sent.output_tokens)
+        if step.summary is not None:
+            self._folds += 1
+            self._add(self._folds_till, sent, step.summary, step.summary_tokens)
+        window = window_tokens_of(sent.call.model, self._window_tokens)
+        self.points.append(
+            Point(at=sent.call.at, tokens=step.tokens, window_tokens=window, is_folded=step.is_folded)
+        )
+
+    def _add(self, till: Till, sent: Sent, usage: CacheUsage, output_tokens: int) -> None:
+        billed = sent.call.billed
+        till.add(
+            usage,
+            output_tokens,
+            model=sent.call.model,
+            provider=sent.rules.provider,
+            at=sent.call.at,
+            reasoning_tokens=billed.reasoning_tokens if billed is not None else 0,
+            tier=billed.tier if billed is not None else "",
+        )
+        added = (usage.uncached, usage.read, usage.written_5m, usage.written_1h, output_tokens)
+        self._usage = [one + other for one, other in zip(self._usage, added, strict=True)]
+
+    def outcome(self, beside: Decimal) -> Outcome:
+        """What it comes to, with dollars `beside` those for tokens."""
+        uncached, read, written_5m, written_1h, output = self._usage
+        calls, folds = self._till.dollars, self._folds_till.dollars
+        is_known = calls is not None and folds is not None
+        return Outcome(
+            policy=self._policy,
+            calls=len(self.points),
+            uncached=uncached,
+            read=read,
+            written_5m=written_5m,
+            written_1h=written_1h,
+            output=output,
+            dollars=EXACT.add(EXACT.add(calls or ZERO, folds or ZERO), beside) if is_known else None,
+            largest_context=max((point.tokens for point in self.points), default=0),
+            overflows=sum(point.is_over for point in self.points),
+            folds=self._folds,
+            fold_dollars=folds or ZERO,
+        )
+
+
+def _check(
+    recording: Recording, was_sent: Sequence[Sent], book: PriceBook, *, has_own_marks: bool
+) -> tuple[Check, Decimal]:
+    """The logged bills beside those that the simulation gives for the same calls; and what was no token's."""
+    run = run_of(Policy.RECORDED, spoken=recording.format, window_tokens=None, has_own_marks=has_own_marks)
+    simulated, expected = Till(book), Till(book)
+    calls, logged, beside = 0, ZERO, ZERO
+    for one in was_sent:
+        step = run.take(one)
+        billed = one.call.billed
+        price = _price(one.call, billed, one.rules.provider, book) if billed is not None else None
+        if billed is None or price is None:
+            continue
+        calls += 1
+        logged = EXACT.add(logged, price[0])
+        beside = EXACT.add(beside, price[1])
+        for till, usage in ((simulated, step.usage), (expected, one.expected)):
+            till.add(
+                usage,
+                billed.output_tokens,
+                model=one.call.model,
+                provider=one.rules.provider,
+                at=one.call.at,
+                reasoning_tokens=billed.reasoning_tokens,
+                tier=billed.tier,
+            )
+    check = Check(
+        calls=calls,
+        logged=logged,
+        simulated=EXACT.add(simulated.dollars or ZERO, beside),
+        expected=EXACT.add(expected.dollars or ZERO, beside),
+        changed=sum(one.told is Told.CHANGED for one in was_sent),
+        kept=sum(one.told is Told.KEPT for one in was_sent),
+        said=recording.said_dollars,
+    )
+    return check, beside
+
+
+def _price(call: Call, billed: Usage, provider: str, book: PriceBook) -> tuple[Decimal, Decimal] | None:
+    """What a call cost, and how much of that is neither for input nor for output, such as searches."""
+    price = book.price(call.model, billed, provider=provider, at=call.at)
+    return None if price is None else (price.dollars, price.other_dollars)
+
+
+def _placeholders(was_sent: Sequence[Sent], recording: Recording, book: PriceBook) -> Placeholders:
+    """Answers of which only the size that a stream begins with was logged."""
+    unknown = [one for one in was_sent if one.call.billed is not None and not one.call.output_is_known]
+    till, tokens = Till(book), 0
+    scales: dict[str, Scale] = {}
+    for one in unknown:
+        model = one.call.model
+        scale = scales.setdefault(model, Scale(model, recording.format))
+        more = max(scale.message(one.call.answer) - one.output_tokens, 0)
+        tokens += more
+        till.add(CacheUsage(), more, model=model, provider=one.rules.provider, at=one.call.at)
+    return Placeholders(calls=len(unknown), tokens=tokens, dollars=till.dollars or ZERO)
+
+
+def _hidden(was_sent: Sequence[Sent]) -> int:
+    """The most that stood before messages and was taken from a bill."""
+    return max((one.front.tokens for one in was_sent if not one.call.around), default=0)

@@ -1,0 +1,262 @@
+"""One policy on its way through a session: what each call would have been billed, and what it leaves behind."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from foveate.budget.windows import window_of
+from foveate.cache.layout import LayoutOptions, layout, marked
+from foveate.cache.prompts import CachedPrompt, Piece, next_key
+from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast
+from foveate.cache.rules import Caching, Rules
+from foveate.cache.simulate import Cache, Served
+from foveate.fold.boundary import trigger_tokens, triggers
+from foveate.fold.cuts import FoldOptions
+from foveate.replay.folds import Folded, Reading, folded
+from foveate.replay.marking import fixed_marks, shown, with_marks
+from foveate.replay.policies import Policy
+from foveate.replay.sent import Kept, Sent, recorded_prompt, with_kept
+from foveate.replay.stretches import Stretch, prompt_of
+from foveate.values import Area, CacheUsage, Format, Place, Ttl
+
+# Providers on which long-lived marks are wanted unless a configuration says otherwise.
+_LONG_TTL = frozenset(("anthropic", "vertex"))
+# So many places at which something long-lived was left are looked at again.
+_MOST_ANCHORS = 4
+_INSTRUCTION = Place(Area.MESSAGES, -4, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one call comes to: its own input, and of the summary that was made behind it, if one was."""
+
+    usage: CacheUsage
+    summary: CacheUsage | None = None
+    summary_tokens: int = 0
+    is_folded: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """How long its context is."""
+        return self.usage.input_tokens
+
+
+class Run(Protocol):
+    """A policy on its way through one session."""
+
+    def take(self, sent: Sent) -> Step:
+        """What the next call comes to."""
+
+
+def run_of(policy: Policy, *, spoken: Format, window_tokens: int | None, has_own_marks: bool) -> Run:
+    """A policy at the beginning of a session; `window_tokens` is in the place of each model's own window."""
+    match policy:
+        case Policy.NONE:
+            return _Uncached()
+        case Policy.RECORDED:
+            return _Marked(lambda sent, prompt: recorded_prompt(sent, prompt, has_own_marks=has_own_marks))
+        case Policy.MARKERS:
+            return _Marked(lambda sent, prompt: _fixed(sent, prompt, sent.rules.ttls[:1]))
+        case Policy.MARKERS_1H:
+            return _Marked(lambda sent, prompt: _fixed(sent, prompt, sent.rules.ttls[-1:]))
+        case Policy.ADAPTIVE:
+            return _Adaptive()
+        case Policy.FOLD:
+            return _Folding(spoken, window_tokens)
+
+
+def window_tokens_of(model: str, window_tokens: int | None) -> int | None:
+    """The window of a call: the one that was asked for, or its model's; None where nobody knows."""
+    if window_tokens is not None:
+        return window_tokens
+    window = window_of(model)
+    return window.tokens if window is not None else None
+
+
+class _Uncached:
+    def take(self, sent: Sent) -> Step:
+        return Step(usage=CacheUsage(uncached=sent.input_tokens))
+
+
+def _fixed(sent: Sent, prompt: CachedPrompt, ttls: Sequence[Ttl]) -> CachedPrompt:
+    rules = sent.rules
+    if rules.caching not in (Caching.MARKS, Caching.BOTH) or not ttls:
+        return prompt
+    return with_marks(prompt, fixed_marks(prompt, ttl=ttls[0], minimum_tokens=rules.minimum_tokens))
+
+
+class _Marks(Protocol):
+    def __call__(self, sent: Sent, prompt: CachedPrompt) -> CachedPrompt:
+        """The prompt with its marks."""
+
+
+class _Marked:
+    """Marks that depend on nothing but what is sent."""
+
+    def __init__(self, marks: _Marks) -> None:
+        self._marks = marks
+        self._cache = Cache()
+        self._seen: set[bytes] = set()
+
+    def take(self, sent: Sent) -> Step:
+        prompt = prompt_of(
+            sent.front,
+            sent.last,
+            seen=self._seen,
+            whole=sent.kept.whole if sent.kept is not None else (),
+            lookback_positions=sent.rules.lookback_positions,
+        )
+        served = _serve(self._cache, sent, self._marks(sent, prompt))
+        self._cache = served.cache
+        self._seen.update(sent.last.new_keys(self._seen))
+        return Step(usage=served.usage)
+
+
+def _serve(cache: Cache, sent: Sent, prompt: CachedPrompt) -> Served:
+    return with_kept(cache, sent).serve(prompt, sent.rules, at=sent.call.at, answers_at=sent.call.answers_at)
+
+
+class _Adaptive:
+    """Foveate's own layout, with the time to live that a conversation's rhythm makes worth its price."""
+
+    def __init__(self) -> None:
+        self.cache = Cache()
+        self._seen: set[bytes] = set()
+        self._rhythms: dict[str, tuple[Rhythm, float]] = {}
+        self._anchors: dict[str, list[Stretch]] = {}
+
+    def take(self, sent: Sent) -> Step:
+        served, _ = self.serve(sent)
+        return Step(usage=served.usage)
+
+    def serve(self, sent: Sent) -> tuple[Served, CachedPrompt]:
+        """The call as it is billed, and the prompt with its marks."""
+        name, rules, now = sent.call.conversation, sent.rules, sent.call.at
+        anchors = self._anchors.get(name, [])
+        prompt = prompt_of(
+            sent.front,
+            sent.last,
+            seen=self._seen,
+            whole=(*anchors, *(sent.kept.whole if sent.kept is not None else ())),
+            lookback_positions=rules.lookback_positions,
+        )
+        expected = forecast(self._heard(name, now))
+        if rules.caching in (Caching.MARKS, Caching.BOTH):
+            marks = layout(
+                prompt,
+                rules,
+                self.cache,
+                chances(expected, rules),
+                now=now,
+                options=LayoutOptions(long_ttl=rules.provider in _LONG_TTL),
+            )
+            prompt = marked(prompt, marks)
+            self._anchors[name] = _anchors(anchors, prompt, sent.last, rules)
+        served = _serve(self.cache, sent, prompt)
+        self.cache = served.cache
+        self._seen.update(sent.last.new_keys(self._seen))
+        return served, prompt
+
+    def _heard(self, name: str, now: float) -> Rhythm:
+        rhythm, before = self._rhythms.get(name, (SILENT, None))
+        if before is not None:
+            rhythm = rhythm.heard(max(0.0, now - before))
+        self._rhythms[name] = rhythm, now
+        return rhythm
+
+
+def _anchors(before: Sequence[Stretch], prompt: CachedPrompt, last: Stretch, rules: Rules) -> list[Stretch]:
+    """The messages at which something long-lived is left: a mark has to stand there again to keep it."""
+    new = [
+        stretch
+        for start, stretch in shown(prompt, last)
+        if any(
+            piece.mark is rules.ttls[-1] and len(rules.ttls) > 1
+            for piece in prompt.pieces[start : start + len(stretch.pieces)]
+        )
+    ]
+    return list(dict.fromkeys((*before, *reversed(new))))[-_MOST_ANCHORS:]
+
+
+class _Folding:
+    """The same, with the head of a history folded once its request is long: behind the answer, for the next.
+
+    Where a request would not fit at all, it waits for the fold.
+    """
+
+    def __init__(self, spoken: Format, window_tokens: int | None) -> None:
+        self._adaptive = _Adaptive()
+        self._reading = Reading(spoken)
+        self._window_tokens = window_tokens
+        self._options = FoldOptions()
+        self._folds: dict[str, list[Folded]] = {}
+        self._answers: dict[str, int] = {}  # since the last fold
+
+    def take(self, sent: Sent) -> Step:
+        name = sent.call.conversation
+        window = window_tokens_of(sent.call.model, self._window_tokens)
+        fold, shorter = self._shorter(sent)
+        summary: CacheUsage | None = None
+        summary_tokens = 0
+        if window is not None and shorter.input_tokens > window:
+            made = self._fold(sent, fold, window)
+            if made is not None:
+                prompt = prompt_of(
+                    shorter.front, shorter.last, lookback_positions=sent.rules.lookback_positions
+                )
+                summary, summary_tokens = self._summed_up(shorter, prompt, made), made.summary_tokens
+                fold, shorter = self._shorter(sent)
+        served, prompt = self._adaptive.serve(shorter)
+        is_folded = summary is not None
+        self._answers[name] = self._answers.get(name, 0) + 1
+        rested = self._answers[name] if fold is not None else None
+        trigger = trigger_tokens(window, sent.reserve_tokens) if window is not None else None
+        if trigger and triggers(shorter.input_tokens, trigger_tokens=trigger, turns_since_fold=rested):
+            made = self._fold(sent, fold, window or 0)
+            if made is not None:
+                summary, summary_tokens = self._summed_up(shorter, prompt, made), made.summary_tokens
+                is_folded = True
+        return Step(usage=served.usage, summary=summary, summary_tokens=summary_tokens, is_folded=is_folded)
+
+    def _shorter(self, sent: Sent) -> tuple[Folded | None, Sent]:
+        """The call with the farthest reaching fold of its history put in."""
+        for fold in reversed(self._folds.get(sent.call.conversation, [])):
+            last = fold.of(sent.last)
+            if last is not None:
+                return fold, replace(sent, last=last, kept=_front_alone(sent))
+        return None, sent
+
+    def _fold(self, sent: Sent, earlier: Folded | None, window: int) -> Folded | None:
+        made = folded(
+            sent.last,
+            self._reading,
+            trigger_tokens=trigger_tokens(window, sent.reserve_tokens),
+            options=self._options,
+            earlier=earlier,
+            leaves_out_thoughts=sent.rules.binds_thinking,
+        )
+        if made is not None:
+            self._folds.setdefault(sent.call.conversation, []).append(made)
+            self._answers[sent.call.conversation] = 0
+        return made
+
+    def _summed_up(self, sent: Sent, prompt: CachedPrompt, fold: Folded) -> CacheUsage:
+        """What the summary costs: the request as it was sent, read from the cache, and an instruction."""
+        piece = Piece(
+            digest=fold.base.key,
+            tokens=fold.instruction_tokens,
+            kind="text",
+            area=Area.MESSAGES,
+            place=_INSTRUCTION,
+        )
+        key = sent.front.key + next_key(sent.last.key, piece)
+        asked = replace(prompt, pieces=(*prompt.pieces, piece), keys=(*(prompt.keys or ()), key))
+        at = max(sent.call.at, sent.call.answers_at)
+        served = self._adaptive.cache.serve(asked, sent.rules, at=at)
+        self._adaptive.cache = served.cache
+        return served.usage
+
+
+def _front_alone(sent: Sent) -> Kept | None:
+    """What somebody else had left, but for messages, which now stand behind a summary."""
+    return sent.kept if sent.kept is not None and sent.kept.last is None else None
