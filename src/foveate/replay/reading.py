@@ -19,6 +19,7 @@ from foveate.replay.trajectories import read_trajectories
 
 SUFFIXES = (".jsonl", ".json", ".traj", ".ndjson", ".jsonl.gz", ".json.gz", ".traj.gz", ".ndjson.gz")
 STORE_SUFFIXES = (".sqlite", ".sqlite3", ".db")
+_FILE_URL = "sqlite:///"
 _SQLITE = b"SQLite format 3\0"
 # So many lines are looked at for one that tells who wrote the file.
 _LOOKED_AT = 40
@@ -49,9 +50,9 @@ def found(paths: Iterable[str | Path]) -> Found:
     """
     files: dict[Path, None] = {}
     passed_over: list[tuple[Path, str]] = []
-    for path in map(Path, paths):
+    for path in map(_path, paths):
         if not path.is_dir():
-            if not path.exists():
+            if store_url(path) is None and not path.exists():
                 raise UnreadableInput(str(path), "is not there")
             files[path] = None
             continue
@@ -61,6 +62,25 @@ def found(paths: Iterable[str | Path]) -> Found:
             raise UnreadableInput(str(path), f"holds no recordings: no file there is called {names}")
         files.update(dict.fromkeys(below))
     return Found(files=tuple(files), passed_over=tuple(passed_over))
+
+
+def _path(named: str | Path) -> Path:
+    """Where a name leads: `~` is the user's folder, and the URL of a store in a file is that file."""
+    text = str(named)
+    return (
+        Path(text.removeprefix(_FILE_URL)).expanduser()
+        if text.startswith(_FILE_URL)
+        else Path(named).expanduser()
+    )
+
+
+def store_url(path: Path) -> str | None:
+    """The URL of a store on a server, of which a path has one slash less; None where it is no such path."""
+    scheme, _, rest = str(path).partition(":/")
+    if scheme not in ("postgresql", "postgres") or not rest:
+        return None
+    has_host = "/" in rest.partition("?")[0]
+    return f"{scheme}:{'//' if has_host else '///'}{rest.lstrip('/')}"
 
 
 def _below(folder: Path, passed_over: list[tuple[Path, str]]) -> Iterator[Path]:
@@ -92,11 +112,17 @@ def read(path: Path, *, source: Source | None = None, model: str | None = None) 
 
     Raises:
         UnreadableInput: the file cannot be opened, or nobody is known who writes such files.
+        StoreUnavailable: it is a store, and cannot be read.
     """
     source = source or peek(path).source
     if source is None:
         raise UnreadableInput(str(path), _unknown())
-    yield from _READERS[source](LogFile(path), model)
+    if source is Source.STORE:
+        from foveate.replay.stored import read_store  # brings the database's driver
+
+        yield from read_store(store_url(path) or str(path), model)
+    else:
+        yield from _READERS[source](LogFile(path), model)
 
 
 def peek(path: Path) -> Peek:
@@ -105,7 +131,7 @@ def peek(path: Path) -> Peek:
     Raises:
         UnreadableInput: the file cannot be opened.
     """
-    if path.suffix in STORE_SUFFIXES and _head(path) == _SQLITE:
+    if store_url(path) is not None or _head(path) == _SQLITE:
         return Peek(Source.STORE)
     with closing(LogFile(path).lines()) as lines:
         told = recognised([line for _, line in islice(lines, _LOOKED_AT)])

@@ -28,6 +28,7 @@ class Lacking(StrEnum):
 
     SYSTEM = "system prompt"
     TOOLS = "tools"
+    MESSAGES = "messages"
     TIME = "times"
     BILL = "bill"
     MODEL = "model"

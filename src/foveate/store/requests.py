@@ -12,13 +12,13 @@ from foveate.store.database import Database, Rows
 from foveate.store.ledger_rows import name_of
 from foveate.values import CacheUsage, Format, Usage
 
-_COLUMNS = "id, agent, session_id, format, provider, model, at, status, usage, sent, came"
+COLUMNS = "id, agent, session_id, format, provider, model, at, status, usage, sent, came"
 _ADD = f"""
-INSERT INTO requests_v1 ({_COLUMNS}, size_bytes) VALUES ({", ".join("?" * 12)}) ON CONFLICT (id) DO NOTHING
+INSERT INTO requests_v1 ({COLUMNS}, size_bytes) VALUES ({", ".join("?" * 12)}) ON CONFLICT (id) DO NOTHING
 """
-_FIND = f"SELECT {_COLUMNS} FROM requests_v1 WHERE id = ?"
+_FIND = f"SELECT {COLUMNS} FROM requests_v1 WHERE id = ?"
 _FIND_OF_SESSION = f"""
-SELECT {_COLUMNS} FROM requests_v1 WHERE session_id = ? AND at < ? ORDER BY at DESC, id DESC LIMIT ?
+SELECT {COLUMNS} FROM requests_v1 WHERE session_id = ? AND at < ? ORDER BY at DESC, id DESC LIMIT ?
 """
 _DROP_BEFORE = "DELETE FROM requests_v1 WHERE at < ?"
 # The newest that there is no room for; all that are older go with it.
@@ -72,7 +72,7 @@ class KeptRequests:
         """One by its id; None where it is not kept, or no longer."""
         values = (name_of(request_id),)
         found = await self._database.read(lambda rows: rows.all(_FIND, values))
-        return _request(*found[0]) if found else None
+        return request_of(*found[0]) if found else None
 
     async def of_session(
         self, session_id: str, *, limit: int = 2, before: float | None = None
@@ -80,7 +80,7 @@ class KeptRequests:
         """The last ones of a session, the newest first; with `before`, the last ones before that time."""
         values = (name_of(session_id), _LATEST if before is None else before, limit)
         found = await self._database.read(lambda rows: rows.all(_FIND_OF_SESSION, values))
-        return [_request(*row) for row in found]
+        return [request_of(*row) for row in found]
 
 
 def _row(request: KeptRequest) -> tuple[Any, ...]:
@@ -116,7 +116,7 @@ def _bill(usage: Usage) -> _Bill:
     )
 
 
-def _request(
+def request_of(
     id_: str,
     agent: str,
     session_id: str,
@@ -129,6 +129,7 @@ def _request(
     sent: bytes,
     came: bytes | None,
 ) -> KeptRequest:
+    """A request, by its row."""
     return KeptRequest(
         id=id_,
         agent=agent,
