@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
@@ -74,6 +75,7 @@ class Bills(Unwatched):
         self._entries: list[Entry] = []
         self._ended: dict[str, asyncio.Event] = {}
         self._notes: deque[str] = deque(maxlen=_MOST_NOTES)
+        self._tells_folds = True
         self.last: Exchange | None = None
         """The last exchange that came to its end."""
 
@@ -101,12 +103,23 @@ class Bills(Unwatched):
         """Note that the history was folded behind an answer, or why not."""
         del agent
         fold = folded.fold
+        if not self._tells_folds:
+            return
         if folded.outcome is Outcome.OK and fold is not None:
             self.note(
                 f"folded {fold.messages} messages: {fold.tokens_before:,} tokens are {fold.tokens_after:,} now"
             )
         elif folded.outcome is Outcome.FAILED:
             self.note(f"the history could not be folded: {folded.reason}")
+
+    @contextmanager
+    def untold_folds(self) -> Iterator[None]:
+        """Folds are not noted meanwhile, since who asked for one is told."""
+        self._tells_folds = False
+        try:
+            yield
+        finally:
+            self._tells_folds = True
 
     def broke(self, seen: SeenBreak) -> None:
         """Nothing: `foveate explain` tells it."""

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from uuid import uuid4
@@ -20,10 +19,11 @@ from foveate.chat.turns import asked as question
 from foveate.cost.ledger import Entry
 from foveate.engine.exchange import Exchange
 from foveate.engine.steps import subject_of
-from foveate.errors import FoveateError
 from foveate.fold.folding import Folded
+from foveate.fold.journal import Outcome
 from foveate.gateway.app import Gateway
 from foveate.gateway.asks import REQUEST_ID
+from foveate.tokens.bpe import without_surrogates
 from foveate.values import Usage
 
 MAX_TOKENS = 4096
@@ -152,11 +152,9 @@ class Talk:
 
         What came of an answer that was stopped or broke off is kept, and so is its question.
         """
-        turns = (*self.turns, question(text))
+        turns = (*self.turns, question(without_surrogates(text)))
         try:
             answer = await self._answer(turns, show)
-        except FoveateError as error:
-            return Answer(failure=internal(error))
         except Exception as error:  # noqa: BLE001 - the border of a conversation: nothing said in it may be lost
             return Answer(failure=internal(error))
         if answer.text or answer.calls:
@@ -203,7 +201,7 @@ class Talk:
         Raises:
             FoveateError: it would be refused.
         """
-        return look_of(await self._previewed(focus), self.turns, max_tokens=self.max_tokens())
+        return look_of(await self._previewed(focus), max_tokens=self.max_tokens())
 
     async def compact(self) -> Folded | None:
         """What became of folding all but the last exchange; None where it is not one to fold.
@@ -224,9 +222,12 @@ class Talk:
         )
         self._folding = asyncio.ensure_future(fold_now(work, subject_of(work, must_fit=True)))
         try:
-            with suppress(asyncio.CancelledError):
+            with self._bills.untold_folds():
                 return await self._folding
-            return None
+        except asyncio.CancelledError:
+            if not self._folding.cancelled():
+                raise
+            return Folded(outcome=Outcome.FAILED, reason="it was stopped")
         finally:
             self._folding = None
 

@@ -88,7 +88,7 @@ class Commands:
             case ":budget":
                 return await self._budget()
             case ":context":
-                return lines.window_lines(await self._talk.look(), self._screen())
+                return lines.context_lines(await self._talk.look(), self._screen())
             case ":memory":
                 return lines.memory_lines(
                     await self._talk.look(focus=asked.rest), self._talk.agent, self._screen()

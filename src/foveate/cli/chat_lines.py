@@ -7,23 +7,22 @@ from rich.cells import cell_len, set_cell_size
 
 from foveate.chat.bills import Spent, spent_by_model
 from foveate.chat.bodies import Speaking
-from foveate.chat.looking import Look, Part
+from foveate.chat.looking import Look
 from foveate.chat.tokenizing import Tokens
 from foveate.chat.turns import Role, Turn
 from foveate.cli.cost_caps import Held
 from foveate.cli.cost_lines import CapWriting
 from foveate.cli.screen import Look as Screen
 from foveate.cli.screen import number
+from foveate.cli.window_bars import Window, window_lines
 from foveate.cost.ledger import Entry
 from foveate.cost.money import in_words
 from foveate.fold.folding import Folded
 from foveate.fold.journal import Outcome
 
 _GAP = "  "
-_BAR_CELLS, _LEAST_BAR_CELLS = 40, 10
-_LONGEST_NAME = 28
 _MOST_TOKENS = 2_000
-_DIM, _BOLD, _GREEN = "2", "1", "32"
+_DIM, _BOLD = "2", "1"
 
 
 def painted(text: str, colour: str, screen: Screen) -> str:
@@ -127,28 +126,19 @@ def _left(look: Look) -> str:
     return f"{max(0, look.token_budget - look.tokens):,}"
 
 
-def window_lines(look: Look, screen: Screen) -> list[str]:
-    """What fills the window: a bar for each part, with its tokens and its share."""
-    block = "█" if screen.can_show("█") else "#"
-    heading = f"{screen.plain(look.model)}: {used(look)}"
-    parts = [part for part in look.parts if part.tokens > 0]
-    if look.window_tokens is not None:
-        parts.append(Part(name="kept for the answer", tokens=look.output_reserve))
-        parts.append(Part(name="free", tokens=max(0, look.token_budget - look.tokens)))
-    names = [_name(part.name, screen) for part in parts]
-    sizes = [f"{part.tokens:,}" for part in parts]
-    wide, digits = max(map(cell_len, names), default=0), max(map(len, sizes), default=0)
-    filled = [part.tokens for part in look.parts]
-    room = screen.columns - wide - digits - 2 * len(_GAP) - 1
-    cells = min(_BAR_CELLS, room) if room >= _LEAST_BAR_CELLS else 0
-    lines = [painted(heading, _BOLD, screen)]
-    for part, name, size in zip(parts, names, sizes, strict=True):
-        is_used = part in look.parts
-        length = max(1, round(cells * part.tokens / max(filled, default=1))) if is_used and cells else 0
-        bar = painted(block * length, _GREEN, screen) + " " * (cells - length)
-        row = _GAP.join(filter(None, (set_cell_size(name, wide), bar, f"{size:>{digits}}")))
-        lines.append(row if is_used else painted(row, _DIM, screen))
-    return lines + [painted(screen.plain(problem), _DIM, screen) for problem in look.problems]
+def context_lines(look: Look, screen: Screen) -> list[str]:
+    """What fills the window, as a bar and a row for each part."""
+    window = Window(
+        sections=look.parts,
+        tokens=look.tokens,
+        exact=look.count is not None and look.count.exact,
+        window_tokens=look.window_tokens,
+        reserved_tokens=look.output_reserve,
+    )
+    return [
+        *window_lines(window, screen),
+        *(painted(screen.plain(each), _DIM, screen) for each in look.problems),
+    ]
 
 
 def memory_lines(look: Look, agent: str, screen: Screen) -> list[str]:
@@ -244,11 +234,6 @@ def _table(rows: Sequence[tuple[str, ...]], *, left: int, screen: Screen) -> Ite
             cells.append(text + blanks if at < left else blanks + text)
         line = _GAP.join(cells).rstrip()
         yield painted(line, _DIM, screen) if not place else line
-
-
-def _name(name: str, screen: Screen) -> str:
-    text = screen.plain(name)
-    return text if cell_len(text) <= _LONGEST_NAME else set_cell_size(text, _LONGEST_NAME - 1).rstrip() + "…"
 
 
 def _calls(count: int) -> str:

@@ -46,7 +46,7 @@ async def converse(talk: Talk, setting: Setting, commands: Commands, history: Pa
 
 async def _ordered(terminal: "_Terminal", talk: Talk, commands: Commands, asked: Asked) -> None:
     try:
-        with terminal.interruptible(talk.stop), screen.patience("at it"):
+        with terminal.interruptible(talk.stop), terminal.patience("at it"):
             told = await commands.run(asked)
     except FoveateError as error:
         terminal.tell(str(error), _YELLOW)
@@ -57,7 +57,7 @@ async def _ordered(terminal: "_Terminal", talk: Talk, commands: Commands, asked:
 
 async def _asked(terminal: "_Terminal", talk: Talk, text: str) -> None:
     with ExitStack() as waiting:
-        waiting.enter_context(terminal.patience())
+        waiting.enter_context(terminal.patience("waiting for the answer; Ctrl-C stops it"))
         words = Words(sys.stdout, terminal.screen(), begun=waiting.close)
         with terminal.interruptible(talk.stop):
             answer = await talk.ask(text, words)
@@ -134,12 +134,12 @@ class _Terminal:
             self.tell(answer.failure.text, _RED)
 
     @contextmanager
-    def patience(self) -> Iterator[None]:
-        """A word while nothing comes, which goes away again."""
+    def patience(self, what: str) -> Iterator[None]:
+        """A word on what takes so long, which goes away again."""
         if not self.screen().colours:  # a terminal that may not be able to take it back
             yield
             return
-        with screen.patience("waiting for the answer; Ctrl-C stops it"):
+        with screen.patience(what):
             yield
 
     @contextmanager
