@@ -1,4 +1,4 @@
-"""The reference is made from the code: no table in a page is older than that, and nothing is missing from it."""
+"""The reference is made from the code: no table is older than that, and nothing is missing from it."""
 
 import re
 from pathlib import Path

@@ -1,0 +1,79 @@
+"""What a day's work leaves in a store: calls of two agents, a cache that broke, and two folds."""
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+from foveate.fold.journal import Fold
+from foveate.session.sessions import session_id
+from foveate.store import open_store
+from tests.kept import FOLD
+
+MODEL = "claude-opus-5-5"
+RULES = "- Read before you write.\n- Run the tests after each change.\n" * 300
+
+FOLDED = (b'{"role": "user", "content": "Look at src/."}', b'{"role": "assistant", "content": "It is small."}')
+
+# The session that all calls of an agent belong to, since it says so.
+NAMED = "garden"
+NAMED_ID = session_id("named", "ana", NAMED)
+
+# The ids that pages show.
+SESSION = "5be01d2286c1b0f7b1d5a1f00c3e9a44"
+EARLIER = replace(
+    FOLD,
+    id="77aa00bb02f04c55a3f5b3f6d4b1c7e8",
+    agent="ana",
+    session_id=SESSION,
+    messages=203,
+    tokens_before=78_904,
+    tokens_after=6_077,
+    boundary=b"7" * 16,
+)
+LATER = replace(
+    EARLIER,
+    id="3f9a1c02b41e4c0d9d1f2c6a7be05d13",
+    messages=412,
+    tokens_before=112_340,
+    tokens_after=9_120,
+    boundary=b"3" * 16,
+    earlier_id=EARLIER.id,
+)
+
+
+def day_of_work(gateway_url: str, home: Path) -> None:
+    """Have two agents work through a gateway whose data is in `home`, one with a clock in its system prompt."""
+    for agent, system in (
+        ("ana", RULES),
+        ("ben", f"It is 10:02:41.\n{RULES}"),
+        ("ben", f"It is 10:03:17.\n{RULES}"),
+    ):
+        messages: list[Any] = []
+        for step in range(3):
+            messages.append({"role": "user", "content": f"Part {step}: what is next?"})
+            messages.append({"role": "assistant", "content": answered(gateway_url, agent, system, messages)})
+    asyncio.run(_folded(f"sqlite:///{home / 'foveate.sqlite'}", EARLIER, LATER))
+
+
+def answered(gateway_url: str, agent: str, system: str, messages: list[Any]) -> Any:
+    """What the gateway answers to one request of an agent."""
+    body = {"model": MODEL, "max_tokens": 64, "system": system, "messages": messages}
+    headers = {
+        "content-type": "application/json",
+        "anthropic-version": "2023-06-01",
+        "x-api-key": "sandbox",
+        "x-foveate-agent": agent,
+        "x-foveate-session": NAMED,
+    }
+    with urlopen(Request(f"{gateway_url}/v1/messages", json.dumps(body).encode(), headers)) as answer:
+        return json.load(answer)["content"]
+
+
+async def _folded(url: str, *folds: Fold) -> None:
+    async with await open_store(url) as store:
+        for fold in folds:
+            await store.journal.record(replace(fold, compacted_at=time.time()), FOLDED, lease=None)

@@ -1,0 +1,258 @@
+"""Every example in README.md and docs/ is run: commands before real servers, Python, and configurations.
+
+There is a gateway whose providers are a sandbox, and a store in which a day's work has left its traces. A page
+that starts another server has that one.
+"""
+
+import ast
+import asyncio
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.config.budgets import load_budget
+from foveate.config.cost import cost_from
+from foveate.config.documents import document_from
+from foveate.config.loading import settings_from
+from foveate.config.settings import Settings
+from tests.day_of_work import NAMED_ID, day_of_work
+from tests.page_examples import PAGES, ROOT, Block, Command, blocks_of, commands_of, matches
+from tests.sandboxes import running_sandbox
+from tests.served import configure, serving
+
+GATEWAY, SANDBOX = "http://127.0.0.1:8090", "http://127.0.0.1:8790"
+SERVES = re.compile(r"^(?:\./run|foveate)(?P<words>| (?:serve|sandbox)\b[^|&;]*)$")
+SHELLS = ("bash", "console")
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+# What cannot be run here, by where it stands; each says why in its page.
+NOT_RUN = {
+    "docs/gateway.md": 1,  # Docker
+    "docs/howto/claude-code.md": 2,  # Claude Code itself
+    "docs/howto/grafana.md": 2,  # Prometheus's own file and program
+    "docs/howto/postgresql.md": 1,  # a server of one's own
+    "docs/metrics.md": 1,  # Prometheus's own file
+}
+DATABASE = "postgresql://foveate@db.example/foveate"
+# Pages whose commands see only what they have done themselves.
+OF_THEIR_OWN = ("docs/tutorial.md", "docs/howto/postgresql.md")
+# The wrapper that pages call `foveate` and `./run` by.
+CALL = f'#!/bin/sh\nexec "{sys.executable}" -m foveate "$@"\n'
+
+
+def named(pages: Any) -> list[str]:
+    return list(dict.fromkeys(pages))
+
+
+@dataclass
+class Stage:
+    """Where examples are run: the data of the gateway, and addresses and ids by those that pages name.
+
+    `servers` are the addresses of those that were started, by the words that they were started with.
+    """
+
+    home: Path
+    addresses: dict[str, str]
+    servers: dict[str, str] = field(default_factory=dict)
+    started: ExitStack = field(default_factory=ExitStack)
+
+    def here(self, text: str) -> str:
+        """A text with the addresses of the servers that there are."""
+        for said, real in self.addresses.items():
+            text = text.replace(said, real).replace(said.removeprefix("http://"), real.removeprefix("http://"))
+        return text
+
+    def shown(self, text: str) -> str:
+        """A text as a page would show it."""
+        for said, real in self.addresses.items():
+            text = text.replace(real, said)
+        return text
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """The gateway and the sandbox for all pages, with a day's work in the store."""
+    home = tmp_path_factory.mktemp("home")
+    with running_sandbox() as sandbox:
+        configure(home / "foveate.yaml", sandbox.url, "keep_requests: {enabled: true}\n")
+        with serving(home) as gateway:
+            day_of_work(gateway.url, home)
+            addresses = {GATEWAY: gateway.url, SANDBOX: sandbox.url, " 16d9": f" {NAMED_ID}"}
+            stage = Stage(home, addresses, {"serve": gateway.url})
+            with stage.started:
+                yield stage
+
+
+@dataclass
+class Session:
+    """A page's terminal: commands run one after the other, in one folder and one environment."""
+
+    stage: Stage
+    folder: Path
+    environment: dict[str, str]
+
+    def run(self, typed: str) -> "subprocess.CompletedProcess[str]":
+        state = self.folder / ".state"
+        keep = f'{{ export -p; echo cd "$PWD"; }} >{state}'
+        script = f"set -a; [ -f {state} ] && . {state}\n{typed}\n__code=$?\n{keep}\nexit $__code"
+        return subprocess.run(
+            ["bash", "-c", self.stage.here(script)],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def serve(self, words: str) -> None:
+        """Start a server as a page does, once; what the page names from now on is that one."""
+        kind, *options = words.split() or ["serve", "--local"]
+        called = " ".join([kind, *options])
+        if called not in self.stage.servers:
+            self.stage.servers[called] = self._started(kind, *options)
+        self.stage.addresses[GATEWAY if kind == "serve" else SANDBOX] = self.stage.servers[called]
+
+    def _started(self, *words: str) -> str:
+        call = (words[0], "--port", "0", "--json", *words[1:])
+        process = subprocess.Popen(
+            ["bash", "-c", f"[ -f .state ] && . ./.state; exec foveate {' '.join(call)}"],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.stage.started.callback(process.wait)
+        self.stage.started.callback(process.terminate)
+        assert process.stdout
+        self.stage.started.enter_context(process.stdout)
+        line = process.stdout.readline()
+        assert line, f"{words} did not start"
+        return str(json.loads(line)["url"])
+
+
+@pytest.fixture
+def session(common: Stage, tmp_path: Path) -> Session:
+    """A terminal in a folder that has what the project's own has."""
+    for name in ("README.md", "CHANGELOG.md", "examples", "dashboards"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    programs = tmp_path / ".programs"
+    programs.mkdir()
+    for program in (programs / "foveate", tmp_path / "run"):
+        program.write_text(CALL)
+        program.chmod(0o755)
+    (programs / "python").symlink_to(sys.executable)
+    (tmp_path / ".curlrc").write_text("fail-with-body\n")  # an error that a server answers is one for curl too
+    environment = {name: os.environ[name] for name in ("LANG", "PATH", "TMPDIR") if name in os.environ} | {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "FOVEATE_HOME": str(common.home),
+        "ANTHROPIC_API_KEY": "sandbox",
+        "OPENAI_API_KEY": "sandbox",
+    }
+    return Session(replace(common, addresses=dict(common.addresses)), tmp_path, environment)
+
+
+@pytest.mark.parametrize("page", named(block.page for block in BLOCKS if block.language in SHELLS))
+def test_every_command_of_a_page_gives_what_it_shows(
+    session: Session, page: str, request: pytest.FixtureRequest
+) -> None:
+    if page in OF_THEIR_OWN:
+        session.environment["FOVEATE_HOME"] = str(session.folder / ".home")
+        session.stage.servers = {}
+    if page == "docs/howto/postgresql.md":
+        session.stage.addresses[DATABASE] = request.getfixturevalue("postgres").new_database()
+    for block in BLOCKS:
+        if block.page == page and block.not_run is None:
+            for language, code in block.given:
+                if language == "bash":
+                    assert session.run(code).returncode == 0, block.place
+            if block.language in SHELLS:
+                for command in commands_of(block):
+                    check(session, block, command)
+
+
+def check(session: Session, block: Block, command: Command) -> None:
+    serves = SERVES.match(command.typed.strip())
+    if serves:
+        session.serve(serves["words"])
+        return
+    outcome = session.run(command.typed)
+    printed = session.stage.shown(outcome.stdout)
+    told = f"{block.place}: {command.typed}\n{printed}{outcome.stderr}"
+    assert outcome.returncode == block.exits, told
+    if command.shown and not block.of_another_day:
+        assert matches(command.shown, printed) or matches(command.shown, outcome.stderr), told
+
+
+PYTHON = [block for block in BLOCKS if block.language == "python" and not block.text.startswith(">>>")]
+
+
+@pytest.mark.parametrize("page", named(block.page for block in PYTHON))
+def test_every_program_of_a_page_runs(common: Stage, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sandbox")
+    monkeypatch.setenv("OPENAI_API_KEY", "sandbox")
+    monkeypatch.setenv("FOVEATE_HOME", str(common.home))
+    names: dict[str, Any] = {"__name__": page}
+    with asyncio.Runner() as runner:
+        for block in PYTHON:
+            if block.page == page and block.not_run is None:
+                for code in (*(code for language, code in block.given if language == "python"), block.text):
+                    runner.run(ran(common.here(code), names, block.place))
+
+
+async def ran(code: str, names: dict[str, Any], place: str) -> None:
+    """Run a program that may wait at its top, as a page may have it."""
+    compiled = compile(code, place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    waiting = eval(compiled, names)
+    if inspect.isawaitable(waiting):
+        await waiting
+
+
+YAML = [block for block in BLOCKS if block.language == "yaml" and block.not_run is None]
+
+
+@pytest.mark.parametrize("block", YAML, ids=lambda block: block.place)
+def test_every_configuration_in_a_page_can_be_used(block: Block, tmp_path: Path) -> None:
+    data = block.text.encode()
+    said = document_from(data, block.place).data
+    assert isinstance(said, dict)
+    if said.keys() <= Settings.model_fields.keys():
+        settings_from(data, block.place)
+        cost_from(data, block.place)
+    else:
+        path = tmp_path / "budget.yaml"
+        path.write_bytes(data)
+        load_budget(path)
+
+
+def test_what_is_not_run_is_little_and_says_why() -> None:
+    found = [block for block in BLOCKS if block.not_run is not None]
+
+    assert all(block.not_run for block in found)
+    assert {
+        page: sum(block.page == page for block in found) for page in named(one.page for one in found)
+    } == NOT_RUN
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if block.language == "json"], ids=lambda block: block.place
+)
+def test_every_json_in_a_page_can_be_read(block: Block) -> None:
+    assert json.loads(block.text)
+
+
+def test_a_block_is_in_a_language_that_is_run() -> None:
+    assert {block.language for block in BLOCKS} <= {*SHELLS, "python", "pycon", "yaml", "json"}

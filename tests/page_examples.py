@@ -1,0 +1,114 @@
+"""The examples in README.md and docs/: blocks of code, and what is said beside them for tests.
+
+What a block needs, and what is different about it, stands in comments before it, which no reader sees:
+
+    <!-- given: python        what is run before the block, up to the end of the comment
+    body = {"model": "gpt-4o", "messages": []}
+    -->
+    <!-- not run: needs Docker -->
+    <!-- exits: 2 -->
+    <!-- of another day -->   what is shown below a command is not what it prints now
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+
+_COMMENT = re.compile(
+    r"<!-- (?:given: (?P<language>\w+)\n(?P<code>.*?)\n"
+    r"|(?P<word>not run|exits|of another day)(?:: (?P<said>[^\n]*?))? )-->",
+    re.DOTALL,
+)
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"(?<=\n\n)    \$ .*\n(?:    .*\n|\n(?=    ))*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One block of a page: where it is, its language and text, and what the comments before it say."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    given: tuple[tuple[str, str], ...] = ()
+    not_run: str | None = None
+    exits: int = 0
+    of_another_day: bool = False
+
+    @property
+    def place(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is typed, and what is shown below it."""
+
+    typed: str
+    shown: str = ""
+
+
+def blocks_of(path: Path) -> list[Block]:
+    """All blocks of a page that a reader could run, in their order."""
+    text = path.read_text(encoding="utf-8")
+    page = str(path.relative_to(ROOT))
+    fences = list(_FENCE.finditer(text))
+    found = [(fence.start(), fence[1], fence[2]) for fence in fences]
+    found += [
+        (block.start(), "console", re.sub(r"^    ", "", block[0], flags=re.MULTILINE))
+        for block in _INDENTED.finditer(text)
+        if not any(fence.start() < block.start() < fence.end() for fence in fences)
+    ]
+    return [_block(text, page, start, language, code) for start, language, code in sorted(found)]
+
+
+def _block(text: str, page: str, start: int, language: str, code: str) -> Block:
+    comments = _comments_before(text, start)
+    said = {comment["word"]: comment["said"] for comment in comments if comment["word"]}
+    return Block(
+        page=page,
+        line=text.count("\n", 0, start) + 1,
+        language=language,
+        text=code,
+        given=tuple((one["language"], one["code"]) for one in comments if one["language"]),
+        not_run=said.get("not run"),
+        exits=int(said.get("exits", 0)),
+        of_another_day="of another day" in said,
+    )
+
+
+def _comments_before(text: str, start: int) -> list[re.Match[str]]:
+    """The comments that end right before a place, with nothing but blanks between."""
+    found: list[re.Match[str]] = []
+    for comment in reversed(list(_COMMENT.finditer(text, 0, start))):
+        if text[comment.end() : start].strip():
+            break
+        found.insert(0, comment)
+        start = comment.start()
+    return found
+
+
+def commands_of(block: Block) -> Iterator[Command]:
+    """The commands of a block: of a session on a terminal, each with what it shows; else all of it in one."""
+    if block.language == "bash":
+        yield Command(block.text)
+        return
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        lines = part.splitlines(keepends=True)
+        end = next(number for number, line in enumerate(lines) if not line.rstrip("\n").endswith("\\"))
+        yield Command("".join(lines[: end + 1]), "".join(lines[end + 1 :]).strip("\n"))
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Whether that was printed: … in a line stands for anything in it, a line of … for any lines."""
+    pattern = "\n".join(
+        r"(?:.*\n?)*?" if line.strip() == "…" else ".*".join(map(re.escape, line.rstrip().split("…")))
+        for line in shown.splitlines()
+    ).replace("(?:.*\\n?)*?\n", "(?:.*\\n)*?")
+    plain = "\n".join(line.rstrip() for line in printed.strip("\n").splitlines())
+    return re.fullmatch(pattern, plain) is not None
