@@ -11,7 +11,7 @@ from foveate.replay.models import as_model
 from foveate.replay.outcomes import Check, Outcome, Placeholders, Point, Replayed, Till
 from foveate.replay.policies import Policy
 from foveate.replay.recordings import Call, Recording
-from foveate.replay.running import Run, run_of, window_tokens_of
+from foveate.replay.running import Run, runs_of, window_tokens_of
 from foveate.replay.sent import Sent, Told, sent_in
 from foveate.replay.sizes import Scale
 from foveate.values import CacheUsage, Usage
@@ -31,32 +31,19 @@ def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Rep
     was_sent = sent_in(recording)
     sent = as_model(was_sent, options.model, recording.format) if options.model is not None else was_sent
     priced = [one for one in sent if _is_priced(one, book)]
-    own_marks = any(one.last.own_marks for one in priced)
-    runs = {
-        policy: _Counting(
-            policy,
-            run_of(
-                policy,
-                spoken=recording.format,
-                window_tokens=options.window_tokens,
-                has_own_marks=own_marks,
-            ),
-            book,
-            options.window_tokens,
-        )
-        for policy in options.policies
-    }
+    runs = runs_of(options.policies, spoken=recording.format, window_tokens=options.window_tokens)
+    counts = {policy: _Counting(policy, run, book, options.window_tokens) for policy, run in runs.items()}
     for one in priced:
-        for run in runs.values():
-            run.take(one)
-    check, beside = _check(recording, was_sent, book, has_own_marks=own_marks)
+        for count in counts.values():
+            count.take(one)
+    check, beside = _check(recording, was_sent, book)
     return Replayed(
         name=recording.name,
         source=recording.source,
         began_at=recording.calls[0].at if recording.calls else 0.0,
         models=Counter(one.call.model for one in priced),
-        outcomes={policy: run.outcome(beside) for policy, run in runs.items()},
-        points={policy: tuple(run.points) for policy, run in runs.items()},
+        outcomes={policy: count.outcome(beside) for policy, count in counts.items()},
+        points={policy: tuple(count.points) for policy, count in counts.items()},
         check=check,
         placeholders=_placeholders(was_sent, recording, book),
         lacks=recording.lacks,
@@ -131,15 +118,11 @@ class _Counting:
         )
 
 
-def _check(
-    recording: Recording, was_sent: Sequence[Sent], book: PriceBook, *, has_own_marks: bool
-) -> tuple[Check, Decimal]:
+def _check(recording: Recording, was_sent: Sequence[Sent], book: PriceBook) -> tuple[Check, Decimal]:
     """The logged bills beside those that the simulation gives for the same calls; and what was no token's."""
-    run = run_of(Policy.RECORDED, spoken=recording.format, window_tokens=None, has_own_marks=has_own_marks)
     simulated, expected = Till(book), Till(book)
     calls, logged, beside = 0, ZERO, ZERO
     for one in was_sent:
-        step = run.take(one)
         billed = one.call.billed
         price = _price(one.call, billed, one.rules.provider, book) if billed is not None else None
         if billed is None or price is None:
@@ -147,7 +130,7 @@ def _check(
         calls += 1
         logged = EXACT.add(logged, price[0])
         beside = EXACT.add(beside, price[1])
-        for till, usage in ((simulated, step.usage), (expected, one.expected)):
+        for till, usage in ((simulated, one.recorded), (expected, one.expected)):
             till.add(
                 usage,
                 billed.output_tokens,

@@ -1,6 +1,6 @@
 """One policy on its way through a session: what each call would have been billed, and what it leaves behind."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,8 +15,8 @@ from foveate.fold.cuts import FoldOptions
 from foveate.replay.folds import Folded, Reading, folded
 from foveate.replay.marking import fixed_marks, shown, with_marks
 from foveate.replay.policies import Policy
-from foveate.replay.sent import Kept, Sent, recorded_prompt, with_kept
-from foveate.replay.stretches import Stretch, prompt_of
+from foveate.replay.sent import Kept, Sent, prompt_sent, recorded_prompt, with_kept
+from foveate.replay.stretches import Stretch
 from foveate.values import Area, CacheUsage, Format, Place, Ttl
 
 # Providers on which long-lived marks are wanted unless a configuration says otherwise.
@@ -48,21 +48,22 @@ class Run(Protocol):
         """What the next call comes to."""
 
 
-def run_of(policy: Policy, *, spoken: Format, window_tokens: int | None, has_own_marks: bool) -> Run:
-    """A policy at the beginning of a session; `window_tokens` is in the place of each model's own window."""
-    match policy:
-        case Policy.NONE:
-            return _Uncached()
-        case Policy.RECORDED:
-            return _Marked(lambda sent, prompt: recorded_prompt(sent, prompt, has_own_marks=has_own_marks))
-        case Policy.MARKERS:
-            return _Marked(lambda sent, prompt: _fixed(sent, prompt, sent.rules.ttls[:1]))
-        case Policy.MARKERS_1H:
-            return _Marked(lambda sent, prompt: _fixed(sent, prompt, sent.rules.ttls[-1:]))
-        case Policy.ADAPTIVE:
-            return _Adaptive()
-        case Policy.FOLD:
-            return _Folding(spoken, window_tokens)
+def runs_of(policies: Iterable[Policy], *, spoken: Format, window_tokens: int | None) -> dict[Policy, Run]:
+    """Policies at the beginning of a session; `window_tokens` is in the place of each model's own window.
+
+    They share what is the same for several of them, and give what each would give alone, as long as all of them
+    take the same calls in turn.
+    """
+    prompts, adaptive = _Prompts(), _Adaptive()
+    runs: dict[Policy, Run] = {
+        Policy.RECORDED: _Marked(prompts, recorded_prompt),
+        Policy.NONE: _Uncached(),
+        Policy.MARKERS: _Marked(prompts, lambda sent, prompt: _fixed(sent, prompt, sent.rules.ttls[:1])),
+        Policy.MARKERS_1H: _Marked(prompts, lambda sent, prompt: _fixed(sent, prompt, sent.rules.ttls[-1:])),
+        Policy.ADAPTIVE: adaptive,
+        Policy.FOLD: _Folding(adaptive, spoken, window_tokens),
+    }
+    return {policy: runs[policy] for policy in policies}
 
 
 def window_tokens_of(model: str, window_tokens: int | None) -> int | None:
@@ -90,25 +91,33 @@ class _Marks(Protocol):
         """The prompt with its marks."""
 
 
+class _Prompts:
+    """What was sent as caches see it, made once for all policies that send it as it is."""
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+        self._sent: Sent | None = None
+        self._prompt: CachedPrompt | None = None
+
+    def of(self, sent: Sent) -> CachedPrompt:
+        """The prompt of the call that is taken now."""
+        if self._prompt is None or self._sent is not sent:
+            self._sent, self._prompt = sent, prompt_sent(sent, self._seen)
+            self._seen.update(sent.last.new_keys(self._seen))
+        return self._prompt
+
+
 class _Marked:
     """Marks that depend on nothing but what is sent."""
 
-    def __init__(self, marks: _Marks) -> None:
+    def __init__(self, prompts: _Prompts, marks: _Marks) -> None:
+        self._prompts = prompts
         self._marks = marks
         self._cache = Cache()
-        self._seen: set[bytes] = set()
 
     def take(self, sent: Sent) -> Step:
-        prompt = prompt_of(
-            sent.front,
-            sent.last,
-            seen=self._seen,
-            whole=sent.kept.whole if sent.kept is not None else (),
-            lookback_positions=sent.rules.lookback_positions,
-        )
-        served = _serve(self._cache, sent, self._marks(sent, prompt))
+        served = _serve(self._cache, sent, self._marks(sent, self._prompts.of(sent)))
         self._cache = served.cache
-        self._seen.update(sent.last.new_keys(self._seen))
         return Step(usage=served.usage)
 
 
@@ -125,21 +134,29 @@ class _Adaptive:
         self._rhythms: dict[str, tuple[Rhythm, float]] = {}
         self._anchors: dict[str, list[Stretch]] = {}
 
+        self._taken: tuple[Sent, Served, CachedPrompt] | None = None
+
+    def forked(self) -> "_Adaptive":
+        """The same from here on, for one whose way is another."""
+        other = _Adaptive()
+        other.cache, other._seen = self.cache, set(self._seen)
+        other._rhythms, other._anchors = dict(self._rhythms), dict(self._anchors)
+        return other
+
     def take(self, sent: Sent) -> Step:
         served, _ = self.serve(sent)
         return Step(usage=served.usage)
 
     def serve(self, sent: Sent) -> tuple[Served, CachedPrompt]:
-        """The call as it is billed, and the prompt with its marks."""
+        """The call as it is billed, and the prompt with its marks; the same again for who asks again."""
+        if self._taken is None or self._taken[0] is not sent:
+            self._taken = sent, *self._serve(sent)
+        return self._taken[1:]
+
+    def _serve(self, sent: Sent) -> tuple[Served, CachedPrompt]:
         name, rules, now = sent.call.conversation, sent.rules, sent.call.at
         anchors = self._anchors.get(name, [])
-        prompt = prompt_of(
-            sent.front,
-            sent.last,
-            seen=self._seen,
-            whole=(*anchors, *(sent.kept.whole if sent.kept is not None else ())),
-            lookback_positions=rules.lookback_positions,
-        )
+        prompt = prompt_sent(sent, self._seen, whole=anchors)
         expected = forecast(self._heard(name, now))
         if rules.caching in (Caching.MARKS, Caching.BOTH):
             marks = layout(
@@ -184,8 +201,9 @@ class _Folding:
     Where a request would not fit at all, it waits for the fold.
     """
 
-    def __init__(self, spoken: Format, window_tokens: int | None) -> None:
-        self._adaptive = _Adaptive()
+    def __init__(self, adaptive: _Adaptive, spoken: Format, window_tokens: int | None) -> None:
+        self._adaptive = adaptive  # shared until the first fold
+        self._has_folded = False
         self._reading = Reading(spoken)
         self._window_tokens = window_tokens
         self._options = FoldOptions()
@@ -201,9 +219,7 @@ class _Folding:
         if window is not None and shorter.input_tokens > window:
             made = self._fold(sent, fold, window)
             if made is not None:
-                prompt = prompt_of(
-                    shorter.front, shorter.last, lookback_positions=sent.rules.lookback_positions
-                )
+                prompt = prompt_sent(shorter, ())
                 summary, summary_tokens = self._summed_up(shorter, prompt, made), made.summary_tokens
                 fold, shorter = self._shorter(sent)
         served, prompt = self._adaptive.serve(shorter)
@@ -236,6 +252,8 @@ class _Folding:
             leaves_out_thoughts=sent.rules.binds_thinking,
         )
         if made is not None:
+            if not self._has_folded:
+                self._adaptive, self._has_folded = self._adaptive.forked(), True
             self._folds.setdefault(sent.call.conversation, []).append(made)
             self._answers[sent.call.conversation] = 0
         return made

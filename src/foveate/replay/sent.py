@@ -7,7 +7,7 @@ something was another than the recording shows: a time in the system prompt, a t
 more, somebody else had sent the same. Both hold whatever the policy: both are taken from the bill, and counted.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -17,7 +17,7 @@ from foveate.cache.rules import Caching, Rules
 from foveate.cache.simulate import Cache, Served
 from foveate.errors import MalformedRequest
 from foveate.replay.marking import client_marks, own_marks, rules_then, with_marks
-from foveate.replay.recordings import Call, Recording, Said
+from foveate.replay.recordings import Call, Recording, Said, Source
 from foveate.replay.sizes import Scale, divided, tokenizer_of
 from foveate.replay.stretches import Front, Stretch, chained, prompt_of, unthought
 from foveate.replay.talks import Talk
@@ -28,6 +28,12 @@ _TOLERANCE = 0.005
 _TOLERANCE_TOKENS = 64
 # A sum that falls by more than this share cannot come from how texts were weighed.
 _SHRUNK = 0.02
+
+
+_NOTHING = CacheUsage()
+# Agents that are known to put marks, and recordings in which they can be seen.
+_PUT_MARKS = (Source.CLAUDE_CODE, Source.PI)
+_SHOW_MARKS = (Source.REQUESTS, Source.STORE)
 
 
 class Told(StrEnum):
@@ -57,7 +63,8 @@ class Sent:
 
     `ttls` are for how long the client asked to keep its system prompt and its messages; None where it put no
     marks. `expected` is what its bill would have been by all that was known before, and `told` what the bill
-    then told beyond that. `reserve_tokens` is how long the answer may be, where the request says it.
+    then told beyond that; `recorded` is what the simulation makes of it with all of that. `shows_marks`: the
+    recording holds the client's own marks. `reserve_tokens` is how long the answer may be, where it is said.
     """
 
     call: Call
@@ -66,9 +73,11 @@ class Sent:
     last: Stretch
     ttls: tuple[Ttl, Ttl] | None
     output_tokens: int
-    expected: CacheUsage
+    expected: CacheUsage = _NOTHING
+    recorded: CacheUsage = _NOTHING
     told: Told = Told.NOTHING
     kept: Kept | None = None
+    shows_marks: bool = False
     reserve_tokens: int = 0
 
     @property
@@ -92,12 +101,24 @@ def sent_in(recording: Recording) -> list[Sent]:
     return list(_Telling(recording).calls())
 
 
-def recorded_prompt(sent: Sent, prompt: CachedPrompt, *, has_own_marks: bool = False) -> CachedPrompt:
+def prompt_sent(sent: Sent, seen: Collection[bytes], whole: Sequence[Stretch] = ()) -> CachedPrompt:
+    """A call as its provider's cache sees it, without marks; messages that were `seen` are told in short."""
+    kept = sent.kept.whole if sent.kept is not None else ()
+    return prompt_of(
+        sent.front,
+        sent.last,
+        seen=seen,
+        whole=(*whole, *kept),
+        lookback_positions=sent.rules.lookback_positions,
+    )
+
+
+def recorded_prompt(sent: Sent, prompt: CachedPrompt) -> CachedPrompt:
     """`prompt` with the marks that the client itself had put."""
     if sent.ttls is None or sent.rules.caching is Caching.AUTOMATIC:
         return prompt
     front_ttl, tail_ttl = sent.ttls
-    if has_own_marks:
+    if sent.shows_marks:
         return with_marks(prompt, own_marks(prompt, sent.front, sent.last, front_ttl=front_ttl))
     marks = client_marks(prompt, sent.front, sent.last, front_ttl=front_ttl, tail_ttl=tail_ttl)
     return with_marks(prompt, marks)
@@ -148,9 +169,9 @@ class _Telling:
             rules=rules,
             front=talk.front(call.model, thinks=call.thinks),
             last=last,
-            ttls=_ttls(call, talk, rules),
+            ttls=_ttls(call, talk, rules, self._recording.source),
             output_tokens=call.billed.output_tokens if call.billed is not None else scale.message(call.answer),
-            expected=CacheUsage(),
+            shows_marks=self._recording.source in _SHOW_MARKS,
             reserve_tokens=talk.reserve_tokens,
         )
         served = self._served(sent)
@@ -161,7 +182,7 @@ class _Telling:
                 sent = replace(sent, expected=served.usage, told=Told.NOTHING)
         self._cache = served.cache
         self._seen.update(sent.last.new_keys(self._seen))
-        return sent
+        return replace(sent, recorded=served.usage)
 
     def _found(self, call: Call, tokenizer: str) -> tuple[Talk, list[Said]]:
         """The conversation that a call goes on with, and its messages that are new."""
@@ -183,17 +204,9 @@ class _Telling:
         return talk, new
 
     def _served(self, sent: Sent) -> Served:
-        prompt = prompt_of(
-            sent.front,
-            sent.last,
-            seen=self._seen,
-            whole=sent.kept.whole if sent.kept is not None else (),
-            lookback_positions=sent.rules.lookback_positions,
-        )
+        prompt = recorded_prompt(sent, prompt_sent(sent, self._seen))
         cache = with_kept(self._cache, sent)
-        return cache.serve(
-            recorded_prompt(sent, prompt), sent.rules, at=sent.call.at, answers_at=sent.call.answers_at
-        )
+        return cache.serve(prompt, sent.rules, at=sent.call.at, answers_at=sent.call.answers_at)
 
     def _told(self, sent: Sent, served: Served, talk: Talk, billed: CacheUsage) -> tuple[Sent, Served]:
         """The same, with what only the bill tells."""
@@ -258,7 +271,7 @@ def _show(talk: Talk, call: Call, scale: Scale) -> None:
     talk.reserve_tokens = front.reserve_tokens
 
 
-def _ttls(call: Call, talk: Talk, rules: Rules) -> tuple[Ttl, Ttl] | None:
+def _ttls(call: Call, talk: Talk, rules: Rules, source: Source) -> tuple[Ttl, Ttl] | None:
     """For how long a client asked to keep its system prompt and its messages; None where it did not."""
     usual = rules.ttls[0] if rules.ttls else Ttl.FIVE_MINUTES
     billed = call.billed.cache if call.billed is not None else None
@@ -270,6 +283,8 @@ def _ttls(call: Call, talk: Talk, rules: Rules) -> tuple[Ttl, Ttl] | None:
             talk.ttls = Ttl.ONE_HOUR, Ttl.FIVE_MINUTES if billed.written_5m else Ttl.ONE_HOUR
         elif billed.written_5m:
             talk.ttls = usual, usual
+    if billed is None and source not in (*_PUT_MARKS, *_SHOW_MARKS):
+        return None  # nobody says that there were marks
     return talk.ttls or (usual, usual)
 
 
