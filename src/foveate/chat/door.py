@@ -12,7 +12,7 @@ Message = MutableMapping[str, Any]
 
 
 class Arriving:
-    """An answer on its way. It `is_whole` once its last piece is here; one that is stopped never becomes so."""
+    """An answer on its way. It `is_whole` once its last piece is here; `is_stopped`: nobody wants the rest."""
 
     def __init__(self) -> None:
         self._came: asyncio.Queue[Message | None] = asyncio.Queue()
@@ -20,15 +20,15 @@ class Arriving:
         self._is_asked = False
         self.status = 0
         self.headers: dict[str, str] = {}
-        self.is_whole = False
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether nobody wants the rest of it."""
-        return self._gone.is_set()
+        self.is_whole = self.is_stopped = False
 
     def stop(self) -> None:
-        """Want no more of it, as a client that goes away: its provider is told, and it is billed so far."""
+        """Want no more of it: its provider is told, and it is billed so far."""
+        self.is_stopped = True
+        self.leave()
+
+    def leave(self) -> None:
+        """Be gone, as a client that closes its connection."""
         self._gone.set()
         self.end()
 
@@ -86,6 +86,6 @@ async def asked(app: App, scope: Scope, body: bytes) -> AsyncIterator[Arriving]:
         yield arriving
     finally:
         if not arriving.is_whole:
-            arriving.stop()
+            arriving.leave()
         await asyncio.wait([serving])
     serving.result()

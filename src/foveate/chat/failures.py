@@ -42,7 +42,9 @@ def failure_of(status: int, headers: dict[str, str], body: bytes, speaking: Spea
     match status:
         case 401 | 403:
             variable = USUAL_VARIABLES.get(speaking.upstream.name)
-            key = f"check {variable}" if variable else f"check the key of {speaking.upstream.name}"
+            key = (
+                f"check {variable}" if variable else "check key_variable of that upstream in the configuration"
+            )
             return _failure(Trouble.KEY, f"{where} does not take the key: {said}; {key}")
         case 402:
             return _failure(Trouble.CAP, said)
