@@ -14,6 +14,7 @@ from foveate.cli import (
     config,
     cost,
     count,
+    doctor,
     explain,
     memory,
     sandbox,
@@ -66,6 +67,7 @@ app.command("count")(count.command)
 app.command("assemble")(assemble.command)
 app.add_typer(memory.app)
 app.command("explain")(explain.command)
+app.command("doctor")(doctor.command)
 app.add_typer(cost.app)
 app.add_typer(compactions.app)
 app.add_typer(store.app)

@@ -1,0 +1,144 @@
+"""The doctor's look at a store, the same of both databases: what it says, and that it changes nothing."""
+
+import asyncio
+import sqlite3
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from foveate.cli.doctor_findings import Level
+from foveate.cli.doctor_store import store_seen
+from foveate.cost.caps import accounts_of
+from foveate.fold.journal import Outcome
+from foveate.store import open_store
+from foveate.values import CacheUsage, Usage
+from tests.billed import CALL, NOON, RESERVATION, entry
+from tests.contract.test_store_opening import dump_of, run
+from tests.kept import FAILED
+
+Said = list[tuple[Level, str]]
+
+
+def seen(url: str, now: float = NOON, check: str = "") -> Said:
+    return [
+        (one.level, f"{one.name} {one.said}") for one in store_seen(url, now=now).findings if one.check != check
+    ]
+
+
+def one_of(found: Said, words: str) -> Level:
+    (level,) = [level for level, said in found if words in said]
+    return level
+
+
+async def booked(url: str, agent: str, cache: CacheUsage, *, calls: int, estimated: int, id_: str = "") -> None:
+    async with await open_store(url) as store:
+        for number in range(calls):
+            call = replace(CALL, id=f"{agent}{id_}{number}", agent=agent, at=NOON - 60)
+            bill = replace(
+                entry(call, Decimal("0.01")), usage=Usage(cache=cache), estimated_input_tokens=estimated
+            )
+            await store.ledger.settle(bill, accounts=accounts_of(call))
+
+
+async def made(url: str) -> None:
+    await (await open_store(url)).close()
+
+
+async def test_a_store_of_today_is_well_and_says_which_models_were_called(database_url: str) -> None:
+    await booked(database_url, "ana", CacheUsage(uncached=100, read=900), calls=6, estimated=1_000)
+    found = store_seen(database_url, now=NOON)
+    told = seen(database_url)
+
+    assert {one.level for one in found.findings} == {Level.OK}
+    assert one_of(told, "ana hit ratio 0.90 in the last hour, of 6 calls: healthy") is Level.OK
+    assert one_of(told, "counts are within 0.0% of bills") is Level.OK
+    assert found.models == [(CALL.provider, CALL.model)]
+    assert found.newest_at == NOON - 60
+
+
+async def test_agents_without_a_cache_counters_that_are_off_and_folds_that_fail_are_flagged(
+    database_url: str,
+) -> None:
+    await booked(database_url, "bo", CacheUsage(uncached=900, read=100), calls=6, estimated=700)
+    await booked(database_url, "new", CacheUsage(uncached=900), calls=2, estimated=900, id_="x")
+    async with await open_store(database_url) as store:
+        for number in range(3):
+            row = replace(FAILED, id=f"f{number}", compacted_at=NOON - 5, outcome=Outcome.FAILED)
+            assert await store.journal.record(row, (), lease=None)
+    told = seen(database_url)
+
+    assert one_of(told, "bo hit ratio 0.10") is Level.WARNING
+    assert not [said for _, said in told if said.startswith("new hit")], "two calls say nothing"
+    assert one_of(told, "counts are within 42.9% of bills") is Level.WARNING
+    assert one_of(told, "of 3 folds of the last day 3 failed") is Level.WARNING
+    assert not [said for _, said in seen(database_url, now=NOON + 9 * 86_400) if "ratio" in said]
+
+
+async def test_reservations_that_ran_out_long_ago_are_told(database_url: str) -> None:
+    async with await open_store(database_url) as store:
+        await store.ledger.reserve(RESERVATION, now=NOON)
+
+    assert not [said for _, said in seen(database_url) if "ran out" in said]
+    late = seen(database_url, now=RESERVATION.expires_at + 7_200)
+    assert one_of(late, "the oldest ran out 120 minutes ago") is Level.WARNING
+
+
+@pytest.mark.parametrize("version", ["0001", "0005"])
+def test_an_older_store_is_told_and_not_brought_up_to_date(database_url: str, version: str) -> None:
+    run(database_url, dump_of(version, database_url))
+
+    for _ in ("once", "and again"):
+        assert one_of(seen(database_url), f"is of version {version}") is Level.WARNING
+
+
+async def test_a_store_of_a_newer_foveate_has_failed(database_url: str) -> None:
+    await made(database_url)
+    run(database_url, "UPDATE foveate_version SET version_num = '9999'")
+
+    assert one_of(seen(database_url), "is of version 9999") is Level.FAILED
+
+
+def test_an_empty_database_is_fine(database_url: str) -> None:
+    run(database_url, "CREATE TABLE somebody_elses (id INTEGER)")
+
+    assert one_of(seen(database_url), "is empty") is Level.OK
+
+
+def test_no_store_is_fine_where_one_can_be_made_and_none_is_made(tmp_path: Path) -> None:
+    assert one_of(seen(f"sqlite:///{tmp_path}/new/foveate.sqlite"), "none yet") is Level.OK
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("")
+    assert one_of(seen(f"sqlite:///{tmp_path}/file/foveate.sqlite"), "cannot be written") is Level.FAILED
+
+
+def test_what_others_may_open_or_is_no_database_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "foveate.sqlite"
+    asyncio.run(made(f"sqlite:///{path}"))
+    before = sorted(one.name for one in tmp_path.iterdir())
+    path.chmod(0o644)
+    assert one_of(seen(f"sqlite:///{path}"), "others of this machine may open it (mode 644)") is Level.WARNING
+    assert sorted(one.name for one in tmp_path.iterdir()) == before
+    path.write_bytes(b"nothing of the kind" * 99)
+    assert one_of(seen(f"sqlite:///{path}"), "cannot be opened") is Level.FAILED
+
+
+def test_a_journal_that_is_no_wal_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "foveate.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript(dump_of("0006", f"sqlite:///{path}"))
+    connection.close()
+    path.chmod(0o600)
+
+    assert one_of(seen(f"sqlite:///{path}"), "its journal is no WAL") is Level.WARNING
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://me:secret@host/db", "sqlite:///", "postgresql://me:secret@127.0.0.1:1/n"]
+)
+def test_what_cannot_be_a_store_has_failed_without_showing_a_password(url: str) -> None:
+    ((level, said),) = seen(url)
+
+    assert level is Level.FAILED
+    assert "secret" not in said

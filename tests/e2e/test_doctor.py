@@ -1,0 +1,132 @@
+"""`foveate doctor` as a user calls it: on a fresh machine, with a broken file, and before real servers."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.command import WITHOUT_KEYS
+from tests.llama import LlamaServer
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[RunningSandbox]:
+    with running_sandbox() as running:
+        yield running
+
+
+def doctor(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "foveate", "doctor", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**WITHOUT_KEYS, "FOVEATE_HOME": str(folder / "home"), **environment},
+    )
+
+
+def findings(done: subprocess.CompletedProcess[str], check: str) -> list[dict[str, Any]]:
+    return [one for one in json.loads(done.stdout)["findings"] if one["check"] == check]
+
+
+def configure(folder: Path, text: str) -> None:
+    (folder / "foveate.yaml").write_text(f"server: {{port: 0}}\n{text}", encoding="utf-8")
+
+
+def test_a_fresh_machine_without_a_network_is_well_and_stays_as_it_is(tmp_path: Path) -> None:
+    done = doctor(tmp_path, "--offline", "--json")
+    said = json.loads(done.stdout)
+
+    assert (done.returncode, said["ok"], done.stderr) == (0, True, "")
+    checks = {one["check"] for one in said["findings"]}
+    assert checks == {
+        "config",
+        "store",
+        "vocabularies",
+        "embedder",
+        "watchers",
+        "prices",
+        "local model",
+        "port",
+        "clock",
+    }
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_configuration_that_cannot_be_used_has_failed_and_the_rest_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "foveate.yaml").write_text("server:\n  prot: 80\n  workers: zero\n")
+    done = doctor(tmp_path, "--offline")
+
+    assert done.returncode == 1
+    said = " ".join(done.stdout.split())
+    assert "did you mean port?" in said
+    assert "workers is a whole number" in said
+    assert "ok       embedder" in done.stdout
+    assert doctor(tmp_path, "--offline", "--config", "nowhere.yaml").returncode == 1
+
+
+def test_a_key_that_is_named_and_not_set_has_failed(tmp_path: Path) -> None:
+    configure(tmp_path, "upstreams: {openai: {key_variable: MY_KEY}}\n")
+    done = doctor(tmp_path, "--offline", "--json")
+
+    assert done.returncode == 1
+    assert "MY_KEY is not set" in findings(done, "config")[0]["said"]
+
+
+def test_upstreams_say_whether_they_take_the_key_and_what_they_can_do(
+    tmp_path: Path, sandbox: RunningSandbox
+) -> None:
+    configure(
+        tmp_path,
+        f"upstreams:\n  anthropic: {{base_url: '{sandbox.url}'}}\n  openai: {{base_url: '{sandbox.url}/v1'}}\n"
+        "routes:\n  - {models: my-model, upstream: openai, model: gpt-5}\n",
+    )
+    done = doctor(tmp_path, "--json", ANTHROPIC_API_KEY=KEY, OPENAI_API_KEY=KEY)
+
+    assert done.returncode == 0, done.stdout
+    told = {one["name"]: "" for one in findings(done, "upstream")}
+    for one in findings(done, "upstream"):
+        told[one["name"]] += f" {one['said']}"
+    assert "takes the key" in told["anthropic"]
+    assert "counts whole requests; caches what is marked" in told["anthropic"]
+    assert "takes the key" in told["openai"]
+    assert [one["name"] for one in findings(done, "prices")] == ["gpt-5"]
+    assert not [ask for ask in sandbox.heard if ask.method == "POST"], "nothing was asked that costs money"
+    assert KEY not in done.stdout
+
+
+def test_a_dead_upstream_costs_few_seconds_and_fails(tmp_path: Path) -> None:
+    from foveate.upstream.sockets import listening
+
+    with listening("127.0.0.1", 0) as silent:
+        where = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        configure(
+            tmp_path,
+            f"upstreams:\n  silent: {{base_url: '{where}', api: openai}}\n"
+            "  gone: {base_url: 'http://127.0.0.1:1', api: openai}\n",
+        )
+        began = time.monotonic()
+        done = doctor(tmp_path, "--json")
+        took = time.monotonic() - began
+
+    assert done.returncode == 1
+    assert {one["name"]: one["level"] for one in findings(done, "upstream")} == {
+        "silent": "failed",
+        "gone": "failed",
+    }
+    assert took < 20, "5 s for the upstream, and the start of a process on a busy machine"
+
+
+def test_a_server_of_ones_own_is_asked_whether_it_tokenises(tmp_path: Path, llama_server: LlamaServer) -> None:
+    configure(tmp_path, f"upstreams: {{mine: {{base_url: '{llama_server.base_url}', api: both}}}}\n")
+    done = doctor(tmp_path, "--json")
+
+    assert done.returncode == 0, done.stdout
+    assert any("tokenises (llama.cpp)" in one["said"] for one in findings(done, "upstream"))
