@@ -66,12 +66,7 @@ def found(paths: Iterable[str | Path]) -> Found:
 
 def _path(named: str | Path) -> Path:
     """Where a name leads: `~` is the user's folder, and the URL of a store in a file is that file."""
-    text = str(named)
-    return (
-        Path(text.removeprefix(_FILE_URL)).expanduser()
-        if text.startswith(_FILE_URL)
-        else Path(named).expanduser()
-    )
+    return Path(str(named).removeprefix(_FILE_URL)).expanduser()
 
 
 def store_url(path: Path) -> str | None:
@@ -166,9 +161,12 @@ class Session:
 
 
 def sessions(files: Sequence[Path], *, source: Source | None = None) -> tuple[list[Session], list[Broken]]:
-    """The files, those of sub-agents put with the session that sent them; and what cannot be opened.
+    """The files, those of sub-agents put with the session that sent them; and those that are no recordings.
 
     Only the head of each is read, so that a folder of any size takes little memory.
+
+    Raises:
+        UnreadableInput: none of them is a recording.
     """
     own: list[tuple[Path, Peek]] = []
     agents: dict[str, list[Path]] = {}
@@ -179,7 +177,9 @@ def sessions(files: Sequence[Path], *, source: Source | None = None) -> tuple[li
         except UnreadableInput as error:
             broken.append(Broken(line=0, why=error.reason, file=str(path)))
             continue
-        if looked.is_agent and source in (None, Source.CLAUDE_CODE):
+        if source is None and looked.source is None:
+            broken.append(Broken(line=0, why=_unknown(), file=str(path)))
+        elif looked.is_agent and source in (None, Source.CLAUDE_CODE):
             agents.setdefault(looked.session, []).append(path)
         else:
             own.append((path, looked))
@@ -188,6 +188,8 @@ def sessions(files: Sequence[Path], *, source: Source | None = None) -> tuple[li
         sent = agents.pop(looked.session, []) if looked.session else []
         told.append(Session(files=(path, *sent), source=source or looked.source))
     told += [Session(files=tuple(alone), source=Source.CLAUDE_CODE) for alone in agents.values()]
+    if broken and not told:
+        raise UnreadableInput(broken[0].file, broken[0].why)
     return told, broken
 
 

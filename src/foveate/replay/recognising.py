@@ -28,7 +28,10 @@ _PARAMETERS = frozenset(
      "systemInstruction")
 )  # fmt: skip
 # Under which names logs of requests keep the body.
-WRAPPERS = ("request", "request_body", "requestBody", "body", "kwargs", "input", "params", "data", "req")
+WRAPPERS = (
+    "request", "request_body", "requestBody", "request_data", "providerRequest", "reqPayload", "req", "body",
+    "json", "kwargs", "input", "params", "data", "converse",
+)  # fmt: skip
 _ANSWERS = frozenset(("response", "output", "usage", "answer", "completion", "response_body", "responseBody"))
 
 
@@ -106,6 +109,8 @@ def _source_of_object(found: Fields) -> Source | None:
         return Source.REQUESTS
     if any(_is_body(found[name]) for name in WRAPPERS if name in found) or "contents" in found:
         return Source.REQUESTS
+    if any(name in found and _is_list(found[name]) for name in ("conversations", "conversation")):
+        return Source.MESSAGES
     return Source.MESSAGES if "role" in found and found.keys() & {"content", "parts", "tool_calls"} else None
 
 

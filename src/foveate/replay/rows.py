@@ -99,7 +99,7 @@ def _body(told: Fields, deepest: int) -> Fields | None:
     if any(_is_messages(told, name) for name in ("messages", "contents", "generateContentRequest")):
         return _sent(told)
     if deepest:
-        for name in (*WRAPPERS, "request_data", "providerRequest", "reqPayload", "json", "converse"):
+        for name in WRAPPERS:
             raw = told.get(name)
             inner = _object(raw) if raw is not None else {}
             if inner and (found := _body(inner, deepest - 1)) is not None:

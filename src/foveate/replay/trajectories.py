@@ -179,11 +179,12 @@ def _of_queries(steps: Iterable[_Entry], run: _Run) -> Iterator[Call]:
 
 def _of_steps(steps: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """A history as far as the steps alone tell it."""
-    yield {"role": "user", "content": ""}
-    for step in steps:
+    for number, step in enumerate(steps):
         if "role" in step:  # a trajectory that is a history under another name
             yield step
             continue
+        if number == 0:  # what was asked is not told
+            yield {"role": "user", "content": ""}
         yield {"role": "assistant", "content": as_text(step.get("response")) or as_text(step.get("action"))}
         yield {"role": "user", "content": as_text(step.get("observation"))}
 

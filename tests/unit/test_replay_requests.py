@@ -1,0 +1,182 @@
+"""Logs of requests: bodies that go on from one another share what they share, whoever wrapped them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.replay.reading import read
+from foveate.replay.recordings import Lacking, Recording, Source
+from foveate.values import CacheUsage, Format
+
+USER = {"role": "user", "content": "hello"}
+ANSWER = {"role": "assistant", "content": "hi"}
+MORE = {"role": "user", "content": "more"}
+BODY: dict[str, Any] = {"model": "gpt-5.1", "temperature": 0, "messages": [USER]}
+USAGE = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 64}}
+REPLY = {"id": "chatcmpl-1", "choices": [{"message": ANSWER, "finish_reason": "stop"}], "usage": USAGE}
+
+
+def body(*messages: Any, **more: Any) -> dict[str, Any]:
+    return BODY | {"messages": list(messages)} | more
+
+
+def recordings(folder: Path, *rows: Any) -> list[Recording]:
+    path = folder / "log.jsonl"
+    path.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in rows))
+    return list(read(path))
+
+
+def test_bodies_that_go_on_from_one_another_share_their_messages(tmp_path: Path) -> None:
+    (found,) = recordings(tmp_path, body(USER), body(USER, ANSWER, MORE))
+    first, second = found.calls
+
+    assert found.source is Source.REQUESTS
+    assert second.last.history()[0] is first.last
+    assert first.conversation == second.conversation
+    assert json.loads(first.around) == {"model": "gpt-5.1", "temperature": 0}
+    assert first.around is second.around
+    assert found.lacks == {Lacking.BILL, Lacking.TIME}
+
+
+def test_marks_that_moved_on_and_other_spellings_are_the_same_message(tmp_path: Path) -> None:
+    marked = {"type": "text", "text": "hällo", "cache_control": {"type": "ephemeral"}}
+    plain = {"role": "user", "content": "hällo"}
+    bare = {"model": "claude-opus-5", "max_tokens": 9, "system": "s"}
+    rows = (
+        json.dumps(bare | {"messages": [{"role": "user", "content": [marked]}]}),
+        json.dumps(bare | {"messages": [plain, ANSWER, MORE]}, ensure_ascii=False, separators=(",", ":")),
+    )
+    (found,) = recordings(tmp_path, *rows)
+    first, second = found.calls
+
+    assert found.format is Format.ANTHROPIC
+    assert second.last.history()[0] is first.last
+    assert b"cache_control" not in first.last.raw
+
+
+def test_each_conversation_is_a_recording_and_lone_requests_are_one_together(tmp_path: Path) -> None:
+    other = {"role": "user", "content": "something else"}
+    lone = [body({"role": "user", "content": f"number {number}"}) for number in range(3)]
+    found = recordings(
+        tmp_path, body(USER), body(other), *lone, body(USER, ANSWER, MORE), body(other, ANSWER, MORE)
+    )
+
+    assert sorted((len(one.calls), len({call.conversation for call in one.calls})) for one in found) == [
+        (2, 1),
+        (2, 1),
+        (3, 3),
+    ]
+
+
+def test_a_session_that_the_log_names_is_one_recording(tmp_path: Path) -> None:
+    rows = [
+        {"session_id": "s", "request": body({"role": "user", "content": text}), "timestamp": at}
+        for at, text in enumerate(("one", "two"), start=1_767_607_200)
+    ]
+    (found,) = recordings(tmp_path, *rows)
+
+    assert (found.name, len(found.calls)) == ("s", 2)
+    assert [call.at for call in found.calls] == [1_767_607_200.0, 1_767_607_201.0]
+
+
+STREAM = (
+    'data: {"id":"x","choices":[{"delta":{"content":"hi"}}]}\n\n'
+    f'data: {{"id":"x","choices":[],"usage":{json.dumps(USAGE)}}}\n\ndata: [DONE]\n\n'
+)
+WRAPPED = {
+    "request and response": {"request": BODY, "response": REPLY, "timestamp": "2026-01-05T10:00:00Z"},
+    "bodies inside": {"request": {"method": "POST", "body": BODY}, "response": {"status": 200, "body": REPLY}},
+    "JSON in strings": {"request": json.dumps(BODY), "response": json.dumps(REPLY)},
+    "a stream": {"request": BODY, "response": STREAM},
+    "usage alone": {"provider": "openai-chat", "model": "gpt-5.1", "usage": USAGE, "request": BODY, "uri": "u"},
+    "beside the messages": BODY | {"response": REPLY, "startTime": 1_767_607_200.5, "response_cost": 0.1},
+    "helicone": {"request_body": BODY, "response_body": REPLY, "request_created_at": "2026-01-05T10:00:00Z"},
+    "helicone, async": {"providerRequest": {"json": BODY, "url": "u"}, "providerResponse": {"json": REPLY}},
+    "openpipe": {"requestedAt": 1_767_607_200_000, "reqPayload": json.dumps(BODY), "respPayload": REPLY},
+    "langfuse": {
+        "traceId": "t",
+        "model": "gpt-5.1",
+        "input": [USER],
+        "output": ANSWER,
+        "startTime": "2026-01-05T10:00:00.000Z",
+        "usageDetails": {"input": 36, "input_cached_tokens": 64, "output": 5},
+    },
+    "counts beside": {"body": BODY, "prompt_tokens": 100, "completion_tokens": 5},
+}
+
+
+@pytest.mark.parametrize("row", WRAPPED.values(), ids=WRAPPED.keys())
+def test_a_row_is_read_however_it_is_wrapped(tmp_path: Path, row: dict[str, Any]) -> None:
+    (found,) = recordings(tmp_path, row)
+    (call,) = found.calls
+
+    assert found.source is Source.REQUESTS
+    assert (call.model, json.loads(call.last.raw)) == ("gpt-5.1", USER)
+    assert call.billed is not None
+    assert call.billed.cache.input_tokens == 100
+    assert call.billed.output_tokens == 5
+    if row is not WRAPPED["counts beside"]:
+        assert call.billed.cache == CacheUsage(uncached=36, read=64)
+    if "response" in row and isinstance(row["response"], dict):
+        assert json.loads(call.answer) == ANSWER
+
+
+FORMATS = {
+    Format.ANTHROPIC: {"model": "claude-opus-5", "max_tokens": 5, "system": "s", "messages": [USER]},
+    Format.CHAT: BODY,
+    Format.RESPONSES: {"model": "gpt-5.1", "instructions": "s", "input": "hello"},
+    Format.GEMINI: {"contents": [{"role": "user", "parts": [{"text": "hello"}]}], "generationConfig": {}},
+    Format.BEDROCK: {"messages": [{"role": "user", "content": [{"text": "hello"}]}], "inferenceConfig": {}},
+}
+
+
+@pytest.mark.parametrize(("spoken", "bare"), FORMATS.items(), ids=list(FORMATS))
+def test_bare_bodies_of_every_format_are_read(tmp_path: Path, spoken: Format, bare: dict[str, Any]) -> None:
+    (found,) = recordings(tmp_path, bare)
+    (call,) = found.calls
+
+    assert (found.format, call.last.role, call.last.depth) == (spoken, "user", 0)
+
+
+def test_the_model_is_told_from_the_address_where_the_body_does_not_name_it(tmp_path: Path) -> None:
+    uri = "https://host/v1beta/models/gemini-3-pro:generateContent"
+    (found,) = recordings(tmp_path, {"uri": uri, "request": FORMATS[Format.GEMINI], "usage": {}})
+
+    assert found.calls[0].model == "gemini-3-pro"
+
+
+def test_requests_that_ask_for_no_text_are_no_calls(tmp_path: Path) -> None:
+    vectors = {"request": {"model": "text-embedding-3-small", "input": "hello"}, "usage": {"prompt_tokens": 1}}
+    (found,) = recordings(tmp_path, {"request": BODY, "usage": USAGE}, vectors)
+
+    assert len(found.calls) == 1
+    assert found.broken == ()
+
+
+def test_what_cannot_be_read_is_told_by_its_line(tmp_path: Path) -> None:
+    (found,) = recordings(tmp_path, BODY, '{"model": "gpt', "5", body(USER, ANSWER, MORE))
+
+    assert [(one.line, one.why) for one in found.broken] == [(2, "is cut off"), (3, "is JSON, but no object")]
+    assert len(found.calls) == 2
+
+
+def test_a_list_of_rows_is_read_like_rows(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    path.write_text(
+        json.dumps([WRAPPED["request and response"], {"request": body(USER, ANSWER, MORE)}], indent=1)
+    )
+    (found,) = read(path)
+
+    assert len(found.calls) == 2
+
+
+def test_recorded_calls_of_all_providers_are_read(shared_data: Path) -> None:
+    found = list(read(shared_data / "usage_pairs.jsonl.gz"))
+    calls = [call for one in found for call in one.calls]
+
+    assert len(calls) > 1_500
+    assert {one.format for one in found} == set(Format)
+    assert sum(call.billed is None for call in calls) < 10
+    assert all(call.model for call in calls)
