@@ -58,14 +58,6 @@ def client_marks(
     return marks
 
 
-def own_marks(prompt: CachedPrompt, front: Front, last: Stretch, *, front_ttl: Ttl) -> dict[int, Ttl]:
-    """The marks that the requests of a recording themselves bear."""
-    marks = dict.fromkeys(front.marks, front_ttl)
-    for start, stretch in shown(prompt, last):
-        marks |= {start + at: ttl for at, ttl in stretch.own_marks}
-    return marks
-
-
 def fixed_marks(prompt: CachedPrompt, *, ttl: Ttl, minimum_tokens: int) -> dict[int, Ttl]:
     """Marks as one would write them by hand: the end of the tools, of the system prompt, and the last block."""
     ends: dict[Area, int] = {}

@@ -25,6 +25,7 @@ class _Other:
         self._model = model
         self._spoken = spoken
         self._scales: dict[str, Scale] = {}
+        self._rates: dict[int, float] = {}
         self._stretches: dict[int, tuple[Stretch, Stretch]] = {}
         self._fronts: dict[int, tuple[Front, Front]] = {}
         self._rate = self._whole_rate(sent)
@@ -54,8 +55,11 @@ class _Other:
     def _rate_of(self, said: Said, was: str) -> float:
         if tokenizer_of(was) == tokenizer_of(self._model):
             return 1.0
-        before, after = (self._scale(model).weighed(said).tokens for model in (was, self._model))
-        return after / before if before else 1.0
+        known = self._rates.get(id(said))
+        if known is None:
+            before, after = (self._scale(model).message(said.raw) for model in (was, self._model))
+            known = self._rates[id(said)] = after / before if before else 1.0
+        return known
 
     def _whole_rate(self, sent: Sequence[Sent]) -> float:
         """How many times as long all messages are together."""

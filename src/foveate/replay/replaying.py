@@ -19,11 +19,15 @@ from foveate.values import CacheUsage, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """What is asked: which policies, another `model`, another window for all models."""
+    """What is asked: which policies, another `model`, another window for all models.
+
+    `with_points`: the context of each call is wanted too, for a picture.
+    """
 
     policies: tuple[Policy, ...] = tuple(Policy)
     model: str | None = None
     window_tokens: int | None = None
+    with_points: bool = False
 
 
 def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Replayed:
@@ -43,7 +47,7 @@ def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Rep
         began_at=recording.calls[0].at if recording.calls else 0.0,
         models=Counter(one.call.model for one in priced),
         outcomes={policy: count.outcome(beside) for policy, count in counts.items()},
-        points={policy: tuple(count.points) for policy, count in counts.items()},
+        points={policy: tuple(count.points) for policy, count in counts.items() if options.with_points},
         check=check,
         placeholders=_placeholders(was_sent, recording, book),
         lacks=recording.lacks,

@@ -16,7 +16,7 @@ from foveate.cache.prompts import CachedPrompt
 from foveate.cache.rules import Caching, Rules
 from foveate.cache.simulate import Cache, Served
 from foveate.errors import MalformedRequest
-from foveate.replay.marking import client_marks, own_marks, rules_then, with_marks
+from foveate.replay.marking import client_marks, rules_then, with_marks
 from foveate.replay.recordings import Call, Recording, Said, Source
 from foveate.replay.sizes import Scale, divided, tokenizer_of
 from foveate.replay.stretches import Front, Stretch, chained, prompt_of, unthought
@@ -31,9 +31,8 @@ _SHRUNK = 0.02
 
 
 _NOTHING = CacheUsage()
-# Agents that are known to put marks, and recordings in which they can be seen.
+# Agents that are known to put marks.
 _PUT_MARKS = (Source.CLAUDE_CODE, Source.PI)
-_SHOW_MARKS = (Source.REQUESTS, Source.STORE)
 
 
 class Told(StrEnum):
@@ -63,8 +62,8 @@ class Sent:
 
     `ttls` are for how long the client asked to keep its system prompt and its messages; None where it put no
     marks. `expected` is what its bill would have been by all that was known before, and `told` what the bill
-    then told beyond that; `recorded` is what the simulation makes of it with all of that. `shows_marks`: the
-    recording holds the client's own marks. `reserve_tokens` is how long the answer may be, where it is said.
+    then told beyond that; `recorded` is what the simulation makes of it with all of that. `reserve_tokens`
+    is how long the answer may be, where the request says it.
     """
 
     call: Call
@@ -77,7 +76,6 @@ class Sent:
     recorded: CacheUsage = _NOTHING
     told: Told = Told.NOTHING
     kept: Kept | None = None
-    shows_marks: bool = False
     reserve_tokens: int = 0
 
     @property
@@ -118,8 +116,6 @@ def recorded_prompt(sent: Sent, prompt: CachedPrompt) -> CachedPrompt:
     if sent.ttls is None or sent.rules.caching is Caching.AUTOMATIC:
         return prompt
     front_ttl, tail_ttl = sent.ttls
-    if sent.shows_marks:
-        return with_marks(prompt, own_marks(prompt, sent.front, sent.last, front_ttl=front_ttl))
     marks = client_marks(prompt, sent.front, sent.last, front_ttl=front_ttl, tail_ttl=tail_ttl)
     return with_marks(prompt, marks)
 
@@ -171,7 +167,6 @@ class _Telling:
             last=last,
             ttls=_ttls(call, talk, rules, self._recording.source),
             output_tokens=call.billed.output_tokens if call.billed is not None else scale.message(call.answer),
-            shows_marks=self._recording.source in _SHOW_MARKS,
             reserve_tokens=talk.reserve_tokens,
         )
         served = self._served(sent)
@@ -283,8 +278,8 @@ def _ttls(call: Call, talk: Talk, rules: Rules, source: Source) -> tuple[Ttl, Tt
             talk.ttls = Ttl.ONE_HOUR, Ttl.FIVE_MINUTES if billed.written_5m else Ttl.ONE_HOUR
         elif billed.written_5m:
             talk.ttls = usual, usual
-    if billed is None and source not in (*_PUT_MARKS, *_SHOW_MARKS):
-        return None  # nobody says that there were marks
+    if billed is None and source not in _PUT_MARKS and not talk.shows_marks:
+        return None  # nothing says that there were marks
     return talk.ttls or (usual, usual)
 
 
@@ -300,21 +295,21 @@ def _placed(call: Call, talk: Talk, new: Sequence[Said], scale: Scale, rules: Ru
     if opens and rules.drops_thinking and before is not None:
         before = unthought(before)
     messages = [message.unthought() if at < opened else message for at, message in enumerate(messages)]
-    weights = [message.tokens for message in messages]
-    sizes = weights
-    if call.billed is not None:
+    if call.billed is None:
+        sizes = [scale.message(said.raw) for said in new]
+    else:
+        # What stands before the messages is told from what they weigh: so these are counted well, once.
+        counted = before is None and not talk.is_shown and talk.hidden_tokens is None
+        weights = [
+            scale.message(said.raw) if counted else message.tokens
+            for said, message in zip(new, messages, strict=True)
+        ]
         grown = _grown(call.billed.cache, talk, before, weights)
         if grown < 0 and before is not None:
             before, grown = _shrunk(call.billed.cache, talk, before, sum(weights))
         sizes = divided(max(grown, 0), weights)
     for said, message, size in zip(new, messages, sizes, strict=True):
-        before = chained(
-            before,
-            message.pieces(size, rules, scale.shares),
-            said=said,
-            role=said.role,
-            own_marks=message.own_marks,
-        )
+        before = chained(before, message.pieces(size, rules), said=said, role=said.role)
         talk.links[id(said)] = before
     assert before is not None
     return before

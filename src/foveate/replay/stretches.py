@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from foveate.cache.prompts import CachedPrompt, Piece, front_keys, next_key
 from foveate.replay.recordings import Said
-from foveate.values import Area, Place, Ttl
+from foveate.values import Area, Place
 
 THOUGHTS = frozenset(("thinking", "redacted_thinking", "reasoningContent"))
 RESULTS = frozenset(("tool_result", "toolResult"))
@@ -22,9 +22,8 @@ class Stretch:
     """A message where it stands: its pieces, and what the conversation up to and with it comes to.
 
     `keys` are what tells the messages up to each piece from all others, `key` those up to the last one. `end`
-    is how many tokens the messages up to and with it have. `own_marks` are those that the client is known to
-    have put, by the piece. `thought` is the first one on the way here that holds a thought, and `turn` the last
-    in which the user speaks. `jump` leads far back at once.
+    is how many tokens the messages up to and with it have. `thought` is the first one on the way here that
+    holds a thought, `turn` how deep the last is in which the user speaks. `jump` leads far back at once.
     """
 
     before: "Stretch | None"
@@ -38,7 +37,6 @@ class Stretch:
     end: int
     thought: "Stretch | None"
     turn: int
-    own_marks: tuple[tuple[int, Ttl], ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -88,7 +86,6 @@ def chained(
     *,
     said: Said | None = None,
     role: str = "",
-    own_marks: tuple[tuple[int, Ttl], ...] = (),
 ) -> Stretch:
     """A message of these pieces behind `before`."""
     key = before.key if before is not None else b""
@@ -111,7 +108,6 @@ def chained(
         end=(before.end if before is not None else 0) + sum([piece.tokens for piece in pieces]),
         thought=before.thought if before is not None else None,
         turn=depth if opens or before is None else before.turn,
-        own_marks=own_marks,
     )
     return replace(here, thought=here) if has_thought and here.thought is None else here
 
@@ -126,11 +122,8 @@ def _jump(before: Stretch | None) -> Stretch | None:
 
 def rechained(before: Stretch | None, stretch: Stretch, pieces: Sequence[Piece] | None = None) -> Stretch:
     """`stretch` behind something else, with other pieces where they are said."""
-    if pieces is None:
-        return chained(
-            before, stretch.pieces, said=stretch.said, role=stretch.role, own_marks=stretch.own_marks
-        )
-    return chained(before, pieces, said=stretch.said, role=stretch.role)
+    own = stretch.pieces if pieces is None else pieces
+    return chained(before, own, said=stretch.said, role=stretch.role)
 
 
 def unthought(last: Stretch) -> Stretch:

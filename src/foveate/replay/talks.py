@@ -53,6 +53,11 @@ class Talk:
         return bool(self._shown)
 
     @property
+    def shows_marks(self) -> bool:
+        """Whether what was recorded bears marks."""
+        return bool(self._shown_marks)
+
+    @property
     def front_tokens(self) -> int:
         """How many tokens stand before the messages."""
         return sum(piece.tokens for piece in self._shown) if self._shown else self.hidden_tokens or 0
