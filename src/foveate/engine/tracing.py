@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from foveate.engine.calls import Done, Problem
+from foveate.engine.calls import Done, Incoming, Outgoing, Problem
 from foveate.engine.exchange import Exchange
 from foveate.engine.explaining import SeenBreak
 from foveate.engine.filling import filling
@@ -23,6 +24,18 @@ MOST_EDITS = 60
 """So many edits of a request are kept; of further ones how many there were."""
 
 
+class Passed(NamedTuple):
+    """A request that is over, as far as it is traced: without its answer, which may be long."""
+
+    incoming: Incoming
+    work: Work
+    outgoing: Outgoing
+    has_refused_marks: bool
+    status: int
+    came_at: float
+    sent_at: float
+
+
 class KeepTraces:
     """Keeps what was done to the requests of a process. Closed by `close`. For one event loop."""
 
@@ -39,7 +52,7 @@ class KeepTraces:
         self._waiting_bytes = 0
         self._every_seconds = every_seconds
         self._most_waiting = most_waiting
-        self._waiting: list[Exchange] = []
+        self._waiting: list[Passed] = []
         self._broke: list[SeenBreak] = []
         self._left_out = 0
         self._at_it: asyncio.Task[None] | None = None
@@ -52,13 +65,14 @@ class KeepTraces:
 
     async def __call__(self, exchange: Exchange) -> None:
         """Have it kept what was done to a request that has come to its end."""
-        if exchange.work is None or exchange.is_unsent:
+        over = passed(exchange)
+        if over is None:
             return
         size = self._waiting_bytes + len(exchange.incoming.body)
         if self._waiting and (len(self._waiting) >= self._most_waiting or size > self._most_waiting_bytes):
             self._left_out += 1
             return
-        self._waiting.append(exchange)
+        self._waiting.append(over)
         self._waiting_bytes = size
         self._begin_soon()
 
@@ -103,15 +117,29 @@ class KeepTraces:
             _LOG.exception("what was done to requests could not be kept")
 
 
-def _traces_of(exchanges: Sequence[Exchange]) -> list[Trace]:
-    return [trace_of(exchange) for exchange in exchanges]
+def passed(exchange: Exchange) -> Passed | None:
+    """What is traced of an exchange that is over; nothing of one that was not understood, or not sent."""
+    if exchange.work is None or exchange.is_unsent:
+        return None
+    return Passed(
+        incoming=exchange.incoming,
+        work=exchange.work,
+        outgoing=exchange.outgoing,
+        has_refused_marks=exchange.refused is not None,
+        status=exchange.status,
+        came_at=exchange.came_at,
+        sent_at=exchange.sent_at,
+    )
 
 
-def trace_of(exchange: Exchange) -> Trace:
+def _traces_of(waiting: Sequence[Passed]) -> list[Trace]:
+    return [trace_of(one) for one in waiting]
+
+
+def trace_of(over: Passed) -> Trace:
     """What was done to a request that is over, without a word of what it says."""
-    incoming, work, outgoing = exchange.incoming, exchange.work, exchange.outgoing
-    assert work is not None
-    done = [one for one in outgoing.done if exchange.refused is None or not isinstance(one.edit, Mark)]
+    incoming, work, outgoing = over.incoming, over.work, over.outgoing
+    done = [one for one in outgoing.done if not over.has_refused_marks or not isinstance(one.edit, Mark)]
     count = work.count
     return Trace(
         id=incoming.id,
@@ -119,13 +147,13 @@ def trace_of(exchange: Exchange) -> Trace:
         session_id=work.session_id,
         provider=incoming.provider,
         model=work.model,
-        at=exchange.sent_at,
-        status=exchange.status,
+        at=over.sent_at,
+        status=over.status,
         tokens=None if count is None else count.tokens,
         exact=count is not None and count.exact,
         window_tokens=work.window_tokens,
         reserved_tokens=work.output_reserve,
-        added_seconds=max(0.0, exchange.sent_at - exchange.came_at),
+        added_seconds=max(0.0, over.sent_at - over.came_at),
         sections=_sections(work),
         edits=tuple(traced(done[:MOST_EDITS])),
         edits_left_out=max(0, len(done) - MOST_EDITS),

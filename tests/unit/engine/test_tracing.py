@@ -14,7 +14,7 @@ from foveate.engine.exchange import Exchange
 from foveate.engine.filling import SeeTrail, filling
 from foveate.engine.injecting.gathering import NAME as INJECTS
 from foveate.engine.options import AgentOptions
-from foveate.engine.tracing import MOST_EDITS, KeepTraces, trace_of
+from foveate.engine.tracing import MOST_EDITS, KeepTraces, passed, trace_of
 from foveate.engine.work import Work
 from foveate.errors import StoreUnavailable
 from foveate.session.traces import CacheBreak, Trace, Traced, TracedSession
@@ -93,6 +93,12 @@ async def exchange_of(*edits: Edit, sent: bytes = HELLO, problems: Sequence[Prob
     return made
 
 
+def traced_of(exchange: Exchange) -> Trace:
+    over = passed(exchange)
+    assert over is not None
+    return trace_of(over)
+
+
 async def test_what_came_within_a_moment_is_kept_together() -> None:
     shelf = Shelf()
     tracing = KeepTraces(shelf, every_seconds=0.01)
@@ -157,7 +163,7 @@ PLACE = Place(Area.MESSAGES, 3, 1)
 async def test_an_edit_is_told_by_what_it_does_and_where_and_not_by_what_it_writes(
     edit: Edit, does: str, place: str
 ) -> None:
-    trace = trace_of(await exchange_of(edit))
+    trace = traced_of(await exchange_of(edit))
 
     assert [(one.does, one.place, one.reason) for one in trace.edits] == [(does, place, "r")]
     assert SECRET not in repr(trace)
@@ -165,7 +171,7 @@ async def test_an_edit_is_told_by_what_it_does_and_where_and_not_by_what_it_writ
 
 async def test_of_very_many_edits_the_first_are_told_and_how_many_more_there_were() -> None:
     edits = [SetParameter(path=("a",), value=at, reason="r") for at in range(MOST_EDITS + 7)]
-    trace = trace_of(await exchange_of(*edits))
+    trace = traced_of(await exchange_of(*edits))
 
     assert (len(trace.edits), trace.edits_left_out) == (MOST_EDITS, 7)
 
@@ -179,7 +185,7 @@ async def test_marks_that_were_refused_are_not_told_and_keys_in_problems_neither
     )
     refused = b'{"error": {"type": "invalid_request_error", "message": "cache_control: not permitted"}}'
     assert exchange.without_marks(400, refused) is not None
-    trace = trace_of(exchange)
+    trace = traced_of(exchange)
 
     assert trace.edits == ()
     assert trace.problems == (("memory", "401 for [key]"),)
