@@ -10,6 +10,9 @@ from foveate.gateway.headers import OWN
 
 MOST_HEAD_BYTES = 256 * 1024
 HEAD_SECONDS = 30.0
+# Of a body that is held before it is read; and however little has come, it is told that something has.
+_MUCH_BYTES = 1024 * 1024
+_TOLD_EVERY_SECONDS = 1.0
 
 # A request to go on in another protocol may be overlooked (RFC 9110, 7.8), but the parser drops the body of one
 # that asks for it. Java's own client asks with every request to an http address.
@@ -37,7 +40,7 @@ class PlainHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self._held = bytearray()  # the beginning of a line
         self._loose_bytes = 0  # of what comes in a body and is none of it
-        self._since = self.loop.time()
+        self._since = self._told_at = self.loop.time()
         self._is_new = True
         self._patience: asyncio.TimerHandle | None = None
 
@@ -133,12 +136,22 @@ class PlainHttp(HttpToolsProtocol):
             raise ValueError("an upgrade")
         self._is_in_head = self._has_line = self._is_new = False
         self._head_bytes = self._loose_bytes = 0
+        self._told_at = self.loop.time()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body is here."""
+        """A piece of the body is here; whoever waits for it is told once there is all of it, or much."""
         self._loose_bytes = 0
-        super().on_body(body)
+        if self.cycle.response_complete:
+            return
+        self.cycle.body += body
+        is_much = len(self.cycle.body) > _MUCH_BYTES
+        if is_much:
+            self.flow.pause_reading()
+        now = self.loop.time()
+        if is_much or now - self._told_at > _TOLD_EVERY_SECONDS:
+            self._told_at = now
+            self.cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """The next head comes next."""
