@@ -126,8 +126,12 @@ def peek(path: Path) -> Peek:
     Raises:
         UnreadableInput: the file cannot be opened.
     """
-    if store_url(path) is not None or _head(path) == _SQLITE:
+    if store_url(path) is not None:
         return Peek(Source.STORE)
+    if _head(path) == _SQLITE:
+        from foveate.store.reading import is_store  # brings the database's driver
+
+        return Peek(Source.STORE if is_store(path) else None)
     with closing(LogFile(path).lines()) as lines:
         told = recognised([line for _, line in islice(lines, _LOOKED_AT)])
     if told.source is None:  # one document over many lines

@@ -22,6 +22,7 @@ _FILE = "sqlite:///"
 _SERVERS = ("postgresql://", "postgres://")
 _FIND_REQUESTED = "SELECT session_id, min(at) FROM requests_v1 GROUP BY session_id"
 _FIND_BILLED = "SELECT session_id, min(at) FROM ledger_v1 WHERE category = 'main' GROUP BY session_id"
+_FIND_TABLE = "SELECT 1 FROM sqlite_schema WHERE name = 'ledger_v1'"
 _FIND_REQUESTS = f"SELECT {REQUEST_COLUMNS} FROM requests_v1 WHERE session_id = ? ORDER BY at, id"
 _FIND_ENTRIES = f"""
 SELECT {ENTRY_COLUMNS} FROM ledger_v1 WHERE session_id = ? AND category = 'main' ORDER BY at, call_id
@@ -53,6 +54,15 @@ def kept_sessions(url: str) -> Iterator[KeptSession]:
             )
 
 
+def is_store(path: Path) -> bool:
+    """Whether the database in a file has Foveate's tables; it may be somebody else's."""
+    try:
+        with closing(_connected(path)) as connection:
+            return connection.execute(_FIND_TABLE).fetchone() is not None
+    except sqlite3.DatabaseError:
+        return False
+
+
 def _session_ids(rows: Rows) -> list[str]:
     began: dict[str, float] = {}
     for statement in (_FIND_BILLED, _FIND_REQUESTED):
@@ -72,14 +82,18 @@ def _rows(url: str) -> Iterator[Rows]:
 def _file_rows(path: Path) -> Iterator[Rows]:
     if not path.is_file():
         raise NothingKept(str(path))
-    # Where nobody has it open, there is no log beside it, and SQLite would leave one there by looking for it.
-    is_alone = not path.with_name(f"{path.name}-wal").exists()
-    asked = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' * is_alone}"
     try:
-        with closing(sqlite3.connect(asked, uri=True, timeout=WAIT_SECONDS)) as connection:
+        with closing(_connected(path)) as connection:
             yield SQLiteRows(connection)
     except sqlite3.DatabaseError as error:
         raise StoreUnavailable(str(path), _reason(str(error))) from error
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    # Where nobody has it open, there is no log beside it, and SQLite would leave one there by looking for it.
+    is_alone = not path.with_name(f"{path.name}-wal").exists()
+    asked = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' * is_alone}"
+    return sqlite3.connect(asked, uri=True, timeout=WAIT_SECONDS)
 
 
 def _server_rows(url: str) -> Iterator[Rows]:

@@ -1,0 +1,123 @@
+"""The same of both databases: what is kept is read as recordings, and nothing in it is changed."""
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from foveate.cost.ledger import Call, Category, Entry
+from foveate.errors import NothingKept, StoreUnavailable
+from foveate.replay.reading import found, peek, read
+from foveate.replay.recordings import Lacking, Source
+from foveate.replay.stored import read_store
+from foveate.store import open_store
+from foveate.values import CacheUsage, Usage
+from tests.kept import REQUEST
+
+USER = {"role": "user", "content": "look"}
+MORE = {"role": "user", "content": "more"}
+ANSWER = {"role": "assistant", "content": "seen"}
+
+
+def body(*messages: object) -> bytes:
+    told = {"model": "claude-opus-5-5", "max_tokens": 9, "system": "s", "messages": messages}
+    return json.dumps(told).encode()
+
+
+def entry(name: str, at: float, session: str = "s", category: Category = Category.MAIN) -> Entry:
+    call = Call(
+        id=name,
+        agent="ana",
+        session_id=session,
+        provider="anthropic",
+        model="claude-opus-5-5",
+        category=category,
+        at=at,
+    )
+    usage = Usage(cache=CacheUsage(uncached=5, read=9_000, written_5m=40), output_tokens=77)
+    return Entry(call=call, usage=usage, dollars=Decimal("0.25"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {one.name: one.read_bytes() for one in folder.iterdir()}
+
+
+async def filled(url: str) -> None:
+    async with await open_store(url) as store:
+        await store.requests.keep(replace(REQUEST, id="one", sent=body(USER), at=400.0))
+        await store.requests.keep(
+            replace(REQUEST, id="two", sent=body(USER, ANSWER, MORE), usage=None, at=500.0)
+        )
+        await store.requests.keep(replace(REQUEST, id="refused", sent=body(USER), status=529, at=450.0))
+        await store.requests.keep(replace(REQUEST, id="odd", sent=b"\xff\0", at=460.0))
+        for one in (
+            entry("one", 400.0),
+            entry("two", 500.0),
+            entry("three", 100.0, session="t"),
+            entry("four", 200.0, session="t"),
+            entry("a ping", 300.0, session="t", category=Category.PING),
+        ):
+            await store.ledger.settle(one, accounts=())
+
+
+async def test_kept_requests_are_calls_with_their_bills(database_url: str) -> None:
+    await filled(database_url)
+    billed, requested = read_store(database_url)
+    first, second = requested.calls
+
+    assert [call.id for call in requested.calls] == ["one", "two"]
+    assert second.last.history()[0] is first.last
+    assert first.billed is not None
+    assert second.billed is not None
+    assert first.billed.output_tokens == second.billed.output_tokens == 77
+    assert json.loads(first.around)["system"] == "s"
+    assert (requested.source, requested.name, requested.lacks) == (Source.STORE, "s", frozenset())
+    assert requested.said_dollars == Decimal("0.50")
+    assert billed.name == "t"
+
+
+async def test_where_no_request_is_kept_the_ledger_still_knows_the_bills(database_url: str) -> None:
+    await filled(database_url)
+    billed, _ = read_store(database_url)
+
+    assert [call.id for call in billed.calls] == ["three", "four"]
+    assert [call.last.depth for call in billed.calls] == [0, 2]
+    assert billed.lacks == {Lacking.SYSTEM, Lacking.TOOLS, Lacking.MESSAGES}
+
+
+async def test_a_store_is_found_by_its_url(database_url: str) -> None:
+    await filled(database_url)
+    (path,) = found([database_url]).files
+
+    assert peek(path).source is Source.STORE
+    assert [one.name for one in read(path)] == ["t", "s"]
+
+
+async def test_reading_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "foveate.sqlite"
+    await filled(f"sqlite:///{path}")
+    before = contents(tmp_path)
+    list(read(path))
+
+    assert contents(tmp_path) == before
+
+
+async def test_a_store_that_is_in_use_is_read_as_it_stands(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'foveate.sqlite'}"
+    await filled(url)
+    async with await open_store(url) as store:
+        await store.ledger.settle(entry("five", 600.0, session="u"), accounts=())
+
+        assert [one.name for one in read_store(url)] == ["t", "s", "u"]
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.sqlite"
+    with pytest.raises(NothingKept):
+        list(read_store(str(path)))
+    path.write_bytes(b"SQLite format 3\0" + bytes(100))
+    with pytest.raises(StoreUnavailable, match=r"other\.sqlite"):
+        list(read(path, source=Source.STORE))
+    assert peek(path).source is None

@@ -1,0 +1,171 @@
+"""Recordings are found in folders and recognised by what is in them; a session has its sub-agents with it."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.errors import UnreadableInput
+from foveate.replay.reading import Once, found, peek, read, read_session, sessions, store_url
+from foveate.replay.recordings import Recording, Source
+from tests.unit.replay_lines import SESSION, Line, answer, line, text, written
+
+
+def agent(name: str, session: str = "s", second: int = 6) -> list[Line]:
+    more: dict[str, Any] = {"isSidechain": True, "agentId": name, "sessionId": session}
+    return [
+        line("user", f"{name}-1", None, second, text("look there"), **more),
+        answer(f"{name}-2", f"{name}-1", second + 1, f"r-{name}", 0, 3_000, text("seen"), **more),
+    ]
+
+
+def all_of(folder: Path) -> list[Recording]:
+    told, _ = sessions(found([folder]).files)
+    return [recording for session in told for recording in read_session(session)]
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["agent-x.jsonl", "s/subagents/agent-x.jsonl"],
+    ids=["beside the session", "in a folder of its own"],
+)
+def test_a_session_has_the_calls_of_the_agents_that_it_sent(tmp_path: Path, where: str) -> None:
+    written(tmp_path, *SESSION, name="s.jsonl")
+    written(tmp_path, *agent("x"), name=where)
+    (one,) = all_of(tmp_path)
+
+    assert one.name == "s"
+    assert [(call.id, call.conversation) for call in one.calls] == [("r1", "s"), ("r-x", "x"), ("r2", "s")]
+    assert one.size_bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.jsonl"))
+
+
+def test_agents_without_their_session_are_a_recording_of_their_own(tmp_path: Path) -> None:
+    written(tmp_path, *agent("x"), name="agent-x.jsonl")
+    written(tmp_path, *agent("y"), name="agent-y.jsonl")
+    written(tmp_path, *agent("z", session="t"), name="agent-z.jsonl")
+
+    assert {one.name: len(one.calls) for one in all_of(tmp_path)} == {"s": 2, "t": 1}
+
+
+def test_calls_that_a_resumed_session_copied_are_counted_once(tmp_path: Path) -> None:
+    copied = [one | {"sessionId": "t"} for one in SESSION]
+    more = (
+        line("user", "u5", "a4", 60, text("go on"), sessionId="t"),
+        answer("a5", "u5", 61, "r3", 5_200, 9, text("yes"), sessionId="t"),
+    )
+    written(tmp_path, *SESSION, name="1.jsonl")
+    written(tmp_path, *copied, *more, name="2.jsonl")
+    once = Once()
+
+    assert [[call.id for call in once.of(one).calls] for one in all_of(tmp_path)] == [["r1", "r2"], ["r3"]]
+
+
+HEADS: dict[Source, Any] = {
+    Source.CLAUDE_CODE: SESSION[0],
+    Source.PI: {"type": "session", "id": "x", "timestamp": "2026-01-05T10:00:00Z", "cwd": "/"},
+    Source.SWE_AGENT: {"trajectory": [], "history": [{"role": "user", "content": "x"}], "info": {}},
+    Source.MESSAGES: {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
+    Source.REQUESTS: {"model": "gpt-5.1", "messages": [{"role": "user", "content": "x"}]},
+}
+
+
+@pytest.mark.parametrize(("source", "head"), HEADS.items(), ids=list(HEADS))
+def test_who_wrote_a_file_is_told_by_what_is_in_it(tmp_path: Path, source: Source, head: Any) -> None:
+    for name, content in {
+        "a.log": json.dumps(head),
+        "b.jsonl": "\n\ufeff\n{half a li\n" + json.dumps(head) + "\n" + json.dumps(head),
+        "c.json": json.dumps(head, indent=2),
+    }.items():
+        path = tmp_path / name
+        path.write_text(content)
+        assert peek(path).source is source, name
+
+
+def test_a_summary_line_may_come_before_all_others(tmp_path: Path) -> None:
+    path = written(tmp_path, {"type": "summary", "summary": "x", "leafUuid": "u"}, *SESSION)
+
+    assert (peek(path).source, peek(path).session) == (Source.CLAUDE_CODE, "s")
+
+
+def test_what_nobody_writes_is_refused_with_what_was_looked_for(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text('{"a": 1}')
+
+    with pytest.raises(UnreadableInput, match=r"Claude Code.*--format says what it is \(claude-code, pi"):
+        list(read(path))
+    with pytest.raises(UnreadableInput, match="no recording that is known"):
+        sessions([path])
+
+
+def test_in_a_folder_what_is_no_recording_is_told_and_passed_over(tmp_path: Path) -> None:
+    written(tmp_path, *SESSION, name="s.jsonl")
+    written(tmp_path, {"version": 1, "entries": []}, name="sessions-index.json")
+    (tmp_path / "broken.jsonl.gz").write_bytes(b"\x1f\x8bno gzip")
+    told, broken = sessions(found([tmp_path]).files)
+
+    assert [session.files for session in told] == [(tmp_path / "s.jsonl",)]
+    assert {Path(one.file).name for one in broken} == {"sessions-index.json", "broken.jsonl.gz"}
+
+
+def test_a_folder_is_read_whole_and_what_is_hidden_is_told(tmp_path: Path) -> None:
+    for name in ("a/b/c.jsonl", "a/d.traj.gz", "e.JSON", "f.db", ".hidden/g.jsonl", ".h.jsonl", "notes.md"):
+        written(tmp_path, "{}", name=name)
+    (tmp_path / "a" / "round").symlink_to(tmp_path)
+    (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nothing")
+    listed = found([tmp_path])
+
+    assert [str(path.relative_to(tmp_path)) for path in listed.files] == [
+        "a/b/c.jsonl",
+        "a/d.traj.gz",
+        "e.JSON",
+        "f.db",
+    ]
+    assert {path.name for path, _ in listed.passed_over} == {".hidden", ".h.jsonl", "gone.jsonl"}
+
+
+def test_a_folder_without_recordings_and_a_name_that_leads_nowhere_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableInput, match=r"holds no recordings: no file there is called \*\.jsonl"):
+        found([tmp_path])
+    with pytest.raises(UnreadableInput, match="is not there"):
+        found([tmp_path / "x.jsonl"])
+
+
+def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+    path = written(tmp_path, *SESSION)
+
+    assert found([path, tmp_path, str(path)]).files == (path,)
+
+
+def test_a_compressed_file_that_ends_early_gives_what_it_still_holds(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl.gz"
+    more = [line("user", f"x{number}", "a4", 99, text(os.urandom(300).hex())) for number in range(200)]
+    whole = gzip.compress("\n".join(map(json.dumps, [*SESSION, *more])).encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    (one,) = read(path)
+
+    assert len(one.calls) == 2
+    assert "the compressed file ends early" in one.broken[-1].why
+
+
+def test_stores_are_named_by_their_urls(tmp_path: Path) -> None:
+    url = "postgresql://me@host:5432/foveate?sslmode=require"
+
+    assert store_url(found([url]).files[0]) == url
+    assert store_url(found(["postgresql:///foveate"]).files[0]) == "postgresql:///foveate"
+    assert store_url(tmp_path) is None
+    with pytest.raises(UnreadableInput, match="is not there"):
+        found([f"sqlite:///{tmp_path}/none.sqlite"])
+
+
+def test_every_recorded_session_is_read(shared_data: Path) -> None:
+    told = all_of(shared_data / "sessions")
+
+    assert {one.source for one in told} == {Source.CLAUDE_CODE, Source.PI, Source.SWE_AGENT}
+    assert not [broken for one in told for broken in one.broken]
+    assert all(one.calls for one in told)
+    billed = [call for one in told if one.source is not Source.SWE_AGENT for call in one.calls]
+    assert len(billed) == 889
+    assert all(call.billed is not None and call.at and call.model for call in billed)
