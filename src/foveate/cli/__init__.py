@@ -17,6 +17,7 @@ from foveate.cli import (
     doctor,
     explain,
     memory,
+    replay,
     sandbox,
     screen,
     serve,
@@ -67,6 +68,7 @@ app.command("count")(count.command)
 app.command("assemble")(assemble.command)
 app.add_typer(memory.app)
 app.command("explain")(explain.command)
+app.command("replay")(replay.command)
 app.command("doctor")(doctor.command)
 app.add_typer(cost.app)
 app.add_typer(compactions.app)

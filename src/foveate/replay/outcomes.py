@@ -14,12 +14,16 @@ from foveate.values import CacheUsage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """The context of one call: when, how long, how long it may be, and whether the call before folded it."""
+    """The context of one call: when, how long, how long it may be, and what it costs.
+
+    `is_folded`: a summary of it was made, for this call or behind it.
+    """
 
     at: float
     tokens: int
     window_tokens: int | None
     is_folded: bool = False
+    dollars: Decimal = ZERO
 
     @property
     def is_over(self) -> bool:
@@ -152,7 +156,7 @@ class Replayed:
     source: Source
     began_at: float
     models: Mapping[str, int]
-    outcomes: Mapping[Policy, Outcome]
+    outcomes: dict[Policy, Outcome]
     points: Mapping[Policy, tuple[Point, ...]]
     check: Check = field(default_factory=Check)
     placeholders: Placeholders = field(default_factory=Placeholders)
@@ -166,6 +170,11 @@ class Replayed:
     def calls(self) -> int:
         """How many were replayed."""
         return sum(self.models.values())
+
+    @property
+    def main_model(self) -> str:
+        """The model that most of its calls went to."""
+        return max(self.models, key=lambda model: (self.models[model], model), default="")
 
 
 class Till:

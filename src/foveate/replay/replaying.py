@@ -11,7 +11,7 @@ from foveate.replay.models import as_model
 from foveate.replay.outcomes import Check, Outcome, Placeholders, Point, Replayed, Till
 from foveate.replay.policies import Policy
 from foveate.replay.recordings import Call, Recording
-from foveate.replay.running import Run, runs_of, window_tokens_of
+from foveate.replay.running import Run, Step, runs_of, window_tokens_of
 from foveate.replay.sent import Sent, Told, sent_in
 from foveate.replay.sizes import Scale
 from foveate.values import CacheUsage, Usage
@@ -36,7 +36,7 @@ def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Rep
     sent = as_model(was_sent, options.model, recording.format) if options.model is not None else was_sent
     priced = [one for one in sent if _is_priced(one, book)]
     runs = runs_of(options.policies, spoken=recording.format, window_tokens=options.window_tokens)
-    counts = {policy: _Counting(policy, run, book, options.window_tokens) for policy, run in runs.items()}
+    counts = {policy: _Counting(policy, run, book, options) for policy, run in runs.items()}
     for one in priced:
         for count in counts.values():
             count.take(one)
@@ -65,13 +65,15 @@ def _is_priced(sent: Sent, book: PriceBook) -> bool:
 class _Counting:
     """A policy under way, and what it comes to so far."""
 
-    def __init__(self, policy: Policy, run: Run, book: PriceBook, window_tokens: int | None) -> None:
+    def __init__(self, policy: Policy, run: Run, book: PriceBook, options: ReplayOptions) -> None:
         self.points: list[Point] = []
         self._policy = policy
         self._run = run
         self._till = Till(book)
         self._folds_till = Till(book)
-        self._window_tokens = window_tokens
+        self._book = book
+        self._options = options
+        self._calls = self._largest = self._overflows = 0
         self._usage = [0, 0, 0, 0, 0]
         self._folds = 0
 
@@ -82,24 +84,30 @@ class _Counting:
         if step.summary is not None:
             self._folds += 1
             self._add(self._folds_till, sent, step.summary, step.summary_tokens)
-        window = window_tokens_of(sent.call.model, self._window_tokens)
-        self.points.append(
-            Point(at=sent.call.at, tokens=step.tokens, window_tokens=window, is_folded=step.is_folded)
-        )
+        self._largest = max(self._largest, step.tokens)
+        window = window_tokens_of(sent.call.model, self._options.window_tokens)
+        self._calls += 1
+        self._overflows += window is not None and step.tokens > window
+        if self._options.with_points:
+            self.points.append(self._point(sent, step, window))
 
     def _add(self, till: Till, sent: Sent, usage: CacheUsage, output_tokens: int) -> None:
-        billed = sent.call.billed
-        till.add(
-            usage,
-            output_tokens,
-            model=sent.call.model,
-            provider=sent.rules.provider,
-            at=sent.call.at,
-            reasoning_tokens=billed.reasoning_tokens if billed is not None else 0,
-            tier=billed.tier if billed is not None else "",
-        )
+        _till_call(till, sent, usage, output_tokens)
         added = (usage.uncached, usage.read, usage.written_5m, usage.written_1h, output_tokens)
         self._usage = [one + other for one, other in zip(self._usage, added, strict=True)]
+
+    def _point(self, sent: Sent, step: Step, window: int | None) -> Point:
+        till = Till(self._book)
+        _till_call(till, sent, step.usage, sent.output_tokens)
+        if step.summary is not None:
+            _till_call(till, sent, step.summary, step.summary_tokens)
+        return Point(
+            at=sent.call.at,
+            tokens=step.tokens,
+            window_tokens=window,
+            is_folded=step.is_folded,
+            dollars=till.dollars or ZERO,
+        )
 
     def outcome(self, beside: Decimal) -> Outcome:
         """What it comes to, with dollars `beside` those for tokens."""
@@ -108,18 +116,31 @@ class _Counting:
         is_known = calls is not None and folds is not None
         return Outcome(
             policy=self._policy,
-            calls=len(self.points),
+            calls=self._calls,
             uncached=uncached,
             read=read,
             written_5m=written_5m,
             written_1h=written_1h,
             output=output,
             dollars=EXACT.add(EXACT.add(calls or ZERO, folds or ZERO), beside) if is_known else None,
-            largest_context=max((point.tokens for point in self.points), default=0),
-            overflows=sum(point.is_over for point in self.points),
+            largest_context=self._largest,
+            overflows=self._overflows,
             folds=self._folds,
             fold_dollars=folds or ZERO,
         )
+
+
+def _till_call(till: Till, sent: Sent, usage: CacheUsage, output_tokens: int) -> None:
+    billed = sent.call.billed
+    till.add(
+        usage,
+        output_tokens,
+        model=sent.call.model,
+        provider=sent.rules.provider,
+        at=sent.call.at,
+        reasoning_tokens=billed.reasoning_tokens if billed is not None else 0,
+        tier=billed.tier if billed is not None else "",
+    )
 
 
 def _check(recording: Recording, was_sent: Sequence[Sent], book: PriceBook) -> tuple[Check, Decimal]:
@@ -135,15 +156,7 @@ def _check(recording: Recording, was_sent: Sequence[Sent], book: PriceBook) -> t
         logged = EXACT.add(logged, price[0])
         beside = EXACT.add(beside, price[1])
         for till, usage in ((simulated, one.recorded), (expected, one.expected)):
-            till.add(
-                usage,
-                billed.output_tokens,
-                model=one.call.model,
-                provider=one.rules.provider,
-                at=one.call.at,
-                reasoning_tokens=billed.reasoning_tokens,
-                tier=billed.tier,
-            )
+            _till_call(till, one, usage, billed.output_tokens)
     check = Check(
         calls=calls,
         logged=logged,

@@ -1,0 +1,208 @@
+"""`foveate replay`: what recorded sessions would have cost under each policy."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foveate.cli import screen
+from foveate.cli.exits import SOME_FAILED, telling
+from foveate.errors import BadOption, UnreadableInput
+
+if TYPE_CHECKING:
+    from foveate.replay.policies import Policy
+    from foveate.replay.recordings import Source
+    from foveate.replay.replaying import ReplayOptions
+    from foveate.replay.reports import Report
+
+# Less than this is done before a bar could be read.
+_SHOWN_BYTES = 2_000_000
+_MOST_TOLD = 5
+
+
+def command(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILES…",
+            help="Session logs of Claude Code and pi, SWE-agent's trajectories, lists of messages, logs of "
+            "requests, a store of Foveate; folders are read whole.",
+            show_default=False,
+        ),
+    ],
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            "-p",
+            metavar="P,…",
+            help="Which policies: recorded, none, markers, markers-1h, adaptive, fold; or all.",
+        ),
+    ] = "all",
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", metavar="M", help="What another model would have cost, for all calls."),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option("--window", metavar="N", help="A context window of so many tokens; default: the model's."),
+    ] = None,
+    format: Annotated[  # noqa: A002 - the option is called so
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="F",
+            help="Who wrote the files, where it is not recognised: claude-code, pi, swe-agent, messages, "
+            "requests, store.",
+        ),
+    ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot", metavar="FILE", help="Draw the context over time there, as .png, .svg or .html."
+        ),
+    ] = None,
+    each: Annotated[bool, typer.Option("--each", help="Show every session, however many there are.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+) -> None:
+    """Show what recorded sessions would have cost under each policy, beside what was billed for them.
+
+    Example: foveate replay ~/.claude/projects --policy recorded,adaptive,fold
+    """
+    with telling(as_json=json):
+        from foveate.replay.policies import policies_of
+
+        policies = policies_of(policy)
+        if window is not None and window <= 0:
+            raise BadOption(f"--window is a number of tokens, more than 0, not {window}")
+        if model is not None and not model.strip():
+            raise BadOption("--model needs the name of a model")
+        if plot is not None:
+            from foveate.replay.plotting import check_plot
+
+            check_plot(plot)
+        from foveate.replay.policies import Policy
+        from foveate.replay.replaying import ReplayOptions
+
+        options = ReplayOptions(
+            # What the client did is what the others are held against, also where it is not shown.
+            policies=tuple(one for one in Policy if one in policies or one is Policy.RECORDED),
+            model=model,
+            window_tokens=window,
+            with_points=plot is not None,
+        )
+        report = _replayed(files, options, _source(format), policies)
+        if plot is not None:
+            from foveate.replay.plotting import write_plot
+
+            write_plot(report, plot)
+            screen.print_note(f"the picture is in {plot}")
+        _print(report, as_json=json, each=each)
+        if not json:
+            _print_notes(report)
+        if report.unread:
+            raise typer.Exit(SOME_FAILED)
+
+
+def _source(said: str | None) -> "Source | None":
+    from foveate.replay.recordings import Source
+
+    if said is None:
+        return None
+    if said not in tuple(Source):
+        raise BadOption(f"no format is called {said!r}; there are {', '.join(Source)}")
+    return Source(said)
+
+
+def _replayed(
+    files: list[str], options: "ReplayOptions", source: "Source | None", policies: "tuple[Policy, ...]"
+) -> "Report":
+    """All that the files hold, replayed.
+
+    Raises:
+        UnreadableInput: nothing in them can be.
+    """
+    from foveate.replay.processes import replay_sessions, size_bytes
+    from foveate.replay.reading import found, sessions
+    from foveate.replay.reports import report_of
+
+    there = found(files)
+    read, broken = sessions(there.files, source=source)
+    # What lies beside the recordings in a folder is no recording, and no fault.
+    named = set(map(str, files))
+    strange = [
+        session for session in read if session.source is None and not named & set(map(str, session.files))
+    ]
+    read = [session for session in read if session not in strange]
+    with _progress(sum(map(size_bytes, read))) as told:
+        done = list(replay_sessions(read, options, told=told))
+    report = report_of(done, policies, [(line.file, line.why) for line in broken])
+    if not report.sessions:
+        raise UnreadableInput(", ".join(files), _why_nothing(report))
+    if strange:
+        screen.print_note(f"{len(strange):,} file{'s' * (len(strange) != 1)} there: no recordings, passed over")
+    for path, why in there.passed_over[:_MOST_TOLD]:
+        screen.print_note(f"{path}: {why}, passed over")
+    return report
+
+
+def _why_nothing(report: "Report") -> str:
+    if report.unpriced:
+        named = [model for model in report.unpriced if model]
+        if not named:
+            return "no call says its model: --model M says which it was"
+        return f"nobody knows the price of {', '.join(named)}: --model M asks what another would have cost"
+    if report.unread:
+        return "; ".join(dict.fromkeys(why for _, why in report.unread))
+    return "no call of a model is recorded in it"
+
+
+def _print(report: "Report", *, as_json: bool, each: bool) -> None:
+    from foveate.cli.replay_lines import ReplayWriting, report_object
+
+    if as_json:
+        screen.print_object(report_object(report))
+    else:
+        screen.print_lines(ReplayWriting(screen.look(sys.stdout)).lines(report, each=each))
+
+
+def _print_notes(report: "Report") -> None:
+    """What could not be read or priced, the first few of each and how many there are."""
+    for model, calls in report.unpriced.items():
+        what = f"nobody knows the price of {model}" if model else "they do not say their model"
+        screen.print_note(
+            f"{calls:,} call{'s' * (calls != 1)} left out: {what}; --model M asks what another would have cost"
+        )
+    for path, why in report.unread[:_MOST_TOLD]:
+        screen.print_note(why if path in why else f"{path}: {why}")
+    if len(report.unread) > _MOST_TOLD:
+        screen.print_note(f"… and {len(report.unread) - _MOST_TOLD:,} more files that cannot be read")
+    broken = report.broken
+    for line in broken[:_MOST_TOLD]:
+        screen.print_note(f"{line.file}:{line.line}: {line.why}" if line.line else f"{line.file}: {line.why}")
+    if len(broken) > _MOST_TOLD:
+        screen.print_note(f"… and {len(broken) - _MOST_TOLD:,} more lines that cannot be read")
+
+
+@contextmanager
+def _progress(size_bytes: int) -> Iterator[Callable[[int], None]]:
+    """What is told of bytes that are done, and shows them on a terminal."""
+    if size_bytes < _SHOWN_BYTES or sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _bytes: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("replaying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+        task = progress.add_task("", total=size_bytes)
+
+        def told(done_bytes: int) -> None:
+            progress.advance(task, done_bytes)
+            progress.refresh()
+
+        progress.refresh()
+        yield told

@@ -1,0 +1,372 @@
+"""Replayed sessions in lines for people and as an object for programs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from rich.cells import cell_len, set_cell_size
+
+from foveate.cli.screen import Look
+from foveate.cost.money import in_words
+from foveate.replay.outcomes import Check, Outcome, Placeholders, Replayed
+from foveate.replay.policies import Policy
+from foveate.replay.recordings import Broken, Lacking
+from foveate.replay.reports import Group, Report
+
+_GAP = "  "
+_INDENT = "  "
+_BOLD, _DIM = "1", "2"
+# So many sessions are shown one by one unasked; of more, the dearest in a line each.
+_FEW_SESSIONS = 3
+_DEAREST = 10
+_NAME_CELLS = 40
+# What goes first where a terminal is narrow: it is in no sum, or the same in all rows.
+_GIVE_WAY = ("output", "for 1h", "", "uncached", "largest")
+_HEADINGS = (
+    "policy",
+    "uncached",
+    "read",
+    "written",
+    "for 1h",
+    "output",
+    "cost",
+    "saves",
+    "",
+    "hit",
+    "largest",
+    "over",
+    "folds",
+)
+
+
+def report_object(report: Report) -> dict[str, object]:
+    """A report as JSON can say it: money as a string, so that nothing of it is lost; null where unknown."""
+    check = report.check
+    return {
+        "policies": list(report.policies),
+        "sessions": [_session_object(session, report.policies) for session in report.sessions],
+        "by_model": [_group_object(group, report.policies) for group in report.by_model],
+        "total": _outcomes_object(report.total, report.policies),
+        "check": _check_object(check) if check is not None else None,
+        "placeholders": _placeholders_object(report.placeholders),
+        "repeated_calls": report.repeated,
+        "unpriced_calls": report.unpriced,
+        "unread": [{"files": files, "why": why} for files, why in report.unread],
+        "broken": [_broken_object(line) for line in report.broken],
+    }
+
+
+def _session_object(session: Replayed, policies: Sequence[Policy]) -> dict[str, object]:
+    return {
+        "name": session.name,
+        "source": session.source,
+        "began_at": session.began_at,
+        "calls": session.calls,
+        "models": dict(session.models),
+        "outcomes": _outcomes_object(session.outcomes, policies),
+        "check": _check_object(session.check) if session.check.calls else None,
+        "placeholders": _placeholders_object(session.placeholders),
+        "lacks": sorted(session.lacks),
+        "hidden_tokens": session.hidden_tokens,
+        "unpriced_calls": dict(session.unpriced),
+        "broken": [_broken_object(line) for line in session.broken],
+        "size_bytes": session.size_bytes,
+    }
+
+
+def _group_object(group: Group, policies: Sequence[Policy]) -> dict[str, object]:
+    return {
+        "model": group.model,
+        "sessions": group.sessions,
+        "calls": group.calls,
+        "outcomes": _outcomes_object(group.outcomes, policies),
+    }
+
+
+def _outcomes_object(outcomes: Mapping[Policy, Outcome], policies: Sequence[Policy]) -> list[dict[str, object]]:
+    recorded = outcomes.get(Policy.RECORDED)
+    found = []
+    for policy in policies:
+        outcome = outcomes[policy]
+        saved = saving(outcome, recorded)
+        told = {name: _jsonable(value) for name, value in asdict(outcome).items()}
+        found.append(
+            told
+            | {
+                "input_tokens": outcome.input_tokens,
+                "hit_ratio": outcome.hit_ratio,
+                "saved_dollars": _jsonable(saved[0]) if saved is not None else None,
+                "saved_share": saved[1] if saved is not None else None,
+            }
+        )
+    return found
+
+
+def _check_object(check: Check) -> dict[str, object]:
+    told = {name: _jsonable(value) for name, value in asdict(check).items()}
+    return told | {"off": check.off, "expected_off": check.expected_off}
+
+
+def _placeholders_object(placeholders: Placeholders) -> dict[str, object]:
+    return {name: _jsonable(value) for name, value in asdict(placeholders).items()}
+
+
+def _broken_object(line: Broken) -> dict[str, object]:
+    return {"file": line.file, "line": line.line, "why": line.why}
+
+
+def _jsonable(value: object) -> object:
+    return f"{value:f}" if isinstance(value, Decimal) else value
+
+
+def saving(outcome: Outcome, recorded: Outcome | None) -> tuple[Decimal, float | None] | None:
+    """What a policy saves beside what the client did, and which share of that; None where nobody knows."""
+    if recorded is None or recorded.dollars is None or outcome.dollars is None:
+        return None
+    saved = recorded.dollars - outcome.dollars
+    return saved, float(saved / recorded.dollars) if recorded.dollars else None
+
+
+class ReplayWriting:
+    """Writes reports for a terminal or a file, as far as that can show them."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._more = "…" if look.can_show("…") else ".."
+
+    def lines(self, report: Report, *, each: bool = False) -> Iterator[str]:
+        """The sessions one by one where they are few, and all together."""
+        sessions = report.sessions
+        if each or len(sessions) <= _FEW_SESSIONS:
+            for session in sessions:
+                yield from self._session(session, report.policies)
+                yield ""
+        if len(sessions) > 1:
+            calls = f"{len(sessions):,} sessions, {report.calls:,} calls"
+            yield self._painted(calls, _BOLD)
+            yield from self._table(report.total, report.policies)
+            yield from self._check(report.check)
+            yield ""
+        if len(sessions) > _FEW_SESSIONS:
+            yield from self._by_model(report)
+            if not each:
+                yield from self._dearest(report)
+        yield from self._wrapped(_said(report))
+
+    def _session(self, session: Replayed, policies: Sequence[Policy]) -> Iterator[str]:
+        models = ", ".join(self._look.plain(model) for model in session.models)
+        calls = f"{session.calls:,} call{'s' * (session.calls != 1)}"
+        when = _day(session.began_at)
+        told = _GAP.join(filter(None, (self._name(session.name), when, calls, models)))
+        yield self._painted(told, _BOLD)
+        yield from self._table(session.outcomes, policies)
+        yield from self._check(session.check if session.check.calls else None)
+
+    def _table(self, outcomes: Mapping[Policy, Outcome], policies: Sequence[Policy]) -> Iterator[str]:
+        recorded = outcomes.get(Policy.RECORDED)
+        rows = [_cells(outcomes[policy], recorded) for policy in policies]
+        columns = {
+            heading: (heading, *cells)
+            for heading, *cells in zip(_HEADINGS, *rows, strict=True)
+            if heading == _HEADINGS[0] or any(cell not in ("", "0") for cell in cells)
+        }
+        for heading in _GIVE_WAY:
+            if self._fits(columns):
+                break
+            columns.pop(heading, None)
+        if not self._fits(columns):
+            for policy in policies:
+                yield from self._block(outcomes[policy], recorded)
+            return
+        widths = [max(map(cell_len, column)) for column in columns.values()]
+        for number, cells in enumerate(zip(*columns.values(), strict=True)):
+            line = _GAP.join(
+                f"{cell:<{width}}" if not place else f"{cell:>{width}}"
+                for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            ).rstrip()
+            yield self._painted(line, _DIM) if not number else line
+
+    def _fits(self, columns: Mapping[str, Sequence[str]]) -> bool:
+        widths = [max(map(cell_len, column)) for column in columns.values()]
+        return sum(widths) + len(_GAP) * (len(widths) - 1) <= self._look.columns
+
+    def _block(self, outcome: Outcome, recorded: Outcome | None) -> Iterator[str]:
+        """One policy in a few short lines."""
+        cells = dict(zip(_HEADINGS, _cells(outcome, recorded), strict=True))
+        saved = f", saves {cells['saves']} {cells['']}".rstrip() if cells["saves"] else ""
+        yield f"{outcome.policy}{_GAP}{cells['cost']}{saved}"
+        long = f", {cells['for 1h']} of it for 1h" if outcome.written_1h else ""
+        told = [
+            f"in {cells['uncached']} uncached, {cells['read']} read, {cells['written']} written{long}; "
+            f"out {cells['output']}",
+            f"hit {cells['hit'] or '-'}, largest {cells['largest']}, {outcome.overflows:,} over the window, "
+            f"{outcome.folds:,} fold{'s' * (outcome.folds != 1)}",
+        ]
+        for line in told:
+            yield from (_INDENT + part for part in self._wrapped([line], len(_INDENT)))
+
+    def _check(self, check: Check | None) -> Iterator[str]:
+        if check is None or check.off is None:
+            return
+        line = (
+            f"logged {_dollars(check.logged)}, simulated {_dollars(check.simulated)} "
+            f"(off by {check.off:+.2%}), {check.calls:,} bill{'s' * (check.calls != 1)}"
+        )
+        if check.said is not None:
+            line += f"; the recording itself says {_dollars(check.said)}"
+        lines = [line]
+        if check.changed or check.kept:
+            lines.append(
+                f"{check.changed:,} bill{'s' * (check.changed != 1)} read less than the recording explains, "
+                f"{check.kept:,} more: taken as billed; without them off by {check.expected_off:+.1%}"
+            )
+        yield from self._wrapped(lines)
+
+    def _by_model(self, report: Report) -> Iterator[str]:
+        groups = report.by_model
+        if len(groups) < 2:
+            return
+        rows = [
+            (self._name(group.model), f"{group.sessions:,}", f"{group.calls:,}", *_best(group.outcomes, report))
+            for group in groups
+        ]
+        yield from self._rows(("by model", "sessions", "calls", "recorded", "best", "", "saves"), rows)
+        yield ""
+
+    def _dearest(self, report: Report) -> Iterator[str]:
+        rows = [
+            (
+                self._name(session.name),
+                _day(session.began_at),
+                f"{session.calls:,}",
+                *_best(session.outcomes, report),
+            )
+            for session in report.dearest(_DEAREST)
+        ]
+        heading = "the dearest" if len(report.sessions) > _DEAREST else "sessions"
+        yield from self._rows((heading, "", "calls", "recorded", "best", "", "saves"), rows)
+        yield ""
+
+    def _rows(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+        """A table of which the names give way where it is too wide."""
+        columns = list(zip(headings, *rows, strict=True))
+        widths = [max(map(cell_len, column)) for column in columns]
+        over = sum(widths) + len(_GAP) * (len(widths) - 1) - self._look.columns
+        widths[0] = max(widths[0] - max(over, 0), 8)
+        for number, cells in enumerate(zip(*columns, strict=True)):
+            name = self._fitted(cells[0], widths[0])
+            rest = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
+            line = _GAP.join((name, *rest)).rstrip()
+            yield self._painted(line, _DIM) if not number else line
+
+    def _name(self, name: str) -> str:
+        text = self._look.plain(name) or '""'
+        return text if cell_len(text) <= _NAME_CELLS else self._fitted(text, _NAME_CELLS).rstrip()
+
+    def _fitted(self, text: str, cells: int) -> str:
+        """`text` in exactly so many cells."""
+        if cell_len(text) <= cells:
+            return set_cell_size(text, cells)
+        return set_cell_size(set_cell_size(text, cells - len(self._more)).rstrip() + self._more, cells)
+
+    def _wrapped(self, lines: Sequence[str], indent: int = 0) -> Iterator[str]:
+        for line in lines:
+            found = ""
+            for word in line.split():
+                if found and cell_len(f"{found} {word}") > self._look.columns - indent:
+                    yield self._painted(found, _DIM)
+                    found = word
+                else:
+                    found = f"{found} {word}".lstrip()
+            yield self._painted(found, _DIM)
+
+    def _painted(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if text and self._look.colours else text
+
+
+def _cells(outcome: Outcome, recorded: Outcome | None) -> tuple[str, ...]:
+    saved = saving(outcome, recorded) if outcome.policy is not Policy.RECORDED else None
+    return (
+        str(outcome.policy),
+        _short(outcome.uncached),
+        _short(outcome.read),
+        _short(outcome.written_5m + outcome.written_1h),
+        _short(outcome.written_1h),
+        _short(outcome.output),
+        _dollars(outcome.dollars) if outcome.dollars is not None else "unknown",
+        _dollars(saved[0]) if saved is not None else "",
+        _share(saved),
+        f"{outcome.hit_ratio:.0%}" if outcome.hit_ratio is not None else "",
+        _short(outcome.largest_context),
+        f"{outcome.overflows:,}",
+        f"{outcome.folds:,}",
+    )
+
+
+def _best(outcomes: Mapping[Policy, Outcome], report: Report) -> tuple[str, str, str, str]:
+    """What it cost, what it would have cost at the least, by which policy, and what that saves."""
+    recorded = outcomes[Policy.RECORDED]
+    known = [(outcomes[policy].dollars, policy) for policy in report.policies]
+    priced = [(dollars, policy) for dollars, policy in known if dollars is not None]
+    if not priced or recorded.dollars is None:
+        return "unknown", "", "", ""
+    least, policy = min(priced, key=lambda one: (one[0], report.policies.index(one[1])))
+    saved = saving(outcomes[policy], recorded)
+    return _dollars(recorded.dollars), _dollars(least), str(policy), _share(saved)
+
+
+def _share(saved: tuple[Decimal, float | None] | None) -> str:
+    """Which share is saved, in whole percents, never less than nothing by less than half of one."""
+    return "" if saved is None or saved[1] is None else f"{round(100 * saved[1]) or 0}%"
+
+
+def _said(report: Report) -> list[str]:
+    """What has to be known to read the numbers."""
+    sessions = report.sessions
+    told = []
+    hidden = [
+        session for session in sessions if Lacking.SYSTEM in session.lacks or Lacking.TOOLS in session.lacks
+    ]
+    billed = [session.hidden_tokens for session in hidden if session.check.calls]
+    if billed:
+        most = max(billed)
+        told.append(
+            "the system prompt and the tools are not in the recording: taken from the first bill "
+            f"({'up to ' * (len(billed) > 1)}{most:,} tokens)"
+        )
+    if any(not session.check.calls for session in hidden):
+        told.append("neither the system prompt and the tools nor a bill are recorded: they are not in the sums")
+    if any(Lacking.BILL in session.lacks for session in sessions):
+        told.append(
+            "calls without a bill are counted offline: an estimate; marks are assumed where any are seen"
+        )
+    if any(Lacking.TIME in session.lacks for session in sessions):
+        told.append("calls without a time follow each other at once: what is kept does not run out")
+    placeholders = report.placeholders
+    if placeholders.calls:
+        told.append(
+            f"{placeholders.calls:,} answers are logged with the size that a stream begins with: by their text "
+            f"about {placeholders.tokens:,} output tokens ({_dollars(placeholders.dollars)}) come on top, in "
+            "every row"
+        )
+    if report.repeated:
+        told.append(f"{report.repeated:,} calls stand in two files: counted once")
+    return told
+
+
+def _dollars(dollars: Decimal) -> str:
+    """Dollars to the cent, or where that would say little, to four digits behind the point."""
+    digits = Decimal("0.01") if abs(dollars) >= 1 else Decimal("0.0001")
+    return in_words(dollars.quantize(digits))
+
+
+def _short(tokens: int) -> str:
+    """A number of tokens as one says it."""
+    if tokens < 10_000:
+        return f"{tokens:,}"
+    return f"{tokens / 1_000:.0f}k" if tokens < 999_500 else f"{tokens / 1_000_000:.1f}M"
+
+
+def _day(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}" if at else ""

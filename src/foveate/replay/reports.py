@@ -1,0 +1,121 @@
+"""Many replayed sessions as one report: totals, by model, and what is to be said about them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from foveate.replay.outcomes import Check, Outcome, Placeholders, Replayed, total_of
+from foveate.replay.policies import Policy
+from foveate.replay.processes import Done
+from foveate.replay.recordings import Broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Sessions with the same main model, together."""
+
+    model: str
+    sessions: int
+    calls: int
+    outcomes: dict[Policy, Outcome]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All that was replayed. `unpriced` are models of unknown price and how many of their calls were left out.
+
+    `unread` are files that could not be read, with the reason; `repeated` calls stood in two files.
+    """
+
+    policies: tuple[Policy, ...]
+    sessions: tuple[Replayed, ...]
+    unpriced: dict[str, int]
+    unread: tuple[tuple[str, str], ...]
+    repeated: int
+
+    @property
+    def total(self) -> dict[Policy, Outcome]:
+        """All sessions together, by policy."""
+        return total_of(self.sessions)
+
+    @property
+    def calls(self) -> int:
+        """How many were replayed."""
+        return sum(session.calls for session in self.sessions)
+
+    @property
+    def check(self) -> Check | None:
+        """The bills of all sessions that have some; None where none has."""
+        return check_of(self.sessions)
+
+    @property
+    def placeholders(self) -> Placeholders:
+        """Those of all sessions."""
+        found = Placeholders()
+        for session in self.sessions:
+            found = found.plus(session.placeholders)
+        return found
+
+    @property
+    def broken(self) -> tuple[Broken, ...]:
+        """Every line that could not be read."""
+        return tuple(line for session in self.sessions for line in session.broken)
+
+    @property
+    def by_model(self) -> list[Group]:
+        """The sessions by the model that most of their calls went to, the dearest first."""
+        groups: dict[str, list[Replayed]] = {}
+        for session in self.sessions:
+            groups.setdefault(session.main_model, []).append(session)
+        found = [
+            Group(
+                model=model,
+                sessions=len(own),
+                calls=sum(session.calls for session in own),
+                outcomes=total_of(own),
+            )
+            for model, own in groups.items()
+        ]
+        return sorted(found, key=lambda group: (-_cost(group.outcomes), group.model))
+
+    def dearest(self, most: int) -> list[Replayed]:
+        """So many of the sessions, those first that cost most as they were recorded."""
+        return sorted(self.sessions, key=lambda session: (-_cost(session.outcomes), session.name))[:most]
+
+
+def _cost(outcomes: dict[Policy, Outcome]) -> Decimal:
+    recorded = outcomes.get(Policy.RECORDED)
+    return (recorded.dollars if recorded is not None else None) or Decimal(0)
+
+
+def check_of(sessions: Iterable[Replayed]) -> Check | None:
+    """The bills of all sessions that have some; None where none has."""
+    found: Check | None = None
+    for session in sessions:
+        if session.check.calls:
+            found = session.check if found is None else found.plus(session.check)
+    return found
+
+
+def report_of(
+    done: Sequence[Done], policies: tuple[Policy, ...], unread: Iterable[tuple[str, str]] = ()
+) -> Report:
+    """What became of all sessions, as one report, in an order that does not depend on that of the files."""
+    replayed = [session for one in done for session in one.replayed]
+    unpriced: dict[str, int] = {}
+    for session in replayed:
+        for model, calls in session.unpriced.items():
+            unpriced[model] = unpriced.get(model, 0) + calls
+    failed = [(", ".join(map(str, one.session.files)), one.error) for one in done if one.error]
+    return Report(
+        policies=policies,
+        sessions=tuple(
+            sorted(
+                (session for session in replayed if session.calls),
+                key=lambda session: (session.began_at, session.name),
+            )
+        ),
+        unpriced=dict(sorted(unpriced.items())),
+        unread=(*unread, *failed),
+        repeated=sum(one.repeated for one in done),
+    )
