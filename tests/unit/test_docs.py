@@ -162,6 +162,25 @@ def page_text(name: str) -> str:
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
+MECHANISMS = re.findall(
+    r"^      - [^:]+: (\w+\.md)$",
+    (ROOT / "mkdocs.yml").read_text().partition("  - Mechanisms:")[2].partition("\n  - ")[0],
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("page", [*MECHANISMS, "metrics.md", "sandbox.md"])
+def test_a_page_on_a_mechanism_says_what_to_watch_when_to_turn_it_off_and_how_it_fails(page: str) -> None:
+    text = page_text(page)
+
+    for part in ("What to watch", "When to turn it off", "How it fails"):
+        assert re.search(rf"^## {part}\n+ *\S", text, re.MULTILINE), f"docs/{page} does not say: {part}"
+
+
+def test_the_pages_on_mechanisms_are_found() -> None:
+    assert {"counting.md", "cache.md", "fold.md", "gateway.md", "store.md"} <= set(MECHANISMS)
+
+
 EXAMPLES = [page for page in PAGES if "\n>>> " in page.read_text(encoding="utf-8")]
 
 
