@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from foveate.replay.log_files import LogFile, why_broken
+from foveate.replay.log_files import LogFile, decoded, why_broken
 from foveate.replay.times import seconds
 from foveate.wire.body import as_text
 
@@ -75,8 +75,8 @@ _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _COMPACTED = msgspec.json.Decoder(_Compacted)
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedBlock:
+# These are made by the hundred thousand, and a struct is made several times as fast as a dataclass.
+class LoggedBlock(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A block of a message; `call` names the call of a tool that it is, or is the result of."""
 
     raw: bytes
@@ -93,8 +93,7 @@ class Kept:
     tail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Logged:
+class Logged(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
     """A line that has a place in the conversation; `role` is empty where it only stands between others."""
 
     uuid: str
@@ -124,7 +123,7 @@ def logged_lines(file: LogFile) -> Iterator[Logged]:
     """
     for number, raw in file.lines():
         try:
-            line = _LINES.decode(raw)
+            line = decoded(_LINES, raw)
         except msgspec.ValidationError:
             file.broke(number, "is JSON, but no object")
             continue

@@ -5,13 +5,15 @@ import zlib
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TypeVar, cast
 
 import msgspec
 
 from foveate.errors import UnreadableInput
 from foveate.replay.recordings import Broken
 from foveate.wire.body import repaired
+
+T = TypeVar("T")
 
 _ANY = msgspec.json.Decoder(msgspec.Raw)
 _GZIP = b"\x1f\x8b"
@@ -43,7 +45,7 @@ class LogFile:
     def lines(self) -> Generator[tuple[int, bytes], None, None]:
         """Every line that may be JSON, with its number from 1; blank ones are passed over.
 
-        What is no text is noted. A cut emoji (half a surrogate pair) is mended, and no fault.
+        What is no text is noted.
 
         Raises:
             UnreadableInput: the file cannot be opened.
@@ -60,10 +62,12 @@ class LogFile:
             elif not line.isascii() and not _is_utf8(line):
                 self.broke(number, "is not UTF-8")
             else:
-                yield number, mended(line)
+                yield number, line
 
     def documents(self) -> Iterator[tuple[int, bytes]]:
         """Every document in the file, by the number of its first line: one a line, or one in all.
+
+        A cut emoji (half a surrogate pair) is mended, and no fault.
 
         Raises:
             UnreadableInput: the file cannot be opened.
@@ -72,11 +76,12 @@ class LogFile:
             first = next(lines, None)
             if first is None:
                 return
-            if not is_json(first[1]) and (whole := self._one_document()):
+            if not is_json(mended(first[1])) and (whole := self._one_document()):
                 yield 1, whole
                 return
-            yield first
-            yield from lines
+            yield first[0], mended(first[1])
+            for number, line in lines:
+                yield number, mended(line)
 
     def _one_document(self) -> bytes:
         """All of it, if that is one document over many lines; nothing otherwise."""
@@ -150,6 +155,25 @@ def is_json(text: bytes) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
+
+
+def decoded(decoder: "msgspec.json.Decoder[T]", line: bytes | msgspec.Raw) -> T:
+    """What a line says, a cut emoji in it mended; that costs only where there is one.
+
+    Raises:
+        msgspec.DecodeError: it is not JSON, or not what the decoder reads.
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        return decoder.decode(line)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        text = bytes(line)
+        again = mended(text)
+        if again is text:
+            raise
+        return decoder.decode(again)
 
 
 def why_broken(error: Exception) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from foveate.replay.log_files import LogFile, why_broken
+from foveate.replay.log_files import LogFile, decoded, why_broken
 from foveate.replay.recordings import Call, Lacking, Recording, Said, Source, lacks_of
 from foveate.replay.times import seconds
 from foveate.values import CacheUsage, Format, Usage
@@ -63,7 +63,7 @@ def read_pi(file: LogFile, model: str | None = None) -> list[Recording]:
     session = _Session(file.name, model)
     for number, raw in file.lines():
         try:
-            line = _LINES.decode(raw)
+            line = decoded(_LINES, raw)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             file.broke(number, why_broken(error))
         else:

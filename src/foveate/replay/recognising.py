@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from foveate.replay.log_files import decoded
 from foveate.replay.recordings import Source
 from foveate.wire.body import as_text, value
 
@@ -66,7 +67,7 @@ def source_of(document: bytes) -> Source | None:
 def fields_of(document: bytes | msgspec.Raw) -> Fields:
     """The members of a JSON object; none where it is something else, or broken."""
     try:
-        return _FIELDS.decode(document)
+        return decoded(_FIELDS, document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
 
@@ -74,7 +75,7 @@ def fields_of(document: bytes | msgspec.Raw) -> Fields:
 def items_of(document: bytes | msgspec.Raw) -> list[msgspec.Raw]:
     """The items of a JSON list; none where it is something else, or broken."""
     try:
-        return _ITEMS.decode(document)
+        return decoded(_ITEMS, document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return []
 
