@@ -1,0 +1,68 @@
+"""The documentation as a site: what readers get needs no other machine, and has all that pages link to."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, as `./test` builds it; whether there are warnings is seen there."""
+    folder = tmp_path_factory.mktemp("site")
+    subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        check=True,
+        timeout=60,
+    )
+    return folder
+
+
+def test_nothing_is_fetched_from_elsewhere_by_whoever_reads_it(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    fetched = re.compile(r"<(?:script|img|iframe|source)[^>]* src=\"?https?:|<link[^>]* href=\"?https?:[^>]*>")
+    styles = re.compile(r"(?:url\(|@import )[\"']?https?:")
+
+    assert len(pages) > 20
+    for page in pages:
+        found = [link for link in fetched.findall(page.read_text(encoding="utf-8")) if "canonical" not in link]
+        assert not found, page
+    for style in site.rglob("*.css"):
+        assert not styles.search(style.read_text(encoding="utf-8")), style
+
+
+def test_every_page_can_be_searched(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {entry["location"].partition("#")[0] for entry in index["docs"]}
+
+    assert {"", "tutorial/", "rollout/", "design/", "howto/claude-code/", "commands/", "changelog/"} <= found
+
+
+def test_files_of_the_project_that_pages_link_to_come_along(site: Path) -> None:
+    assert (site / "project" / "examples" / "agent.py").read_bytes() == (
+        ROOT / "examples/agent.py"
+    ).read_bytes()
+    assert (site / "project" / "env.example").exists()
+    tutorial = (site / "tutorial" / "index.html").read_text(encoding="utf-8")
+    assert 'href="../project/examples/agent.py"' in tutorial
+
+
+def test_the_help_of_commands_is_in_it_as_the_code_has_it(site: Path) -> None:
+    page = (site / "commands" / "index.html").read_text(encoding="utf-8")
+
+    assert 'id="foveate-cost-export"' in page
+    assert "<code>--keep-ledger-days" in page
+
+
+def test_what_is_said_for_tests_is_not_seen(site: Path) -> None:
+    page = (site / "tutorial" / "index.html").read_text(encoding="utf-8")
+
+    assert "of another day" not in re.sub(r"<!--.*?-->", "", page, flags=re.DOTALL)
