@@ -310,6 +310,27 @@ def test_a_log_of_two_sessions_is_two_recordings(tmp_path: Path) -> None:
     assert len(sent(found[1].calls[0])) == 5
 
 
+def test_what_the_agent_prints_as_it_goes_on_is_read_too(tmp_path: Path) -> None:
+    """As `--output-format stream-json` writes it: without parents, and for the lines of a user without ids."""
+    begun: Line = {"type": "system", "subtype": "init", "session_id": "s", "uuid": "i"}
+    main = [
+        {
+            key: value
+            for key, value in one.items()
+            if key not in ("parentUuid", "sessionId", "uuid", "requestId")
+        }
+        | {"session_id": "s", "parent_tool_use_id": None}
+        for one in (*SESSION[:6], SESSION[6] | {"message": SESSION[6]["message"] | {"id": "msg_2"}})
+    ]
+    for one in main[1:4]:
+        one["message"] = one["message"] | {"id": "msg_1"}
+    inside = main[0] | {"parent_tool_use_id": "tool"}
+    found = recording(tmp_path, begun, *main[:4], inside, *main[4:], {"type": "result", "session_id": "s"})
+
+    assert [(one.id, one.conversation) for one in found.calls] == [("msg_1", "s"), ("msg_2", "s")]
+    assert sent(found.calls[1])[1:] == [("assistant", ["I look.", "one", "two"]), ("user", ["one", "two"])]
+
+
 def test_the_simulator_is_held_against_any_log_of_that_form(tmp_path: Path) -> None:
     written(tmp_path, *SESSION)
     figures = run(tmp_path).figures

@@ -63,9 +63,16 @@ def test_an_object_with_messages_says_what_stands_beside_them(tmp_path: Path) ->
 
 
 def test_lists_one_a_line_are_conversations_of_their_own(tmp_path: Path) -> None:
-    found = recordings(tmp_path, {"messages": CHAT}, {"messages": CHAT[:3]}, CHAT)
+    found = recordings(tmp_path, {"messages": CHAT}, {"messages": GEMINI}, ANTHROPIC)
 
     assert [(one.name, len(one.calls)) for one in found] == [("talk:1", 2), ("talk:2", 1), ("talk:3", 2)]
+
+
+def test_a_list_that_goes_on_with_an_earlier_one_is_the_same_conversation(tmp_path: Path) -> None:
+    """Was: what had been said by then was counted once more with every list."""
+    found = recordings(tmp_path, CHAT[:3], CHAT, [*CHAT, {"role": "user", "content": "x"}, CHAT[-1]], ANTHROPIC)
+
+    assert [[call.last.depth for call in one.calls] for one in found] == [[1, 3, 5], [0, 2]]
 
 
 def test_messages_one_a_line_are_one_conversation(tmp_path: Path) -> None:
@@ -104,7 +111,9 @@ def test_the_model_is_the_one_asked_for_where_none_is_said(tmp_path: Path) -> No
 
 def test_a_line_without_messages_is_told_and_loses_no_other(tmp_path: Path) -> None:
     path = tmp_path / "talks.jsonl"
-    path.write_text("\n".join((json.dumps({"messages": CHAT}), '{"messa', "7", json.dumps({"messages": CHAT}))))
+    path.write_text(
+        "\n".join((json.dumps({"messages": CHAT}), '{"messa', "7", json.dumps({"messages": ANTHROPIC})))
+    )
     found = list(read(path))
 
     assert [len(one.calls) for one in found] == [2, 2]

@@ -84,6 +84,13 @@ def test_who_wrote_a_file_is_told_by_what_is_in_it(tmp_path: Path, source: Sourc
         assert peek(path).source is source, name
 
 
+def test_a_log_of_requests_may_begin_with_one_whose_answer_is_begun(tmp_path: Path) -> None:
+    user, begun = {"role": "user", "content": "x"}, {"role": "assistant", "content": "{"}
+    bodies = [{"model": "m", "max_tokens": 5, "messages": messages} for messages in ([user, begun], [user])]
+
+    assert peek(written(tmp_path, *bodies)).source is Source.REQUESTS
+
+
 def test_a_summary_line_may_come_before_all_others(tmp_path: Path) -> None:
     path = written(tmp_path, {"type": "summary", "summary": "x", "leafUuid": "u"}, *SESSION)
 
@@ -123,7 +130,7 @@ def test_a_folder_is_read_whole_and_what_is_hidden_is_told(tmp_path: Path) -> No
         "e.JSON",
         "f.db",
     ]
-    assert {path.name for path, _ in listed.passed_over} == {".hidden", ".h.jsonl", "gone.jsonl"}
+    assert {path.name for path, _ in listed.passed_over} == {".hidden", ".h.jsonl", "gone.jsonl", "round"}
 
 
 def test_a_folder_without_recordings_and_a_name_that_leads_nowhere_are_refused(tmp_path: Path) -> None:

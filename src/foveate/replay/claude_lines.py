@@ -24,10 +24,12 @@ class _Line(msgspec.Struct, rename="camel"):
     type: Any = None
     subtype: Any = None
     uuid: Any = None
-    parent_uuid: Any = None
+    parent_uuid: Any = msgspec.UNSET
     logical_parent_uuid: Any = None
     session_id: Any = None
+    streamed_session: Any = msgspec.field(default=None, name="session_id")
     agent_id: Any = None
+    sent_by: Any = msgspec.field(default=None, name="parent_tool_use_id")
     is_sidechain: Any = None
     is_api_error_message: Any = None
     request_id: Any = None
@@ -94,10 +96,14 @@ class Kept:
 
 
 class Logged(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
-    """A line that has a place in the conversation; `role` is empty where it only stands between others."""
+    """A line that has a place in the conversation; `role` is empty where it only stands between others.
+
+    Where it `follows`, it does not name the one before it: what the agent prints as it goes on is in order.
+    """
 
     uuid: str
     parent: str
+    follows: bool
     role: str
     at: float
     session: str
@@ -131,7 +137,7 @@ def logged_lines(file: LogFile) -> Iterator[Logged]:
             file.broke(number, why_broken(error))
             continue
         try:
-            found = _logged(line)
+            found = _logged(line, number)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             file.broke(number, why_broken(error))
             continue
@@ -139,12 +145,12 @@ def logged_lines(file: LogFile) -> Iterator[Logged]:
             yield found
 
 
-def _logged(line: _Line) -> Logged | None:
-    uuid = as_text(line.uuid)
-    if not uuid:
-        return None
+def _logged(line: _Line, number: int) -> Logged | None:
     kind = as_text(line.type)
     said = _message(line.message) if kind in _SPOKEN else None
+    uuid = as_text(line.uuid) or (f"line {number}" if said is not None else "")
+    if not uuid:
+        return None
     blocks: tuple[LoggedBlock, ...] = ()
     role = ""
     if said is not None:
@@ -159,8 +165,9 @@ def _logged(line: _Line) -> Logged | None:
         parent=as_text(line.parent_uuid) or ("" if begins else as_text(line.logical_parent_uuid)),
         role=role,
         at=seconds(line.timestamp),
-        session=as_text(line.session_id),
-        agent=as_text(line.agent_id),
+        follows=line.parent_uuid is msgspec.UNSET and role != "",
+        session=as_text(line.session_id) or as_text(line.streamed_session),
+        agent=as_text(line.agent_id) or as_text(line.sent_by),
         is_side=line.is_sidechain is True,
         begins=begins,
         kept=_kept(line.compact_metadata) if begins else None,

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from foveate import wire
 from foveate.replay.claude_lines import Kept, Logged, LoggedBlock
 from foveate.replay.recordings import Said
@@ -95,7 +97,12 @@ class Tree:
         self._again: list[Logged] = []
         self._keys = _Keys()
         self._kept: dict[str, Kept] = {}  # by the line that they follow
+        last: dict[tuple[str, str], str] = {}  # the line said last, by session and agent
         for line in lines:
+            if line.follows:
+                line = msgspec.structs.replace(line, parent=last.get((line.session, line.agent), ""))
+            if line.role:
+                last[line.session, line.agent] = line.uuid
             if self._by_id.setdefault(line.uuid, line) is not line:
                 self._again.append(line)
             elif line.role == "assistant":

@@ -1,7 +1,7 @@
 """Plain lists of messages: each answer was asked for with all that stands before it. No bill, no times."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -39,12 +39,54 @@ def read_lists(file: LogFile, model: str | None = None) -> list[Recording]:
     Raises:
         UnreadableInput: the file cannot be opened.
     """
-    found = [one for one in _lists(file) if one.messages]
-    told = [_recording(one, file, model, is_alone=len(found) == 1) for one in found]
+    talks = _Talks()
+    for one in _lists(file):
+        if one.messages:
+            talks.add(one, _format(one, model))
+    told = [_recording(talk, file, model, is_alone=len(talks.all) == 1) for talk in talks.all]
     return [
         replace(one, broken=tuple(file.broken), size_bytes=file.size_bytes) if at == 0 else one
         for at, one in enumerate(told)
     ]
+
+
+@dataclass(slots=True)
+class _Talk:
+    """A conversation: the list that began it, and each answer with what was asked."""
+
+    begun: _List
+    format: Format
+    asked: list[tuple[Said, bytes]] = field(default_factory=list)
+
+
+class _Talks:
+    """The conversations of a file. A list that begins with all of an earlier one goes on with that."""
+
+    def __init__(self) -> None:
+        self.all: list[_Talk] = []
+        self._trees: dict[Format, Growing] = {}
+        self._ends: dict[Said, _Talk] = {}
+
+    def add(self, one: _List, spoken: Format) -> None:
+        """Add a list, or what it has beyond one that is there already."""
+        tree = self._trees.setdefault(spoken, Growing())
+        talk = _Talk(one, spoken)
+        last: Said | None = None
+        for raw in one.messages:
+            # The items of one answer of OpenAI's Responses stand in a row.
+            goes_on = spoken is Format.RESPONSES and last is not None and last.role == "assistant"
+            if last is not None and role_of(raw) == "assistant" and not goes_on:
+                talk.asked.append((last, raw))
+            last = tree.hung(last, raw)
+            if last in self._ends:
+                talk = self._ends.pop(last)
+        if last is None:
+            return
+        if not talk.asked and last.role != "assistant":  # it was still to be answered
+            talk.asked.append((last, b""))
+        if talk.begun is one:
+            self.all.append(talk)
+        self._ends[last] = talk
 
 
 def _lists(file: LogFile) -> Iterator[_List]:
@@ -122,10 +164,10 @@ def _why(document: bytes) -> str:
     return "holds no messages"
 
 
-def _recording(one: _List, file: LogFile, model: str | None, *, is_alone: bool) -> Recording:
+def _recording(talk: _Talk, file: LogFile, model: str | None, *, is_alone: bool) -> Recording:
+    one, spoken = talk.begun, talk.format
     name = one.name or (file.name if is_alone else f"{file.name}:{one.line}")
     beside = one.beside or {}
-    spoken = _format(one, model)
     around = msgspec.json.encode(beside) if beside.keys() - {"model"} else b""
     named = text_of(beside, "model") or model or ""
     calls = tuple(
@@ -140,7 +182,7 @@ def _recording(one: _List, file: LogFile, model: str | None, *, is_alone: bool) 
             around=around,
             thinks=b'"thinking"' in answer or b'"reasoning' in answer,
         )
-        for number, (last, answer) in enumerate(_asked(one.messages, spoken))
+        for number, (last, answer) in enumerate(talk.asked)
     )
     return Recording(
         name=name,
@@ -166,23 +208,6 @@ def unsaid(calls: Sequence[Call], beside: Iterable[str]) -> frozenset[Lacking]:
 
 def _calls_tools(answer: bytes) -> bool:
     return any(name in answer for name in _TOOL_CALLS)
-
-
-def _asked(messages: Iterable[bytes], spoken: Format) -> Iterator[tuple[Said, bytes]]:
-    """Each answer with the last message before it; a list without any was still to be answered."""
-    tree = Growing()
-    last: Said | None = None
-    is_asked = False
-    for raw in messages:
-        is_answer = role_of(raw) == "assistant"
-        # The items of one answer of OpenAI's Responses stand in a row.
-        goes_on = spoken is Format.RESPONSES and last is not None and last.role == "assistant"
-        if is_answer and last is not None and not goes_on:
-            is_asked = True
-            yield last, raw
-        last = tree.hung(last, raw)
-    if last is not None and not is_asked and last.role != "assistant":
-        yield last, b""
 
 
 def _format(one: _List, model: str | None) -> Format:

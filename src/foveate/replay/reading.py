@@ -88,6 +88,7 @@ def _below(folder: Path, passed_over: list[tuple[Path, str]]) -> Iterator[Path]:
         for name in [name for name in folders if name.startswith(".")]:
             folders.remove(name)
             passed_over.append((Path(where, name), "is hidden"))
+        passed_over += [(Path(where, name), "is a link") for name in folders if Path(where, name).is_symlink()]
         for name in names:
             path = Path(where, name)
             if not name.lower().endswith((*SUFFIXES, *STORE_SUFFIXES)):

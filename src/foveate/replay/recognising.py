@@ -17,6 +17,7 @@ _CLAUDE_TYPES = frozenset(
     ("user", "assistant", "system", "summary", "file-history-snapshot", "queue-operation", "attachment",
      "progress")
 )  # fmt: skip
+_CLAUDE_NAMES = frozenset(("uuid", "parentUuid", "sessionId", "session_id", "leafUuid", "snapshot"))
 _PI_TYPES = frozenset(
     ("session", "message", "compaction", "model_change", "thinking_level_change", "branch_summary", "custom",
      "custom_message", "label", "session_info", "session_state")
@@ -47,13 +48,13 @@ class Peek:
 
 def recognised(lines: Sequence[bytes]) -> Peek:
     """What the first lines of a file tell, the first that tells something; no source where none does."""
-    for line in lines:
-        source = source_of(line)
-        if source is Source.CLAUDE_CODE:
-            return _claude_peek(lines)
-        if source is not None:
-            return Peek(source)
-    return Peek(None)
+    told = [source for line in lines if (source := source_of(line)) is not None]
+    if not told:
+        return Peek(None)
+    if told[0] is Source.CLAUDE_CODE:
+        return _claude_peek(lines)
+    # A body may end with the beginning of an answer, and then looks like a list that somebody keeps.
+    return Peek(Source.REQUESTS if told[0] is Source.MESSAGES and Source.REQUESTS in told else told[0])
 
 
 def source_of(document: bytes) -> Source | None:
@@ -97,7 +98,7 @@ def _source_of_object(found: Fields) -> Source | None:
         return Source.SWE_AGENT
     if "trajectory" in found and _is_list(found["trajectory"]):
         return Source.SWE_AGENT
-    if kind in _CLAUDE_TYPES and found.keys() & {"uuid", "sessionId", "leafUuid", "snapshot", "parentUuid"}:
+    if kind in _CLAUDE_TYPES and found.keys() & _CLAUDE_NAMES:
         return Source.CLAUDE_CODE
     if kind in _PI_TYPES and (kind != "message" or "message" in found):
         return Source.PI
