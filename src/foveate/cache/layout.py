@@ -205,9 +205,8 @@ def _with_free_marks(
             break
         added.append(best[0])
         marks = best[1]
-        places = [
-            place for place in paying if place is not best[0]
-        ]  # what does not pay alone, pays even less now
+        # What does not pay alone, pays even less beside another.
+        places = [place for place in paying if place is not best[0]]
     return added, cost
 
 
