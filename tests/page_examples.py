@@ -55,8 +55,11 @@ class Command:
 
 def blocks_of(path: Path) -> list[Block]:
     """All blocks of a page that a reader could run, in their order."""
-    text = path.read_text(encoding="utf-8")
-    page = str(path.relative_to(ROOT))
+    return blocks_in(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
+
+
+def blocks_in(text: str, page: str) -> list[Block]:
+    """The same, of a page that has this text."""
     fences = list(_FENCE.finditer(text))
     found = [(fence.start(), fence[1], fence[2]) for fence in fences]
     found += [

@@ -20,6 +20,8 @@ sys.path.insert(0, str(ROOT))  # mkdocs reads this file by itself, and knows of 
 from tools.docs_reference import current  # noqa: E402 - the path has to be set before
 
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)((?:#[^)]*)?)\)")
+# What stands in pages for tests and tools alone.
+_COMMENT = re.compile(r"^<!-- .*? -->\n|^<!-- .*?\n-->\n", re.MULTILINE | re.DOTALL)
 _PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 _FILES = "project"
 
@@ -74,7 +76,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         site = _site(target)
         return f"[{said}]({posixpath.relpath(site, posixpath.dirname(here) or '.')}{anchor})"
 
-    return _LINK.sub(linked, current(markdown, kept=False))
+    return _LINK.sub(linked, _COMMENT.sub("", current(markdown, kept=False)))
 
 
 def _outside(page: str, link: str) -> str | None:
