@@ -173,6 +173,32 @@ def test_what_a_compaction_left_standing_follows_the_summary(tmp_path: Path) -> 
     ]
 
 
+def test_lines_that_a_compaction_names_are_hung_up_anew_and_were_asked_for_before_it(tmp_path: Path) -> None:
+    """A kept line is logged once more behind the summary, under it, or only there."""
+    named = {"anchorUuid": "u5", "uuids": ["u7", "a7"]}
+    boundary = {
+        "type": "system",
+        "subtype": "compact_boundary",
+        "uuid": "b",
+        "parentUuid": None,
+        "sessionId": "s",
+        "compactMetadata": {"preservedSegment": {"headUuid": "u7"}, "preservedMessages": named},
+    }
+    lines = (
+        *SESSION,
+        line("user", "u7", "a4", 15, text("and now?")),
+        boundary,
+        line("user", "u5", "b", 21, text("the summary"), isCompactSummary=True),
+        answer("a7", "u5", 16, "r3", 0, 700, text("wait")),
+        line("user", "u8", "a7", 30, text("go on")),
+        answer("a8", "u8", 31, "r4", 0, 500, text("on we go")),
+    )
+    *_, kept, last = calls(tmp_path, *lines)
+
+    assert sent(kept)[-2:] == [("assistant", ["Two files."]), ("user", ["and now?"])]
+    assert sent(last) == [("user", ["the summary", "and now?"]), ("assistant", ["wait"]), ("user", ["go on"])]
+
+
 def test_a_rewound_session_forks_where_it_was_rewound_to(tmp_path: Path) -> None:
     lines = (
         *SESSION,

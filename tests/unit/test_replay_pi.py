@@ -142,6 +142,15 @@ def test_an_answer_that_was_never_billed_is_no_call(tmp_path: Path) -> None:
     assert len(found.calls) == 2
 
 
+def test_calls_that_a_fork_copied_have_the_same_names(tmp_path: Path) -> None:
+    fork = HEADER | {"id": "session-2", "parentSession": "x"}
+    copied = [one | {"id": f"n{one['id']}", "parentId": None} for one in TALK[1:]]
+    first, second = recording(tmp_path, *TALK), recording(tmp_path, fork, *copied)
+
+    assert first.calls[0].id == second.calls[0].id
+    assert len({call.id for call in first.calls}) == len(first.calls)
+
+
 def test_images_and_thoughts_are_told_in_the_words_of_anthropic(tmp_path: Path) -> None:
     image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
     thought = {"type": "thinking", "thinking": "hm", "thinkingSignature": "sig"}

@@ -157,6 +157,14 @@ def test_a_compressed_file_that_ends_early_gives_what_it_still_holds(tmp_path: P
     assert "the compressed file ends early" in one.broken[-1].why
 
 
+def test_where_nothing_could_be_read_that_is_told(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"type": "user", "uu', "[]")
+    (one,) = read(path, source=Source.CLAUDE_CODE)
+
+    assert one.calls == ()
+    assert [broken.line for broken in one.broken] == [1, 2]
+
+
 def test_stores_are_named_by_their_urls(tmp_path: Path) -> None:
     url = "postgresql://me@host:5432/foveate?sslmode=require"
 

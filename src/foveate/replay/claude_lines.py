@@ -8,7 +8,7 @@ import msgspec
 
 from foveate.replay.log_files import LogFile, decoded, why_broken
 from foveate.replay.times import seconds
-from foveate.wire.body import as_text
+from foveate.wire.body import as_list, as_text
 
 _NO_JSON = msgspec.Raw(b"null")
 _SPOKEN = ("user", "assistant")
@@ -59,15 +59,17 @@ class _Head(msgspec.Struct):
 
 
 class _Segment(msgspec.Struct, rename="camel"):
-    """Which lines a summary left standing, by the first and the last, and which line they follow."""
+    """Which lines a summary left standing: by name, or the first and the last; and which line they follow."""
 
     head_uuid: Any = None
     anchor_uuid: Any = None
     tail_uuid: Any = None
+    uuids: Any = None
 
 
 class _Compacted(msgspec.Struct, rename="camel"):
     preserved_segment: _Segment | None = None
+    preserved_messages: _Segment | None = None
 
 
 _LINES = msgspec.json.Decoder(_Line)
@@ -88,11 +90,12 @@ class LoggedBlock(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Lines that a summary left standing: from `head` to `tail`, to be read behind `anchor`."""
+    """Lines that a summary left standing, to be read behind `anchor`: `names`, or from `head` to `tail`."""
 
-    head: str
     anchor: str
+    head: str
     tail: str
+    names: tuple[str, ...]
 
 
 class Logged(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
@@ -191,13 +194,14 @@ def _message(raw: msgspec.Raw) -> _Message | None:
 
 def _kept(raw: msgspec.Raw) -> Kept | None:
     try:
-        segment = _COMPACTED.decode(raw).preserved_segment
+        told = _COMPACTED.decode(raw)
     except msgspec.ValidationError:
         return None
-    if segment is None:
-        return None
-    names = tuple(map(as_text, (segment.head_uuid, segment.anchor_uuid, segment.tail_uuid)))
-    return Kept(*names) if all(names) else None
+    segment, listed = told.preserved_segment or _Segment(), told.preserved_messages or _Segment()
+    anchor = as_text(segment.anchor_uuid) or as_text(listed.anchor_uuid)
+    names = tuple(name for name in map(as_text, as_list(listed.uuids)) if name)
+    head, tail = as_text(segment.head_uuid), as_text(segment.tail_uuid)
+    return Kept(anchor, head, tail, names) if anchor and (names or (head and tail)) else None
 
 
 def _blocks(content: msgspec.Raw) -> tuple[LoggedBlock, ...]:

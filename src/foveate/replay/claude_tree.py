@@ -157,7 +157,12 @@ class Tree:
         return state
 
     def _before(self, line: Logged) -> _State | None:
+        """The conversation that `line` answers."""
         above = self._by_id.get(line.parent)
+        kept = self._kept.get(line.parent)
+        if kept is not None and line.uuid in kept.names[1:]:  # it was said before, and only hung up anew
+            before = self._by_id.get(kept.names[kept.names.index(line.uuid) - 1])
+            return self._state(before) if before is not None and before is not line else None
         return self._with_kept(self._state(above), line) if above is not None else None
 
     def _with_kept(self, state: _State | None, line: Logged) -> _State | None:
@@ -165,16 +170,24 @@ class Tree:
         kept = self._kept.get(line.parent)
         if kept is None or line.uuid == kept.head:
             return state
+        for step in self._left_standing(kept):
+            if step is line:
+                break
+            state = self._after(state, step)
+        return state
+
+    def _left_standing(self, kept: Kept) -> list[Logged]:
+        """The lines that a summary left standing, in their order; none where the log does not hold them."""
+        if kept.names:
+            return [line for name in kept.names if (line := self._by_id.get(name)) is not None]
         way: dict[Logged, None] = {}
         here = self._by_id.get(kept.tail)
         while here is not None and here not in way:
             way[here] = None
             if here.uuid == kept.head:
-                for step in reversed(way):
-                    state = self._after(state, step)
-                return state
+                return list(reversed(way))
             here = self._by_id.get(here.parent)
-        return state  # those lines are not in the log
+        return []
 
     def _after(self, state: _State | None, line: Logged) -> _State | None:
         if line.begins:

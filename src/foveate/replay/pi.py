@@ -99,6 +99,7 @@ class _Session:
         self._model = ""
         self._steps: dict[str, _Step | None] = {}
         self._last: _Step | None = None
+        self._ids: set[str] = set()
         self._index = -1
 
     def add(self, line: _Line) -> None:
@@ -174,7 +175,9 @@ class _Session:
         last = _said(before) or Said(before=None, role="user", raw=_message("user", []), depth=0)
         at = seconds(said.get("timestamp")) or seconds(line.timestamp)
         model = as_text(said.get("model")) or self._model or self._fallback
-        named = as_text(said.get("responseId")) or f"{self.name if not at else model}:{at:.3f}:{entry}"
+        named = as_text(said.get("responseId")) or _name(self.name, entry, model, at, billed)
+        named = f"{named}:{entry}" if named in self._ids else named
+        self._ids.add(named)
         call = Call(
             id=named,
             conversation=self.name,
@@ -187,6 +190,13 @@ class _Session:
             billed=billed,
         )
         self.calls.append((call, before.turns if before is not None else 0))
+
+
+def _name(session: str, entry: str, model: str, at: float, billed: Usage | None) -> str:
+    """A call's name in every file that has it: a session that is forked copies what was said before."""
+    if not at or billed is None:
+        return f"{session}:{entry}"
+    return f"{model}:{at:.3f}:{billed.cache.input_tokens}:{billed.output_tokens}"
 
 
 def _compacted(before: _Step | None, entry: str, line: _Line) -> _Step | None:

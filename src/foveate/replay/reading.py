@@ -16,6 +16,7 @@ from foveate.replay.recognising import Peek, recognised
 from foveate.replay.recordings import Broken, Recording, Source
 from foveate.replay.request_logs import read_requests
 from foveate.replay.trajectories import read_trajectories
+from foveate.values import Format
 
 SUFFIXES = (".jsonl", ".json", ".traj", ".ndjson", ".jsonl.gz", ".json.gz", ".traj.gz", ".ndjson.gz")
 STORE_SUFFIXES = (".sqlite", ".sqlite3", ".db")
@@ -117,8 +118,14 @@ def read(path: Path, *, source: Source | None = None, model: str | None = None) 
         from foveate.replay.stored import read_store  # brings the database's driver
 
         yield from read_store(store_url(path) or str(path), model)
-    else:
-        yield from _READERS[source](LogFile(path), model)
+        return
+    file = LogFile(path)
+    told = list(_READERS[source](file, model))
+    if not told and file.broken:  # nothing could be read, and that is told
+        told = [
+            Recording(name=file.name, source=source, format=Format.CHAT, calls=(), broken=tuple(file.broken))
+        ]
+    yield from told
 
 
 def peek(path: Path) -> Peek:
