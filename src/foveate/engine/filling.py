@@ -12,7 +12,7 @@ from foveate.engine.injecting.gathering import NAME as INJECTS
 from foveate.engine.work import Work
 from foveate.session.traces import WindowSection
 from foveate.tokens import RequestCounter
-from foveate.values import Area, Block, Format, Insert, Request
+from foveate.values import Area, Block, Insert, Request
 from foveate.wire.blocks import noted_blocks
 
 SYSTEM, TOOLS, SUMMARY, USER, MODEL, THINKING, RESULTS, MEDIA = (
@@ -31,7 +31,6 @@ _NOTHING = (0.0,) * len(_SPOKEN)
 _BYTES_PER_TOKEN = 4
 # A picture's bytes say nothing of its tokens, of which it has about this many at most.
 _MOST_MEDIA_BYTES = 1_600 * _BYTES_PER_TOKEN
-_KEPT_HEADS = 128
 
 _Sizes = tuple[float, ...]
 
@@ -64,7 +63,7 @@ def filling(work: Work) -> tuple[WindowSection, ...]:
     spoken = list(_said(request, trail, counter))
     system, tools = _around(request, trail, counter)
     if trail.head:
-        system += _counted_head(counter, request.format, request.messages[: trail.head])
+        system += counter.head(request, trail).tokens  # the system messages that a chat begins with
     system += spoken[_SYSTEM_AT]
     before, after = _injected(work)
     summary = min(work.fold.tokens_after, spoken[0]) if work.fold is not None else 0.0
@@ -144,13 +143,6 @@ def _around(request: Request, trail: wire.Trail, counter: RequestCounter) -> tup
         loads = ()
     opening = counter.around(request, trail, loads)
     return opening.system.tokens + opening.system.image_tokens, opening.tools.tokens
-
-
-@lru_cache(maxsize=_KEPT_HEADS)
-def _counted_head(counter: RequestCounter, spoken: Format, raws: tuple[bytes, ...]) -> float:
-    """The system messages that a chat begins with."""
-    read = [wire.message(spoken, wire.unmarked(raw)) for raw in raws]
-    return sum(counter.message(message).tokens for message in read)
 
 
 def _injected(work: Work) -> tuple[dict[str, float], dict[str, float]]:
