@@ -1,10 +1,13 @@
 """Conversations for tests: one in this process before a sandbox, and one at a real terminal."""
 
+import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pexpect  # type: ignore[import-untyped]
 import pyte
@@ -15,8 +18,11 @@ from foveate.chat.talk import Talk
 from foveate.cli.chat_commands import Asked, Commands, read
 from foveate.cli.screen import Look
 from foveate.config.overriding import Flags
+from foveate.cost.ledger import By
 from foveate.gateway.assembly import assembled
 from foveate.gateway.serving import live_choices
+from foveate.sandbox.asks import Ask
+from foveate.store import open_store
 from tests.e2e.command import COMMAND
 from tests.served import configure
 
@@ -123,21 +129,33 @@ class Terminal:
 
 @contextmanager
 def at_terminal(
-    folder: Path, *arguments: str, rows: int = 24, columns: int = 80, **environment: str
+    folder: Path, *arguments: str, rows: int = 24, columns: int = 80, env: Mapping[str, str] | None = None
 ) -> Iterator[Terminal]:
     """`foveate` at a terminal of its own until the end of the block; all that it keeps is in `folder`."""
     program, *before = COMMAND
     kept = {name: said for name, said in os.environ.items() if not name.endswith("_API_KEY")}
-    env = {**kept, "TERM": "xterm-256color", "FOVEATE_HOME": str(folder), "COLUMNS": "", "NO_COLOR": ""}
+    own = {"TERM": "xterm-256color", "FOVEATE_HOME": str(folder), "COLUMNS": "", "NO_COLOR": ""}
     process = pexpect.spawn(
         program,
         [*before, *arguments],
         dimensions=(rows, columns),
         cwd=str(folder),
-        env=env | environment,
+        env={**kept, **own, **(env or {})},
         timeout=PATIENCE_SECONDS,
     )
     try:
         yield Terminal(process, rows=rows, columns=columns)
     finally:
         process.close(force=True)
+
+
+def sent(ask: Ask) -> dict[str, Any]:
+    """The body of a request that a sandbox heard."""
+    found: dict[str, Any] = json.loads(ask.body)
+    return found
+
+
+async def spent(folder: Path) -> dict[tuple[str, ...], Decimal]:
+    """What is booked for a conversation in a folder, by model and category."""
+    async with await open_store(f"sqlite:///{folder / 'store.sqlite'}") as store:
+        return {one.group: one.dollars for one in await store.ledger.sums([By.MODEL, By.CATEGORY])}

@@ -200,9 +200,7 @@ def _keys() -> KeyBindings:
     @keys.add("enter")
     def _send(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
-        if buffer.complete_state is not None and buffer.complete_state.current_completion is not None:
-            buffer.complete_state = None  # what was chosen stands there already
-        elif buffer.document.text_before_cursor.endswith("\\"):
+        if buffer.document.text_before_cursor.endswith("\\"):
             buffer.delete_before_cursor()
             buffer.newline(copy_margin=False)
         elif buffer.text.strip():
