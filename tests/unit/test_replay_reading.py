@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from foveate.errors import UnreadableInput
-from foveate.replay.reading import Once, found, peek, read, read_session, sessions, store_url
+from foveate.replay.reading import found, peek, read, read_session, sessions, store_url
 from foveate.replay.recordings import Recording, Source
 from tests.unit.replay_lines import SESSION, Line, answer, line, text, written
 
@@ -50,7 +50,7 @@ def test_agents_without_their_session_are_a_recording_of_their_own(tmp_path: Pat
     assert {one.name: len(one.calls) for one in all_of(tmp_path)} == {"s": 2, "t": 1}
 
 
-def test_calls_that_a_resumed_session_copied_are_counted_once(tmp_path: Path) -> None:
+def test_calls_that_a_resumed_session_copied_have_the_same_names(tmp_path: Path) -> None:
     copied = [one | {"sessionId": "t"} for one in SESSION]
     more = (
         line("user", "u5", "a4", 60, text("go on"), sessionId="t"),
@@ -58,9 +58,8 @@ def test_calls_that_a_resumed_session_copied_are_counted_once(tmp_path: Path) ->
     )
     written(tmp_path, *SESSION, name="1.jsonl")
     written(tmp_path, *copied, *more, name="2.jsonl")
-    once = Once()
 
-    assert [[call.id for call in once.of(one).calls] for one in all_of(tmp_path)] == [["r1", "r2"], ["r3"]]
+    assert [[call.id for call in one.calls] for one in all_of(tmp_path)] == [["r1", "r2"], ["r1", "r2", "r3"]]
 
 
 HEADS: dict[Source, Any] = {
@@ -103,18 +102,20 @@ def test_what_nobody_writes_is_refused_with_what_was_looked_for(tmp_path: Path) 
 
     with pytest.raises(UnreadableInput, match=r"Claude Code.*--format says what it is \(claude-code, pi"):
         list(read(path))
-    with pytest.raises(UnreadableInput, match="no recording that is known"):
-        sessions([path])
 
 
-def test_in_a_folder_what_is_no_recording_is_told_and_passed_over(tmp_path: Path) -> None:
+def test_what_is_no_recording_has_no_source_and_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
     written(tmp_path, *SESSION, name="s.jsonl")
     written(tmp_path, {"version": 1, "entries": []}, name="sessions-index.json")
     (tmp_path / "broken.jsonl.gz").write_bytes(b"\x1f\x8bno gzip")
-    told, broken = sessions(found([tmp_path]).files)
+    told, broken = sessions([*found([tmp_path]).files, tmp_path / "gone.jsonl"])
 
-    assert [session.files for session in told] == [(tmp_path / "s.jsonl",)]
-    assert {Path(one.file).name for one in broken} == {"sessions-index.json", "broken.jsonl.gz"}
+    assert {session.files[0].name: session.source for session in told} == {
+        "broken.jsonl.gz": None,
+        "s.jsonl": Source.CLAUDE_CODE,
+        "sessions-index.json": None,
+    }
+    assert [Path(one.file).name for one in broken] == ["gone.jsonl"]
 
 
 def test_a_folder_is_read_whole_and_what_is_hidden_is_told(tmp_path: Path) -> None:
@@ -144,6 +145,14 @@ def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
     path = written(tmp_path, *SESSION)
 
     assert found([path, tmp_path, str(path)]).files == (path,)
+
+
+def test_a_damaged_file_is_refused_with_what_is_wrong_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl.gz"
+    path.write_bytes(b"\x1f\x8bno gzip")
+
+    with pytest.raises(UnreadableInput, match=r"known \(line 1: the compressed file is damaged"):
+        list(read(path))
 
 
 def test_a_compressed_file_that_ends_early_gives_what_it_still_holds(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Recordings found and read: whole folders, whoever wrote what is in them."""
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -113,7 +114,7 @@ def read(path: Path, *, source: Source | None = None, model: str | None = None) 
     """
     source = source or peek(path).source
     if source is None:
-        raise UnreadableInput(str(path), _unknown())
+        raise UnreadableInput(str(path), _unknown(path))
     if source is Source.STORE:
         from foveate.replay.stored import read_store  # brings the database's driver
 
@@ -156,9 +157,14 @@ def _head(path: Path) -> bytes:
         raise UnreadableInput(str(path), error.strerror or "cannot be read") from None
 
 
-def _unknown() -> str:
+def _unknown(path: Path) -> str:
+    file = LogFile(path)
+    with closing(file.lines()) as lines:
+        deque(islice(lines, _LOOKED_AT), maxlen=0)
+    first = file.broken[0] if file.broken else None
+    told = f" (line {first.line}: {first.why})" if first is not None else ""
     return (
-        "is no recording that is known: neither a log of Claude Code (lines with uuid and sessionId) or pi (a "
+        f"is no recording that is known{told}: neither a log of Claude Code (lines with uuid and sessionId) or pi (a "
         "line of type session), nor a trajectory of SWE-agent (history or trajectory), nor messages or "
         f"requests as JSON; --format says what it is ({', '.join(Source)})"
     )
@@ -173,12 +179,10 @@ class Session:
 
 
 def sessions(files: Sequence[Path], *, source: Source | None = None) -> tuple[list[Session], list[Broken]]:
-    """The files, those of sub-agents put with the session that sent them; and those that are no recordings.
+    """The files, those of sub-agents put with the session that sent them; and those that cannot be opened.
 
-    Only the head of each is read, so that a folder of any size takes little memory.
-
-    Raises:
-        UnreadableInput: none of them is a recording.
+    Only the head of each is read, so that a folder of any size takes little memory. What is no recording that
+    is known has no source.
     """
     own: list[tuple[Path, Peek]] = []
     agents: dict[str, list[Path]] = {}
@@ -189,9 +193,7 @@ def sessions(files: Sequence[Path], *, source: Source | None = None) -> tuple[li
         except UnreadableInput as error:
             broken.append(Broken(line=0, why=error.reason, file=str(path)))
             continue
-        if source is None and looked.source is None:
-            broken.append(Broken(line=0, why=_unknown(), file=str(path)))
-        elif looked.is_agent and source in (None, Source.CLAUDE_CODE):
+        if looked.is_agent and source in (None, Source.CLAUDE_CODE):
             agents.setdefault(looked.session, []).append(path)
         else:
             own.append((path, looked))
@@ -200,8 +202,6 @@ def sessions(files: Sequence[Path], *, source: Source | None = None) -> tuple[li
         sent = agents.pop(looked.session, []) if looked.session else []
         told.append(Session(files=(path, *sent), source=source or looked.source))
     told += [Session(files=tuple(alone), source=Source.CLAUDE_CODE) for alone in agents.values()]
-    if broken and not told:
-        raise UnreadableInput(broken[0].file, broken[0].why)
     return told, broken
 
 
@@ -235,16 +235,3 @@ def _joined(one: Recording, other: Recording) -> Recording:
         said_dollars=sum(dollars[1:], dollars[0]) if dollars else None,
         size_bytes=one.size_bytes + other.size_bytes,
     )
-
-
-class Once:
-    """Drops calls that another recording had before: a session that is resumed may copy the older one."""
-
-    def __init__(self) -> None:
-        self._seen: set[str] = set()
-
-    def of(self, recording: Recording) -> Recording:
-        """The recording without the calls that were seen before."""
-        new = tuple(call for call in recording.calls if call.id not in self._seen)
-        self._seen.update(call.id for call in new)
-        return recording if len(new) == len(recording.calls) else replace(recording, calls=new)
