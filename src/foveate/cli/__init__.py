@@ -14,6 +14,7 @@ from foveate.cli import (
     config,
     cost,
     count,
+    demo,
     doctor,
     explain,
     memory,
@@ -70,6 +71,7 @@ app.add_typer(memory.app)
 app.command("explain")(explain.command)
 app.command("replay")(replay.command)
 app.command("doctor")(doctor.command)
+app.command("demo")(demo.command)
 app.add_typer(cost.app)
 app.add_typer(compactions.app)
 app.add_typer(store.app)

@@ -88,6 +88,11 @@ class Folds:
             await asyncio.wait([behind])
         return await self._folded(work, subject)
 
+    async def finished(self) -> None:
+        """Wait for all that are under way, for who cannot let time pass."""
+        if self._under_way:
+            await asyncio.wait(list(self._under_way.values()))
+
     async def close(self) -> None:
         """Break off what is under way: its leases are given back, and nothing is half done."""
         tasks = list(self._under_way.values())

@@ -1,0 +1,167 @@
+"""What `foveate demo` shows: the numbers side by side, and where to look next."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from decimal import Decimal
+
+from rich.cells import cell_len
+
+from foveate.cli.demo_running import Tally
+from foveate.cli.demo_session import BREAK_EVERY, BREAK_SECONDS, QUESTION_SECONDS, STEP_SECONDS, Played
+from foveate.cli.screen import Look
+
+_BOLD, _DIM, _GREEN = "1", "2", "32"
+_GAP = "  "
+_NEXT = (
+    ("foveate replay ~/.claude/projects", "what your own sessions would have cost"),
+    ("foveate serve", "the gateway, for your agent's base URL"),
+    ("foveate explain", "what it did to requests, and their windows"),
+    ("foveate doctor", "whether all that it needs is there"),
+)
+
+
+def as_object(
+    session: Played, off: Tally, on: Tally, *, window_tokens: int | None, is_bundled: bool
+) -> dict[str, object]:
+    """All of it as JSON can say it; money is a string, so that nothing of it is lost."""
+    return {
+        "session": session.name,
+        "is_bundled": is_bundled,
+        "model": session.model,
+        "requests": len(session.steps),
+        "window_tokens": window_tokens,
+        "off": _tally_object(off),
+        "on": _tally_object(on),
+        "overflows_prevented": max(0, off.refused - on.refused),
+    }
+
+
+def _tally_object(tally: Tally) -> dict[str, object]:
+    per_answer = tally.dollars_per_answer
+    said = {
+        name: f"{value:f}" if isinstance(value, Decimal) else value for name, value in asdict(tally).items()
+    }
+    return said | {
+        "hit_ratio": round(tally.hit_ratio, 4),
+        "dollars_per_answer": None if per_answer is None else f"{per_answer:.8f}",
+    }
+
+
+def lines(
+    session: Played, off: Tally, on: Tally, look: Look, *, window_tokens: int | None, is_bundled: bool
+) -> Iterator[str]:
+    """What was replayed, a table, what it says, and what to type next."""
+    for said in _about(session, window_tokens, is_bundled=is_bundled):
+        yield from _wrapped(said, look)
+    yield ""
+    yield from _table(off, on, look)
+    yield ""
+    for said in _meaning(off, on):
+        yield from (_painted(line, _BOLD, look) for line in _wrapped(said, look))
+    yield ""
+    yield _painted("where to look next", _BOLD, look)
+    width = max(len(command) for command, _ in _NEXT)
+    for command, about in _NEXT:
+        line = f"  {command:<{width}}{_GAP}{about}"
+        yield line if cell_len(line) <= look.columns else f"  {command}"
+
+
+def _about(session: Played, window_tokens: int | None, *, is_bundled: bool) -> Iterator[str]:
+    if is_bundled:
+        yield (
+            "A recorded session: a small agent answers questions about Foveate by searching and reading its"
+            " pages. The tools and what they found are real; a small local model (SmolLM2, 135M) chose what to"
+            f" read, and wrote the answers. It is replayed as if {session.model} were asked."
+        )
+    else:
+        yield f"The session {session.name}, with {session.model or 'its model'}."
+    window = "" if window_tokens is None else f", which is given a window of {window_tokens:,} tokens"
+    yield (
+        f"{len(session.steps)} requests go through the gateway twice, with Foveate off and on, to the sandbox,"
+        f" a stand-in that caches, bills and refuses as the provider does{window}. Its answers are made up."
+    )
+    if session.lacks:
+        yield (
+            f"The recording does not hold: {', '.join(sorted(session.lacks))}. They are not in the numbers,"
+            " which are lower than what was paid; `foveate replay` takes them from the bill."
+        )
+    if session.is_unsealed:
+        yield "Thinking is left out: only the provider that wrote it can read it."
+    if session.left_out:
+        yield f"These are the first requests of the session; {session.left_out:,} more are left out."
+    if not session.has_times:
+        yield (
+            f"The clock is moved: {STEP_SECONDS:.0f} s between the steps of an answer,"
+            f" {QUESTION_SECONDS / 60:.0f} minutes before a question, and {BREAK_SECONDS / 60:.0f} before each"
+            f" {_ordinal(BREAK_EVERY)}."
+        )
+
+
+def _ordinal(number: int) -> str:
+    return {2: "second", 3: "third", 4: "fourth", 5: "fifth"}.get(number, f"{number}th")
+
+
+def _table(off: Tally, on: Tally, look: Look) -> Iterator[str]:
+    rows = [
+        ("", "Foveate off", "Foveate on"),
+        ("requests answered", *(f"{one.answered} of {one.requests}" for one in (off, on))),
+        ("refused as too long", *(f"{one.refused}" for one in (off, on))),
+        *([("not answered otherwise", f"{off.failed}", f"{on.failed}")] if off.failed or on.failed else []),
+        ("input tokens, uncached", *(f"{one.uncached:,}" for one in (off, on))),
+        ("read from the cache", *(f"{one.read:,}" for one in (off, on))),
+        ("written to the cache", *(f"{one.written:,}" for one in (off, on))),
+        ("output tokens", *(f"{one.output:,}" for one in (off, on))),
+        ("hit ratio", *(f"{one.hit_ratio:.2f}" for one in (off, on))),
+        ("largest context", *(f"{one.largest_context:,}" for one in (off, on))),
+        ("folds", *(f"{one.folds}" for one in (off, on))),
+        ("edits of requests", *(f"{one.edits}" for one in (off, on))),
+        ("added to a request", *(f"{one.added_ms:.1f} ms" for one in (off, on))),
+        ("dollars", *(_dollars(one.dollars) for one in (off, on))),
+        ("dollars an answer", *(_dollars(one.dollars_per_answer) for one in (off, on))),
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for number, (name, *cells) in enumerate(rows):
+        line = _GAP.join(
+            [
+                f"{name:<{widths[0]}}",
+                *(f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)),
+            ]
+        )
+        yield _painted(line, _DIM, look) if number == 0 else line
+
+
+def _meaning(off: Tally, on: Tally) -> Iterator[str]:
+    if on.failed:
+        yield f"The sandbox takes {on.failed} of the requests for wrong; the first: {on.failure}"
+    prevented = off.refused - on.refused
+    if prevented > 0:
+        yield (
+            f"Without Foveate the session ends at request {off.answered + 1}: it and {prevented - 1} more are"
+            f" refused as too long. With it {on.answered} of {on.requests} are answered."
+        )
+    one, other = off.dollars_per_answer, on.dollars_per_answer
+    if one and other is not None:
+        change = round(100 * (one - other) / one)
+        summaries = (
+            f", with the {_dollars(on.summary_dollars)} that summaries cost" if on.summary_dollars else ""
+        )
+        told = f"{abs(change)}% {'less' if change > 0 else 'more'}" if change else "as much as without it"
+        yield f"With Foveate an answer costs {told}{summaries}."
+
+
+def _dollars(dollars: Decimal | None) -> str:
+    return "unknown" if dollars is None else f"${dollars:.4f}"
+
+
+def _wrapped(text: str, look: Look) -> list[str]:
+    found = [""]
+    for word in look.plain(text).split():
+        if found[-1] and cell_len(f"{found[-1]} {word}") > look.columns:
+            found.append(word)
+        else:
+            found[-1] = f"{found[-1]} {word}".lstrip()
+    return found
+
+
+def _painted(text: str, colour: str, look: Look) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m" if text and look.colours else text

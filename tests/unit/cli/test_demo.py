@@ -1,0 +1,184 @@
+"""The demo's session as it is sent, and what its numbers are told as."""
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate import wire
+from foveate.cli.demo_lines import as_object, lines
+from foveate.cli.demo_running import Clock, Tally, options_of, tallied
+from foveate.cli.demo_session import Played, played
+from foveate.cli.screen import Look
+from foveate.errors import UnreadableInput
+from foveate.values import Format
+
+LOOK = {"type": "tool_use", "id": "t1", "name": "read", "input": {}}
+SEEN = {"type": "tool_result", "tool_use_id": "t1", "content": "a line\n" * 2400}
+THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "AAAA"}
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "user", "content": "What is it? " * 200},
+    {"role": "assistant", "content": [THOUGHT, LOOK]},
+    {"role": "user", "content": [SEEN]},
+    {"role": "assistant", "content": "A file."},
+    {"role": "user", "content": "And then? 🙂"},
+    {"role": "assistant", "content": [THOUGHT]},
+    {"role": "user", "content": "Go on."},
+    {"role": "assistant", "content": "It ends."},
+]
+
+OFF = Tally(
+    requests=9,
+    answered=5,
+    refused=4,
+    failed=0,
+    uncached=1_000,
+    read=0,
+    written=0,
+    output=50,
+    dollars=Decimal("0.5"),
+    summary_dollars=Decimal(0),
+    largest_context=300,
+    folds=0,
+    edits=0,
+    added_ms=0.5,
+    seconds=1.0,
+)
+ON = replace(OFF, answered=9, refused=0, uncached=100, read=800, written=100, dollars=Decimal("0.18"), folds=2)
+SESSION = Played(name="mine", model="claude-sonnet-4-5", format=Format.ANTHROPIC, steps=())
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"model": "claude-sonnet-4-5", "system": "Be brief.", "messages": MESSAGES}))
+    return path
+
+
+def test_each_answer_was_asked_for_with_all_that_stood_before_it(recording: Path) -> None:
+    session = played(recording)
+    requests = [wire.read(step.body) for step in session.steps]
+
+    assert [len(request.messages) for request in requests] == [1, 3, 5, 7]
+    assert {request.model for request in requests} == {"claude-sonnet-4-5"}
+    assert [step.after_seconds for step in session.steps] == [0.0, 20.0, 120.0, 900.0]
+    assert not session.has_times
+
+
+def test_what_only_its_provider_can_read_is_left_out_and_tools_that_were_used_are_named(
+    recording: Path,
+) -> None:
+    session = played(recording)
+    last = json.loads(session.steps[-1].body)
+
+    assert session.is_unsealed
+    assert not [step for step in session.steps if b"signature" in step.body]
+    assert last["messages"][1]["content"] == [LOOK]
+    assert last["messages"][5]["content"] == [{"type": "text", "text": "(thinking)"}]
+    assert [tool["name"] for tool in last["tools"]] == ["read"]
+    assert "tools" not in json.loads(session.steps[0].body)
+
+
+def test_a_model_that_the_sandbox_has_not_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    chat = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+    path.write_text(json.dumps({"model": "llama-9", "messages": chat}))
+
+    assert played(path).model in ("gpt-5", "claude-sonnet-4-5")
+
+
+def test_of_a_long_session_the_first_requests_are_sent(recording: Path) -> None:
+    session = played(recording, most_steps=3)
+
+    assert (len(session.steps), session.left_out) == (3, 1)
+
+
+@pytest.mark.parametrize("text", ["", "nothing of the kind", "{}", "[]"])
+def test_what_is_no_recording_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+
+    with pytest.raises(UnreadableInput):
+        played(path)
+
+
+async def test_the_provider_refuses_what_foveate_makes_fit(recording: Path) -> None:
+    """Through real gateways to a real sandbox, as short as can be."""
+    session, done = played(recording), list[int]()
+    off = await tallied(session, is_on=False, window_tokens=6_000, told=done.append)
+    on = await tallied(session, is_on=True, window_tokens=6_000)
+
+    assert done == [1, 2, 3, 4]
+    assert (off.requests, off.failed, on.failed) == (4, 0, 0)
+    assert off.refused > on.refused == 0
+    assert off.answered + off.refused == 4
+    assert (off.folds, off.edits, off.read) == (0, 0, 0)
+    assert on.dollars is not None
+    assert on.largest_context <= 6_000
+
+
+def test_off_is_off() -> None:
+    options = options_of(is_on=False, window_tokens=9)
+
+    assert (options.prompt_cache, options.compaction, options.token_counter) == (False, False, False)
+    assert options_of(is_on=True, window_tokens=8_000).fold.tail_keep_tokens == 2_000
+
+
+def test_a_clock_that_is_moved_goes_on_from_there() -> None:
+    clock = Clock()
+    before = clock()
+    clock.move(900.0)
+
+    assert 900.0 <= clock() - before < 960.0
+
+
+def test_the_numbers_stand_side_by_side_with_what_they_say() -> None:
+    text = "\n".join(lines(SESSION, OFF, ON, Look(columns=200), window_tokens=400, is_bundled=False))
+
+    assert "The session mine, with claude-sonnet-4-5." in text
+    assert "a window of 400 tokens" in text
+    assert ["requests answered", "5 of 9", "9 of 9"] in [
+        [cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()
+    ]
+    assert "ends at request 6: it and 3 more are refused as too long. With it 9 of 9 are answered." in text
+    assert "With Foveate an answer costs 80% less." in text
+    assert "foveate replay ~/.claude/projects" in text
+    assert "not answered otherwise" not in text
+
+
+def test_what_went_wrong_or_is_not_known_is_said() -> None:
+    on = replace(ON, failed=2, failure="max_tokens: too many", dollars=None)
+    session = replace(SESSION, left_out=7, is_unsealed=True)
+    text = "\n".join(lines(session, OFF, on, Look(columns=200), window_tokens=None, is_bundled=True))
+
+    assert "The sandbox takes 2 of the requests for wrong; the first: max_tokens: too many" in text
+    assert "7 more are left out" in text
+    assert "Thinking is left out" in text
+    assert "unknown" in text
+    assert "SmolLM2" in text
+
+
+@pytest.mark.parametrize("columns", [20, 60, 80])
+def test_all_but_the_table_fits_and_colours_are_only_where_they_are_wanted(columns: int) -> None:
+    printed = list(lines(SESSION, OFF, ON, Look(columns=columns), window_tokens=400, is_bundled=True))
+
+    assert all(len(line) <= max(columns, 50) for line in printed)
+    assert not any("\x1b" in line for line in printed)
+    assert "\x1b[1m" in "\n".join(
+        lines(SESSION, OFF, ON, Look(colours=True), window_tokens=None, is_bundled=True)
+    )
+
+
+def test_json_says_both_and_money_as_text() -> None:
+    shown = as_object(SESSION, OFF, ON, window_tokens=400, is_bundled=True)
+
+    assert shown["overflows_prevented"] == 4
+    off, on = shown["off"], shown["on"]
+    assert isinstance(off, dict)
+    assert isinstance(on, dict)
+    assert (off["dollars"], on["dollars"]) == ("0.5", "0.18")
+    assert on["hit_ratio"] == 0.8
+    assert json.loads(json.dumps(shown)) == shown
