@@ -164,8 +164,8 @@ def _unknown(path: Path) -> str:
     first = file.broken[0] if file.broken else None
     told = f" (line {first.line}: {first.why})" if first is not None else ""
     return (
-        f"is no recording that is known{told}: neither a log of Claude Code (lines with uuid and sessionId) or pi (a "
-        "line of type session), nor a trajectory of SWE-agent (history or trajectory), nor messages or "
+        f"is no recording that is known{told}: neither a log of Claude Code (lines with uuid and sessionId) "
+        "or pi (a line of type session), nor a trajectory of SWE-agent (history or trajectory), nor messages or "
         f"requests as JSON; --format says what it is ({', '.join(Source)})"
     )
 
