@@ -6,9 +6,9 @@
 The agent is asked one question after the other about Foveate. For each it searches and reads files of `docs/`
 with three real tools, and answers. Which text it searches for, which page it reads next and what it answers is
 said by the small model that `foveate serve --local` runs (SmolLM2, 135M), which a grammar holds to the tools'
-JSON. That model sees the end of the conversation, as much as it can read in seconds; the recording is the whole of
-it, as an agent with a larger window would send it: one Anthropic request body with all of its messages, which
-`foveate replay` reads as well. It takes some minutes.
+JSON. That model sees the end of the conversation, as much as it can read in seconds; the recording is the whole
+of it, as an agent with a larger window would send it: one Anthropic request body with all of its messages,
+which `foveate replay` reads as well. It takes some minutes.
 """
 
 import argparse
