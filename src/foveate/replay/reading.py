@@ -165,8 +165,8 @@ def _unknown(path: Path) -> str:
     told = f" (line {first.line}: {first.why})" if first is not None else ""
     return (
         f"is no recording that is known{told}: neither a log of Claude Code (lines with uuid and sessionId) "
-        "or pi (a line of type session), nor a trajectory of SWE-agent (history or trajectory), nor messages or "
-        f"requests as JSON; --format says what it is ({', '.join(Source)})"
+        "or pi (a line of type session), nor a trajectory of SWE-agent (history or trajectory), nor messages "
+        f"or requests as JSON; --format says what it is ({', '.join(Source)})"
     )
 
 
