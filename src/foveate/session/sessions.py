@@ -75,11 +75,28 @@ class Tips:
         """Remember a session that was just kept."""
         self._kept.put(_tip_key(session.agent, session.tip), session)
 
-    def leave(self, session: Session, new: Sequence[Turn]) -> None:
-        """A session is about to go on from its tip with `new` turns: who goes on otherwise makes a fork."""
+    def leave(self, session: Session, new: Sequence[Turn], then: Session) -> None:
+        """A session is about to go on from its tip with `new` turns: who goes on otherwise makes a fork.
+
+        `then` is the session once it has.
+        """
         key = _tip_key(session.agent, session.tip)
         self._kept.forget(key)
-        self._left.put(key, _Left(session, tuple([turn.hash for turn in new])))
+        self._left.put(key, _Left(session, tuple([turn.hash for turn in new]), then))
+
+    def has_left(self, session: Session) -> bool:
+        """Whether a session is about to go on from its tip."""
+        return self._left.get(_tip_key(session.agent, session.tip)) is not None
+
+    def about_to_be(self, agent: str, chain: Chain) -> "tuple[int, _Left | None]":
+        """The last place of a chain that will be a session's tip once what is under way is kept; or -1."""
+        for at in range(len(chain) - 2, max(-1, len(chain) - 1 - _LAST), -1):
+            left = self._left.get(_tip_key(agent, chain.hashes[at]))
+            if left is not None:
+                last = at + len(left.new)
+                goes_on = last < len(chain) - 1 and chain.hashes[at + 1 : last + 1] == left.new
+                return (last, left) if goes_on else (-1, None)
+        return -1, None
 
     def parted(self, agent: str, chain: Chain) -> "tuple[int, _Left | None]":
         """The last place that a chain shares with a session that is about to go on otherwise.
@@ -107,9 +124,10 @@ class Tips:
 class _Left:
     """A session that is about to go on from its tip; once that has `arrived`, it `is_kept` so, or otherwise."""
 
-    def __init__(self, session: Session, new: tuple[bytes, ...]) -> None:
+    def __init__(self, session: Session, new: tuple[bytes, ...], then: Session) -> None:
         self.session = session
         self.new = new
+        self.then = then
         self.arrived = asyncio.Event()
         self.is_kept = False
 
@@ -122,8 +140,8 @@ def _tip_key(agent: str, tip: bytes) -> bytes:
 class Guess:
     """The session that a request is taken to be of, by what this process remembers.
 
-    Where it `is_news`, it is to be kept with its `new` turns; `after` is the tip that it had. A fork stands on
-    what the session that it is `behind` is about to say.
+    Where it `is_news`, it is to be kept with its `new` turns; `after` is the tip that it had. A fork, and what
+    goes on before that is kept, stands on what the session that it is `behind` is about to say.
     """
 
     found: Found
@@ -142,6 +160,10 @@ def guess(agent: str, chain: Chain, tips: Tips, *, now: float, forks: bool = Tru
     """
     request = _Request(agent=agent, chain=chain, now=now, named=None)
     at, there = tips.last_of(agent, chain)
+    behind: _Left | None = None
+    if there is None and len(chain) != 1 and forks:
+        at, behind = tips.about_to_be(agent, chain)
+        there = None if behind is None else behind.then
     if there is None and len(chain) != 1:
         at, left = tips.parted(agent, chain) if forks else (-1, None)
         if left is None:
@@ -154,7 +176,7 @@ def guess(agent: str, chain: Chain, tips: Tips, *, now: float, forks: bool = Tru
         reached = _Reached(turn=None, known=0, missing=range(1))
         found = request.first(frozenset())
         return Guess(found=found, new=request.turns(reached, found), after=None)
-    if at + 1 == len(chain) and there.seen_at <= now < there.seen_at + _LATELY_SECONDS:
+    if behind is None and at + 1 == len(chain) and there.seen_at <= now < there.seen_at + _LATELY_SECONDS:
         found = Found(session=there, known=at + 1, is_new=False, is_fork=False)
         return Guess(found=found, new=(), after=there.tip, is_news=False)
     turn = Turn(hash=there.tip, position=at, session_id=there.id)
@@ -162,8 +184,8 @@ def guess(agent: str, chain: Chain, tips: Tips, *, now: float, forks: bool = Tru
     found = request.decided(reached, there, frozenset())
     new = request.turns(reached, found)
     if new:
-        tips.leave(there, new)
-    return Guess(found=found, new=new, after=there.tip)
+        tips.leave(there, new, found.session)
+    return Guess(found=found, new=new, after=there.tip, behind=behind)
 
 
 async def confirm(guessed: Guess, chain: Chain, turns: Turns, tips: Tips) -> Found:
@@ -178,7 +200,8 @@ async def confirm(guessed: Guess, chain: Chain, turns: Turns, tips: Tips) -> Fou
         request = _Request(agent=session.agent, chain=chain, now=session.seen_at, named=None)
         found = await _found(request, turns)
     tips.arrived(session.agent, guessed.after, is_kept=is_kept)
-    tips.put(found.session)
+    if not tips.has_left(found.session):
+        tips.put(found.session)
     return found
 
 

@@ -99,3 +99,43 @@ async def test_what_is_said_again_is_no_fork() -> None:
 
     assert not again.is_fork
     assert again.session.id == first.session.id
+
+
+async def test_who_goes_on_before_the_last_turn_is_kept_is_of_the_same_session_and_asks_nobody() -> None:
+    """An agent whose tools are quick sends its next request before what it said last is in the store."""
+    store = InMemory()
+    gateway = Gateway(store)
+    first = await gateway.answered(words("q"))
+    store.asked.clear()
+    chains = [words("q", *"abcdef"[: 2 * turn]) for turn in (1, 2, 3)]
+    sent = [await gateway.sent(chain) for chain in chains]
+
+    assert store.asked == []
+    assert [found.session.id for found, _ in sent] == [first.session.id] * 3
+    assert [found.known for found, _ in sent] == [1, 3, 5]
+    # What came last is told to be kept first, and waits for what it stands on.
+    keeping = [
+        asyncio.ensure_future(gateway.kept(chain, guessed))
+        for chain, (_, guessed) in reversed(list(zip(chains, sent, strict=True)))
+    ]
+    assert [found.session.id for found in await asyncio.gather(*keeping) if found] == [first.session.id] * 3
+    later, guessed = await gateway.sent(words("q", *"abcdefgh"))
+    assert (later.session.id, later.known, guessed is not None) == (first.session.id, 7, True)
+
+
+async def test_who_goes_on_from_what_is_not_kept_after_all_is_found_by_the_store() -> None:
+    store = InMemory()
+    here, there = Gateway(store), Gateway(store)
+    first = await here.answered(words("q"))
+    chain, longer = words("q", "a", "here"), words("q", "a", "here", "b", "more")
+    _, guessed = await here.sent(chain)
+    _, later_guessed = await here.sent(longer)
+    await there.answered(words("q", "a", "there"))
+    found, later = await here.kept(chain, guessed), await here.kept(longer, later_guessed)
+
+    assert found is not None
+    assert later is not None
+    assert found.is_fork
+    assert found.session.parent_id == first.session.id
+    assert later.session.id == found.session.id
+    assert (await there.answered(words("q", "a", "here", "b", "more", "c", "d"))).session.id == found.session.id
