@@ -45,6 +45,9 @@ class Growing:
 
     def hung(self, before: Said | None, raw: bytes) -> Said:
         """A message behind the one before it: the same for who says the same behind the same."""
+        known = self._after.get((before, raw))
+        if known is not None:
+            return known
         said = unmarked(raw)
         found = self._after.get((before, said))
         if found is None:
@@ -53,6 +56,8 @@ class Growing:
             root = self._roots.get(before) if before is not None else None
             if root is not None or found.role not in _SYSTEM:
                 self._roots[found] = root or found
+        if raw != said:  # the next body has it in the same spelling
+            self._after[before, raw] = found
         return found
 
     def root(self, last: Said) -> Said:
