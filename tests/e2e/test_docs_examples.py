@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ from foveate.config.cost import cost_from
 from foveate.config.documents import document_from
 from foveate.config.loading import settings_from
 from foveate.config.settings import Settings
+from foveate.errors import BadOption
+from foveate.gateway.local import weights
 from tests.day_of_work import NAMED_ID, day_of_work
 from tests.page_examples import PAGES, ROOT, Block, Command, blocks_of, commands_of, matches
 from tests.sandboxes import running_sandbox
@@ -103,14 +106,14 @@ class Session:
     def run(self, typed: str) -> "subprocess.CompletedProcess[str]":
         state = self.folder / ".state"
         keep = f'{{ export -p; echo cd "$PWD"; }} >{state}'
-        script = f"set -a; [ -f {state} ] && . {state}\n{typed}\n__code=$?\n{keep}\nexit $__code"
+        script = f"set -a; [ -f {state} ] && . {state}\nset -e\n{typed}\n{keep}"
         return subprocess.run(
             ["bash", "-c", self.stage.here(script)],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
             stdin=subprocess.DEVNULL,
         )
@@ -119,6 +122,8 @@ class Session:
         """Start a server as a page does, once; what the page names from now on is that one."""
         kind, *options = words.split() or ["serve", "--local"]
         called = " ".join([kind, *options])
+        if "--local" in options:
+            needs_weights()
         if called not in self.stage.servers:
             self.stage.servers[called] = self._started(kind, *options)
         self.stage.addresses[GATEWAY if kind == "serve" else SANDBOX] = self.stage.servers[called]
@@ -142,6 +147,23 @@ class Session:
         return str(json.loads(line)["url"])
 
 
+def needs_weights() -> None:
+    try:
+        weights()
+    except BadOption as reason:
+        pytest.skip(f"no model to serve: {reason}")
+
+
+def needs_programs(page: str) -> None:
+    """Skips a page that calls something which is not on this machine."""
+    texts = [
+        text for one in BLOCKS if one.page == page for text in (one.text, *(code for _, code in one.given))
+    ]
+    for program in ("curl", "jq", "openssl"):
+        if any(re.search(rf"\b{program} ", text) for text in texts) and shutil.which(program) is None:
+            pytest.skip(f"{page} calls {program}, which is not here")
+
+
 @pytest.fixture
 def session(common: Stage, tmp_path: Path) -> Session:
     """A terminal in a folder that has what the project's own has."""
@@ -152,7 +174,8 @@ def session(common: Stage, tmp_path: Path) -> Session:
     for program in (programs / "foveate", tmp_path / "run"):
         program.write_text(CALL)
         program.chmod(0o755)
-    (programs / "python").symlink_to(sys.executable)
+    for name in ("python", "python3"):
+        (programs / name).symlink_to(sys.executable)
     (tmp_path / ".curlrc").write_text("fail-with-body\n")  # an error that a server answers is one for curl too
     environment = {name: os.environ[name] for name in ("LANG", "PATH", "TMPDIR") if name in os.environ} | {
         "PATH": f"{programs}:{os.environ['PATH']}",
@@ -168,6 +191,7 @@ def session(common: Stage, tmp_path: Path) -> Session:
 def test_every_command_of_a_page_gives_what_it_shows(
     session: Session, page: str, request: pytest.FixtureRequest
 ) -> None:
+    needs_programs(page)
     if page in OF_THEIR_OWN:
         session.environment["FOVEATE_HOME"] = str(session.folder / ".home")
         session.stage.servers = {}
