@@ -16,7 +16,7 @@ from foveate.store import open_store
 from foveate.values import CacheUsage, Usage
 from tests.billed import CALL, NOON, RESERVATION, entry
 from tests.contract.test_store_opening import dump_of, run
-from tests.kept import FAILED
+from tests.kept import FAILED, FOLD
 
 Said = list[tuple[Level, str]]
 
@@ -142,3 +142,15 @@ def test_what_cannot_be_a_store_has_failed_without_showing_a_password(url: str) 
 
     assert level is Level.FAILED
     assert "secret" not in said
+
+
+async def test_folds_that_take_longer_than_before_are_told(database_url: str) -> None:
+    async with await open_store(database_url) as store:
+        for number in range(12):
+            days, seconds = (0.5, 30.0) if number % 2 else (3.0, 4.0)
+            row = replace(FOLD, id=f"f{number}", compacted_at=NOON - days * 86_400, duration_seconds=seconds)
+            assert await store.journal.record(row, (), lease=None)
+    told = seen(database_url)
+
+    assert one_of(told, "6 folds in the last day, 0 failed") is Level.OK
+    assert one_of(told, "folds take up to 30 s today, and took up to 4 s") is Level.WARNING

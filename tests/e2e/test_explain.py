@@ -208,3 +208,15 @@ def test_the_example_of_the_reference_is_what_is_shown(run: Any) -> None:
     shown = run("explain", "--cache", FIRST, SECOND, "--price", "3").out
 
     assert " ".join(example.split()) == " ".join(shown.split())
+
+
+def test_where_nothing_went_through_a_gateway_yet_none_is_listed(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOVEATE_HOME", str(tmp_path))
+    listed, as_json = run("explain"), run("explain", "--json")
+
+    assert (listed.code, listed.out) == (0, "")
+    assert "`foveate serve` starts one" in listed.err
+    assert (as_json.code, json.loads(as_json.out)) == (0, {"sessions": []})
+    assert run("explain", "abc").code == 1

@@ -25,6 +25,7 @@ _STALE_SECONDS = 600.0
 _HEALTHY, _FLAGGED = 0.7, 0.3
 _DRIFT_PERCENT, _GOOD_DRIFT_PERCENT = 20, 10
 _FEW_CALLS = 5
+_SLOWER = 2
 _MOST_BILLS = 20_000
 
 _RATIOS = """
@@ -37,6 +38,10 @@ WHERE category = 'main' AND is_partial = 0 AND at >= ? AND estimated_input_token
 ORDER BY at DESC LIMIT ?
 """
 _OUTCOMES = "SELECT outcome, count(*) FROM compactions_v1 WHERE compacted_at >= ? GROUP BY outcome"
+_DURATIONS = """
+SELECT duration_seconds FROM compactions_v1
+WHERE outcome = 'ok' AND compacted_at >= ? AND compacted_at < ?
+"""
 _OLDEST = "SELECT count(*), min(expires_at) FROM reservations_v1"
 _MODELS = """
 SELECT DISTINCT provider, model FROM ledger_v1 WHERE at >= ? AND category = 'main' ORDER BY provider, model
@@ -241,7 +246,7 @@ def _drifts(rows: Rows, now: float) -> list[Finding]:
     for (provider, model), drifts in by_model.items():
         if len(drifts) < _FEW_CALLS:
             continue
-        worst = sorted(drifts)[min(len(drifts) - 1, int(0.99 * len(drifts)))]
+        worst = _p99(drifts)
         told = f"counts are within {worst:.1f}% of bills (99 of 100, of {len(drifts):,} calls)"
         if worst > _DRIFT_PERCENT:
             advice = "the counter is wrong for it: give its vocabulary, or set token_counter.use_endpoint"
@@ -257,8 +262,27 @@ def _drifts(rows: Rows, now: float) -> list[Finding]:
 
 def _folds(rows: Rows, now: float) -> list[Finding]:
     outcomes = {str(outcome): int(count) for outcome, count in rows(_OUTCOMES, (now - _DAY,))}
-    good, bad = outcomes.get("ok", 0), outcomes.get("failed", 0)
+    good, bad, held = (outcomes.get(name, 0) for name in ("ok", "failed", "lock_held"))
+    found: list[Finding] = []
     if bad and bad * 4 > good:
         advice = "`foveate compactions list` says why; see the summariser's model and key"
-        return [warning(HEALTH, f"of {good + bad:,} folds of the last day {bad:,} failed", advice)]
-    return [ok(HEALTH, f"{good:,} folds in the last day, {bad:,} failed")] if good else []
+        found.append(warning(HEALTH, f"of {good + bad:,} folds of the last day {bad:,} failed", advice))
+    elif good:
+        found.append(ok(HEALTH, f"{good:,} folds in the last day, {bad:,} failed"))
+    if held > max(good, _FEW_CALLS):
+        advice = "several gateways fold the same sessions: raise compaction.lock_ttl_seconds, or one hangs"
+        found.append(warning(HEALTH, f"{held:,} folds of the last day found the lock held", advice))
+    today, before = _durations(rows, now - _DAY, now), _durations(rows, now - 8 * _DAY, now - _DAY)
+    if min(len(today), len(before)) >= _FEW_CALLS and _p99(today) > _SLOWER * _p99(before):
+        longest, usual = (f"{_p99(durations):,.0f} s" for durations in (today, before))
+        told = f"folds take up to {longest} today, and took up to {usual} in the week before"
+        found.append(warning(HEALTH, told, "see how the summariser's model is doing"))
+    return found
+
+
+def _durations(rows: Rows, since: float, until: float) -> list[float]:
+    return [float(seconds) for (seconds,) in rows(_DURATIONS, (since, until))]
+
+
+def _p99(numbers: Sequence[float]) -> float:
+    return sorted(numbers)[min(len(numbers) - 1, int(0.99 * len(numbers)))]

@@ -12,7 +12,7 @@ from foveate.cli import screen
 from foveate.cli.count import STANDARD_INPUT, printable
 from foveate.cli.exits import telling
 from foveate.cli.store import StoreUrl, in_store
-from foveate.errors import BadOption, MalformedRequest, UnreadableInput
+from foveate.errors import BadOption, MalformedRequest, NothingKept, UnreadableInput
 
 if TYPE_CHECKING:
     from foveate.cli.explain_lines import Explained
@@ -132,7 +132,10 @@ def _tell_traced(
     if beginning is None:
         if request is not None:
             raise BadOption("--request needs the id of a session")
-        sessions = in_store(store, lambda opened: explain_traced.sessions_of(opened, limit=last), "reading")
+        try:
+            sessions = in_store(store, lambda opened: explain_traced.sessions_of(opened, limit=last), "reading")
+        except NothingKept:
+            sessions = ()
         if as_json:
             screen.print_object(explain_traced_lines.sessions_object(sessions))
         elif sessions:
