@@ -1,0 +1,146 @@
+"""Answers as people read them, and requests as providers want them, in both formats."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.chat.bodies import Speaking, Whose, body_of, scope_of
+from foveate.chat.failures import Trouble, failure_of
+from foveate.chat.reading import Kind, Said, StreamedAnswer, whole_answer
+from foveate.chat.turns import CUT, answered, asked
+from foveate.gateway.doors import Family
+from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream
+from foveate.tokens.cutting import cut_by
+from foveate.tokens.vocabulary import bundled
+from foveate.values import Format
+
+ANTHROPIC = (
+    "event: content_block_start\n"
+    'data: {"type":"content_block_start","content_block":{"type":"thinking","thinking":""}}\n\n'
+    'data: {"type":"content_block_delta","delta":{"type":"thinking_delta","thinking":"Hm."}}\n\n'
+    'data: {"type":"content_block_start","content_block":{"type":"text","text":""}}\n\n'
+    'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"Hello 👩\u200d👧"}}\n\n'
+    'data: {"type":"content_block_start","content_block":{"type":"tool_use","name":"look_up","input":{}}}\n\n'
+    'data: {"type":"content_block_delta","delta":{"type":"input_json_delta","partial_json":"{}"}}\n\n'
+    'data: {"type":"message_delta","delta":{"stop_reason":"max_tokens"},"usage":{"output_tokens":5}}\n\n'
+    'data: {"type":"message_stop"}\n\n'
+)
+CHAT = (
+    'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
+    'data: {"choices":[{"delta":{"reasoning_content":"Hm."}}]}\n\n'
+    ": a comment of the host\n\n"
+    'data: {"choices":[{"delta":{"content":"Hello 👩\u200d👧"}}]}\n\n'
+    'data: {"choices":[{"delta":{"tool_calls":[{"function":{"name":"look_up","arguments":""}}]}}]}\n\n'
+    'data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}\n\n'
+    'data: {"choices":[{"delta":{},"finish_reason":"length"}]}\n\n'
+    'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":5}}\n\n'
+    "data: [DONE]\n\n"
+)
+EXPECTED = [Said(Kind.THOUGHT, "Hm."), Said(Kind.TEXT, "Hello 👩\u200d👧"), Said(Kind.CALL, "look_up")]
+STREAMS = {Format.ANTHROPIC: (ANTHROPIC, "max_tokens"), Format.CHAT: (CHAT, "length")}
+
+
+@pytest.mark.parametrize("spoken", STREAMS)
+@given(cuts=st.lists(st.integers(0, 1200), max_size=12))
+@settings(max_examples=25)
+def test_an_answer_says_the_same_however_the_network_cuts_it(spoken: Format, cuts: list[int]) -> None:
+    text, stop = STREAMS[spoken]
+    data = text.encode()
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    stream = StreamedAnswer(spoken)
+    heard = [said for start, end in pairwise(places) for said in stream.feed(data[start:end])]
+    heard += stream.end()
+
+    assert heard == EXPECTED
+    assert stream.told.stop_reason == stop
+    assert stream.told.is_complete
+
+
+def test_an_answer_that_does_not_stream_is_read_too() -> None:
+    chat = {"choices": [{"message": {"content": "Hello", "tool_calls": [{"function": {"name": "look_up"}}]}}]}
+    blocks = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Hello"}]
+
+    assert whole_answer(Format.CHAT, json.dumps(chat).encode()) == [
+        Said(Kind.TEXT, "Hello"),
+        Said(Kind.CALL, "look_up"),
+    ]
+    assert whole_answer(Format.ANTHROPIC, json.dumps({"content": blocks}).encode()) == [
+        Said(Kind.THOUGHT, "Hm."),
+        Said(Kind.TEXT, "Hello"),
+    ]
+    assert whole_answer(Format.CHAT, b"<html>") == []
+    assert whole_answer(Format.CHAT, b'{"choices": []}') == []
+
+
+def speaking(name: str = "openai", spoken: Format = Format.CHAT, key: str | None = "sk-1") -> Speaking:
+    known = KNOWN_UPSTREAMS[name]
+    upstream = Upstream(
+        name=name, base_url=known.base_url, family=known.family, provider=known.provider, key=key
+    )
+    return Speaking(model="some-model", upstream=upstream, spoken=spoken)
+
+
+def test_a_conversation_is_sent_as_each_provider_wants_it() -> None:
+    turns = (asked("Hi"), answered("Hello, I", is_cut=True), asked("Go on"))
+    openai = json.loads(body_of(turns, speaking(), max_tokens=9))
+    others = json.loads(body_of(turns, speaking("vllm"), max_tokens=9))
+    anthropic = json.loads(body_of(turns, speaking("anthropic", Format.ANTHROPIC), max_tokens=9))
+
+    assert openai["max_completion_tokens"] == others["max_tokens"] == anthropic["max_tokens"] == 9
+    assert openai["messages"] == anthropic["messages"]
+    assert openai["messages"][1] == {"role": "assistant", "content": f"Hello, I {CUT}"}
+    assert openai["stream"] is True
+
+
+def test_the_key_goes_in_the_header_of_its_family_and_none_where_there_is_none() -> None:
+    whose = Whose(agent="ana", session="s", focus="the glasshouse, ü")
+    one = dict(scope_of(speaking(), whose)["headers"])
+    other = dict(scope_of(speaking("anthropic", Format.ANTHROPIC), whose)["headers"])
+    none = dict(scope_of(speaking(key=None), whose)["headers"])
+
+    assert one[b"authorization"] == b"Bearer sk-1"
+    assert other[b"x-api-key"] == b"sk-1"
+    assert other[b"anthropic-version"] == b"2023-06-01"
+    assert none.keys() == {b"content-type", b"x-foveate-agent", b"x-foveate-session", b"x-foveate-focus"}
+    assert one[b"x-foveate-focus"] == b"the%20glasshouse%2C%20%C3%BC"
+    assert speaking().upstream.family is Family.OPENAI
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "trouble", "said"),
+    [
+        (401, {}, b'{"error": {"message": "bad key."}}', Trouble.KEY, "bad key; check OPENAI_API_KEY"),
+        (402, {}, b'{"error": {"message": "the cap on a day"}}', Trouble.CAP, "the cap on a day"),
+        (429, {"retry-after": "12"}, b"", Trouble.BUSY, "try again in 12 s"),
+        (429, {"retry-after": "soon"}, b"{}", Trouble.BUSY, "try again in a moment"),
+        (400, {}, b'{"error": {"message": "prompt is too long: 9 > 8"}}', Trouble.WINDOW, ":compact"),
+        (400, {}, b'{"error": "what?"}', Trouble.REFUSED, "refused it (400): what?"),
+        (404, {}, b'{"error": {"message": "no such model"}}', Trouble.REFUSED, ":model names another"),
+        (502, {}, b"<html>\nBad\ngateway", Trouble.UNREACHABLE, "<html> Bad gateway"),
+        (500, {}, b"\xff" * 5000, Trouble.UNREACHABLE, "failed (500)"),
+    ],
+)
+def test_a_refusal_is_one_line_that_says_what_to_do(
+    status: int, headers: dict[str, str], body: bytes, trouble: Trouble, said: str
+) -> None:
+    failure = failure_of(status, headers, body, speaking())
+
+    assert failure.trouble is trouble
+    assert said in failure.text
+    assert "\n" not in failure.text
+    assert len(failure.text) <= 500
+
+
+@pytest.mark.parametrize("vocabulary", ["o200k_base", "llama3", "mistral_v3"])
+@given(text=st.text(max_size=60))
+@settings(max_examples=30)
+def test_tokens_that_are_shown_apart_are_the_text(vocabulary: str, text: str) -> None:
+    found = cut_by(bundled(vocabulary), text)
+
+    if found is not None:  # a vocabulary may read some characters as others
+        assert b"".join(found) == text.encode("utf-8", "replace")
+        assert len(found) == bundled(vocabulary).count(text)
+    assert cut_by(bundled(vocabulary), "Hello world") is not None

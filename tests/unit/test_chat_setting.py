@@ -1,0 +1,115 @@
+"""Which models a conversation can reach, how they are spoken to, and which is meant where nobody says."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from foveate.chat.setting import LOCAL_WINDOW_TOKENS, Setting
+from foveate.config.overriding import Flags, LocalModel
+from foveate.errors import BadOption
+from foveate.gateway.serving import live_choices
+from foveate.values import Format
+
+LOCAL = LocalModel(base_url="http://127.0.0.1:1", model="SmolLM2-135M-Instruct")
+OWN = "upstreams: {mine: {base_url: 'http://127.0.0.1:2/v1', api: openai}}\n"
+
+
+def setting(
+    tmp_path: Path, keys: Mapping[str, str], text: str = "", *, local: LocalModel | None = None
+) -> Setting:
+    path = tmp_path / "foveate.yaml"
+    path.write_text(text or "# all by default\n")
+    live = live_choices(path, keys, Flags(local=local))
+    return Setting(lambda: live.now().made)
+
+
+@pytest.mark.parametrize(
+    ("keys", "text", "meant"),
+    [
+        ({}, "", "local"),
+        ({"OPENAI_API_KEY": "k"}, "", "gpt-5.4"),
+        ({"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}, "", "claude-sonnet-5-5"),
+        ({"DEEPSEEK_API_KEY": "k"}, "", "deepseek-chat"),
+        (
+            {"OPENAI_API_KEY": "k"},
+            f"{OWN}routes: [{{models: 'q*', upstream: mine}}, {{models: q, upstream: mine}}]",
+            "q",
+        ),
+    ],
+)
+def test_a_route_names_the_usual_model_or_a_key_does_or_else_it_is_on_this_machine(
+    tmp_path: Path, keys: dict[str, str], text: str, meant: str
+) -> None:
+    assert setting(tmp_path, keys, text).usual_model() == meant
+
+
+@pytest.mark.parametrize(
+    ("keys", "text", "said"),
+    [
+        ({"OPENROUTER_API_KEY": "k"}, "", "--model openrouter/NAME"),
+        ({}, f"{OWN}routes: [{{models: '*', upstream: mine}}]", "--model NAME"),
+    ],
+)
+def test_where_no_model_can_be_meant_it_is_asked_for(
+    tmp_path: Path, keys: dict[str, str], text: str, said: str
+) -> None:
+    with pytest.raises(BadOption, match=said):
+        setting(tmp_path, keys, text).usual_model()
+
+
+def test_a_model_is_spoken_to_as_its_upstream_wants_it(tmp_path: Path) -> None:
+    found = setting(tmp_path, OWN, local=LOCAL, ANTHROPIC_API_KEY="a", OPENAI_API_KEY="o", DEEPSEEK_API_KEY="d")
+    spoken = {
+        name: (found.speak(name).upstream.name, found.speak(name).spoken)
+        for name in ("claude-opus-5-5", "gpt-4o", "deepseek-chat", "mine/x/y", "local", "mine/[odd]*")
+    }
+
+    assert spoken == {
+        "claude-opus-5-5": ("anthropic", Format.ANTHROPIC),
+        "gpt-4o": ("openai", Format.CHAT),
+        "deepseek-chat": ("deepseek", Format.CHAT),
+        "mine/x/y": ("mine", Format.CHAT),
+        "local": ("local", Format.CHAT),
+        "mine/[odd]*": ("mine", Format.CHAT),
+    }
+
+
+def test_a_route_of_a_conversation_goes_with_its_model_and_takes_no_other(tmp_path: Path) -> None:
+    found = setting(tmp_path, {"OPENAI_API_KEY": "o"}, OWN)
+    found.speak("mine/x*")
+    routes = found.now().gateway.routing.routes
+    found.speak("gpt-4o")
+
+    assert [(route.models, route.model) for route in routes] == [("mine/x[*]", "x*")]
+    assert found.now().gateway.routing.routes == []
+
+
+def test_the_model_on_this_machine_has_a_window_and_others_have_their_own(tmp_path: Path) -> None:
+    found = setting(tmp_path, {"OPENAI_API_KEY": "o"}, local=LOCAL)
+    found.speak("local")
+    local = found.now().agents("default").window_tokens
+    found.speak("gpt-4o")
+
+    assert local == LOCAL_WINDOW_TOKENS
+    assert found.now().agents("default").window_tokens is None
+    assert found.has_local
+    assert found.models() == ["local", LOCAL.model, "gpt-5.4"]
+
+
+def test_folds_hold_from_when_they_are_asked_for(tmp_path: Path) -> None:
+    found = setting(tmp_path, {})
+    before = found.now().agents("default").compaction
+    found.compact()
+
+    assert (before, found.now().agents("default").compaction) == (False, True)
+
+
+def test_nothing_changes_where_a_model_cannot_be_reached(tmp_path: Path) -> None:
+    found = setting(tmp_path, {"OPENAI_API_KEY": "o"})
+    found.speak("gpt-4o")
+    for name, said in (("claude-opus-5-5", "ANTHROPIC_API_KEY"), ("", "has a name"), ("a\x1b", "has a name")):
+        with pytest.raises(BadOption, match=said):
+            found.speak(name)
+
+    assert found.now() is found.now()
