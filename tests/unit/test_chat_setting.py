@@ -59,7 +59,8 @@ def test_where_no_model_can_be_meant_it_is_asked_for(
 
 
 def test_a_model_is_spoken_to_as_its_upstream_wants_it(tmp_path: Path) -> None:
-    found = setting(tmp_path, OWN, local=LOCAL, ANTHROPIC_API_KEY="a", OPENAI_API_KEY="o", DEEPSEEK_API_KEY="d")
+    keys = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "DEEPSEEK_API_KEY": "d"}
+    found = setting(tmp_path, keys, OWN, local=LOCAL)
     spoken = {
         name: (found.speak(name).upstream.name, found.speak(name).spoken)
         for name in ("claude-opus-5-5", "gpt-4o", "deepseek-chat", "mine/x/y", "local", "mine/[odd]*")
