@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from foveate.cost.caps import accounts_of
 from foveate.session.traces import CacheBreak, Traces
 from foveate.store import Store, open_store
+from foveate.store.retention import forget_traces
 from tests.billed import CALL, ENTRY
 from tests.kept import TRACE
 
@@ -105,3 +106,11 @@ async def test_what_is_old_is_forgotten(store: Store) -> None:
     await store.forget(keep_days=5, now=10 * DAY)
 
     assert [one.trace.id for one in await store.traces.listed(limit=9)] == ["9"]
+
+
+async def test_of_very_many_the_newest_stay(store: Store) -> None:
+    await store.traces.keep([replace(TRACE, id=f"{at}", at=float(at)) for at in range(9)])
+
+    await forget_traces(store._database, before=0.0, most=4)
+
+    assert [one.trace.id for one in await store.traces.listed(limit=9)] == ["8", "7", "6", "5"]

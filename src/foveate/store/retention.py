@@ -9,6 +9,7 @@ fold is about to write. A fold that ends at a turn which another session needs s
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf, nextafter
 
 from foveate.store.database import Database, Rows
 
@@ -105,12 +106,14 @@ UPDATE compactions_v1 SET summary = ?, carried = '[]'
 WHERE undone_at < ? AND (summary <> ? OR carried <> '[]') AND id NOT IN (SELECT id FROM needed)
 """
 _FORGET_REQUESTS = "DELETE FROM requests_v1 WHERE at < ?"
-# What was done to requests as long ago, and beyond so many requests.
+# What was done to requests as long ago, and beyond so many; a few at a time, since there is one for each.
 MOST_TRACES = 500_000
-_FORGET_TRACES = "DELETE FROM traces_v1 WHERE at < ?"
-_FORGET_MOST_TRACES = f"""
-DELETE FROM traces_v1
-WHERE at <= (SELECT at FROM traces_v1 ORDER BY at DESC, id DESC LIMIT 1 OFFSET {MOST_TRACES})
+_TRACES_AT_ONCE = 1_000
+_FIND_BEYOND_TRACES = "SELECT at FROM traces_v1 ORDER BY at DESC, id DESC LIMIT 1 OFFSET ?"
+_FORGET_TRACES = f"""
+DELETE FROM traces_v1 WHERE id IN (
+    SELECT id FROM traces_v1 WHERE at < ? ORDER BY at, id LIMIT {_TRACES_AT_ONCE}
+)
 """
 # Counts are kept for turns, which may be gone, or were never kept; a part of them at a time.
 _FIND_NEXT_COUNT = f"""
@@ -166,15 +169,22 @@ async def forget(database: Database, *, keep_days: float, now: float) -> Forgott
     await database.write(partial(_forget_undone, before=before), again=True)
     forgotten = await _forget_sessions(database, before, now) + await _forget_strays(database, before, now)
     await _forget_counts(database)
+    await forget_traces(database, before=before)
     return forgotten
 
 
 def _forget_undone(rows: Rows, *, before: float) -> None:
     rows.change(_FORGET_REQUESTS, (before,))
-    rows.change(_FORGET_TRACES, (before,))
-    rows.change(_FORGET_MOST_TRACES)
     rows.change(_FORGET_UNDONE, (before, before))
     rows.change(_BLANK_UNDONE, (before, b"", before, b""))
+
+
+async def forget_traces(database: Database, *, before: float, most: int = MOST_TRACES) -> None:
+    """Forget what was done to requests before that time, and to all but the `most` newest."""
+    beyond = await database.read(lambda rows: rows.all(_FIND_BEYOND_TRACES, (most,)))
+    limit = max([before, *(nextafter(at, inf) for (at,) in beyond)])
+    while await database.write(lambda rows: rows.change(_FORGET_TRACES, (limit,)), again=True):
+        pass
 
 
 async def _forget_counts(database: Database) -> None:
