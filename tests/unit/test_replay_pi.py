@@ -97,6 +97,15 @@ def test_a_summary_is_sent_for_what_it_stands_for(tmp_path: Path) -> None:
     assert sent(last) == [("user", ["what was"]), ("assistant", ["two files"]), ("user", ["new"])]
 
 
+def test_what_is_kept_may_begin_with_a_line_that_says_nothing(tmp_path: Path) -> None:
+    changed = {"type": "thinking_level_change", "id": "5b", "parentId": "4", "thinkingLevel": "low"}
+    compaction = {"type": "compaction", "id": "6", "parentId": "5", "summary": "was", "firstKeptEntryId": "5b"}
+    lines = (*TALK[:-1], changed, TALK[-1] | {"parentId": "5b"}, compaction, answered("7", "6", text("yes")))
+    *_, last = recording(tmp_path, *lines).calls
+
+    assert sent(last) == [("user", ["was", "new"])]
+
+
 def test_the_first_version_has_no_ids_and_names_what_it_keeps_by_its_line(tmp_path: Path) -> None:
     compaction = {"type": "compaction", "summary": "what was", "firstKeptEntryIndex": 4}
     lines = [HEADER, *linear(*TALK[1:]), compaction, *linear(answered("7", "6", text("yes")))]

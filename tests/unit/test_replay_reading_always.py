@@ -147,6 +147,16 @@ def test_any_tree_of_lines_is_read_and_each_history_is_a_way_up(kinds: list[str]
         assert [said.depth for said in history] == list(range(len(history)))
 
 
+def test_no_depth_of_nesting_makes_reading_fail() -> None:
+    """Was: what could just be read was too deep to be written again, a few calls further down."""
+    for depth in range(100, 1_300, 60):
+        nested = b"[" * depth + b"]" * depth
+        for source, lines in LOGS.items():
+            content = dumped(lines).replace(b'"hi"', nested).replace(b'"ho"', nested)
+            for one in calls(content, source):
+                told(one)
+
+
 def test_a_long_session_is_read_in_time_that_grows_with_it(tmp_path: Path) -> None:
     """2,000 turns, each with a line of the agent's own between; what is shared is held once."""
     lines: list[Any] = []

@@ -17,6 +17,7 @@ from foveate.wire.body import as_text, compact, value
 _LISTS = ("messages", "contents", "input", "conversations", "conversation")
 # What is sent beside the messages.
 _BESIDE = ("model", "system", "tools", "functions", "tool_choice", "systemInstruction", "instructions")
+_DEEPEST = 2
 _TOOL_CALLS = (b'"tool_calls"', b'"tool_use"', b'"function_call"', b'"functionCall"', b'"toolUse"')
 # In lists that are shared to train models on, speakers have other names.
 _SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant"}
@@ -42,7 +43,10 @@ def read_lists(file: LogFile, model: str | None = None) -> list[Recording]:
     talks = _Talks()
     for one in _lists(file):
         if one.messages:
-            talks.add(one, _format(one, model))
+            try:
+                talks.add(one, _format(one, model))
+            except MalformedRequest as error:
+                file.broke(one.line, str(error))
     told = [_recording(talk, file, model, is_alone=len(talks.all) == 1) for talk in talks.all]
     return [
         replace(one, broken=tuple(file.broken), size_bytes=file.size_bytes) if at == 0 else one
@@ -94,7 +98,7 @@ def _lists(file: LogFile) -> Iterator[_List]:
     first, single = 0, []
     for number, document in file.documents():
         if document.startswith(b"["):
-            lists = list(_in_list(items_of(document), number))
+            lists = list(_in_list(items_of(document), number, _DEEPEST))
             yield from lists
             if not lists:
                 file.broke(number, _why(document))
@@ -110,13 +114,14 @@ def _lists(file: LogFile) -> Iterator[_List]:
     yield _List(line=first, messages=tuple(single))
 
 
-def _in_list(found: list[msgspec.Raw], number: int) -> Iterator[_List]:
+def _in_list(found: list[msgspec.Raw], number: int, deepest: int) -> Iterator[_List]:
     """A list of messages is one conversation; a list of such lists is several."""
     single = []
     for item in found:
         raw = bytes(item)
         if raw.startswith(b"["):
-            yield from _in_list(items_of(raw), number)
+            if deepest:
+                yield from _in_list(items_of(raw), number, deepest - 1)
             continue
         told = fields_of(raw)
         if (one := _in_object(told, number)) is not None:

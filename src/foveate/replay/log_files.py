@@ -15,6 +15,7 @@ from foveate.wire.body import repaired
 
 T = TypeVar("T")
 
+TOO_DEEP = "is nested too deeply"
 _ANY = msgspec.json.Decoder(msgspec.Raw)
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
@@ -179,7 +180,7 @@ def decoded(decoder: "msgspec.json.Decoder[T]", line: bytes | msgspec.Raw) -> T:
 def why_broken(error: Exception) -> str:
     """What to tell of a line that is no JSON."""
     if isinstance(error, RecursionError):
-        return "is nested too deeply"
+        return TOO_DEEP
     text = str(error)
     return "is cut off" if "truncated" in text else f"is not JSON: {text}"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from foveate.replay.log_files import LogFile, decoded, why_broken
+from foveate.replay.log_files import TOO_DEEP, LogFile, decoded, why_broken
 from foveate.replay.recordings import Call, Lacking, Recording, Said, Source, lacks_of
 from foveate.replay.times import seconds
 from foveate.values import CacheUsage, Format, Usage
@@ -41,15 +41,21 @@ _LINES = msgspec.json.Decoder(_Line)
 
 
 class _Step:
-    """What an entry says, behind all that stands before it; entries of one speaker in a row are one message."""
+    """What an entry says, behind all that stands before it; entries of one speaker in a row are one message.
 
-    __slots__ = ("blocks", "entry", "prev", "role", "said", "turns")
+    `opens` says that the user speaks in it, and not a tool.
+    """
 
-    def __init__(self, prev: "_Step | None", entry: str, role: str, blocks: list[dict[str, Any]]) -> None:
+    __slots__ = ("blocks", "entry", "opens", "prev", "role", "said", "turns")
+
+    def __init__(
+        self, prev: "_Step | None", entry: str, role: str, blocks: list[bytes], *, opens: bool
+    ) -> None:
         self.prev = prev
         self.entry = entry
         self.role = role
         self.blocks = blocks
+        self.opens = opens
         self.said: Said | None = None
         self.turns = 0
 
@@ -66,8 +72,11 @@ def read_pi(file: LogFile, model: str | None = None) -> list[Recording]:
             line = decoded(_LINES, raw)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             file.broke(number, why_broken(error))
-        else:
+            continue
+        try:
             session.add(line)
+        except RecursionError:  # read, but too deep to be written
+            file.broke(number, TOO_DEEP)
     if not session.calls and not session.is_told:
         return []
     calls = session.in_order()
@@ -119,7 +128,7 @@ class _Session:
             case "message":
                 step = self._spoken(before, entry, line)
             case "compaction":
-                step = _compacted(before, entry, line)
+                step = self._compacted(before, entry, line)
             case "branch_summary":
                 step = _said_by_user(before, entry, line.summary)
             case "custom_message":
@@ -135,6 +144,24 @@ class _Session:
         told = [replace(call, thinks=turns in thinking) for call, turns in self.calls]
         return tuple(sorted(told, key=lambda call: call.at))
 
+    def _compacted(self, before: _Step | None, entry: str, line: _Line) -> _Step | None:
+        """A summary, and behind it all that it keeps; all is summed up where nothing is called so."""
+        index = line.first_kept_entry_index
+        first = as_text(line.first_kept_entry_id) or (str(index) if isinstance(index, int) else "")
+        kept: list[_Step] = []
+        if first in self._steps:
+            end = self._steps[first]  # the last that was said up to there
+            here = before
+            while here is not None and here is not end:
+                kept.append(here)
+                here = here.prev
+            if here is not None and here.entry == first:
+                kept.append(here)
+        step = _said_by_user(None, entry, line.summary)
+        for one in reversed(kept):
+            step = _Step(step, one.entry, one.role, one.blocks, opens=one.opens)
+        return step
+
     def _before(self, line: _Line) -> _Step | None:
         if line.parent_id is msgspec.UNSET:
             return self._last
@@ -149,9 +176,11 @@ class _Session:
                 blocks = _blocks(said.get("content"))
                 self._ask(before, entry, line, said, blocks)
                 is_whole = as_text(said.get("stopReason")) not in _UNFINISHED
-                return _Step(before, entry, "assistant", blocks) if blocks and is_whole else before
+                if not blocks or not is_whole:
+                    return before
+                return _Step(before, entry, "assistant", _raws(blocks), opens=False)
             case "toolResult":
-                return _Step(before, entry, "user", [_result(said)])
+                return _Step(before, entry, "user", _raws([_result(said)]), opens=False)
             case "bashExecution":
                 if said.get("excludeFromContext") is True:
                     return before
@@ -185,7 +214,7 @@ class _Session:
             at=at,
             answers_at=at,
             last=last,
-            answer=_message("assistant", blocks),
+            answer=_message("assistant", _raws(blocks)),
             thinks=any(block["type"] == "thinking" for block in blocks),
             billed=billed,
         )
@@ -199,37 +228,16 @@ def _name(session: str, entry: str, model: str, at: float, billed: Usage | None)
     return f"{model}:{at:.3f}:{billed.cache.input_tokens}:{billed.output_tokens}"
 
 
-def _compacted(before: _Step | None, entry: str, line: _Line) -> _Step | None:
-    """A summary, and behind it all that it keeps."""
-    kept: list[_Step] = []
-    index = line.first_kept_entry_index
-    first = as_text(line.first_kept_entry_id) or (str(index) if isinstance(index, int) else "")
-    here = before
-    while here is not None and here.entry != first:
-        kept.append(here)
-        here = here.prev
-    if here is None:
-        kept = []  # nothing is called so: the summary stands for all
-    else:
-        kept.append(here)
-    step = _said_by_user(None, entry, line.summary)
-    for one in reversed(kept):
-        step = _Step(step, one.entry, one.role, one.blocks)
-    return step
-
-
 def _said_by_user(before: _Step | None, entry: str, content: object) -> _Step | None:
     blocks = _blocks(content)
-    return _Step(before, entry, "user", blocks) if blocks else before
+    return _Step(before, entry, "user", _raws(blocks), opens=True) if blocks else before
 
 
 def _said(step: _Step | None) -> Said | None:
     """The message that ends with `step`, with all before it."""
     runs: list[list[_Step]] = []
     here = step
-    while here is not None and (here.said is None or here is step):
-        if here.said is not None:
-            break
+    while here is not None and here.said is None:
         run = [here]
         while here.prev is not None and here.prev.role == here.role:
             here = here.prev
@@ -240,9 +248,7 @@ def _said(step: _Step | None) -> Said | None:
         first, last = run[-1], run[0]
         before = first.prev.said if first.prev is not None else None
         blocks = [block for one in reversed(run) for block in one.blocks]
-        last.turns = (first.prev.turns if first.prev is not None else 0) + (
-            last.role == "user" and any(block["type"] != "tool_result" for block in blocks)
-        )
+        last.turns = (first.prev.turns if first.prev is not None else 0) + any(one.opens for one in run)
         last.said = Said(
             before=before,
             role=last.role,
@@ -252,8 +258,12 @@ def _said(step: _Step | None) -> Said | None:
     return step.said if step is not None else None
 
 
-def _message(role: str, blocks: Iterable[Mapping[str, Any]]) -> bytes:
-    return compact({"role": role, "content": list(blocks)})
+def _message(role: str, blocks: Iterable[bytes]) -> bytes:
+    return b'{"role":"%s","content":[%s]}' % (role.encode(), b",".join(blocks))
+
+
+def _raws(blocks: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    return [compact(block) for block in blocks]
 
 
 def _blocks(content: object) -> list[dict[str, Any]]:

@@ -34,6 +34,7 @@ WRAPPERS = (
     "request", "request_body", "requestBody", "request_data", "providerRequest", "reqPayload", "req", "body",
     "json", "kwargs", "input", "params", "data", "converse",
 )  # fmt: skip
+_DEEPEST = 3
 _ANSWERS = frozenset(("response", "output", "usage", "answer", "completion", "response_body", "responseBody"))
 
 
@@ -109,19 +110,21 @@ def _source_of_object(found: Fields) -> Source | None:
         return Source.REQUESTS if is_body or found.keys() & _ANSWERS else Source.MESSAGES
     if found.keys() & _MESSAGES and found.keys() & (_PARAMETERS | _ANSWERS):
         return Source.REQUESTS
-    if any(_is_body(found[name]) for name in WRAPPERS if name in found) or "contents" in found:
+    if any(_is_body(found[name], _DEEPEST) for name in WRAPPERS if name in found) or "contents" in found:
         return Source.REQUESTS
     if any(name in found and _is_list(found[name]) for name in ("conversations", "conversation")):
         return Source.MESSAGES
     return Source.MESSAGES if "role" in found and found.keys() & {"content", "parts", "tool_calls"} else None
 
 
-def _is_body(raw: msgspec.Raw) -> bool:
+def _is_body(raw: msgspec.Raw, deepest: int) -> bool:
     document = bytes(raw)
     if document.startswith(b'"'):  # JSON inside of a string
         document = as_text(value(document)).encode("utf-8", "replace")
     inner = fields_of(document)
-    return bool(inner.keys() & _MESSAGES) or any(_is_body(inner[name]) for name in WRAPPERS if name in inner)
+    if inner.keys() & _MESSAGES:
+        return True
+    return deepest > 0 and any(_is_body(inner[name], deepest - 1) for name in WRAPPERS if name in inner)
 
 
 def _ends_with_answer(raw: msgspec.Raw) -> bool:

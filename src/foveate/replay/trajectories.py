@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from foveate import wire
+from foveate.errors import MalformedRequest
 from foveate.replay.growing import Growing
-from foveate.replay.log_files import LogFile, why_broken
+from foveate.replay.log_files import TOO_DEEP, LogFile, why_broken
 from foveate.replay.recordings import Call, Lacking, Recording, Said, Source, lacks_of
 from foveate.replay.times import seconds
 from foveate.values import Format, Usage
@@ -59,7 +60,11 @@ def read_trajectories(file: LogFile, model: str | None = None) -> list[Recording
                 file.broke(number, "holds no run: neither history, trajectory nor messages")
                 continue
             name = as_text(run.get("instance_id")) or file.name
-            found.append(_recording(run, name if at == 0 or name != file.name else f"{name}:{at + 1}", model))
+            name = name if at == 0 or name != file.name else f"{name}:{at + 1}"
+            try:
+                found.append(_recording(run, name, model))
+            except (RecursionError, MalformedRequest):  # read, but too deep to be written
+                file.broke(number, TOO_DEEP)
     return [
         replace(one, broken=tuple(file.broken), size_bytes=file.size_bytes) if at == 0 else one
         for at, one in enumerate(found)
