@@ -131,7 +131,7 @@ class Bills(Unwatched):
                 await self._event(request_id).wait()
         except TimeoutError:
             self.note("the bill of the last call is not booked yet")
-        self._ended.pop(request_id, None)
+        self._ended.clear()  # one is asked after the other
 
     def notes(self) -> list[str]:
         """What is to be told since it was last asked, each once."""

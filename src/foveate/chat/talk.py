@@ -183,7 +183,7 @@ class Talk:
             return Answer(failure=stream, request_id=request_id)
         if request_id:
             await self._bills.booked(request_id)
-            self._know(self._bills.last)
+            self._know(self._bills.last, is_sent=True)
         answer = Answer(
             text=_joined(heard, Kind.TEXT),
             thoughts=_joined(heard, Kind.THOUGHT),
@@ -238,9 +238,11 @@ class Talk:
         self._know(exchange)
         return exchange
 
-    def _know(self, exchange: Exchange | None) -> None:
-        if exchange is not None and exchange.work is not None and exchange.work.found is not None:
-            self._known_as.add(exchange.work.session_id)
+    def _know(self, exchange: Exchange | None, *, is_sent: bool = False) -> None:
+        """Where the store is away, each request that was sent is a session by itself to the engine."""
+        work = exchange.work if exchange is not None else None
+        if work is not None and (is_sent or work.found is not None):
+            self._known_as.add(work.session_id)
 
     def _whose(self, focus: str = "") -> Whose:
         return Whose(agent=self.agent, session=self.session, focus=focus)

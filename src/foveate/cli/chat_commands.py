@@ -80,6 +80,14 @@ class Commands:
         Raises:
             FoveateError: it cannot be done; says why.
         """
+        try:
+            return await self._run(asked)
+        except FoveateError:
+            raise
+        except Exception as error:  # the border of a command: a conversation outlives whatever fails in one
+            raise BadOption(f"{asked.name:.40} failed: {type(error).__name__}: {error}") from error
+
+    async def _run(self, asked: Asked) -> list[str]:
         match asked.name:
             case ":model":
                 return await self._model(asked.rest)

@@ -53,7 +53,9 @@ def _short_dollars(spent: Spent) -> str:
 
 def used(look: Look) -> str:
     """How much of the window is used; of one that nobody knows, how many tokens there are."""
-    tokens = number(look.tokens, look.count is not None and look.count.exact)
+    if look.count is None:
+        return "not counted (token_counter is off)"
+    tokens = number(look.tokens, look.count.exact)
     if look.window_tokens is None:
         return f"{tokens} tokens (window unknown)"
     return f"{tokens} of {look.window_tokens:,} tokens ({look.tokens / look.window_tokens:.0%})"

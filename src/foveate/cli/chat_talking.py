@@ -17,10 +17,11 @@ from foveate.cli.chat_history import NAME
 from foveate.cli.chat_plain import answers, lines_of, one
 from foveate.cli.exits import OK
 from foveate.errors import UnreadableInput
+from foveate.gateway.asks import USUAL_AGENT
 from foveate.gateway.assembly import assembled
 
-# What these say is told with the answer that it is about.
-_TOLD_ELSEWHERE = ("foveate.engine", "foveate.requests")
+# What these warn of is told with the answer that it is about.
+_TOLD_ELSEWHERE = frozenset(("foveate.engine.engine", "foveate.engine.billing"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,11 @@ async def talk(
         UnreadableInput: standard input is closed.
     """
     bills = Bills()
+    named = [agent.id for agent in setting.now().settings.agents]
+    if named and wanted.agent not in (*named, USUAL_AGENT):
+        screen.print_note(
+            f"no agent {wanted.agent} is configured, so it has what all have; there are {', '.join(named)}"
+        )
     with _noting(bills):
         async with assembled(
             setting.now, environment=environment, watch=bills, spool_folder=home / "spool"
@@ -71,11 +77,11 @@ async def talk(
 
 @contextmanager
 def _noting(bills: Bills) -> Iterator[None]:
-    """What is logged as a warning meanwhile is told with the next answer, and does not stand in one."""
+    """What is logged as a warning meanwhile is told with the next answer, or at the end, and not within one."""
 
     class Noted(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if not record.name.startswith(_TOLD_ELSEWHERE):
+            if record.levelno > logging.WARNING or record.name not in _TOLD_ELSEWHERE:
                 bills.note(record.getMessage())
 
     noted, root = Noted(logging.WARNING), logging.getLogger()
@@ -84,3 +90,5 @@ def _noting(bills: Bills) -> Iterator[None]:
         yield
     finally:
         root.removeHandler(noted)
+        for note in bills.notes():
+            screen.print_note(note)

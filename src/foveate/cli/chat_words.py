@@ -1,6 +1,5 @@
 """An answer on the screen as it comes: its words plain, thoughts dimmed, calls named, and nothing obeyed."""
 
-import sys
 from collections.abc import Callable
 from typing import TextIO
 
@@ -18,6 +17,7 @@ def shown(text: str) -> str:
     """A text as a terminal may have it: lines stay lines, and what would be obeyed is escaped."""
     if text.isprintable():
         return text
+    text = text.replace("\r\n", "\n")
     return "".join(
         char if char in _JOINERS or char.isprintable() else _TAB if char == "\t" else _kept(char)
         for char in text
@@ -75,8 +75,3 @@ class Words:
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         self._last = text[-1:] or self._last
-
-
-def standard_output() -> TextIO:
-    """Where answers go."""
-    return sys.stdout
