@@ -117,7 +117,16 @@ def recorded_prompt(sent: Sent, prompt: CachedPrompt) -> CachedPrompt:
         return prompt
     front_ttl, tail_ttl = sent.ttls
     marks = client_marks(prompt, sent.front, sent.last, front_ttl=front_ttl, tail_ttl=tail_ttl)
+    if sent.kept is not None:  # an entry that was read is one that a mark has found
+        marks |= _kept_mark(prompt, sent.front, sent.kept, sent.ttls)
     return with_marks(prompt, marks)
+
+
+def _kept_mark(prompt: CachedPrompt, front: Front, kept: Kept, ttls: tuple[Ttl, Ttl]) -> dict[int, Ttl]:
+    if kept.last is None:
+        return {kept.piece: ttls[0]}
+    key = front.key + kept.last.key
+    return {at: ttls[1] for at, one in enumerate(prompt.keys or ()) if one == key}
 
 
 def with_kept(cache: Cache, sent: Sent) -> Cache:
@@ -233,7 +242,7 @@ def _changed(sent: Sent, talk: Talk, read: int, allowed: int) -> Sent:
     elif read <= front + allowed:
         talk.change()
     else:
-        last = talk.rewrite(last, last.within(read - front + allowed))
+        last = talk.rewrite(last, last.nearest(read - front))
     now = talk.front(sent.call.model, thinks=sent.call.thinks)
     changed = replace(sent, front=now, last=last, told=Told.CHANGED)
     # It may be the first time that a bill shows this end of the system prompt.
@@ -244,7 +253,7 @@ def _kept(sent: Sent, talk: Talk, read: int, allowed: int) -> Sent:
     """What was sent, with the entry that the bill read and no call before had left."""
     front = sent.front
     if read > front.tokens + allowed:
-        last = sent.last.within(read - front.tokens + allowed)
+        last = sent.last.nearest(read - front.tokens)
         return replace(sent, kept=Kept(last=last)) if last is not None else sent
     piece = len(front.pieces) - 1
     if read < front.tokens - allowed:

@@ -61,6 +61,14 @@ class Stretch:
             here = here.jump if here.jump is not None and here.jump.end > tokens else here.before
         return here
 
+    def nearest(self, tokens: int) -> "Stretch | None":
+        """The one on the way here up to which the messages have so many tokens, as nearly as there is one."""
+        below = self.within(tokens)
+        above = self.at(below.depth + 1 if below is not None else 0)
+        if below is None or above is None:
+            return below or above
+        return above if above.end - tokens < tokens - below.end else below
+
     def new_keys(self, seen: Collection[bytes]) -> list[bytes]:
         """What tells those on the way here that were not seen before."""
         found = []
