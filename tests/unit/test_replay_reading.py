@@ -100,6 +100,10 @@ def test_what_nobody_writes_is_refused_with_what_was_looked_for(tmp_path: Path) 
     path = tmp_path / "settings.json"
     path.write_text('{"a": 1}')
 
+    (tmp_path / "empty.jsonl").write_text("\n \n")
+
+    with pytest.raises(UnreadableInput, match=r"empty\.jsonl: is empty$"):
+        list(read(tmp_path / "empty.jsonl"))
     with pytest.raises(UnreadableInput, match=r"Claude Code.*--format says what it is \(claude-code, pi"):
         list(read(path))
 

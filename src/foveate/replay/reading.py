@@ -1,7 +1,6 @@
 """Recordings found and read: whole folders, whoever wrote what is in them."""
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -160,7 +159,9 @@ def _head(path: Path) -> bytes:
 def _unknown(path: Path) -> str:
     file = LogFile(path)
     with closing(file.lines()) as lines:
-        deque(islice(lines, _LOOKED_AT), maxlen=0)
+        looked = len(list(islice(lines, _LOOKED_AT)))
+    if not looked and not file.broken:
+        return "is empty"
     first = file.broken[0] if file.broken else None
     told = f" (line {first.line}: {first.why})" if first is not None else ""
     return (
