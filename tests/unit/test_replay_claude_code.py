@@ -109,6 +109,30 @@ def test_a_host_that_gives_every_answer_one_id_has_made_several_calls(tmp_path: 
     assert sent(second)[1:] == [("assistant", ["one"]), ("user", ["one"])]
 
 
+def test_lines_of_one_request_that_tell_its_input_only_in_the_end_are_one_call(tmp_path: Path) -> None:
+    unknown = {"usage": {"input_tokens": 0, "output_tokens": 0}, "id": "msg"}
+    lines = (
+        line("user", "u1", None, 0, text("go")),
+        answer("a1", "u1", 3, "", 0, 0, call("one"), message=unknown),
+        line("user", "u2", "a1", 4, result("one")),
+        answer("a2", "u2", 5, "", 0, 300, text("done"), message={"id": "msg"}),
+    )
+    (only,) = calls(tmp_path, *lines)
+
+    assert only.billed is not None
+    assert only.billed.cache.written_5m == 300
+
+
+def test_what_a_user_says_twice_is_sent_twice(tmp_path: Path) -> None:
+    lines = (
+        line("user", "u1", None, 0, text("go on")),
+        line("user", "u2", "u1", 1, text("go on")),
+        answer("a1", "u2", 3, "r", 0, 300, text("yes")),
+    )
+
+    assert sent(calls(tmp_path, *lines)[0]) == [("user", ["go on", "go on"])]
+
+
 def test_what_the_agent_said_in_the_models_name_is_no_call(tmp_path: Path) -> None:
     usage = {"input_tokens": 0, "output_tokens": 0}
     synthetic = {"model": "<synthetic>", "usage": usage}

@@ -38,11 +38,10 @@ class _State:
 
 @dataclass(slots=True)
 class Answer:
-    """The lines of one answer, and where the request that it answers ends."""
+    """The lines of one answer, and the last message of the request that it answers."""
 
     key: str
     lines: list[Logged]
-    asked: _State | None
     root: str
     last: Said | None = None
     sent_at: float = 0.0
@@ -73,14 +72,15 @@ class _Keys:
             name = self._by_message.setdefault(line.message, name)
         key, last = self._last.get(name, (name, line))
         # Some hosts give every message the same id. But lines of one request were billed the same input.
-        if (
-            last.parent != line.parent
-            and self._by_line.get(line.parent) != key
-            and _input(last) != _input(line)
-        ):
+        if last.parent != line.parent and self._by_line.get(line.parent) != key and _are_two(last, line):
             key = f"{name} {line.uuid}"
         self._last[name] = key, line
         self._by_line[line.uuid] = key
+
+
+def _are_two(one: Logged, other: Logged) -> bool:
+    billed = {_input(one), _input(other)} - {0}  # none where it is told only in the end
+    return len(billed) > 1
 
 
 def _input(line: Logged) -> int:
@@ -135,7 +135,7 @@ class Tree:
             known.lines.append(line)
             return
         asked = self._before(line)
-        answer = Answer(key, [line], asked, _root(line, asked))
+        answer = Answer(key, [line], asked.root if asked is not None else line.uuid)
         self._answers[key] = answer
         if asked is not None:
             answer.last = self._said(asked)
@@ -222,14 +222,13 @@ class Tree:
     def _say(self, state: _State) -> None:
         before = state.whole.said if state.whole is not None else None
         if state.role == "assistant":
-            lines, blocks, latest = self._answered(state.lines())
+            blocks, latest, state.sent_at = self._answered(state), -1, 0.0
         else:
-            lines, blocks, latest = self._asked(state)
-        state.sent_at = state.whole.sent_at if state.whole is not None else 0.0
-        state.turns = state.whole.turns if state.whole is not None else 0
-        if state.role == "user":
-            state.sent_at = max([state.sent_at, *(line.at for line in lines)])
-            state.turns += any(block.kind != "tool_result" for block in blocks)
+            blocks, latest, state.sent_at = self._asked(state)
+            state.turns = any(block.kind != "tool_result" for block in blocks)
+        if state.whole is not None:
+            state.sent_at = max(state.sent_at, state.whole.sent_at)
+            state.turns += state.whole.turns
         state.said = Said(
             before=before,
             role=state.role,
@@ -238,22 +237,25 @@ class Tree:
             latest=latest,
         )
 
-    def _answered(self, lines: list[Logged]) -> tuple[list[Logged], list[LoggedBlock], int]:
-        """All that was logged of the answers that `lines` are of, also on side branches."""
+    def _answered(self, state: _State) -> list[LoggedBlock]:
+        """All that was logged of the answers that the message holds, also on side branches."""
+        lines = state.lines()
         found: dict[str, Logged] = {}
-        for line in lines:
-            answer = self._answers.get(self._keys.of(line))
-            for one in answer.lines if answer is not None else (line,):
-                found[one.uuid] = one
-        blocks = once(block for line in found.values() for block in line.blocks)
-        return list(found.values()), blocks, -1
+        for key in dict.fromkeys(map(self._keys.of, lines)):
+            answer = self._answers.get(key)
+            found |= {line.uuid: line for line in (answer.lines if answer is not None else ())}
+        found |= {line.uuid: line for line in lines}  # those whose answer stands further down
+        return once(block for line in found.values() for block in line.blocks)
 
-    def _asked(self, state: _State) -> tuple[list[Logged], list[LoggedBlock], int]:
-        """The user's lines, results in the order of their calls, those from side branches among them."""
+    def _asked(self, state: _State) -> tuple[list[LoggedBlock], int, float]:
+        """What the user says, results in the order of their calls, those from side branches among them.
+
+        Also which of it was logged last, and when.
+        """
         lines = state.lines()
         calls: dict[str, int] = {}
         if state.whole is not None and state.whole.said is not None:
-            _, said, _ = self._answered(state.whole.lines())
+            said = self._answered(state.whole)
             calls = {block.call: at for at, block in enumerate(said) if block.kind == "tool_use"}
         there = {block.call for line in lines for block in line.blocks if block.kind == "tool_result"}
         found: dict[str, Logged] = {}
@@ -262,16 +264,15 @@ class Tree:
             if call not in there and result is not None:
                 found[result.uuid] = result
         lines = [*found.values(), *lines]
-        blocks = once(block for line in lines for block in line.blocks)
+        blocks = [block for line in lines for block in line.blocks]
+        if found:  # a line may hold several results, of which some are there
+            blocks = once(blocks)
+        at = max(line.at for line in lines)
         if not calls:
-            return lines, blocks, -1
+            return blocks, -1, at
         sent = sorted(blocks, key=lambda block: calls.get(block.call, len(calls)))
         latest = next(at for at, block in enumerate(sent) if block is blocks[-1])
-        return lines, sent, latest
-
-
-def _root(line: Logged, asked: _State | None) -> str:
-    return asked.root if asked is not None else line.uuid
+        return sent, latest, at
 
 
 def once(blocks: Iterable[LoggedBlock]) -> list[LoggedBlock]:
