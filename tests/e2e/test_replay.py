@@ -1,0 +1,241 @@
+"""`foveate replay` as a user calls it, on recordings that agents have left."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.command import ESCAPE, on_terminal, spawn
+
+ROOT = Path(__file__).parents[2]
+SESSION = ROOT / "examples" / "session.jsonl"
+LINES = SESSION.read_bytes().splitlines()
+
+
+def told(*arguments: str | Path) -> dict[str, Any]:
+    """What the command prints for programs."""
+    outcome = spawn("replay", "--json", *arguments)
+    assert outcome.code == 0, outcome.err
+    found = json.loads(outcome.out)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture(scope="module")
+def recorded(shared_data: Path) -> dict[str, Any]:
+    """Everything that was recorded, replayed once."""
+    return told(shared_data / "sessions")
+
+
+@pytest.fixture(scope="module")
+def each_file(shared_data: Path) -> list[dict[str, Any]]:
+    """Every recorded file with bills for itself, in one go each."""
+    files = sorted((shared_data / "sessions").rglob("*.jsonl.gz"))
+    return [session for file in files for session in told(file, "-p", "recorded")["sessions"]]
+
+
+def test_every_recorded_session_is_replayed(recorded: dict[str, Any]) -> None:
+    assert not recorded["unread"]
+    assert sum(session["calls"] for session in recorded["sessions"]) >= 900
+
+
+def test_the_bill_of_what_was_done_is_within_three_percent_of_the_logged_one(recorded: dict[str, Any]) -> None:
+    errors = {session["name"]: session["check"]["off"] for session in recorded["sessions"] if session["check"]}
+
+    assert len(errors) >= 15
+    assert {name: off for name, off in errors.items() if abs(off) > 0.03} == {}
+
+
+def test_the_same_holds_for_each_file_alone(each_file: list[dict[str, Any]]) -> None:
+    assert len(each_file) >= 20
+    assert {one["name"]: one["check"]["off"] for one in each_file if abs(one["check"]["off"]) > 0.03} == {}
+
+
+def test_what_a_recording_says_of_its_own_cost_is_what_the_price_book_says(
+    each_file: list[dict[str, Any]],
+) -> None:
+    said = [one["check"] for one in each_file if one["check"]["said"]]
+
+    assert said
+    for check in said:
+        assert float(check["said"]) == pytest.approx(float(check["logged"]), rel=0.03)
+
+
+def test_a_session_is_a_table_of_policies_and_a_check() -> None:
+    outcome = spawn("replay", SESSION)
+
+    assert outcome.code == 0
+    assert not outcome.err
+    lines = outcome.out.splitlines()
+    assert [line.split()[0] for line in lines[2:8]] == [
+        "recorded", "none", "markers", "markers-1h", "adaptive", "fold"
+    ]  # fmt: skip
+    assert "logged $0.3498, simulated $0.3498" in outcome.out
+    assert "taken from the first" in outcome.out
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_narrow_terminal_has_it_in_short_lines() -> None:
+    outcome = spawn("replay", SESSION, env={"COLUMNS": "40"})
+
+    assert max(map(len, outcome.out.splitlines())) <= 84  # names of sessions and models stay whole
+    assert "hit 76%" in outcome.out
+
+
+def test_a_terminal_has_colours_unless_they_are_not_wanted() -> None:
+    assert ESCAPE + "[2m" in on_terminal("replay", str(SESSION))
+    assert ESCAPE not in on_terminal("replay", str(SESSION), env={"NO_COLOR": "1"})
+
+
+def test_only_the_policies_that_are_asked_for_are_shown() -> None:
+    found = told(SESSION, "--policy", "fold,adaptive")
+
+    assert [one["policy"] for one in found["total"]] == ["adaptive", "fold"]
+    assert float(found["total"][0]["saved_dollars"]) > 0.1
+
+
+def test_order_of_files_does_not_matter(tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(SESSION.read_bytes().replace(b"5e55a0de", b"77777777").replace(b"req_", b"reqq_"))
+
+    assert told(SESSION, other) == told(other, SESSION)
+
+
+def test_a_call_that_two_files_hold_is_counted_once(tmp_path: Path) -> None:
+    """A session that is resumed has the calls of the older one in its log too."""
+    resumed = tmp_path / "resumed.jsonl"
+    resumed.write_bytes(SESSION.read_bytes().replace(b'"sessionId": "5e55a0de', b'"sessionId": "77777777'))
+    shutil.copy(SESSION, tmp_path / "a.jsonl")
+
+    found = told(tmp_path)
+
+    assert sum(session["calls"] for session in found["sessions"]) == 14
+    assert found["repeated_calls"] == 14
+
+
+def test_a_folder_is_read_whole_and_what_is_no_recording_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    with gzip.open(tmp_path / "deep" / "er" / "session.jsonl.gz", "wb") as file:
+        file.write(SESSION.read_bytes())
+    (tmp_path / "settings.json").write_text('{"theme": "dark"}')
+    (tmp_path / "notes.txt").write_text("not a recording")
+
+    outcome = spawn("replay", tmp_path)
+
+    assert outcome.code == 0, outcome.err
+    assert "14 calls" in outcome.out
+    assert "passed over" in outcome.err
+
+
+def test_a_broken_line_is_told_with_its_number_and_the_rest_goes_on(tmp_path: Path) -> None:
+    broken = tmp_path / "session.jsonl"
+    broken.write_bytes(b"\n".join([*LINES[:5], b'{"type": "user", "mess', *LINES[5:], b"\xff\xfe"]) + b"\n")
+
+    outcome = spawn("replay", broken)
+
+    assert outcome.code == 0
+    assert "14 calls" in outcome.out
+    assert f"{broken}:6:" in outcome.err
+    assert f"{broken}:{len(LINES) + 2}:" in outcome.err
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"{}\n", b"no json at all", b"\x00\x01\x02", b"[1, 2, 3]"])
+def test_a_file_with_nothing_to_replay_is_an_error_that_says_so(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "session.jsonl"
+    file.write_bytes(content)
+
+    outcome = spawn("replay", file)
+
+    assert outcome.code == 2
+    assert outcome.err.startswith("foveate: ")
+    assert str(file) in outcome.err
+    assert not outcome.out
+
+
+def test_a_file_that_is_not_there_is_an_error() -> None:
+    outcome = spawn("replay", "no-such-file.jsonl", "--json")
+
+    assert outcome.code == 2
+    assert "no-such-file.jsonl" in outcome.err
+    assert json.loads(outcome.out)["error"]["code"] == "unreadable_input"
+
+
+def test_a_named_file_that_is_no_recording_does_not_stop_the_others(tmp_path: Path) -> None:
+    strange = tmp_path / "strange.json"
+    strange.write_text('{"theme": "dark"}')
+
+    outcome = spawn("replay", SESSION, strange)
+
+    assert outcome.code == 1
+    assert "14 calls" in outcome.out
+    assert "strange.json" in outcome.err
+
+
+def test_a_model_of_unknown_price_is_named_and_another_can_be_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "session.jsonl"
+    file.write_bytes(SESSION.read_bytes().replace(b"claude-sonnet-4-6", b"nobody-knows-1"))
+
+    outcome = spawn("replay", file)
+
+    assert outcome.code == 2
+    assert "nobody-knows-1" in outcome.err
+    assert "--model" in outcome.err
+    assert spawn("replay", file, "--model", "claude-sonnet-4-6").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--policy", "best"), "adaptive"),
+        (("--window", "0"), "--window"),
+        (("--window", "-5"), "--window"),
+        (("--model", " "), "--model"),
+        (("--format", "word"), "claude-code"),
+        (("--plot", "picture.gif"), ".html"),
+    ],
+)
+def test_an_impossible_option_is_refused_before_any_work(arguments: tuple[str, str], said: str) -> None:
+    outcome = spawn("replay", SESSION, *arguments)
+
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert not outcome.out
+
+
+def test_a_picture_is_drawn_as_what_its_name_says(tmp_path: Path) -> None:
+    for name, begins in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.html", b"<!doctype html>")):
+        outcome = spawn("replay", SESSION, "--window", "22000", "--plot", tmp_path / name)
+        assert outcome.code == 0, outcome.err
+        assert (tmp_path / name).read_bytes().startswith(begins)
+
+    page = (tmp_path / "a.html").read_text()
+    assert '<svg role="img" aria-label=' in page
+    assert "<table>" in page
+    assert "http" not in page.split("</style>")[1].split("<svg")[0]
+    assert "src=" not in page
+
+
+def test_a_picture_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    outcome = spawn("replay", SESSION, "--plot", tmp_path / "no" / "such" / "folder.png")
+
+    assert outcome.code == 1
+    assert "folder.png" in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_sessions_are_a_total_the_dearest_and_what_each_model_comes_to(tmp_path: Path) -> None:
+    for number in range(5):
+        text = SESSION.read_bytes().replace(b"5e55a0de", b"%08d" % number).replace(b"req_", b"r%d_" % number)
+        (tmp_path / f"{number}.jsonl").write_bytes(
+            text.replace(b"claude-sonnet-4-6", b"claude-opus-4-5") if number == 3 else text
+        )
+
+    outcome = spawn("replay", tmp_path)
+
+    assert "5 sessions, 70 calls" in outcome.out
+    assert "by model" in outcome.out
+    assert outcome.out.count("logged") == 1
+    assert spawn("replay", tmp_path, "--each").out.count("logged") == 6

@@ -1,0 +1,189 @@
+"""Recordings under each policy: what always holds of their bills."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.cache.layout import layout, marked
+from foveate.cache.rhythm import chances, forecast
+from foveate.cache.rules import rules_for
+from foveate.cache.simulate import Cache
+from foveate.cost.price_book import PriceBook
+from foveate.errors import BadOption
+from foveate.replay.outcomes import Till
+from foveate.replay.policies import Policy, policies_of
+from foveate.replay.replaying import ReplayOptions, replay
+from foveate.replay.sent import prompt_sent, sent_in
+from foveate.values import CacheUsage, Usage
+from tests.sessions_to_replay import MODEL, Turn, recorded
+from tests.unit.test_replay_sent import TURNS
+
+BOOK = PriceBook()
+LONG = [Turn(result_chars=8_000, asks=number % 9 == 8) for number in range(60)]
+
+
+@settings(max_examples=20, deadline=None)
+@given(turns=TURNS, window=st.sampled_from((None, 20_000, 16_000)))
+def test_the_kinds_of_tokens_always_add_up_to_what_was_sent(turns: list[Turn], window: int | None) -> None:
+    recording = recorded(turns)
+
+    found = replay(recording, BOOK, ReplayOptions(window_tokens=window, with_points=True))
+
+    sent = sum(one.input_tokens for one in sent_in(recording))
+    for policy, outcome in found.outcomes.items():
+        assert outcome.calls == len(turns)
+        assert outcome.largest_context == max(point.tokens for point in found.points[policy])
+        assert sum(point.dollars for point in found.points[policy]) == outcome.dollars
+        if policy is not Policy.FOLD:
+            assert outcome.input_tokens == sent
+    assert found.outcomes[Policy.NONE].uncached == sent
+    if not found.outcomes[Policy.FOLD].folds:
+        fold, adaptive = found.outcomes[Policy.FOLD], found.outcomes[Policy.ADAPTIVE]
+        assert replace(fold, policy=adaptive.policy) == adaptive
+
+
+@settings(max_examples=15, deadline=None)
+@given(turns=TURNS, policies=st.sets(st.sampled_from(tuple(Policy)), min_size=1))
+def test_a_policy_never_depends_on_which_others_are_asked_for(turns: list[Turn], policies: set[Policy]) -> None:
+    recording = recorded(turns)
+
+    together = replay(recording, BOOK, ReplayOptions(window_tokens=18_000))
+    some = replay(recording, BOOK, ReplayOptions(policies=tuple(policies), window_tokens=18_000))
+
+    for policy in policies:
+        assert some.outcomes[policy] == together.outcomes[policy]
+
+
+@settings(max_examples=15, deadline=None)
+@given(turns=TURNS, model=st.sampled_from((MODEL, "gpt-5.1", "claude-sonnet-4-5")))
+def test_what_is_told_in_short_is_always_billed_and_marked_as_if_it_were_told_whole(
+    turns: list[Turn], model: str
+) -> None:
+    """A long history is one piece to the simulator but for its end: nothing may depend on that."""
+    rules = rules_for(model)
+    expected = chances(forecast(), rules)
+    short, whole = Cache(), Cache()
+    seen: set[bytes] = set()
+    for sent in sent_in(recorded(turns, model=model)):
+        at = sent.call.at
+        in_short, in_whole = prompt_sent(sent, seen), prompt_sent(sent, ())
+        first = layout(in_short, rules, short, expected, now=at)
+        second = layout(in_whole, rules, whole, expected, now=at)
+        assert [(mark.place, mark.ttl) for mark in first] == [(mark.place, mark.ttl) for mark in second]
+        one = short.serve(marked(in_short, first), rules, at=at)
+        other = whole.serve(marked(in_whole, second), rules, at=at)
+        assert one.usage == other.usage
+        short, whole = one.cache, other.cache
+        seen.update(sent.last.new_keys(seen))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    bills=st.lists(
+        st.builds(
+            CacheUsage,
+            uncached=st.integers(0, 300_000),
+            read=st.integers(0, 300_000),
+            written_5m=st.integers(0, 9_000),
+            written_1h=st.integers(0, 9_000),
+        ),
+        max_size=8,
+    )
+)
+def test_tokens_added_up_first_always_cost_what_each_call_costs(bills: list[CacheUsage]) -> None:
+    till = Till(BOOK)
+    dollars = Decimal(0)
+    for usage in bills:
+        assert till.add(usage, 100, model="claude-sonnet-4-5", provider="anthropic", at=1.78e9)
+        price = BOOK.price(
+            "claude-sonnet-4-5", Usage(cache=usage, output_tokens=100), provider="anthropic", at=1.78e9
+        )
+        assert price is not None
+        dollars += price.dollars
+
+    assert till.dollars == dollars
+
+
+def test_a_long_session_is_folded_and_fits_then() -> None:
+    found = replay(recorded(LONG), BOOK, ReplayOptions(window_tokens=60_000))
+
+    adaptive, fold = found.outcomes[Policy.ADAPTIVE], found.outcomes[Policy.FOLD]
+    assert adaptive.overflows > 0 == fold.overflows
+    assert fold.folds > 0
+    assert fold.largest_context < 60_000 < adaptive.largest_context
+    assert fold.input_tokens < adaptive.input_tokens
+    assert fold.dollars is not None
+    assert 0 < fold.fold_dollars < fold.dollars
+    assert fold.output > adaptive.output  # the summaries
+
+
+def test_marks_for_an_hour_outlive_a_long_gap_and_cost_more_without_one() -> None:
+    busy = replay(recorded([Turn() for _ in range(20)]), BOOK, ReplayOptions()).outcomes
+    slow = replay(recorded([Turn(gap_seconds=900.0) for _ in range(20)]), BOOK, ReplayOptions()).outcomes
+
+    assert _dollars(busy, Policy.MARKERS) < _dollars(busy, Policy.MARKERS_1H)
+    assert _dollars(slow, Policy.MARKERS_1H) < _dollars(slow, Policy.MARKERS)
+    assert _dollars(slow, Policy.ADAPTIVE) < _dollars(slow, Policy.MARKERS)
+
+
+def _dollars(outcomes: dict, policy: Policy) -> Decimal:  # type: ignore[type-arg]
+    dollars = outcomes[policy].dollars
+    assert isinstance(dollars, Decimal)
+    return dollars
+
+
+def test_another_model_has_its_own_prices_and_sizes() -> None:
+    recording = recorded([Turn() for _ in range(10)])
+
+    own = replay(recording, BOOK, ReplayOptions()).outcomes[Policy.NONE]
+    alike = replay(recording, BOOK, ReplayOptions(model="claude-opus-4-5")).outcomes[Policy.NONE]
+    other = replay(recording, BOOK, ReplayOptions(model="claude-opus-4-8")).outcomes[Policy.NONE]
+
+    assert alike.input_tokens == own.input_tokens
+    assert own.dollars is not None
+    assert alike.dollars is not None
+    assert alike.dollars > own.dollars
+    assert 1.1 < other.input_tokens / own.input_tokens < 1.6
+
+
+def test_calls_of_unknown_price_are_left_out_and_named() -> None:
+    recording = recorded([Turn(), Turn()])
+    first, second = recording.calls
+    recording = replace(recording, calls=(first, replace(second, model="nobody-knows-1")))
+
+    found = replay(recording, BOOK, ReplayOptions())
+
+    assert found.calls == 1
+    assert found.unpriced == {"nobody-knows-1": 1}
+
+
+def test_answers_logged_with_a_placeholder_are_counted_beside_the_sums() -> None:
+    recording = recorded([Turn(asks=True)])
+    (call,) = recording.calls
+    assert call.billed is not None
+    unknown = replace(call, billed=replace(call.billed, output_tokens=1), output_is_known=False)
+
+    found = replay(replace(recording, calls=(unknown,)), BOOK, ReplayOptions())
+
+    assert found.outcomes[Policy.RECORDED].output == 1
+    assert found.placeholders.calls == 1
+    assert found.placeholders.tokens > 50
+    assert found.placeholders.dollars > 0
+
+
+def test_policies_are_named_with_commas_between_and_come_in_the_order_of_the_table() -> None:
+    assert policies_of("fold, recorded") == (Policy.RECORDED, Policy.FOLD)
+    assert policies_of("all") == tuple(Policy)
+
+
+@pytest.mark.parametrize("said", ["", " , ", "adaptiv", "fold,best"])
+def test_a_policy_that_there_is_not_is_refused_with_those_that_there_are(said: str) -> None:
+    with pytest.raises(BadOption, match="adaptive"):
+        policies_of(said)
+
+
+def test_each_policy_says_what_it_does() -> None:
+    assert all(policy.meaning for policy in Policy)
