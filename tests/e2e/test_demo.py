@@ -1,0 +1,113 @@
+"""`foveate demo` as a user calls it: no network, no key, and its numbers hold."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import WITHOUT_KEYS, on_terminal
+
+COMMAND = [sys.executable, "-m", "foveate", "demo"]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> "tuple[subprocess.CompletedProcess[str], Path, float]":
+    folder = tmp_path_factory.mktemp("demo")
+    began = time.monotonic()
+    done = subprocess.run(
+        [*COMMAND, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**WITHOUT_KEYS, "FOVEATE_HOME": str(folder / "home"), "TMPDIR": str(folder)},
+    )
+    return done, folder, time.monotonic() - began
+
+
+def test_foveate_answers_all_for_less_where_the_session_ends_without_it(
+    demo: "tuple[subprocess.CompletedProcess[str], Path, float]",
+) -> None:
+    done, _, took = demo
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = json.loads(done.stdout)
+    off, on = shown["off"], shown["on"]
+
+    assert shown["is_bundled"]
+    assert (off["failed"], on["failed"]) == (0, 0)
+    assert on["answered"] == on["requests"] == shown["requests"]
+    assert off["answered"] + off["refused"] == shown["requests"]
+    assert shown["overflows_prevented"] == off["refused"] > 0
+    assert on["folds"] >= 1
+    assert on["hit_ratio"] > 0.7 > off["hit_ratio"] == 0
+    assert on["largest_context"] <= shown["window_tokens"]
+    assert float(on["dollars_per_answer"]) < 0.5 * float(off["dollars_per_answer"])
+    assert took < 180, "a minute on a machine that has nothing else to do"
+
+
+def test_nothing_is_left_behind(demo: "tuple[subprocess.CompletedProcess[str], Path, float]") -> None:
+    _, folder, _ = demo
+
+    assert not list(folder.iterdir())
+
+
+def test_the_recording_is_one_that_replay_reads_and_small() -> None:
+    from foveate.cli.demo import _BUNDLED
+    from foveate.replay.reading import read
+
+    (recording,) = read(_BUNDLED)
+    assert len(recording.calls) >= 20
+    assert _BUNDLED.stat().st_size < 100_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--session", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--session", "pyproject.toml"], "is no recording that is known"),
+        (["--window", "7"], "--window"),
+    ],
+)
+def test_what_cannot_be_replayed_is_told(arguments: list[str], reason: str) -> None:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, env=WITHOUT_KEYS)
+
+    assert done.returncode == 2
+    assert reason in done.stderr
+
+
+def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        COMMAND,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**WITHOUT_KEYS, "TMPDIR": str(tmp_path)},
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.iterdir()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert (out, "Traceback" in err) == ("", False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_terminal_is_told_how_far_it_is_and_gets_no_colours_where_it_wants_none(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+    path.write_text(json.dumps({"model": "claude-sonnet-4-5", "system": "Be brief.", "messages": said}))
+    shown = on_terminal("demo", "--session", str(path), env={**WITHOUT_KEYS, "TERM": "xterm", "NO_COLOR": "1"})
+
+    assert "replaying with Foveate off, request 1 of 2" in shown
+    assert "1 of 1" in shown
+    assert "\x1b[1m" not in shown
