@@ -147,6 +147,18 @@ def test_the_model_is_told_from_the_address_where_the_body_does_not_name_it(tmp_
     assert found.calls[0].model == "gemini-3-pro"
 
 
+def test_whether_a_model_was_to_think_is_told_by_the_body(tmp_path: Path) -> None:
+    asked = [
+        body(USER, thinking={"type": "enabled", "budget_tokens": 1024}),
+        body(USER, thinking={"type": "disabled"}),
+        body(USER, reasoning={"effort": "high"}),
+        body(USER),
+    ]
+    (found,) = recordings(tmp_path, *asked)
+
+    assert [call.thinks for call in found.calls] == [True, False, True, False]
+
+
 def test_requests_that_ask_for_no_text_are_no_calls(tmp_path: Path) -> None:
     vectors = {"request": {"model": "text-embedding-3-small", "input": "hello"}, "usage": {"prompt_tokens": 1}}
     (found,) = recordings(tmp_path, {"request": BODY, "usage": USAGE}, vectors)

@@ -8,7 +8,7 @@ import msgspec
 from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.replay.growing import Growing, role_of
-from foveate.replay.log_files import LogFile, why_broken
+from foveate.replay.log_files import LogFile, trouble
 from foveate.replay.recognising import Fields, fields_of, items_of, text_of
 from foveate.replay.recordings import Call, Lacking, Recording, Said, Source, lacks_of
 from foveate.values import Format
@@ -101,7 +101,7 @@ def _lists(file: LogFile) -> Iterator[_List]:
             lists = list(_in_list(items_of(document), number, _DEEPEST))
             yield from lists
             if not lists:
-                file.broke(number, _why(document))
+                file.broke(number, trouble(document, "holds no messages"))
             continue
         told = fields_of(document)
         if (one := _in_object(told, number)) is not None:
@@ -110,7 +110,7 @@ def _lists(file: LogFile) -> Iterator[_List]:
             first = first or number
             single.append(message)
         else:
-            file.broke(number, _why(document))
+            file.broke(number, trouble(document, "holds no messages"))
     yield _List(line=first, messages=tuple(single))
 
 
@@ -159,14 +159,6 @@ def _message(raw: bytes, told: Fields) -> bytes | None:
         text = as_text(value(told["value"]))
         return compact({"role": _SPEAKERS.get(speaker, speaker), "content": text})
     return None
-
-
-def _why(document: bytes) -> str:
-    try:
-        msgspec.json.decode(document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return why_broken(error)
-    return "holds no messages"
 
 
 def _recording(talk: _Talk, file: LogFile, model: str | None, *, is_alone: bool) -> Recording:

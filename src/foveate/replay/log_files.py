@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 TOO_DEEP = "is nested too deeply"
 _ANY = msgspec.json.Decoder(msgspec.Raw)
+_ANY_VALUE = msgspec.json.Decoder()
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _BLANKS = b" \t\r\n"
@@ -183,6 +184,15 @@ def why_broken(error: Exception) -> str:
         return TOO_DEEP
     text = str(error)
     return "is cut off" if "truncated" in text else f"is not JSON: {text}"
+
+
+def trouble(document: bytes, otherwise: str) -> str:
+    """What is wrong with a document: that it is no JSON, or `otherwise`."""
+    try:
+        _ANY_VALUE.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return why_broken(error)
+    return otherwise
 
 
 def _skip_line(file: IO[bytes]) -> int:

@@ -12,14 +12,15 @@ import msgspec
 from foveate.errors import MalformedRequest
 from foveate.replay.growing import Growing
 from foveate.replay.lists import unsaid
-from foveate.replay.log_files import LogFile, why_broken
+from foveate.replay.log_files import LogFile, trouble
 from foveate.replay.recognising import Fields, fields_of, items_of
 from foveate.replay.recordings import Call, Recording, Said, Source, lacks_of
 from foveate.replay.rows import MESSAGES, Row, row_of
 from foveate.values import Format
-from foveate.wire.body import as_text, compact, value
+from foveate.wire.body import as_record, as_text, compact, value
 
 _WRAPPER = "generateContentRequest"
+_THINKING = ("thinking", "reasoning")
 
 
 @dataclass(slots=True)
@@ -34,14 +35,18 @@ class Conversations:
     _calls: dict[tuple[Format, str], list[Call]] = field(default_factory=dict)
     _roots: dict[Said, str] = field(default_factory=dict)
 
-    def add(self, row: Row, called: str) -> bool:
-        """Add a call under an id of its own, `called` where the row has none; False where it says nothing."""
+    def add(self, row: Row, called: str) -> None:
+        """Add a call under an id of its own, `called` where the row has none; none where nothing is said.
+
+        Raises:
+            MalformedRequest: a message of it cannot be read.
+        """
         tree = self._trees.setdefault(row.format, Growing())
         body = fields_of(row.body[_WRAPPER]) if _WRAPPER in row.body else row.body
         named = next((name for name in MESSAGES if name in body), "")
         last = tree.last(_messages(body.get(named)))
         if last is None:
-            return False
+            return
         root = tree.root(last)
         session = row.session or self._roots.setdefault(root, f"{self.name}:{len(self._roots) + 1}")
         beside = {name: raw for name, raw in body.items() if name != named}
@@ -55,12 +60,11 @@ class Conversations:
             last=last,
             answer=row.answer,
             around=self._arounds.setdefault(around, around),
-            thinks="thinking" in body or "reasoning" in body,
+            thinks=_thinks(body),
             billed=row.billed,
         )
         self._calls.setdefault((row.format, session), []).append(call)
         self._beside.setdefault((row.format, session), set()).update(beside)
-        return True
 
     def recordings(self) -> list[Recording]:
         """A recording for each conversation; those of one call alone are put together."""
@@ -103,7 +107,7 @@ def read_requests(file: LogFile, model: str | None = None) -> list[Recording]:
             except MalformedRequest as error:
                 file.broke(number, str(error))
         if not document.startswith(b"[") and not fields_of(document):
-            file.broke(number, _why(document))
+            file.broke(number, trouble(document, "is JSON, but no object"))
     return [
         replace(one, broken=tuple(file.broken), size_bytes=file.size_bytes) if at == 0 else one
         for at, one in enumerate(conversations.recordings())
@@ -118,12 +122,10 @@ def _rows(document: bytes) -> Iterator[Fields]:
         yield told
 
 
-def _why(document: bytes) -> str:
-    try:
-        msgspec.json.decode(document)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return why_broken(error)
-    return "is JSON, but no object"
+def _thinks(body: Fields) -> bool:
+    """Whether a body asks the model to think first."""
+    thinking, reasoning = (as_record(value(body[name])) if name in body else {} for name in _THINKING)
+    return thinking.get("type") in ("enabled", "adaptive") or reasoning.get("effort") not in (None, "none")
 
 
 def _messages(raw: msgspec.Raw | None) -> Iterator[bytes]:
