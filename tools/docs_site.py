@@ -21,7 +21,7 @@ from tools.docs_reference import current  # noqa: E402 - the path has to be set 
 
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)((?:#[^)]*)?)\)")
 # What stands in pages for tests and tools alone.
-_COMMENT = re.compile(r"^<!-- .*? -->\n|^<!-- .*?\n-->\n", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"^<!-- .*?-->\n", re.MULTILINE | re.DOTALL)
 _PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 _FILES = "project"
 
@@ -57,7 +57,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if (target := _outside(file.src_uri, link)) is not None
     }
     for target in sorted(wanted - _PAGES.keys()):
-        if (ROOT / target).is_file():
+        if (ROOT / target).is_file() and not target.startswith("docs/"):
             files.append(File.generated(config, f"{_FILES}/{_shown(target)}", abs_src_path=str(ROOT / target)))
     return files
 
