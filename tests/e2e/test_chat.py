@@ -153,11 +153,13 @@ async def test_what_the_model_sees_of_a_memory_can_be_looked_at(
 ) -> None:
     async with chatting(tmp_path, sandbox.url, more=NOTES % root, model="gpt-4o", agent="ana") as chat:
         focused = await chat.command(":memory insurance")
+        missing = await chat.command(":memory no such node")
         window = await chat.command(":context")
         await chat.talk.ask("Hello!")
 
     assert "Answer the insurance" in focused
     assert "tokens of ana's memory" in focused
+    assert "there is no node 'no such node'" in missing
     assert "injected context" in window
     assert "## Memory" in json.dumps(sent(sandbox.heard[0]))
     async with chatting(tmp_path, sandbox.url, model="gpt-4o") as chat:

@@ -79,6 +79,7 @@ def test_a_conversation_with_the_model_on_this_machine(tmp_path: Path) -> None:
         terminal.type("Count from one to one hundred in words.\r")
         terminal.wait_for(lambda: words_after(terminal, "in words."))
         terminal.process.sendintr()
+        terminal.process.sendintr()  # one too many does not end it
         terminal.wait_for("[stopped]")
         prompt_is_back(terminal)
         terminal.type(UP)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -79,9 +79,9 @@ class Bills(Unwatched):
         self.last: Exchange | None = None
         """The last exchange that came to its end."""
 
-    def of(self, session: str) -> Sequence[Entry]:
-        """What was billed for a session."""
-        return [entry for entry in self._entries if entry.call.session_id == session]
+    def of(self, sessions: Set[str]) -> list[Entry]:
+        """What was billed for sessions, in its order."""
+        return [entry for entry in self._entries if entry.call.session_id in sessions]
 
     def billed(self, entry: Entry, settled: Settled) -> None:
         """Keep a bill."""

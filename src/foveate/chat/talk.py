@@ -7,6 +7,7 @@ from decimal import Decimal
 from uuid import uuid4
 
 from foveate.budget.limits import DEFAULT_TOKENS
+from foveate.budget.windows import window_of
 from foveate.chat.bills import Bills, Spent, is_main, spent_in
 from foveate.chat.bodies import Speaking, Whose, body_of, scope_of
 from foveate.chat.door import Arriving, asked
@@ -52,6 +53,11 @@ class Answer:
     failure: Failure | None = None
     entry: Entry | None = None
     request_id: str = ""
+
+    @property
+    def has_words(self) -> bool:
+        """Whether there is something in it to go on from; no provider takes an answer of blanks."""
+        return bool(self.text.strip() or self.calls)
 
     @property
     def usage(self) -> Usage | None:
@@ -103,7 +109,7 @@ class Talk:
     @property
     def entries(self) -> list[Entry]:
         """Every bill of this session."""
-        return [entry for session in sorted(self._known_as) for entry in self._bills.of(session)]
+        return self._bills.of(self._known_as)
 
     @property
     def session_id(self) -> str:
@@ -114,14 +120,12 @@ class Talk:
         """What is to be told of the last requests."""
         return self._bills.notes()
 
-    def max_tokens(self, speaking: Speaking | None = None) -> int:
+    def max_tokens(self) -> int:
         """How long the next answer may be."""
         if self._max_tokens is not None:
             return self._max_tokens
-        from foveate.budget.windows import window_of
-
         own = self._setting.now().agents(self.agent).window_tokens
-        known = window_of((speaking or self.speaking).model)
+        known = window_of(self.speaking.model)
         window = own or (known.tokens if known is not None else DEFAULT_TOKENS)
         return max(1, min(MAX_TOKENS, window // _ANSWER_SHARE))
 
@@ -157,9 +161,9 @@ class Talk:
             answer = await self._answer(turns, show)
         except Exception as error:  # noqa: BLE001 - the border of a conversation: nothing said in it may be lost
             return Answer(failure=internal(error))
-        if answer.text or answer.calls:
+        if answer.has_words:
             is_cut = answer.is_stopped or answer.failure is not None
-            words = answer.text or "".join(f"[called {name}]" for name in answer.calls)
+            words = answer.text if answer.text.strip() else "".join(f"[called {name}]" for name in answer.calls)
             self.turns = (*turns, answered(words, is_cut=is_cut))
         return answer
 
@@ -275,11 +279,10 @@ async def _heard(
 def _failure_in(answer: Answer, stream: StreamedAnswer | None, *, is_whole: bool) -> Failure | None:
     if answer.is_stopped:
         return None
-    has_words = bool(answer.text or answer.calls)
     error = None if stream is None else stream.told.error
     if error is not None or not is_whole:
-        return broken(error, has_words=has_words)
-    return None if has_words else empty()
+        return broken(error, has_words=answer.has_words)
+    return None if answer.has_words else empty()
 
 
 def _joined(heard: list[Said], kind: Kind) -> str:

@@ -146,14 +146,14 @@ def context_lines(look: Look, screen: Screen) -> list[str]:
 def memory_lines(look: Look, agent: str, screen: Screen) -> list[str]:
     """What is seen of an agent's memory, as it would be sent."""
     seen = [part for part in look.sections if part.name in ("context", "awareness")]
+    why = [painted(screen.plain(problem), _DIM, screen) for problem in look.problems if "memory" in problem]
     if not seen:
-        why = [problem for problem in look.problems if "memory" in problem or "context" in problem]
         none = f"the agent {agent} has no memory: `sections: memory:` in the configuration gives it one"
         return why or [none]
     text = "\n\n".join(part.text for part in seen)
     told = [screen.plain(line.expandtabs()) for line in text.splitlines()]
     tokens = sum(part.tokens for part in seen)
-    return [*told, painted(f"{tokens:,} tokens of {agent}'s memory", _DIM, screen)]
+    return [*told, painted(f"{tokens:,} tokens of {agent}'s memory", _DIM, screen), *why]
 
 
 def folded_lines(folded: Folded | None, before: Look, after: Look) -> list[str]:

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,14 @@ async def converse(talk: Talk, setting: Setting, commands: Commands, history: Pa
     """Talk until the user ends it."""
     terminal = _Terminal(talk, setting, history)
     terminal.tell(f"{talk.speaking.model}, as agent {talk.agent}. {_HINT}.")
-    await terminal.look()
-    while (text := await terminal.line()) is not None:
-        meant = read(text)
-        if isinstance(meant, Asked):
-            await _ordered(terminal, talk, commands, meant)
-        elif meant:
-            await _asked(terminal, talk, meant)
+    with terminal.unending():
+        await terminal.look()
+        while (text := await terminal.line()) is not None:
+            meant = read(text)
+            if isinstance(meant, Asked):
+                await _ordered(terminal, talk, commands, meant)
+            elif meant:
+                await _asked(terminal, talk, meant)
 
 
 async def _ordered(terminal: "_Terminal", talk: Talk, commands: Commands, asked: Asked) -> None:
@@ -72,6 +73,7 @@ class _Terminal:
     def __init__(self, talk: Talk, setting: Setting, history: Path) -> None:
         self._talk = talk
         self._look: Look | None = None
+        self._stop: Callable[[], None] = _nothing
         colours = self.screen().colours
         self._session: PromptSession[str] = PromptSession(
             history=ChatHistory(history),
@@ -143,21 +145,28 @@ class _Terminal:
             yield
 
     @contextmanager
-    def interruptible(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Ctrl-C stops what is under way, and not the program; what is typed meanwhile is not shown."""
+    def unending(self) -> Iterator[None]:
+        """Ctrl-C stops what is under way, if anything is, and never the program."""
         loop = asyncio.get_running_loop()
-        before = signal.getsignal(signal.SIGINT)
+        before = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(lambda: self._stop()))
         try:
-            loop.add_signal_handler(signal.SIGINT, stop)
-        except NotImplementedError:  # on Windows
-            signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(stop))
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    @contextmanager
+    def interruptible(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Ctrl-C means `stop` now; what is typed meanwhile is not shown."""
+        self._stop = stop
         try:
             with _unechoed():
                 yield
         finally:
-            with suppress(NotImplementedError):
-                loop.remove_signal_handler(signal.SIGINT)
-            signal.signal(signal.SIGINT, before)
+            self._stop = _nothing
+
+
+def _nothing() -> None:
+    """There is nothing to be stopped."""
 
 
 @contextmanager
