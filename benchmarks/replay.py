@@ -1,0 +1,184 @@
+"""Recorded sessions replayed: sessions and megabytes of log a second, read alone and under every policy.
+
+The logs are repeated, each time under other names, until there is something to measure. One more is generated,
+a session of 2,000 calls: what a call costs must not grow with its history. The floor is `json.loads` of the
+same lines, less than anybody does who looks into them. Times are those of the processor, in one process; the
+command takes as many processes as there are cores.
+"""
+
+import gzip
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.harness import BadData, Cell, Report
+from benchmarks.recorded import DATA
+from foveate.cost.price_book import PriceBook
+from foveate.replay.outcomes import Replayed
+from foveate.replay.policies import Policy
+from foveate.replay.reading import found, read_session, sessions
+from foveate.replay.recordings import Recording
+from foveate.replay.replaying import ReplayOptions, replay
+
+_Result = TypeVar("_Result")
+
+_MEGABYTE = 1_000_000
+_LEAST_BYTES, _QUICK_BYTES = 24 * _MEGABYTE, 1 * _MEGABYTE
+_LONG_CALLS, _QUICK_CALLS = 2_000, 300
+_SETS: dict[str, tuple[Policy, ...]] = {
+    "recorded": (Policy.RECORDED,),
+    "without layout": (Policy.RECORDED, Policy.NONE, Policy.MARKERS, Policy.MARKERS_1H),
+    "all": tuple(Policy),
+}
+
+
+def run(data: Path | None, *, quick: bool = False) -> Report:
+    """`mb_per_second` is of all policies, with reading; `within_3pct` is how many sessions are so near a bill."""
+    logs = _logs(data or DATA / "sessions")
+    book = PriceBook()
+    book.warm()
+    with tempfile.TemporaryDirectory() as folder:
+        many = _repeated(logs, Path(folder) / "many", _QUICK_BYTES if quick else _LEAST_BYTES)
+        long = _long(Path(folder) / "long", _QUICK_CALLS if quick else _LONG_CALLS)
+        rows = [*_measured("recorded logs", many, book), *_measured("one long session", long, book)]
+        checks = _checks(many, book)
+    figures: dict[str, float] = {
+        "sessions": rows[0]["sessions"] or 0,  # type: ignore[dict-item]
+        "mb": rows[0]["mb"] or 0,  # type: ignore[dict-item]
+        "mb_per_second": _figure(rows, "recorded logs", "all"),
+        "sessions_per_second": _figure(rows, "recorded logs", "all", "sessions_per_second"),
+        "read_mb_per_second": _figure(rows, "recorded logs", "read"),
+        "recorded_mb_per_second": _figure(rows, "recorded logs", "recorded"),
+        "long_mb_per_second": _figure(rows, "one long session", "all"),
+        "long_us_per_call": _figure(rows, "one long session", "all", "us_per_call"),
+        "within_3pct": sum(abs(off) <= 0.03 for off in checks) / len(checks) if checks else 0.0,
+        "worst_off": max(map(abs, checks), default=0.0),
+    }
+    floor = _figure(rows, "recorded logs", "json.loads")
+    return Report(figures=figures, peers={"json.loads": {"mb_per_second": floor}}, rows=rows)
+
+
+def _logs(where: Path) -> list[bytes]:
+    paths = sorted(where.rglob("*.jsonl*")) if where.is_dir() else [where]
+    logs = [gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes() for path in paths]
+    if not logs:
+        raise BadData(f"there are no logs (*.jsonl, *.jsonl.gz) under {where}")
+    return logs
+
+
+def _repeated(logs: Sequence[bytes], folder: Path, least_bytes: int) -> Path:
+    """The logs in a folder, again and again under other names, each session and request its own."""
+    folder.mkdir()
+    written = turn = 0
+    while written < least_bytes:
+        for number, log in enumerate(logs):
+            told = log
+            for name in (b"sessionId", b"requestId", b"uuid", b"parentUuid"):
+                told = told.replace(b'"%s":"' % name, b'"%s":"%d-' % (name, turn))
+            (folder / f"{turn}-{number}.jsonl").write_bytes(told)
+            written += len(told)
+        turn += 1
+    return folder
+
+
+def _long(folder: Path, calls: int) -> Path:
+    """One session of Claude Code, each call of which reads a file."""
+    folder.mkdir()
+    with (folder / "long.jsonl").open("w", encoding="utf-8") as file:
+        for line in _long_lines(calls):
+            file.write(json.dumps(line) + "\n")
+    return folder
+
+
+def _long_lines(calls: int) -> Iterator[dict[str, object]]:
+    parent, number, known = None, 0, 15_000
+    text = "def total(lines):\n    return sum(line.amount for line in lines)\n" * 20
+
+    def line(kind: str, message: Mapping[str, object], at: int, **more: object) -> dict[str, object]:
+        nonlocal parent, number
+        number += 1
+        told = {
+            "parentUuid": parent,
+            "uuid": f"u{number}",
+            "sessionId": "long",
+            "type": kind,
+            "message": message,
+        }
+        parent = f"u{number}"
+        return told | {"timestamp": f"2026-11-02T{at // 3600:02}:{at // 60 % 60:02}:{at % 60:02}.000Z"} | more
+
+    yield line("user", {"role": "user", "content": "Read every file, and tell me what is in it."}, 0)
+    for call in range(calls):
+        use = {"type": "tool_use", "id": f"t{call}", "name": "Read", "input": {"file_path": f"src/{call}.py"}}
+        new = 15_000 if not call else 700
+        usage = {
+            "input_tokens": 4,
+            "cache_creation_input_tokens": new,
+            "cache_read_input_tokens": known if call else 0,
+            "output_tokens": 60,
+        }
+        known += new if call else 0
+        answer = {"role": "assistant", "model": "claude-sonnet-4-6", "content": [use], "usage": usage}
+        yield line("assistant", answer | {"stop_reason": "tool_use"}, 20 * call + 5, requestId=f"r{call}")
+        result = {"type": "tool_result", "tool_use_id": f"t{call}", "content": f"# {call}\n{text}"}
+        yield line("user", {"role": "user", "content": [result]}, 20 * call + 8)
+
+
+def _measured(name: str, folder: Path, book: PriceBook) -> Iterator[dict[str, Cell]]:
+    files = found([folder]).files
+    size = sum(path.stat().st_size for path in files)
+    recordings, seconds = _timed(lambda: _read(folder))
+    calls = sum(len(recording.calls) for recording in recordings)
+
+    def row(what: str, took: float) -> dict[str, Cell]:
+        return {
+            "of": name,
+            "what": what,
+            "sessions": len(recordings),
+            "calls": calls,
+            "mb": size / _MEGABYTE,
+            "mb_per_second": size / _MEGABYTE / took,
+            "sessions_per_second": len(recordings) / took,
+            "us_per_call": took / max(calls, 1) * 1e6,
+        }
+
+    _, floor = _timed(lambda: [json.loads(line) for path in files for line in path.open("rb")])
+    yield row("json.loads", floor)
+    yield row("read", seconds)
+    for what, policies in _SETS.items():
+        took = seconds + _timed(lambda chosen=policies: _replayed(recordings, book, chosen))[1]  # type: ignore[misc]
+        yield row(what, took)
+
+
+def _read(folder: Path) -> list[Recording]:
+    read, _ = sessions(found([folder]).files)
+    return [recording for session in read for recording in read_session(session)]
+
+
+def _replayed(recordings: Sequence[Recording], book: PriceBook, policies: tuple[Policy, ...]) -> list[Replayed]:
+    options = ReplayOptions(policies=policies)
+    return [replay(recording, book, options) for recording in recordings]
+
+
+def _checks(folder: Path, book: PriceBook) -> list[float]:
+    """How far each session is from its bill, those of the first round."""
+    files = found([folder]).files
+    read, _ = sessions([path for path in files if path.name.startswith("0-")])
+    recordings = [recording for session in read for recording in read_session(session)]
+    replayed = _replayed(recordings, book, (Policy.RECORDED,))
+    return [one.check.off for one in replayed if one.check.off is not None]
+
+
+def _timed(work: Callable[[], _Result]) -> tuple[_Result, float]:
+    began = time.process_time()
+    result = work()
+    return result, time.process_time() - began
+
+
+def _figure(rows: Sequence[dict[str, Cell]], of: str, what: str, name: str = "mb_per_second") -> float:
+    value = next(row[name] for row in rows if row["of"] == of and row["what"] == what)
+    assert isinstance(value, float)
+    return value
