@@ -21,7 +21,6 @@ _EXPENDABLE = (6, 2, 5, 4)
 _LEFT = frozenset((1, 2, 9))
 _SHORT_MODEL = 24
 _LEAST_COLUMNS = 20
-_NOTE_CELLS = 28
 
 
 def session_object(story: SessionStory) -> dict[str, object]:
@@ -202,16 +201,28 @@ class TraceWriting:
         notes = len(headings) - 1
         for at in _EXPENDABLE if headings is _HEADINGS else ():
             fixed = sum(widths[one] + len(_GAP) for one in shown if one != notes)
-            if at in shown and fixed + min(widths[notes], _NOTE_CELLS) > self._columns:
+            if at in shown and fixed > self._columns:
                 shown.remove(at)
         for row_at, row in enumerate((headings, *rows)):
             cells = [
-                set_cell_size(row[at], widths[at]) if at in left else f"{row[at]:>{widths[at]}}" for at in shown
+                set_cell_size(row[at], widths[at]) if at in left else f"{row[at]:>{widths[at]}}"
+                for at in shown
+                if at != notes
             ]
-            line = _GAP.join(cells).rstrip()
-            if cell_len(line) > self._columns:
-                line = set_cell_size(line, self._columns - len(self._more)).rstrip() + self._more
-            yield self._painted(line, _DIM) if not row_at else line
+            line, note = _GAP.join(cells), row[notes]
+            if cell_len(line) + len(_GAP) + cell_len(note) > self._columns:  # it stands below
+                yield self._cut(line)
+                yield from self._wrapped(note, _DIM, indent=len(_GAP) * 2)
+            else:
+                whole = f"{line}{_GAP}{note}".rstrip()
+                yield self._painted(whole, _DIM) if not row_at else whole
+
+    def _cut(self, line: str) -> str:
+        """A line that fits."""
+        line = line.rstrip()
+        if cell_len(line) <= self._columns:
+            return line
+        return set_cell_size(line, self._columns - len(self._more)).rstrip() + self._more
 
     def _wrapped(self, text: str, colour: str = "", *, indent: int = 0) -> Iterator[str]:
         line = ""

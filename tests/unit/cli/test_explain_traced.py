@@ -94,7 +94,7 @@ def test_a_session_is_a_line_a_request_and_the_window_of_the_last() -> None:
     first = replace(TRACE, id="a", fold_id=None, broke=None, problems=())
     second = replace(TRACE, id="b", fold_id="f", broke=None, problems=())
     third = replace(second, id="c", status=529, tokens=None, sections=())
-    lines = list(plain(columns=100).session(story(first, second, TRACE, third), last=9))
+    lines = list(plain(columns=140).session(story(first, second, TRACE, third), last=9))
 
     assert lines[0] == "session s, agent ana"
     rows = [line for line in lines if line[:1].isdigit()]
@@ -105,6 +105,14 @@ def test_a_session_is_a_line_a_request_and_the_window_of_the_last() -> None:
     assert "status 529" in rows[3]
     assert rows[4] == "4 requests, $0.108400, hit ratio 0.87, 2 folds, 1 cache breaks"
     assert "window: nobody has counted it" in lines
+
+
+def test_what_is_noted_of_a_request_stands_below_it_where_there_is_no_room_beside() -> None:
+    lines = list(plain(columns=80).session(story(TRACE), last=9))
+
+    row = next(at for at, line in enumerate(lines) if line.startswith("1 "))
+    assert "30,000    4,600" in lines[row], "what was read and written stays"
+    assert lines[row + 1] == "    folded; broke: timestamp; without memory"
 
 
 def test_of_a_long_session_the_last_requests_are_shown_with_their_numbers() -> None:
