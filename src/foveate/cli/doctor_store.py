@@ -216,7 +216,10 @@ def _reservations(rows: Rows, now: float) -> list[Finding]:
     if oldest is not None and now - oldest > _STALE_SECONDS:
         told = f"of {count} reservations under caps the oldest ran out {(now - oldest) / 60:,.0f} minutes ago"
         return [warning(CHECK, told, "a process died in a call; the next call under a cap frees what ran out")]
-    return []
+    if oldest is None:
+        return []
+    when = f"ends in {oldest - now:,.0f} s" if oldest >= now else f"ended {now - oldest:,.0f} s ago"
+    return [ok(CHECK, f"{count} calls have dollars reserved under caps; the oldest lease {when}")]
 
 
 def _ratios(rows: Rows, now: float) -> list[Finding]:
