@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from foveate.errors import UnreadableInput
+from foveate.replay.log_files import LogFile
 from foveate.replay.reading import found, peek, read, read_session, sessions, store_url
 from foveate.replay.recordings import Recording, Source
+from foveate.replay.times import seconds
 from tests.unit.replay_lines import SESSION, Line, answer, line, text, written
 
 
@@ -40,6 +42,20 @@ def test_a_session_has_the_calls_of_the_agents_that_it_sent(tmp_path: Path, wher
     assert one.name == "s"
     assert [(call.id, call.conversation) for call in one.calls] == [("r1", "s"), ("r-x", "x"), ("r2", "s")]
     assert one.size_bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.jsonl"))
+
+
+def test_a_resumed_session_has_its_agents_though_it_begins_with_lines_of_another(tmp_path: Path) -> None:
+    more = (
+        line("user", "u5", "a4", 60, text("go on"), sessionId="t"),
+        answer("a5", "u5", 61, "r3", 5_200, 9, text("yes"), sessionId="t"),
+    )
+    written(tmp_path, *SESSION, *more, name="t.jsonl")
+    written(tmp_path, *agent("x", session="t", second=70), name="agent-x.jsonl")
+
+    assert {one.name: [call.id for call in one.calls] for one in all_of(tmp_path)} == {
+        "s": ["r1", "r2"],
+        "t": ["r3", "r-x"],
+    }
 
 
 def test_agents_without_their_session_are_a_recording_of_their_own(tmp_path: Path) -> None:
@@ -176,6 +192,42 @@ def test_where_nothing_could_be_read_that_is_told(tmp_path: Path) -> None:
 
     assert one.calls == ()
     assert [broken.line for broken in one.broken] == [1, 2]
+
+
+def test_a_line_without_an_end_is_skipped_and_what_follows_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"{}\n" + b"x" * 1_000 + b"\n{}\n" + b"y" * 64)
+    file = LogFile(path, most_line_bytes=64)
+
+    assert [number for number, _ in file.lines()] == [1, 3]
+    assert [(one.line, one.why) for one in file.broken] == [
+        (2, "is longer than 64 bytes"),
+        (4, "is longer than 64 bytes"),
+    ]
+    assert file.size_bytes == path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("2026-01-05T10:00:00Z", 1_767_607_200.0),
+        ("2026-01-05T12:00:00.500+02:00", 1_767_607_200.5),
+        ("2026-01-05 10:00:00", 1_767_607_200.0),
+        (1_767_607_200, 1_767_607_200.0),
+        (1_767_607_200_500, 1_767_607_200.5),
+        ("1767607200000", 1_767_607_200.0),
+        (None, 0.0),
+        (True, 0.0),
+        ("soon", 0.0),
+        (-5, 0.0),
+        (float("nan"), 0.0),
+        (10**40, 0.0),
+        ({}, 0.0),
+    ],
+    ids=repr,
+)
+def test_times_are_read_whatever_way_they_are_written(said: object, expected: float) -> None:
+    assert seconds(said) == expected
 
 
 def test_stores_are_named_by_their_urls(tmp_path: Path) -> None:

@@ -140,6 +140,50 @@ def test_bare_bodies_of_every_format_are_read(tmp_path: Path, spoken: Format, ba
     assert (found.format, call.last.role, call.last.depth) == (spoken, "user", 0)
 
 
+TEXT = {"type": "output_text", "text": "hi"}
+REPLIES: dict[Format, tuple[dict[str, Any], Any]] = {
+    Format.ANTHROPIC: (
+        {"content": [{"type": "text", "text": "hi"}], "usage": {"input_tokens": 7, "output_tokens": 2}},
+        {"role": "assistant", "content": [{"type": "text", "text": "hi"}]},
+    ),
+    Format.RESPONSES: (
+        {
+            "output": [
+                {"type": "message", "content": [TEXT]},
+                {"type": "function_call", "name": "ls", "arguments": "{}"},
+            ],
+            "usage": {"input_tokens": 7, "output_tokens": 2},
+        },
+        {"type": "message", "role": "assistant", "content": [TEXT, {"type": "output_text", "text": "{}"}]},
+    ),
+    Format.GEMINI: (
+        {
+            "candidates": [{"content": {"role": "model", "parts": [{"text": "hi"}]}}],
+            "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 2},
+        },
+        {"role": "model", "parts": [{"text": "hi"}]},
+    ),
+    Format.BEDROCK: (
+        {
+            "output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
+            "usage": {"inputTokens": 7, "outputTokens": 2},
+        },
+        {"role": "assistant", "content": [{"text": "hi"}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("spoken", REPLIES, ids=list(REPLIES))
+def test_answers_of_every_format_are_told_as_messages_with_their_bills(tmp_path: Path, spoken: Format) -> None:
+    reply, said = REPLIES[spoken]
+    (found,) = recordings(tmp_path, {"request": FORMATS[spoken], "response": reply})
+    (call,) = found.calls
+
+    assert json.loads(call.answer) == said
+    assert call.billed is not None
+    assert (call.billed.cache.input_tokens, call.billed.output_tokens) == (7, 2)
+
+
 def test_the_model_is_told_from_the_address_where_the_body_does_not_name_it(tmp_path: Path) -> None:
     uri = "https://host/v1beta/models/gemini-3-pro:generateContent"
     (found,) = recordings(tmp_path, {"uri": uri, "request": FORMATS[Format.GEMINI], "usage": {}})

@@ -30,8 +30,9 @@ _SUFFIXES = (".gz", ".jsonl", ".json", ".traj", ".log", ".ndjson", ".sqlite", ".
 class LogFile:
     """One file: its lines by their numbers, `broken` what could not be read of it so far."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, most_line_bytes: int = _MOST_LINE_BYTES) -> None:
         self.path = path
+        self._most_line_bytes = most_line_bytes
         self.broken: list[Broken] = []
         self.size_bytes = 0
 
@@ -89,7 +90,7 @@ class LogFile:
         """All of it, if that is one document over many lines; nothing otherwise."""
         before = self.broken, self.size_bytes
         try:
-            if self.path.stat().st_size <= _MOST_LINE_BYTES and is_json(whole := self.whole()):
+            if self.path.stat().st_size <= self._most_line_bytes and is_json(whole := self.whole()):
                 self.broken = []
                 return whole
         except (UnreadableInput, OSError):
@@ -120,10 +121,10 @@ class LogFile:
             while True:
                 number += 1
                 try:
-                    line = file.readline(_MOST_LINE_BYTES)
-                    if len(line) == _MOST_LINE_BYTES and not line.endswith(b"\n"):
-                        self.size_bytes += len(line) + _skip_line(file)
-                        self.broke(number, f"is longer than {_MOST_LINE_BYTES:,} bytes")
+                    line = file.readline(self._most_line_bytes)
+                    if len(line) == self._most_line_bytes and not line.endswith(b"\n"):
+                        self.size_bytes += len(line) + _skip_line(file, self._most_line_bytes)
+                        self.broke(number, f"is longer than {self._most_line_bytes:,} bytes")
                         continue
                 except (OSError, EOFError, zlib.error) as error:
                     self.broke(number, f"{_reason(error)}; what stands before it was read")
@@ -195,10 +196,10 @@ def trouble(document: bytes, otherwise: str) -> str:
     return otherwise
 
 
-def _skip_line(file: IO[bytes]) -> int:
+def _skip_line(file: IO[bytes], piece_bytes: int) -> int:
     """Read on to the end of the line; how many bytes that was."""
     skipped = 0
-    while piece := file.readline(_MOST_LINE_BYTES):
+    while piece := file.readline(piece_bytes):
         skipped += len(piece)
         if piece.endswith(b"\n"):
             break

@@ -10,7 +10,7 @@ from pathlib import Path
 from foveate.errors import UnreadableInput
 from foveate.replay.claude_code import read_claude_code
 from foveate.replay.lists import read_lists
-from foveate.replay.log_files import LogFile
+from foveate.replay.log_files import LogFile, plain_name
 from foveate.replay.pi import read_pi
 from foveate.replay.recognising import Peek, recognised
 from foveate.replay.recordings import Broken, Recording, Source
@@ -200,7 +200,9 @@ def sessions(files: Sequence[Path], *, source: Source | None = None) -> tuple[li
             own.append((path, looked))
     told = []
     for path, looked in own:
-        sent = agents.pop(looked.session, []) if looked.session else []
+        # A session that was resumed begins with lines of the one before; its file has its own name.
+        names = (looked.session, plain_name(path)) if looked.source is Source.CLAUDE_CODE else ()
+        sent = [one for name in dict.fromkeys(names) if name for one in agents.pop(name, [])]
         told.append(Session(files=(path, *sent), source=source or looked.source))
     told += [Session(files=tuple(alone), source=Source.CLAUDE_CODE) for alone in agents.values()]
     return told, broken

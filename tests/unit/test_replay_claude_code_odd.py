@@ -1,0 +1,63 @@
+"""Answers in Claude Code's logs that are none of a model, or whose bills say less than they should."""
+
+import json
+from pathlib import Path
+
+from foveate.replay.reading import read
+from foveate.replay.recordings import Call, Lacking
+from tests.unit.replay_lines import SESSION, Line, answer, line, text, written
+
+
+def calls(folder: Path, *lines: Line) -> tuple[Call, ...]:
+    (one,) = read(written(folder, *lines))
+    return one.calls
+
+
+def test_what_the_agent_says_for_the_model_is_sent_but_was_never_asked_for(tmp_path: Path) -> None:
+    usage = {"input_tokens": 0, "output_tokens": 0}
+    own = line(
+        "assistant", "e1", "a4", 10, text("No response."), message={"model": "<synthetic>", "usage": usage}
+    )
+    later = (line("user", "u9", "e1", 11, text("again")), answer("a9", "u9", 12, "r9", 5_200, 10, text("yes")))
+    *_, last = calls(tmp_path, *SESSION, own, *later)
+
+    assert last.id == "r9"
+    assert last.last.before is not None
+    assert json.loads(last.last.before.raw)["content"][-1] == text("No response.")
+
+
+def test_an_answer_for_which_nothing_was_counted_is_no_call(tmp_path: Path) -> None:
+    nothing = {"usage": {"input_tokens": 0, "output_tokens": 0}}
+    refused = answer("a5", "a4", 10, "r5", 0, 0, text("x"), message=nothing)
+
+    assert [one.id for one in calls(tmp_path, *SESSION, refused)] == ["r1", "r2"]
+
+
+def test_a_host_that_counts_only_what_it_writes_has_sent_no_bill(tmp_path: Path) -> None:
+    half = {"usage": {"input_tokens": 0, "output_tokens": 9}}
+    path = written(tmp_path, SESSION[0], answer("a1", "u1", 3, "r1", 0, 0, text("hi"), message=half))
+    (found,) = read(path)
+
+    assert [one.billed for one in found.calls] == [None]
+    assert Lacking.BILL in found.lacks
+
+
+def test_an_answer_whose_question_is_not_in_the_log_is_a_call_all_the_same(tmp_path: Path) -> None:
+    (only,) = calls(tmp_path, answer("a1", None, 3, "r1", 0, 900, text("warm")))
+
+    assert json.loads(only.last.raw) == {"role": "user", "content": ""}
+    assert only.at == only.answers_at
+
+
+def test_what_a_command_printed_is_sent_as_the_users(tmp_path: Path) -> None:
+    printed: Line = {
+        "type": "system",
+        "subtype": "local_command",
+        "uuid": "c",
+        "parentUuid": None,
+        "sessionId": "s",
+        "content": "<local-command-stdout>ok</local-command-stdout>",
+    }
+    (only,) = calls(tmp_path, printed, answer("a1", "c", 3, "r1", 0, 900, text("fine")))
+
+    assert b"local-command-stdout" in only.last.raw
