@@ -56,6 +56,9 @@ def _whole(requests: list[LoggedRequest]) -> tuple[Message, ...]:
     whole = list(requests[0].messages)
     for request in requests[1:]:
         openings = [message.blocks[0].said for message in request.messages]
+        if not whole:  # what was asked first is not in the log
+            whole = list(request.messages)
+            continue
         known = whole[-1].blocks[0].said
         if known in openings:
             at = len(openings) - 1 - openings[::-1].index(known)
