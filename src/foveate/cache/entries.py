@@ -65,8 +65,11 @@ class Entries(Mapping[bytes, Entry]):
 
     def readable(self, prefixes: Sequence[bytes], at: float) -> dict[int, Entry]:
         """Those of `prefixes` that can be read at that time, by their places."""
-        asked = set(prefixes)
-        there = {prefix for drawer in self._drawers.values() for prefix in drawer.keys() & asked}
+        if len(prefixes) < len(self._drawers):
+            there = {prefix for prefix in prefixes if prefix in self._drawers.get(prefix[-1:], ())}
+        else:
+            asked = set(prefixes)
+            there = {prefix for drawer in self._drawers.values() for prefix in drawer.keys() & asked}
         if not there:
             return {}
         return {
