@@ -23,7 +23,8 @@ class Stretch:
 
     `keys` are what tells the messages up to each piece from all others, `key` those up to the last one. `end`
     is how many tokens the messages up to and with it have. `thought` is the first one on the way here that
-    holds a thought, `turn` how deep the last is in which the user speaks. `jump` leads far back at once.
+    holds a thought. `positions` are how many it takes at the least, however runs are counted. `jump` leads far
+    back at once.
     """
 
     before: "Stretch | None"
@@ -36,7 +37,7 @@ class Stretch:
     key: bytes
     end: int
     thought: "Stretch | None"
-    turn: int
+    positions: int
 
     @property
     def tokens(self) -> int:
@@ -103,7 +104,6 @@ def chained(
         keys.append(key)
     has_thought = any(piece.kind in THOUGHTS for piece in pieces)
     depth = before.depth + 1 if before is not None else 0
-    opens = role == "user" and any(piece.kind not in RESULTS for piece in pieces)
     here = Stretch(
         before=before,
         jump=_jump(before),
@@ -115,7 +115,7 @@ def chained(
         key=key,
         end=(before.end if before is not None else 0) + sum([piece.tokens for piece in pieces]),
         thought=before.thought if before is not None else None,
-        turn=depth if opens or before is None else before.turn,
+        positions=len({piece.kind for piece in pieces}),
     )
     return replace(here, thought=here) if has_thought and here.thought is None else here
 
@@ -221,16 +221,11 @@ def _tail(last: Stretch, seen: Collection[bytes], lookback_positions: int) -> li
     while True:
         is_known = is_known or here.key in seen
         if is_known:
-            positions += _positions(here.pieces)
+            positions += here.positions
         found.append(here)
         if here.before is None or positions > lookback_positions:
             return found[::-1]
         here = here.before
-
-
-def _positions(pieces: Sequence[Piece]) -> int:
-    """At the least so many positions, however runs are counted."""
-    return len({piece.kind for piece in pieces})
 
 
 def _add(pieces: list[Piece], keys: list[bytes], front_key: bytes, stretch: Stretch) -> None:
