@@ -43,6 +43,7 @@ class Shelf:
     kept: list[Trace] = field(default_factory=list)
     calls: int = 0
     gone: bool = False
+    has_kept: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def keep(self, traces: Sequence[Trace], breaks: Sequence[tuple[str, CacheBreak]] = ()) -> None:
         assert not breaks
@@ -50,6 +51,7 @@ class Shelf:
         if self.gone:
             raise StoreUnavailable("the store", "is gone")
         self.kept += traces
+        self.has_kept.set()
 
     async def trace(self, request_id: str) -> Traced | None:
         raise NotImplementedError
@@ -105,7 +107,7 @@ async def test_what_came_within_a_moment_is_kept_together() -> None:
     for _ in range(3):
         await tracing(await exchange_of())
     assert shelf.calls == 0
-    await asyncio.sleep(0.2)
+    await asyncio.wait_for(shelf.has_kept.wait(), 30)
 
     assert (shelf.calls, len(shelf.kept)) == (1, 3)
     await tracing(await exchange_of())
