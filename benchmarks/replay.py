@@ -36,7 +36,7 @@ _SETS: dict[str, tuple[Policy, ...]] = {
 
 
 def run(data: Path | None, *, quick: bool = False) -> Report:
-    """`mb_per_second` is of all policies, with reading; `within_3pct` is how many sessions are so near a bill."""
+    """`mb_per_second` is of all policies, with reading; `within_3pct` is the share so near its bill."""
     logs = _logs(data or DATA / "sessions")
     book = PriceBook()
     book.warm()
