@@ -73,13 +73,14 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
 
 
 def settled(folder: Path, calls: int, *, kept: int = 0) -> list[KeptRequest]:
-    """The kept requests, once so many calls are booked and so many kept: both is done behind the answers."""
+    """The kept requests, once so many calls are booked and traced and so many kept, behind the answers."""
 
     async def found() -> tuple[int, list[KeptRequest]]:
         async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
             entries = [one async for one in store.ledger.entries()]
             session_id = entries[0].call.session_id if entries else ""
-            return len(entries), list(await store.requests.of_session(session_id, limit=9))
+            traced = await store.traces.listed(limit=9, session_id=session_id)
+            return min(len(entries), len(traced)), list(await store.requests.of_session(session_id, limit=9))
 
     deadline = time.monotonic() + 20
     while True:
