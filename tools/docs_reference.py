@@ -92,7 +92,7 @@ def _fields(model: type[BaseModel], place: str, above: tuple[str, ...]) -> Itera
         if not below:
             bounds = [bound for one in about.metadata for bound in _bounds(one)]
             kind = ", ".join([_kind(about.annotation), *bounds])
-            yield Setting(name=name, kind=kind, default=about.default, words=words[field])
+            yield Setting(name=name, kind=kind, default=about.default, words=words.get(field, ""))
         elif f"{place}.{'.'.join(name)}" not in OWN_TABLES:
             yield from _fields(below[0], place, name)
 
@@ -218,14 +218,14 @@ def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 def _helped(name: str, command: Any) -> str:
     level = "#" * min(name.count(" ") + 2, 4)
     parts = [f"{level} `{name}`", _paragraphs(inspect.cleandoc(command.help or ""))]
-    for title, kind in (("argument", "argument"), ("option", "option")):
+    for kind in ("argument", "option"):
         rows = [
             f"| {_called(parameter)} | {_cell(getattr(parameter, 'help', None) or '')} |"
             for parameter in command.params
             if parameter.param_type_name == kind and not getattr(parameter, "hidden", False)
         ]
         if rows:
-            parts.append("\n".join([f"| {title} | what it does |", "| --- | --- |", *rows]))
+            parts.append("\n".join([f"| {kind} | what it does |", "| --- | --- |", *rows]))
     return "\n\n".join(part for part in parts if part)
 
 
