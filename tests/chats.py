@@ -51,7 +51,12 @@ def _no_local() -> None:
 
 @asynccontextmanager
 async def chatting(
-    folder: Path, sandbox_url: str, *, more: str = "", model: str | None = None, agent: str = "default"
+    folder: Path,
+    sandbox_url: str,
+    *,
+    more: str = "",
+    model: str | None = None,
+    agent: str = "default",
 ) -> AsyncIterator[Chat]:
     """A conversation whose providers are a sandbox; `more` is what else is configured."""
     config = folder / "foveate.yaml"

@@ -125,36 +125,3 @@ async def test_a_megabyte_and_half_an_emoji_are_messages_too(tmp_path: Path, san
 
     assert (large.failure, odd.failure) == (None, None)
     assert "half \ufffd of one" in sandbox.heard[-1].body.decode()
-
-
-def damage(folder: Path) -> None:
-    for file in folder.glob("store.sqlite*"):
-        file.write_bytes(b"no database" * 2000)
-
-
-@pytest.mark.parametrize("is_capped", [False, True], ids=["no cap", "a cap"])
-async def test_a_store_that_is_damaged_meanwhile_stops_nothing_but_what_is_under_a_cap(
-    tmp_path: Path, sandbox: RunningSandbox, is_capped: bool
-) -> None:
-    more = "cost: {caps: [{scope: day, dollars: 2}]}\n" if is_capped else ""
-    async with chatting(tmp_path, sandbox.url, more=more, model="gpt-4o") as chat:
-        await chat.talk.ask("Hello!")
-        damage(tmp_path)
-        answer = await chat.talk.ask("Are you there?")
-        notes = chat.talk.notes()
-        spent_calls = chat.talk.spent.calls
-        budget = await chat.command(":budget")
-        folded = await chat.command(":compact")
-
-    assert "nothing was folded" in folded
-    if is_capped:
-        assert answer.failure
-        assert answer.failure.trouble is Trouble.CAP
-        assert "cannot be checked" in answer.failure.text
-        assert "how caps stand cannot be read" in budget
-        assert len(sandbox.heard) == 1
-    else:
-        assert answer.failure is None
-        assert spent_calls == 2
-        assert any("is waiting" in note for note in notes)
-        assert list((tmp_path / "spool").rglob("*"))  # the bill outlives the process

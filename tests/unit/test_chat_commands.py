@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.chat.bills import Spent, spent_by_model, spent_in
+from foveate.chat.bills import Bills, Spent, spent_by_model, spent_in
 from foveate.chat.looking import Look
 from foveate.chat.reading import Kind, Said
 from foveate.chat.setting import nearest
@@ -18,8 +18,10 @@ from foveate.cli.chat_commands import COMMANDS, Asked, completions, read
 from foveate.cli.chat_history import add_to_history, read_history
 from foveate.cli.chat_words import Words, shown
 from foveate.cli.screen import Look as Screen
+from foveate.cost.admission import Outcome, Settled
 from foveate.cost.ledger import Call, Category, Entry
-from foveate.values import CacheUsage, TokenCount, Usage
+from foveate.engine.calls import Incoming, Problem
+from foveate.values import CacheUsage, Format, TokenCount, Usage
 
 WIDE = Screen(columns=100)
 
@@ -140,6 +142,26 @@ def test_the_detail_of_cost_is_a_row_for_each_model_and_category_and_one_line_mo
     ]
     assert [row.calls for row in spent_by_model(entries)] == [2, 1, 1]
     assert spent_in(entries[:1]).hit_ratio == 0.75
+
+
+def test_what_a_request_went_without_and_a_bill_that_waits_are_told_once() -> None:
+    bills, incoming = (
+        Bills(),
+        Incoming(id="1", agent="a", spoken=Format.CHAT, provider="p", upstream="u", body=b""),
+    )
+    for _ in range(2):
+        bills.failed(incoming, Problem("session", "the store is away"))
+    bills.billed(entry("m", Category.MAIN, "0.01"), Settled(outcome=Outcome.WAITING, problem="it is away"))
+    bills.billed(entry("m", Category.MAIN, "0.01"), Settled(outcome=Outcome.BOOKED))
+    told = bills.notes()
+
+    assert told == [
+        "without session: the store is away",
+        "the bill of the last call is waiting: it is away",
+    ]
+    assert bills.notes() == []
+    assert len(bills.of({"s"})) == 2
+    assert bills.of({"another"}) == []
 
 
 def test_a_model_whose_window_nobody_knows_has_the_usual_budget() -> None:

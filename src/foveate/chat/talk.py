@@ -95,6 +95,8 @@ class Talk:
         self.session = _new_session()
         self._known_as: set[str] = set()
         """What the engine calls this session, by which its bills are found."""
+        self._requests: set[str] = set()
+        """Its requests; each is a session by itself to the engine where the store is away."""
 
     @property
     def spent(self) -> Spent:
@@ -109,7 +111,7 @@ class Talk:
     @property
     def entries(self) -> list[Entry]:
         """Every bill of this session."""
-        return self._bills.of(self._known_as)
+        return self._bills.of(self._known_as | self._requests)
 
     @property
     def session_id(self) -> str:
@@ -142,7 +144,7 @@ class Talk:
         """Begin anew: another session, in which nothing was said."""
         self.turns = ()
         self.session = _new_session()
-        self._known_as = set()
+        self._known_as, self._requests = set(), set()
 
     def stop(self) -> None:
         """Stop what is under way, if anything is."""
@@ -186,8 +188,9 @@ class Talk:
         if isinstance(stream, Failure):
             return Answer(failure=stream, request_id=request_id)
         if request_id:
+            self._requests.add(request_id)
             await self._bills.booked(request_id)
-            self._know(self._bills.last, is_sent=True)
+            self._know(self._bills.last)
         answer = Answer(
             text=_joined(heard, Kind.TEXT),
             thoughts=_joined(heard, Kind.THOUGHT),
@@ -242,10 +245,9 @@ class Talk:
         self._know(exchange)
         return exchange
 
-    def _know(self, exchange: Exchange | None, *, is_sent: bool = False) -> None:
-        """Where the store is away, each request that was sent is a session by itself to the engine."""
+    def _know(self, exchange: Exchange | None) -> None:
         work = exchange.work if exchange is not None else None
-        if work is not None and (is_sent or work.found is not None):
+        if work is not None and work.found is not None:
             self._known_as.add(work.session_id)
 
     def _whose(self, focus: str = "") -> Whose:
