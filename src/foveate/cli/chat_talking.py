@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from foveate.chat.bills import Bills
@@ -60,7 +60,7 @@ async def talk(
             setting.now, environment=environment, watch=bills, spool_folder=home / "spool"
         ) as way:
             own = Talk(way, setting, bills, speaking, agent=wanted.agent, max_tokens=wanted.max_tokens)
-            commands = Commands(own, setting, lambda: screen.look(sys.stdout), start_local)
+            commands = Commands(own, setting, lambda: _look(as_json=wanted.as_json), start_local)
             if wanted.question is not None:
                 asked = one(wanted.question)
                 return await answers(own, commands, asked, as_json=wanted.as_json, reads_commands=False)
@@ -73,6 +73,12 @@ async def talk(
 
             await converse(own, setting, commands, home / NAME)
             return OK
+
+
+def _look(*, as_json: bool) -> screen.Look:
+    """What can be shown; nobody wants colours in an object."""
+    look = screen.look(sys.stdout)
+    return replace(look, colours=False) if as_json else look
 
 
 @contextmanager
