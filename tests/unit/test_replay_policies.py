@@ -32,7 +32,9 @@ def test_the_kinds_of_tokens_always_add_up_to_what_was_sent(turns: list[Turn], w
 
     found = replay(recording, BOOK, ReplayOptions(window_tokens=window, with_points=True))
 
-    sent = sum(one.input_tokens for one in sent_in(recording))
+    told = sent_in(recording)
+    sent = sum(one.input_tokens for one in told)
+    assert found.outcomes[Policy.RECORDED].read == sum(one.recorded.read for one in told)
     for policy, outcome in found.outcomes.items():
         assert outcome.calls == len(turns)
         assert outcome.largest_context == max(point.tokens for point in found.points[policy])

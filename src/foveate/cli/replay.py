@@ -139,7 +139,7 @@ def _replayed(
     read = [session for session in read if session not in strange]
     with _progress(sum(map(size_bytes, read))) as told:
         done = list(replay_sessions(read, options, told=told))
-    report = report_of(done, policies, [(line.file, line.why) for line in broken])
+    report = report_of(done, policies, [(line.file, line.why) for line in broken], options.model)
     if not report.sessions:
         raise UnreadableInput(", ".join(files), _why_nothing(report))
     if strange:

@@ -20,7 +20,7 @@ _BOLD, _DIM = "1", "2"
 # So many sessions are shown one by one unasked; of more, the dearest in a line each.
 _FEW_SESSIONS = 3
 _DEAREST = 10
-_NAME_CELLS = 40
+_NAME_CELLS, _LEAST_NAME_CELLS = 40, 8
 # What goes first where a terminal is narrow: it is in no sum, or the same in all rows.
 _GIVE_WAY = ("output", "for 1h", "", "uncached", "largest")
 _HEADINGS = (
@@ -45,6 +45,7 @@ def report_object(report: Report) -> dict[str, object]:
     check = report.check
     return {
         "policies": list(report.policies),
+        "model": report.model,
         "sessions": [_session_object(session, report.policies) for session in report.sessions],
         "by_model": [_group_object(group, report.policies) for group in report.by_model],
         "total": _outcomes_object(report.total, report.policies),
@@ -152,7 +153,7 @@ class ReplayWriting:
             yield from self._by_model(report)
             if not each:
                 yield from self._dearest(report)
-        yield from self._wrapped(_said(report))
+        yield from self._wrapped([self._look.plain(line) for line in _said(report)])
 
     def _session(self, session: Replayed, policies: Sequence[Policy]) -> Iterator[str]:
         models = ", ".join(self._look.plain(model) for model in session.models)
@@ -249,11 +250,15 @@ class ReplayWriting:
         yield ""
 
     def _rows(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-        """A table of which the names give way where it is too wide."""
+        """A table of which the names give way where it is too wide, and then what stands beside them."""
         columns = list(zip(headings, *rows, strict=True))
-        widths = [max(map(cell_len, column)) for column in columns]
-        over = sum(widths) + len(_GAP) * (len(widths) - 1) - self._look.columns
-        widths[0] = max(widths[0] - max(over, 0), 8)
+        while True:
+            widths = [max(map(cell_len, column)) for column in columns]
+            over = sum(widths) + len(_GAP) * (len(widths) - 1) - self._look.columns
+            if over <= widths[0] - _LEAST_NAME_CELLS or len(columns) == 2:
+                break
+            del columns[1]
+        widths[0] = max(widths[0] - max(over, 0), _LEAST_NAME_CELLS)
         for number, cells in enumerate(zip(*columns, strict=True)):
             name = self._fitted(cells[0], widths[0])
             rest = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
@@ -325,6 +330,11 @@ def _said(report: Report) -> list[str]:
     """What has to be known to read the numbers."""
     sessions = report.sessions
     told = []
+    if report.model is not None:
+        told.append(
+            f"asked of {report.model}: at its prices, by the rules of its cache, and each message as many "
+            "times as long as its offline counter finds it"
+        )
     hidden = [
         session for session in sessions if Lacking.SYSTEM in session.lacks or Lacking.TOOLS in session.lacks
     ]

@@ -6,7 +6,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -15,6 +16,7 @@ from foveate.cost.price_book import PriceBook
 from foveate.errors import FoveateError
 from foveate.replay.outcomes import Replayed
 from foveate.replay.reading import Session, read_session
+from foveate.replay.recordings import Recording
 from foveate.replay.replaying import ReplayOptions, replay
 
 # Of less, a process is not done before another one has started.
@@ -87,9 +89,23 @@ def _starting(processes: int) -> Iterator[_Start]:
     context = multiprocessing.get_context("fork" if can_fork else "spawn")
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_ignore_interrupts)
     try:
-        yield lambda session, options, known: pool.submit(_replayed, session, options, known).result
+        yield lambda session, options, known: _waiting(
+            pool.submit(_replayed, session, options, known), partial(_replayed, session, options, known)
+        )
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _waiting(under_way: "Future[Done]", here: Callable[[], Done]) -> Callable[[], Done]:
+    """What waits for a session, and does it here where the process that was to do it died."""
+
+    def result() -> Done:
+        try:
+            return under_way.result()
+        except BrokenProcessPool:
+            return here()
+
+    return result
 
 
 def _ignore_interrupts() -> None:
@@ -106,8 +122,16 @@ def _replayed(session: Session, options: ReplayOptions, known: frozenset[str]) -
     """One session; calls that are `known` are left out."""
     try:
         recordings = read_session(session, model=options.model)
+        return _counted(session, recordings, options, known)
     except FoveateError as error:
         return Done(session=session, error=str(error))
+    except Exception as error:  # noqa: BLE001 - of hundreds of sessions, one that is like no other stops none
+        return Done(session=session, error=f"cannot be replayed: {type(error).__name__}: {error}")
+
+
+def _counted(
+    session: Session, recordings: Sequence[Recording], options: ReplayOptions, known: frozenset[str]
+) -> Done:
     left, repeated = [], 0
     for recording in recordings:
         calls = tuple(call for call in recording.calls if call.id not in known)

@@ -24,14 +24,17 @@ class Group:
 class Report:
     """All that was replayed. `unpriced` are models of unknown price and how many of their calls were left out.
 
-    `unread` are files that could not be read, with the reason; `repeated` calls stood in two files.
+    `unread` are files that could not be read, with the reason, and `broken` lines; `repeated` calls stood in
+    two files. `model` is the other model that was asked for.
     """
 
     policies: tuple[Policy, ...]
     sessions: tuple[Replayed, ...]
     unpriced: dict[str, int]
     unread: tuple[tuple[str, str], ...]
+    broken: tuple[Broken, ...]
     repeated: int
+    model: str | None = None
 
     @property
     def total(self) -> dict[Policy, Outcome]:
@@ -55,11 +58,6 @@ class Report:
         for session in self.sessions:
             found = found.plus(session.placeholders)
         return found
-
-    @property
-    def broken(self) -> tuple[Broken, ...]:
-        """Every line that could not be read."""
-        return tuple(line for session in self.sessions for line in session.broken)
 
     @property
     def by_model(self) -> list[Group]:
@@ -98,7 +96,10 @@ def check_of(sessions: Iterable[Replayed]) -> Check | None:
 
 
 def report_of(
-    done: Sequence[Done], policies: tuple[Policy, ...], unread: Iterable[tuple[str, str]] = ()
+    done: Sequence[Done],
+    policies: tuple[Policy, ...],
+    unread: Iterable[tuple[str, str]] = (),
+    model: str | None = None,
 ) -> Report:
     """What became of all sessions, as one report, in an order that does not depend on that of the files."""
     replayed = [session for one in done for session in one.replayed]
@@ -117,5 +118,7 @@ def report_of(
         ),
         unpriced=dict(sorted(unpriced.items())),
         unread=(*unread, *failed),
+        broken=tuple(line for session in replayed for line in session.broken),
         repeated=sum(one.repeated for one in done),
+        model=model,
     )

@@ -1,0 +1,110 @@
+"""Reports of replayed sessions, as people and programs read them."""
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from foveate.cli.replay_lines import ReplayWriting, report_object, saving
+from foveate.cli.screen import Look
+from foveate.cost.price_book import PriceBook
+from foveate.replay.outcomes import Outcome, Placeholders, Replayed
+from foveate.replay.policies import Policy
+from foveate.replay.recordings import Lacking
+from foveate.replay.replaying import ReplayOptions, replay
+from foveate.replay.reports import Report
+from tests.sessions_to_replay import Turn, recorded
+
+BOOK = PriceBook()
+
+
+def replayed(name: str = "talk", calls: int = 6) -> Replayed:
+    return replay(recorded([Turn() for _ in range(calls)], name=name), BOOK, ReplayOptions())
+
+
+def reported(*sessions: Replayed) -> Report:
+    return Report(policies=tuple(Policy), sessions=sessions, unpriced={}, unread=(), broken=(), repeated=0)
+
+
+def lines(report: Report, columns: int = 100, encoding: str = "utf-8", *, each: bool = False) -> list[str]:
+    return list(ReplayWriting(Look(columns=columns, encoding=encoding)).lines(report, each=each))
+
+
+@pytest.mark.parametrize("columns", [60, 72, 80, 100, 140])
+def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
+    names = [f"a session with a long name, number {number}" for number in range(5)]
+    report = reported(*map(replayed, names))
+
+    assert max(map(len, lines(report, columns))) <= columns
+    assert any("adaptive" in line for line in lines(report, columns))
+
+
+def test_a_terminal_that_knows_few_characters_gets_those() -> None:
+    report = reported(
+        replayed("ein Gespräch über 👩‍👩‍👧‍👦 und mehr, das kein Ende nimmt, bis es abgeschnitten wird")
+    )
+
+    text = "\n".join(lines(report, encoding="ascii"))
+
+    assert text.isascii()
+    assert ".." in text
+
+
+def test_what_would_be_obeyed_by_a_terminal_is_escaped() -> None:
+    assert "\x1b" not in "\n".join(lines(reported(replayed("\x1b[31mred"))))
+
+
+def test_a_policy_that_costs_more_saves_less_than_nothing() -> None:
+    found = replayed().outcomes
+    saved = saving(found[Policy.NONE], found[Policy.RECORDED])
+
+    assert saved is not None
+    assert saved[0] < 0
+    assert saved[1] is not None
+    assert saved[1] < 0
+
+
+def test_nothing_is_saved_where_nobody_knows_the_price() -> None:
+    assert saving(Outcome(policy=Policy.NONE, dollars=None), Outcome(policy=Policy.RECORDED)) is None
+    assert "unknown" in "\n".join(
+        lines(reported(replace(replayed(), outcomes={p: Outcome(policy=p, dollars=None) for p in Policy})))
+    )
+
+
+def test_what_has_to_be_known_is_said_below() -> None:
+    session = replace(
+        replayed(),
+        lacks=frozenset((Lacking.SYSTEM, Lacking.TOOLS, Lacking.TIME, Lacking.BILL)),
+        placeholders=Placeholders(calls=3, tokens=1_234, dollars=Decimal("0.02")),
+    )
+    report = replace(reported(session), repeated=7, model="claude-opus-4-8")
+
+    text = " ".join(lines(report))
+
+    assert "taken from the first bill (14," in text
+    assert "an estimate" in text
+    assert "does not run out" in text
+    assert "1,234 output tokens ($0.02)" in text
+    assert "7 calls stand in two files" in text
+    assert "claude-opus-4-8" in text
+
+
+def test_an_object_holds_money_whole_and_is_the_same_each_time() -> None:
+    report = reported(replayed("a"), replayed("b"))
+
+    told = json.dumps(report_object(report))
+
+    assert told == json.dumps(report_object(reported(replayed("a"), replayed("b"))))
+    found = json.loads(told)
+    total = sum(Decimal(one["outcomes"][0]["dollars"]) for one in found["sessions"])
+    assert Decimal(found["total"][0]["dollars"]) == total
+    assert [one["policy"] for one in found["total"]] == list(Policy)
+    assert found["check"]["off"] == pytest.approx(0, abs=0.005)
+
+
+def test_a_session_of_one_call_without_a_token_does_not_divide_by_nothing() -> None:
+    empty = replace(replayed(), outcomes={policy: Outcome(policy=policy) for policy in Policy})
+
+    assert lines(reported(empty))
+    assert report_object(reported(empty))
