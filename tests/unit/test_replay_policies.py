@@ -16,8 +16,9 @@ from foveate.errors import BadOption
 from foveate.replay.outcomes import Till
 from foveate.replay.policies import Policy, policies_of
 from foveate.replay.replaying import ReplayOptions, replay
+from foveate.replay.running import runs_of
 from foveate.replay.sent import prompt_sent, sent_in
-from foveate.values import CacheUsage, Usage
+from foveate.values import CacheUsage, Format, Usage
 from tests.sessions_to_replay import MODEL, Turn, recorded
 from tests.unit.test_replay_sent import TURNS
 
@@ -32,9 +33,7 @@ def test_the_kinds_of_tokens_always_add_up_to_what_was_sent(turns: list[Turn], w
 
     found = replay(recording, BOOK, ReplayOptions(window_tokens=window, with_points=True))
 
-    told = sent_in(recording)
-    sent = sum(one.input_tokens for one in told)
-    assert found.outcomes[Policy.RECORDED].read == sum(one.recorded.read for one in told)
+    sent = sum(one.input_tokens for one in sent_in(recording))
     for policy, outcome in found.outcomes.items():
         assert outcome.calls == len(turns)
         assert outcome.largest_context == max(point.tokens for point in found.points[policy])
@@ -80,6 +79,15 @@ def test_what_is_told_in_short_is_always_billed_and_marked_as_if_it_were_told_wh
         assert one.usage == other.usage
         short, whole = one.cache, other.cache
         seen.update(sent.last.new_keys(seen))
+
+
+@settings(max_examples=20, deadline=None)
+@given(turns=TURNS)
+def test_what_the_client_did_is_always_the_same_told_and_replayed(turns: list[Turn]) -> None:
+    run = runs_of([Policy.RECORDED], spoken=Format.ANTHROPIC, window_tokens=None)[Policy.RECORDED]
+
+    for sent in sent_in(recorded(turns)):
+        assert run.take(sent).usage == sent.recorded
 
 
 @settings(max_examples=30, deadline=None)

@@ -35,7 +35,12 @@ def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Rep
     was_sent = sent_in(recording)
     sent = as_model(was_sent, options.model, recording.format) if options.model is not None else was_sent
     priced = [one for one in sent if _is_priced(one, book)]
-    runs = runs_of(options.policies, spoken=recording.format, window_tokens=options.window_tokens)
+    runs = runs_of(
+        options.policies,
+        spoken=recording.format,
+        window_tokens=options.window_tokens,
+        is_as_sent=options.model is None,
+    )
     counts = {policy: _Counting(policy, run, book, options) for policy, run in runs.items()}
     for one in priced:
         for count in counts.values():

@@ -48,15 +48,18 @@ class Run(Protocol):
         """What the next call comes to."""
 
 
-def runs_of(policies: Iterable[Policy], *, spoken: Format, window_tokens: int | None) -> dict[Policy, Run]:
+def runs_of(
+    policies: Iterable[Policy], *, spoken: Format, window_tokens: int | None, is_as_sent: bool = False
+) -> dict[Policy, Run]:
     """Policies at the beginning of a session; `window_tokens` is in the place of each model's own window.
 
     They share what is the same for several of them, and give what each would give alone, as long as all of them
-    take the same calls in turn.
+    take the same calls in turn. `is_as_sent`: they go to the models that they went to, so that what the client
+    did is known already.
     """
     prompts, adaptive = _Prompts(), _Adaptive()
     runs: dict[Policy, Run] = {
-        Policy.RECORDED: _Marked(prompts, recorded_prompt),
+        Policy.RECORDED: _AsSent() if is_as_sent else _Marked(prompts, recorded_prompt),
         Policy.NONE: _Uncached(),
         Policy.MARKERS: _Marked(prompts, lambda sent, prompt: _fixed(sent, prompt, sent.rules.ttls[:1])),
         Policy.MARKERS_1H: _Marked(prompts, lambda sent, prompt: _fixed(sent, prompt, sent.rules.ttls[-1:])),
@@ -72,6 +75,11 @@ def window_tokens_of(model: str, window_tokens: int | None) -> int | None:
         return window_tokens
     window = window_of(model)
     return window.tokens if window is not None else None
+
+
+class _AsSent:
+    def take(self, sent: Sent) -> Step:
+        return Step(usage=sent.recorded)
 
 
 class _Uncached:
