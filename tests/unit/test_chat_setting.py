@@ -109,8 +109,20 @@ def test_folds_hold_from_when_they_are_asked_for(tmp_path: Path) -> None:
 def test_nothing_changes_where_a_model_cannot_be_reached(tmp_path: Path) -> None:
     found = setting(tmp_path, {"OPENAI_API_KEY": "o"})
     found.speak("gpt-4o")
-    for name, said in (("claude-opus-5-5", "ANTHROPIC_API_KEY"), ("", "has a name"), ("a\x1b", "has a name")):
+    refused = {
+        "claude-opus-5-5": "ANTHROPIC_API_KEY",
+        "opnerouter/x": "there is no upstream 'opnerouter'",
+        "": "has a name",
+        "a\x1b": "has a name",
+    }
+    for name, said in refused.items():
         with pytest.raises(BadOption, match=said):
             found.speak(name)
 
-    assert found.now() is found.now()
+    assert found.now().gateway.routing.routes == []
+
+
+def test_a_server_in_the_place_of_a_provider_may_have_slashes_in_its_names(tmp_path: Path) -> None:
+    found = setting(tmp_path, {}, "upstreams: {openai: {base_url: 'http://127.0.0.1:3/v1'}}\n")
+
+    assert found.speak("meta-llama/Llama-3").upstream.name == "openai"

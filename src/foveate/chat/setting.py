@@ -12,7 +12,7 @@ from foveate.gateway.assembly import Choices
 from foveate.gateway.configured import USUAL_VARIABLES
 from foveate.gateway.doors import Family
 from foveate.gateway.keys import NoKeys
-from foveate.gateway.routing import Route, Upstream
+from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Upstream
 from foveate.tokens.families import is_claude
 from foveate.values import Format
 
@@ -111,6 +111,9 @@ class Setting:
             changes = replace(changes, route=Route(models=_literally(model), upstream=name, model=rest))
         elif upstream is None:
             upstream = _by_name(self.found(), model)
+            if rest and not _is_own(upstream):
+                known = ", ".join(sorted(self.found().gateway.routing.upstreams))
+                raise BadOption(f"there is no upstream {name!r} for {model}; there are {known}")
             usual = self.found().gateway.routing.usual[upstream.family]
             if upstream.name != usual:
                 changes = replace(changes, route=Route(models=_literally(model), upstream=upstream.name))
@@ -169,9 +172,7 @@ def _format(upstream: Upstream, model: str) -> Format:
 
 
 def _is_own(upstream: Upstream) -> bool:
-    """Whether a server was put in a provider's place, which may want no key."""
-    from foveate.gateway.routing import KNOWN_UPSTREAMS
-
+    """Whether a server was put in a provider's place, which may want no key, and have names of its own."""
     return upstream.base_url != KNOWN_UPSTREAMS[upstream.name].base_url
 
 

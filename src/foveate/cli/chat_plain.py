@@ -1,8 +1,10 @@
 """A conversation without a terminal: messages from a pipe or the command line, answers plainly or as JSON."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from threading import Thread
 from typing import TextIO
 
@@ -15,24 +17,28 @@ from foveate.cli.chat_lines import answer_dollars
 from foveate.cli.exits import BUDGET_EXCEEDED, OK, SOME_FAILED, UPSTREAM_FAILED, exit_code
 from foveate.errors import FoveateError
 
+_AT_ONCE_BYTES = 64 * 1024
 _CODES = {Trouble.CAP: BUDGET_EXCEEDED, Trouble.WINDOW: BUDGET_EXCEEDED, Trouble.INTERNAL: SOME_FAILED}
 
 
 async def lines_of(stream: TextIO) -> AsyncIterator[str]:
     """The lines of a stream as they come; whoever waits for one can be interrupted."""
     loop = asyncio.get_running_loop()
-    came: asyncio.Queue[bytes] = asyncio.Queue()
+    came: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def read_on() -> None:
-        try:
-            for line in stream.buffer:
-                loop.call_soon_threadsafe(came.put_nowait, line)
-            loop.call_soon_threadsafe(came.put_nowait, b"")
-        except (OSError, RuntimeError, ValueError):  # it is closed, or nobody waits any more
-            return
+        """Not by the stream itself, whose lock nobody could have at the end of the process."""
+        held = b""
+        with suppress(OSError, RuntimeError):  # it is closed, or nobody waits any more
+            while data := os.read(stream.fileno(), _AT_ONCE_BYTES):
+                *lines, held = (held + data).split(b"\n")
+                for line in lines:
+                    loop.call_soon_threadsafe(came.put_nowait, line)
+            loop.call_soon_threadsafe(came.put_nowait, held)
+            loop.call_soon_threadsafe(came.put_nowait, None)
 
     Thread(target=read_on, daemon=True).start()
-    while line := await came.get():
+    while (line := await came.get()) is not None:
         yield line.decode("utf-8", "replace")
 
 
