@@ -130,3 +130,21 @@ def test_a_server_of_ones_own_is_asked_whether_it_tokenises(tmp_path: Path, llam
 
     assert done.returncode == 0, done.stdout
     assert any("tokenises (llama.cpp)" in one["said"] for one in findings(done, "upstream"))
+
+
+def test_what_the_gateway_would_not_start_with_has_failed_without_a_file_too(tmp_path: Path) -> None:
+    done = doctor(tmp_path, "--offline", "--json", ANTHROPIC_API_KEY="sk-ant-pasted…")
+
+    assert done.returncode == 1
+    assert "ANTHROPIC_API_KEY holds what no header can" in findings(done, "config")[0]["said"]
+    assert "pasted" not in done.stdout
+
+
+def test_no_password_in_an_address_is_shown(tmp_path: Path) -> None:
+    configure(tmp_path, "upstreams: {gone: {base_url: 'http://me:hunter2@127.0.0.1:1', api: openai}}\n")
+    done = doctor(tmp_path, "--json", FOVEATE_STORE="postgresql://me:hunt@er2@127.0.0.1:1/name")
+
+    assert (findings(done, "upstream")[0]["level"], findings(done, "store")[0]["level"]) == ("failed", "failed")
+    assert "%40" in findings(done, "store")[0]["advice"]
+    assert "hunter2" not in done.stdout
+    assert "er2" not in done.stdout

@@ -87,11 +87,20 @@ def watchers(settings: "Settings") -> list[Finding]:
     found = [*_inotify(), _change_seen()]
     for agent in settings.agents:
         sections = agent.sections
-        if sections is None or sections.workspace is None:
+        if sections is None:
             continue
-        root = Path(os.path.expandvars(sections.workspace.root.strip("\"' "))).expanduser()
-        found.append(_workspace(agent.id, root, settings.context_optimization.workspace_cache.max_age_seconds))
+        if sections.workspace is not None:
+            age = settings.context_optimization.workspace_cache.max_age_seconds
+            found.append(_workspace(agent.id, _meant(sections.workspace.root), age))
+        if sections.memory is not None:
+            found.append(_memory(agent.id, [_meant(path) for path in sections.memory.paths]))
     return found
+
+
+def _meant(path: str) -> Path:
+    from foveate.memory.paths import expanded
+
+    return Path(expanded(path, os.environ))
 
 
 def _change_seen() -> Finding:
@@ -148,6 +157,15 @@ def _workspace(agent: str, root: Path, max_age_seconds: float) -> Finding:
         advice = "set workspace_cache.max_age_seconds: there may be no events there"
         return warning("watchers", f"its workspace {root} is on {kind}", advice, agent)
     return ok("watchers", f"its workspace {root} can be watched", agent)
+
+
+def _memory(agent: str, paths: Sequence[Path]) -> Finding:
+    """Whether an agent's notes are there: those that are not are left out of its prompts, and nobody sees it."""
+    gone = [str(path) for path in paths if not os.access(path, os.R_OK)]
+    if gone:
+        said = f"its memory {', '.join(gone)} cannot be read, and is left out"
+        return warning("watchers", said, "mend sections.memory.paths", agent)
+    return ok("watchers", f"its memory can be read ({len(paths)} path{'s' * (len(paths) != 1)})", agent)
 
 
 def _mount_of(folder: Path) -> str:

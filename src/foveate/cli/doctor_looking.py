@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import time
 
@@ -17,6 +18,7 @@ from foveate.config.checking import problems_in
 from foveate.config.documents import SETTINGS_LIMIT_BYTES
 from foveate.config.files import read_bytes, shown
 from foveate.config.settings import Settings
+from foveate.engine.redacting import redacted
 from foveate.errors import CannotListen, FoveateError, UpstreamError
 from foveate.gateway.assembly import Choices
 from foveate.gateway.routing import Upstream
@@ -60,7 +62,7 @@ async def looked(config: Path | None, *, asks: bool) -> list[Finding]:
     rest = await looked_into(checks, limit_seconds=_LIMIT_SECONDS)
     health = [one for one in stored if one.check == HEALTH]
     newest = seen[0].newest_at if seen else None
-    return [
+    every = [
         *found,
         *here.file_modes(path),
         *(one for one in stored if one not in health),
@@ -68,20 +70,21 @@ async def looked(config: Path | None, *, asks: bool) -> list[Finding]:
         *here.clock(now=now, newest_at=newest, others_at=clocks),
         *health,
     ]
+    # What others say of an address says the address, and that may hold a password.
+    return [replace(one, said=redacted(one.said), advice=redacted(one.advice)) for one in every]
 
 
 def _choices(path: Path | None, environment: Mapping[str, str]) -> tuple[Choices, list[Finding]]:
     """What the configuration decides, and how it stands with it; where it cannot be used, all by default."""
-    advice = "`foveate config check` says all that is wrong with it; the checks below go by the defaults"
-    if path is None:
-        choices = _by_default(environment)
-        return choices, [ok("config", "there is no foveate.yaml: all by default"), *_keys(choices)]
-    problems: Sequence[FoveateError]
+    advice = "mend it: `foveate serve` does not start like this, and the checks below go by the defaults"
+    problems: Sequence[FoveateError] = ()
     try:
-        problems = problems_in(read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES), shown(path))
+        if path is not None:
+            problems = problems_in(read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES), shown(path))
         if not problems:
             choices = live_choices(path, environment, tells=False).now().made
-            return choices, [ok("config", f"{path} can be used"), *_keys(choices)]
+            said = "there is no foveate.yaml: all by default" if path is None else f"{path} can be used"
+            return choices, [ok("config", said), *_keys(choices)]
     except FoveateError as error:
         problems = [error]
     return _by_default(environment), [failed("config", str(problem), advice) for problem in problems]

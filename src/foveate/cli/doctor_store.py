@@ -159,22 +159,26 @@ def _server_seen(url: str, now: float) -> StoreSeen:
             findings=[failed(CHECK, "psycopg is not installed", "pip install 'foveate[postgres]'")]
         )
     except Exception as error:  # noqa: BLE001 - a driver's border: whatever it says is what there is to tell
-        said = " ".join(str(error).split())[:200]
-        return StoreSeen(
-            findings=[
-                failed(
-                    CHECK,
-                    f"the server cannot be used: {said}",
-                    "see that it runs, and store.url's user and name",
-                )
-            ]
-        )
+        return StoreSeen(findings=[_unusable(url, " ".join(str(error).split())[:200])])
     findings = list(seen.findings)
     if not may_write:
         findings.append(
             failed(CHECK, "the server is a copy that cannot be written", "name the primary in store.url")
         )
     return StoreSeen(findings=findings, models=seen.models, newest_at=seen.newest_at)
+
+
+def _unusable(url: str, said: str) -> Finding:
+    """That a server cannot be used, without what may be a piece of its password."""
+    rest = url.partition("://")[2]
+    if rest.count("@") > 1 or "@" in rest.partition("/")[2]:
+        advice = "in a password write @ as %40, / as %2F and : as %3A"
+        return failed(
+            CHECK, "the server cannot be used: its URL has more than one @, or one behind a /", advice
+        )
+    return failed(
+        CHECK, f"the server cannot be used: {said}", "see that it runs, and store.url's user and name"
+    )
 
 
 def _tables_seen(rows: Rows, where: str, now: float) -> StoreSeen:

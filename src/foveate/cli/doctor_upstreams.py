@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from foveate.cli.doctor_findings import Finding, failed, ok, warning
-from foveate.errors import FoveateError, UpstreamError
+from foveate.errors import UpstreamError, UpstreamStatus
 
 if TYPE_CHECKING:
     from foveate.config.settings import Settings
@@ -125,14 +125,15 @@ async def _abilities(upstream: "Upstream", models: Sequence[str]) -> list[str]:
     can = []
     if upstream.provider not in _HOSTED:
         can.append(await _tokenises(upstream))
-    elif upstream.provider in _COUNTS:
-        can.append(_COUNTS[upstream.provider])
+    else:
+        can.append(_COUNTS.get(upstream.provider, "does not count: counts are made here"))
     can.append(await asyncio.to_thread(_caches, upstream, models))
     return can
 
 
 async def _tokenises(upstream: "Upstream") -> str:
     """Whether it answers `/tokenize`, which costs nothing: one letter is sent."""
+    from foveate.tokens.endpoints import is_definite_no
     from foveate.tokens.tokenize import TokenizeCounter
     from foveate.upstream import Client
 
@@ -140,8 +141,12 @@ async def _tokenises(upstream: "Upstream") -> str:
     async with Client(timeout_seconds=_TOKENIZE_SECONDS) as client:
         try:
             dialect = await TokenizeCounter(client, upstream.base_url, headers).dialect()
-        except FoveateError:
-            return "does not tokenise: counts are made here"
+        except UpstreamError as error:
+            if is_definite_no(error):
+                return "does not tokenise: counts are made here"
+            if isinstance(error, UpstreamStatus):
+                return f"answers {error.status} where it is asked to tokenise"
+            return f"did not say within {_TOKENIZE_SECONDS:g} s whether it tokenises"
     return f"tokenises ({dialect}), which token_counter.use_endpoint would use"
 
 

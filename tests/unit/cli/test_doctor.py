@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from foveate.cli.doctor_findings import Finding, Level, as_object, failed, lines, looked_into, ok, warning
 from foveate.cli.doctor_here import clock, file_modes, models_of, port_is_free, prices, watchers
-from foveate.cli.doctor_upstreams import _spoke, _unreached, wanted
+from foveate.cli.doctor_upstreams import _abilities, _spoke, _unreached, wanted
 from foveate.cli.screen import Look
 from foveate.config.loading import settings_from
 from foveate.config.settings import Settings
@@ -188,6 +189,31 @@ def test_a_change_is_seen_and_a_workspace_that_is_not_there_has_failed(tmp_path:
     assert by_name == {"ana": Level.OK, "bo": Level.FAILED}
     assert any("a change of a file is seen" in one.said for one in found)
     assert not list(tmp_path.iterdir())
+
+
+def test_notes_that_are_not_there_are_told(tmp_path: Path) -> None:
+    (tmp_path / "notes.org").write_text("* A note")
+    found = watchers(
+        settings(
+            "agents:\n"
+            f"  - {{id: ana, sections: {{memory: {{paths: ['{tmp_path}/notes.org']}}}}}}\n"
+            f"  - {{id: bo, sections: {{memory: {{paths: ['{tmp_path}', '{tmp_path}/gone.org']}}}}}}\n"
+        )
+    )
+    told = {one.name: (one.level, one.said) for one in found if one.name}
+
+    assert told["ana"][0] is Level.OK
+    assert told["bo"] == (Level.WARNING, f"its memory {tmp_path}/gone.org cannot be read, and is left out")
+
+
+async def test_every_upstream_says_whether_it_counts_and_a_busy_one_that_it_did_not_say() -> None:
+    with listening("127.0.0.1", 0) as silent:
+        busy = replace(KNOWN_UPSTREAMS["llama.cpp"], base_url=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert "did not say within 1 s whether it tokenises" in await _abilities(busy, [])
+    hosted = [one for one in KNOWN_UPSTREAMS.values() if one.provider not in ("llama.cpp", "vllm")]
+
+    for one in hosted:
+        assert "count" in (await _abilities(one, []))[0]
 
 
 def test_a_port_is_free_taken_or_impossible() -> None:
