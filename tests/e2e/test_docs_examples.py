@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from foveate.config.settings import Settings
 from foveate.errors import BadOption
 from foveate.gateway.local import weights
 from tests.day_of_work import NAMED_ID, day_of_work
+from tests.e2e.command import Outcome
 from tests.page_examples import PAGES, ROOT, Block, Command, blocks_of, commands_of, matches
 from tests.sandboxes import running_sandbox
 from tests.served import configure, serving
@@ -104,20 +106,26 @@ class Session:
     folder: Path
     environment: dict[str, str]
 
-    def run(self, typed: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, typed: str) -> Outcome:
         state = self.folder / ".state"
         keep = f'{{ export -p; echo cd "$PWD"; }} >{state}'
         script = f"set -a; [ -f {state} ] && . {state}\nset -e\n{typed}\n{keep}"
-        return subprocess.run(
+        with subprocess.Popen(
             ["bash", "-c", self.stage.here(script)],
             cwd=self.folder,
             env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
             stdin=subprocess.DEVNULL,
-        )
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                out, err = process.communicate(timeout=120)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # what it has started as well
+                raise
+        return Outcome(process.returncode, out, err)
 
     def serve(self, words: str) -> None:
         """Start a server as a page does, once; what the page names from now on is that one."""
@@ -202,7 +210,7 @@ def test_every_command_of_a_page_gives_what_it_shows(
         if block.page == page and block.not_run is None:
             for language, code in block.given:
                 if language == "bash":
-                    assert session.run(code).returncode == 0, block.place
+                    assert session.run(code).code == 0, block.place
             if block.language in SHELLS:
                 for command in commands_of(block):
                     check(session, block, command)
@@ -214,11 +222,11 @@ def check(session: Session, block: Block, command: Command) -> None:
         session.serve(serves["words"])
         return
     outcome = session.run(command.typed)
-    printed = session.stage.shown(outcome.stdout)
-    told = f"{block.place}: {command.typed}\n{printed}{outcome.stderr}"
-    assert outcome.returncode == block.exits, told
+    printed = session.stage.shown(outcome.out)
+    told = f"{block.place}: {command.typed}\n{printed}{outcome.err}"
+    assert outcome.code == block.exits, told
     if command.shown and not block.of_another_day:
-        assert matches(command.shown, printed) or matches(command.shown, outcome.stderr), told
+        assert matches(command.shown, printed) or matches(command.shown, outcome.err), told
 
 
 PYTHON = [block for block in BLOCKS if block.language == "python" and not block.text.startswith(">>>")]
