@@ -10,6 +10,7 @@ import typer
 
 from foveate.cli import screen
 from foveate.cli.exits import telling
+from foveate.cli.usual import ConfigFile
 from foveate.errors import BadOption
 
 if TYPE_CHECKING:
@@ -43,15 +44,7 @@ def command(
     agent: Annotated[
         str, typer.Option("--agent", "-a", metavar="A", help="As which agent: its sections, folds and caps.")
     ] = _USUAL_AGENT,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            help="The configuration; default: foveate.yaml here, else in the data folder, else all by default.",
-        ),
-    ] = None,
+    config: ConfigFile = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(

@@ -1,25 +1,17 @@
 """`foveate doctor`: whether all that the gateway needs is there and well, and what to do where it is not."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from foveate.cli import screen
 from foveate.cli.exits import SOME_FAILED, telling
+from foveate.cli.usual import ConfigFile
 
 
 def command(
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            help="The configuration; default: foveate.yaml here, else in the data folder, else all by default.",
-        ),
-    ] = None,
+    config: ConfigFile = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Ask no upstream: look only at this machine and the store.")
     ] = False,

@@ -12,6 +12,7 @@ import typer
 
 from foveate.cli import screen
 from foveate.cli.exits import telling
+from foveate.cli.usual import ConfigFile
 from foveate.errors import BadOption, CannotListen
 
 if TYPE_CHECKING:
@@ -24,15 +25,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            help="The configuration; default: foveate.yaml here, else in the data folder, else all by default.",
-        ),
-    ] = None,
+    config: ConfigFile = None,
     host: Annotated[
         str | None, typer.Option(help="The address to listen on; default: as configured, else 127.0.0.1.")
     ] = None,

@@ -3,6 +3,19 @@
 import os
 import sys
 from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="The configuration; default: foveate.yaml here, else in the data folder, else all by default.",
+    ),
+]
 
 
 def usual_config(file: Path | None = None) -> Path | None:
