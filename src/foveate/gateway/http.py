@@ -31,6 +31,7 @@ class PlainHttp(HttpToolsProtocol):
     """
 
     head_seconds = HEAD_SECONDS
+    told_every_seconds = _TOLD_EVERY_SECONDS
 
     def __init__(self, *given: Any, **named: Any) -> None:
         """As uvicorn makes it."""
@@ -149,7 +150,7 @@ class PlainHttp(HttpToolsProtocol):
         if is_much:
             self.flow.pause_reading()
         now = self.loop.time()
-        if is_much or now - self._told_at > _TOLD_EVERY_SECONDS:
+        if is_much or now - self._told_at > self.told_every_seconds:
             self._told_at = now
             self.cycle.message_event.set()
 

@@ -18,6 +18,12 @@ UPGRADE = b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
 TRAILED = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n"
 
 
+class Eager(PlainHttp):
+    """One that tells at once what has come of a body."""
+
+    told_every_seconds = 0.0
+
+
 class Hurried(PlainHttp):
     """One that waits a moment only."""
 
@@ -26,17 +32,20 @@ class Hurried(PlainHttp):
 
 @dataclass
 class Served:
-    """Where an app is, and what it heard: bodies, and the names of headers."""
+    """Where an app is, and what it heard: bodies, in how many parts they came, and the names of headers."""
 
     port: int = 0
     bodies: list[bytes] = field(default_factory=list)
+    parts: int = 0
     names: list[bytes] = field(default_factory=list)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         message = await receive()
         body: bytes = message.get("body", b"")
+        self.parts += 1
         while message.get("more_body"):
             message = await receive()
+            self.parts += 1
             body += message.get("body", b"")
         if message["type"] == "http.disconnect":
             return
@@ -161,3 +170,25 @@ async def test_a_body_that_takes_its_time_is_waited_for() -> None:
         assert b"200 OK" in await reader.read(4096)
         writer.close()
         await writer.wait_closed()
+
+
+@pytest.mark.parametrize(("size", "most_parts"), [(300_000, 1), (5_000_000, 6)])
+async def test_a_body_is_told_once_it_is_there_or_once_there_is_much_of_it(size: int, most_parts: int) -> None:
+    body = bytes(range(256)) * (size // 256)
+    head = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
+    pieces = [body[at : at + 60_000] for at in range(0, len(body), 60_000)]
+    async with served() as here:
+        found = await said(here, head, *pieces)
+
+    assert b"200" in found
+    assert here.bodies == [body]
+    assert here.parts <= most_parts
+
+
+async def test_a_body_that_comes_slowly_is_told_as_it_comes() -> None:
+    """Otherwise whoever reads it would take it for one that stalls."""
+    async with served(Eager) as here:
+        await said(here, POST + b"\r\n", b"upg", b"rade", b":")
+
+    assert here.bodies == [BODY]
+    assert here.parts > 1
