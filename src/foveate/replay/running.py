@@ -111,7 +111,7 @@ class _Prompts:
         """The prompt of the call that is taken now."""
         if self._prompt is None or self._sent is not sent:
             self._sent, self._prompt = sent, prompt_sent(sent, self._seen)
-            self._seen.update(sent.last.new_keys(self._seen))
+            self._seen.update(sent.last.new_keys(sent.front, self._seen))
         return self._prompt
 
 
@@ -179,7 +179,7 @@ class _Adaptive:
             self._anchors[name] = _anchors(anchors, prompt, sent.last, rules)
         served = _serve(self.cache, sent, prompt)
         self.cache = served.cache
-        self._seen.update(sent.last.new_keys(self._seen))
+        self._seen.update(sent.last.new_keys(sent.front, self._seen))
         return served, prompt
 
     def _heard(self, name: str, now: float) -> Rhythm:

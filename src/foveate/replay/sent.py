@@ -31,6 +31,8 @@ _SHRUNK = 0.02
 
 
 _NOTHING = CacheUsage()
+# How far back one looks where a provider has no bound: so far a session may be taken back and still be found.
+_LEAST_POSITIONS = 40
 # Agents that are known to put marks.
 _PUT_MARKS = (Source.CLAUDE_CODE, Source.PI)
 
@@ -107,7 +109,7 @@ def prompt_sent(sent: Sent, seen: Collection[bytes], whole: Sequence[Stretch] = 
         sent.last,
         seen=seen,
         whole=(*whole, *kept),
-        lookback_positions=sent.rules.lookback_positions,
+        lookback_positions=sent.rules.lookback_positions or _LEAST_POSITIONS,
     )
 
 
@@ -179,14 +181,14 @@ class _Telling:
             reserve_tokens=talk.reserve_tokens,
         )
         served = self._served(sent)
-        sent = replace(sent, expected=served.usage)
+        expected = served.usage
         if call.billed is not None and sent.ttls is not None and rules.caching is not Caching.NONE:
             sent, served = self._told(sent, served, talk, call.billed.cache)
             if is_first:  # what sessions before it have left is nobody's surprise
-                sent = replace(sent, expected=served.usage, told=Told.NOTHING)
+                sent, expected = replace(sent, told=Told.NOTHING), served.usage
         self._cache = served.cache
-        self._seen.update(sent.last.new_keys(self._seen))
-        return replace(sent, recorded=served.usage)
+        self._seen.update(sent.last.new_keys(sent.front, self._seen))
+        return replace(sent, expected=expected, recorded=served.usage)
 
     def _found(self, call: Call, tokenizer: str) -> tuple[Talk, list[Said]]:
         """The conversation that a call goes on with, and its messages that are new."""

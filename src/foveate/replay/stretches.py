@@ -70,12 +70,12 @@ class Stretch:
             return below or above
         return above if above.end - tokens < tokens - below.end else below
 
-    def new_keys(self, seen: Collection[bytes]) -> list[bytes]:
-        """What tells those on the way here that were not seen before."""
+    def new_keys(self, front: "Front", seen: Collection[bytes]) -> list[bytes]:
+        """What tells those on the way here, behind `front`, that were not seen before."""
         found = []
         here: Stretch | None = self
-        while here is not None and here.key not in seen:
-            found.append(here.key)
+        while here is not None and front.key + here.key not in seen:
+            found.append(front.key + here.key)
             here = here.before
         return found
 
@@ -190,11 +190,11 @@ def prompt_of(
 ) -> CachedPrompt:
     """What was sent with `last` as its last message.
 
-    Piece by piece stand what is new since a message that was `seen` (by its key), so many positions before it
-    as a mark looks back, and the messages in `whole`. All between them is one piece each: nothing is kept there
-    that a mark could find.
+    Piece by piece stand what is new since a message that was `seen` behind this front, so many positions before
+    it as a mark looks back, and the messages in `whole`. All between them is one piece each: nothing is kept
+    there that a mark could find.
     """
-    tail = _tail(last, seen, lookback_positions)
+    tail = _tail(front, last, seen, lookback_positions)
     rest = tail[0].before
     pieces, keys = list(front.pieces), list(front.keys)
     if rest is not None:
@@ -216,10 +216,10 @@ def _firsts(rest: Stretch) -> list[Stretch]:
     return [stretch for stretch in (first, rest.thought) if stretch is not None]
 
 
-def _tail(last: Stretch, seen: Collection[bytes], lookback_positions: int) -> list[Stretch]:
+def _tail(front: Front, last: Stretch, seen: Collection[bytes], lookback_positions: int) -> list[Stretch]:
     found, here, positions, is_known = [], last, 0, False
     while True:
-        is_known = is_known or here.key in seen
+        is_known = is_known or front.key + here.key in seen
         if is_known:
             positions += here.positions
         found.append(here)
