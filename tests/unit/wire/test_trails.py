@@ -6,7 +6,7 @@ from foveate import wire
 from foveate.values import Format
 from foveate.wire.around import Arounds, around_of
 from foveate.wire.body import fields
-from foveate.wire.trails import Trails, noted
+from foveate.wire.trails import Latest, Trails, noted
 
 
 def said(*texts: str, role: str = "user") -> tuple[bytes, ...]:
@@ -103,3 +103,29 @@ def test_notes_that_clients_can_make_without_end_are_forgotten_in_time() -> None
 
     assert most < 60
     assert trails.held_bytes < 120 * 1024
+
+
+def test_what_was_made_of_a_conversation_is_there_for_its_next_turns_and_for_no_other() -> None:
+    trails, latest = Trails(), Latest[str]()
+    begun = trails.of(Format.CHAT, said("a", "b")).links
+    grown = trails.of(Format.CHAT, said("a", "b", "c", "d")).links
+    other = trails.of(Format.CHAT, said("a", "x", "c", "d")).links
+    latest.put(begun, "ab")
+
+    assert latest.before(grown) == (2, "ab")
+    assert latest.before(grown, "another note") is None
+    assert latest.before(other) is None
+
+    latest.put(grown, "abcd", instead_of=2)
+
+    assert latest.before(grown) == (4, "abcd")
+    assert latest.before(begun) is None
+
+
+def test_of_many_conversations_the_last_ones_are_held() -> None:
+    trails, latest = Trails(), Latest[int](most=3)
+    rows = [trails.of(Format.CHAT, said(str(number))).links for number in range(5)]
+    for number, links in enumerate(rows):
+        latest.put(links, number)
+
+    assert [latest.before(links) for links in rows] == [None, None, (1, 2), (1, 3), (1, 4)]
