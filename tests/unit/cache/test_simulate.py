@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cache.prompts import CachedPrompt, Piece, digest, distance, positions, prefixes
+from foveate.cache.prompts import CachedPrompt, Piece, digest, prefixes
 from foveate.cache.rules import Rules, rules_for
 from foveate.cache.simulate import Cache
 from foveate.values import Area, CacheUsage, Ttl
@@ -396,17 +396,3 @@ def test_waiting_longer_never_reads_more(
     cache, at = replayed(history, rules)
 
     assert billed(cache, asked, rules, at=at + gap).read >= billed(cache, asked, rules, at=at + gap + more).read
-
-
-@given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=60), st.booleans(), st.integers(1, 25), st.data())
-@settings(max_examples=60)
-def test_a_distance_is_what_lies_between_two_positions(
-    kinds: list[str], runs_are_one: bool, most: int, data: st.DataObject
-) -> None:
-    pieces = [Piece(digest=b"", tokens=1, kind=kind, area=Area.MESSAGES) for kind in kinds]
-    start = data.draw(st.integers(0, len(pieces) - 1))
-    end = data.draw(st.integers(start, len(pieces) - 1))
-    found = positions(pieces, runs_are_one=runs_are_one)
-
-    expected = min(found[end] - found[start], most)
-    assert distance(pieces, start, end, runs_are_one=runs_are_one, most=most) == expected
