@@ -221,7 +221,7 @@ def _tables(report: Report) -> Iterator[str]:
 def _table(name: str, outcomes: dict[Policy, Outcome], policies: Sequence[Policy]) -> str:
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in _COLUMNS)
     rows = "\n".join(
-        f'<tr><th scope="row">{escape(policy)}</th>'
+        f'<tr><th scope="row" title="{escape(policy.meaning)}">{escape(policy)}</th>'
         + "".join(f"<td>{cell}</td>" for cell in _cells(outcomes[policy]))
         + "</tr>"
         for policy in policies

@@ -1,6 +1,5 @@
 """The policies that a recording can be replayed under, each by its name."""
 
-from collections.abc import Sequence
 from enum import StrEnum
 
 from foveate.errors import BadOption
@@ -53,8 +52,3 @@ def policies_of(said: str) -> tuple[Policy, ...]:
 
 def _known() -> str:
     return ", ".join((*Policy, ALL))
-
-
-def caches(policies: Sequence[Policy]) -> bool:
-    """Whether one of them looks at a cache."""
-    return any(policy is not Policy.NONE for policy in policies)

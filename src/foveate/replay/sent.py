@@ -21,7 +21,7 @@ from foveate.replay.recordings import Call, Recording, Said, Source
 from foveate.replay.sizes import Scale, divided, tokenizer_of
 from foveate.replay.stretches import Front, Stretch, chained, prompt_of, unthought
 from foveate.replay.talks import Talk
-from foveate.values import CacheUsage, Ttl, Usage
+from foveate.values import CacheUsage, Ttl
 
 # A read that is off by no more than this share of the input, or these tokens, is the one that was expected.
 _TOLERANCE = 0.005
@@ -84,16 +84,6 @@ class Sent:
     def input_tokens(self) -> int:
         """All that was sent."""
         return self.front.tokens + self.last.end
-
-    def usage(self, cache: CacheUsage) -> Usage:
-        """Its bill, had the cache done so much for it."""
-        billed = self.call.billed
-        return Usage(
-            cache=cache,
-            output_tokens=self.output_tokens,
-            reasoning_tokens=billed.reasoning_tokens if billed is not None else 0,
-            tier=billed.tier if billed is not None else "",
-        )
 
 
 def sent_in(recording: Recording) -> list[Sent]:
