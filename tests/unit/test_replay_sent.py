@@ -147,6 +147,22 @@ def test_a_call_that_neither_read_nor_wrote_had_no_marks() -> None:
     assert sent[1].recorded == usage
 
 
+@pytest.mark.parametrize("words", [200, 30_000])
+def test_a_system_prompt_that_was_recorded_is_as_long_as_the_bill_leaves_room_for(words: int) -> None:
+    """What is counted offline of it is an estimate; the sum of a bill is not."""
+    around = b'{"model": "claude-sonnet-4-6", "max_tokens": 900, "system": "' + b"word " * words + b'"}'
+    recording = recorded([Turn() for _ in range(6)])
+    calls = tuple(replace(call, around=around) for call in recording.calls)
+
+    sent = sent_in(replace(recording, calls=calls))
+
+    for one in sent:
+        assert one.call.billed is not None
+        assert one.input_tokens == pytest.approx(one.call.billed.cache.input_tokens, abs=2)
+        assert one.reserve_tokens == 900
+    assert abs(off_by(replace(recording, calls=calls))) < 0.03
+
+
 def test_calls_without_bills_are_counted() -> None:
     sent = sent_in(recorded([Turn(result_chars=4_000) for _ in range(3)], has_bills=False))
 

@@ -300,7 +300,7 @@ def _placed(call: Call, talk: Talk, new: Sequence[Said], scale: Scale, rules: Ru
         sizes = [scale.message(said.raw) for said in new]
     else:
         # What stands before the messages is told from what they weigh: so these are counted well, once.
-        counted = before is None and not talk.is_shown and talk.hidden_tokens is None
+        counted = before is None and talk.hidden_tokens is None
         weights = [
             scale.message(said.raw) if counted else message.tokens
             for said, message in zip(new, messages, strict=True)
@@ -319,7 +319,9 @@ def _placed(call: Call, talk: Talk, new: Sequence[Said], scale: Scale, rules: Ru
 def _grown(billed: CacheUsage, talk: Talk, before: Stretch | None, weights: Sequence[int]) -> int:
     """How many tokens the new messages have; of a first call, what stands before them is told too."""
     total = billed.input_tokens
-    if before is None and not talk.is_shown and talk.hidden_tokens is None:
+    if not talk.links and talk.is_shown:
+        talk.scale(total / max(talk.front_tokens + sum(weights), 1))
+    elif before is None and not talk.is_shown and talk.hidden_tokens is None:
         hidden = max(total - sum(weights), 0)
         # What a first call reads is mostly the system prompt, and its sum is surer than a difference.
         is_near = abs(billed.read - hidden) <= _SHRUNK * total or len(weights) == 1

@@ -30,6 +30,7 @@ class Talk:
         self.reserve_tokens = 0
         self._shown: Sequence[Piece] = ()
         self._shown_marks: Sequence[int] = ()
+        self._rate = 1.0
         self._name = name
         self._root = root
         # How often what stands behind so many tokens of it became another one.
@@ -44,7 +45,13 @@ class Talk:
 
     def show(self, around: bytes, pieces: Sequence[Piece], marks: Sequence[int]) -> None:
         """What stands before the messages, where it was recorded."""
-        self.around, self._shown, self._shown_marks = around, pieces, marks
+        self.around, self._shown_marks = around, marks
+        self._shown = _scaled(pieces, self._rate)
+        self._fronts = {}
+
+    def scale(self, rate: float) -> None:
+        """Take what was counted of that so many times as long: a bill says how long it is with the messages."""
+        self._shown, self._rate = _scaled(self._shown, rate), self._rate * rate
         self._fronts = {}
 
     @property
@@ -152,3 +159,7 @@ class Talk:
         changes = sorted((after, times) for after, times in self._changes.items() if after <= start)
         root = self._root if end == _END else ""
         return digest(repr((model, self._name, end, root, changes)).encode("utf-8", "replace"))
+
+
+def _scaled(pieces: Sequence[Piece], rate: float) -> Sequence[Piece]:
+    return [replace(piece, tokens=round(piece.tokens * rate)) for piece in pieces]
