@@ -111,3 +111,13 @@ def test_a_terminal_is_told_how_far_it_is_and_gets_no_colours_where_it_wants_non
     assert "replaying with Foveate off, request 1 of 2" in shown
     assert "1 of 1" in shown
     assert "\x1b[1m" not in shown
+
+
+def test_on_a_narrow_terminal_how_far_it_is_stays_in_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+    path.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": said}))
+    shown = on_terminal("demo", "--session", str(path), env={**WITHOUT_KEYS, "TERM": "xterm", "COLUMNS": "40"})
+
+    assert "\x1b[K1/2" in shown
+    assert "replaying with" not in shown

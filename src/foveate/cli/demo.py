@@ -83,9 +83,13 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
         yield lambda _done: None
         return
 
+    columns = screen.look(sys.stderr).columns
+
     def told(done: int) -> None:
         state = "off" if done <= total // 2 else "on"
-        sys.stderr.write(f"\r\x1b[Kfoveate: replaying with Foveate {state}, request {done} of {total}")
+        line = f"foveate: replaying with Foveate {state}, request {done} of {total}"
+        # One that is longer than the terminal is wide would be written below itself each time.
+        sys.stderr.write(f"\r\x1b[K{line if len(line) < columns else f'{done}/{total}'}")
         sys.stderr.flush()
 
     try:

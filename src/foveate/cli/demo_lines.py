@@ -133,11 +133,11 @@ def _table(off: Tally, on: Tally, look: Look) -> Iterator[str]:
 def _meaning(off: Tally, on: Tally) -> Iterator[str]:
     if on.failed:
         yield f"The sandbox takes {on.failed} of the requests for wrong; the first: {on.failure}"
-    prevented = off.refused - on.refused
-    if prevented > 0:
+    if off.refused > on.refused:
+        more = f"it and {off.refused - 1} more are" if off.refused > 1 else "it is"
         yield (
-            f"Without Foveate the session ends at request {off.answered + 1}: it and {prevented - 1} more are"
-            f" refused as too long. With it {on.answered} of {on.requests} are answered."
+            f"Without Foveate the session ends at request {off.refused_at}: {more} refused as too long. With it"
+            f" {on.answered} of {on.requests} are answered."
         )
     one, other = off.dollars_per_answer, on.dollars_per_answer
     if one and other is not None:

@@ -57,9 +57,10 @@ _LOOK_SECONDS, _MOST_LOOKS = 0.001, 2_000
 class Tally:
     """What a session came to: requests, tokens as billed, dollars, and what was done to it.
 
-    `refused` are those that were found too long, and `failed` those that were not answered for another reason,
-    of which `failure` tells the first. `dollars` is None where a price is not known.
-    `summary_dollars` of it were for folds. `added_ms` is the median of what the gateway took of its own.
+    `refused` are those that were found too long, the first of them the one with the number `refused_at` (0:
+    none), and `failed` those that were not answered for another reason, of which `failure` tells the first.
+    `dollars` is None where a price is not known. `summary_dollars` of it were for folds. `added_ms` is the
+    median of what the gateway took of its own.
     """
 
     requests: int
@@ -77,6 +78,7 @@ class Tally:
     edits: int
     added_ms: float
     seconds: float
+    refused_at: int = 0
     failure: str = ""
 
     @property
@@ -296,6 +298,7 @@ async def _tally(store: Store, answers: Sequence[_Answer], *, seconds: float) ->
         requests=len(answers),
         answered=sum(answer.is_answered for answer in answers),
         refused=sum(answer.is_too_long for answer in answers),
+        refused_at=next((at for at, answer in enumerate(answers, 1) if answer.is_too_long), 0),
         failed=len(failed),
         failure=failed[0].said if failed else "",
         uncached=sum(bill.uncached for bill in bills),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ _MODELS = {Format.ANTHROPIC: "claude-sonnet-4-5", Format.CHAT: "gpt-5", Format.R
 _MOST_OUTPUT_TOKENS = 1024
 # Where a recording has no times: as long as an agent's step takes, and a person's next question.
 STEP_SECONDS, QUESTION_SECONDS, BREAK_SECONDS, BREAK_EVERY = 20.0, 120.0, 900.0, 3
+# A message is in every request after it, and is looked into once.
+_once = lru_cache(maxsize=4096)
 # Sealed by whoever has answered, so that no other server takes them.
 _SEALED = frozenset(("thinking", "redacted_thinking"))
 
@@ -113,7 +116,7 @@ def _body(call: Call, spoken: Format, model: str) -> bytes:
     if spoken is Format.ANTHROPIC:
         around.setdefault("max_tokens", _MOST_OUTPUT_TOKENS)
         around.pop("thinking", None)
-        raws = [_unsealed(raw) if _is_sealed(raw) else raw for raw in raws]
+        raws = _answered([_unsealed(raw) if _is_sealed(raw) else raw for raw in raws])
         names = [] if around.get("tools") else _tools_used(raws)
         if names:  # they have to be named wherever one was used
             around["tools"] = [{"name": name, "input_schema": {"type": "object"}} for name in names]
@@ -125,6 +128,7 @@ def _is_sealed(raw: bytes) -> bool:
     return b'"thinking"' in raw or b'"redacted_thinking"' in raw
 
 
+@_once
 def _unsealed(raw: bytes) -> bytes:
     message = json.loads(raw)
     if not isinstance(message.get("content"), list):
@@ -136,15 +140,72 @@ def _unsealed(raw: bytes) -> bytes:
     return json.dumps(message).encode()
 
 
-def _tools_used(raws: Iterable[bytes]) -> list[str]:
-    found: dict[str, None] = {}
+def _answered(raws: Sequence[bytes]) -> list[bytes]:
+    """Messages in which the results of tools stand first behind their calls, as the provider wants them.
+
+    Logs have them in the order in which they came, with reminders between them, and lack those of calls that
+    were broken off.
+    """
+    found: list[bytes] = []
+    waiting: tuple[str, ...] = ()
     for raw in raws:
-        content = json.loads(raw).get("content") if b'"tool_use"' in raw else None
-        for block in content if isinstance(content, list) else ():
-            if (
-                isinstance(block, dict)
-                and block.get("type") == "tool_use"
-                and isinstance(block.get("name"), str)
-            ):
-                found[block["name"]] = None
-    return list(found)
+        if waiting and not _is_users(raw):
+            found.append(_results(waiting))
+            waiting = ()
+        found.append(_with_results_first(raw, waiting) if waiting or b'"tool_result"' in raw else raw)
+        waiting = () if _is_users(raw) else _calls(raw, "id")
+    return [*found, _results(waiting)] if waiting else found
+
+
+@_once
+def _is_users(raw: bytes) -> bool:
+    return bool(json.loads(raw).get("role") == "user")
+
+
+@_once
+def _with_results_first(raw: bytes, waiting: tuple[str, ...]) -> bytes:
+    """A user's message that answers the calls that wait for it, all of them, and only them."""
+    message = json.loads(raw)
+    content = message.get("content") or []
+    blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    results = {block["tool_use_id"]: block for block in blocks if _is_result(block, waiting)}
+    lacking = [_no_result(id_) for id_ in waiting if id_ not in results]
+    others = [_as_text(block) for block in blocks if not _is_result(block, waiting)]
+    mended = [*results.values(), *lacking, *others]
+    return raw if mended == content else json.dumps({**message, "content": mended}).encode()
+
+
+def _is_result(block: object, waiting: Sequence[str]) -> bool:
+    return (
+        isinstance(block, dict) and block.get("type") == "tool_result" and block.get("tool_use_id") in waiting
+    )
+
+
+def _as_text(block: Any) -> Any:
+    """A block; a result that nobody has asked for as a text, which anybody may send."""
+    if not isinstance(block, dict) or block.get("type") != "tool_result":
+        return block
+    return {"type": "text", "text": f"(a result) {json.dumps(block.get('content'))}"}
+
+
+def _results(ids: Sequence[str]) -> bytes:
+    return json.dumps({"role": "user", "content": [_no_result(id_) for id_ in ids]}).encode()
+
+
+def _no_result(id_: str) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": id_, "content": "(broken off)", "is_error": True}
+
+
+@_once
+def _calls(raw: bytes, name: str) -> tuple[str, ...]:
+    """What a message's calls of tools have under a name."""
+    content = json.loads(raw).get("content") if b'"tool_use"' in raw else None
+    return tuple(
+        block[name]
+        for block in (content if isinstance(content, list) else ())
+        if isinstance(block, dict) and block.get("type") == "tool_use" and isinstance(block.get(name), str)
+    )
+
+
+def _tools_used(raws: Iterable[bytes]) -> list[str]:
+    return list(dict.fromkeys(name for raw in raws for name in _calls(raw, "name")))

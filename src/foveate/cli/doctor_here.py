@@ -160,11 +160,12 @@ def _workspace(agent: str, root: Path, max_age_seconds: float) -> Finding:
 
 
 def _memory(agent: str, paths: Sequence[Path]) -> Finding:
-    """Whether an agent's notes are there: those that are not are left out of its prompts, and nobody sees it."""
+    """Whether an agent's notes are there."""
     gone = [str(path) for path in paths if not os.access(path, os.R_OK)]
     if gone:
-        said = f"its memory {', '.join(gone)} cannot be read, and is left out"
-        return warning("watchers", said, "mend sections.memory.paths", agent)
+        said = f"its memory {', '.join(gone)} cannot be read"
+        advice = "mend sections.memory.paths: prompts go out without it"
+        return warning("watchers", said, advice, agent)
     return ok("watchers", f"its memory can be read ({len(paths)} path{'s' * (len(paths) != 1)})", agent)
 
 

@@ -39,6 +39,7 @@ OFF = Tally(
     read=0,
     written=0,
     output=50,
+    refused_at=6,
     dollars=Decimal("0.5"),
     summary_dollars=Decimal(0),
     largest_context=300,
@@ -80,6 +81,34 @@ def test_what_only_its_provider_can_read_is_left_out_and_tools_that_were_used_ar
     assert last["messages"][5]["content"] == [{"type": "text", "text": "(thinking)"}]
     assert [tool["name"] for tool in last["tools"]] == ["read"]
     assert "tools" not in json.loads(session.steps[0].body)
+
+
+def test_results_stand_first_behind_their_calls_and_those_that_were_broken_off_are_made_up(
+    tmp_path: Path,
+) -> None:
+    """A log has reminders between results, and lacks those of calls that somebody has stopped."""
+    two = {**LOOK, "id": "t2"}
+    reminder, seen = {"type": "text", "text": "Remember."}, {**SEEN, "content": "a line"}
+    asked: list[dict[str, Any]] = [
+        {"role": "user", "content": "What is it?"},
+        {"role": "assistant", "content": [LOOK, two]},
+        {"role": "user", "content": [reminder, seen]},
+        {"role": "assistant", "content": [{**LOOK, "id": "t3"}]},
+        {"role": "assistant", "content": "Stopped."},
+        {"role": "user", "content": [{**seen, "tool_use_id": "t9"}]},
+        {"role": "assistant", "content": "It ends."},
+    ]
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": asked}))
+    sent = json.loads(played(path).steps[-1].body)["messages"]
+
+    assert [(one["type"], one.get("tool_use_id")) for one in sent[2]["content"]] == [
+        ("tool_result", "t1"),
+        ("tool_result", "t2"),
+        ("text", None),
+    ]
+    assert [one.get("tool_use_id") for one in sent[4]["content"]] == ["t3"]
+    assert [one["type"] for one in sent[-1]["content"]] == ["text"]
 
 
 def test_a_model_that_the_sandbox_has_not_is_replaced(tmp_path: Path) -> None:
@@ -147,6 +176,13 @@ def test_the_numbers_stand_side_by_side_with_what_they_say() -> None:
     assert "With Foveate an answer costs 80% less." in text
     assert "foveate replay ~/.claude/projects" in text
     assert "not answered otherwise" not in text
+
+
+def test_where_it_ends_without_foveate_is_told_by_the_first_that_was_refused() -> None:
+    off, on = replace(OFF, answered=4, failed=1, refused_at=3), replace(ON, answered=8, refused=1)
+    shown = " ".join(lines(SESSION, off, on, Look(columns=200), window_tokens=None, is_bundled=False))
+
+    assert "ends at request 3: it and 3 more are refused as too long. With it 8 of 9 are answered." in shown
 
 
 def test_what_went_wrong_or_is_not_known_is_said() -> None:

@@ -203,7 +203,7 @@ def test_notes_that_are_not_there_are_told(tmp_path: Path) -> None:
     told = {one.name: (one.level, one.said) for one in found if one.name}
 
     assert told["ana"][0] is Level.OK
-    assert told["bo"] == (Level.WARNING, f"its memory {tmp_path}/gone.org cannot be read, and is left out")
+    assert told["bo"] == (Level.WARNING, f"its memory {tmp_path}/gone.org cannot be read")
 
 
 async def test_every_upstream_says_whether_it_counts_and_a_busy_one_that_it_did_not_say() -> None:
