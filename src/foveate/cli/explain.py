@@ -33,8 +33,8 @@ def command(
         str | None,
         typer.Argument(
             metavar="SESSION|REQUEST",
-            help="The id of a session or request, or how it begins; default: lists the last sessions. With"
-            " --cache also a request body (JSON), - for standard input.",
+            help="The id of a session or request, how it begins, or the name that a client gives its session;"
+            " default: lists the last sessions. With --cache also a request body (JSON), - for standard input.",
             show_default=False,
         ),
     ] = None,
@@ -49,9 +49,15 @@ def command(
         typer.Option("--request", metavar="N", help="Show this one of a session's requests; the first is 1."),
     ] = None,
     last: Annotated[
-        int,
-        typer.Option("--last", metavar="N", help="List so many of a session's requests, or sessions.", min=1),
-    ] = _LAST,
+        int | None,
+        typer.Option(
+            "--last",
+            metavar="N",
+            help=f"List so many of a session's requests, or sessions; default: {_LAST}, and with --json every"
+            " request.",
+            min=1,
+        ),
+    ] = None,
     cache: Annotated[
         bool, typer.Option("--cache", help="Explain what the provider's prompt cache makes of the two.")
     ] = False,
@@ -122,7 +128,7 @@ def _is_file(name: str) -> bool:
 
 
 def _tell_traced(
-    beginning: str | None, request: int | None, last: int, store: str | None, *, as_json: bool
+    beginning: str | None, request: int | None, last: int | None, store: str | None, *, as_json: bool
 ) -> None:
     """Show what was done to a session's requests, to one of them, or which sessions there are."""
     from foveate.cli import explain_traced, explain_traced_lines
@@ -133,7 +139,9 @@ def _tell_traced(
         if request is not None:
             raise BadOption("--request needs the id of a session")
         try:
-            sessions = in_store(store, lambda opened: explain_traced.sessions_of(opened, limit=last), "reading")
+            sessions = in_store(
+                store, lambda opened: explain_traced.sessions_of(opened, limit=last or _LAST), "reading"
+            )
         except NothingKept:
             sessions = ()
         if as_json:
@@ -148,9 +156,9 @@ def _tell_traced(
     told = in_store(store, lambda opened: explain_traced.told_of(opened, beginning, request), "reading")
     if isinstance(told, SessionStory):
         if as_json:
-            screen.print_object(explain_traced_lines.session_object(told))
+            screen.print_object(explain_traced_lines.session_object(told, last=last))
         else:
-            screen.print_lines(writing.session(told, last=last))
+            screen.print_lines(writing.session(told, last=last or _LAST))
     elif as_json:
         screen.print_object(explain_traced_lines.request_object(told.number, told.traced, told.edits))
     else:

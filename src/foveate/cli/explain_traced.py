@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from foveate.cli.ids import MOST_NAMED, the_one
+from foveate.cli.ids import MOST_NAMED, SHORT_ID, the_one
 from foveate.errors import BadOption
 from foveate.values import Usage
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _PAGE = 500
 _MOST_OF_SESSION = 20_000
+_MOST_AGENTS_OF = 10_000  # sessions, the last ones
 _FOLD, _ROOM = "fold", "room"
 _MICRO = Decimal("0.000001")
 
@@ -48,6 +49,8 @@ class SessionStory:
 async def told_of(store: "Store", beginning: str, request_number: int | None) -> SessionStory | TracedRequest:
     """The session whose id begins so, one of its requests by its number, or the request whose id begins so.
 
+    A session can also be told by the whole name that its client gives it.
+
     Raises:
         BadOption: there is nothing of the kind, or several begin so.
     """
@@ -55,6 +58,8 @@ async def told_of(store: "Store", beginning: str, request_number: int | None) ->
         raise BadOption("the id of a session or of a request is expected, or how it begins")
     sessions, ids = await store.traces.ids(beginning, limit=MOST_NAMED + 1)
     session_id = the_one(sessions, beginning, "session") if sessions and beginning not in ids else None
+    if session_id is None and not ids:
+        session_id = await _named(store, beginning)
     if session_id is not None:
         story = await _story(store, session_id)
         return story if request_number is None else _numbered(story, request_number)
@@ -70,6 +75,24 @@ async def told_of(store: "Store", beginning: str, request_number: int | None) ->
     story = await _story(store, found.trace.session_id)
     number = next((at for at, one in enumerate(story.requests, 1) if one.trace.id == found.trace.id), 1)
     return TracedRequest(number=number, traced=found, edits=priced(found))
+
+
+async def _named(store: "Store", name: str) -> str | None:
+    """The id of the session that a client calls so: that of the agent, of those seen of late, that has one.
+
+    Raises:
+        BadOption: several agents have one.
+    """
+    from foveate.session.sessions import named_id
+
+    agents = {one.agent for one in await store.traces.sessions(limit=_MOST_AGENTS_OF)}
+    as_sent = name.encode("utf-8", "replace").decode("latin-1")  # the letters that a header has
+    found = {agent: named_id(agent, as_sent) for agent in sorted(agents)}
+    there = {agent: id_ for agent, id_ in found.items() if await store.traces.listed(limit=1, session_id=id_)}
+    if len(there) > 1:
+        listed = ", ".join(f"{id_[:SHORT_ID]} of {agent}" for agent, id_ in list(there.items())[:MOST_NAMED])
+        raise BadOption(f"several agents have a session called {name!r:.80}: {listed}; say its id")
+    return next(iter(there.values()), None)
 
 
 async def sessions_of(store: "Store", *, limit: int) -> "Sequence[TracedSession]":

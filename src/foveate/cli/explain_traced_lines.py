@@ -1,13 +1,13 @@
 """What `foveate explain` shows of sessions and requests: lines for people, objects for programs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
-from foveate.cli.explain_traced import PricedEdit, SessionStory, TracedRequest
+from foveate.cli.explain_traced import PricedEdit, SessionStory, TracedRequest, priced
 from foveate.cli.ids import short_ids
 from foveate.cli.screen import Look, number
 from foveate.cli.window_bars import Window, window_lines
@@ -17,15 +17,18 @@ _GAP = "  "
 _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
 _HEADINGS = ("#", "time", "model", "context", "read", "written", "out", "dollars", "edits", "")
 # The columns that go first where there is no room for all of them.
-_EXPENDABLE = (6, 2, 5, 4)
+_EXPENDABLE = (6, 2, 5, 4, 1)
 _LEFT = frozenset((1, 2, 9))
 _SHORT_MODEL = 24
 _LEAST_COLUMNS = 20
 
 
-def session_object(story: SessionStory) -> dict[str, object]:
-    """A session as JSON can say it; money is a string, so that nothing of it is lost."""
-    requests = [request_object(at, one, ()) for at, one in enumerate(story.requests, 1)]
+def session_object(story: SessionStory, *, last: int | None = None) -> dict[str, object]:
+    """A session with the `last` of its requests, or all, as JSON can say it; money is a string, to the digit."""
+    first = 0 if last is None else max(0, len(story.requests) - last)
+    requests = [
+        request_object(at, one, priced(one)) for at, one in enumerate(story.requests[first:], first + 1)
+    ]
     return {"session_id": story.session_id, "agent": story.agent, "requests": requests}
 
 
@@ -72,7 +75,7 @@ class TraceWriting:
             for one in sessions
         ]
         yield from self._table(("session", "last asked", "requests", "agent"), rows, left=frozenset((0, 1, 3)))
-        yield self._painted("foveate explain SESSION shows its requests and what fills its window", _DIM)
+        yield from self._wrapped("foveate explain SESSION shows its requests and what fills its window", _DIM)
 
     def session(self, story: SessionStory, *, last: int) -> Iterator[str]:
         """A line for each request, the `last` ones, and the window of the last."""
@@ -80,9 +83,10 @@ class TraceWriting:
         yield from self._wrapped(f"session {story.session_id}, agent {story.agent}", _BOLD)
         first = max(0, len(requests) - last)
         if first:
-            yield self._painted(f"{first:,} earlier requests are not shown: --last {len(requests)}", _DIM)
+            yield from self._wrapped(f"{first:,} earlier requests are not shown: --last {len(requests)}", _DIM)
+        clock = _clock if _are_of_one_day(requests[first:]) else _when
         rows = [
-            self._request_row(at + 1, requests[at], requests[at - 1] if at else None)
+            self._request_row(at + 1, requests[at], requests[at - 1] if at else None, clock)
             for at in range(first, len(requests))
         ]
         same = len({one.trace.model for one in requests}) == 1
@@ -91,8 +95,8 @@ class TraceWriting:
         if requests:
             yield ""
             yield from self._window(requests[-1].trace)
-            yield self._painted(
-                f"foveate explain {self._look.plain(story.session_id[:12])} --request N shows one of them", _DIM
+            yield from self._wrapped(
+                f"foveate explain {story.session_id[:12]} --request N shows one of them", _DIM
             )
 
     def request(self, told: TracedRequest) -> Iterator[str]:
@@ -114,7 +118,9 @@ class TraceWriting:
         for step, reason in trace.problems:
             yield from self._wrapped(f"without {step}: {reason}", _YELLOW)
 
-    def _request_row(self, at: int, one: Traced, before: Traced | None) -> tuple[str, ...]:
+    def _request_row(
+        self, at: int, one: Traced, before: Traced | None, clock: Callable[[float], str]
+    ) -> tuple[str, ...]:
         trace, bill = one.trace, one.bill
         context = "?" if trace.tokens is None else number(trace.tokens, trace.exact)
         if trace.tokens is not None and trace.window_tokens:
@@ -140,7 +146,7 @@ class TraceWriting:
         if trace.problems:
             notes.append(f"without {', '.join(step for step, _ in trace.problems)}")
         model = self._look.plain(trace.model)[:_SHORT_MODEL]
-        return (f"{at}", _clock(trace.at), model, context, *numbers, f"{edits}", "; ".join(notes))
+        return (f"{at}", clock(trace.at), model, context, *numbers, f"{edits}", "; ".join(notes))
 
     def _window(self, trace: Trace) -> Iterator[str]:
         if trace.tokens is None:
@@ -159,14 +165,21 @@ class TraceWriting:
         if not edits:
             yield "it went out as it came: nothing was edited"
             return
-        yield self._painted(f"{len(edits) + left_out} edits", _BOLD)
+        yield self._painted(_counted(len(edits) + left_out, "edit"), _BOLD)
         rows = [
             (one.edit.step, one.edit.does, one.edit.place, _tokens(one.edit.saved_tokens), _worth(one.dollars))
             for one in edits
         ]
         shown = [tuple(self._look.plain(cell) for cell in row) for row in rows]
         widths = [max(cell_len(row[at]) for row in shown) for at in range(5)]
+        lead = sum(widths) + len(_GAP) * len([width for width in widths if width])
         for row, one in zip(shown, edits, strict=True):
+            if lead - len(_GAP) > self._columns:  # a narrow terminal: what it was worth stands below
+                yield from self._wrapped(" ".join(row[:3]))
+                worth = [f"{row[3]} tokens" if row[3] else "", row[4]]
+                yield from self._wrapped(", ".join(filter(None, worth)), indent=4)
+                yield from self._wrapped(one.edit.reason, _DIM, indent=4)
+                continue
             cells = [
                 f"{cell:>{width}}" if at > 2 else set_cell_size(cell, width)
                 for at, (cell, width) in enumerate(zip(row, widths, strict=True))
@@ -174,7 +187,6 @@ class TraceWriting:
             ]
             line = _GAP.join(cells).rstrip()
             reason = self._look.plain(one.edit.reason)
-            lead = sum(widths) + len(_GAP) * len([width for width in widths if width])
             if lead + cell_len(reason) <= self._columns:
                 yield f"{line}{' ' * (lead - cell_len(line))}{self._painted(reason, _DIM)}"
             else:
@@ -225,6 +237,8 @@ class TraceWriting:
         return set_cell_size(line, self._columns - len(self._more)).rstrip() + self._more
 
     def _wrapped(self, text: str, colour: str = "", *, indent: int = 0) -> Iterator[str]:
+        if not text:
+            return
         line = ""
         for word in self._look.plain(text).split(" "):
             if line and indent + cell_len(f"{line} {word}") > self._columns:
@@ -247,8 +261,12 @@ def _total(requests: Sequence[Traced]) -> str:
     ratio = f"{read / all_input:.2f}" if all_input else "unknown"
     breaks = sum(one.trace.broke is not None for one in requests)
     folds = len({one.trace.fold_id for one in requests} - {None})
-    word = "request" if len(requests) == 1 else "requests"
-    return f"{len(requests):,} {word}, {dollars}, hit ratio {ratio}, {folds} folds, {breaks} cache breaks"
+    told = (_counted(len(requests), "request"), dollars, f"hit ratio {ratio}")
+    return ", ".join((*told, _counted(folds, "fold"), _counted(breaks, "cache break")))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _billed(bill: Bill | None) -> str:
@@ -292,6 +310,10 @@ def _dollars(dollars: Decimal | None) -> str:
 
 def _when(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _are_of_one_day(requests: Sequence[Traced]) -> bool:
+    return len({_when(one.trace.at)[:10] for one in requests}) <= 1
 
 
 def _clock(at: float) -> str:

@@ -5,6 +5,7 @@ from foveate.gateway.asks import AGENT, USUAL_AGENT, Ask, has_key_in
 from foveate.gateway.doors import Family
 from foveate.gateway.keys import Keys
 from foveate.gateway.routing import Upstream
+from foveate.gateway.telling import text_of
 
 
 def agent_of(ask: Ask, keys: Keys) -> str:
@@ -25,7 +26,7 @@ def agent_of(ask: Ask, keys: Keys) -> str:
                 "this key begins as Foveate's do, and is none of them: make one, or use the provider's own"
             )
         return own
-    named = ask.headers.get(AGENT) or USUAL_AGENT
+    named = text_of(ask.headers.get(AGENT)) or USUAL_AGENT
     if keys.are_of(named):
         raise KeyRefused(
             f"the agent {named!r} has keys of the gateway, and only they name it: show one of them (`foveate "

@@ -24,15 +24,16 @@ def told_in(headers: Mapping[str, str]) -> Told:
         return NOTHING_TOLD
     metadata = sorted(name for name in own if name.startswith(METADATA) and len(name) > len(METADATA))
     return Told(
-        focus=_text(own.get(FOCUS)) or None,
-        scope=_text(own.get(SCOPE)) or None,
-        channel=_text(own.get(CHANNEL)),
-        sender=_text(own.get(SENDER)),
-        metadata=tuple((name.removeprefix(METADATA), _text(own[name])) for name in metadata),
+        focus=text_of(own.get(FOCUS)) or None,
+        scope=text_of(own.get(SCOPE)) or None,
+        channel=text_of(own.get(CHANNEL)),
+        sender=text_of(own.get(SENDER)),
+        metadata=tuple((name.removeprefix(METADATA), text_of(own[name])) for name in metadata),
     )
 
 
-def _text(said: str | None) -> str:
+def text_of(said: str | None) -> str:
+    """What a header of ours says, of which there are Latin-1's letters: UTF-8, as it is or percent-encoded."""
     if said is None:
         return ""
     with suppress(UnicodeError):  # then it is Latin-1, as headers once were

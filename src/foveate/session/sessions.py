@@ -231,7 +231,7 @@ async def find(
         agent=agent,
         chain=chain,
         now=now,
-        named=None if header_id is None else session_id("named", agent, header_id),
+        named=None if header_id is None else named_id(agent, header_id),
     )
     if not chain and header_id is None:
         return request.first(frozenset())
@@ -263,6 +263,11 @@ async def _found(request: "_Request", turns: Turns) -> Found:
         if found.is_new:
             taken.add(found.session.id)
     return found
+
+
+def named_id(agent: str, name: str) -> str:
+    """The id of the session that an agent's client calls by a name."""
+    return session_id("named", agent, name)
 
 
 def session_id(*made_of: str | bytes) -> str:

@@ -1,5 +1,6 @@
 """What `foveate explain` makes of traces: what edits were worth, and lines that fit wherever they stand."""
 
+import re
 from dataclasses import replace as with_
 from decimal import Decimal
 
@@ -103,7 +104,7 @@ def test_a_session_is_a_line_a_request_and_the_window_of_the_last() -> None:
     assert rows[1].endswith("folded")
     assert "broke: timestamp" in rows[2]
     assert "status 529" in rows[3]
-    assert rows[4] == "4 requests, $0.108400, hit ratio 0.87, 2 folds, 1 cache breaks"
+    assert rows[4] == "4 requests, $0.108400, hit ratio 0.87, 2 folds, 1 cache break"
     assert "window: nobody has counted it" in lines
 
 
@@ -165,6 +166,29 @@ def test_tables_and_bars_fit_whatever_there_is_room_for(columns: int, encoding: 
     assert all(len(line) <= max(columns, 20) for line in rows)
 
 
+def test_on_a_narrow_terminal_every_row_fits_with_its_edits_and_nothing_stands_between() -> None:
+    quiet = replace(TRACE, fold_id=None, broke=None, problems=())
+    writing = plain(columns=40)
+    told = Traced(trace=quiet, bill=BILL)
+    lines = [
+        *writing.session(story(quiet, quiet), last=9),
+        *writing.request(TracedRequest(number=1, traced=told, edits=priced(told))),
+    ]
+
+    assert [line for line in lines if len(line) > 40] == []
+    assert not [line for line in lines if line and not line.strip()], "lines of blanks"
+    rows = [line.split() for line in lines if "$0.027100" in line and "billed" not in line]
+    assert [(row[0], row[-1]) for row in rows] == [("1", "5"), ("2", "5")]
+
+
+def test_times_of_a_session_of_several_days_have_the_day() -> None:
+    one_day = "\n".join(plain().session(story(TRACE, replace(TRACE, id="b", at=TRACE.at + 1)), last=9))
+    two_days = "\n".join(plain().session(story(TRACE, replace(TRACE, id="b", at=TRACE.at + 86_400)), last=9))
+
+    assert not re.search(r"\d{4}-\d\d-\d\d \d\d:", one_day)
+    assert len(re.findall(r"\d{4}-\d\d-\d\d \d\d:", two_days)) == 2
+
+
 def test_colours_are_only_where_they_are_wanted() -> None:
     told = story(TRACE)
 
@@ -189,7 +213,10 @@ def test_json_says_all_of_it_and_money_as_text() -> None:
     assert bill["dollars"] == "0.0271"
     listed = session_object(story(TRACE))["requests"]
     assert isinstance(listed, list)
-    assert [one["id"] for one in listed] == ["call-1"]
+    assert [(one["id"], one["edits"][0]["dollars"]) for one in listed] == [("call-1", "0.080000")]
+    last = session_object(story(TRACE, replace(TRACE, id="b")), last=1)["requests"]
+    assert isinstance(last, list)
+    assert [(one["number"], one["id"]) for one in last] == [(2, "b")]
     session = TracedSession(session_id="s", agent="a", requests=1, first_at=0.0, last_at=9.0)
     assert sessions_object([session]) == {
         "sessions": [{"session_id": "s", "agent": "a", "requests": 1, "first_at": 0.0, "last_at": 9.0}]

@@ -56,6 +56,14 @@ def test_a_key_of_the_gateway_names_its_agent_and_goes_no_further(shown: list[tu
     assert not [name for name, _ in sent if name in HEADERS]
 
 
+@pytest.mark.parametrize("said", ["🦊".encode(), b"%F0%9F%A6%8A"], ids=["bytes", "percents"])
+def test_an_agent_is_named_in_any_letters_and_is_the_one_of_the_configuration(said: bytes) -> None:
+    """Defect: UTF-8 was taken for Latin-1, so that an agent with an emoji had neither settings nor keys."""
+    assert agent_of(asked((b"x-foveate-agent", said)), KEYS) == "🦊"
+    with pytest.raises(KeyRefused):
+        agent_of(asked((b"x-foveate-agent", said)), HashedKeys({hash_of(KEY): "🦊"}))
+
+
 @pytest.mark.parametrize("query", [f"key={KEY}", f"a=1&key=%66ov-{KEY[4:]}"], ids=["plain", "escaped"])
 def test_a_key_of_the_gateway_in_an_address_is_refused(query: str) -> None:
     """Defect: it went to the provider."""

@@ -1,0 +1,53 @@
+"""The same of both databases: which session or request is meant by what somebody types."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from msgspec.structs import replace
+
+from foveate.cli.explain_traced import SessionStory, told_of
+from foveate.errors import BadOption
+from foveate.session.sessions import named_id
+from foveate.store import Store, open_store
+from tests.kept import TRACE
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    async with await open_store(database_url) as opened:
+        yield opened
+
+
+def sent(name: str) -> str:
+    """A name in the letters that a header has."""
+    return name.encode().decode("latin-1")
+
+
+async def test_a_session_is_found_by_the_name_that_its_client_gives_it(store: Store) -> None:
+    run, fox = named_id("ana", "run-1"), named_id("ana", sent("🦊"))
+    await store.traces.keep(
+        [
+            replace(TRACE, id="req_1", agent="ana", session_id=run),
+            replace(TRACE, id="req_2", agent="ana", session_id=run, at=TRACE.at + 1),
+            replace(TRACE, id="req_3", agent="ana", session_id=fox),
+            replace(TRACE, id="req_4", agent="bo", session_id="b" * 32),
+        ]
+    )
+    found, odd = await told_of(store, "run-1", None), await told_of(store, "🦊", None)
+
+    assert isinstance(found, SessionStory)
+    assert isinstance(odd, SessionStory)
+    assert [one.trace.id for one in found.requests] == ["req_1", "req_2"]
+    assert odd.session_id == fox
+    with pytest.raises(BadOption, match="nothing is known"):
+        await told_of(store, "run", None)
+
+
+async def test_of_agents_that_call_their_sessions_alike_none_is_guessed(store: Store) -> None:
+    for agent in ("ana", "bo"):
+        await store.traces.keep(
+            [replace(TRACE, id=f"req_{agent}", agent=agent, session_id=named_id(agent, "main"))]
+        )
+
+    with pytest.raises(BadOption, match=f"{named_id('ana', 'main')[:8]} of ana, .* of bo; say its id"):
+        await told_of(store, "main", None)
