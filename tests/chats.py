@@ -36,6 +36,7 @@ class Chat:
 
     def __init__(self, talk: Talk, setting: Setting) -> None:
         self.talk = talk
+        self.setting = setting
         self.commands = Commands(talk, setting, lambda: Look(columns=100), start_local=_no_local)
 
     async def command(self, line: str) -> str:

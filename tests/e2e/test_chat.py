@@ -237,11 +237,15 @@ async def test_a_conversation_begun_anew_has_another_session_and_nothing_in_it(
     async with chatting(tmp_path, sandbox.url) as chat:
         await chat.talk.ask("Hello!")
         first = chat.talk.session_id
+        await chat.command(":compact")
+        folds = [chat.setting.now().agents("default").compaction]
         told = await chat.command(":reset")
+        folds.append(chat.setting.now().agents("default").compaction)
         cost = await chat.command(":cost")
         await chat.talk.ask("Hello again!")
         second = chat.talk.session_id
 
+    assert folds == [True, False]
     assert "anew" in told
     assert "nothing was billed" in cost
     assert first != second

@@ -113,7 +113,7 @@ async def test_a_question_longer_than_the_window_is_refused_and_what_to_do_is_sa
 
     assert answer.failure
     assert answer.failure.trouble is Trouble.WINDOW
-    assert ":compact" in answer.failure.text
+    assert "send less" in answer.failure.text
     assert small.failure is None
     assert sent(sandbox.heard[0])["max_completion_tokens"] == 500
 

@@ -94,6 +94,7 @@ BAD = {
     "an empty question": (("  ",), "the question is empty"),
     "a model without a key": (("Hi", "--model", "deepseek/deepseek-chat"), "DEEPSEEK_API_KEY"),
     "an agent that no header can name": (("Hi", "--agent", "日本"), "--agent"),
+    "an agent that would be obeyed": (("Hi", "--agent", "\x1b[31m"), "--agent"),
     "a model without a name": (("Hi", "--model", ""), "a model has a name"),
 }
 
@@ -136,6 +137,57 @@ def test_control_c_ends_a_pipe_with_130_and_books_what_came(tmp_path: Path) -> N
     assert b"Traceback" not in errors
     booked = json.loads(spawn("cost", "--json", env={"FOVEATE_HOME": str(tmp_path)}).out)
     assert booked["total"]["partial_calls"] == 1
+
+
+def test_nothing_more_is_asked_once_nobody_reads_the_answers(config: Path, sandbox: RunningSandbox) -> None:
+    """Each of them would cost something."""
+    for more in ((), ("--json",)):
+        sandbox.heard.clear()
+        with subprocess.Popen(
+            [*COMMAND, "chat", *MODEL, *more],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=config.parent,
+            env={**WITHOUT_KEYS, **KEYS, "FOVEATE_HOME": str(config.parent)},
+        ) as process:
+            assert process.stdin
+            assert process.stdout
+            process.stdin.write(b"Hello!\n")
+            process.stdin.flush()
+            assert b"sandbox" in process.stdout.readline()
+            process.stdout.close()
+            process.stdin.write(b"Hello?\n" * 20)
+            process.stdin.close()
+            errors = process.stderr.read() if process.stderr else b""
+            assert (process.wait(timeout=30), errors) == (0, b"")
+
+        assert len(sandbox.heard) == 2
+
+
+def test_what_cannot_be_read_or_written_ends_it_with_one_line(config: Path, tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    ends = []
+    with (tmp_path / "unreadable").open("wb") as unreadable, Path("/dev/full").open("wb") as full:
+        for stdin, stdout in ((unreadable, subprocess.DEVNULL), (subprocess.DEVNULL, full)):
+            question = ["Hello!"] if stdout is full else []
+            ended = subprocess.run(
+                [*COMMAND, "chat", *MODEL, *question],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                timeout=30,
+                check=False,
+                cwd=config.parent,
+                env={**WITHOUT_KEYS, **KEYS, "FOVEATE_HOME": str(config.parent)},
+            )
+            ends.append((ended.returncode, ended.stderr.decode()))
+
+    assert ends == [
+        (2, "foveate: standard input: Bad file descriptor\n"),
+        (1, "foveate: standard output: No space left on device\n"),
+    ]
 
 
 def test_an_empty_input_is_no_question(config: Path) -> None:

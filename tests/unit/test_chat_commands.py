@@ -21,6 +21,8 @@ from foveate.cli.screen import Look as Screen
 from foveate.cost.admission import Outcome, Settled
 from foveate.cost.ledger import Call, Category, Entry
 from foveate.engine.calls import Incoming, Problem
+from foveate.fold.folding import Folded
+from foveate.fold.journal import Outcome as FoldOutcome
 from foveate.values import CacheUsage, Format, TokenCount, Usage
 
 WIDE = Screen(columns=100)
@@ -106,6 +108,22 @@ def test_words_come_as_they_are_thoughts_dimmed_and_calls_named() -> None:
     assert dimmed.getvalue() == "\x1b[2mHm.\x1b[0m\nHello\n[calls look\\x1b_up]\n"
     assert plain.getvalue() == "(thinking) Hm.\nHello\n[calls look\\x1b_up]\n"
     assert begun == [1, 1]
+
+
+def test_the_end_of_a_line_may_come_in_two_pieces() -> None:
+    stream = StringIO()
+    words = Words(stream, Screen())
+    for text in ("one\r", "\ntwo\r", "three\r"):
+        words(Said(Kind.TEXT, text))
+    words.end()
+
+    assert stream.getvalue() == "one\ntwo\\rthree\n"
+
+
+def test_why_nothing_was_folded_is_not_obeyed() -> None:
+    failed = Folded(outcome=FoldOutcome.FAILED, reason="\x1b[31mred")
+
+    assert chat_lines.folded_lines(failed, look(), look(), Screen()) == ["nothing was folded: \\x1b[31mred"]
 
 
 def test_nothing_in_an_answer_is_obeyed_and_joined_emoji_stay_joined() -> None:

@@ -126,12 +126,29 @@ def test_the_key_goes_in_the_header_of_its_family_and_none_where_there_is_none()
 def test_a_refusal_is_one_line_that_says_what_to_do(
     status: int, headers: dict[str, str], body: bytes, trouble: Trouble, said: str
 ) -> None:
-    failure = failure_of(status, headers, body, speaking())
+    failure = failure_of(status, headers, body, speaking(), has_history=True)
 
     assert failure.trouble is trouble
     assert said in failure.text
     assert "\n" not in failure.text
     assert len(failure.text) <= 500
+
+
+def test_what_to_do_stands_behind_however_much_a_provider_says() -> None:
+    body = json.dumps({"error": {"message": "there is no such model. " * 200}}).encode()
+
+    told = failure_of(404, {}, body, speaking(), has_history=True).text
+
+    assert told.endswith("…; :model names another model")
+
+
+def test_a_question_that_is_too_long_by_itself_is_not_helped_by_a_fold() -> None:
+    body = b'{"error": {"message": "prompt is too long: 9 > 8"}}'
+
+    told = failure_of(400, {}, body, speaking(), has_history=False).text
+
+    assert ":compact" not in told
+    assert "send less" in told
 
 
 @pytest.mark.parametrize("vocabulary", ["o200k_base", "llama3", "mistral_v3"])

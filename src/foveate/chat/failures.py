@@ -10,8 +10,9 @@ from foveate.wire.body import as_record, as_text
 from foveate.wire.replies import record
 from foveate.wire.streams import StreamError
 
-_MOST_CHARS = 500
-_AGAIN = "the message is still there (up arrow)"
+# Of what somebody else says, so much is told; what to do about it stands behind.
+_MOST_CHARS = 400
+_AGAIN = "nothing of it is kept: ask again"
 
 
 class Trouble(StrEnum):
@@ -35,8 +36,10 @@ class Failure:
     text: str
 
 
-def failure_of(status: int, headers: dict[str, str], body: bytes, speaking: Speaking) -> Failure:
-    """What an answer means that is none."""
+def failure_of(
+    status: int, headers: dict[str, str], body: bytes, speaking: Speaking, *, has_history: bool
+) -> Failure:
+    """What an answer means that is none; `has_history`: something was said before the question."""
     said = _message(body)
     where = f"{speaking.upstream.name} ({speaking.upstream.base_url})"
     match status:
@@ -51,7 +54,8 @@ def failure_of(status: int, headers: dict[str, str], body: bytes, speaking: Spea
         case 429 | 529 | 503:
             return _failure(Trouble.BUSY, f"{where} has no room now: {said}; {_when(headers)}")
         case 400 | 413 if _is_too_long(said):
-            return _failure(Trouble.WINDOW, f"{said}; :compact folds the history, :reset begins anew")
+            shorter = ":compact folds the history, :reset begins anew" if has_history else "send less"
+            return _failure(Trouble.WINDOW, f"{said}; {shorter}, or :model names one with a larger window")
         case 404:
             return _failure(Trouble.REFUSED, f"{where}: {said}; :model names another model")
         case 502 | 504:
@@ -64,14 +68,16 @@ def failure_of(status: int, headers: dict[str, str], body: bytes, speaking: Spea
 
 def broken(error: StreamError | None, *, has_words: bool) -> Failure:
     """What is told of an answer that broke off; `has_words`: something of it came."""
-    why = f"{error.message or error.kind}" if error is not None else "the connection was cut"
+    why = _cut(error.message or error.kind) if error is not None else "the connection was cut"
     left = "what came so far stays in the conversation" if has_words else _AGAIN
     return _failure(Trouble.BROKEN, f"the answer broke off: {why}; {left}")
 
 
 def internal(error: BaseException) -> Failure:
     """What is told of a fault of our own."""
-    return _failure(Trouble.INTERNAL, f"Foveate itself failed ({type(error).__name__}: {error}); {_AGAIN}")
+    return _failure(
+        Trouble.INTERNAL, f"Foveate itself failed ({_cut(f'{type(error).__name__}: {error}')}); {_AGAIN}"
+    )
 
 
 def empty() -> Failure:
@@ -80,7 +86,11 @@ def empty() -> Failure:
 
 
 def _failure(trouble: Trouble, text: str) -> Failure:
-    return Failure(trouble=trouble, text=" ".join(text.split())[:_MOST_CHARS])
+    return Failure(trouble=trouble, text=" ".join(text.split()))
+
+
+def _cut(said: str) -> str:
+    return said if len(said) <= _MOST_CHARS else f"{said[: _MOST_CHARS - 1]}…"
 
 
 def _message(body: bytes) -> str:
@@ -90,7 +100,7 @@ def _message(body: bytes) -> str:
     except MalformedRequest:
         found = None
     said = as_text(as_record(found).get("message")) or as_text(found)
-    return (said or body[:_MOST_CHARS].decode("utf-8", "replace").strip() or "it says nothing more").rstrip(".")
+    return _cut((said or body.decode("utf-8", "replace").strip() or "it says nothing more").rstrip("."))
 
 
 def _when(headers: dict[str, str]) -> str:

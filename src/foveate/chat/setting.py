@@ -63,6 +63,10 @@ class Setting:
         """Have what is folded be sent in the place of what it stands for, also where folding is off."""
         self._changes = replace(self._changes, compacts=True)
 
+    def begin_anew(self) -> None:
+        """Have histories be folded only where the configuration says so."""
+        self._changes = replace(self._changes, compacts=False)
+
     @property
     def has_local(self) -> bool:
         """Whether the model on this machine is there."""

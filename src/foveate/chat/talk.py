@@ -142,6 +142,7 @@ class Talk:
 
     def reset(self) -> None:
         """Begin anew: another session, in which nothing was said."""
+        self._setting.begin_anew()
         self.turns = ()
         self.session = _new_session()
         self._known_as, self._requests = set(), set()
@@ -181,7 +182,7 @@ class Talk:
         async with asked(self._gateway, scope_of(speaking, self._whose()), body) as arriving:
             self._arriving = arriving
             try:
-                stream = await _heard(arriving, speaking, hear)
+                stream = await _heard(arriving, speaking, hear, has_history=len(turns) > 1)
             finally:
                 self._arriving = None
         request_id = arriving.headers.get(REQUEST_ID, "")
@@ -255,7 +256,7 @@ class Talk:
 
 
 async def _heard(
-    arriving: Arriving, speaking: Speaking, hear: Callable[[Said], None]
+    arriving: Arriving, speaking: Speaking, hear: Callable[[Said], None], *, has_history: bool
 ) -> StreamedAnswer | Failure | None:
     """What an answer told of itself by its end; None of one that did not stream, and why, where it is none."""
     await arriving.begun()
@@ -263,7 +264,7 @@ async def _heard(
         body = b"".join([piece async for piece in arriving.pieces()])
         if arriving.is_stopped or not arriving.status:
             return StreamedAnswer(speaking.spoken)  # nothing of it came
-        return failure_of(arriving.status, arriving.headers, body, speaking)
+        return failure_of(arriving.status, arriving.headers, body, speaking, has_history=has_history)
     if not arriving.headers.get("content-type", "").startswith(_STREAM):
         body = b"".join([piece async for piece in arriving.pieces()])
         for said in whole_answer(speaking.spoken, body):

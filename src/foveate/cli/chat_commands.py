@@ -160,7 +160,7 @@ class Commands:
     async def _compact(self) -> list[str]:
         before = await self._talk.look()
         folded = await self._talk.compact()
-        return lines.folded_lines(folded, before, await self._talk.look())
+        return lines.folded_lines(folded, before, await self._talk.look(), self._screen())
 
     async def _tokenize(self, text: str) -> list[str]:
         if not text:

@@ -156,15 +156,15 @@ def memory_lines(look: Look, agent: str, screen: Screen) -> list[str]:
     return [*told, painted(f"{tokens:,} tokens of {agent}'s memory", _DIM, screen), *why]
 
 
-def folded_lines(folded: Folded | None, before: Look, after: Look) -> list[str]:
+def folded_lines(folded: Folded | None, before: Look, after: Look, screen: Screen) -> list[str]:
     """What a fold that was asked for has saved, or why there is none."""
     if folded is None:
         return ["there is nothing to fold yet"]
-    fold = folded.fold
+    fold, reason = folded.fold, screen.plain(folded.reason)
     if folded.outcome is Outcome.NO_BOUNDARY:
         return ["there is nothing to fold yet: a summary stands for all but the last exchange"]
     if folded.outcome is not Outcome.OK or fold is None:
-        return [f"nothing was folded: {folded.reason or folded.outcome.value}"]
+        return [f"nothing was folded: {reason or folded.outcome.value}"]
     cost = "unknown" if fold.cost is None else in_words(fold.cost)
     saved = before.tokens - after.tokens
     what = f"saved {saved:,} tokens" if saved > 0 else f"saved nothing ({-saved:,} tokens more)"
@@ -172,7 +172,7 @@ def folded_lines(folded: Folded | None, before: Look, after: Look) -> list[str]:
         f"folded {fold.messages} messages into a summary: {before.tokens:,} tokens are {after.tokens:,} now, "
         f"{what}; it cost {cost}"
     ]
-    return told + ([f"by rules, since {folded.reason}"] if folded.reason else [])
+    return told + ([f"by rules, since {reason}"] if reason else [])
 
 
 def model_lines(speaking: Speaking, models: Sequence[str], screen: Screen) -> list[str]:

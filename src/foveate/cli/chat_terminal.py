@@ -4,7 +4,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from foveate.errors import FoveateError
 
 _PROMPT, _CONTINUED = "> ", "… "
 _DIM, _RED, _YELLOW = "2", "31", "33"
+# What stands around a word on what takes so long, and the last column, where a terminal may begin a line.
+_AROUND_PATIENCE = len("foveate:  …") + 1
 _HINT = "Ctrl-D ends; :help lists the commands"
 
 
@@ -126,14 +128,15 @@ class _Terminal:
     def tell_of(self, answer: Answer, talk: Talk) -> None:
         """What there is to be said of an answer beside its words."""
         if answer.is_stopped:
-            kept = "" if answer.text else "; nothing had come, so the question is not kept (up arrow)"
+            kept = "" if answer.has_words else "; nothing had come, so the question is not kept (up arrow)"
             self.tell(f"[stopped{kept}]", _YELLOW)
         if answer.is_cut_short:
             self.tell(f"[cut: an answer has {talk.max_tokens():,} tokens at most (--max-tokens); ask to go on]")
         for note in talk.notes():
             self.tell(f"[{note}]")
         if answer.failure is not None:
-            self.tell(answer.failure.text, _RED)
+            kept = "" if answer.has_words else " (up arrow: the question)"
+            self.tell(f"{answer.failure.text}{kept}", _RED)
 
     @contextmanager
     def patience(self, what: str) -> Iterator[None]:
@@ -141,26 +144,27 @@ class _Terminal:
         if not self.screen().colours:  # a terminal that may not be able to take it back
             yield
             return
-        with screen.patience(what):
+        # In one line, or its beginning would stay.
+        with screen.patience(what[: max(0, self.screen().columns - _AROUND_PATIENCE)]):
             yield
 
     @contextmanager
     def unending(self) -> Iterator[None]:
-        """Ctrl-C stops what is under way, if anything is, and never the program."""
+        """Ctrl-C stops what is under way, if anything is, and never the program; other keys wait."""
         loop = asyncio.get_running_loop()
         before = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(lambda: self._stop()))
         try:
-            yield
+            with _typed_ahead():
+                yield
         finally:
             signal.signal(signal.SIGINT, before)
 
     @contextmanager
     def interruptible(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Ctrl-C means `stop` now; what is typed meanwhile is not shown."""
+        """Ctrl-C means `stop` now."""
         self._stop = stop
         try:
-            with _unechoed():
-                yield
+            yield
         finally:
             self._stop = _nothing
 
@@ -170,8 +174,11 @@ def _nothing() -> None:
 
 
 @contextmanager
-def _unechoed() -> Iterator[None]:
-    """What is typed is kept for the next prompt, and does not stand in the middle of an answer."""
+def _typed_ahead() -> Iterator[None]:
+    """What is typed is kept for the next prompt, and does not stand in the middle of an answer.
+
+    Key by key, as the prompt reads it: by lines a terminal keeps 4,095 characters and leaves out the rest.
+    """
     try:
         import termios
     except ImportError:  # on Windows
@@ -182,13 +189,15 @@ def _unechoed() -> Iterator[None]:
     except (termios.error, OSError, ValueError):
         yield
         return
-    without: list[Any] = [*before]
-    without[3] &= ~termios.ECHO
+    keys: list[Any] = [*before]
+    keys[0] &= ~termios.ICRNL
+    keys[3] = keys[3] & ~(termios.ECHO | termios.ICANON) | termios.NOFLSH
     try:
-        termios.tcsetattr(sys.stdin, termios.TCSANOW, without)
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, keys)
         yield
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
+        with suppress(termios.error, OSError):  # the terminal is gone
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 class _Completer(Completer):

@@ -37,6 +37,8 @@ class Words:
         self._begun = begun
         self._kind: Kind | None = None
         self._last = "\n"
+        self._held = ""
+        """A carriage return, whose line feed may be in the next piece."""
 
     def __call__(self, said: Said) -> None:
         """Write a piece."""
@@ -48,7 +50,9 @@ class Words:
         else:
             if said.kind is not self._kind:
                 self._change(said.kind)
-            self._write(shown(said.text))
+            text = self._held + said.text
+            self._held = "\r" if text.endswith("\r") else ""
+            self._write(shown(text.removesuffix("\r")))
         self._stream.flush()
 
     def end(self) -> None:
@@ -65,6 +69,7 @@ class Words:
             self._stream.write(_DIM if self._look.colours else "(thinking) ")
 
     def _close(self) -> None:
+        self._held = ""
         if self._kind is Kind.THOUGHT and self._look.colours:
             self._stream.write(_PLAIN)
         if self._last != "\n":

@@ -62,6 +62,11 @@ def print_object(shown: dict[str, object]) -> None:
 
 def print_error(error: FoveateError) -> None:
     """An error as one JSON object, with its numbers where it is about numbers."""
+    print_object(error_object(error))
+
+
+def error_object(error: FoveateError) -> dict[str, object]:
+    """An error as JSON can say it."""
     told: dict[str, object] = {"code": error.code, "message": str(error)}
     if isinstance(error, BudgetExceeded):
         told |= {
@@ -69,7 +74,7 @@ def print_error(error: FoveateError) -> None:
             "tokens": error.tokens,
             "sections": [asdict(size) for size in error.sections],
         }
-    print_object({"error": told})
+    return {"error": told}
 
 
 def print_count(counted: "RequestCount", *, heading: str, roles: Sequence[str] = ()) -> None:
