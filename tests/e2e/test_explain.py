@@ -1,5 +1,6 @@
 """`foveate explain` as a user calls it."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from foveate.store import open_store
 from tests.e2e.command import CHAT, ESCAPE, REQUESTS, on_terminal, spawn, write
+from tests.kept import TRACE
 from tests.unit.cache.sessions import SESSIONS, changed, claude, next_of
 
 ROOT = Path(__file__).parents[2]
@@ -220,3 +223,27 @@ def test_where_nothing_went_through_a_gateway_yet_none_is_listed(
     assert "`foveate serve` starts one" in listed.err
     assert (as_json.code, json.loads(as_json.out)) == (0, {"sessions": []})
     assert run("explain", "abc").code == 1
+
+
+def test_the_store_of_the_configuration_is_looked_into_as_the_gateway_does(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: the gateway kept sessions where foveate.yaml says, and commands looked elsewhere."""
+
+    async def keep() -> None:
+        async with await open_store(f"sqlite:///{tmp_path}/kept.sqlite") as store:
+            await store.traces.keep([TRACE])
+
+    asyncio.run(keep())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FOVEATE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("FOVEATE_STORE", raising=False)
+    write_text = (tmp_path / "foveate.yaml").write_text
+    write_text(f"store: {{url: 'sqlite:///{tmp_path}/kept.sqlite'}}\n")
+
+    assert json.loads(run("explain", "--json").out)["sessions"][0]["session_id"] == TRACE.session_id
+    monkeypatch.setenv("FOVEATE_STORE", f"sqlite:///{tmp_path}/none.sqlite")
+    assert json.loads(run("explain", "--json").out) == {"sessions": []}
+    monkeypatch.delenv("FOVEATE_STORE")
+    write_text("stroe: {}\n")
+    assert "foveate.yaml:1" in run("explain").err

@@ -24,7 +24,7 @@ _LEAST_COLUMNS = 20
 
 
 def session_object(story: SessionStory, *, last: int | None = None) -> dict[str, object]:
-    """A session with the `last` of its requests, or all, as JSON can say it; money is a string, to the digit."""
+    """A session with its `last` requests, or all, as JSON can say it; money is a string, to the digit."""
     first = 0 if last is None else max(0, len(story.requests) - last)
     requests = [
         request_object(at, one, priced(one)) for at, one in enumerate(story.requests[first:], first + 1)

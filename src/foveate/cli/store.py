@@ -10,6 +10,7 @@ import typer
 
 from foveate.cli import screen
 from foveate.cli.exits import telling
+from foveate.cli.usual import usual_store
 from foveate.errors import BadOption, NothingKept
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ StoreUrl = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="sqlite:///path or postgresql://…; default: FOVEATE_STORE, or the file in the data folder.",
+        help="sqlite:///path or postgresql://…; default: FOVEATE_STORE, that of foveate.yaml, or the file in"
+        " the data folder.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -126,6 +128,8 @@ def vacuum(
 def in_store(url: str | None, work: "Callable[[Store], Awaitable[T]]", what: str) -> T:
     """What `work` gives with the store at `url`, which is not made where there is none; `what` takes long.
 
+    Without a URL it is the store that a gateway here would have.
+
     Raises:
         BadOption: this is no URL of a store.
         NothingKept: there is none.
@@ -137,6 +141,8 @@ def in_store(url: str | None, work: "Callable[[Store], Awaitable[T]]", what: str
         import asyncio
 
         from foveate.store import open_store
+
+        url = usual_store(url)
 
         async def run() -> T:
             async with await open_store(url, make=False) as store:

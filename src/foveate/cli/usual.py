@@ -24,3 +24,21 @@ def usual_config(file: Path | None = None) -> Path | None:
     from foveate.memory.vectors import data_folder
 
     return file or usual_file(Path(), data_folder(os.environ, sys.platform))
+
+
+def usual_store(url: str | None) -> str | None:
+    """The store that is meant: the one that is named, or else the one that a gateway here would have.
+
+    None is what `FOVEATE_STORE` says, or the file in the data folder.
+
+    Raises:
+        InputError: the configuration cannot be read.
+    """
+    if url is not None or os.environ.get("FOVEATE_STORE"):
+        return url
+    file = usual_config()
+    if file is None:
+        return None
+    from foveate.config.loading import load_settings
+
+    return load_settings(file).store.url or None
