@@ -39,7 +39,7 @@ SELECT id, 1 FROM traces_v1 WHERE substr(id, 1, ?) = ?
 UNION SELECT DISTINCT session_id, 0 FROM traces_v1 WHERE substr(session_id, 1, ?) = ?
 ORDER BY 1 LIMIT ?
 """
-# All are looked through in an index, which is a tenth of the table; whose they are is read of those found alone.
+# All are looked through in an index, a tenth of the table; whose they are is read only of those that are found.
 _FIND_SESSIONS = """
 SELECT session_id, (
   SELECT agent FROM traces_v1 AS own WHERE own.session_id = found.session_id ORDER BY own.at DESC LIMIT 1
