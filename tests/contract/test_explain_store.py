@@ -1,14 +1,18 @@
 """The same of both databases: which session or request is meant by what somebody types."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace as with_
 
 import pytest
 from msgspec.structs import replace
 
 from foveate.cli.explain_traced import SessionStory, told_of
+from foveate.cost.caps import accounts_of
+from foveate.cost.ledger import Category
 from foveate.errors import BadOption
 from foveate.session.sessions import named_id
 from foveate.store import Store, open_store
+from tests.billed import CALL, ENTRY
 from tests.kept import TRACE
 
 
@@ -51,3 +55,14 @@ async def test_of_agents_that_call_their_sessions_alike_none_is_guessed(store: S
 
     with pytest.raises(BadOption, match=f"{named_id('ana', 'main')[:8]} of ana, .* of bo; say its id"):
         await told_of(store, "main", None)
+
+
+async def test_what_was_called_beside_the_requests_is_told_with_its_dollars(store: Store) -> None:
+    await store.traces.keep([TRACE])
+    for category in (Category.MAIN, Category.COMPACTION):
+        call = with_(CALL, id=f"call-{category}", category=category, session_id=TRACE.session_id)
+        await store.ledger.settle(with_(ENTRY, call=call), accounts=accounts_of(call))
+    told = await told_of(store, TRACE.session_id, None)
+
+    assert isinstance(told, SessionStory)
+    assert [(one.category, one.calls, one.dollars) for one in told.beside] == [("compaction", 1, ENTRY.dollars)]

@@ -38,12 +38,26 @@ class TracedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Calls of a category that were made for a session beside its requests.
+
+    `dollars` are those of calls with a known price, and `unknown_calls` says how many have none.
+    """
+
+    category: str
+    calls: int
+    dollars: Decimal
+    unknown_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStory:
-    """The requests of a session in their order."""
+    """The requests of a session in their order, and what else was called for it: summaries, pings, counts."""
 
     session_id: str
     agent: str
     requests: Sequence["Traced"]
+    beside: Sequence["Beside"] = ()
 
 
 async def told_of(store: "Store", beginning: str, request_number: int | None) -> SessionStory | TracedRequest:
@@ -110,7 +124,23 @@ async def _story(store: "Store", session_id: str) -> SessionStory:
             break
         before = page[-1].trace.at, page[-1].trace.id
     found.reverse()
-    return SessionStory(session_id=session_id, agent=found[0].trace.agent if found else "", requests=found)
+    return SessionStory(
+        session_id=session_id,
+        agent=found[0].trace.agent if found else "",
+        requests=found,
+        beside=await _beside(store, session_id),
+    )
+
+
+async def _beside(store: "Store", session_id: str) -> list[Beside]:
+    from foveate.cost.ledger import By, Category
+
+    sums = await store.ledger.sums((By.CATEGORY,), session_id=session_id)
+    return [
+        Beside(category=one.group[0], calls=one.calls, dollars=one.dollars, unknown_calls=one.unknown_calls)
+        for one in sums
+        if one.group[0] != Category.MAIN
+    ]
 
 
 def _numbered(story: SessionStory, number: int) -> TracedRequest:

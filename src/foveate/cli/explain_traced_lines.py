@@ -1,6 +1,7 @@
 """What `foveate explain` shows of sessions and requests: lines for people, objects for programs."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from decimal import Decimal
 
@@ -29,7 +30,13 @@ def session_object(story: SessionStory, *, last: int | None = None) -> dict[str,
     requests = [
         request_object(at, one, priced(one)) for at, one in enumerate(story.requests[first:], first + 1)
     ]
-    return {"session_id": story.session_id, "agent": story.agent, "requests": requests}
+    beside = [asdict(one) | {"dollars": f"{one.dollars:f}"} for one in story.beside]
+    return {
+        "session_id": story.session_id,
+        "agent": story.agent,
+        "requests": requests,
+        "beside": beside,
+    }
 
 
 def request_object(at: int, traced: Traced, edits: Sequence[PricedEdit]) -> dict[str, object]:
@@ -92,6 +99,9 @@ class TraceWriting:
         same = len({one.trace.model for one in requests}) == 1
         yield from self._table(_HEADINGS, rows, left=_LEFT, without=(2,) if same else ())
         yield from self._wrapped(_total(requests), _BOLD)
+        for one in story.beside:
+            paid = _paid(one.dollars, unknown=one.unknown_calls, calls=one.calls)
+            yield from self._wrapped(f"beside them {_counted(one.calls, f'{one.category} call')}, {paid}")
         if requests:
             yield ""
             yield from self._window(requests[-1].trace)
@@ -257,12 +267,19 @@ def _total(requests: Sequence[Traced]) -> str:
     read = sum(bill.cache.read for bill in bills)
     all_input = sum(bill.cache.input_tokens for bill in bills)
     known = [bill.dollars for bill in bills if bill.dollars is not None]
-    dollars = _dollars(sum(known, Decimal(0))) if known else "unknown"
+    dollars = _paid(sum(known, Decimal(0)), unknown=len(bills) - len(known), calls=len(bills))
     ratio = f"{read / all_input:.2f}" if all_input else "unknown"
     breaks = sum(one.trace.broke is not None for one in requests)
     folds = len({one.trace.fold_id for one in requests} - {None})
     told = (_counted(len(requests), "request"), dollars, f"hit ratio {ratio}")
     return ", ".join((*told, _counted(folds, "fold"), _counted(breaks, "cache break")))
+
+
+def _paid(dollars: Decimal, *, unknown: int, calls: int) -> str:
+    """Dollars of calls of which some may have no known price: what is unknown is not zero."""
+    if unknown >= calls:
+        return "dollars unknown"
+    return _dollars(dollars) + (f" and {_counted(unknown, 'call')} of unknown price" if unknown else "")
 
 
 def _counted(number: int, what: str) -> str:

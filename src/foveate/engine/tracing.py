@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from foveate import errors
 from foveate.engine.calls import Done, Incoming, Outgoing, Problem
 from foveate.engine.exchange import Exchange
 from foveate.engine.explaining import SeenBreak
@@ -213,4 +214,7 @@ def _place(place: Place) -> str:
 
 
 def _problem(problem: Problem) -> tuple[str, str]:
-    return problem.step, redacted(problem.reason)
+    """A problem as it is told; an error that is not ours may say the words that it stumbled over."""
+    kind, colon, _ = problem.reason.partition(": ")
+    is_error = bool(colon) and kind.isidentifier() and kind[0].isupper()
+    return problem.step, kind if is_error and not hasattr(errors, kind) else redacted(problem.reason)

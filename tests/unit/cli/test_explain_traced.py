@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from foveate.cli.explain_traced import _FOLD, _ROOM, SessionStory, TracedRequest, priced
+from foveate.cli.explain_traced import _FOLD, _ROOM, Beside, SessionStory, TracedRequest, priced
 from foveate.cli.explain_traced_lines import TraceWriting, request_object, session_object, sessions_object
 from foveate.cli.screen import Look
 from foveate.cli.window_bars import Window, window_lines
@@ -179,6 +179,27 @@ def test_on_a_narrow_terminal_every_row_fits_with_its_edits_and_nothing_stands_b
     assert not [line for line in lines if line and not line.strip()], "lines of blanks"
     rows = [line.split() for line in lines if "$0.027100" in line and "billed" not in line]
     assert [(row[0], row[-1]) for row in rows] == [("1", "5"), ("2", "5")]
+
+
+def test_what_summaries_cost_stands_beside_the_requests() -> None:
+    told = with_(story(TRACE), beside=[Beside(category="compaction", calls=2, dollars=Decimal("0.0233"))])
+
+    assert "beside them 2 compaction calls, $0.023300" in list(plain().session(told, last=9))
+    assert session_object(told)["beside"] == [
+        {"category": "compaction", "calls": 2, "dollars": "0.0233", "unknown_calls": 0}
+    ]
+
+
+def test_what_has_no_known_price_is_not_counted_as_nothing() -> None:
+    unknown = with_(BILL, dollars=None)
+    requests = [Traced(trace=TRACE, bill=BILL), Traced(trace=replace(TRACE, id="b"), bill=unknown)]
+    mixed = SessionStory(session_id="s", agent="ana", requests=requests)
+
+    assert "2 requests, $0.027100 and 1 call of unknown price," in "\n".join(
+        plain(columns=200).session(mixed, last=9)
+    )
+    none = with_(mixed, requests=requests[1:])
+    assert "1 request, dollars unknown," in "\n".join(plain(columns=200).session(none, last=9))
 
 
 def test_times_of_a_session_of_several_days_have_the_day() -> None:

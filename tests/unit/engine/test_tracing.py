@@ -193,6 +193,14 @@ async def test_marks_that_were_refused_are_not_told_and_keys_in_problems_neither
     assert trace.problems == (("memory", "401 for [key]"),)
 
 
+async def test_of_an_error_that_is_not_ours_only_its_kind_is_kept() -> None:
+    """What it says may be words of the conversation."""
+    said = [Problem("memory", "KeyError: 'my secret plan'"), Problem("fold", "StoreUnavailable: no answer")]
+    trace = traced_of(await exchange_of(problems=said))
+
+    assert trace.problems == (("memory", "KeyError"), ("fold", "StoreUnavailable: no answer"))
+
+
 def results(number: int) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = [{"role": "user", "content": "Find the slow parser."}]
     for at in range(number):
