@@ -10,8 +10,6 @@ This is the front door: what stands here is the library's public face, and impor
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from foveate.values import TokenCount
-
 if TYPE_CHECKING:
     from foveate.budget import Budget, Cut, Item, Prompt, Section, SectionReport, SectionRule
     from foveate.budget.ladders import LadderLike
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
     from foveate.memory.view import View
     from foveate.tokens.counter import PartCount, RequestCount, RequestCounter
     from foveate.tokens.gauge import TextCounter
+    from foveate.values import TokenCount
 
 __all__ = [
     "Budget",
@@ -42,7 +41,7 @@ __all__ = [
 _counter_for: "Callable[[str], RequestCounter] | None" = None
 
 
-def count(text: str, model: str = "gpt-4o") -> TokenCount:
+def count(text: str, model: str = "gpt-4o") -> "TokenCount":
     """How many tokens `text` is for `model`, offline.
 
     Never raises for a text: a model that is not known is estimated, and the count says so (`exact`, `upper`).
@@ -157,6 +156,7 @@ _HOMES = {
     "Section": "budget.sections",
     "SectionReport": "budget.prompt",
     "SectionRule": "budget.budgets",
+    "TokenCount": "values",
     "View": "memory.view",
 }
 

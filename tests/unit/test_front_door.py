@@ -97,6 +97,18 @@ def test_importing_it_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_help_loads_nothing_that_it_does_not_show() -> None:
+    heavy = ["foveate.values", "httpx2", "numpy", "prompt_toolkit", "pydantic", "rich"]
+    script = (
+        "import sys\nfrom foveate.cli import main\ntry:\n    main(['--help'])\n"
+        f"finally:\n    print([name for name in {heavy} if name in sys.modules])"
+    )
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert "every call is booked" in " ".join(printed.split())
+    assert printed.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize("wrong", [None, b"bytes", 5])
 def test_what_is_no_text_is_refused_by_name(wrong: Any) -> None:
     with pytest.raises(TypeError, match=f"a str, not {type(wrong).__name__}"):

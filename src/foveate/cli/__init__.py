@@ -36,6 +36,8 @@ app = typer.Typer(
     help="Decides what goes into a language model's context window, and what that costs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # Help in frames and colours would load more than all the rest of the command line.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -76,6 +78,19 @@ app.add_typer(cost.app)
 app.add_typer(compactions.app)
 app.add_typer(store.app)
 app.command("sandbox")(sandbox.command)
+
+
+def _list_whole(group: typer.Typer) -> None:
+    """Have lists of commands show the whole first line of each, and not as much as a line of them holds."""
+    for command in group.registered_commands:
+        command.short_help = (getattr(command.callback, "__doc__", None) or "").partition("\n")[0]
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            inner.short_help = inner.typer_instance.info.help
+            _list_whole(inner.typer_instance)
+
+
+_list_whole(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

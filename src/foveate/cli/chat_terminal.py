@@ -12,6 +12,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
+from prompt_toolkit.history import History
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.styles import Style
@@ -21,7 +22,7 @@ from foveate.chat.setting import Setting
 from foveate.chat.talk import Answer, Talk
 from foveate.cli import screen
 from foveate.cli.chat_commands import Asked, Commands, completions, read
-from foveate.cli.chat_history import ChatHistory
+from foveate.cli.chat_history import add_to_history, read_history
 from foveate.cli.chat_lines import painted, status
 from foveate.cli.chat_words import Words, shown
 from foveate.errors import FoveateError
@@ -78,7 +79,7 @@ class _Terminal:
         self._stop: Callable[[], None] = _nothing
         colours = self.screen().colours
         self._session: PromptSession[str] = PromptSession(
-            history=ChatHistory(history),
+            history=_TypedBefore(history),
             completer=_Completer(setting),
             complete_while_typing=True,
             key_bindings=_keys(),
@@ -198,6 +199,23 @@ def _typed_ahead() -> Iterator[None]:
     finally:
         with suppress(termios.error, OSError):  # the terminal is gone
             termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
+
+
+class _TypedBefore(History):
+    """For the up arrow."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def load_history_strings(self) -> Iterable[str]:
+        """What was typed, the newest first."""
+        return reversed(read_history(self._path))
+
+    def store_string(self, string: str) -> None:
+        """Keep a message for later conversations."""
+        with suppress(OSError):  # a disk that is full, or cannot be written, is no reason to stop talking
+            add_to_history(self._path, string)
 
 
 class _Completer(Completer):
