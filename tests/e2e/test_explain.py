@@ -218,6 +218,7 @@ def test_where_nothing_went_through_a_gateway_yet_none_is_listed(
 ) -> None:
     monkeypatch.setenv("FOVEATE_HOME", str(tmp_path))
     listed, as_json = run("explain"), run("explain", "--json")
+    assert run("explain", "--last", str(10**30)).code == 2, "more than a database can count to"
 
     assert (listed.code, listed.out) == (0, "")
     assert "`foveate serve` starts one" in listed.err

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
@@ -26,7 +27,7 @@ from foveate.engine.folds import Folds
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.watch import Unwatched
-from foveate.errors import FoveateError, UpstreamError
+from foveate.errors import FoveateError, UnwritableFile, UpstreamError
 from foveate.fold.cuts import FoldOptions
 from foveate.fold.journal import Outcome
 from foveate.gateway.app import Gateway, GatewayOptions
@@ -163,7 +164,7 @@ async def tallied(
     sandbox = _NarrowSandbox(clock=clock, seed=b"foveate demo")
     sandbox.window_tokens = window_tokens
     answers: list[_Answer] = []
-    with TemporaryDirectory(prefix="foveate-demo-") as folder:
+    with temporary_folder() as folder:
         url = f"sqlite:///{folder}/foveate.sqlite"
         seen = _Seen()
         options = options_of(is_on=is_on, window_tokens=window_tokens)
@@ -181,6 +182,19 @@ async def tallied(
                     told(at)
         async with await open_store(url) as store:
             return await _tally(store, answers, seconds=time.monotonic() - began)
+
+
+def temporary_folder(within: Path | None = None) -> "TemporaryDirectory[str]":
+    """A folder that goes with its block, where there are such folders or `within` one.
+
+    Raises:
+        UnwritableFile: none can be made.
+    """
+    try:
+        return TemporaryDirectory(prefix="foveate-demo-", dir=within)
+    except OSError as error:
+        where = error.filename or "the temporary folder"
+        raise UnwritableFile(where, f"{error.strerror}: say another folder in TMPDIR") from None
 
 
 async def _settled(gateway: Gateway, seen: _Seen, ended: int) -> None:

@@ -253,6 +253,18 @@ def port_is_free(host: str, port: int) -> bool:
     return True
 
 
+def gateway_seen(said: object, where: str, url: str) -> Finding | None:
+    """How a gateway is by what its `/health` says, with what is wrong; None where none said it."""
+    if not isinstance(said, dict) or not {"version", "status"} <= said.keys():
+        return None
+    told = f"a gateway listens on {where}, version {said['version']}"
+    if said["status"] == "ok":
+        return ok("port", f"{told}, and is well")
+    parts = {name: part for name, part in said.items() if isinstance(part, dict) and part.get("problem")}
+    why = "".join(f"; {name}: {part['problem']}" for name, part in parts.items())
+    return warning("port", f"{told}, and is {said['status']}{why}", f"see {url}, and its log")
+
+
 def clock(*, now: float, newest_at: float | None, others_at: Sequence[float]) -> list[Finding]:
     """Whether this machine's clock is right, by what others say and by what was booked last."""
     advice = "set the clock (timedatectl): caps by day and times to live go by it"

@@ -139,12 +139,7 @@ async def _listener(host: str, port: int, *, is_secure: bool) -> Finding:
             said = msgspec.json.decode(await whole(answer, most_bytes=1_000_000, url=url))
     except (UpstreamError, msgspec.DecodeError):
         return taken
-    if not isinstance(said, dict) or not {"version", "status"} <= said.keys():
-        return taken
-    told = f"a gateway listens on {host}:{port}, version {said['version']}"
-    if said["status"] == "ok":
-        return ok("port", f"{told}, and is well")
-    return warning("port", f"{told}, and is {said['status']}", f"{url} says why, and so does its log")
+    return here.gateway_seen(said, f"{host}:{port}", url) or taken
 
 
 def _upstream_checks(

@@ -22,6 +22,7 @@ _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(s|m|h|d)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PER_MILLION = 1_000_000
 _LAST = 40
+_MOST_LISTED = 1_000_000
 _MOST_DOLLARS = 1_000_000
 
 # Fields that answers have, and requests do not.
@@ -56,6 +57,7 @@ def command(
             help=f"List so many of a session's requests, or sessions; default: {_LAST}, and with --json every"
             " request.",
             min=1,
+            max=_MOST_LISTED,
         ),
     ] = None,
     cache: Annotated[

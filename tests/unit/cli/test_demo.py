@@ -10,10 +10,10 @@ import pytest
 
 from foveate import wire
 from foveate.cli.demo_lines import as_object, lines
-from foveate.cli.demo_running import Clock, Tally, options_of, tallied
+from foveate.cli.demo_running import Clock, Tally, options_of, tallied, temporary_folder
 from foveate.cli.demo_session import Played, played
 from foveate.cli.screen import Look
-from foveate.errors import UnreadableInput
+from foveate.errors import UnreadableInput, UnwritableFile
 from foveate.values import Format
 
 LOOK = {"type": "tool_use", "id": "t1", "name": "read", "input": {}}
@@ -218,3 +218,9 @@ def test_json_says_both_and_money_as_text() -> None:
     assert (off["dollars"], on["dollars"]) == ("0.5", "0.18")
     assert on["hit_ratio"] == 0.8
     assert json.loads(json.dumps(shown)) == shown
+
+
+def test_a_machine_without_a_temporary_folder_is_told_so(tmp_path: Path) -> None:
+    """Defect: standard output was blamed."""
+    with pytest.raises(UnwritableFile, match="none.*TMPDIR"):
+        temporary_folder(tmp_path / "none")

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from foveate.cli.doctor_findings import Finding, Level, as_object, failed, lines, looked_into, ok, warning
-from foveate.cli.doctor_here import clock, file_modes, models_of, port_is_free, prices, watchers
+from foveate.cli.doctor_here import (
+    clock,
+    file_modes,
+    gateway_seen,
+    models_of,
+    port_is_free,
+    prices,
+    watchers,
+)
 from foveate.cli.doctor_upstreams import _abilities, _spoke, _unreached, wanted
 from foveate.cli.screen import Look
 from foveate.config.loading import settings_from
@@ -189,6 +197,20 @@ def test_a_change_is_seen_and_a_workspace_that_is_not_there_has_failed(tmp_path:
     assert by_name == {"ana": Level.OK, "bo": Level.FAILED}
     assert any("a change of a file is seen" in one.said for one in found)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_gateway_that_is_not_well_says_why_and_somebody_else_is_none() -> None:
+    config = {"valid": False, "problem": "foveate.yaml:3: no"}
+    said = {"version": "1", "status": "degraded", "config": config, "store": {"problem": None}}
+    found = gateway_seen(said, "127.0.0.1:8090", "http://127.0.0.1:8090/health")
+
+    assert found is not None
+    assert found.level is Level.WARNING
+    assert found.said.endswith("version 1, and is degraded; config: foveate.yaml:3: no")
+    well = gateway_seen({**said, "status": "ok"}, "127.0.0.1:8090", "")
+    assert well is not None
+    assert well.level is Level.OK
+    assert gateway_seen({"hello": 1}, "", "") is gateway_seen([], "", "") is None
 
 
 def test_notes_that_are_not_there_are_told(tmp_path: Path) -> None:
