@@ -222,5 +222,5 @@ def test_json_says_both_and_money_as_text() -> None:
 
 def test_a_machine_without_a_temporary_folder_is_told_so(tmp_path: Path) -> None:
     """Defect: standard output was blamed."""
-    with pytest.raises(UnwritableFile, match="none.*TMPDIR"):
+    with pytest.raises(UnwritableFile, match=r"none.*TMPDIR"):
         temporary_folder(tmp_path / "none")
