@@ -46,11 +46,14 @@ def models_of(
     return found | {model: provider for provider, model in used if model}
 
 
-def vocabularies(models: Sequence[str]) -> list[Finding]:
-    """Whether the bundled vocabularies load, and which models are counted exactly."""
+def vocabularies(models: Sequence[str], *, is_counted: bool = True) -> list[Finding]:
+    """Whether the bundled vocabularies load, which models are counted exactly, and whether any is."""
     from foveate.tokens import counter_for
 
     found: list[Finding] = []
+    if not is_counted:
+        advice = "turn token_counter on: nothing is kept within a window without it, and caps refuse"
+        found.append(warning("vocabularies", "requests are not counted", advice))
     for name, model in _BUNDLED.items():
         counted = counter_for(model).text(_TEXT)
         if counted.exact:
@@ -93,7 +96,9 @@ def watchers(settings: "Settings") -> list[Finding]:
             age = settings.context_optimization.workspace_cache.max_age_seconds
             found.append(_workspace(agent.id, _meant(sections.workspace.root), age))
         if sections.memory is not None:
-            found.append(_memory(agent.id, [_meant(path) for path in sections.memory.paths]))
+            found.append(_notes(agent.id, "memory", [_meant(path) for path in sections.memory.paths]))
+        if sections.skills is not None:
+            found.append(_notes(agent.id, "skills", [_meant(sections.skills)]))
     return found
 
 
@@ -159,14 +164,13 @@ def _workspace(agent: str, root: Path, max_age_seconds: float) -> Finding:
     return ok("watchers", f"its workspace {root} can be watched", agent)
 
 
-def _memory(agent: str, paths: Sequence[Path]) -> Finding:
-    """Whether an agent's notes are there."""
+def _notes(agent: str, what: str, paths: Sequence[Path]) -> Finding:
+    """Whether an agent's memory, or its skills, are there."""
     gone = [str(path) for path in paths if not os.access(path, os.R_OK)]
     if gone:
-        said = f"its memory {', '.join(gone)} cannot be read"
-        advice = "mend sections.memory.paths: prompts go out without it"
-        return warning("watchers", said, advice, agent)
-    return ok("watchers", f"its memory can be read ({len(paths)} path{'s' * (len(paths) != 1)})", agent)
+        said = f"its {what} {', '.join(gone)} cannot be read"
+        return warning("watchers", said, f"mend sections.{what}: prompts go out without it", agent)
+    return ok("watchers", f"its {what} can be read: {', '.join(map(str, paths))}", agent)
 
 
 def _mount_of(folder: Path) -> str:

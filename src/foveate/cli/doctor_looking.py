@@ -48,9 +48,10 @@ async def looked(config: Path | None, *, asks: bool) -> list[Finding]:
     stored = await looked_into([("store", store)], limit_seconds=_LIMIT_SECONDS)
     upstreams = choices.gateway.routing.upstreams
     models = here.models_of(settings, seen[0].models if seen else (), upstreams)
+    is_counted = settings.context_optimization.token_counter.enabled
     clocks: list[float] = []
     checks: list[tuple[str, Check]] = [
-        ("vocabularies", _beside(threads, lambda: here.vocabularies(list(models)))),
+        ("vocabularies", _beside(threads, lambda: here.vocabularies(list(models), is_counted=is_counted))),
         ("embedder", _beside(threads, here.embedder)),
         ("watchers", _beside(threads, lambda: here.watchers(settings))),
         ("prices", _beside(threads, lambda: here.prices(choices.cost.prices, models, now=now))),

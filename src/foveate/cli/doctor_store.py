@@ -256,7 +256,7 @@ def _drifts(rows: Rows, now: float) -> list[Finding]:
         worst = _p99(drifts)
         told = f"counts are within {worst:.1f}% of bills (99 of 100, of {len(drifts):,} calls)"
         if worst > _DRIFT_PERCENT:
-            advice = "the counter is wrong for it: give its vocabulary, or set token_counter.use_endpoint"
+            advice = "the counter is wrong for it: set token_counter.use_endpoint where its server can count"
             found.append(warning(HEALTH, told, advice, name=f"{model} at {provider}"))
         elif worst < _GOOD_DRIFT_PERCENT:
             found.append(ok(HEALTH, told, name=f"{model} at {provider}"))

@@ -15,6 +15,7 @@ from foveate.cli.doctor_here import (
     models_of,
     port_is_free,
     prices,
+    vocabularies,
     watchers,
 )
 from foveate.cli.doctor_upstreams import _abilities, _spoke, _unreached, wanted
@@ -199,6 +200,11 @@ def test_a_change_is_seen_and_a_workspace_that_is_not_there_has_failed(tmp_path:
     assert not list(tmp_path.iterdir())
 
 
+def test_that_nothing_is_counted_is_told() -> None:
+    assert [one.level for one in vocabularies([])] == [Level.OK, Level.OK]
+    assert vocabularies([], is_counted=False)[0].level is Level.WARNING
+
+
 def test_a_gateway_that_is_not_well_says_why_and_somebody_else_is_none() -> None:
     config = {"valid": False, "problem": "foveate.yaml:3: no"}
     said = {"version": "1", "status": "degraded", "config": config, "store": {"problem": None}}
@@ -218,13 +224,15 @@ def test_notes_that_are_not_there_are_told(tmp_path: Path) -> None:
     found = watchers(
         settings(
             "agents:\n"
-            f"  - {{id: ana, sections: {{memory: {{paths: ['{tmp_path}/notes.org']}}}}}}\n"
+            f"  - {{id: ana, sections: {{memory: {{paths: ['{tmp_path}/notes.org']}}, skills: /nowhere}}}}\n"
             f"  - {{id: bo, sections: {{memory: {{paths: ['{tmp_path}', '{tmp_path}/gone.org']}}}}}}\n"
         )
     )
-    told = {one.name: (one.level, one.said) for one in found if one.name}
+    told = {one.name: (one.level, one.said) for one in found if "memory" in one.said}
+    skills = [(one.name, one.level) for one in found if "skills" in one.said]
 
     assert told["ana"][0] is Level.OK
+    assert skills == [("ana", Level.WARNING)]
     assert told["bo"] == (Level.WARNING, f"its memory {tmp_path}/gone.org cannot be read")
 
 
