@@ -38,7 +38,7 @@ def chat(config: Path, *arguments: str, stdin: str = "", **more: str) -> Outcome
 
 
 def test_each_line_of_a_pipe_is_a_message_or_a_command(config: Path, sandbox: RunningSandbox) -> None:
-    outcome = chat(config, *MODEL, stdin="Hello!\n\n::wq\n:cost\n:reset\nHello again, 👩!\n")
+    outcome = chat(config, *MODEL, stdin="Hello!\n\n::wq\n:cost\n:reset\nHello again, 👩!\n:quit\nNo.\n")
 
     asked = [json.loads(ask.body)["messages"] for ask in sandbox.heard]
     assert [messages[-1]["content"] for messages in asked] == ["Hello!", ":wq", "Hello again, 👩!"]

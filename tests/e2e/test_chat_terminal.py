@@ -166,7 +166,7 @@ def test_what_is_typed_while_an_answer_comes_is_the_next_message_however_long(tm
             terminal.wait_for("Fine.")
             prompt_is_back(terminal)
             heard = messages(sandbox)
-            terminal.type(CONTROL_D)
+            terminal.type(":q\r")
             code = terminal.ended()
 
     assert heard == ["Count!", f"{long}now."]

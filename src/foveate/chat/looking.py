@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from foveate import wire
 from foveate.budget.limits import DEFAULT_TOKENS
 from foveate.engine.exchange import Exchange
-from foveate.engine.filling import filling
+from foveate.engine.filling import SUMMARY, filling
 from foveate.engine.injecting.gathering import NAME as SECTIONS
 from foveate.engine.work import Work
 from foveate.values import Insert, Text, TokenCount
@@ -44,6 +44,11 @@ class Look:
     def tokens(self) -> int:
         """How many tokens it is."""
         return self.count.tokens if self.count is not None else 0
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether a summary stands in it for what was said before."""
+        return any(name == SUMMARY for name, _ in self.parts)
 
     @property
     def token_budget(self) -> int:

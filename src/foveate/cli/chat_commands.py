@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING
 
+from foveate.chat.looking import Look
 from foveate.chat.setting import Setting, nearest
 from foveate.chat.talk import Talk
 from foveate.cli import chat_lines as lines
@@ -27,8 +28,12 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ":save": ("FILE", "write the conversation to a new file, as Markdown"),
     ":reset": ("", "begin anew: another session, in which nothing was said"),
     ":help": ("", "this list"),
+    ":quit": ("", "end, as Ctrl-D does"),
 }
 """Every command, what follows it, and what it does."""
+
+ENDS = frozenset((":quit", ":q", ":exit"))
+"""What ends a conversation; whoever reads its lines does it."""
 
 _DETAIL = "detail"
 
@@ -96,7 +101,8 @@ class Commands:
             case ":budget":
                 return await self._budget()
             case ":context":
-                return lines.context_lines(await self._talk.look(), self._screen())
+                told = lines.context_lines(await self._talk.look(), self._screen())
+                return told if self._talk.turns else [*told, "nothing was said yet: this is with a first word"]
             case ":memory":
                 return lines.memory_lines(
                     await self._talk.look(focus=asked.rest), self._talk.agent, self._screen()
@@ -126,8 +132,20 @@ class Commands:
             import asyncio
 
             await asyncio.to_thread(self._start_local)
+        before = await self._seen()
         self._talk.switch(name)
-        return [lines.model_line(self._talk.speaking, await self._talk.look())]
+        after = await self._seen()
+        told = [lines.model_line(self._talk.speaking, after)]
+        if before is not None and after is not None and before.is_folded and not after.is_folded:
+            told.append("what was folded is sent whole in the format of this model: :compact folds it anew")
+        return told
+
+    async def _seen(self) -> Look | None:
+        """What would be sent next; None where it would be refused, which the next question says."""
+        try:
+            return await self._talk.look()
+        except FoveateError:
+            return None
 
     async def _cost(self, rest: str) -> list[str]:
         if rest not in ("", _DETAIL):

@@ -182,8 +182,10 @@ def model_lines(speaking: Speaking, models: Sequence[str], screen: Screen) -> li
     return [where, f"others: {others or 'none'}; any other by its name, or as UPSTREAM/NAME"]
 
 
-def model_line(speaking: Speaking, look: Look) -> str:
+def model_line(speaking: Speaking, look: Look | None) -> str:
     """What it means to talk to a model from now on."""
+    if look is None:
+        return f"now talking to {speaking.model} at {speaking.upstream.name}"
     exact = "exact" if look.count is not None and look.count.exact else "estimated"
     return f"now talking to {speaking.model} at {speaking.upstream.name}: {used(look)}, {exact}"
 

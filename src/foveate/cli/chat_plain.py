@@ -13,7 +13,7 @@ from foveate.chat.failures import Trouble
 from foveate.chat.reading import Kind, Said
 from foveate.chat.talk import Answer, Talk
 from foveate.cli import screen
-from foveate.cli.chat_commands import Asked, Commands, read
+from foveate.cli.chat_commands import ENDS, Asked, Commands, read
 from foveate.cli.chat_lines import answer_dollars
 from foveate.cli.chat_words import shown
 from foveate.cli.exits import BUDGET_EXCEEDED, OK, SOME_FAILED, UPSTREAM_FAILED, exit_code
@@ -73,6 +73,8 @@ async def answers(
     out, codes = _Out(), list[int]()
     async for line in messages:
         meant = read(line) if reads_commands else line.strip()
+        if isinstance(meant, Asked) and meant.name in ENDS:
+            break
         if isinstance(meant, Asked):
             codes.append(await _ordered(out, commands, meant, as_json=as_json))
         elif meant:

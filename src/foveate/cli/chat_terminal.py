@@ -21,7 +21,7 @@ from foveate.chat.looking import Look
 from foveate.chat.setting import Setting
 from foveate.chat.talk import Answer, Talk
 from foveate.cli import screen
-from foveate.cli.chat_commands import Asked, Commands, completions, read
+from foveate.cli.chat_commands import ENDS, Asked, Commands, completions, read
 from foveate.cli.chat_history import add_to_history, read_history
 from foveate.cli.chat_lines import painted, status
 from foveate.cli.chat_words import Words, shown
@@ -42,6 +42,8 @@ async def converse(talk: Talk, setting: Setting, commands: Commands, history: Pa
         await terminal.look()
         while (text := await terminal.line()) is not None:
             meant = read(text)
+            if isinstance(meant, Asked) and meant.name in ENDS:
+                return
             if isinstance(meant, Asked):
                 await _ordered(terminal, talk, commands, meant)
             elif meant:
