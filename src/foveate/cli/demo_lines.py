@@ -89,6 +89,9 @@ def _about(session: Played, window_tokens: int | None, *, is_bundled: bool) -> I
         yield "Thinking is left out: only the provider that wrote it can read it."
     if session.left_out:
         yield f"These are the first requests of the session; {session.left_out:,} more are left out."
+    if session.broken_lines:
+        lines = f"{session.broken_lines:,} line{'s' * (session.broken_lines != 1)}"
+        yield f"{lines} of the recording could not be read: `foveate replay` says which."
     if not session.has_times:
         yield (
             f"The clock is moved: {STEP_SECONDS:.0f} s between the steps of an answer,"

@@ -177,8 +177,9 @@ async def tallied(
             ):
                 for at, step in enumerate(session.steps, 1):
                     clock.move(step.after_seconds)
+                    before = seen.over
                     answers.append(await _sent(pool, f"{where}{DOORS[session.format]}", step.body))
-                    await _settled(gateway, seen, sum(answer.status > 0 for answer in answers))
+                    await _settled(gateway, seen, before + 1)
                     told(at)
         async with await open_store(url) as store:
             return await _tally(store, answers, seconds=time.monotonic() - began)

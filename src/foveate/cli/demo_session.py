@@ -43,7 +43,7 @@ class Played:
     """A session as it is sent: its requests, what it is of, and whether its times are its own.
 
     `lacks` is what the recording does not hold of them, and `is_unsealed` says that thinking was left out.
-    `left_out` is how many more requests it has.
+    `left_out` is how many more requests it has, and `broken_lines` how many lines could not be read.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Played:
     lacks: frozenset[Lacking] = frozenset()
     is_unsealed: bool = False
     left_out: int = 0
+    broken_lines: int = 0
 
 
 def played(path: Path, *, most_steps: int | None = None) -> Played:
@@ -79,6 +80,7 @@ def played(path: Path, *, most_steps: int | None = None) -> Played:
         steps=[Step(_body(call, spoken, model), gap) for call, gap in zip(calls, _gaps(calls), strict=True)],
         has_times=all(call.at for call in calls),
         left_out=len(every) - len(calls),
+        broken_lines=len(longest.broken),
         lacks=longest.lacks & {Lacking.SYSTEM, Lacking.TOOLS},
         is_unsealed=spoken is Format.ANTHROPIC
         and any(_is_sealed(said.raw) for said in calls[-1].last.history()),

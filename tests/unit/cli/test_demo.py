@@ -178,6 +178,16 @@ def test_the_numbers_stand_side_by_side_with_what_they_say() -> None:
     assert "not answered otherwise" not in text
 
 
+def test_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"role": "user", "content": "hi"}\nbroken\n{"role": "assistant", "content": "yo"}\n')
+    session = played(path)
+    shown = " ".join(lines(session, OFF, ON, Look(columns=200), window_tokens=None, is_bundled=False))
+
+    assert session.broken_lines == 1
+    assert "1 line of the recording could not be read" in shown
+
+
 def test_where_it_ends_without_foveate_is_told_by_the_first_that_was_refused() -> None:
     off, on = replace(OFF, answered=4, failed=1, refused_at=3), replace(ON, answered=8, refused=1)
     shown = " ".join(lines(SESSION, off, on, Look(columns=200), window_tokens=None, is_bundled=False))
