@@ -247,7 +247,8 @@ async def test_a_lease_that_is_lost_meanwhile_writes_nothing(database_url: str) 
     options = replace(OPTIONS, lock_ttl_seconds=0.6)
     async with setting(database_url, replace_step(GOOD, 2), repeat=True, options=options) as there:
         folding = asyncio.create_task(there.folder.fold(subject))
-        await asyncio.sleep(0.1)
+        while not there.sandbox.heard and not folding.done():  # it has its lease by then
+            await asyncio.sleep(0.01)
         there.sandbox.clock.now += 1_000
         taken = await there.store.journal.lease(
             "a session", "another", ttl_seconds=100, now=there.sandbox.clock()
