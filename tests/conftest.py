@@ -2,7 +2,7 @@
 
 import atexit
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from tests import databases, loopback
 from tests.llama import CannotServe, LlamaServer, running_llama_server
+from tests.watched_examples import first_examples
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,6 +20,14 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 loopback.guard()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Tries a test."""
+    with first_examples(item):
+        yield
+
 
 # What tests keep does not get among what a user keeps.
 _home = TemporaryDirectory(prefix="foveate-tests-", ignore_cleanup_errors=True)

@@ -247,7 +247,8 @@ async def test_a_lease_that_is_lost_meanwhile_writes_nothing(database_url: str) 
     options = replace(OPTIONS, lock_ttl_seconds=0.6)
     async with setting(database_url, replace_step(GOOD, 2), repeat=True, options=options) as there:
         folding = asyncio.create_task(there.folder.fold(subject))
-        while not there.sandbox.heard and not folding.done():  # it has its lease by then
+        # It has its lease by then; the sandbox hears in a thread of its own.
+        while not there.sandbox.heard and not folding.done():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         there.sandbox.clock.now += 1_000
         taken = await there.store.journal.lease(
