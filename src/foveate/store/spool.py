@@ -131,6 +131,8 @@ class BillSpool:
                 continue
             try:
                 left = self._taken(path)
+            except FileNotFoundError:
+                continue  # its process has just booked all of it, and ended
             except OSError as error:
                 if path not in self._told:
                     _LOG.warning("%s: bills that wait there cannot be read: %s", path, error)
