@@ -96,10 +96,11 @@ async def test_while_a_server_is_away_caps_refuse_and_bills_wait_for_it(
 
 
 @pytest.mark.parametrize("table", ["ledger_v1", "reservations_v1", "accounts_v1"])
-async def test_what_is_lost_at_its_commit_is_done_again_and_once(url: str, table: str) -> None:
+@pytest.mark.parametrize("times", [1, 3])
+async def test_what_is_lost_at_its_commit_is_done_again_and_once(url: str, table: str, times: int) -> None:
     async with await open_store(url) as store:
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(LOST_AT_COMMIT.format(table))
+            connection.execute(LOST_AT_COMMIT.format(table, times))
 
         wanted = reservation(CALL, "0.5", {"total": Decimal("0.5")})
         assert not isinstance(await store.ledger.reserve(wanted, now=NOON), Over)

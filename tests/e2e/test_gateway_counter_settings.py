@@ -241,6 +241,7 @@ def test_without_the_counter_nothing_is_counted_the_window_is_left_to_the_provid
 def test_another_counter_counts_from_the_next_request_on(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     told = "context_optimization: {{token_counter: {{{0}}}}}\n"
+    said_in_turn = ("backend: tiktoken", "backend: anthropic_api", "backend: endpoint", "enabled: false")
     with running_sandbox() as sandbox:
         configure(config, sandbox.url)
         with (
@@ -248,11 +249,14 @@ def test_another_counter_counts_from_the_next_request_on(tmp_path: Path) -> None
             anthropic.Anthropic(base_url=served.url, api_key=KEY, max_retries=0) as client,
         ):
             heard: list[list[str]] = []
-            for said in ("backend: tiktoken", "backend: anthropic_api", "backend: endpoint", "enabled: false"):
-                configure(config, sandbox.url, told.format(said))
-                sandbox.heard.clear()
-                ask(client, f"Hello with {said}")
-                heard.append([one.path for one in sandbox.heard])
+            # One after the other: what a request behind its answer still asks for must hide no change.
+            for number in range(5):
+                for said in said_in_turn:
+                    configure(config, sandbox.url, told.format(said))
+                    sandbox.heard.clear()
+                    ask(client, f"Hello {number} with {said}")
+                    heard.append([one.path for one in sandbox.heard])
 
     # The third asks for what it may not have, so that the second still holds.
-    assert heard == [["/v1/messages"], [COUNT, "/v1/messages"], [COUNT, "/v1/messages"], ["/v1/messages"]]
+    each = [["/v1/messages"], [COUNT, "/v1/messages"], [COUNT, "/v1/messages"], ["/v1/messages"]]
+    assert heard == 5 * each

@@ -17,7 +17,7 @@ from foveate.errors import FoveateError
 _LOG = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
-# A request asks many times what holds, and nobody changes a file and asks again so soon.
+# A request asks many times what holds, and looks once.
 LOOK_EVERY_SECONDS = 0.005
 # What a file says that says nothing.
 _ALL_BY_DEFAULT = b"# all by default\n"
@@ -37,8 +37,8 @@ class InForce(Generic[Made]):
 class LiveSettings(Generic[Made]):
     """What `make` makes of a configuration, made anew whenever its file has changed.
 
-    Looking whether it has costs a few microseconds, so each request does. `make` may refuse a configuration
-    too; then all stays as it is.
+    Looking whether it has costs a few microseconds, so each request does, by `look_again`. `make` may refuse a
+    configuration too; then all stays as it is.
     """
 
     def __init__(
@@ -99,6 +99,10 @@ class LiveSettings(Generic[Made]):
             self._stamp = stamp
             self._now = self._changed(self._places[-1])
         return self._now
+
+    def look_again(self) -> None:
+        """Have the next who asks look at the file, however lately that was done."""
+        self._looked_at = 0.0
 
     def _look(self) -> _Stamp:
         """How the file at the last of the places is; those behind the first that has one are forgotten."""

@@ -149,7 +149,12 @@ async def _served(
             host_names=lambda: choices.now().made.settings.server.host_names,
             traffic=observing.traffic,
         )
-        server = _Server(app, grace_seconds=settings.grace_seconds, context=context, ready=ready)
+
+        async def ask(scope: Scope, receive: Receive, send: Send) -> None:
+            choices.look_again()
+            await app(scope, receive, send)
+
+        server = _Server(ask, grace_seconds=settings.grace_seconds, context=context, ready=ready)
         observing.ends_when(lambda: server.should_exit)
         renewed = nullcontext() if context is None or settings.tls is None else renewing(context, settings.tls)
         with server.ended_by_signals(lifeline) as ended_by:

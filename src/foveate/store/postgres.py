@@ -153,20 +153,27 @@ class PostgresDatabase:
             ) from None
 
     def _do(self, work: Work[T], again: bool, reads: bool) -> T:
+        """Do it, again while it may be done again: once more in any case, and for as long as there is patience.
+
+        A server that comes back may go once more before it was asked.
+        """
         import psycopg
 
-        try:
-            return self._do_once(work, again=again, reads=reads)
-        except _LostInTime as lost:
-            # Whoever it was in deadlock with goes first: at once, the two would meet again.
-            time.sleep(_PAUSE_BEFORE_AGAIN_SECONDS)
+        deadline = time.monotonic() + self._wait_seconds
+        pause_seconds = _PAUSE_BEFORE_AGAIN_SECONDS
+        is_last = False
+        while True:
             try:
-                return self._do_once(work, again=False, reads=reads)
-            except (_LostInTime, psycopg.Error) as error:
-                cause = error.cause if isinstance(error, _LostInTime) else error
-                raise _translated(self._where, cause) from lost
-        except psycopg.Error as error:
-            raise _translated(self._where, error) from error
+                return self._do_once(work, again=again, reads=reads)
+            except _LostInTime as lost:
+                if is_last:
+                    raise _translated(self._where, lost.cause) from lost
+                is_last = time.monotonic() > deadline
+                # Whoever it was in deadlock with goes first: at once, the two would meet again.
+                time.sleep(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+            except psycopg.Error as error:
+                raise _translated(self._where, error) from error
 
     def _do_once(self, work: Work[T], *, again: bool, reads: bool) -> T:
         """Do it in one transaction, or, where it only reads, without: that is two ways to the server less.

@@ -39,6 +39,18 @@ def test_a_changed_file_holds_from_the_next_look_on(tmp_path: Path) -> None:
     assert live.now().made == 44
 
 
+def test_a_change_is_seen_by_who_looks_again_however_lately_somebody_looked(tmp_path: Path) -> None:
+    path = tmp_path / "foveate.yaml"
+    path.write_text("server: {port: 2}")
+    live = LiveSettings(path, port, look_every_seconds=60)
+
+    live.now()
+    write(path, "server: {port: 3}")
+    assert live.now().made == 2
+    live.look_again()
+    assert live.now().made == 3
+
+
 def test_a_change_of_the_same_length_in_the_same_moment_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
