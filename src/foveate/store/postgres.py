@@ -168,9 +168,9 @@ class PostgresDatabase:
             except _LostInTime as lost:
                 if is_last:
                     raise _translated(self._where, lost.cause) from lost
-                is_last = time.monotonic() > deadline
+                is_last = time.monotonic() + pause_seconds > deadline
                 # Whoever it was in deadlock with goes first: at once, the two would meet again.
-                time.sleep(pause_seconds)
+                time.sleep(_PAUSE_BEFORE_AGAIN_SECONDS if is_last else pause_seconds)
                 pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
             except psycopg.Error as error:
                 raise _translated(self._where, error) from error
