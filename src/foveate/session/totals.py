@@ -1,0 +1,119 @@
+"""What was asked, what it cost and what became of it, added up by the hour and by the session.
+
+It is added to as requests are traced and bills are booked, so that a page over a million of them reads a few
+hundred rows. Where requests and bills are forgotten, what they add up to stays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from typing import Protocol
+
+from foveate.values import CacheUsage
+
+
+class Per(StrEnum):
+    """What totals are parted by; hours and days are those of UTC, as `2026-11-16T09` and `2026-11-16`."""
+
+    HOUR = "hour"
+    DAY = "day"
+    AGENT = "agent"
+    MODEL = "model"
+    CATEGORY = "category"
+
+
+class Order(StrEnum):
+    """Which sessions come first."""
+
+    NEWEST = "newest"
+    DEAREST = "dearest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Requests and bills, added up.
+
+    Of `requests` that were sent, so many `failed` (with an error of the provider), and `added_seconds` is what
+    Foveate took before all of them; so many had cache `breaks`, which lost tokens and dollars. Of `calls` that
+    were billed, those of folds and pings too, so many are `unpriced`.
+    """
+
+    requests: int = 0
+    failed: int = 0
+    added_seconds: float = 0.0
+    breaks: int = 0
+    lost_tokens: int = 0
+    lost_dollars: Decimal = Decimal(0)
+    calls: int = 0
+    unpriced: int = 0
+    cache: CacheUsage = field(default_factory=CacheUsage)
+    output_tokens: int = 0
+    dollars: Decimal = Decimal(0)
+    saved_by_cache: Decimal = Decimal(0)
+    saved_by_folds: Decimal = Decimal(0)
+    saved_by_cuts: Decimal = Decimal(0)
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """The part of the input that was read from a cache; None where there was no input."""
+        return self.cache.read / self.cache.input_tokens if self.cache.input_tokens else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTotals:
+    """A session: its last model, how full its window last was (None: not known), and all of it added up."""
+
+    session_id: str
+    agent: str
+    model: str
+    first_at: float
+    last_at: float
+    tokens: int | None = None
+    window_tokens: int | None = None
+    totals: Totals
+
+
+class Added(Protocol):
+    """Reads what was added up.
+
+    Raises:
+        StoreUnavailable: it cannot be reached.
+    """
+
+    async def totals(
+        self,
+        per: Sequence[Per] = (),
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+    ) -> Sequence[tuple[tuple[str, ...], Totals]]:
+        """Totals by their groups, in the order of these; whole hours, from that of `since` to that of `until`.
+
+        Without `per` it is one group, `()`, also where nothing was asked.
+        """
+
+    async def sessions(
+        self,
+        *,
+        limit: int,
+        order: Order = Order.NEWEST,
+        after: SessionTotals | None = None,
+        since: float | None = None,
+        agent: str | None = None,
+        beginning: str = "",
+    ) -> Sequence[SessionTotals]:
+        """A page of sessions asked `since`, of an agent, by an id; the next page is `after` the last of it."""
+
+    async def count(self, *, since: float | None = None, agent: str | None = None, beginning: str = "") -> int:
+        """How many sessions those pages have in all."""
+
+    async def session(self, session_id: str) -> SessionTotals | None:
+        """One session."""
+
+    async def agents(self) -> Sequence[str]:
+        """The agents that have asked anything, by their names."""
+
+    async def pulse(self, session_id: str | None = None) -> str:
+        """What is another as soon as anything was added, or of one session: also a fold or its undo."""
