@@ -14,7 +14,6 @@ from foveate.cli.usual import usual_config
 from foveate.errors import BadOption, BadSetting, FoveateError, UnwritableFile
 
 if TYPE_CHECKING:
-    from foveate.config.documents import Document
     from foveate.config.showing import Held
 
 app = typer.Typer(
@@ -148,25 +147,11 @@ def show(file: File = None, json: AsJson = False) -> None:
 
 
 def _held(path: Path | None) -> "list[Held]":
-    from foveate.config.showing import held
-    from foveate.gateway.configured import USUAL_VARIABLES
+    from foveate.gateway.held import held_now
     from foveate.gateway.serving import live_choices
 
     environment = dict(os.environ)
-    settings = live_choices(path, environment).now().made.settings
-    variables = dict(USUAL_VARIABLES)
-    variables |= {name: said.key_variable for name, said in settings.upstreams.items() if said.key_variable}
-    return held(settings, _document(path), environment, variables)
-
-
-def _document(path: Path | None) -> "Document | None":
-    """What the file says; None where it says nothing."""
-    from foveate.config.documents import SETTINGS_LIMIT_BYTES, document_from
-    from foveate.config.files import read_bytes, shown
-    from foveate.config.loading import says_something
-
-    data = b"" if path is None else read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES)
-    return document_from(data, shown(path)) if path is not None and says_something(data) else None
+    return held_now(live_choices(path, environment), environment)
 
 
 def _shown(value: object) -> str:

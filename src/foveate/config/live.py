@@ -5,7 +5,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -27,11 +27,12 @@ _Stamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class InForce(Generic[Made]):
-    """What was made of the configuration that holds, and what is wrong with the file since, if anything."""
+    """What was made of the configuration that holds, since when, and what is wrong with the file since."""
 
     made: Made
     problem: FoveateError | None = None
     changes: int = 0
+    since: float = field(default_factory=time.time)
 
 
 class LiveSettings(Generic[Made]):
@@ -120,7 +121,7 @@ class LiveSettings(Generic[Made]):
         except FoveateError as error:
             if self._tells:
                 _LOG.error("the configuration stays as it was: %s", error)
-            return InForce(self._now.made, error, self._now.changes)
+            return InForce(self._now.made, error, self._now.changes, self._now.since)
         if self._tells:
             now = self._fixed(made)
             waiting = ", ".join(name for name, before in self._at_start.items() if now[name] != before)

@@ -45,6 +45,8 @@ from foveate.upstream.pool import Answer, Pool, target
 from foveate.values import Format
 from foveate.wire.refusals import failed, too_large
 
+BELOW = "/-/"
+"""No provider has anything there."""
 LIMIT_BYTES = 64 * 1024 * 1024
 BODY_WAIT_SECONDS = 60.0
 # An error that says something about marks is no longer than this.
@@ -71,7 +73,10 @@ class GatewayOptions:
 
 
 class Gateway:
-    """The ASGI app. `pages` are what is its own, by their paths. Other machines reach one that `is_open`."""
+    """The ASGI app. Other machines reach one that `is_open`.
+
+    `pages` are what is its own, by their paths; the one at `BELOW` has all that is below it.
+    """
 
     def __init__(
         self,
@@ -97,7 +102,7 @@ class Gateway:
         """Serve one request."""
         if scope["type"] != "http":
             return
-        page = self._pages.get(scope["path"]) or self._pages.get(plain_path(scope["path"]))
+        page = self._page(scope["path"])
         if page is not None:
             await page(scope, receive, send)
             return
@@ -131,6 +136,10 @@ class Gateway:
             raise
         finally:
             self._traffic.went(ask, client)
+
+    def _page(self, path: str) -> Page | None:
+        page = self._pages.get(path) or self._pages.get(plain_path(path))
+        return page or (self._pages.get(BELOW) if path.startswith(BELOW) else None)
 
     @property
     def engine(self) -> Engine:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from foveate.cache.beta_header import VARIABLE as BETA_VARIABLE
@@ -39,9 +40,10 @@ from foveate.gateway.admin import guarded, is_loopback
 from foveate.gateway.app import Gateway, GatewayOptions, Page
 from foveate.gateway.configured import gateway_options
 from foveate.gateway.observing import Observing, Parts
+from foveate.gateway.pages import health_object
 from foveate.gateway.retention import forgetting
 from foveate.gateway.traffic import UNSEEN
-from foveate.store import open_store, store_name
+from foveate.store import Store, open_store, store_name
 from foveate.store.notes import BillNotes
 from foveate.store.spool import BillSpool
 from foveate.upstream import Client
@@ -97,6 +99,34 @@ def upstream_timeouts(waits: Waits, *, lifetime_seconds: float) -> Timeouts:
         connect_seconds=waits.connect_seconds,
         idle_seconds=waits.idle_seconds,
         total_seconds=min(waits.total_seconds, max(covered, _MARGIN_SECONDS)),
+    )
+
+
+def _root(
+    observing: Observing,
+    parts: Parts,
+    environment: Mapping[str, str],
+    store: Store,
+    sources: Sources,
+    clock: Callable[[], float],
+) -> dict[str, Page]:
+    from foveate.gateway.page import (
+        root_pages,  # a tenth of a second, which only a gateway that is served needs
+    )
+
+    async def health() -> Mapping[str, Any]:
+        return health_object(await observing.look(parts))
+
+    return root_pages(
+        observing.settings,
+        environment,
+        store,
+        sources,
+        version=observing.version,
+        samples=observing.samples,
+        health=health,
+        is_ending=observing.is_ending,
+        clock=clock,
     )
 
 
@@ -225,6 +255,10 @@ async def assembled(
                 nullcontext({}) if observing is None else observing.running(parts)
             )
             async with shown as pages:
+                if observing is not None:
+                    pages |= await asyncio.to_thread(
+                        _root, observing, parts, environment, store, sources, clock
+                    )
                 yield Gateway(
                     engine,
                     pool,

@@ -57,8 +57,8 @@ class Observing:
         clock: Callable[[], float] = time.time,
         export: Callable[[str], Telemetry] = exporting,
     ) -> None:
-        self._settings = settings
-        self._version = version
+        self.settings = settings
+        self.version = version
         self._log = log
         self._folder = folder
         self._is_unwritten = False
@@ -73,7 +73,7 @@ class Observing:
 
     def choices(self) -> "Choices":
         """What is decided now; what changed is seen here first."""
-        now = self._settings.now()
+        now = self.settings.now()
         if now is not self._now:
             self._now = now
             server = now.made.settings.server
@@ -88,12 +88,16 @@ class Observing:
         before = self._telemetry
         if is_on and before is None:
             try:
-                self._telemetry = self._export(self._version)
+                self._telemetry = self._export(self.version)
             except Exception:  # noqa: BLE001 - a border to others' code and variables, on which no request depends
                 _LOG.exception("there is no OpenTelemetry: it cannot be set up")
         if not is_on and before is not None:
             self._telemetry = None
             Thread(target=before.close, name="foveate telemetry", daemon=True).start()
+
+    def is_ending(self) -> bool:
+        """Whether no more requests should be sent here."""
+        return self._is_ending()
 
     def ends_when(self, is_ending: Callable[[], bool]) -> None:
         """Say that no more requests should be sent here, from when `is_ending` is true."""
@@ -111,7 +115,7 @@ class Observing:
         self.metrics.polls(poll)
         tending = asyncio.create_task(self._tend(parts))
         try:
-            yield pages(lambda: self._look(parts), self._samples)
+            yield pages(lambda: self.look(parts), self.samples)
         finally:
             tending.cancel()
             await asyncio.wait([tending])
@@ -121,12 +125,13 @@ class Observing:
                 closing = asyncio.ensure_future(asyncio.to_thread(self._telemetry.close))
                 await asyncio.wait([closing], timeout=_TELEMETRY_SECONDS)
 
-    async def _look(self, parts: Parts) -> Vitals:
+    async def look(self, parts: Parts) -> Vitals:
+        """How the gateway is."""
         self.choices()
         problem = await self._probed(parts)
         waiting, lost, _ = parts.bills()
         return Vitals(
-            version=self._version,
+            version=self.version,
             config=self._now.problem if self._now is not None else None,
             store=parts.store,
             store_problem=problem,
@@ -143,7 +148,8 @@ class Observing:
         self.metrics.holds(store=not problem)
         return problem
 
-    def _samples(self) -> list[Sample]:
+    def samples(self) -> list[Sample]:
+        """All that is counted, by all workers."""
         own = self.metrics.samples()
         return own if self._folder is None else summed([(own, True), *metrics_folder.others(self._folder)])
 

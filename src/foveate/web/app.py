@@ -1,0 +1,145 @@
+"""The page as an ASGI app: which path shows what, in which frame, and with which headers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from foveate.errors import BadOption, FoveateError, StoreUnavailable
+from foveate.web import agents, configuration, memory, overview, sessions, words
+from foveate.web.asking import Asked, NoSuchPage, Shown
+from foveate.web.assets import address, assets
+from foveate.web.inside import Inside
+from foveate.web.live import MOST_LOOKING, Live
+
+ROOT = "/"
+
+Look = Callable[[Inside, Asked], Awaitable[Shown]]
+
+PAGES: dict[str, Look] = {
+    ROOT: overview.look,
+    "/-/sessions": sessions.look,
+    "/-/sessions/{id:path}": sessions.look_at_one,
+    "/-/agents": agents.look,
+    "/-/memory": memory.look,
+    "/-/configuration": configuration.look,
+}
+_NAVIGATION = (
+    (ROOT, "Overview"),
+    ("/-/sessions", "Sessions"),
+    ("/-/agents", "Agents"),
+    ("/-/memory", "Memory"),
+    ("/-/configuration", "Configuration"),
+)
+# Nothing from elsewhere, no script but our own files, in nobody's frame.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+}
+_FOR_EVER = "private, max-age=31536000, immutable"
+
+
+def page(inside: Inside) -> ASGIApp:
+    """The app for the gateway's root, and for all that is below `/-/`."""
+    frame = _Frame(inside)
+    live = Live(inside)
+
+    async def events(request: Request) -> Response:
+        if live.looking >= MOST_LOOKING:
+            return Response(
+                "too many are looking already", 503, {**_HEADERS, "retry-after": "60"}, "text/plain"
+            )
+        session_id = request.query_params.get("session")
+        headers = {**_HEADERS, "cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(live.events(session_id), 200, headers, "text/event-stream")
+
+    routes = [
+        Route("/-/events", events),
+        Route("/-/assets/{name}", _asset),
+        *(Route(path, frame.showing(path, look)) for path, look in PAGES.items()),
+        Route("/-/{rest:path}", frame.showing("", _nothing)),
+    ]
+    return Starlette(routes=routes)
+
+
+class _Frame:
+    """What is around every page, and what is shown where one cannot be."""
+
+    def __init__(self, inside: Inside) -> None:
+        self._inside = inside
+        self._templates = Environment(
+            loader=PackageLoader("foveate.web"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters.update(words.FILTERS)
+        self._templates.globals.update(address=address, navigation=_NAVIGATION, version=inside.version)
+
+    def showing(self, path: str, look: Look) -> Callable[[Request], Awaitable[Response]]:
+        async def show(request: Request) -> Response:
+            asked = Asked(names=request.path_params, query=dict(request.query_params))
+            shown = await self._looked(look, asked)
+            body = await asyncio.to_thread(self._rendered, shown, path, str(request.url.path))
+            headers = {**_HEADERS, "cache-control": "no-store"}
+            return Response(body, shown.status, headers, "text/html")
+
+        return show
+
+    async def _looked(self, look: Look, asked: Asked) -> Shown:
+        try:
+            return await look(self._inside, asked)
+        except NoSuchPage as error:
+            return _instead(404, "Not found", str(error), "Look in the list of sessions, or at the overview.")
+        except BadOption as error:
+            return _instead(400, "This cannot be shown", str(error), "Change the address, or go back.")
+        except StoreUnavailable as error:
+            return _instead(
+                503,
+                "The store is away",
+                str(error),
+                "Requests go on without it. This page tries again by itself.",
+            )
+        except FoveateError as error:
+            return _instead(500, "This could not be shown", str(error), "")
+
+    def _rendered(self, shown: Shown, path: str, here: str) -> bytes:
+        now = self._inside.clock()
+        given: dict[str, Any] = {"now": now, "here": here, "section": path, "shown": shown, **shown.given}
+        return self._templates.get_template(shown.template).render(given).encode("utf-8", "replace")
+
+
+def _instead(status: int, title: str, problem: str, remedy: str) -> Shown:
+    given = {"problem": problem, "remedy": remedy}
+    return Shown(template="instead.html", title=title, given=given, status=status)
+
+
+async def _nothing(_inside: Inside, _asked: Asked) -> Shown:
+    raise NoSuchPage("there is no such page")
+
+
+async def _asset(request: Request) -> Response:
+    asset = assets().get(request.path_params["name"])
+    if asset is None:
+        return Response("there is no such file", 404, _HEADERS, "text/plain")
+    headers = {**_HEADERS, "etag": f'"{asset.stamp}"', "vary": "accept-encoding"}
+    # Only an address that names this very file may be kept for ever.
+    headers["cache-control"] = _FOR_EVER if request.url.query == asset.stamp else "no-cache"
+    if request.headers.get("if-none-match") == headers["etag"]:
+        return Response(b"", 304, headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(asset.zipped, 200, {**headers, "content-encoding": "gzip"}, asset.kind)
+    return Response(asset.plain, 200, headers, asset.kind)

@@ -1,0 +1,51 @@
+"""What the page may look into: the store, and the gateway as it is now."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from foveate.config.settings import Settings
+from foveate.config.showing import Held
+from foveate.cost.caps import Cap
+from foveate.engine.board import Sample
+from foveate.engine.injecting.sources import Sources
+from foveate.engine.options import AgentOptions
+from foveate.errors import FoveateError
+from foveate.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """The configuration that holds: of which file, since when, what it decides, what is wrong with the file.
+
+    `changes` is how often it has changed since the gateway was started.
+    """
+
+    path: Path | None
+    since: float
+    changes: int
+    problem: FoveateError | None
+    settings: Settings
+    options: Callable[[str], AgentOptions]
+    caps: Sequence[Cap]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """What the page may look into.
+
+    `sources` are what sections are made of: memories and workspaces. `held` is every setting and where it is
+    from, `samples` all that is counted, and `health` what is wrong with the gateway, as `/health` tells it.
+    """
+
+    version: str
+    store: Store
+    sources: Sources
+    configured: Callable[[], Configured]
+    held: Callable[[], Sequence[Held]]
+    samples: Callable[[], Sequence[Sample]]
+    health: Callable[[], Awaitable[Mapping[str, Any]]]
+    is_ending: Callable[[], bool] = field(default=lambda: False)
+    clock: Callable[[], float] = time.time

@@ -1,0 +1,9 @@
+"""The page of memory."""
+
+from foveate.web.asking import Asked, Shown
+from foveate.web.inside import Inside
+
+
+async def look(_inside: Inside, _asked: Asked) -> Shown:
+    """What it shows."""
+    return Shown(template="memory.html", title="Memory", given={})

@@ -1,0 +1,106 @@
+"""Numbers and times as pages write them."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+from urllib.parse import quote
+
+from foveate.cost.money import in_words
+
+UNKNOWN = "unknown"
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_CENT = Decimal("0.01")
+
+
+def money(dollars: Decimal | None) -> str:
+    """`$1.27`; less than a dollar as far as it takes, so that nothing looks like nothing that is not."""
+    if dollars is None:
+        return UNKNOWN
+    return in_words(dollars.quantize(_CENT, ROUND_HALF_UP) if abs(dollars) >= 1 else dollars)
+
+
+def as_dollars(amount: float) -> str:
+    """The same of a value in a chart."""
+    return money(Decimal(str(amount)))
+
+
+def number(count: float | None) -> str:
+    """`12,345`."""
+    return UNKNOWN if count is None else f"{count:,.0f}"
+
+
+def tokens(count: int | None) -> str:
+    """`950`, `12.3k`, `1.25M`: as many digits as one takes in at a glance."""
+    if count is None:
+        return UNKNOWN
+    for size, letter in ((1_000_000, "M"), (1_000, "k")):
+        if abs(count) >= size:
+            return (
+                f"{count / size:.3g}{letter}" if abs(count) < 1_000 * size else f"{count / size:,.0f}{letter}"
+            )
+    return str(count)
+
+
+def percent(part: float | None) -> str:
+    """`93.4%`; never 100% where it is not all, and never 0% where it is not nothing."""
+    if part is None:
+        return UNKNOWN
+    shown = min(round(100 * part, 1), 99.9) if part < 1 else round(100 * part, 1)
+    return f"{max(shown, 0.1) if part > 0 else shown:g}%"
+
+
+def seconds(length: float | None) -> str:
+    """`0.8 ms`, `12 ms`, `3.1 s`, `4 min`."""
+    if length is None:
+        return UNKNOWN
+    if length < 1:
+        milliseconds = 1_000 * length
+        return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
+    return f"{length:.1f} s" if length < _MINUTE else f"{length / _MINUTE:.0f} min"
+
+
+def moment(at: float) -> str:
+    """`2026-11-16 09:30:12 UTC`."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def machine_moment(at: float) -> str:
+    """The same for the attribute of an element that tells a time."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def ago(at: float, now: float) -> str:
+    """`just now`, `42 s ago`, `5 min ago`, `3 h ago`, `12 days ago`."""
+    passed = now - at
+    if passed < 2:
+        return "just now"
+    for size, word in ((_DAY, "days"), (_HOUR, "h"), (_MINUTE, "min")):
+        if passed >= 2 * size or (size < _DAY and passed >= size):
+            return f"{passed / size:.0f} {word} ago"
+    return f"{passed:.0f} s ago"
+
+
+def short(name: str, most: int = 24) -> str:
+    """A name in so many characters."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def in_path(name: str) -> str:
+    """A name as a part of an address."""
+    return quote(name, safe="")
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "ago": ago,
+    "as_dollars": as_dollars,
+    "in_path": in_path,
+    "machine_moment": machine_moment,
+    "moment": moment,
+    "money": money,
+    "number": number,
+    "percent": percent,
+    "seconds": seconds,
+    "short": short,
+    "tokens": tokens,
+}
