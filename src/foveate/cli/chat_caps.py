@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from foveate.chat.talk import Talk
-from foveate.cli.cost_caps import Held, Use
 from foveate.cost.caps import Cap, Scope, day_of
+from foveate.cost.held import Held, Use
 from foveate.cost.ledger import Call, Category, Ledger
 
 

@@ -10,11 +10,11 @@ from foveate.chat.bodies import Speaking
 from foveate.chat.looking import Look
 from foveate.chat.tokenizing import Tokens
 from foveate.chat.turns import Role, Turn
-from foveate.cli.cost_caps import Held
 from foveate.cli.cost_lines import CapWriting
 from foveate.cli.screen import Look as Screen
 from foveate.cli.screen import number
 from foveate.cli.window_bars import Window, window_lines
+from foveate.cost.held import Held
 from foveate.cost.ledger import Entry
 from foveate.cost.money import in_words
 from foveate.fold.folding import Folded

@@ -119,9 +119,9 @@ def caps(
             raise BadOption("--config needs the name of a file")
         from time import time
 
-        from foveate.cli.cost_caps import held, held_in
         from foveate.cli.cost_lines import CapWriting, cap_object
         from foveate.config.cost import load_cost
+        from foveate.cost.held import held, held_in
 
         known = load_cost(config).caps
         try:

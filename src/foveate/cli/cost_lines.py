@@ -6,10 +6,10 @@ from decimal import Decimal
 
 from rich.cells import cell_len, set_cell_size
 
-from foveate.cli.cost_caps import Held, Level, Use
 from foveate.cli.ids import short_ids
 from foveate.cli.screen import Look
 from foveate.cost.caps import Cap, Scope
+from foveate.cost.held import Held, Level, Use, about, nearness
 from foveate.cost.ledger import By
 from foveate.cost.money import in_words
 from foveate.cost.report import Report, Row
@@ -240,7 +240,7 @@ class CapWriting(_Writing):
                 _with_unknown(use.standing.spent, "with", use.unknown_calls),
                 in_words(use.standing.reserved),
                 in_words(use.left) if use.left > 0 else in_words(Decimal(0)),
-                _level(use),
+                nearness(use),
             )
             yield cells, use.level
         more = len(held.uses) - _MOST_USES
@@ -249,25 +249,14 @@ class CapWriting(_Writing):
             yield (self._more, "", "", "", "", said), Level.FINE
 
     def _about(self, cap: Cap, use: Use | None = None, ids: dict[str, str] | None = None) -> str:
-        """On what a cap is, and on whose account."""
-        agent = None if use is None or use.agent is None else self._name(use.agent)
-        of = f" of {agent}" if agent is not None else ""
-        only = "" if cap.agent is None else f" of {self._name(cap.agent)}"
-        match cap.scope:
-            case Scope.CALL:
-                return f"each call{only}"
-            case Scope.SESSION if use is not None and ids is not None:
-                return f"session {self._name(ids[use.session_id or ''])}{of}"
-            case Scope.SESSION:
-                return f"each session{only}"
-            case Scope.DAY if use is not None:
-                return f"day {use.day}{of}"
-            case _ if agent is not None:
-                return f"agent {agent}"
-            case Scope.AGENT:
-                return "each agent"
-            case _:
-                return "all"
+        agent = cap.agent if use is None else use.agent
+        session = None if use is None or ids is None or use.session_id is None else ids[use.session_id]
+        return about(
+            cap,
+            None if agent is None else self._name(agent),
+            None if session is None else self._name(session),
+            None if use is None else use.day,
+        )
 
     def _narrow(self, cells: tuple[str, ...], level: Level) -> Iterator[str]:
         about, limit, spent, reserved, left, said = cells
@@ -282,12 +271,3 @@ class CapWriting(_Writing):
             if said
             else _in_columns(numbers, widths[:-1], 1)
         )
-
-
-def _level(use: Use) -> str:
-    if use.left < 0:
-        return f"over by {in_words(-use.left)}"
-    if use.level is Level.FULL:
-        return "nothing left"
-    share = (use.standing.spent + use.standing.reserved) / use.cap.dollars
-    return f"{share:.0%} used" + (f", warned from {use.cap.warn_at:.0%} on" if use.level is Level.NEAR else "")

@@ -10,10 +10,10 @@ from decimal import Decimal
 import pytest
 
 from foveate.cli.cost_asked import Asked, by_of
-from foveate.cli.cost_caps import Held, Level, Spending, Use, held_in
 from foveate.cli.cost_lines import CapWriting, ReportWriting, cap_object, report_object
 from foveate.cli.screen import Look
 from foveate.cost.caps import Cap, Scope
+from foveate.cost.held import Held, Level, Spending, Use, held_in
 from foveate.cost.ledger import By, Savings
 from foveate.cost.report import Report, Row
 from foveate.errors import BadOption

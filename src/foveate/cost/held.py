@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from foveate.cost.caps import DAY_SECONDS, Cap, Scope, day_of
 from foveate.cost.ledger import By, Call, Category, Ledger, Standing, Sum
+from foveate.cost.money import in_words
 
 RECENT_SECONDS = 1.0 * DAY_SECONDS
 """A session is shown that had a call no longer ago."""
@@ -73,9 +74,12 @@ class Spending:
     unknown_by_session: Mapping[str, int] = field(default_factory=dict)
 
 
-async def held(ledger: Ledger, caps: Sequence[Cap], *, now: float) -> list[Held]:
-    """How caps stand, by what the ledger says."""
-    spending = await _spending(ledger, {cap.scope for cap in caps}, now)
+async def held(
+    ledger: Ledger, caps: Sequence[Cap], *, now: float, spending: Spending | None = None
+) -> list[Held]:
+    """How caps stand, by what the ledger says; who calls too, where `spending` does not."""
+    if spending is None:
+        spending = await _spending(ledger, {cap.scope for cap in caps}, now)
     uses = [use for cap in caps for use in _uses(cap, spending, now)]
     accounts = sorted({account for use in uses if (account := _account(use, now)) is not None})
     standings: dict[str, Standing] = {}
@@ -117,6 +121,35 @@ def held_in(
         Held(cap=cap, uses=tuple(_most_first(_stood(_uses(cap, spending, now), standings or {}, now))))
         for cap in caps
     ]
+
+
+def about(cap: Cap, agent: str | None = None, session: str | None = None, day: str | None = None) -> str:
+    """On what a cap is, and on whose account, as far as that is said; `agent` and `session` as they are shown.
+
+    Without either it is on each of them; a cap on one agent names it.
+    """
+    of = f" of {agent}" if agent is not None else ""
+    match cap.scope:
+        case Scope.CALL:
+            return f"each call{of}"
+        case Scope.SESSION:
+            return f"each session{of}" if session is None else f"session {session}{of}"
+        case Scope.DAY if day is not None:
+            return f"day {day}{of}"
+        case Scope.AGENT if agent is None:
+            return "each agent"
+        case _:
+            return "all" if agent is None else f"agent {agent}"
+
+
+def nearness(use: Use) -> str:
+    """How near a cap is, in words."""
+    if use.left < 0:
+        return f"over by {in_words(-use.left)}"
+    if use.level is Level.FULL:
+        return "nothing left"
+    share = (use.standing.spent + use.standing.reserved) / use.cap.dollars
+    return f"{share:.0%} used" + (f", warned from {use.cap.warn_at:.0%} on" if use.level is Level.NEAR else "")
 
 
 def _uses(cap: Cap, spending: Spending, now: float) -> list[Use]:

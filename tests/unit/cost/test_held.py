@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.cli.cost_caps import held
 from foveate.cost.caps import Cap, Scope
+from foveate.cost.held import held
 from foveate.cost.ledger import By, Savings, Standing, Sum
 from tests.billed import NOON, cap, standing
 from tests.unit.cost.books import Books
