@@ -87,7 +87,7 @@ class Difference:
     after: Side | None = None
 
 
-_WORDS: Mapping[Wording, str] = {
+WORDS: Mapping[Wording, str] = {
     Wording.TIMESTAMP: "a timestamp changed",
     Wording.DATE: "a date changed",
     Wording.TIME: "a time of day changed",
@@ -103,6 +103,7 @@ _WORDS: Mapping[Wording, str] = {
     Wording.SHORTENED: "the text was cut after it had been sent",
     Wording.EXTENDED: "text was added at its end",
 }
+"""What is said of a text that changed."""
 _SWITCHES = {
     IMAGES: ("there are images in the request now, and there were none", "the last image is gone"),
     CITATIONS: ("citations were switched on", "citations were switched off"),
@@ -204,7 +205,7 @@ def _cause_of(change: FieldChange, area: Area) -> tuple[Cause, str]:
     is_plain = wording in (Wording.EDITED, Wording.SHORTENED, Wording.EXTENDED) or name.endswith("name")
     if is_plain and area is Area.TOOLS:
         return Cause.TOOL_CHANGED, f"`{name}` changed"
-    return Cause(wording), _WORDS[wording] + inside
+    return Cause(wording), WORDS[wording] + inside
 
 
 def _part(found: Side, text: str, start: int, end: int) -> Side:

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+COLOURS = ("one", "two", "three", "four", "five", "six", "seven")
+"""Of series, by their names in the styles."""
+REST = "eight"
+"""The colour of all others."""
+
 
 class Unit(StrEnum):
     """What the values are; as `words` writes them."""
@@ -20,11 +25,12 @@ class Unit(StrEnum):
 
 
 class Shape(StrEnum):
-    """How a series is drawn."""
+    """How a series is drawn; a limit is a dashed line that the others are held against."""
 
     AREA = "area"
     LINE = "line"
     BAR = "bar"
+    LIMIT = "limit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

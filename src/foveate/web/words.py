@@ -6,11 +6,14 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 from urllib.parse import quote
 
+from foveate.budget import graphemes
+from foveate.cache.cause_words import cause_in_words
 from foveate.cost.money import in_words
 
 UNKNOWN = "unknown"
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _CENT = Decimal("0.01")
+_EXACT_DIGITS = 9
 
 
 def money(dollars: Decimal | None) -> str:
@@ -21,8 +24,8 @@ def money(dollars: Decimal | None) -> str:
 
 
 def as_dollars(amount: float) -> str:
-    """The same of a value in a chart."""
-    return money(Decimal(str(amount)))
+    """The same of a value in a chart, without what is only there because it is a float."""
+    return money(Decimal(str(round(amount, _EXACT_DIGITS))))
 
 
 def number(count: float | None) -> str:
@@ -35,10 +38,12 @@ def tokens(count: int | None) -> str:
     if count is None:
         return UNKNOWN
     for size, letter in ((1_000_000, "M"), (1_000, "k")):
-        if abs(count) >= size:
-            return (
-                f"{count / size:.3g}{letter}" if abs(count) < 1_000 * size else f"{count / size:,.0f}{letter}"
-            )
+        # What would be rounded up to a thousand thousands is a million.
+        if abs(count) >= size - size / 2_000 and abs(count) >= 1_000:
+            shown = abs(count) / size
+            digits = 0 if shown >= 99.95 else 1 if shown >= 9.995 else 2
+            text = f"{count / size:,.{digits}f}"
+            return f"{text.rstrip('0').rstrip('.') if digits else text}{letter}"
     return str(count)
 
 
@@ -51,13 +56,16 @@ def percent(part: float | None) -> str:
 
 
 def seconds(length: float | None) -> str:
-    """`0.8 ms`, `12 ms`, `3.1 s`, `4 min`."""
+    """`0.08 ms`, `0.8 ms`, `12 ms`, `3.1 s`, `4 min`, `2.5 h`."""
     if length is None:
         return UNKNOWN
-    if length < 1:
-        milliseconds = 1_000 * length
-        return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
-    return f"{length:.1f} s" if length < _MINUTE else f"{length / _MINUTE:.0f} min"
+    milliseconds = 1_000 * length
+    if milliseconds < 999.5:
+        digits = 0 if milliseconds >= 9.95 or not length else 1 if milliseconds >= 0.095 else 2
+        return f"{milliseconds:.{digits}f} ms"
+    if length < _MINUTE - 0.05:
+        return f"{length:.1f} s"
+    return f"{length / _MINUTE:.0f} min" if length < 2 * _HOUR else f"{length / _HOUR:,.1f} h"
 
 
 def moment(at: float) -> str:
@@ -77,13 +85,18 @@ def ago(at: float, now: float) -> str:
         return "just now"
     for size, word in ((_DAY, "days"), (_HOUR, "h"), (_MINUTE, "min")):
         if passed >= 2 * size or (size < _DAY and passed >= size):
-            return f"{passed / size:.0f} {word} ago"
-    return f"{passed:.0f} s ago"
+            return f"{passed // size:,.0f} {word} ago"
+    return f"{passed // 1:.0f} s ago"
 
 
 def short(name: str, most: int = 24) -> str:
-    """A name in so many characters."""
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    """A name in so many characters, none of them cut in two."""
+    return name if len(name) <= most else f"{name[: graphemes.floor(name[: 4 * most], most - 1)]}…"
+
+
+def counted(count: int, what: str) -> str:
+    """`1 request`, `12 requests`."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def in_path(name: str) -> str:
@@ -94,6 +107,8 @@ def in_path(name: str) -> str:
 FILTERS: dict[str, Callable[..., Any]] = {
     "ago": ago,
     "as_dollars": as_dollars,
+    "cause": cause_in_words,
+    "counted": counted,
     "in_path": in_path,
     "machine_moment": machine_moment,
     "moment": moment,

@@ -15,25 +15,35 @@ window.foveateCharts = (() => {
     seconds: (value) => (value < 1 ? `${+(1000 * value).toPrecision(3)} ms` : `${value.toFixed(1)} s`),
   };
 
-  const dataset = (series, stacked) => {
+  // Lines are told apart by the shapes of their points too, not by their colours alone.
+  const POINTS = ["circle", "triangle", "rect", "rectRot", "crossRot", "star", "cross"];
+  const MOST_POINTS = 40;
+
+  const dataset = (series, place, stacked) => {
     const colour = style(series.colour);
     const isBar = series.shape === "bar";
+    const isLine = series.shape === "line" || series.shape === "limit";
+    const isDashed = series.shape === "limit" || (isLine && stacked);
+    const hasPoints = isLine && !isDashed && series.values.length <= MOST_POINTS;
+    const alone = series.values.filter((value) => value !== null).length === 1;
     return {
       type: isBar ? "bar" : "line",
       label: series.name,
       data: series.values,
-      borderColor: colour,
-      backgroundColor: series.shape === "line" ? "transparent" : colour,
-      borderWidth: series.shape === "line" ? 2 : isBar ? 0 : 1,
-      borderDash: series.shape === "line" && stacked ? [6, 4] : [],
+      borderColor: isBar ? style("ground") : colour,
+      backgroundColor: isLine && !hasPoints ? "transparent" : colour,
+      borderWidth: isLine ? (isDashed ? 1.5 : 2) : 1,
+      borderDash: isDashed ? [6, 4] : [],
       fill: series.shape === "area" ? (stacked ? "stack" : "origin") : false,
-      stack: series.shape === "line" ? series.name : "all",
-      pointRadius: series.values.length === 1 ? 3 : 0,
+      stack: isLine ? series.name : "all",
+      pointStyle: isLine && !isDashed ? POINTS[place % POINTS.length] : "line",
+      pointRadius: hasPoints ? 4 : alone && !isBar ? 3 : 0,
+      pointHoverRadius: isDashed ? 0 : 5,
       pointHitRadius: 12,
-      stepped: false,
+      maxBarThickness: 48,
       tension: 0,
-      spanGaps: series.shape === "line",
-      order: series.shape === "line" ? 0 : 1,
+      spanGaps: isLine,
+      order: isLine ? 0 : 1,
     };
   };
 
@@ -71,12 +81,23 @@ window.foveateCharts = (() => {
       y: {
         stacked: said.stacked,
         beginAtZero: true,
-        ticks: { color: style("quiet"), callback: (value) => WRITE[said.unit](value) },
+        suggestedMax: said.unit === "percent" ? 1 : undefined,
+        ticks: {
+          color: style("quiet"),
+          maxTicksLimit: 6,
+          precision: said.unit === "number" || said.unit === "tokens" ? 0 : undefined,
+          callback: (value) => WRITE[said.unit](value),
+        },
+        border: { display: false },
         grid: { color: style("line") },
       },
     },
     plugins: {
-      legend: { display: said.series.length > 1, position: "bottom", labels: { color: style("text"), boxWidth: 12 } },
+      legend: {
+        display: said.series.length > 1,
+        position: "bottom",
+        labels: { color: style("text"), boxWidth: 14, boxHeight: 8, padding: 12, usePointStyle: false },
+      },
       tooltip: {
         callbacks: {
           label: (item) => `${item.dataset.label}: ${item.raw === null ? "–" : WRITE[said.unit](item.raw)}`,
@@ -88,18 +109,36 @@ window.foveateCharts = (() => {
     },
   });
 
+  const datasets = (said) => said.series.map((series, place) => dataset(series, place, said.stacked));
+
   const draw = (figure) => {
     const text = figure.querySelector("script.drawn").textContent;
     const said = JSON.parse(text);
     const canvas = figure.querySelector("canvas");
     drawn.get(figure.id)?.chart.destroy();
     const chart = new Chart(canvas, {
-      data: { labels: said.labels, datasets: said.series.map((series) => dataset(series, said.stacked)) },
+      data: { labels: said.labels, datasets: datasets(said) },
       options: options(said),
       plugins: [events],
     });
     drawn.set(figure.id, { chart, text, figure });
     canvas.dataset.drawn = String(said.labels.length);
+  };
+
+  // The same series with other values: who looks at one of them, or has hidden one, goes on doing so.
+  const redraw = (figure) => {
+    const known = drawn.get(figure.id);
+    const text = figure.querySelector("script.drawn").textContent;
+    const said = JSON.parse(text);
+    const names = (series) => JSON.stringify(series.map((one) => [one.name ?? one.label]));
+    if (!known || known.figure !== figure || names(known.chart.data.datasets) !== names(said.series)) return draw(figure);
+    const fresh = datasets(said);
+    known.chart.data.labels = said.labels;
+    known.chart.data.datasets.forEach((one, place) => Object.assign(one, fresh[place]));
+    known.chart.options = options(said);
+    known.chart.update("none");
+    drawn.set(figure.id, { ...known, text });
+    figure.querySelector("canvas").dataset.drawn = String(said.labels.length);
   };
 
   const drawAll = () => {
@@ -124,12 +163,13 @@ window.foveateCharts = (() => {
     if (before.querySelector("script.drawn").textContent === text) return true;
     before.querySelector("script.drawn").textContent = text;
     before.querySelector("canvas").setAttribute("aria-label", after.querySelector("canvas").getAttribute("aria-label"));
-    before.querySelector("table").innerHTML = after.querySelector("table").innerHTML;
-    draw(before);
+    before.querySelector("figcaption").textContent = after.querySelector("figcaption").textContent;
+    before.querySelector("table").replaceWith(document.importNode(after.querySelector("table"), true));
+    redraw(before);
     return true;
   };
 
-  Chart.defaults.font.family = "inherit";
+  Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
   document.addEventListener("foveate:updated", drawAll);
   dark.addEventListener("change", () => [...drawn.values()].forEach(({ figure }) => draw(figure)));
   drawAll();
