@@ -13,8 +13,9 @@ from foveate.cli.store import AsJson, StoreUrl, in_store, note_nothing
 from foveate.errors import BadOption, NothingKept
 
 if TYPE_CHECKING:
-    from foveate.cli.compactions_found import Asked, Unfolded
+    from foveate.cli.compactions_found import Asked
     from foveate.fold.journal import Fold
+    from foveate.fold.unfolding import Unfolded
     from foveate.store import Store
 
 _LIMIT = 50
@@ -201,9 +202,10 @@ def _note_found(found: "list[Fold]", *, is_more: bool) -> None:
 
 
 async def _shown(store: "Store", beginning: str) -> "Unfolded":
-    from foveate.cli.compactions_found import fold_named, unfolded
+    from foveate.cli.compactions_found import fold_named
+    from foveate.fold.unfolding import unfolded
 
-    return await unfolded(store, await fold_named(store, beginning))
+    return await unfolded(store.journal, await fold_named(store, beginning))
 
 
 async def _exported(store: "Store", ids: list[str], session: str | None, name: str | None, form: str) -> int:

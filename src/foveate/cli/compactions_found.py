@@ -1,15 +1,13 @@
 """Folds as a user asks for them: by how an id begins, whose they are, when they were made, how they ended."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from math import inf, nextafter
 from typing import TYPE_CHECKING
 
 from foveate.cli.ids import MOST_NAMED, the_one
-from foveate.errors import BadOption, MalformedRequest
+from foveate.errors import BadOption
 from foveate.fold.journal import Fold, Journal, Outcome
-from foveate.session.chain import chain_of
-from foveate.values import Format, Request
 
 if TYPE_CHECKING:
     from foveate.store import Store
@@ -26,16 +24,6 @@ class Asked:
     outcome: Outcome | None = None
     since: float | None = None
     until: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unfolded:
-    """A fold and the messages that it folded, each as it came; `spoken` is None where that is not known."""
-
-    fold: Fold
-    turns: Sequence[bytes]
-    spoken: Format | None
-    hashes: Sequence[bytes] = ()
 
 
 async def folds(journal: Journal, asked: Asked) -> AsyncIterator[Fold]:
@@ -95,20 +83,3 @@ async def session_named(store: "Store", beginning: str) -> str | None:
     if not beginning:
         raise BadOption("--session needs the id of a session, or how it begins")
     return the_one(await store.folded_sessions(beginning, limit=MOST_NAMED + 1), beginning, "session")
-
-
-async def unfolded(store: "Store", fold: Fold) -> Unfolded:
-    """A fold with what it folded."""
-    turns = await store.journal.folded(fold.id)
-    for spoken in Format if turns else ():
-        request = Request(
-            format=spoken, model=fold.model, body=b"{}", system=(), tools=(), messages=tuple(turns)
-        )
-        try:
-            chain = chain_of(request)
-        except MalformedRequest:
-            continue
-        # The format is not kept. It is part of each hash, so only the right one leads to the boundary.
-        if chain.hashes[-1:] == (fold.boundary,):
-            return Unfolded(fold=fold, turns=turns, spoken=spoken, hashes=chain.hashes)
-    return Unfolded(fold=fold, turns=turns, spoken=None)

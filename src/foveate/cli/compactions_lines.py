@@ -7,15 +7,12 @@ from decimal import Decimal
 
 from rich.cells import cell_len, set_cell_size
 
-from foveate import wire
-from foveate.cli.compactions_found import Unfolded
 from foveate.cli.compactions_undone import Undone
 from foveate.cli.ids import SHORT_ID, short_ids
 from foveate.cli.screen import Look
 from foveate.fold.journal import Fold, Outcome
-from foveate.fold.replacing import named
 from foveate.fold.summariser import EXTRACTIVE
-from foveate.values import Part, Text, Thinking, ToolCall, ToolResult
+from foveate.fold.unfolding import MEANINGS, Unfolded, meaning_when_undone, said
 
 _GAP = "  "
 _LABEL_CELLS = 10
@@ -23,17 +20,6 @@ _LONGEST_NAME = 24
 _GLIMPSE_CHARS = 160
 _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
 _COLOURS = {Outcome.OK: _GREEN, Outcome.FAILED: _RED}
-_MEANINGS = {
-    Outcome.OK: "the summary is sent in the place of these messages",
-    Outcome.FAILED: "no summary could be had, so the messages are sent as they came",
-    Outcome.LOCK_HELD: "somebody else was folding the session, or had just done so",
-    Outcome.NO_BOUNDARY: "there was no place to cut at which call and result stay together",
-    Outcome.TOOL_RESULT_TRUNCATED: "a tool result was too long, so its beginning and end are sent",
-}
-_UNDONE = {
-    Outcome.OK: "the messages are sent as they came",
-    Outcome.TOOL_RESULT_TRUNCATED: "the tool result is sent whole",
-}
 
 
 def fold_object(fold: Fold) -> dict[str, object]:
@@ -177,8 +163,8 @@ class Writing:
         """All that is known of a fold, and the folded messages where they are asked for."""
         fold = shown.fold
         yield self._painted(f"fold {self._look.plain(fold.id)}", _BOLD)
-        for label, said in self._facts(shown):
-            yield f"{label:<{_LABEL_CELLS}}{self._look.plain(said)}"
+        for label, fact in self._facts(shown):
+            yield f"{label:<{_LABEL_CELLS}}{self._look.plain(fact)}"
         if fold.summary:
             yield from self._text("summary", fold.summary)
         if fold.carried:
@@ -187,16 +173,16 @@ class Writing:
             )
         if full:
             for number, turn in enumerate(shown.turns, start=1):
-                role, text = _said(shown, turn)
+                role, text = said(shown.spoken, turn)
                 yield from self._text(f"message {number:,} {role}".rstrip(), text)
 
     def _facts(self, shown: Unfolded) -> Iterator[tuple[str, str]]:
         fold = shown.fold
         if fold.undone_at is None:
-            yield "outcome", f"{fold.outcome}: {_MEANINGS[fold.outcome]}"
+            yield "outcome", f"{fold.outcome}: {MEANINGS[fold.outcome]}"
         else:
             yield "outcome", str(fold.outcome)
-            yield "undone", f"{_moment(fold.undone_at)}: {_UNDONE.get(fold.outcome, 'it changed nothing')}"
+            yield "undone", f"{_moment(fold.undone_at)}: {meaning_when_undone(fold)}"
         yield "when", _moment(fold.compacted_at)
         yield "agent", fold.agent
         yield "session", fold.session_id
@@ -336,30 +322,5 @@ def _moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S %z") -> str:
 
 def _glimpse(shown: Unfolded, turn: bytes) -> tuple[str, str]:
     """Who speaks in a message, and the first line that says something."""
-    role, text = _said(shown, turn)
+    role, text = said(shown.spoken, turn)
     return role, " ".join(next((line for line in text.splitlines() if line.strip()), "").split())
-
-
-def _said(shown: Unfolded, turn: bytes) -> tuple[str, str]:
-    """Who speaks in a message, and what is said; all of it as it is where its format is not known."""
-    if shown.spoken is None:
-        return "", turn.decode("utf-8", "backslashreplace")
-    message = wire.message(shown.spoken, turn)
-    return message.role, "\n".join(filter(None, map(_part, message.parts)))
-
-
-def _part(part: Part) -> str:
-    match part:
-        case Text():
-            return part.text
-        case Thinking():
-            return f"[thinking] {part.text}" if part.text else "[thinking]"
-        case ToolCall():
-            return f"[calls {part.name}] {part.arguments}"
-        case ToolResult():
-            inner = "\n".join(filter(None, map(_part, part.parts)))
-            return (
-                f"[{'error' if part.is_error else 'result'}{f' of {part.name}' if part.name else ''}] {inner}"
-            )
-        case _:
-            return named(part) or ""

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from foveate.cli.compactions_found import Asked, Unfolded, fold_named, folds, unfolded
+from foveate.cli.compactions_found import Asked, fold_named, folds
 from foveate.errors import BadOption
 from foveate.fold.journal import Fold, Outcome
+from foveate.fold.unfolding import Unfolded, unfolded
 
 if TYPE_CHECKING:
     from foveate.store import Store
@@ -63,7 +64,7 @@ async def _around(store: "Store", fold: Fold) -> tuple[Fold | None, Fold | None]
     """The fold that would be in force without this one, and the one that is in force in spite of it."""
     if fold.outcome is not Outcome.OK:
         return None, None
-    own = await unfolded(store, fold)
+    own = await unfolded(store.journal, fold)
     others = [
         other
         for other in await store.journal.folds(fold.agent, own.hashes)
@@ -80,7 +81,7 @@ async def _longer(store: "Store", fold: Fold) -> Fold | None:
     asked = Asked(agent=fold.agent, session_id=fold.session_id, outcome=Outcome.OK)
     async for other in folds(store.journal, asked):
         if other.messages > fold.messages and _is_in_force(other):
-            theirs = await unfolded(store, other)
+            theirs = await unfolded(store.journal, other)
             if _boundary_at(theirs.hashes, fold.messages) == fold.boundary:
                 return other
     return None

@@ -12,6 +12,7 @@ from foveate.cli.explain_traced import PricedEdit, SessionStory, TracedRequest, 
 from foveate.cli.ids import short_ids
 from foveate.cli.screen import Look, number
 from foveate.cli.window_bars import Window, window_lines
+from foveate.session.telling import broke_in_words, cause_in_words
 from foveate.session.traces import Bill, Trace, Traced, TracedSession
 
 _GAP = "  "
@@ -120,7 +121,9 @@ class TraceWriting:
         yield from self._wrapped(f"{about}; {trace.added_seconds * 1000:.1f} ms were added", _DIM)
         yield from self._wrapped(_billed(bill))
         if trace.broke is not None:
-            yield from self._wrapped(_broke(trace), _RED)
+            lost = trace.broke.lost_dollars
+            why = broke_in_words(trace.broke, "" if lost is None else _dollars(lost))
+            yield from self._wrapped(why, _RED)
         yield ""
         yield from self._window(trace)
         yield ""
@@ -150,7 +153,7 @@ class TraceWriting:
             is_new = before is None or before.trace.fold_id != trace.fold_id
             notes.append("folded" if is_new else "fold")
         if trace.broke is not None:
-            notes.append(f"broke: {trace.broke.cause.replace('_', ' ')}")
+            notes.append(f"broke: {cause_in_words(trace.broke)}")
         if not 200 <= trace.status < 300:
             notes.append(f"status {trace.status or 'none'}")
         if trace.problems:
@@ -300,14 +303,6 @@ def _billed(bill: Bill | None) -> str:
         if amount:
             told.append(f"{what} {'saved' if amount > 0 else 'cost'} {_dollars(abs(amount))}")
     return "; ".join(told)
-
-
-def _broke(trace: Trace) -> str:
-    broke = trace.broke
-    assert broke is not None
-    cost = "" if broke.lost_dollars is None else f", {_dollars(broke.lost_dollars)}"
-    where = f" at {broke.where}" if broke.where else ""
-    return f"cache broke: {broke.cause.replace('_', ' ')}{where}; {broke.lost_tokens:,} tokens paid again{cost}"
 
 
 def _tokens(saved: int) -> str:

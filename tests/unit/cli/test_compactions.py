@@ -20,12 +20,12 @@ from foveate.cli.compactions_found import (
     folds,
     listed,
     session_named,
-    unfolded,
 )
 from foveate.cli.compactions_undone import undo
 from foveate.errors import BadOption
 from foveate.fold.folding import Folder
 from foveate.fold.journal import Fold, Outcome
+from foveate.fold.unfolding import unfolded
 from foveate.store import Store, open_store
 from foveate.tokens import counter_for
 from foveate.values import Format
@@ -170,7 +170,7 @@ async def test_a_session_is_named_in_the_same_way(store: Store) -> None:
 async def test_the_format_of_what_was_folded_is_found_again(store: Store, body: Any, spoken: Format) -> None:
     fold = await made(store, body, spoken=spoken)
 
-    shown = await unfolded(store, fold)
+    shown = await unfolded(store.journal, fold)
 
     assert shown.spoken is spoken
     assert len(shown.turns) == fold.messages
@@ -180,7 +180,7 @@ async def test_the_format_of_what_was_folded_is_found_again(store: Store, body: 
 async def test_what_cannot_be_read_any_more_is_shown_as_it_is(store: Store) -> None:
     await keep(store, FOLD)
 
-    shown = await unfolded(store, FOLD)
+    shown = await unfolded(store.journal, FOLD)
 
     assert (shown.spoken, tuple(shown.turns)) == (None, FOLDED)
 

@@ -9,7 +9,6 @@ from decimal import Decimal
 import pytest
 
 from foveate import wire
-from foveate.cli.compactions_found import Unfolded
 from foveate.cli.compactions_lines import (
     Writing,
     fold_object,
@@ -22,6 +21,7 @@ from foveate.cli.ids import short_ids
 from foveate.cli.screen import Look
 from foveate.fold.journal import Fold, Outcome
 from foveate.fold.summariser import EXTRACTIVE
+from foveate.fold.unfolding import Unfolded
 from foveate.values import Format
 from tests.kept import FOLD, FOLDED, fold
 from tests.sessions_to_fold import claude_body

@@ -1,0 +1,15 @@
+"""What a trace says, in words: the same in a terminal and on a page."""
+
+from foveate.session.traces import CacheBreak
+
+
+def cause_in_words(broke: CacheBreak) -> str:
+    """Why a cache broke: `expired`, `tools reordered`."""
+    return broke.cause.replace("_", " ")
+
+
+def broke_in_words(broke: CacheBreak, lost: str = "") -> str:
+    """Why and where a cache broke, and what that cost; `lost` are the dollars, as they are written there."""
+    where = f" at {broke.where}" if broke.where else ""
+    cost = f", {lost}" if lost else ""
+    return f"cache broke: {cause_in_words(broke)}{where}; {broke.lost_tokens:,} tokens paid again{cost}"
