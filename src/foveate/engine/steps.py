@@ -11,6 +11,7 @@ from typing import Protocol
 from weakref import ref
 
 from foveate import wire
+from foveate.budget.eviction import Kind, kind_of
 from foveate.cache.tool_order import ListedTool
 from foveate.engine.calls import Problem
 from foveate.engine.counting import Counts
@@ -38,6 +39,8 @@ from foveate.wire.body import value
 # Of fewer messages nothing can have been folded, and of a shorter request nothing cut.
 _LEAST_MESSAGES = 2
 _SHORT_BYTES = 1024
+# By so much a message may be counted too high.
+_SURELY = 0.8
 # To read tools of this size takes milliseconds.
 _MUCH_BYTES = 64 * 1024
 
@@ -210,9 +213,7 @@ class MakeRoom:
             await self._count.surely(work)
         if work.count.tokens <= limit:
             return
-        # Where the answer alone takes the whole window, no fold makes room, and each would be paid for.
-        can_fold = work.options.compaction and limit > 0
-        if can_fold and await self._folded(work) and work.count.tokens <= limit:
+        if await _can_fold(work, limit) and await self._folded(work) and work.count.tokens <= limit:
             return
         plan = await beside(lambda: _plan(work, limit), len(work.request.body))
         if plan.ends_with is Room.REFUSE:
@@ -238,6 +239,21 @@ class MakeRoom:
         await self._history.replace(work)
         await self._count.take(work)
         return True
+
+
+async def _can_fold(work: Work, limit_tokens: int) -> bool:
+    """Whether a fold may make room. Where it cannot, each would be paid for in vain.
+
+    It cannot where the answer alone takes the whole window, or what is asked last alone is too long for it.
+    """
+    if not work.options.compaction or limit_tokens <= 0 or not work.request.messages:
+        return False
+    raw = work.request.messages[-1]
+    last = await beside(lambda: wire.message(work.request.format, raw), len(raw))
+    if kind_of(last) is Kind.RESULTS:  # these can be shortened
+        return True
+    counted = await beside(lambda: work.counter.message(last).tokens, len(raw))
+    return _SURELY * counted * work.rate <= limit_tokens
 
 
 def _plan(work: Work, limit_tokens: int) -> Plan:

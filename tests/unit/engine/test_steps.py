@@ -1,6 +1,7 @@
 """Steps that have much to read leave the event loop to others meanwhile."""
 
 import json
+from contextlib import suppress
 
 import pytest
 
@@ -9,7 +10,8 @@ from foveate.engine.calibrating import Calibrations
 from foveate.engine.calls import Incoming
 from foveate.engine.counting import Counts
 from foveate.engine.options import AgentOptions
-from foveate.engine.steps import Count, MakeRoom, ReplaceHistory
+from foveate.engine.remembered import Remembered
+from foveate.engine.steps import Count, FindSession, MakeRoom, ReplaceHistory
 from foveate.engine.work import Work
 from foveate.errors import DoesNotFit
 from foveate.fold.cuts import Subject
@@ -20,19 +22,24 @@ from tests.unit.engine.loops import turns_while
 from tests.unit.fold.journals import InMemory as Folds
 from tests.unit.session.in_memory import InMemory
 
+RESULT = {"type": "tool_result", "tool_use_id": "t", "content": "x y " * 900}
+
 
 def work_of(times: int) -> Work:
     """A long request that the upstream has counted, and that does not fit."""
     messages = [{"role": "user", "content": f"{number} is said here. " * times} for number in range(10)]
     body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": messages}).encode()
+    work = worked_on(body, AgentOptions(window_tokens=100, compaction=False))
+    work.count = TokenCount(1_000_000, exact=True, upper=1_000_000)
+    return work
+
+
+def worked_on(body: bytes, options: AgentOptions) -> Work:
     request = wire.read(body, Format.ANTHROPIC)
     incoming = Incoming(
         id="r", agent="ana", spoken=Format.ANTHROPIC, provider="anthropic", upstream="a", body=body
     )
-    options = AgentOptions(window_tokens=100, compaction=False)
-    work = Work(incoming=incoming, options=options, now=1.0, came=request, request=request)
-    work.count = TokenCount(1_000_000, exact=True, upper=1_000_000)
-    return work
+    return Work(incoming=incoming, options=options, now=1.0, came=request, request=request)
 
 
 async def no_fold(_work: Work, _subject: Subject) -> Folded | None:
@@ -57,3 +64,35 @@ async def test_a_long_request_is_counted_and_made_to_fit_beside_the_event_loop(
     assert (await turns_while(refused()) > 0) == is_beside
     drop_caches()
     assert (await turns_while(count.take(work_of(times))) > 0) == is_beside
+
+
+@pytest.mark.parametrize(
+    ("last", "is_folded"),
+    [
+        ({"role": "user", "content": "And then? " * 5}, True),
+        ({"role": "user", "content": "Much is said here. " * 500}, False),
+        (
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "x y " * 900}]},
+            True,
+        ),
+    ],
+    ids=["short", "longer than the window", "a result"],
+)
+async def test_nobody_pays_for_a_fold_that_cannot_make_room(last: dict[str, object], is_folded: bool) -> None:
+    folded: list[str] = []
+
+    async def fold_now(_work: Work, subject: Subject) -> Folded | None:
+        folded.append(subject.session_id)
+        return None
+
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
+    messages = [{"role": "user", "content": "Many words. " * 300}, call, last]
+    body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": messages}).encode()
+    count = Count(InMemory(), Counts(Calibrations()))
+    work = worked_on(body, AgentOptions(window_tokens=600, compaction=True))
+    await FindSession(InMemory(), Remembered()).take(work)
+    await count.take(work)
+
+    with suppress(DoesNotFit):
+        await MakeRoom(ReplaceHistory(Folds()), count, fold_now).take(work)
+    assert bool(folded) == is_folded
