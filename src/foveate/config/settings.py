@@ -276,6 +276,8 @@ class Server(_Settings):
     """From which level on."""
     opentelemetry: bool = False
     """Spans and numbers over OTLP ([what is needed](metrics.md#opentelemetry))."""
+    page: bool = True
+    """Whether the gateway has a [page to look at](web.md) at its root."""
 
 
 class KeepRequests(_Settings):

@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foveate.errors import BadOption, FoveateError, StoreUnavailable
 from foveate.web import agents, configuration, memory, overview, sessions, words
@@ -42,28 +42,34 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-_HEADERS = {
-    "content-security-policy": _POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-}
+_HEADERS = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+_OFF = Response("this gateway has no page: server.page is off\n", 404, media_type="text/plain")
 _FOR_EVER = "private, max-age=31536000, immutable"
 
 
 def page(inside: Inside) -> ASGIApp:
     """The app for the gateway's root, and for all that is below `/-/`."""
-    frame = _Frame(inside)
-    live = Live(inside)
+
+    async def found(session_id: str | None) -> str:
+        said: str = await inside.store.totals.pulse(session_id)  # type: ignore[attr-defined, unused-ignore]
+        return said
+
+    live = Live(found, inside.configured, is_ending=inside.is_ending)
+    frame = _Frame(inside, live)
 
     async def events(request: Request) -> Response:
         if live.looking >= MOST_LOOKING:
-            return Response(
-                "too many are looking already", 503, {**_HEADERS, "retry-after": "60"}, "text/plain"
-            )
+            return Response("too many are looking already", 503, {"retry-after": "60"}, "text/plain")
         session_id = request.query_params.get("session")
-        headers = {**_HEADERS, "cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(live.events(session_id), 200, headers, "text/event-stream")
+        # What a browser that was cut off heard last; at first, what its page was made of.
+        since = request.headers.get("last-event-id") or request.query_params.get("since", "")
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(live.events(session_id, since), 200, headers, "text/event-stream")
 
     routes = [
         Route("/-/events", events),
@@ -71,14 +77,26 @@ def page(inside: Inside) -> ASGIApp:
         *(Route(path, frame.showing(path, look)) for path, look in PAGES.items()),
         Route("/-/{rest:path}", frame.showing("", _nothing)),
     ]
-    return Starlette(routes=routes)
+    shown = Starlette(routes=routes)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *_HEADERS]}
+            await send(message)
+
+        is_on = inside.configured().settings.server.page
+        await (shown if is_on else _OFF)(scope, receive, sent)
+
+    return app
 
 
 class _Frame:
     """What is around every page, and what is shown where one cannot be."""
 
-    def __init__(self, inside: Inside) -> None:
+    def __init__(self, inside: Inside, live: Live) -> None:
         self._inside = inside
+        self._live = live
         self._templates = Environment(
             loader=PackageLoader("foveate.web"),
             autoescape=True,
@@ -92,10 +110,12 @@ class _Frame:
     def showing(self, path: str, look: Look) -> Callable[[Request], Awaitable[Response]]:
         async def show(request: Request) -> Response:
             asked = Asked(names=request.path_params, query=dict(request.query_params))
+            watched = asked.names.get("id")
+            pulse = await self._live.pulse(watched)
             shown = await self._looked(look, asked)
-            body = await asyncio.to_thread(self._rendered, shown, path, str(request.url.path))
-            headers = {**_HEADERS, "cache-control": "no-store"}
-            return Response(body, shown.status, headers, "text/html")
+            pulse = pulse if shown.watches == watched else ""
+            body = await asyncio.to_thread(self._rendered, shown, path, str(request.url.path), pulse)
+            return Response(body, shown.status, {"cache-control": "no-store"}, "text/html")
 
         return show
 
@@ -116,9 +136,15 @@ class _Frame:
         except FoveateError as error:
             return _instead(500, "This could not be shown", str(error), "")
 
-    def _rendered(self, shown: Shown, path: str, here: str) -> bytes:
-        now = self._inside.clock()
-        given: dict[str, Any] = {"now": now, "here": here, "section": path, "shown": shown, **shown.given}
+    def _rendered(self, shown: Shown, path: str, here: str, pulse: str) -> bytes:
+        given: dict[str, Any] = {
+            "now": self._inside.clock(),
+            "here": here,
+            "section": path,
+            "shown": shown,
+            "pulse": pulse,
+            **shown.given,
+        }
         return self._templates.get_template(shown.template).render(given).encode("utf-8", "replace")
 
 
@@ -134,8 +160,8 @@ async def _nothing(_inside: Inside, _asked: Asked) -> Shown:
 async def _asset(request: Request) -> Response:
     asset = assets().get(request.path_params["name"])
     if asset is None:
-        return Response("there is no such file", 404, _HEADERS, "text/plain")
-    headers = {**_HEADERS, "etag": f'"{asset.stamp}"', "vary": "accept-encoding"}
+        return Response("there is no such file", 404, media_type="text/plain")
+    headers = {"etag": f'"{asset.stamp}"', "vary": "accept-encoding"}
     # Only an address that names this very file may be kept for ever.
     headers["cache-control"] = _FOR_EVER if request.url.query == asset.stamp else "no-cache"
     if request.headers.get("if-none-match") == headers["etag"]:

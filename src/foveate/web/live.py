@@ -5,12 +5,13 @@ what other processes of the same store do as well.
 """
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 from foveate.errors import StoreUnavailable
-from foveate.web.inside import Inside
+from foveate.web.inside import Configured
 
 _LOG = logging.getLogger(__name__)
 
@@ -19,69 +20,112 @@ EVERY_SECONDS = 1.0
 _QUIET_BEATS = 15
 MOST_LOOKING = 200
 """So many can be told at once."""
+_AWAY = "away"
 
 
-@dataclass
-class _Heard:
-    pulse: str | None = None
-    listeners: set["asyncio.Queue[str]"] = field(default_factory=set)
+@dataclass(eq=False)
+class _Listener:
+    """One that is told: which pulse its page is of (empty: of none yet), and whether there is another."""
+
+    pulse: str
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(eq=False)
+class _Watched:
+    pulse: str = ""
+    listeners: set[_Listener] = field(default_factory=set)
 
 
 class Live:
-    """Who is told of what. For one event loop."""
+    """Who is told of what. For one event loop.
 
-    def __init__(self, inside: Inside, *, every_seconds: float = EVERY_SECONDS) -> None:
-        self._inside = inside
+    `found` is what the store says of a session, or of all, which is another as soon as something has changed.
+    However slowly somebody reads, nothing piles up for them: what happened meanwhile is told as one change.
+    """
+
+    def __init__(
+        self,
+        found: Callable[[str | None], Awaitable[str]],
+        configured: Callable[[], Configured],
+        *,
+        is_ending: Callable[[], bool] = lambda: False,
+        every_seconds: float = EVERY_SECONDS,
+    ) -> None:
+        self._found = found
+        self._configured = configured
+        self._is_ending = is_ending
         self._every_seconds = every_seconds
-        self._heard: dict[str | None, _Heard] = {}
+        self._watched: dict[str | None, _Watched] = {}
         self._asking: asyncio.Task[None] | None = None
 
     @property
     def looking(self) -> int:
         """How many are told."""
-        return sum(len(heard.listeners) for heard in self._heard.values())
+        return sum(len(watched.listeners) for watched in self._watched.values())
 
-    async def events(self, session_id: str | None) -> AsyncIterator[bytes]:
-        """What is told of a session, or of everything, until whoever listens goes, or the gateway ends."""
-        heard = self._heard.setdefault(session_id, _Heard())
-        told: asyncio.Queue[str] = asyncio.Queue()
-        heard.listeners.add(told)
+    async def pulse(self, session_id: str | None) -> str:
+        """What is another as soon as something has changed: of a session, or of all, or the configuration.
+
+        Taken before a page is looked up, it tells whether that page is still the newest.
+        """
+        configured = self._configured()
+        try:
+            found = await self._found(session_id)
+        except StoreUnavailable as error:
+            _LOG.debug("nobody can be told of changes: %s", error)
+            found = _AWAY
+        except Exception:  # noqa: BLE001 - nobody waits for it, and those who look are to be told of what comes next
+            _LOG.exception("nobody can be told of changes")
+            found = _AWAY
+        said = f"{found} {configured.changes} {configured.problem}"
+        return hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:16]
+
+    async def events(self, session_id: str | None, since: str = "") -> AsyncIterator[bytes]:
+        """What is told of a session, or of everything, until whoever listens goes, or the gateway ends.
+
+        `since` is the pulse of the page that is shown; without it, what is there now is taken to be shown.
+        """
+        watched = self._watched.setdefault(session_id, _Watched())
+        listener = _Listener(since or watched.pulse)
+        watched.listeners.add(listener)
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
         try:
             yield b"retry: 2000\n\n"
-            while (event := await told.get()) != "end":
-                yield b": still here\n\n" if event == "quiet" else f"event: {event}\ndata: -\n\n".encode()
+            beats = 0
+            # It looks by itself whether it is to end: the store may take its time.
+            while not self._is_over():
+                beats += 1
+                if await _woken(listener.woken, within_seconds=self._every_seconds):
+                    before, listener.pulse = listener.pulse, watched.pulse
+                    if before:
+                        yield f"id: {listener.pulse}\nevent: changed\ndata: -\n\n".encode()
+                elif beats % _QUIET_BEATS == 0:
+                    yield b": still here\n\n"
         finally:
-            heard.listeners.discard(told)
-            if not heard.listeners:
-                self._heard.pop(session_id, None)
+            watched.listeners.discard(listener)
+            if not watched.listeners and self._watched.get(session_id) is watched:
+                del self._watched[session_id]
+
+    def _is_over(self) -> bool:
+        return self._is_ending() or not self._configured().settings.server.page
 
     async def _ask(self) -> None:
-        beats = 0
-        while self._heard:
-            beats += 1
-            for session_id, heard in list(self._heard.items()):
-                event = await self._event(session_id, heard)
-                if event is None and beats % _QUIET_BEATS == 0:
-                    event = "quiet"
-                if event is not None:
-                    for listener in heard.listeners:
-                        listener.put_nowait(event)
+        while self._watched:
+            for session_id, watched in list(self._watched.items()):
+                watched.pulse = await self.pulse(session_id)
+                for listener in watched.listeners:
+                    if listener.pulse != watched.pulse:
+                        listener.woken.set()
             await asyncio.sleep(self._every_seconds)
 
-    async def _event(self, session_id: str | None, heard: _Heard) -> str | None:
-        if self._inside.is_ending():
-            return "end"
-        configured = self._inside.configured()
-        try:
-            found = await self._inside.store.totals.pulse(session_id)  # type: ignore[attr-defined]
-        except StoreUnavailable as error:
-            _LOG.debug("nobody can be told of changes: %s", error)
-            found = "away"
-        except Exception:  # noqa: BLE001 - nobody waits for it, and those who look are to be told of what comes next
-            _LOG.exception("nobody can be told of changes")
-            found = "away"
-        pulse = f"{found} {configured.changes} {configured.problem}"
-        before, heard.pulse = heard.pulse, pulse
-        return "changed" if before is not None and before != pulse else None
+
+async def _woken(event: asyncio.Event, *, within_seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(within_seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    event.clear()
+    return True
