@@ -121,7 +121,13 @@ def test_what_holds_is_shown_with_where_it_is_from_and_never_a_key(
 
     settings = json.loads(shown.out)["settings"]
     assert json.loads(shown.out)["file"] == str(config)
-    assert settings["server.port"] == {"value": 9000, "source": "file", "line": 2, "variable": None}
+    assert settings["server.port"] == {
+        "value": 9000,
+        "source": "file",
+        "line": 2,
+        "variable": None,
+        "default": 8090,
+    }
     assert settings["server.workers"]["source"] == "default"
     assert settings["store.url"]["variable"] == "FOVEATE_STORE"
     assert settings["cost.caps.0.dollars"]["line"] == 6
@@ -130,6 +136,7 @@ def test_what_holds_is_shown_with_where_it_is_from_and_never_a_key(
         "source": "environment",
         "line": None,
         "variable": "OPENAI_API_KEY",
+        "default": None,
     }
     assert f"{config}:2" in lines
     for said in (shown.out, lines):

@@ -47,6 +47,16 @@ def line(text: str, place: Place) -> int | None:
     return _line(text, found[-1]) if found else None
 
 
+def lines(text: str) -> dict[Place, int]:
+    """The line on which each thing stands in a text that can be read."""
+    found: dict[Place, int] = {}
+    line, before = 1, 0
+    for place, at in _places(text):
+        line, before = line + text.count("\n", before, at), at
+        found[place] = line
+    return found
+
+
 def _line(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
 

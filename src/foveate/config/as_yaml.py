@@ -63,11 +63,27 @@ def line(text: str, place: Place) -> int | None:
     return reading.line
 
 
+def lines(text: str) -> dict[Place, int]:
+    """The line on which each thing stands in a text that can be read; of what an alias stands for, none."""
+    found: dict[Place, int] = {}
+    _Reading(text, "", found=found).document()
+    return found
+
+
 class _Reading:
     """One pass over a text."""
 
-    def __init__(self, text: str, source: str, wanted: Place = (), *, exact: bool = False) -> None:
+    def __init__(
+        self,
+        text: str,
+        source: str,
+        wanted: Place = (),
+        *,
+        exact: bool = False,
+        found: dict[Place, int] | None = None,
+    ) -> None:
         self.line: int | None = None
+        self._found = found
         self._exact = exact
         self._text = text
         self._source = source
@@ -196,6 +212,8 @@ class _Reading:
 
     def _pass(self, event: Any) -> None:
         """Remember the line, if this is on the way to what is looked for."""
+        if self._found is not None:
+            self._found[tuple(self._place)] = event.start_mark.line + 1
         depth = len(self._place)
         if depth <= len(self._wanted) and tuple(self._place) == self._wanted[:depth]:
             self.line = event.start_mark.line + 1

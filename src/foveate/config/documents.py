@@ -21,6 +21,11 @@ class Document:
     data: object
     text: str = field(repr=False)
     find: Callable[[str, Place], int | None] = field(repr=False)
+    find_all: Callable[[str], dict[Place, int]] = field(repr=False)
+
+    def lines(self) -> dict[Place, int]:
+        """The line of each thing in it, found in one pass."""
+        return self.find_all(self.text)
 
     def problem(self, reason: str, place: Place = ()) -> BadSetting:
         """The error that `reason` is at `place`: with its line, which is looked up only now."""
@@ -66,7 +71,7 @@ def _json(text: str, source: str, exact: bool) -> Document:
     from foveate.config import as_json
 
     data = as_json.read(text, source, exact=exact)
-    return Document(source=source, data=data, text=text, find=as_json.line)
+    return Document(source=source, data=data, text=text, find=as_json.line, find_all=as_json.lines)
 
 
 def _yaml_or(not_json: BadSetting, text: str, source: str, exact: bool) -> Document:
@@ -83,4 +88,4 @@ def _yaml(text: str, source: str, exact: bool) -> Document:
     data = as_yaml.read(text, source, exact=exact)
     if data is None:
         raise UnreadableInput(source, "is empty")
-    return Document(source=source, data=data, text=text, find=as_yaml.line)
+    return Document(source=source, data=data, text=text, find=as_yaml.line, find_all=as_yaml.lines)

@@ -105,6 +105,15 @@ class LiveSettings(Generic[Made]):
         """Have the next who asks look at the file, however lately that was done."""
         self._looked_at = 0.0
 
+    @property
+    def waiting(self) -> Mapping[str, object]:
+        """What of the file holds from the next start on only, by its names: what is used until then."""
+        return self._waiting(self._now.made)
+
+    def _waiting(self, made: Made) -> dict[str, object]:
+        now = self._fixed(made)
+        return {name: before for name, before in self._at_start.items() if now[name] != before}
+
     def _look(self) -> _Stamp:
         """How the file at the last of the places is; those behind the first that has one are forgotten."""
         for number, place in enumerate(self._places, 1):
@@ -123,8 +132,7 @@ class LiveSettings(Generic[Made]):
                 _LOG.error("the configuration stays as it was: %s", error)
             return InForce(self._now.made, error, self._now.changes, self._now.since)
         if self._tells:
-            now = self._fixed(made)
-            waiting = ", ".join(name for name, before in self._at_start.items() if now[name] != before)
+            waiting = ", ".join(self._waiting(made))
             _LOG.log(
                 logging.WARNING if waiting else logging.INFO,
                 "%s %s, and holds from now on%s",

@@ -133,9 +133,9 @@ def problem_of(document: Document, detail: "ErrorDetails") -> BadSetting:
         return document.problem(_unknown(place), place)
     if kind == "missing":
         return document.problem(f"{place[-1]} has to be given", place[:-1])
-    return document.problem(
-        f"{_key(place)} {_wanted(kind, context, detail['msg'])}, not {_shown(given)}", place
-    )
+    wanted = f"{_key(place)} {_wanted(kind, context, detail['msg'])}"
+    # In the place of its hash there may be the key itself.
+    return document.problem(wanted if "keys" in place else f"{wanted}, not {_shown(given)}", place)
 
 
 def _wanted(kind: str, context: Mapping[str, Any], message: str) -> str:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from foveate.config.documents import Document
+from foveate.config.loading import settings_in
 from foveate.config.overriding import STORE_VARIABLE
 from foveate.config.places import Place, dotted
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from foveate.config.settings import Settings
 
 
-# libpq takes it among a URL's parameters too.
-_PASSWORD = re.compile(r"([?&]password=)[^&]*")
+# libpq takes a password among a URL's parameters too, and some servers a key.
+_SECRET = re.compile(r"([?&](?:password|token|[a-z_-]*key)=)[^&]*", re.IGNORECASE)
 
 
 class Source(StrEnum):
@@ -24,17 +25,27 @@ class Source(StrEnum):
     DEFAULT = "default"
     FILE = "file"
     ENVIRONMENT = "environment"
+    COMMAND = "command line"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A setting that holds: from a `line` of the file, or a `variable`, where it is from one."""
+    """A setting that holds: from a `line` of the file, or a `variable`, where it is from one.
+
+    Of one that has to be said, or is the user's own, the `default` is None.
+    """
 
     key: str
     value: object
     source: Source
     line: int | None = None
     variable: str | None = None
+    default: object = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether it is another than by default."""
+        return self.value != self.default
 
 
 def held(
@@ -45,11 +56,10 @@ def held(
     `keys` are the variables that these are in, by the upstreams' names. `settings` are those that hold in the
     end, `document` is what the file says.
     """
-    found = [_held(place, value, document, environment) for place, value in _leaves(settings)]
+    said = _said(document)
+    found = [_held(leaf, said, environment) for leaf in _leaves(settings)]
     found += [
-        Held(
-            key=f"cost.{dotted(place)}", value=value, source=Source.FILE, line=_line(document, ("cost", *place))
-        )
+        Held(key=f"cost.{dotted(place)}", value=value, source=Source.FILE, line=said.line(("cost", *place)))
         for place, value in _plain_leaves(settings.cost, ())
     ]
     found += [
@@ -60,23 +70,79 @@ def held(
     return found
 
 
-def _held(place: Place, value: object, document: Document | None, environment: Mapping[str, str]) -> Held:
-    key = dotted(place)
-    if place == ("store", "url"):
-        value = without_password(value) if isinstance(value, str) else value
-        if environment.get(STORE_VARIABLE):
-            return Held(key=key, value=value, source=Source.ENVIRONMENT, variable=STORE_VARIABLE)
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A setting that is no model itself."""
+
+    place: Place
+    value: object
+    default: object
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the file alone would have hold, and on which line each thing stands in it."""
+
+    values: Mapping[Place, object]
+    lines: Mapping[Place, int]
+    data: object
+
+    def line(self, place: Place) -> int | None:
+        """The line that says what stands at a place; None where the file does not."""
+        said: Any = self.data
+        for step in place:
+            is_there = (
+                step in said if isinstance(said, dict) else isinstance(said, list) and int(step) < len(said)
+            )
+            if not is_there:
+                return None
+            said = said[step]
+        # What an alias stands for has no line of its own.
+        return next(
+            (line for depth in range(len(place), -1, -1) if (line := self.lines.get(place[:depth]))), None
+        )
+
+
+def _said(document: Document | None) -> _Said:
+    from foveate.config.settings import Settings
+
+    settings = Settings() if document is None else settings_in(document)
+    lines = {} if document is None else document.lines()
+    values = {leaf.place: leaf.value for leaf in _leaves(settings)}
+    return _Said(values, lines, None if document is None else document.data)
+
+
+def _held(leaf: _Leaf, said: _Said, environment: Mapping[str, str]) -> Held:
+    place = leaf.place
+    line = said.line(place)
+    source, variable = Source.DEFAULT if line is None else Source.FILE, None
+    if place == ("store", "url") and environment.get(STORE_VARIABLE):
+        source, line, variable = Source.ENVIRONMENT, None, STORE_VARIABLE
+    elif place not in said.values or said.values[place] != leaf.value:
+        # Nothing else goes over the file.
+        source, line = Source.COMMAND, None
+    return Held(
+        key=dotted(place),
+        value=_shown(place, leaf.value),
+        source=source,
+        line=line,
+        variable=variable,
+        default=leaf.default,
+    )
+
+
+def _shown(place: Place, value: object) -> object:
+    """A value without what is secret in it."""
     if place[-1] == "keys" and isinstance(value, list):
-        value = [f"{hashed[:8]}…" for hashed in value]
-    line = _line(document, place)
-    return Held(key=key, value=value, source=Source.DEFAULT if line is None else Source.FILE, line=line)
+        return [f"{hashed[:8]}…" for hashed in value]
+    return without_password(value) if isinstance(value, str) and "://" in value else value
 
 
-def _leaves(settings: Any, place: Place = ()) -> Iterator[tuple[Place, object]]:
+def _leaves(settings: Any, place: Place = ()) -> Iterator[_Leaf]:
     """Every setting of a model that is no model itself; `cost` has a form of its own."""
     from pydantic import BaseModel
 
-    for name in type(settings).model_fields:
+    for name, known in type(settings).model_fields.items():
         if not place and name == "cost":
             continue
         value, here = getattr(settings, name), (*place, name)
@@ -89,7 +155,7 @@ def _leaves(settings: Any, place: Place = ()) -> Iterator[tuple[Place, object]]:
             for number, one in enumerate(value):
                 yield from _leaves(one, (*here, number))
         else:
-            yield here, value
+            yield _Leaf(here, value, None if known.is_required() else known.get_default())
 
 
 def _plain_leaves(said: object, place: Place) -> Iterator[tuple[Place, object]]:
@@ -103,22 +169,9 @@ def _plain_leaves(said: object, place: Place) -> Iterator[tuple[Place, object]]:
         yield place, said
 
 
-def _line(document: Document | None, place: Place) -> int | None:
-    """The line of the file that says what stands at a place; None where it does not."""
-    if document is None:
-        return None
-    said: Any = document.data
-    for step in place:
-        is_there = step in said if isinstance(said, dict) else isinstance(said, list) and int(step) < len(said)
-        if not is_there:
-            return None
-        said = said[step]
-    return document.find(document.text, place)
-
-
 def without_password(store: str) -> str:
     """A URL of a store as it can be shown."""
     scheme, found, rest = store.partition("://")
     account, at, place = rest.rpartition("@")
     shown = f"{scheme}{found}{account.partition(':')[0]}{at}{place}" if at else store
-    return _PASSWORD.sub(r"\1…", shown)
+    return _SECRET.sub(r"\1…", shown)

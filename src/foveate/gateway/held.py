@@ -1,12 +1,14 @@
 """Every setting that holds, and where it is from."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foveate.config.documents import document_from
 from foveate.config.files import shown
 from foveate.config.live import LiveSettings
 from foveate.config.loading import says_something
+from foveate.config.settings import Settings
 from foveate.config.showing import Held, held
 from foveate.gateway.configured import USUAL_VARIABLES
 
@@ -16,9 +18,12 @@ if TYPE_CHECKING:
 
 def held_now(live: "LiveSettings[Choices]", environment: Mapping[str, str]) -> list[Held]:
     """The same of the configuration that is in force."""
-    settings = live.now().made.settings
+    return held_in(live.now().made.settings, live.text, live.path, environment)
+
+
+def held_in(settings: Settings, text: bytes, path: Path | None, environment: Mapping[str, str]) -> list[Held]:
+    """Every setting that holds, where the file at `path` says `text`."""
     variables = dict(USUAL_VARIABLES)
     variables |= {name: said.key_variable for name, said in settings.upstreams.items() if said.key_variable}
-    path = live.path if says_something(live.text) else None
-    document = None if path is None else document_from(live.text, shown(path))
+    document = None if path is None or not says_something(text) else document_from(text, shown(path))
     return held(settings, document, environment, variables)

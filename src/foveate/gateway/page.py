@@ -1,13 +1,16 @@
 """The page at the gateway's root, shown the gateway as it is."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foveate.config.live import LiveSettings
+from foveate.config.settings import Tls
+from foveate.config.showing import Held, without_password
 from foveate.engine.board import Sample
 from foveate.engine.injecting.sources import Sources
 from foveate.gateway.app import BELOW
-from foveate.gateway.held import held_now
+from foveate.gateway.held import held_in
 from foveate.gateway.pages import Page
 from foveate.store import Store
 from foveate.web.app import ROOT, page
@@ -41,14 +44,24 @@ def root_pages(
             settings=now.made.settings,
             options=now.made.agents,
             caps=now.made.cost.caps,
+            waiting={name: _in_words(value) for name, value in live.waiting.items()},
         )
+
+    known: list[tuple[Choices, Sequence[Held]]] = []
+
+    async def held() -> Sequence[Held]:
+        made, text, path = live.now().made, live.text, live.path
+        if not known or known[0][0] is not made:
+            found = await asyncio.to_thread(held_in, made.settings, text, path, environment)
+            known[:] = [(made, found)]
+        return known[0][1]
 
     inside = Inside(
         version=version,
         store=store,
         sources=sources,
         configured=configured,
-        held=lambda: held_now(live, environment),
+        held=held,
         samples=samples,
         health=health,
         is_ending=is_ending,
@@ -56,3 +69,16 @@ def root_pages(
     )
     shown_there = page(inside)
     return {ROOT: shown_there, BELOW: shown_there}
+
+
+def _in_words(value: object) -> str:
+    """What is fixed at the start, as it can be shown."""
+    match value:
+        case None:
+            return "nothing"
+        case Tls():
+            return str(value.certificate)
+        case str():
+            return without_password(value)
+        case _:
+            return str(value)

@@ -20,7 +20,8 @@ from foveate.store import Store
 class Configured:
     """The configuration that holds: of which file, since when, what it decides, what is wrong with the file.
 
-    `changes` is how often it has changed since the gateway was started.
+    `changes` is how often it has changed since the gateway was started. Of what is `waiting` for its next
+    start, it has what is used until then, by its name.
     """
 
     path: Path | None
@@ -30,6 +31,7 @@ class Configured:
     settings: Settings
     options: Callable[[str], AgentOptions]
     caps: Sequence[Cap]
+    waiting: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class Inside:
     store: Store
     sources: Sources
     configured: Callable[[], Configured]
-    held: Callable[[], Sequence[Held]]
+    held: Callable[[], Awaitable[Sequence[Held]]]
     samples: Callable[[], Sequence[Sample]]
     health: Callable[[], Awaitable[Mapping[str, Any]]]
     is_ending: Callable[[], bool] = field(default=lambda: False)

@@ -134,6 +134,21 @@ def test_a_file_that_appears_where_it_is_looked_for_holds_from_then_on_and_that_
     assert live.now().problem is not None
 
 
+def test_what_waits_for_a_start_can_be_asked_for_until_it_is_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "foveate.yaml"
+    path.write_text("server: {port: 9001}")
+    live = LiveSettings(path, port, fixed=lambda found: {"server.port": found}, look_every_seconds=0)
+    assert not live.waiting
+
+    write(path, "server: {port: 9002}")
+    live.now()
+    assert live.waiting == {"server.port": 9001}
+
+    write(path, "server: {port: 9001}")
+    live.now()
+    assert not live.waiting
+
+
 def test_what_waits_for_a_start_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Defect: a changed port was told to hold from now on."""
     caplog.set_level("INFO", "foveate")
