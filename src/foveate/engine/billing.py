@@ -1,19 +1,23 @@
-"""Admission that tells of every bill."""
+"""Admission that tells of every bill, and of caps that are near."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Protocol
 
-from foveate.cost.admission import Admission, AdmissionOptions, Outcome, Settled
-from foveate.cost.ledger import Entry, Ledger, Notes, Spool
+from foveate.cost.admission import Admission, AdmissionOptions, Admitted, Outcome, Settled
+from foveate.cost.caps import Cap
+from foveate.cost.ledger import Call, Entry, Ledger, Notes, Spool
 from foveate.engine.watch import Watch
 from foveate.store.spool import Left
 
 _LOG = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 20.0
+# Of more, some are told again.
+_KEPT_WARNINGS = 4_096
 
 
 class ToldAdmission(Admission):
@@ -32,6 +36,19 @@ class ToldAdmission(Admission):
     ) -> None:
         super().__init__(ledger, clock=clock, options=options, sleep=sleep, spool=spool, notes=notes)
         self._watch = watch
+        self._warned: set[object] = set()
+
+    async def admit(self, call: Call, ceiling: Decimal | None, caps: Sequence[Cap]) -> Admitted:
+        """A call that is let through; each cap that is near then is told once in the log, for each account."""
+        admitted = await super().admit(call, ceiling, caps)
+        for near in admitted.warnings:
+            whose = (near.cap, near.cap.account(call) or (call.agent, call.model))
+            if whose not in self._warned:
+                if len(self._warned) >= _KEPT_WARNINGS:
+                    self._warned.clear()
+                self._warned.add(whose)
+                _LOG.warning("%s (call %s of %s, session %s)", near, call.id, call.agent, call.session_id)
+        return admitted
 
     async def settle(self, entry: Entry) -> Settled:
         """What became of a bill, told before it is given back."""

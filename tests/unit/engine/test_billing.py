@@ -3,10 +3,12 @@
 import asyncio
 import logging
 from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 
 from foveate.cost.admission import AdmissionOptions, Outcome, Settled
+from foveate.cost.caps import Cap, Scope
 from foveate.cost.ledger import Entry
 from foveate.engine.billing import ToldAdmission
 from foveate.engine.watch import Unwatched
@@ -104,3 +106,19 @@ async def test_a_bill_whose_exchange_is_cut_off_is_told_as_waiting() -> None:
     books.pause.set()
     await admission.close()
     assert books.booked == ["cut"]
+
+
+async def test_a_cap_that_is_near_is_told_once_for_each_account(caplog: pytest.LogCaptureFixture) -> None:
+    admission, _, _ = admitting(Books())
+    caps = [Cap(scope=Scope.SESSION, dollars=Decimal(1)), Cap(scope=Scope.CALL, dollars=Decimal(10))]
+    for number, (session_id, ceiling) in enumerate([("s", "0.5"), ("s", "0.4"), ("s", "0.05"), ("t", "0.9")]):
+        call = replace(entry().call, id=f"call {number}", session_id=session_id)
+        await admission.admit(call, Decimal(ceiling), caps)
+    await admission.close()
+
+    told = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" (")[2] for line in told] == [
+        "call call 1 of ana, session s)",
+        "call call 3 of ana, session t)",
+    ]
+    assert told[0].startswith("the cap on a session is $1.00, of which ")
