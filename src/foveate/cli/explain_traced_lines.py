@@ -8,11 +8,12 @@ from decimal import Decimal
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
+from foveate.cache.cause_words import cause_in_words
 from foveate.cli.explain_traced import PricedEdit, SessionStory, TracedRequest, priced
 from foveate.cli.ids import short_ids
 from foveate.cli.screen import Look, number
 from foveate.cli.window_bars import Window, window_lines
-from foveate.session.telling import broke_in_words, cause_in_words
+from foveate.session.telling import broke_in_words
 from foveate.session.traces import Bill, Trace, Traced, TracedSession
 
 _GAP = "  "
@@ -122,8 +123,9 @@ class TraceWriting:
         yield from self._wrapped(_billed(bill))
         if trace.broke is not None:
             lost = trace.broke.lost_dollars
-            why = broke_in_words(trace.broke, "" if lost is None else _dollars(lost))
-            yield from self._wrapped(why, _RED)
+            why = cause_in_words(trace.broke.cause)
+            told_of_it = broke_in_words(trace.broke, why, "" if lost is None else _dollars(lost))
+            yield from self._wrapped(told_of_it, _RED)
         yield ""
         yield from self._window(trace)
         yield ""
@@ -153,7 +155,7 @@ class TraceWriting:
             is_new = before is None or before.trace.fold_id != trace.fold_id
             notes.append("folded" if is_new else "fold")
         if trace.broke is not None:
-            notes.append(f"broke: {cause_in_words(trace.broke)}")
+            notes.append(f"broke: {trace.broke.cause.replace('_', ' ')}")
         if not 200 <= trace.status < 300:
             notes.append(f"status {trace.status or 'none'}")
         if trace.problems:

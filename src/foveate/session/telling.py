@@ -3,13 +3,8 @@
 from foveate.session.traces import CacheBreak
 
 
-def cause_in_words(broke: CacheBreak) -> str:
-    """Why a cache broke: `expired`, `tools reordered`."""
-    return broke.cause.replace("_", " ")
-
-
-def broke_in_words(broke: CacheBreak, lost: str = "") -> str:
+def broke_in_words(broke: CacheBreak, why: str, lost: str = "") -> str:
     """Why and where a cache broke, and what that cost; `lost` are the dollars, as they are written there."""
-    where = f" at {broke.where}" if broke.where else ""
+    where = f", at {broke.where}" if broke.where else ""
     cost = f", {lost}" if lost else ""
-    return f"cache broke: {cause_in_words(broke)}{where}; {broke.lost_tokens:,} tokens paid again{cost}"
+    return f"cache broke: {why}{where}; {broke.lost_tokens:,} tokens paid again{cost}"

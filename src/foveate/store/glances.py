@@ -1,0 +1,213 @@
+"""What a page shows of sessions beside their totals, in reads that stay light however long a session is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from foveate.fold.journal import Outcome
+from foveate.session.traces import CacheBreak, WindowSection
+from foveate.store.database import Database, Rows, in_groups
+from foveate.store.ledger_rows import name_of
+from foveate.store.traces import _break, _Broke
+
+# What is long in a row is not read: only whether there is something.
+_FIND_WINDOWS = """
+SELECT id, at, tokens, window_tokens, fold_id, broke IS NOT NULL FROM traces_v1 WHERE session_id = ?
+ORDER BY at DESC, id DESC LIMIT ?
+"""
+_FIND_TOLD = "SELECT id, told, broke FROM traces_v1 WHERE id IN ({})"
+_COUNT = "SELECT count(*) FROM traces_v1 WHERE session_id = ?"
+_COUNT_BEFORE = f"{_COUNT} AND (at, id) < (?, ?)"
+_COUNT_FOLDS = f"""
+SELECT session_id, sum(CASE WHEN outcome = '{Outcome.OK}' THEN 1 ELSE 0 END),
+sum(CASE WHEN outcome = '{Outcome.FAILED}' THEN 1 ELSE 0 END)
+FROM compactions_v1 WHERE session_id IN ({{}}) GROUP BY session_id
+"""
+_FIND_FORKS = "SELECT session_id FROM session_parents_v1 WHERE parent_id = ? ORDER BY session_id LIMIT ?"
+# The first of those that a fold took in, one after the other: its turns begin with the conversation.
+_FIND_FIRST = """
+WITH RECURSIVE line(id, earlier_id) AS (
+    SELECT id, earlier_id FROM compactions_v1 WHERE id = ?
+    UNION SELECT earlier.id, earlier.earlier_id
+    FROM compactions_v1 AS earlier JOIN line ON earlier.id = line.earlier_id
+)
+SELECT id FROM line WHERE earlier_id IS NULL
+"""
+_FIND_SPAN = "SELECT count(*), min(position), max(position) FROM folded_turns_v1 WHERE compaction_id = ?"
+# One that is far too long to be shown is not read as a whole either.
+_MOST_BYTES, _SOME_BYTES = 256 * 1024, 8 * 1024
+_FIND_TURNS = f"""
+SELECT position, length(message),
+CASE WHEN length(message) > {_MOST_BYTES} THEN substr(message, 1, {_SOME_BYTES}) ELSE message END
+FROM folded_turns_v1 WHERE compaction_id = ? AND
+"""
+_FIND_ENDS = f"{_FIND_TURNS} (position < ? OR position > ?) ORDER BY position"
+_FIND_BETWEEN = f"{_FIND_TURNS} position >= ? AND position < ? ORDER BY position"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowAt:
+    """How full a session's window was at a request; `is_broken` says that the cache broke there."""
+
+    id: str
+    at: float
+    tokens: int | None
+    window_tokens: int | None
+    fold_id: str | None
+    is_broken: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """What filled the window of a request, and why the cache broke there, if it did."""
+
+    sections: Sequence[WindowSection]
+    broke: CacheBreak | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldCount:
+    """How often a session was folded, undone or not, and how often that failed."""
+
+    made: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedTurn:
+    """A message that was folded, its `position` in the conversation, and how long it is.
+
+    `message` is all of it, or its first bytes where it is far too long to be shown.
+    """
+
+    position: int
+    size_bytes: int
+    message: bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether `message` is all of it."""
+        return len(self.message) == self.size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedSpan:
+    """Some of the messages that a fold was the first to fold, and how `many` there are.
+
+    `first_id` is the first fold of those that it took in, one after the other, or itself; None where that was
+    forgotten.
+    """
+
+    many: int = 0
+    turns: Sequence[FoldedTurn] = ()
+    first_id: str | None = None
+
+
+class _Told(msgspec.Struct, array_like=True, frozen=True):
+    """The beginning of what a trace tells; its edits, which are behind it, are passed over."""
+
+    exact: bool
+    reserved_tokens: int
+    added_seconds: float
+    sections: tuple[tuple[str, int], ...]
+
+
+class Glances:
+    """Looks at sessions in a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def windows(self, session_id: str, *, limit: int) -> Sequence[WindowAt]:
+        """How full the window was at the last requests of a session, in their order."""
+        values = (name_of(session_id), limit)
+        found = await self._database.read(lambda rows: rows.all(_FIND_WINDOWS, values))
+        return [
+            WindowAt(
+                id=id_, at=at, tokens=tokens, window_tokens=window, fold_id=fold_id, is_broken=bool(broken)
+            )
+            for id_, at, tokens, window, fold_id, broken in reversed(found)
+        ]
+
+    async def fillings(self, request_ids: Sequence[str]) -> Mapping[str, Filling]:
+        """What filled the windows of these requests, by their ids."""
+
+        def find(rows: Rows) -> dict[str, Filling]:
+            return {
+                id_: _filling(told, broke)
+                for marks, some in in_groups(request_ids)
+                for id_, told, broke in rows.all(_FIND_TOLD.format(marks), some)
+            }
+
+        return await self._database.read(find) if request_ids else {}
+
+    async def count_requests(self, session_id: str, *, before: tuple[float, str] | None = None) -> int:
+        """How many requests of a session are kept, or those of them that came `before`: (at, id)."""
+        statement, values = (_COUNT, ()) if before is None else (_COUNT_BEFORE, before)
+        found = await self._database.read(lambda rows: rows.all(statement, (name_of(session_id), *values)))
+        return int(found[0][0])
+
+    async def count_folds(self, session_ids: Sequence[str]) -> Mapping[str, FoldCount]:
+        """How often each of these sessions was folded, or was to be."""
+
+        def find(rows: Rows) -> dict[str, FoldCount]:
+            return {
+                session_id: FoldCount(made=int(made), failed=int(failed))
+                for marks, some in in_groups([name_of(id_) for id_ in session_ids])
+                for session_id, made, failed in rows.all(_COUNT_FOLDS.format(marks), some)
+            }
+
+        return await self._database.read(find) if session_ids else {}
+
+    async def forks(self, session_id: str, *, limit: int) -> Sequence[str]:
+        """The sessions that go on from a turn of this one."""
+        values = (name_of(session_id), limit)
+        return [id_ for (id_,) in await self._database.read(lambda rows: rows.all(_FIND_FORKS, values))]
+
+    async def ends(self, fold_ids: Sequence[str], *, each: int) -> Mapping[str, FoldedSpan]:
+        """What each of these folds was the first to fold: so many messages at its beginning and at its end."""
+
+        def find(rows: Rows) -> dict[str, FoldedSpan]:
+            return {id_: _ends(rows, id_, each) for id_ in fold_ids}
+
+        return await self._database.read(find) if fold_ids else {}
+
+    async def folded(self, fold_id: str, *, skip: int, limit: int) -> FoldedSpan:
+        """What a fold was the first to fold: `limit` messages, after `skip` of them."""
+
+        def find(rows: Rows) -> FoldedSpan:
+            ((many, first, _),) = rows.all(_FIND_SPAN, (fold_id,))
+            start = (first or 0) + skip
+            turns = _turns(rows, _FIND_BETWEEN, (fold_id, start, start + limit))
+            return FoldedSpan(many=int(many), turns=turns, first_id=_first(rows, fold_id))
+
+        return await self._database.read(find)
+
+
+def _ends(rows: Rows, fold_id: str, each: int) -> FoldedSpan:
+    ((many, first, last),) = rows.all(_FIND_SPAN, (fold_id,))
+    if not many:
+        return FoldedSpan()
+    turns = _turns(rows, _FIND_ENDS, (fold_id, first + each, last - each))
+    return FoldedSpan(many=int(many), turns=turns, first_id=_first(rows, fold_id))
+
+
+def _turns(rows: Rows, statement: str, values: tuple[str, int, int]) -> list[FoldedTurn]:
+    return [
+        FoldedTurn(position=position, size_bytes=size, message=bytes(message))
+        for position, size, message in rows.all(statement, values)
+    ]
+
+
+def _first(rows: Rows, fold_id: str) -> str | None:
+    found = rows.all(_FIND_FIRST, (fold_id,))
+    return found[0][0] if found else None
+
+
+def _filling(told: bytes, broke: bytes | None) -> Filling:
+    said = msgspec.json.decode(told, type=_Told)
+    return Filling(
+        sections=[WindowSection(name, tokens) for name, tokens in said.sections],
+        broke=None if broke is None else _break(msgspec.json.decode(broke, type=_Broke)),
+    )
