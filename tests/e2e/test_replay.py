@@ -183,6 +183,37 @@ def test_a_named_file_that_is_no_recording_does_not_stop_the_others(tmp_path: Pa
     assert "strange.json" in outcome.err
 
 
+def test_a_recording_may_come_through_a_pipe(tmp_path: Path) -> None:
+    for arguments in (["-"], ["/dev/stdin"], ["-", "-"]):
+        outcome = spawn("replay", *arguments, "--json", "--policy", "recorded", stdin=SESSION.read_bytes())
+
+        assert outcome.code == 0, outcome.err
+        found = json.loads(outcome.out)
+        assert [session["calls"] for session in found["sessions"]] == [14]
+        assert found["repeated_calls"] == 0
+
+    outcome = spawn("replay", "-", env={"TMPDIR": str(tmp_path)})
+    assert outcome.code == 2
+    assert "is empty" in outcome.err
+    assert not list(tmp_path.iterdir())  # what was kept of it is gone
+
+
+def test_a_file_is_known_as_one_that_was_named_however_its_name_is_written(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "empty.jsonl").write_bytes(b"")
+
+    outcome = asked("replay", f"{tmp_path}/./sub/../empty.jsonl")
+
+    assert "is empty" in outcome.err
+
+
+def test_a_forced_format_that_finds_nothing_says_that_it_was_forced() -> None:
+    outcome = asked("replay", SESSION, "--format", "pi")
+
+    assert outcome.code == 2
+    assert "as pi; without --format" in outcome.err
+
+
 def test_a_model_of_unknown_price_is_named_and_another_can_be_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "session.jsonl"
     file.write_bytes(SESSION.read_bytes().replace(b"claude-sonnet-4-6", b"nobody-knows-1"))

@@ -11,9 +11,11 @@ from foveate.cli.screen import Look
 from foveate.cost.price_book import PriceBook
 from foveate.replay.outcomes import Outcome, Placeholders, Replayed
 from foveate.replay.policies import Policy
+from foveate.replay.processes import Done
+from foveate.replay.reading import Session
 from foveate.replay.recordings import Lacking
 from foveate.replay.replaying import ReplayOptions, replay
-from foveate.replay.reports import Report
+from foveate.replay.reports import Report, report_of
 from tests.sessions_to_replay import Turn, recorded
 
 BOOK = PriceBook()
@@ -108,3 +110,11 @@ def test_a_session_of_one_call_without_a_token_does_not_divide_by_nothing() -> N
 
     assert lines(reported(empty))
     assert report_object(reported(empty))
+
+
+def test_models_of_unknown_price_are_not_taken_for_the_one_that_was_asked_for() -> None:
+    one = replace(replayed(), unpriced={"nobody-knows": 2})
+    done = Done(session=Session(files=(), source=None), replayed=(one,))
+
+    assert report_of([done], tuple(Policy)).model is None
+    assert report_of([done], tuple(Policy), model="gpt-4o").model == "gpt-4o"

@@ -187,7 +187,7 @@ def test_a_compressed_file_that_ends_early_gives_what_it_still_holds(tmp_path: P
 
 
 def test_where_nothing_could_be_read_that_is_told(tmp_path: Path) -> None:
-    path = written(tmp_path, '{"type": "user", "uu', "[]")
+    path = written(tmp_path, '{"type": "user", "uu', "7")
     (one,) = read(path, source=Source.CLAUDE_CODE)
 
     assert one.calls == ()

@@ -3,12 +3,14 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foveate.cli import screen
 from foveate.cli.exits import SOME_FAILED, telling
+from foveate.cli.replay_inputs import readable_twice
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def command(
         typer.Argument(
             metavar="FILES…",
             help="Session logs of Claude Code and pi, SWE-agent's trajectories, lists of messages, logs of "
-            "requests, a store of Foveate; folders are read whole.",
+            "requests, a store of Foveate; folders are read whole, - is standard input.",
             show_default=False,
         ),
     ],
@@ -94,7 +96,8 @@ def command(
             window_tokens=window,
             with_points=plot is not None,
         )
-        report = _replayed(files, options, _source(format), policies)
+        with readable_twice(files) as there:
+            report = _replayed(there, options, _source(format), policies)
         if plot is not None:
             from foveate.replay.plotting import write_plot
 
@@ -132,16 +135,13 @@ def _replayed(
     there = found(files)
     read, broken = sessions(there.files, source=source)
     # What lies beside the recordings in a folder is no recording, and no fault.
-    named = set(map(str, files))
-    strange = [
-        session for session in read if session.source is None and not named & set(map(str, session.files))
-    ]
+    strange = [session for session in read if session.source is None and there.named.isdisjoint(session.files)]
     read = [session for session in read if session not in strange]
     with _progress(sum(map(size_bytes, read))) as told:
         done = list(replay_sessions(read, options, told=told))
     report = report_of(done, policies, [(line.file, line.why) for line in broken], options.model)
     if not report.sessions:
-        raise UnreadableInput(", ".join(files), _why_nothing(report))
+        raise UnreadableInput(", ".join(files), _why_nothing(report, files, source))
     if strange:
         screen.print_note(f"{len(strange):,} file{'s' * (len(strange) != 1)} there: no recordings, passed over")
     for path, why in there.passed_over[:_MOST_TOLD]:
@@ -149,14 +149,20 @@ def _replayed(
     return report
 
 
-def _why_nothing(report: "Report") -> str:
+def _why_nothing(report: "Report", files: list[str], source: "Source | None") -> str:
     if report.unpriced:
         named = [model for model in report.unpriced if model]
         if not named:
             return "no call says its model: --model M says which it was"
         return f"nobody knows the price of {', '.join(named)}: --model M asks what another would have cost"
     if report.unread:
-        return "; ".join(dict.fromkeys(why for _, why in report.unread))
+        alone = f"{Path(files[0]).expanduser()}: " if len(files) == 1 else ""  # it is named already
+        return "; ".join(dict.fromkeys(why.removeprefix(alone) for _, why in report.unread))
+    if report.broken:
+        first = report.broken[0]
+        return f"no call of a model could be read in it; line {first.line} {first.why}"
+    if source is not None:
+        return f"no call of a model is recorded in it as {source}; without --format it is recognised"
     return "no call of a model is recorded in it"
 
 

@@ -130,7 +130,7 @@ def logged_lines(file: LogFile) -> Iterator[Logged]:
     Raises:
         UnreadableInput: the file cannot be opened.
     """
-    for number, raw in file.lines():
+    for number, raw in file.objects():
         try:
             line = decoded(_LINES, raw)
         except msgspec.ValidationError:

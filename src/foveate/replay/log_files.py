@@ -1,9 +1,12 @@
 """Files of recordings as lines and as a whole, gzipped or not; what cannot be read is noted, and is no end."""
 
+import codecs
 import gzip
+import tempfile
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import IO, TypeVar, cast
 
@@ -18,9 +21,15 @@ T = TypeVar("T")
 TOO_DEEP = "is nested too deeply"
 _ANY = msgspec.json.Decoder(msgspec.Raw)
 _ANY_VALUE = msgspec.json.Decoder()
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
+# What PowerShell writes where a command's output goes into a file.
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_PIECE_CHARACTERS = 1024 * 1024
 _BLANKS = b" \t\r\n"
+_OPENINGS = (b"{", b"[")
+_CLOSINGS = (b"}", b"]")
 # No agent writes such a line, and a file without line ends would fill the memory.
 _MOST_LINE_BYTES = 512 * 1024 * 1024
 # What a file's name says of how it is written.
@@ -79,12 +88,31 @@ class LogFile:
             first = next(lines, None)
             if first is None:
                 return
-            if not is_json(mended(first[1])) and (whole := self._one_document()):
-                yield 1, whole
-                return
-            yield first[0], mended(first[1])
-            for number, line in lines:
-                yield number, mended(line)
+            found: Iterable[tuple[int, bytes]] = chain((first,), lines)
+            if not is_json(mended(first[1])):
+                if whole := self._one_document():
+                    found = ((1, whole),)
+                elif first[1] in _OPENINGS:
+                    found = _unfolded(found)
+            for number, document in found:
+                yield number, mended(document)
+
+    def objects(self) -> Iterator[tuple[int, bytes]]:
+        """Every document in the file, and of each that is a list its items, by the number of its first line.
+
+        Raises:
+            UnreadableInput: the file cannot be opened.
+        """
+        for number, document in self.documents():
+            if not document.startswith(b"["):
+                yield number, document
+                continue
+            try:
+                items = _ITEMS.decode(document)
+            except (msgspec.DecodeError, RecursionError) as error:
+                self.broke(number, why_broken(error))
+                continue
+            yield from ((number, bytes(item)) for item in items)
 
     def _one_document(self) -> bytes:
         """All of it, if that is one document over many lines; nothing otherwise."""
@@ -196,6 +224,25 @@ def trouble(document: bytes, otherwise: str) -> str:
     return otherwise
 
 
+def _unfolded(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Documents that stand one behind another over many lines each, as jq prints them.
+
+    So printed, a line whose last sign is an opening bracket opens something, and one that begins with a closing
+    one closes it: no text ends a line with anything but its quote.
+    """
+    first, depth = 0, 0
+    held: list[bytes] = []
+    for number, line in lines:
+        first = first if held else number
+        held.append(line)
+        depth += line.endswith(_OPENINGS) - line.startswith(_CLOSINGS)
+        if depth <= 0:
+            yield first, b"\n".join(held)
+            held, depth = [], 0
+    if held:
+        yield first, b"\n".join(held)
+
+
 def _skip_line(file: IO[bytes], piece_bytes: int) -> int:
     """Read on to the end of the line; how many bytes that was."""
     skipped = 0
@@ -209,12 +256,24 @@ def _skip_line(file: IO[bytes], piece_bytes: int) -> int:
 def _opened(path: Path) -> IO[bytes]:
     try:
         with path.open("rb") as file:
-            is_gzip = file.read(len(_GZIP)) == _GZIP
-        return cast("IO[bytes]", gzip.open(path)) if is_gzip else path.open("rb")
+            head = file.read(len(_GZIP))
+        if head in _UTF_16:
+            return _as_utf_8(path)
+        return cast("IO[bytes]", gzip.open(path)) if head == _GZIP else path.open("rb")
     except OSError as error:
         raise UnreadableInput(str(path), _reason(error)) from None
     except ValueError as error:  # a name with a zero byte in it
         raise UnreadableInput(str(path), str(error)) from None
+
+
+def _as_utf_8(path: Path) -> IO[bytes]:
+    """The same text in the encoding that all others have, in a file that is gone with its reader."""
+    held = cast("IO[bytes]", tempfile.TemporaryFile())  # noqa: SIM115 - whoever reads it closes it
+    with path.open(encoding="utf-16", errors="replace", newline="") as file:
+        while piece := file.read(_PIECE_CHARACTERS):
+            held.write(piece.encode())
+    held.seek(0)
+    return held
 
 
 def _reason(error: Exception) -> str:

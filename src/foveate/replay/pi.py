@@ -67,7 +67,7 @@ def read_pi(file: LogFile, model: str | None = None) -> list[Recording]:
         UnreadableInput: the file cannot be opened.
     """
     session = _Session(file.name, model)
-    for number, raw in file.lines():
+    for number, raw in file.objects():
         try:
             line = decoded(_LINES, raw)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

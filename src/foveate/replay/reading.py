@@ -37,9 +37,13 @@ _READERS: dict[Source, Reader] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Files that may hold recordings, and what of the folders could not be looked into, with the reason."""
+    """Files that may hold recordings, and what of the folders could not be looked into, with the reason.
+
+    `named` are those that somebody has named, and not found in a folder.
+    """
 
     files: tuple[Path, ...]
+    named: frozenset[Path] = frozenset()
     passed_over: tuple[tuple[Path, str], ...] = ()
 
 
@@ -50,19 +54,21 @@ def found(paths: Iterable[str | Path]) -> Found:
         UnreadableInput: a path leads to nothing, or a folder holds no recording.
     """
     files: dict[Path, None] = {}
+    named: set[Path] = set()
     passed_over: list[tuple[Path, str]] = []
     for path in map(_path, paths):
         if not path.is_dir():
             if store_url(path) is None and not path.exists():
                 raise UnreadableInput(str(path), "is not there")
             files[path] = None
+            named.add(path)
             continue
         below = sorted(_below(path, passed_over))
         if not below:
             names = ", ".join(f"*{suffix}" for suffix in (*SUFFIXES, *STORE_SUFFIXES))
             raise UnreadableInput(str(path), f"holds no recordings: no file there is called {names}")
         files.update(dict.fromkeys(below))
-    return Found(files=tuple(files), passed_over=tuple(passed_over))
+    return Found(files=tuple(files), named=frozenset(named), passed_over=tuple(passed_over))
 
 
 def _path(named: str | Path) -> Path:
@@ -142,9 +148,9 @@ def peek(path: Path) -> Peek:
         return Peek(Source.STORE if is_store(path) else None)
     with closing(LogFile(path).lines()) as lines:
         told = recognised([line for _, line in islice(lines, _LOOKED_AT)])
-    if told.source is None:  # one document over many lines
-        first = next(LogFile(path).documents(), None)
-        told = recognised([first[1]]) if first is not None else told
+    if told.source is None:  # documents over many lines each
+        documents = LogFile(path).documents()
+        told = recognised([document for _, document in islice(documents, _LOOKED_AT)])
     return told
 
 

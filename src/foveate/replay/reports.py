@@ -105,8 +105,8 @@ def report_of(
     replayed = [session for one in done for session in one.replayed]
     unpriced: dict[str, int] = {}
     for session in replayed:
-        for model, calls in session.unpriced.items():
-            unpriced[model] = unpriced.get(model, 0) + calls
+        for unknown, calls in session.unpriced.items():
+            unpriced[unknown] = unpriced.get(unknown, 0) + calls
     failed = [(", ".join(map(str, one.session.files)), one.error) for one in done if one.error]
     return Report(
         policies=policies,
