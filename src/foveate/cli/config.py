@@ -138,10 +138,10 @@ def show(file: File = None, json: AsJson = False) -> None:
         look = screen.look(sys.stdout)
         screen.print_text(f"file: {look.plain(str(path)) if path else 'none: all by default'}")
         keys = max(len(row.key) for row in rows)
-        values = [_shown(row.value) for row in rows]
+        values = [row.in_words for row in rows]
         width = min(max(map(len, values)), 40)
         screen.print_lines(
-            f"{look.plain(row.key):<{keys}}  {look.plain(value):<{width}}  {_from(row, path)}"
+            f"{look.plain(row.key):<{keys}}  {look.plain(value):<{width}}  {look.plain(row.origin(path))}"
             for row, value in zip(rows, values, strict=True)
         )
 
@@ -152,20 +152,6 @@ def _held(path: Path | None) -> "list[Held]":
 
     environment = dict(os.environ)
     return held_now(live_choices(path, environment), environment)
-
-
-def _shown(value: object) -> str:
-    import json
-
-    if isinstance(value, str):
-        return value or '""'
-    return "-" if value is None else json.dumps(value, default=str, ensure_ascii=False)
-
-
-def _from(row: "Held", path: Path | None) -> str:
-    if row.variable is not None:
-        return row.variable
-    return f"{path}:{row.line}" if row.line is not None else row.source.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,30 @@
 """What holds in the end: every setting with its value, and where that is from. Never a key."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from foveate.budget.limits import VARIABLE as LIMIT_VARIABLE
 from foveate.config.documents import Document
 from foveate.config.loading import settings_in
 from foveate.config.overriding import STORE_VARIABLE
 from foveate.config.places import Place, dotted
+from foveate.prompt.time import AWARENESS, FORMAT, WARNING_MINUTES, TimeOptions
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from foveate.config.settings import Settings
 
 
 # libpq takes a password among a URL's parameters too, and some servers a key.
 _SECRET = re.compile(r"([?&](?:password|token|[a-z_-]*key)=)[^&]*", re.IGNORECASE)
+
+
+_TIME_VARIABLES = {"enabled": AWARENESS, "format": FORMAT, "warning_minutes": WARNING_MINUTES}
 
 
 class Source(StrEnum):
@@ -46,6 +54,24 @@ class Held:
     def differs(self) -> bool:
         """Whether it is another than by default."""
         return self.value != self.default
+
+    @property
+    def in_words(self) -> str:
+        """Its value as people read it."""
+        return value_in_words(self.value)
+
+    def origin(self, path: "Path | None") -> str:
+        """Where it is from: a line of the file at `path`, a variable, the command line, or the default."""
+        if self.variable is not None:
+            return self.variable
+        return f"{path}:{self.line}" if self.line is not None else self.source.value
+
+
+def value_in_words(value: object) -> str:
+    """A value as people read it."""
+    if isinstance(value, str):
+        return value or '""'
+    return "-" if value is None else json.dumps(value, default=str, ensure_ascii=False)
 
 
 def held(
@@ -115,20 +141,43 @@ def _said(document: Document | None) -> _Said:
 def _held(leaf: _Leaf, said: _Said, environment: Mapping[str, str]) -> Held:
     place = leaf.place
     line = said.line(place)
-    source, variable = Source.DEFAULT if line is None else Source.FILE, None
-    if place == ("store", "url") and environment.get(STORE_VARIABLE):
-        source, line, variable = Source.ENVIRONMENT, None, STORE_VARIABLE
+    source = Source.DEFAULT if line is None else Source.FILE
+    value, variable = _from_environment(place, leaf.value, environment)
+    if variable is not None:
+        source, line = Source.ENVIRONMENT, None
     elif place not in said.values or said.values[place] != leaf.value:
         # Nothing else goes over the file.
         source, line = Source.COMMAND, None
     return Held(
         key=dotted(place),
-        value=_shown(place, leaf.value),
+        value=_shown(place, value),
         source=source,
         line=line,
         variable=variable,
         default=leaf.default,
     )
+
+
+def _from_environment(place: Place, value: object, environment: Mapping[str, str]) -> tuple[object, str | None]:
+    """What holds at a place, and the variable that it is from, where one goes over the file."""
+    match place:
+        case ("store", "url"):
+            variable = STORE_VARIABLE  # `settings` has it already
+        case (*_, "sections", "time", str(name)) if name in _TIME_VARIABLES:
+            variable = _TIME_VARIABLES[name]
+            told = TimeOptions.from_environment(environment)
+            value = (
+                getattr(told, "awareness" if name == "enabled" else name)
+                if environment.get(variable)
+                else value
+            )
+        case (*_, "sections", "limits") if isinstance(value, dict):
+            variable = LIMIT_VARIABLE
+            tokens = environment.get(variable, "")
+            value = {**value, "total_tokens": int(tokens)} if tokens.strip().isdecimal() else value
+        case _:
+            return value, None
+    return value, variable if environment.get(variable, "").strip() else None
 
 
 def _shown(place: Place, value: object) -> object:

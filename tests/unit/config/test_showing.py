@@ -93,3 +93,25 @@ def test_a_key_that_stands_where_its_hash_belongs_is_not_told_to_anybody() -> No
 
     assert "hush" not in str(problem)
     assert "foveate config key" in str(problem)
+
+
+def test_what_the_environment_says_of_an_agents_sections_is_what_is_shown() -> None:
+    text = "agents: [{id: ana, sections: {time: {format: iso}, limits: {ladder: progressive}}}]"
+    plain = held_in(text)
+    found = held_in(text, TIME_FORMAT="natural", TIME_AWARENESS="", CONTEXT_MAX_TOKENS="900")
+
+    form, limits = found["agents.0.sections.time.format"], found["agents.0.sections.limits"]
+    assert (form.value, form.variable) == ("natural", "TIME_FORMAT")
+    assert limits.value == {"ladder": "progressive", "total_tokens": 900}
+    assert limits.origin(None) == "CONTEXT_MAX_TOKENS"
+    assert found["agents.0.sections.time.enabled"] == plain["agents.0.sections.time.enabled"]
+    assert plain["agents.0.sections.time.format"].line == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [("", '""'), ("a", "a"), (None, "-"), ([1, "ü"], '[1, "ü"]'), (True, "true")]
+)
+def test_a_value_is_written_so_that_nothing_and_an_empty_text_can_be_told_apart(
+    value: object, words: str
+) -> None:
+    assert Held(key="a", value=value, source=Source.DEFAULT).in_words == words
