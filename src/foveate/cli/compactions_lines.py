@@ -11,8 +11,7 @@ from foveate.cli.compactions_undone import Undone
 from foveate.cli.ids import SHORT_ID, short_ids
 from foveate.cli.screen import Look
 from foveate.fold.journal import Fold, Outcome
-from foveate.fold.summariser import EXTRACTIVE
-from foveate.fold.unfolding import MEANINGS, Unfolded, meaning_when_undone, said
+from foveate.fold.unfolding import MEANINGS, Unfolded, made_by, meaning_when_undone, said
 
 _GAP = "  "
 _LABEL_CELLS = 10
@@ -197,16 +196,12 @@ class Writing:
         if fold.limit_tokens is not None:
             yield "limit", f"{fold.limit_tokens:,} tokens of each result in that message"
         yield "cost", _dollars(fold.cost)
-        yield "made by", f"{self._maker(fold)} in {fold.duration_seconds:.1f} s"
+        maker = made_by(fold)
+        yield "made by", f"{maker}{',' * (',' in maker)} in {fold.duration_seconds:.1f} s"
         yield "kept", self._kept(shown)
         if shown.turns:
             yield "first", self._glimpse(shown, shown.turns[0])
             yield "last", self._glimpse(shown, shown.turns[-1])
-
-    def _maker(self, fold: Fold) -> str:
-        if fold.outcome is Outcome.TOOL_RESULT_TRUNCATED:
-            return f"rules, for {fold.model},"
-        return "rules, without a model," if fold.model == EXTRACTIVE else fold.model
 
     def _kept(self, shown: Unfolded) -> str:
         if shown.turns:

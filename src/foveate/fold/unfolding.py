@@ -7,6 +7,7 @@ from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.fold.journal import Fold, Journal, Outcome
 from foveate.fold.replacing import named
+from foveate.fold.summariser import EXTRACTIVE
 from foveate.session.chain import chain_of
 from foveate.values import Format, Part, Request, Text, Thinking, ToolCall, ToolResult
 
@@ -58,6 +59,13 @@ def opened(fold: Fold, turns: Sequence[bytes]) -> Unfolded:
 def meaning_when_undone(fold: Fold) -> str:
     """What it means for the next request that a fold is undone."""
     return _UNDONE.get(fold.outcome, "it changed nothing")
+
+
+def made_by(fold: Fold) -> str:
+    """Who made a fold: a model, or rules."""
+    if fold.outcome is Outcome.TOOL_RESULT_TRUNCATED:
+        return f"rules, for {fold.model}"
+    return "rules, without a model" if fold.model == EXTRACTIVE else fold.model
 
 
 def said(spoken: Format | None, turn: bytes) -> tuple[str, str]:

@@ -60,9 +60,14 @@ class WindowAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """What filled the window of a request, and why the cache broke there, if it did."""
+    """What filled the window of a request, and why the cache broke there, if it did.
+
+    `exact` says that the model's own tokenizer counted it; `reserved_tokens` are for the answer.
+    """
 
     sections: Sequence[WindowSection]
+    exact: bool = False
+    reserved_tokens: int = 0
     broke: CacheBreak | None = None
 
 
@@ -209,5 +214,7 @@ def _filling(told: bytes, broke: bytes | None) -> Filling:
     said = msgspec.json.decode(told, type=_Told)
     return Filling(
         sections=[WindowSection(name, tokens) for name, tokens in said.sections],
+        exact=said.exact,
+        reserved_tokens=said.reserved_tokens,
         broke=None if broke is None else _break(msgspec.json.decode(broke, type=_Broke)),
     )
