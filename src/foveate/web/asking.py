@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlencode
 
 from foveate.errors import BadOption
 
@@ -41,6 +42,11 @@ class Asked:
         if said not in among:
             raise BadOption(f"{name}: one of {', '.join(sorted(among))}, not {said[:40]!r}")
         return said
+
+    def link(self, **changes: object) -> str:
+        """The address of the same page with something else in its query; what is empty is left out."""
+        query = {name: str(said) for name, said in {**self.query, **changes}.items()}
+        return f"?{urlencode({name: said for name, said in query.items() if said}, errors='replace')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
