@@ -8,7 +8,8 @@ import pytest
 
 from foveate.replay.reading import read
 from foveate.replay.recordings import Lacking, Recording, Source
-from foveate.values import CacheUsage, Format
+from foveate.replay.sent import sent_in
+from foveate.values import CacheUsage, Format, Ttl
 
 USER = {"role": "user", "content": "hello"}
 ANSWER = {"role": "assistant", "content": "hi"}
@@ -201,6 +202,31 @@ def test_whether_a_model_was_to_think_is_told_by_the_body(tmp_path: Path) -> Non
     (found,) = recordings(tmp_path, *asked)
 
     assert [call.thinks for call in found.calls] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("mark", "asked"),
+    [
+        ({"type": "ephemeral"}, Ttl.FIVE_MINUTES),
+        ({"type": "ephemeral", "ttl": "1h"}, Ttl.ONE_HOUR),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("where", ["message", "body"])
+def test_marks_in_a_body_without_a_bill_are_seen(
+    tmp_path: Path, where: str, mark: dict[str, str] | None, asked: Ttl | None
+) -> None:
+    block: dict[str, Any] = {"type": "text", "text": 'no "cache_control": {} of mine'}
+    body: dict[str, Any] = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": []}
+    if mark is not None:
+        (block if where == "message" else body)["cache_control"] = mark
+    body["messages"] = [{"role": "user", "content": [block]}]
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps(body))
+    (one,) = read(path)
+
+    assert [call.marks for call in one.calls] == [asked]
+    assert [sent.ttls for sent in sent_in(one)] == [(asked, asked) if asked else None]
 
 
 def test_requests_that_ask_for_no_text_are_no_calls(tmp_path: Path) -> None:

@@ -91,6 +91,18 @@ def test_old_observations_are_left_out_where_the_run_says_so(tmp_path: Path) -> 
     assert texts(found.calls[3])[-1] == "seen 2\nmore"
 
 
+def test_the_answer_that_ended_a_run_is_a_call_though_only_the_steps_have_it(tmp_path: Path) -> None:
+    """SWE-agent 1 submits without a note in the history."""
+    steps = [{"response": said, "action": "x", "observation": "y"} for said in ("I look", "done", "submit")]
+    seen = {"role": "user", "content": "fine", "agent": "main", "message_type": "observation"}
+    found = recording(tmp_path, {"trajectory": steps, "history": [*HISTORY, seen]})
+
+    assert len(found.calls) == 3
+    assert texts(found.calls[-1])[-1] == "fine"
+    assert json.loads(found.calls[-1].answer)["content"] == "submit"
+    assert len(recording(tmp_path, {"trajectory": steps[:2], "history": [*HISTORY, seen]}).calls) == 2
+
+
 def test_what_a_step_says_was_sent_counts_before_the_history(tmp_path: Path) -> None:
     query = [{"role": "system", "content": "short"}, {"role": "user", "content": "fix it"}]
     steps = [

@@ -12,7 +12,7 @@ from foveate.cost.money import in_words
 from foveate.replay.outcomes import Check, Outcome, Placeholders, Replayed
 from foveate.replay.policies import Policy
 from foveate.replay.recordings import Broken, Lacking
-from foveate.replay.reports import Group, Report
+from foveate.replay.reports import Group, Report, is_billed
 
 _GAP = "  "
 _INDENT = "  "
@@ -66,7 +66,7 @@ def _session_object(session: Replayed, policies: Sequence[Policy]) -> dict[str, 
         "calls": session.calls,
         "models": dict(session.models),
         "outcomes": _outcomes_object(session.outcomes, policies),
-        "check": _check_object(session.check) if session.check.calls else None,
+        "check": _check_object(session.check) if is_billed(session.check) else None,
         "placeholders": _placeholders_object(session.placeholders),
         "lacks": sorted(session.lacks),
         "hidden_tokens": session.hidden_tokens,
@@ -162,7 +162,7 @@ class ReplayWriting:
         told = _GAP.join(filter(None, (self._name(session.name), when, calls, models)))
         yield self._painted(told, _BOLD)
         yield from self._table(session.outcomes, policies)
-        yield from self._check(session.check if session.check.calls else None)
+        yield from self._check(session.check if is_billed(session.check) else None)
 
     def _table(self, outcomes: Mapping[Policy, Outcome], policies: Sequence[Policy]) -> Iterator[str]:
         recorded = outcomes.get(Policy.RECORDED)
@@ -209,12 +209,16 @@ class ReplayWriting:
 
     def _check(self, check: Check | None) -> Iterator[str]:
         if check is None or check.off is None:
+            if check is not None and check.said is not None:
+                told = f"the recording itself says {_dollars(check.said)}, and not of which model"
+                yield from self._wrapped([told])
             return
         line = (
             f"logged {_dollars(check.logged)}, simulated {_dollars(check.simulated)} "
-            f"(off by {check.off:+.2%}), {check.calls:,} bill{'s' * (check.calls != 1)}"
+            f"(off by {check.off:+.2%}), "
+            + (f"{check.calls:,} bill{'s' * (check.calls != 1)}" if check.calls else "by the sum of the run")
         )
-        if check.said is not None:
+        if check.said is not None and check.calls:
             line += f"; the recording itself says {_dollars(check.said)}"
         lines = [line]
         if check.changed or check.kept:
@@ -340,12 +344,18 @@ def _said(report: Report) -> list[str]:
     ]
     billed = [session.hidden_tokens for session in hidden if session.check.calls]
     if billed:
-        most = max(billed)
         told.append(
             "the system prompt and the tools are not in the recording: taken from the first bill "
-            f"({'up to ' * (len(billed) > 1)}{most:,} tokens)"
+            f"({_most(billed)} tokens)"
         )
-    if any(not session.check.calls for session in hidden):
+    unbilled = [session for session in hidden if not session.check.calls]
+    by_run = [session.hidden_tokens for session in unbilled if session.hidden_tokens]
+    if by_run:
+        told.append(
+            "the tools are not in the recording: taken from what the run is said to have cost beyond its "
+            f"messages ({_most(by_run)} tokens)"
+        )
+    if len(by_run) < len(unbilled):
         told.append("neither the system prompt and the tools nor a bill are recorded: they are not in the sums")
     if any(Lacking.BILL in session.lacks for session in sessions):
         told.append(
@@ -363,6 +373,10 @@ def _said(report: Report) -> list[str]:
     if report.repeated:
         told.append(f"{report.repeated:,} calls stand in two files: counted once")
     return told
+
+
+def _most(tokens: Sequence[int]) -> str:
+    return f"{'up to ' * (len(tokens) > 1)}{max(tokens):,}"
 
 
 def _dollars(dollars: Decimal) -> str:

@@ -9,6 +9,7 @@ from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.replay.growing import Growing, role_of
 from foveate.replay.log_files import LogFile, trouble
+from foveate.replay.marks_seen import marks_seen
 from foveate.replay.recognising import Fields, fields_of, items_of, text_of
 from foveate.replay.recordings import Call, Lacking, Recording, Said, Source, lacks_of
 from foveate.values import Format
@@ -167,6 +168,7 @@ def _recording(talk: _Talk, file: LogFile, model: str | None, *, is_alone: bool)
     beside = one.beside or {}
     around = msgspec.json.encode(beside) if beside.keys() - {"model"} else b""
     named = text_of(beside, "model") or model or ""
+    marks = next((found for raw in (*one.messages, around) if (found := marks_seen(raw)) is not None), None)
     calls = tuple(
         Call(
             id=f"{file.path}:{one.line}:{number}",
@@ -177,6 +179,7 @@ def _recording(talk: _Talk, file: LogFile, model: str | None, *, is_alone: bool)
             last=last,
             answer=answer,
             around=around,
+            marks=marks,
             thinks=b'"thinking"' in answer or b'"reasoning' in answer,
         )
         for number, (last, answer) in enumerate(talk.asked)

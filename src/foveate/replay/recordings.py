@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
-from foveate.values import Format, Usage
+from foveate.values import Format, Ttl, Usage
 
 
 class Source(StrEnum):
@@ -65,9 +65,9 @@ class Call:
     `id` names it in every copy of the recording. `conversation` tells a sub-agent's calls from those of the one
     who sent it. `answer` is the message that came back, as one that is sent again. `around` is the request
     without its messages (system prompt, tools, parameters) as JSON, empty where that was not recorded. `thinks`
-    says whether an answer of the same turn shows thinking. `billed` is what the provider said it counted; its
-    output tokens may be a placeholder where `output_is_known` is False. Times are seconds since 1970, 0 where
-    there are none.
+    says whether an answer of the same turn shows thinking. `marks` is for how long its marks for the cache ask,
+    where the recording shows any. `billed` is what the provider said it counted; its output tokens may be a
+    placeholder where `output_is_known` is False. Times are seconds since 1970, 0 where there are none.
     """
 
     id: str
@@ -79,6 +79,7 @@ class Call:
     answer: bytes = b""
     around: bytes = b""
     thinks: bool = False
+    marks: Ttl | None = None
     billed: Usage | None = None
     output_is_known: bool = True
 
@@ -96,7 +97,8 @@ class Broken:
 class Recording:
     """A whole session: its calls in the order of time.
 
-    `said_dollars` is what the recording itself says it cost, where it does.
+    `said_dollars` is what the recording itself says it cost, where it does. `hidden_tokens` is how much stood
+    before the messages of each call and was not recorded, where that is known without bills.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Recording:
     lacks: frozenset[Lacking] = frozenset()
     broken: tuple[Broken, ...] = ()
     said_dollars: Decimal | None = None
+    hidden_tokens: int | None = None
     size_bytes: int = 0
 
 

@@ -11,6 +11,7 @@ from foveate.replay.models import as_model
 from foveate.replay.outcomes import Check, Outcome, Placeholders, Point, Replayed, Till
 from foveate.replay.policies import Policy
 from foveate.replay.recordings import Call, Recording
+from foveate.replay.run_bills import run_check, told_by_run
 from foveate.replay.running import Run, Step, runs_of, window_tokens_of
 from foveate.replay.sent import Sent, Told, sent_in
 from foveate.replay.sizes import Scale
@@ -32,6 +33,7 @@ class ReplayOptions:
 
 def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Replayed:
     """A recording under each policy that is asked for; calls whose price nobody knows are left out."""
+    recording = told_by_run(recording, book)
     was_sent = sent_in(recording)
     sent = as_model(was_sent, options.model, recording.format) if options.model is not None else was_sent
     priced = [one for one in sent if _is_priced(one, book)]
@@ -150,6 +152,8 @@ def _till_call(till: Till, sent: Sent, usage: CacheUsage, output_tokens: int) ->
 
 def _check(recording: Recording, was_sent: Sequence[Sent], book: PriceBook) -> tuple[Check, Decimal]:
     """The logged bills beside those that the simulation gives for the same calls; and what was no token's."""
+    if (of_run := run_check(recording, was_sent, book)) is not None:
+        return of_run, ZERO
     simulated, expected = Till(book), Till(book)
     calls, logged, beside = 0, ZERO, ZERO
     for one in was_sent:

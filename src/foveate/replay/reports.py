@@ -86,11 +86,16 @@ def _cost(outcomes: dict[Policy, Outcome]) -> Decimal:
     return (recorded.dollars if recorded is not None else None) or Decimal(0)
 
 
+def is_billed(check: Check) -> bool:
+    """Whether there is a bill to be held against: those of calls, or the sum of a whole run."""
+    return check.calls > 0 or check.said is not None
+
+
 def check_of(sessions: Iterable[Replayed]) -> Check | None:
     """The bills of all sessions that have some; None where none has."""
     found: Check | None = None
     for session in sessions:
-        if session.check.calls:
+        if is_billed(session.check):
             found = session.check if found is None else found.plus(session.check)
     return found
 

@@ -13,6 +13,7 @@ from foveate.errors import MalformedRequest
 from foveate.replay.growing import Growing
 from foveate.replay.lists import unsaid
 from foveate.replay.log_files import LogFile, trouble
+from foveate.replay.marks_seen import marks_seen
 from foveate.replay.recognising import Fields, fields_of, items_of
 from foveate.replay.recordings import Call, Recording, Said, Source, lacks_of
 from foveate.replay.rows import MESSAGES, Row, row_of
@@ -61,6 +62,8 @@ class Conversations:
             answer=row.answer,
             around=self._arounds.setdefault(around, around),
             thinks=_thinks(body),
+            # A bill tells it better.
+            marks=marks_seen(bytes(body[named])) or marks_seen(around) if row.billed is None else None,
             billed=row.billed,
         )
         self._calls.setdefault((row.format, session), []).append(call)

@@ -193,6 +193,7 @@ class _Telling:
             talk = self._talks[tokenizer, id(here)]
         else:
             talk = Talk(call.conversation, call.id)
+            talk.hidden_tokens = self._recording.hidden_tokens
             if name in self._latest:
                 talk.like(self._latest[name])
         self._latest[name] = talk
@@ -279,9 +280,10 @@ def _ttls(call: Call, talk: Talk, rules: Rules, source: Source) -> tuple[Ttl, Tt
             talk.ttls = Ttl.ONE_HOUR, Ttl.FIVE_MINUTES if billed.written_5m else Ttl.ONE_HOUR
         elif billed.written_5m:
             talk.ttls = usual, usual
-    if billed is None and source not in _PUT_MARKS and not talk.shows_marks:
+    if billed is None and source not in _PUT_MARKS and not talk.shows_marks and call.marks is None:
         return None  # nothing says that there were marks
-    return talk.ttls or (usual, usual)
+    asked = call.marks if call.marks is not None and call.marks in rules.ttls else usual
+    return talk.ttls or (asked, asked)
 
 
 def _placed(call: Call, talk: Talk, new: Sequence[Said], scale: Scale, rules: Rules) -> Stretch:

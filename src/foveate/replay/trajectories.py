@@ -15,9 +15,10 @@ from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.replay.growing import Growing
 from foveate.replay.log_files import TOO_DEEP, LogFile, why_broken
+from foveate.replay.marks_seen import marks_seen
 from foveate.replay.recordings import Call, Lacking, Recording, Said, Source, lacks_of
 from foveate.replay.times import seconds
-from foveate.values import Format, Usage
+from foveate.values import Format, Ttl, Usage
 from foveate.wire.body import as_list, as_record, as_text, compact
 
 # What of an entry was sent to the model.
@@ -38,6 +39,7 @@ class _Run:
     name: str
     model: str
     dollars: Decimal | None
+    marks: Ttl | None
 
 
 def read_trajectories(file: LogFile, model: str | None = None) -> list[Recording]:
@@ -91,7 +93,8 @@ def _entries(found: object) -> list[dict[str, Any]]:
 
 
 def _recording(run: _Entry, name: str, model: str | None) -> Recording:
-    told = _Run(name=name, model=_model(run) or model or "", dollars=_dollars(run))
+    named = _model(run)
+    told = _Run(name=name, model=named or model or "", dollars=_dollars(run), marks=_marks(run))
     spoken = Format.CHAT
     messages = _entries(run.get("messages"))
     if messages and not _entries(run.get("history")):
@@ -101,9 +104,9 @@ def _recording(run: _Entry, name: str, model: str | None) -> Recording:
     else:
         steps = _entries(run.get("trajectory"))
         calls = list(_of_queries(steps, told))
-        history = _entries(run.get("history")) or list(_of_steps(steps))
+        history = _ended(_entries(run.get("history")), steps) or list(_of_steps(steps))
         calls = calls or list(_of_history(history, told, observations=_observations(run)))
-    lacks = lacks_of(calls)
+    lacks = lacks_of(calls) if named else lacks_of(calls) | {Lacking.MODEL}
     if any(b'"tool_calls"' in call.answer or b'"function_call"' in call.answer for call in calls):
         lacks |= {Lacking.TOOLS}
     if not any(said.role in ("system", "developer") for call in calls[:1] for said in call.last.history()):
@@ -116,6 +119,15 @@ def _recording(run: _Entry, name: str, model: str | None) -> Recording:
         lacks=lacks,
         said_dollars=told.dollars,
     )
+
+
+def _ended(history: list[dict[str, Any]], steps: Iterable[_Entry]) -> list[dict[str, Any]]:
+    """A history, and the answer that ended the run: SWE-agent 1 has that only among its steps."""
+    said = [text for step in steps if (text := as_text(step.get("response")))]
+    answers = [entry for entry in history if _speaks(entry) == "assistant" and entry.get("is_demo") is not True]
+    if not history or len(said) != len(answers) + 1 or _speaks(history[-1]) == "assistant":
+        return history
+    return [*history, {"role": "assistant", "content": said[-1], "agent": history[-1].get("agent")}]
 
 
 def _of_history(history: Iterable[_Entry], run: _Run, *, observations: int | None) -> Iterator[Call]:
@@ -259,6 +271,7 @@ def _call(
         last=last,
         answer=answer,
         thinks=any(entry.get(name) for name in _THOUGHTS),
+        marks=run.marks,
         billed=billed,
     )
 
@@ -286,6 +299,18 @@ def _model(run: _Entry) -> str:
             if as_text(inner.get("model_name")):
                 return as_text(inner.get("model_name"))
     return as_text(run.get("model_name_or_path"))
+
+
+def _marks(run: _Entry) -> Ttl | None:
+    """For how long the marks of a run ask, where it says that it puts some, or shows them in what it sent."""
+    agent = as_record(_config(run).get("agent"))
+    processors = {as_text(one.get("type")) for one in _entries(agent.get("history_processors"))}
+    model = as_record(as_record(as_record(run.get("info")).get("config")).get("model"))
+    if "cache_control" in processors or model.get("set_cache_control"):
+        return Ttl.FIVE_MINUTES
+    last = next((step.get("query") for step in reversed(_entries(run.get("trajectory")))), None)
+    sent = (run.get("history"), run.get("messages"), last)
+    return next((found for one in sent if one and (found := marks_seen(compact(one))) is not None), None)
 
 
 def _dollars(run: _Entry) -> Decimal | None:
