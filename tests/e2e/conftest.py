@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
 from foveate.cli import main
+from tests.browsers import CannotBrowse, running_browser
 from tests.databases import CannotServe, PostgresServer, running_postgres
 from tests.e2e.command import Outcome
 
@@ -40,3 +42,13 @@ def own_server() -> Iterator[PostgresServer]:
             yield server
     except CannotServe as reason:
         pytest.skip(f"no PostgreSQL: {reason}")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real browser, for no longer than a module: others have event loops, and it has one that runs."""
+    try:
+        with running_browser() as found:
+            yield found
+    except CannotBrowse as reason:
+        pytest.skip(f"no browser: {reason}")

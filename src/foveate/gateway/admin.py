@@ -88,6 +88,8 @@ async def _refused(send: Send) -> None:
         (b"content-length", str(len(body)).encode()),
         (b"www-authenticate", b'Basic realm="Foveate", charset="UTF-8"'),
         (b"cache-control", b"no-store"),
+        (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+        (b"x-content-type-options", b"nosniff"),
     ]
     await send({"type": "http.response.start", "status": 401, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,102 @@
+"""A real browser, the machine's own Chromium, and pages in it that may reach the gateway alone."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+# As tests run it: by root in containers too, with little shared memory, and asking nobody for anything.
+_ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+_PATIENCE_MS = 15_000
+AXE = Path(str(resources.files("axe_playwright_python"))) / "axe.min.js"
+
+
+class CannotBrowse(Exception):
+    """There is no browser; says what to install."""
+
+
+@contextmanager
+def running_browser() -> Iterator[Browser]:
+    """A browser that nobody sees, until the end of the block.
+
+    While it runs, this thread has an event loop that runs: `asyncio.run` has to go to another.
+
+    Raises:
+        CannotBrowse: there is none on this machine.
+    """
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        raise CannotBrowse("Chromium is not installed (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=list(_ARGUMENTS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def looking(browser: Browser, url: str, *, forgives: str = r"(?!)", **options: Any) -> Iterator[Page]:
+    """A new page, to which `url` is the beginning of every path, until the end of the block.
+
+    There it fails if anything was asked of another host, if a script had an error, or if the console has one
+    that is not like what the pattern `forgives`.
+    """
+    with context_of(browser, url, forgives=forgives, **options) as context:
+        yield context.new_page()
+
+
+@contextmanager
+def context_of(
+    browser: Browser, url: str, *, forgives: str = r"(?!)", **options: Any
+) -> Iterator[BrowserContext]:
+    """The same for several pages of one user."""
+    wrong: list[str] = []
+    own = urlsplit(url).netloc
+
+    def asked(request: Request) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme not in ("data", "blob", "about") and parts.netloc != own:
+            wrong.append(f"asked for {request.url[:200]}")
+
+    def told(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not re.search(forgives, message.text):
+            wrong.append(f"console: {message.text[:500]}")
+
+    context = browser.new_context(base_url=url, **options)
+    context.set_default_timeout(_PATIENCE_MS)
+    context.on("request", asked)
+    context.on("console", told)
+    context.on("weberror", lambda error: wrong.append(f"script: {error.error}"))
+    try:
+        yield context
+    finally:
+        context.close()
+    assert wrong == []
+
+
+def audited(page: Page) -> list[str]:
+    """What axe-core finds on a page that is serious or worse; its context must bypass the page's own policy."""
+    page.add_script_tag(path=AXE)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{one['id']} ({one['impact']}): {one['help']}: {node['html'][:200]} {node['failureSummary'][:300]}"
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]

@@ -1,0 +1,202 @@
+"""Who may see the page: on loopback whoever is there, elsewhere by a key, and nobody where it is off."""
+
+import http.client
+import signal
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from foveate.gateway.keys import hash_of, new_key
+from foveate.web.app import PAGES
+from foveate.web.assets import assets
+from tests.browsers import looking
+from tests.sandboxes import RunningSandbox, running_sandbox
+from tests.served import Served, configure, serving
+
+GATEWAY_KEY = new_key()
+SHOWN = [path for path in PAGES if "{" not in path]
+MISSING = ["/-/", "/-/nothing", "/-/sessions/nobody%27s", "/-/assets/nothing.js", "/-/sessions?order=sideways"]
+FILES = [f"/-/assets/{name}" for name in assets()]
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[RunningSandbox]:
+    with running_sandbox() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def served(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("access")
+    configure(folder / "foveate.yaml", sandbox.url)
+    with serving(folder) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def open_one(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A gateway that other machines reach."""
+    folder = tmp_path_factory.mktemp("open")
+    configure(
+        folder / "foveate.yaml", sandbox.url, f"agents: [{{id: ana, keys: ['{hash_of(GATEWAY_KEY)}']}}]\n"
+    )
+    with serving(folder, "--host", "0.0.0.0") as found:
+        yield f"http://127.0.0.1:{urlsplit(found.url).port}"
+
+
+def asked(
+    url: str, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
+) -> tuple[int, Mapping[str, str], str]:
+    """A status, headers, and a body; of one that streams, its beginning."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
+    try:
+        connection.request(method, path, headers=dict(headers or {}))
+        answer = connection.getresponse()
+        is_stream = answer.getheader("content-type", "").startswith("text/event-stream")
+        body = answer.read1() if is_stream else answer.read()
+        return answer.status, {name.lower(): said for name, said in answer.getheaders()}, body.decode()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("path", [*SHOWN, *MISSING, *FILES, "/-/events"])
+def test_every_answer_forbids_scripts_of_others_and_being_framed(path: str, served: Served) -> None:
+    _, headers, _ = asked(served.url, path)
+
+    policy = headers["content-security-policy"].split("; ")
+    assert {"default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'"} <= {
+        *policy
+    }
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    if path not in FILES:
+        assert headers.get("cache-control", "no-store") == "no-store"
+
+
+@pytest.mark.parametrize("path", SHOWN)
+def test_a_page_is_shown_on_loopback_without_a_key(path: str, served: Served) -> None:
+    status, headers, body = asked(served.url, path)
+
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "<h1" in body
+
+
+@pytest.mark.parametrize("path", MISSING)
+def test_what_there_is_not_is_said_to_be_missing_and_asked_of_nobody(
+    path: str, served: Served, sandbox: RunningSandbox
+) -> None:
+    heard = len(sandbox.heard)
+
+    status, _, body = asked(served.url, path)
+
+    assert status == (400 if "?" in path else 404)
+    assert body
+    assert len(sandbox.heard) == heard
+
+
+@pytest.mark.parametrize("path", [*SHOWN, "/-/events", FILES[0]])
+def test_nothing_can_be_posted(path: str, served: Served, sandbox: RunningSandbox) -> None:
+    heard = len(sandbox.heard)
+
+    status, headers, _ = asked(served.url, path, method="POST")
+
+    assert status == 405
+    assert "content-security-policy" in headers
+    assert len(sandbox.heard) == heard
+
+
+def test_a_page_of_another_name_that_leads_to_loopback_sees_nothing(served: Served) -> None:
+    for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
+        status, _, body = asked(served.url, "/", headers=headers)
+
+        assert status == 403
+        assert "<h1" not in body
+
+
+@pytest.mark.parametrize("path", [*SHOWN, "/-/events", FILES[0], "/-/nothing"])
+def test_beyond_loopback_nothing_is_shown_without_a_key(path: str, open_one: str) -> None:
+    wrong = b64encode(b"me:fov-this-is-none").decode()
+
+    for headers in ({}, {"authorization": f"Basic {wrong}"}, {"authorization": "Bearer sk-of-a-provider"}):
+        status, said, body = asked(open_one, path, headers=headers)
+        assert status == 401
+        assert said["www-authenticate"].startswith("Basic ")
+        assert "default-src 'none'" in said["content-security-policy"]
+        assert "<h1" not in body
+
+
+def test_a_browser_shows_the_key_as_a_password_and_is_told_of_changes_too(
+    browser: Browser, open_one: str
+) -> None:
+    with looking(browser, open_one, http_credentials={"username": "", "password": GATEWAY_KEY}) as page:
+        page.goto("/")
+        expect(page.locator("#live")).to_have_text("Live")
+        page.get_by_role("link", name="Sessions").first.click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Sessions")
+
+    with looking(
+        browser, open_one, forgives="401", http_credentials={"username": "", "password": "fov-wrong"}
+    ) as page:
+        answer = page.goto("/")
+        assert answer is not None
+        assert answer.status == 401
+
+
+def test_the_page_can_be_switched_off_and_on_while_the_gateway_runs(
+    browser: Browser, sandbox: RunningSandbox, tmp_path: Path
+) -> None:
+    config = tmp_path / "foveate.yaml"
+    configure(config, sandbox.url)
+    with (
+        serving(tmp_path) as served,
+        looking(browser, served.url, forgives="404") as page,
+    ):
+        page.goto("/")
+        expect(page.locator("#live")).to_have_text("Live")
+
+        configure(config, sandbox.url, "server: {page: false}\n")
+
+        expect(page.locator("#live")).to_contain_text("Not connected")  # who looks is told no more
+        heard = len(sandbox.heard)
+        for path in ("/", "/-/sessions", FILES[0], "/-/events"):
+            status, _, body = asked(served.url, path)
+            assert status == 404
+            assert "server.page is off" in body
+        assert len(sandbox.heard) == heard
+        assert asked(served.url, "/health")[0] == 200
+
+        configure(config, sandbox.url)
+        assert asked(served.url, "/")[0] == 200
+        expect(page.locator("#live")).to_have_text("Live")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_gateway_ends_within_seconds_though_pages_are_open(
+    workers: str, browser: Browser, sandbox: RunningSandbox, tmp_path: Path
+) -> None:
+    configure(tmp_path / "foveate.yaml", sandbox.url)
+    refused = "ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE"
+    with (
+        serving(tmp_path, "--workers", workers) as served,
+        looking(browser, served.url, forgives=refused) as page,
+    ):
+        pages = [page, *(page.context.new_page() for _ in range(2))]
+        for one, path in zip(pages, SHOWN, strict=False):
+            one.goto(path)
+            expect(one.locator("#live")).to_have_text("Live")
+
+        began = time.monotonic()
+        served.process.send_signal(signal.SIGTERM)
+        code, errors = served.ended(within_seconds=20)
+        took_seconds = time.monotonic() - began
+
+        assert code == 0
+        assert "broken off" not in errors
+        assert took_seconds < 10
+        expect(page.locator("#live")).to_contain_text("Not connected")

@@ -1,0 +1,210 @@
+"""Work that pages have something to show of: agents with tools, folds, broken caches, caps and notes."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import anthropic
+import openai
+
+from foveate.sandbox.scripts import Call, Step
+from foveate.session.sessions import session_id
+from foveate.store import Store, open_store
+from tests.sandboxes import KEY, doing
+
+# A request of the review that is larger than three quarters of its window; it is folded behind it.
+_FOLDED_AFTER = 6
+CLAUDE, GPT = "claude-opus-4-5", "gpt-4.1"
+REVIEWER, SUPPORT, GARDENER, INTERN = "reviewer", "support", "gardener", "intern"
+REVIEW = "fix-the-parser"
+TOOL: Any = {
+    "name": "read_file",
+    "description": "Reads a file.",
+    "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+}
+RULES = "You are a careful engineer. Read before you write, and run the tests after each change. " * 60
+# Whatever a browser would take for markup, or a template for its own.
+HOSTILE = "<script>window.harmed=1</script><img src=x onerror='window.harmed=2'>\"'</script>{{7*191}}{%raw%}"
+NOTES = """\
+* Beds
+** Bed 1: tomatoes
+Water every morning; the leaves stay dry.
+** Bed 2: beans
+Water on Mondays.
+** TODO Prune the roses
+Before the frost.
+* Suppliers
+** Seeds
+Orders go to the cooperative.
+* Diary :private:
+Nobody reads this.
+"""
+
+Found = TypeVar("Found")
+
+
+def configuration(folder: Path) -> str:
+    """What a configuration says beside its upstreams: small windows, so that short work is long."""
+    notes = folder / "notes"
+    notes.mkdir(exist_ok=True)
+    (notes / "garden.org").write_text(NOTES, encoding="utf-8")
+    return f"""\
+context_optimization:
+  compaction: {{enabled: true, extractive: true, tail_keep_tokens: 800, min_turns_between: 1}}
+agents:
+  - {{id: {REVIEWER}, window_tokens: 9000}}
+  - {{id: {json.dumps(HOSTILE)}, window_tokens: 9000}}
+  - id: {GARDENER}
+    sections: {{memory: {{paths: ["{notes}"], limit_tokens: 200}}, time: {{zone: Europe/Berlin}}}}
+  - {{id: "{INTERN}", context_optimization: {{prompt_cache: false}}}}
+cost:
+  caps:
+    - {{scope: day, dollars: 20}}
+    - {{scope: agent, agent: {INTERN}, dollars: 0.01}}
+"""
+
+
+def named(agent: str, name: str) -> str:
+    """The id of a session that its client calls by a name."""
+    return session_id("named", agent, name)
+
+
+def headers(agent: str, name: str = "", step: Step | None = None) -> Mapping[str, str]:
+    """What a client says of a request."""
+    said = {"x-foveate-agent": quote(agent, safe=" ")}
+    if name:
+        said["x-foveate-session"] = name
+    return said | (doing(step) if step is not None else {})
+
+
+@contextmanager
+def claude(url: str) -> Iterator[anthropic.Anthropic]:
+    """Anthropic's client, that asks once."""
+    with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+def ask(url: str, agent: str, name: str = "", text: str = "What is next?") -> None:
+    """One request of a session."""
+    with claude(url) as client:
+        client.messages.create(
+            model=CLAUDE,
+            max_tokens=100,
+            messages=[{"role": "user", "content": text}],
+            extra_headers=headers(agent, name),
+        )
+
+
+def reviewed(
+    url: str,
+    folder: Path,
+    *,
+    agent: str = REVIEWER,
+    name: str = REVIEW,
+    turns: int = 11,
+    said: str = "",
+) -> None:
+    """A session with a tool, long enough to be folded, whose system prompt changes once on the way.
+
+    `said` is in every result of its tool, and in what is asked. The store of the gateway is in `folder`.
+    """
+
+    async def is_folded(store: Store) -> bool:
+        return bool(await store.journal.listed(session_id=named(agent, name)))
+
+    messages: list[Any] = [{"role": "user", "content": f"Find the slow parser and make it fast. {said}"}]
+    with claude(url) as client:
+        for turn in range(turns):
+            path = f"src/parser_{turn}.py"
+            reply = client.messages.create(
+                model=CLAUDE,
+                max_tokens=1000,
+                system=f"It is 10:0{int(turn > 4)}.\n{RULES}",
+                tools=[TOOL],
+                messages=messages,
+                extra_headers=headers(
+                    agent,
+                    name,
+                    Step(text=f"I look into {path}.", tools=(Call(name="read_file", input={"path": path}),)),
+                ),
+            )
+            if turn == _FOLDED_AFTER:
+                until_stored(folder, is_folded)
+            (call,) = [block for block in reply.content if block.type == "tool_use"]
+            found = f"{said}\n" + "".join(f"def part_{turn}_{line}(text): ...\n" for line in range(60))
+            messages += [
+                {
+                    "role": "assistant",
+                    "content": [block.model_dump(exclude_none=True) for block in reply.content],
+                },
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": call.id, "content": found}],
+                },
+            ]
+
+
+def supported(url: str, *, name: str = "", turns: int = 3) -> None:
+    """A chat by OpenAI's client, in which the provider fails once."""
+    messages: list[Any] = [{"role": "system", "content": "Answer within a paragraph."}]
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
+        for turn in range(turns):
+            messages.append({"role": "user", "content": f"Where is parcel {turn}?"})
+            reply = client.chat.completions.create(
+                model=GPT, messages=messages, extra_headers=headers(SUPPORT, name)
+            )
+            messages.append({"role": "assistant", "content": reply.choices[0].message.content})
+        try:
+            client.chat.completions.create(
+                model=GPT, messages=messages, extra_headers=headers(SUPPORT, name, Step(overloaded=True))
+            )
+        except openai.APIStatusError:
+            return
+    raise AssertionError("it should have failed")
+
+
+def gardened(url: str) -> None:
+    """Requests into which notes are put."""
+    with claude(url) as client:
+        for asked in ("When do the beans get water?", "And the tomatoes?"):
+            client.messages.create(
+                model=CLAUDE,
+                max_tokens=100,
+                messages=[{"role": "user", "content": asked}],
+                extra_headers=headers(GARDENER, "beds"),
+            )
+
+
+def capped(url: str) -> None:
+    """Requests of one who may spend little, until one is refused."""
+    for _ in range(20):
+        try:
+            ask(url, INTERN, "first-day", text="Please explain everything. " * 40)
+        except anthropic.APIStatusError:
+            return
+    raise AssertionError("it was never refused")
+
+
+def stored(folder: Path, look: Callable[[Store], Awaitable[Found]]) -> Found:
+    """What a store says; asked in a thread of its own, since the browser's has an event loop that runs."""
+
+    async def read() -> Found:
+        async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
+            return await look(store)
+
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(lambda: asyncio.run(read())).result()
+
+
+def until_stored(folder: Path, is_there: Callable[[Store], Awaitable[bool]]) -> None:
+    """Wait until a store has something: traces and bills are written behind answers."""
+    deadline = time.monotonic() + 20
+    while not stored(folder, is_there):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
