@@ -1,6 +1,6 @@
 """How caps stand now, for the sessions, agents and days that they are on."""
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
@@ -142,10 +142,10 @@ def about(cap: Cap, agent: str | None = None, session: str | None = None, day: s
             return "all" if agent is None else f"agent {agent}"
 
 
-def nearness(use: Use) -> str:
-    """How near a cap is, in words."""
+def nearness(use: Use, write: Callable[[Decimal], str] = in_words) -> str:
+    """How near a cap is, in words; `write` writes dollars."""
     if use.left < 0:
-        return f"over by {in_words(-use.left)}"
+        return f"over by {write(-use.left)}"
     if use.level is Level.FULL:
         return "nothing left"
     share = (use.standing.spent + use.standing.reserved) / use.cap.dollars

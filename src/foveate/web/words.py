@@ -12,20 +12,26 @@ from foveate.cost.money import in_words
 
 UNKNOWN = "unknown"
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
-_CENT = Decimal("0.01")
+_CENT, _HUNDREDTH_CENT = Decimal("0.01"), Decimal("0.0001")
 _EXACT_DIGITS = 9
 
 
 def money(dollars: Decimal | None) -> str:
-    """`$1.27`; less than a dollar as far as it takes, so that nothing looks like nothing that is not."""
+    """`$1.27`, `$0.0413`; what is less than a cent as far as it takes, so that it never looks like nothing."""
     if dollars is None:
         return UNKNOWN
-    return in_words(dollars.quantize(_CENT, ROUND_HALF_UP) if abs(dollars) >= 1 else dollars)
+    least = _CENT if abs(dollars) >= 1 else _HUNDREDTH_CENT
+    return in_words(dollars.quantize(least, ROUND_HALF_UP) if abs(dollars) >= _CENT else dollars)
 
 
 def as_dollars(amount: float) -> str:
     """The same of a value in a chart, without what is only there because it is a float."""
     return money(Decimal(str(round(amount, _EXACT_DIGITS))))
+
+
+def saved(dollars: Decimal | None) -> str:
+    """What was saved, and where it was less than nothing, what it cost."""
+    return f"cost {money(-dollars)} more" if dollars is not None and dollars < 0 else money(dollars)
 
 
 def number(count: float | None) -> str:
@@ -115,6 +121,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "money": money,
     "number": number,
     "percent": percent,
+    "saved": saved,
     "seconds": seconds,
     "short": short,
     "tokens": tokens,

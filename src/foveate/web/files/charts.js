@@ -19,6 +19,9 @@ window.foveateCharts = (() => {
   const POINTS = ["circle", "triangle", "rect", "rectRot", "crossRot", "star", "cross"];
   const MOST_POINTS = 40;
 
+  // Beside an axis there is less room than in a sentence.
+  const MARK = { ...WRITE, dollars: (value) => (Math.abs(value) < 10 ? WRITE.dollars(value) : `$${compact.format(value)}`) };
+
   const dataset = (series, place, stacked) => {
     const colour = style(series.colour);
     const isBar = series.shape === "bar";
@@ -86,7 +89,7 @@ window.foveateCharts = (() => {
           color: style("quiet"),
           maxTicksLimit: 6,
           precision: said.unit === "number" || said.unit === "tokens" ? 0 : undefined,
-          callback: (value) => WRITE[said.unit](value),
+          callback: (value) => MARK[said.unit](value),
         },
         border: { display: false },
         grid: { color: style("line") },
