@@ -363,6 +363,8 @@ def _said(report: Report) -> list[str]:
         )
     if any(Lacking.TIME in session.lacks for session in sessions):
         told.append("calls without a time follow each other at once: what is kept does not run out")
+    if any(Lacking.TIER_PRICE in session.lacks for session in sessions):
+        told.append("calls of a tier without a known price (priority, flex, fast) are priced as usual ones")
     placeholders = report.placeholders
     if placeholders.calls:
         told.append(

@@ -32,6 +32,7 @@ class Lacking(StrEnum):
     TIME = "times"
     BILL = "bill"
     MODEL = "model"
+    TIER_PRICE = "price of a tier"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

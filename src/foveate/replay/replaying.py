@@ -15,6 +15,7 @@ from foveate.replay.run_bills import run_check, told_by_run
 from foveate.replay.running import Run, Step, runs_of, window_tokens_of
 from foveate.replay.sent import Sent, Told, sent_in
 from foveate.replay.sizes import Scale
+from foveate.replay.tiers import usual_tiers
 from foveate.values import CacheUsage, Usage
 
 
@@ -33,7 +34,7 @@ class ReplayOptions:
 
 def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Replayed:
     """A recording under each policy that is asked for; calls whose price nobody knows are left out."""
-    recording = told_by_run(recording, book)
+    recording = told_by_run(usual_tiers(recording, book), book)
     was_sent = sent_in(recording)
     sent = as_model(was_sent, options.model, recording.format) if options.model is not None else was_sent
     priced = [one for one in sent if _is_priced(one, book)]
