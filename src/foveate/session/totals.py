@@ -59,6 +59,16 @@ class Totals:
         """The part of the input that was read from a cache; None where there was no input."""
         return self.cache.read / self.cache.input_tokens if self.cache.input_tokens else None
 
+    @property
+    def paid(self) -> Decimal | None:
+        """What the calls cost, as far as prices are known; None where that of none is."""
+        return None if self.calls and self.unpriced >= self.calls else self.dollars
+
+    @property
+    def saved(self) -> Decimal:
+        """What the cache, folds and cuts saved, all together."""
+        return self.saved_by_cache + self.saved_by_folds + self.saved_by_cuts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTotals:
@@ -100,11 +110,15 @@ class Added(Protocol):
         limit: int,
         order: Order = Order.NEWEST,
         after: SessionTotals | None = None,
+        before: SessionTotals | None = None,
         since: float | None = None,
         agent: str | None = None,
         beginning: str = "",
     ) -> Sequence[SessionTotals]:
-        """A page of sessions asked `since`, of an agent, by an id; the next page is `after` the last of it."""
+        """A page of sessions asked `since`, of an agent, by an id.
+
+        The next page is `after` the last of it, the one that comes first is `before` the first of it.
+        """
 
     async def count(self, *, since: float | None = None, agent: str | None = None, beginning: str = "") -> int:
         """How many sessions those pages have in all."""
