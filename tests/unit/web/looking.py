@@ -1,0 +1,85 @@
+"""Pages looked at as a browser would, over a real store and a configuration in a file."""
+
+import html
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from foveate.engine.injecting.sources import Sources
+from foveate.gateway.page import root_pages
+from foveate.gateway.serving import live_choices
+from foveate.store import Store, open_store
+
+NOW = 1_794_000_000.0
+
+
+@dataclass
+class Clock:
+    """A clock that only a test moves."""
+
+    seconds: float = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@dataclass(frozen=True)
+class Looking:
+    """A page that can be asked for, its store, the file of its configuration, and the clock of its sources."""
+
+    client: httpx.AsyncClient
+    store: Store
+    file: Path
+    clock: Clock
+
+    async def page(self, address: str, status: int = 200) -> str:
+        """The HTML of a page."""
+        answer = await self.client.get(address)
+        assert answer.status_code == status, answer.text
+        return answer.text
+
+    async def text(self, address: str, status: int = 200) -> str:
+        """What can be read on a page, without its markup."""
+        return read(await self.page(address, status))
+
+
+@asynccontextmanager
+async def looking(folder: Path, text: str = "# all by default\n", **environment: str) -> AsyncIterator[Looking]:
+    """Pages over a configuration, until the end of the block."""
+    file = folder / "foveate.yaml"
+    file.write_text(text, encoding="utf-8")
+    live = live_choices(file, environment)
+    clock = Clock()
+    sources = Sources(clock)
+
+    async def health() -> dict[str, object]:
+        return {}
+
+    async with await open_store(f"sqlite:///{folder}/store.sqlite") as store:
+        pages = root_pages(
+            live,
+            environment,
+            store,
+            sources,
+            version="1",
+            samples=list,
+            health=health,
+            is_ending=lambda: False,
+            clock=lambda: NOW,
+        )
+        transport = httpx.ASGITransport(pages["/"])
+        try:
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8090") as client:
+                yield Looking(client, store, file, clock)
+        finally:
+            sources.close()
+
+
+def read(page: str) -> str:
+    """What can be read on a page, with one blank between words."""
+    main = page[page.index("<main") : page.index("</main>")]
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", main)).split())
