@@ -7,6 +7,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from foveate.cli import screen
+from foveate.web.pointing import exports
 
 if TYPE_CHECKING:
     from foveate.config.overriding import LocalModel
@@ -100,8 +101,7 @@ def started_lines(shown: Started, look: screen.Look) -> list[str]:
     lines = [
         f"Foveate is at {bold[0]}{shown.url}{bold[1]}{who}. Ctrl-C ends it.",
         "",
-        f"  export ANTHROPIC_BASE_URL={shown.url}",
-        f"  export OPENAI_BASE_URL={shown.url}/v1",
+        *(f"  {line}" for line in exports(shown.url)),
         "",
     ]
     if shown.local:

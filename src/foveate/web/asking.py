@@ -10,10 +10,14 @@ from foveate.errors import BadOption
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The names in a page's path (`/-/sessions/{id}`) and what its query says."""
+    """The names in a page's path (`/-/sessions/{id}`) and what its query says.
+
+    `address` is that of the gateway, as whoever asks knows it.
+    """
 
     names: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
 
     def text(self, name: str, *, longest: int = 500) -> str:
         """What the query says of a name, without blanks around it; empty where it says nothing."""

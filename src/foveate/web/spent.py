@@ -1,0 +1,131 @@
+"""What was asked and paid for, added up as people read it: folds less their summaries, ratios of requests."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from foveate.cache.hits import HitRatio, Level
+from foveate.cost.ledger import Category
+from foveate.session.totals import Totals
+
+_ZERO = Decimal(0)
+_NO_HITS = HitRatio(0, 0)
+
+Rows = Sequence[tuple[tuple[str, ...], Totals]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Requests and calls, added up.
+
+    `dollars` is what those of a known price cost, and `unpriced` come on top. What folds saved is less what
+    their summaries cost. The hit ratio is that of requests, as the metrics have it: summaries and pings are not
+    in it.
+    """
+
+    requests: int = 0
+    failed: int = 0
+    breaks: int = 0
+    lost_tokens: int = 0
+    lost_dollars: Decimal = _ZERO
+    calls: int = 0
+    unpriced: int = 0
+    dollars: Decimal = _ZERO
+    input_tokens: int = 0
+    output_tokens: int = 0
+    hits: HitRatio = _NO_HITS
+    saved_by_cache: Decimal = _ZERO
+    saved_by_folds: Decimal = _ZERO
+    saved_by_cuts: Decimal = _ZERO
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether nothing was asked or paid for."""
+        return not self.requests and not self.calls
+
+    @property
+    def paid(self) -> Decimal | None:
+        """What it cost; None where no price is known of any call."""
+        return None if self.calls and self.unpriced >= self.calls else self.dollars
+
+    @property
+    def ratio(self) -> float | None:
+        """The hit ratio."""
+        return self.hits.ratio
+
+    @property
+    def level(self) -> Level:
+        """What the hit ratio says."""
+        return self.hits.level()
+
+    @property
+    def failed_part(self) -> float | None:
+        """The part of requests that failed."""
+        return self.failed / self.requests if self.requests else None
+
+
+NOTHING = Spent()
+
+
+def by_first(rows: Rows) -> Mapping[str, Spent]:
+    """What was spent by the first of two groups, the second of which is the category."""
+    return _by(rows, 0)
+
+
+def by_category(rows: Rows) -> Mapping[str, Spent]:
+    """What was spent by the last group."""
+    return _by(rows, -1)
+
+
+def all_of(parts: Iterable[Spent]) -> Spent:
+    """All of it together."""
+    return _summed(list(parts))
+
+
+def _by(rows: Rows, place: int) -> Mapping[str, Spent]:
+    found: dict[str, list[Spent]] = {}
+    for group, totals in rows:
+        found.setdefault(group[place], []).append(_of(group[-1], totals))
+    return {name: _summed(parts) for name, parts in found.items()}
+
+
+def _of(category: str, totals: Totals) -> Spent:
+    is_main = category == Category.MAIN
+    summaries = totals.dollars if category == Category.COMPACTION else _ZERO
+    return Spent(
+        requests=totals.requests,
+        failed=totals.failed,
+        breaks=totals.breaks,
+        lost_tokens=totals.lost_tokens,
+        lost_dollars=totals.lost_dollars,
+        calls=totals.calls,
+        unpriced=totals.unpriced,
+        dollars=totals.dollars,
+        input_tokens=totals.cache.input_tokens,
+        output_tokens=totals.output_tokens,
+        hits=HitRatio(totals.cache.read, totals.cache.input_tokens) if is_main else _NO_HITS,
+        saved_by_cache=totals.saved_by_cache,
+        saved_by_folds=totals.saved_by_folds - summaries,
+        saved_by_cuts=totals.saved_by_cuts,
+    )
+
+
+def _summed(parts: Sequence[Spent]) -> Spent:
+    return Spent(
+        requests=sum(part.requests for part in parts),
+        failed=sum(part.failed for part in parts),
+        breaks=sum(part.breaks for part in parts),
+        lost_tokens=sum(part.lost_tokens for part in parts),
+        lost_dollars=sum((part.lost_dollars for part in parts), _ZERO),
+        calls=sum(part.calls for part in parts),
+        unpriced=sum(part.unpriced for part in parts),
+        dollars=sum((part.dollars for part in parts), _ZERO),
+        input_tokens=sum(part.input_tokens for part in parts),
+        output_tokens=sum(part.output_tokens for part in parts),
+        hits=HitRatio(
+            sum(part.hits.read_tokens for part in parts), sum(part.hits.input_tokens for part in parts)
+        ),
+        saved_by_cache=sum((part.saved_by_cache for part in parts), _ZERO),
+        saved_by_folds=sum((part.saved_by_folds for part in parts), _ZERO),
+        saved_by_cuts=sum((part.saved_by_cuts for part in parts), _ZERO),
+    )

@@ -1,0 +1,71 @@
+"""What a chart says to the script that draws it, and to who cannot see it."""
+
+import json
+import re
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from foveate.web import words
+from foveate.web.charts import COLOURS, REST, Chart, Event, Series, Shape, Unit
+
+NAME = "</script><script>alert(1)</script>"
+CHART = Chart(
+    id="window",
+    title="Window",
+    says="it grows",
+    labels=("1", "2"),
+    series=(
+        Series(name=NAME, values=(0.5, None), colour="one"),
+        Series(name="limit", values=(1, 1), colour="limit", shape=Shape.LIMIT),
+    ),
+    unit=Unit.DOLLARS,
+    stacked=True,
+    events=(Event(label=1, kind="fold", says="folded & carried"),),
+)
+
+
+def shown(chart: Chart) -> str:
+    templates = Environment(loader=PackageLoader("foveate.web"), autoescape=True, undefined=StrictUndefined)
+    templates.filters.update(words.FILTERS)
+    return templates.from_string('{% from "parts.html" import figure %}{{ figure(chart) }}').render(chart=chart)
+
+
+def test_the_script_is_given_the_same_numbers_as_the_table() -> None:
+    text = shown(CHART)
+
+    found = re.search(r'<script type="application/json" class="drawn">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    assert json.loads(found[1]) == {
+        "labels": ["1", "2"],
+        "unit": "dollars",
+        "stacked": True,
+        "series": [
+            {"name": NAME, "values": [0.5, None], "colour": "one", "shape": "area"},
+            {"name": "limit", "values": [1, 1], "colour": "limit", "shape": "limit"},
+        ],
+        "events": [{"label": 1, "kind": "fold", "says": "folded & carried"}],
+    }
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", text)
+    assert cells == ["$0.50", "$1.00", "", "–", "$1.00", "folded &amp; carried "]
+
+
+def test_a_name_is_never_markup_and_ends_no_script() -> None:
+    text = shown(CHART)
+
+    assert "<script>alert" not in text
+    assert text.count("</script>") == 1
+
+
+def test_who_cannot_see_a_chart_is_told_what_it_says() -> None:
+    text = shown(CHART)
+
+    assert 'role="img" aria-label="Window: it grows"' in text
+    assert re.findall(r'<th scope="(\w+)"', text) == ["col", "col", "col", "col", "row", "row"]
+
+
+def test_every_colour_of_a_series_is_in_the_styles_for_light_and_dark() -> None:
+    from foveate.web.assets import assets
+
+    styles = assets()["foveate.css"].plain.decode()
+    for colour in (*COLOURS, REST, "limit", "fold", "break", "good"):
+        assert styles.count(f"--{colour}:") == 2, colour

@@ -1,0 +1,50 @@
+"""What Foveate adds to requests, read from histograms."""
+
+import pytest
+
+from foveate.engine import series
+from foveate.engine.board import Board
+from foveate.web import latency
+
+
+def test_half_and_nearly_all_are_read_between_the_bounds_of_the_histogram() -> None:
+    board = Board()
+    spread = board.spread(series.ADDED_SECONDS)
+    for _ in range(98):
+        spread.observe(0.0015)
+    for _ in range(2):
+        spread.observe(0.3)
+
+    found = latency.added(board.samples())
+
+    assert found is not None
+    assert found.count == 100
+    assert 0.001 < found.p50 < 0.002
+    assert 0.1 < found.p99 < 0.5
+    assert found.mean == pytest.approx((98 * 0.0015 + 2 * 0.3) / 100)
+
+
+def test_what_is_beyond_the_last_bound_is_told_as_that() -> None:
+    board = Board()
+    board.spread(series.ADDED_SECONDS).observe(1_000.0)
+
+    found = latency.added(board.samples())
+
+    assert found is not None
+    assert found.p50 == found.p99 == series.ADDED_SECONDS.buckets[-1]
+
+
+def test_a_gateway_that_has_served_nothing_adds_nothing() -> None:
+    board = Board()
+    assert latency.added(board.samples()) is None
+    board.spread(series.ADDED_SECONDS)
+    assert latency.added(board.samples()) is None
+    assert latency.steps(board.samples()) == []
+
+
+def test_steps_come_with_the_slowest_first() -> None:
+    board = Board()
+    for step, seconds in (("cache", 0.0003), ("fold", 0.02), ("count", 0.004)):
+        board.spread(series.STEP_SECONDS, step).observe(seconds)
+
+    assert [step.name for step in latency.steps(board.samples())] == ["fold", "count", "cache"]

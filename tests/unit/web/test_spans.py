@@ -1,0 +1,38 @@
+"""The time that a page is about."""
+
+from foveate.session.totals import Per
+from foveate.web.spans import SPANS, day_of, span_of
+from tests.billed import NOON
+
+
+def test_today_has_an_hour_for_each_that_has_begun() -> None:
+    span = span_of("today", NOON)
+
+    assert span.per is Per.HOUR
+    assert span.is_today
+    assert (span.groups[0], span.groups[-1], len(span.groups)) == ("2026-11-15T00", "2026-11-15T12", 13)
+    assert span.labels[-1] == "12:00"
+    assert span.since == NOON - 43_200
+
+
+def test_a_week_is_seven_days_with_today_as_the_last() -> None:
+    span = span_of("7d", NOON)
+
+    assert span.groups == tuple(f"2026-11-{day:02}" for day in range(9, 16))
+    assert span.labels[0] == "9 Nov"
+    assert span.since == NOON - 43_200 - 6 * 86_400
+    assert not span.is_today
+
+
+def test_every_span_has_a_label_for_each_of_its_pieces() -> None:
+    for name in SPANS:
+        span = span_of(name, NOON)
+        assert len(span.labels) == len(span.groups) <= 30
+        assert list(span.groups) == sorted(set(span.groups))
+
+
+def test_the_first_second_of_a_day_is_of_that_day() -> None:
+    midnight = NOON + 43_200
+
+    assert span_of("today", midnight).groups == ("2026-11-16T00",)
+    assert span_of("30d", midnight).groups[-1] == day_of(midnight) == "2026-11-16"
