@@ -118,10 +118,19 @@ def relay(folder: Path, upstream_port: int) -> Iterator[Server]:
 
 @contextmanager
 def foveate(
-    folder: Path, upstream_port: int, *, name: str = "foveate", workers: int = 1, is_usual: bool = False
+    folder: Path,
+    upstream_port: int,
+    *,
+    name: str = "foveate",
+    workers: int = 1,
+    is_usual: bool = False,
+    more: str = "",
 ) -> Iterator[Server]:
-    """`foveate serve` with every mechanism on, or as it usually is, and with data of its own."""
-    home = _home(folder, name, upstream_port, is_usual=is_usual)
+    """`foveate serve` with every mechanism on, or as it usually is, and with data of its own.
+
+    `more` is what its configuration says beside that.
+    """
+    home = _home(folder, name, upstream_port, is_usual=is_usual, more=more)
     options = ("--port", "0", "--workers", str(workers), "--json")
     command = [_beside("foveate"), "serve", "--config", str(home / _CONFIG), *options]
     log = home / "log"
@@ -175,11 +184,11 @@ def litellm(folder: Path, upstream_port: int) -> Iterator[Server]:
         yield Server("litellm", port, process.pid, log)
 
 
-def _home(folder: Path, name: str, upstream_port: int, *, is_usual: bool = False) -> Path:
+def _home(folder: Path, name: str, upstream_port: int, *, is_usual: bool = False, more: str = "") -> Path:
     """A folder with a configuration in it, for data too."""
     home = folder / name
     home.mkdir()
-    said = _upstreams(upstream_port) + ("" if is_usual else _ALL_ON)
+    said = _upstreams(upstream_port) + ("" if is_usual else _ALL_ON) + more
     (home / _CONFIG).write_text(said, encoding="utf-8")
     return home
 

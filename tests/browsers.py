@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,7 +22,6 @@ _ARGUMENTS = (
     "--disable-sync",
 )
 _PATIENCE_MS = 15_000
-AXE = Path(str(resources.files("axe_playwright_python"))) / "axe.min.js"
 
 
 class CannotBrowse(Exception):
@@ -92,7 +90,7 @@ def context_of(
 
 def audited(page: Page) -> list[str]:
     """What axe-core finds on a page that is serious or worse; its context must bypass the page's own policy."""
-    page.add_script_tag(path=AXE)
+    page.add_script_tag(content=resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
         f"{one['id']} ({one['impact']}): {one['help']}: {node['html'][:200]} {node['failureSummary'][:300]}"

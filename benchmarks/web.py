@@ -1,0 +1,235 @@
+"""How long the gateway's pages take to load in Chromium on a month of work, and what that costs agents.
+
+The store has 10,000 sessions with 1,000,000 rows in its ledger and 500,000 traces, as SQLite keeps them. A real
+`foveate serve` shows it. Each page is opened 20 times in one browser, which has the files beside pages by then:
+
+- `first_byte`: from the start of the navigation to the first byte of the page
+- `load`: to the end of the browser's load event; charts are drawn by then
+- `painted`: to the second frame after that, when all of it is on the screen
+- `first_visit`: the load by a browser that has none of the files yet
+
+Then small requests are sent, one after the other with 10 ms between an answer and the next, while nobody looks
+and while a page is open that follows them, in turns. Browser, gateway and provider share the machine's cores.
+"""
+
+import os
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from playwright.sync_api import Browser, BrowserContext
+
+from benchmarks.gateway_processes import Server, cpu_seconds, foveate, upstream
+from benchmarks.gateway_rounds import Case, Load, sending, tell
+from benchmarks.harness import BadData, Cell, Report
+from benchmarks.web_data import filled
+from tests.browsers import CannotBrowse, running_browser
+
+SESSIONS, ROWS, LOADS = 10_000, 1_000_000, 20
+QUICK_SESSIONS, QUICK_ROWS, QUICK_LOADS = 500, 20_000, 4
+LOAD_AIM_MS = 300.0
+_FIRST_VISITS, _QUICK_FIRST_VISITS = 5, 1
+_ROUNDS, _QUICK_ROUNDS = 3, 1
+SMALL = Case(kind="small", connections=1, seconds=4.0, pause_seconds=0.01)
+# Two frames after the load event all that was drawn is on the screen.
+_PAINTED = """
+addEventListener("load", () =>
+  requestAnimationFrame(() => requestAnimationFrame(() => { window.paintedMs = performance.now(); })));
+"""
+_TOOK = """
+() => {
+  const [at] = performance.getEntriesByType("navigation");
+  return {
+    first_byte: at.responseStart, load: at.loadEventEnd, painted: window.paintedMs, bytes: at.decodedBodySize,
+    charts: document.querySelectorAll("canvas").length,
+    drawn: document.querySelectorAll("canvas[data-drawn]").length,
+  };
+}
+"""
+_IS_PAINTED = "() => window.paintedMs > 0 && performance.getEntriesByType('navigation')[0].loadEventEnd > 0"
+
+
+def run(_data: Path | None, *, quick: bool = False) -> Report:
+    """Every page, one load after the other in turns, then requests beside an idle and an open page."""
+    sessions, rows = (QUICK_SESSIONS, QUICK_ROWS) if quick else (SESSIONS, ROWS)
+    load_before = os.getloadavg()[0]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foveate-bench-")))
+        store = folder / "filled.sqlite"
+        tell(f"filling a store with {sessions:,} sessions and {rows:,} rows")
+        began = time.monotonic()
+        filled(f"sqlite:///{store}", sessions, rows)
+        filled_seconds = time.monotonic() - began
+        tell(f"that took {filled_seconds:.0f} s; it has {store.stat().st_size / 1e6:,.0f} MB")
+        try:
+            browser = stack.enter_context(running_browser())
+        except CannotBrowse as reason:
+            raise BadData(str(reason)) from None
+        provider = stack.enter_context(upstream(folder))
+        server = stack.enter_context(foveate(folder, provider.port, is_usual=True, more=_configuration(store)))
+        pages = _pages(store)
+        found = _loads(browser, server, pages, QUICK_LOADS if quick else LOADS)
+        first = {
+            name: _first_visit(browser, server, path, _QUICK_FIRST_VISITS if quick else _FIRST_VISITS)
+            for name, path in pages.items()
+        }
+        loaded = [_row(name, found[name], first[name]) for name in pages]
+        load = stack.enter_context(sending(folder))
+        beside = _beside(browser, server, load, pages, _QUICK_ROUNDS if quick else _ROUNDS, quick=quick)
+    slowest = max(loaded, key=lambda row: float(row["load_p95_ms"] or 0))
+    return Report(
+        figures={
+            **{f"{row['page']}_load_p50_ms": float(row["load_p50_ms"] or 0) for row in loaded},
+            "slowest_load_p95_ms": float(slowest["load_p95_ms"] or 0),
+            "load_aim_ms": LOAD_AIM_MS,
+            "is_aim_met": float(float(slowest["load_p95_ms"] or 0) < LOAD_AIM_MS),
+            "request_p50_added_by_a_page_ms": _added(beside),
+            "sessions": sessions,
+            "ledger_rows": rows,
+            "load_before": round(load_before, 2),
+            "cores": os.cpu_count() or 0,
+        },
+        rows=loaded,
+        tables={"a small request, while somebody looks": beside},
+    )
+
+
+def _configuration(store: Path) -> str:
+    return f"store: {{url: 'sqlite:///{store}'}}\n"
+
+
+def _pages(store: Path) -> dict[str, str]:
+    """Each page by a name, with the longest session and one of usual length."""
+    with closing(sqlite3.connect(store)) as connection:
+        by_length = connection.execute(
+            "SELECT session_id FROM traces_v1 GROUP BY session_id ORDER BY count(*) DESC"
+        ).fetchall()
+        ((agent,),) = connection.execute(
+            "SELECT agent FROM sessions_v1 GROUP BY agent ORDER BY count(*) LIMIT 1"
+        )
+    (longest,), (usual,) = by_length[0], by_length[len(by_length) // 2]
+    return {
+        "overview": "/",
+        "sessions": "/-/sessions",
+        "sessions_dearest": "/-/sessions?order=dearest",
+        "sessions_of_an_agent": f"/-/sessions?agent={quote(str(agent))}",
+        "session_longest": f"/-/sessions/{longest}",
+        "session_usual": f"/-/sessions/{usual}",
+        "agents": "/-/agents",
+        "memory": "/-/memory",
+        "configuration": "/-/configuration",
+    }
+
+
+def _loads(
+    browser: Browser, server: Server, pages: Mapping[str, str], count: int
+) -> dict[str, list[Mapping[str, float]]]:
+    """What each load of each page took; the first of each warms up."""
+    found: dict[str, list[Mapping[str, float]]] = {name: [] for name in pages}
+    context = _context(browser, server)
+    for turn in range(count + 1):
+        for name, path in pages.items():
+            took = _load(context, path)
+            if turn:
+                found[name].append(took)
+    context.close()
+    return found
+
+
+def _first_visit(browser: Browser, server: Server, path: str, count: int) -> float:
+    """The usual load by a browser that has nothing of the gateway yet."""
+    took = []
+    for _ in range(count):
+        context = _context(browser, server)
+        took.append(_load(context, path)["load"])
+        context.close()
+    return statistics.median(took)
+
+
+def _context(browser: Browser, server: Server) -> BrowserContext:
+    context = browser.new_context(base_url=f"http://127.0.0.1:{server.port}")
+    context.add_init_script(_PAINTED)
+    return context
+
+
+def _load(context: BrowserContext, path: str) -> Mapping[str, float]:
+    page = context.new_page()
+    answer = page.goto(path)
+    if answer is None or answer.status != 200:
+        raise BadData(f"{path} is answered with {answer.status if answer else 'nothing'}")
+    page.wait_for_function(_IS_PAINTED)
+    took: Mapping[str, float] = page.evaluate(_TOOK)
+    page.close()
+    if took["charts"] != took["drawn"]:
+        raise BadData(f"{path}: {took['charts'] - took['drawn']} of {took['charts']} charts were not drawn")
+    return took
+
+
+def _row(name: str, took: Sequence[Mapping[str, float]], first_visit_ms: float) -> dict[str, Cell]:
+    row: dict[str, Cell] = {"page": name}
+    for what in ("first_byte", "load", "painted"):
+        for share in (50, 95):
+            row[f"{what}_p{share}_ms"] = round(_percentile([one[what] for one in took], share), 1)
+    tell(f"{name}: {row['load_p50_ms']} ms")
+    return row | {
+        "first_visit_p50_ms": round(first_visit_ms, 1),
+        "html_kb": round(took[-1]["bytes"] / 1e3, 1),
+        "charts": int(took[-1]["charts"]),
+        "loads": len(took),
+    }
+
+
+def _beside(
+    browser: Browser, server: Server, load: Load, pages: Mapping[str, str], rounds: int, *, quick: bool
+) -> list[dict[str, Cell]]:
+    """What a small request takes while nobody looks, and while a page is open that follows it."""
+    looked = {"nobody looks": None, "overview": pages["overview"], "sessions": pages["sessions"]}
+    answer_ms: dict[str, list[float]] = {name: [] for name in looked}
+    cpu: dict[str, list[float]] = {name: [] for name in looked}
+    seconds = SMALL.seconds / 4 if quick else SMALL.seconds
+    load.measure(server, SMALL, seconds=seconds / 2)
+    for _ in range(rounds):
+        for name, path in looked.items():
+            with _open(browser, server, path):
+                before, began = cpu_seconds(server.pid), time.monotonic()
+                answer_ms[name] += load.measure(server, SMALL, seconds=seconds).answer_ms
+                cpu[name].append((cpu_seconds(server.pid) - before) / (time.monotonic() - began))
+    return [
+        {
+            "while": name,
+            **{f"p{share}_ms": round(_percentile(took, share), 3) for share in (50, 95, 99)},
+            "gateway_cores": round(statistics.fmean(cpu[name]), 3),
+            "requests": len(took),
+        }
+        for name, took in answer_ms.items()
+    ]
+
+
+@contextmanager
+def _open(browser: Browser, server: Server, path: str | None) -> Iterator[None]:
+    """A page that follows what happens, until the end of the block; none without a path."""
+    if path is None:
+        yield
+        return
+    context = _context(browser, server)
+    page = context.new_page()
+    page.goto(path)
+    page.wait_for_selector("#live[data-state=live]")
+    yield
+    context.close()
+
+
+def _added(beside: Sequence[Mapping[str, Cell]]) -> float:
+    """How much longer a request usually takes with the overview open."""
+    by = {row["while"]: float(row["p50_ms"] or 0) for row in beside}
+    return round(by["overview"] - by["nobody looks"], 3)
+
+
+def _percentile(values: Sequence[float], share: int) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, round(share / 100 * (len(ordered) - 1)))]
