@@ -153,6 +153,11 @@ class Sources:
         known = self._bundles.get((options.workspace, options.privacy_tags))
         return known[1] if known is not None else Source()
 
+    def bundle(self, options: SectionOptions) -> Bundle | None:
+        """The files of a workspace themselves, as they were when they were last read."""
+        known = self._bundles.get((options.workspace, options.privacy_tags)) if options.workspace else None
+        return known[0] if known is not None else None
+
     async def skills(self, options: SectionOptions, until: float | None = None) -> Source:
         """What an agent can do, a line for each skill; where the folder is gone, as it was."""
         if options.skills is None:

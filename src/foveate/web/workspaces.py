@@ -1,0 +1,101 @@
+"""The files that every request of an agent carries, as they were last read."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foveate.engine.counters import offline_counter
+from foveate.engine.injecting.options import SectionOptions
+from foveate.engine.injecting.sources import Sources
+from foveate.prompt.bundles import Bundle
+from foveate.prompt.workspace import WorkspaceCounts
+from foveate.tokens.options import CounterOptions
+
+# How long a page waits for files; requests wait longer.
+_PATIENCE_SECONDS = 1.0
+# To count more takes longer than a page may.
+_MOST_CHARS = 400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """A file of a workspace: its path from the root, how long it is, and when it was last changed.
+
+    Its tokens are not known where it is too long to be counted for a page, and its time where it is gone.
+    """
+
+    name: str
+    path: str
+    chars: int
+    tokens: int | None
+    changed_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """A workspace: its files, what is wrong with them, and how often they were at hand."""
+
+    root: str
+    scope: str
+    files: Sequence[Carried]
+    troubles: Sequence[str]
+    counts: WorkspaceCounts
+
+    @property
+    def chars(self) -> int:
+        """How long all of it is."""
+        return sum(file.chars for file in self.files)
+
+    @property
+    def tokens(self) -> int | None:
+        """How many tokens all of it has; None where that is not known of each."""
+        known = [file.tokens for file in self.files if file.tokens is not None]
+        return sum(known) if len(known) == len(self.files) else None
+
+
+async def folder_of(
+    sources: Sources, options: SectionOptions, counter: CounterOptions, model: str
+) -> Folder | None:
+    """The workspace of an agent; None where it has none."""
+    workspace = options.workspace
+    if workspace is None:
+        return None
+    until = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
+    troubles: Sequence[str] = ()
+    try:
+        troubles = (await sources.workspace(options, until)).troubles
+    except TimeoutError:
+        troubles = ("its files are being read, which takes a while; here is what they said before",)
+    bundle = sources.bundle(options)
+    files = () if bundle is None else await asyncio.to_thread(_carried, bundle, counter, model)
+    return Folder(
+        root=workspace.root,
+        scope=workspace.scope,
+        files=files,
+        troubles=troubles,
+        counts=sources.counts().get(workspace.root, WorkspaceCounts()),
+    )
+
+
+def _carried(bundle: Bundle, options: CounterOptions, model: str) -> Sequence[Carried]:
+    counter = offline_counter(options, model)
+    files = [file for file in bundle.files if file.text]
+    is_short = sum(len(file.text) for file in files) <= _MOST_CHARS
+    return [
+        Carried(
+            name=file.name,
+            path=file.path,
+            chars=len(file.text),
+            tokens=counter.text(file.text).tokens if is_short else None,
+            changed_at=_changed_at(bundle.workspace.root, file.path),
+        )
+        for file in files
+    ]
+
+
+def _changed_at(root: str, path: str) -> float | None:
+    try:
+        return os.stat(f"{root}/{path}").st_mtime  # noqa: PTH116 - a link on the way stays one
+    except (OSError, ValueError):
+        return None
