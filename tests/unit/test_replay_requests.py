@@ -229,6 +229,60 @@ def test_marks_in_a_body_without_a_bill_are_seen(
     assert [sent.ttls for sent in sent_in(one)] == [(asked, asked) if asked else None]
 
 
+@pytest.mark.parametrize("name", ["data", "observations", "requests"])
+def test_rows_that_stand_in_an_object_as_an_api_gives_them_are_read(tmp_path: Path, name: str) -> None:
+    rows = [{"request": BODY, "response": REPLY}, {"request": body(USER, ANSWER, MORE), "response": REPLY}]
+    (one,) = recordings(tmp_path, {name: rows, "meta": {"page": 1}})
+
+    assert one.source is Source.REQUESTS
+    assert [call.billed is not None for call in one.calls] == [True, True]
+
+
+def test_a_spend_log_of_litellm_that_keeps_the_request_apart_is_read(tmp_path: Path) -> None:
+    row = {"request_id": "r", "messages": {}, "proxy_server_request": json.dumps(BODY), "response": REPLY}
+    (one,) = recordings(tmp_path, row)
+
+    assert [call.model for call in one.calls] == ["gpt-5.1"]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"status": 529},
+        {"status": "failure"},
+        {"response_status": 400},
+        {"response": {"type": "error", "error": {"type": "overloaded_error"}}},
+    ],
+)
+def test_a_request_that_was_refused_is_no_call(tmp_path: Path, told: dict[str, Any]) -> None:
+    (one,) = recordings(
+        tmp_path, {"request": BODY, "response": REPLY, "status": 200}, {"request": BODY, **told}
+    )
+
+    assert [call.billed is not None for call in one.calls] == [True]
+
+
+def test_what_an_observer_notes_around_calls_is_no_call(tmp_path: Path) -> None:
+    span = {"type": "SPAN", "traceId": "t", "input": [USER], "output": ANSWER}
+    call = {
+        "type": "GENERATION",
+        "traceId": "t",
+        "input": [USER],
+        "output": ANSWER,
+        "providedModelName": "gpt-5.1",
+    }
+    (one,) = recordings(tmp_path, call, span)
+
+    assert [found.model for found in one.calls] == ["gpt-5.1"]
+
+
+def test_a_row_without_a_time_has_that_of_its_answer(tmp_path: Path) -> None:
+    (one,) = recordings(tmp_path, {"request": BODY, "response": {**REPLY, "created": 1_762_000_000}})
+
+    assert [(call.at, call.answers_at) for call in one.calls] == [(1_762_000_000, 1_762_000_000)]
+    assert Lacking.TIME not in one.lacks
+
+
 def test_requests_that_ask_for_no_text_are_no_calls(tmp_path: Path) -> None:
     vectors = {"request": {"model": "text-embedding-3-small", "input": "hello"}, "usage": {"prompt_tokens": 1}}
     (found,) = recordings(tmp_path, {"request": BODY, "usage": USAGE}, vectors)

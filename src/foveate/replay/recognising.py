@@ -1,6 +1,6 @@
 """Which agent wrote a file, told by what stands in its first lines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -32,8 +32,10 @@ _PARAMETERS = frozenset(
 # Under which names logs of requests keep the body.
 WRAPPERS = (
     "request", "request_body", "requestBody", "request_data", "providerRequest", "reqPayload", "req", "body",
-    "json", "kwargs", "input", "params", "data", "converse",
+    "json", "kwargs", "input", "inputs", "params", "data", "converse", "proxy_server_request",
 )  # fmt: skip
+# Under which names what an observer's API or export gives has its rows.
+ROWS = ("data", "observations", "requests", "logs", "rows", "runs", "items", "results")
 _DEEPEST = 3
 _ANSWERS = frozenset(("response", "output", "usage", "answer", "completion", "response_body", "responseBody"))
 
@@ -114,7 +116,14 @@ def _source_of_object(found: Fields) -> Source | None:
         return Source.REQUESTS
     if any(name in found and _is_list(found[name]) for name in ("conversations", "conversation")):
         return Source.MESSAGES
+    if any(_source_of_list(rows) is Source.REQUESTS for rows in rows_in(found)):
+        return Source.REQUESTS
     return Source.MESSAGES if "role" in found and found.keys() & {"content", "parts", "tool_calls"} else None
+
+
+def rows_in(found: Fields) -> Iterator[list[msgspec.Raw]]:
+    """Lists that an object holds under a name for rows."""
+    yield from (items_of(found[name]) for name in ROWS if name in found and _is_list(found[name]))
 
 
 def _is_body(raw: msgspec.Raw, deepest: int) -> bool:

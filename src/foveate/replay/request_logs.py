@@ -14,13 +14,21 @@ from foveate.replay.growing import Growing
 from foveate.replay.lists import unsaid
 from foveate.replay.log_files import LogFile, trouble
 from foveate.replay.marks_seen import marks_seen
-from foveate.replay.recognising import Fields, fields_of, items_of
+from foveate.replay.recognising import Fields, fields_of, items_of, rows_in, text_of
 from foveate.replay.recordings import Call, Recording, Said, Source, lacks_of
 from foveate.replay.rows import MESSAGES, Row, row_of
+from foveate.replay.times import seconds
 from foveate.values import Format
 from foveate.wire.body import as_record, as_text, compact, value
 
 _WRAPPER = "generateContentRequest"
+# What observers call what is no call of a model, and the model where they do not simply call it that.
+_NO_CALLS = frozenset(("SPAN", "EVENT", "TOOL", "CHAIN", "AGENT", "RETRIEVER", "EVALUATOR", "GUARDRAIL"))
+_MODELS = ("provided_model_name", "providedModelName", "request_model", "model_name", "modelName")
+_STATUSES = ("status", "status_code", "statusCode", "response_status", "responseStatus", "level")
+_FAILED = frozenset(("failure", "failed", "error"))
+_LEAST_ERROR = 400
+_REPLIES = ("response", "response_body", "responseBody")
 _THINKING = ("thinking", "reasoning")
 
 
@@ -102,10 +110,9 @@ def read_requests(file: LogFile, model: str | None = None) -> list[Recording]:
     for number, document in file.documents():
         for at, told in enumerate(_rows(document)):
             try:
-                row = row_of(told)
+                row = _row(told, model)
                 if row is None:
-                    continue  # of other routes, which ask for no text
-                row = row if row.model or not model else replace(row, model=model)
+                    continue
                 conversations.add(row, f"{file.path}:{number}:{at}")
             except MalformedRequest as error:
                 file.broke(number, str(error))
@@ -118,11 +125,45 @@ def read_requests(file: LogFile, model: str | None = None) -> list[Recording]:
 
 
 def _rows(document: bytes) -> Iterator[Fields]:
-    """The rows of a document: itself, or each of a list."""
+    """The rows of a document: itself, or each of a list, or of one that it holds."""
     if document.startswith(b"["):
         yield from map(fields_of, items_of(document))
     elif told := fields_of(document):
-        yield told
+        held = [item for rows in rows_in(told) for item in rows]
+        yield from map(fields_of, held) if held and row_of(told) is None else (told,)
+
+
+def _row(told: Fields, model: str | None) -> Row | None:
+    """The call that a row shows; None where it asked for no text, is none of a model, or was refused."""
+    if text_of(told, "type").upper() in _NO_CALLS and told.keys() & {"traceId", "trace_id"}:
+        return None
+    row = row_of(told)
+    if row is None or (row.billed is None and _is_refused(told)):
+        return None
+    named = row.model or next((name for name in (text_of(told, one) for one in _MODELS) if name), "")
+    at = row.at or _answered_at(told)
+    return replace(row, model=named or model or "", at=at, answers_at=row.answers_at or at)
+
+
+def _is_refused(told: Fields) -> bool:
+    """Whether a row says that its request failed, for which nobody is billed."""
+    for name in _STATUSES:
+        said = value(told[name]) if name in told else None
+        if (isinstance(said, int) and said >= _LEAST_ERROR) or as_text(said).lower() in _FAILED:
+            return True
+    answers = (fields_of(told[name]) for name in _REPLIES if name in told)
+    return any("error" in one and bytes(one["error"]) != b"null" for one in answers)
+
+
+def _answered_at(told: Fields) -> float:
+    """The time that an answer bears itself, where the row has none."""
+    for name in _REPLIES:
+        answer = fields_of(told[name]) if name in told else {}
+        for inner in (answer, fields_of(answer.get("body", b""))):
+            said = next((inner[created] for created in ("created", "created_at") if created in inner), None)
+            if said is not None and (at := seconds(value(said))):
+                return at
+    return 0.0
 
 
 def _thinks(body: Fields) -> bool:
