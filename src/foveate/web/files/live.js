@@ -101,8 +101,9 @@
       return;
     }
     notBeforeMs = Date.now() + Math.max(LEAST_PAUSE_MS, PAUSE_PER_LOAD * (Date.now() - askedMs));
-    // Another page stands there now: one that could not be shown, or can again.
-    if (!fresh || namesOf(document) !== namesOf(fresh)) location.reload();
+    // Another page stands there now: one that could not be shown, or can again, or the first that has a chart.
+    const isOther = !fresh || namesOf(document) !== namesOf(fresh);
+    if (isOther || (fresh.querySelector("figure.chart") && !window.foveateCharts)) location.reload();
     else if (!update(fresh)) again();
     if (events?.readyState === EventSource.OPEN) say("Live", "live");
   };
