@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from foveate.errors import BadOption
+from foveate.store.breaks import BrokenAt, latest_breaks
 from foveate.store.database import Database
 from foveate.store.finding import fold_ids, folded_sessions, kept_ids
 from foveate.store.journal import KeptFolds
@@ -68,6 +69,12 @@ class Store:
     async def kept_ids(self, beginning: str, *, limit: int) -> tuple[list[str], list[str]]:
         """The ids, of those that begin so, of sessions with kept requests, and of such requests."""
         return await kept_ids(self._database, beginning, limit=limit)
+
+    async def latest_breaks(
+        self, *, limit: int, since: float | None = None, agent: str | None = None
+    ) -> list[BrokenAt]:
+        """The requests whose cache broke, the newest first, of those since a time, of an agent."""
+        return await latest_breaks(self._database, limit=limit, since=since, agent=agent)
 
     async def would_forget(self, *, keep_days: float, now: float) -> Forgettable:
         """What `forget` would forget."""

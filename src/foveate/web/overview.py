@@ -1,9 +1,144 @@
-"""The page of overview."""
+"""The overview: what is spent, saved and lost, how well caches work, and what is wrong."""
 
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from foveate.cost.ledger import Category
+from foveate.session.totals import Per
+from foveate.store import Store
+from foveate.web import latency, overview_charts
 from foveate.web.asking import Asked, Shown
+from foveate.web.caps import cap_rows
+from foveate.web.charts import Chart
 from foveate.web.inside import Inside
+from foveate.web.overview_charts import OverTime
+from foveate.web.pointing import exports
+from foveate.web.spans import SPANS, WEEK, Span, day_of, span_of
+from foveate.web.spent import NOTHING, Spent, all_of, by_category, by_first
+from foveate.web.troubles import troubles
+
+TEMPLATE = "overview.html"
+_TITLE = "Overview"
+_BREAKS = 10
+_MOST_ROWS = 50
+# Beyond so many nobody looks for one in a list: a name can be typed.
+_MOST_LISTED = 200
+_BY = frozenset((Per.AGENT.value, Per.MODEL.value))
+_CATEGORIES = {
+    Category.MAIN: "the agents' own",
+    Category.COMPACTION: "summaries of long histories",
+    Category.COUNTING: "tokens counted by a server",
+    Category.PING: "keeping caches warm",
+}
 
 
-async def look(_inside: Inside, _asked: Asked) -> Shown:
-    """What it shows."""
-    return Shown(template="overview.html", title="Overview", given={})
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table: of whom or what, and what was spent."""
+
+    name: str
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was spent over a span: by its pieces, and in all of it by agent, by model and by category."""
+
+    over_time: OverTime
+    agents: Mapping[str, Spent]
+    models: Mapping[str, Spent]
+    categories: Mapping[str, Spent]
+
+
+async def look(inside: Inside, asked: Asked) -> Shown:
+    """The overview of a span, of all agents or of one."""
+    now, store = inside.clock(), inside.store
+    span = span_of(asked.choice("span", WEEK, SPANS), now)
+    agent = asked.text("agent") or None
+    by = Per(asked.choice("by", Per.AGENT if agent is None else Per.MODEL, _BY))
+    health, agents = await asyncio.gather(inside.health(), store.totals.agents())
+    wrong = troubles(health)
+    if not agents:
+        given = {"is_empty": True, "troubles": wrong, "exports": exports(asked.address)}
+        return Shown(template=TEMPLATE, title=_TITLE, given=given)
+    found, breaks, caps = await asyncio.gather(
+        _spent(store, span, agent),
+        store.latest_breaks(limit=_BREAKS, since=span.since, agent=agent),
+        cap_rows(store, inside.configured().caps, now=now),
+    )
+    samples = inside.samples()
+    whole = all_of(found.over_time.values())
+    return Shown(
+        template=TEMPLATE,
+        title=_TITLE,
+        given={
+            "is_empty": False,
+            "troubles": wrong,
+            "spans": SPANS,
+            "span": span,
+            "agent": agent or "",
+            "by": by.value,
+            "agents": agents if len(agents) <= _MOST_LISTED else [],
+            "today": whole if span.is_today else found.over_time.get(day_of(now), NOTHING),
+            "whole": whole,
+            "charts": await _charts(store, span, agent, by, found),
+            "agent_rows": _rows(found.agents),
+            "agents_left_out": max(0, len(found.agents) - _MOST_ROWS),
+            "model_rows": _rows(found.models),
+            "models_left_out": max(0, len(found.models) - _MOST_ROWS),
+            "category_rows": _rows(found.categories),
+            "categories": _CATEGORIES,
+            "breaks": breaks,
+            "caps": caps,
+            "added": latency.added(samples),
+            "steps": latency.steps(samples),
+        },
+    )
+
+
+async def _spent(store: Store, span: Span, agent: str | None) -> _Found:
+    over_time, agents, models = await asyncio.gather(
+        *(
+            store.totals.totals([per, Per.CATEGORY], since=span.since, agent=agent)
+            for per in (span.per, Per.AGENT, Per.MODEL)
+        )
+    )
+    return _Found(by_first(over_time), by_first(agents), by_first(models), by_category(over_time))
+
+
+async def _charts(store: Store, span: Span, agent: str | None, by: Per, found: _Found) -> Sequence[Chart]:
+    agents: Mapping[str, OverTime] = {} if agent is None else {agent: found.over_time}
+    if agent is None:
+        agents = await _agents_over_time(store, span, overview_charts.dearest(found.agents))
+    parts = await _models_over_time(store, span, agent, found) if by is Per.MODEL else agents
+    return (
+        overview_charts.money_chart(span, found.over_time, parts, by.value),
+        overview_charts.saved_chart(span, found.over_time),
+        overview_charts.ratio_chart(span, agents),
+        overview_charts.requests_chart(span, found.over_time),
+    )
+
+
+async def _agents_over_time(store: Store, span: Span, names: Sequence[str]) -> Mapping[str, OverTime]:
+    """Of each agent by itself: there may be thousands beside them."""
+    rows = await asyncio.gather(
+        *(store.totals.totals([span.per, Per.CATEGORY], since=span.since, agent=name) for name in names)
+    )
+    return {name: by_first(one) for name, one in zip(names, rows, strict=True)}
+
+
+async def _models_over_time(
+    store: Store, span: Span, agent: str | None, found: _Found
+) -> Mapping[str, OverTime]:
+    rows = await store.totals.totals([Per.MODEL, span.per, Per.CATEGORY], since=span.since, agent=agent)
+    return {
+        name: by_first([(group[1:], totals) for group, totals in rows if group[0] == name])
+        for name in overview_charts.dearest(found.models)
+    }
+
+
+def _rows(spent: Mapping[str, Spent]) -> Sequence[Row]:
+    """The dearest first; those that cost nothing by what they asked."""
+    order = sorted(spent.items(), key=lambda one: (-one[1].dollars, -one[1].requests, -one[1].calls, one[0]))
+    return [Row(name, one) for name, one in order[:_MOST_ROWS]]

@@ -2,19 +2,22 @@
 
 import html
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
+from foveate.engine.board import Sample
 from foveate.engine.injecting.sources import Sources
 from foveate.gateway.page import root_pages
+from foveate.gateway.pages import Vitals, health_object
 from foveate.gateway.serving import live_choices
 from foveate.store import Store, open_store
 
 NOW = 1_794_000_000.0
+WELL = Vitals(version="1", store="store.sqlite")
 
 
 @dataclass
@@ -48,8 +51,15 @@ class Looking:
 
 
 @asynccontextmanager
-async def looking(folder: Path, text: str = "# all by default\n", **environment: str) -> AsyncIterator[Looking]:
-    """Pages over a configuration, until the end of the block."""
+async def looking(
+    folder: Path,
+    text: str = "# all by default\n",
+    *,
+    vitals: Vitals = WELL,
+    samples: Sequence[Sample] = (),
+    **environment: str,
+) -> AsyncIterator[Looking]:
+    """Pages over a configuration and a gateway that is as `vitals` and `samples` say, until the block ends."""
     file = folder / "foveate.yaml"
     file.write_text(text, encoding="utf-8")
     live = live_choices(file, environment)
@@ -57,7 +67,7 @@ async def looking(folder: Path, text: str = "# all by default\n", **environment:
     sources = Sources(clock)
 
     async def health() -> dict[str, object]:
-        return {}
+        return health_object(vitals)
 
     async with await open_store(f"sqlite:///{folder}/store.sqlite") as store:
         pages = root_pages(
@@ -66,7 +76,7 @@ async def looking(folder: Path, text: str = "# all by default\n", **environment:
             store,
             sources,
             version="1",
-            samples=list,
+            samples=lambda: list(samples),
             health=health,
             is_ending=lambda: False,
             clock=lambda: NOW,

@@ -1,0 +1,79 @@
+"""What was asked and paid for, added up as people read it."""
+
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+from foveate.cache.hits import Level
+from foveate.cost.caps import accounts_of
+from foveate.cost.ledger import By, Category, Entry, Savings
+from foveate.cost.report import asked_of, report_of
+from foveate.session.totals import Per, Totals
+from foveate.store import open_store
+from foveate.values import CacheUsage, Usage
+from foveate.web.spent import NOTHING, Spent, all_of, by_category, by_first
+from tests.billed import NOON, call
+
+
+def bill(id_: str, agent: str, category: Category, dollars: str | None, folds: str | None = None) -> Entry:
+    return Entry(
+        call=replace(call(id_, agent=agent), category=category),
+        usage=Usage(cache=CacheUsage(uncached=10, read=30, written_5m=5), output_tokens=3),
+        dollars=None if dollars is None else Decimal(dollars),
+        savings=Savings(cache=Decimal("0.1"), folds=None if folds is None else Decimal(folds)),
+    )
+
+
+ENTRIES = (
+    bill("1", "ana", Category.MAIN, "1.000000000001", folds="0.7"),
+    bill("2", "ana", Category.COMPACTION, "0.25"),
+    bill("3", "ana", Category.PING, None),
+    bill("4", "bob", Category.MAIN, None),
+    bill("5", "bob", Category.MAIN, "2"),
+    bill("6", "eve", Category.COUNTING, None),
+)
+
+
+async def test_it_agrees_with_what_foveate_cost_reports(tmp_path: Path) -> None:
+    async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+        for entry in ENTRIES:
+            await store.ledger.settle(entry, accounts=accounts_of(entry.call))
+        report = report_of(await store.ledger.sums(asked_of([By.AGENT])), [By.AGENT])
+        found = by_first(await store.totals.totals([Per.AGENT, Per.CATEGORY], since=NOON))
+
+    assert sorted(found) == ["ana", "bob", "eve"]
+    for row in (*report.rows, report.total):
+        spent = found[row.group[0]] if row.group else all_of(found.values())
+        assert (spent.calls, spent.unpriced, spent.paid) == (row.calls, row.unknown_calls, row.dollars)
+        assert (spent.output_tokens, spent.saved_by_cache) == (row.output_tokens, row.saved.cache)
+        assert spent.saved_by_folds == (row.saved.folds or 0)
+        assert spent.input_tokens == row.uncached + row.read + row.written_5m + row.written_1h
+
+
+def test_only_the_requests_own_input_is_in_the_hit_ratio() -> None:
+    rows = [
+        (("d", "main"), Totals(cache=CacheUsage(uncached=30, read=70))),
+        (("d", "compaction"), Totals(cache=CacheUsage(uncached=10_000))),
+        (("d", "ping"), Totals(cache=CacheUsage(read=10_000))),
+    ]
+
+    spent = by_first(rows)["d"]
+
+    assert spent.ratio == 0.7
+    assert spent.level is Level.HEALTHY
+    assert spent.input_tokens == 20_100
+    assert by_category(rows)["ping"].ratio is None
+
+
+def test_of_nothing_nothing_is_known_and_nothing_paid() -> None:
+    assert all_of([]) == NOTHING == Spent()
+    assert NOTHING.is_nothing
+    assert NOTHING.paid == 0
+    assert NOTHING.ratio is None
+    assert NOTHING.failed_part is None
+    assert NOTHING.level is Level.UNKNOWN
+
+
+def test_what_has_no_known_price_at_all_is_not_free() -> None:
+    assert Spent(calls=2, unpriced=2).paid is None
+    assert Spent(calls=2, unpriced=1, dollars=Decimal(3)).paid == 3
