@@ -112,8 +112,8 @@ async def test_the_tiles_tell_money_savings_losses_hits_and_requests_of_a_week(w
 
     assert "Today $4.70 2 requests; 1 call of unknown price on top" in tiles
     assert "Last 7 days $7.95 1 call of unknown price on top" in tiles
-    assert "Saved by the cache $0.90 folds: $0.30; cuts: cost $0.25 more" in tiles
-    assert "Lost to cache breaks $0.06 1 break, 12.3k tokens paid again" in tiles
+    assert "Cache saved $0.90 folds: $0.30; cuts: cost $0.25 more" in tiles
+    assert "Breaks lost $0.06 1 break, 12.3k tokens paid again" in tiles
     assert "Hit ratio 75.8% healthy" in tiles  # 910 of 1,200: the summary is not in it
     assert "Requests 4 1 failed , 25%" in tiles
 
@@ -202,7 +202,7 @@ async def test_added_latency_is_told_since_the_start_and_step_by_step(tmp_path: 
         await ask(web.store, billed("a", "1"))
         page = await web.page("/")
 
-    assert "Added before requests 1.5 ms half of 1 request; 99 of 100: 2.0 ms" in part(page, "tiles")
+    assert "Latency added 1.5 ms half of 1 request; 99 of 100: 2.0 ms" in part(page, "tiles")
     steps = part(page, "latency")
     assert "Since the gateway started" in steps
     assert steps.index("fold 1 ") < steps.index("cache 1 ")
