@@ -27,6 +27,7 @@ PAGES: dict[str, Look] = {
     "/-/sessions": sessions.look,
     "/-/sessions/{id:path}": sessions.look_at_one,
     "/-/agents": agents.look,
+    "/-/agents/{name:path}": agents.look_at_one,
     "/-/memory": memory.look,
     "/-/configuration": configuration.look,
 }
