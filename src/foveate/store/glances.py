@@ -34,6 +34,9 @@ WITH RECURSIVE line(id, earlier_id) AS (
 )
 SELECT id FROM line WHERE earlier_id IS NULL
 """
+_FIND_LATER = f"""
+SELECT 1 FROM compactions_v1 WHERE earlier_id = ? AND outcome = '{Outcome.OK}' AND undone_at IS NULL LIMIT 1
+"""
 _FIND_SPAN = "SELECT count(*), min(position), max(position) FROM folded_turns_v1 WHERE compaction_id = ?"
 # One that is far too long to be shown is not read as a whole either.
 _MOST_BYTES, _SOME_BYTES = 256 * 1024, 8 * 1024
@@ -101,12 +104,13 @@ class FoldedSpan:
     """Some of the messages that a fold was the first to fold, and how `many` there are.
 
     `first_id` is the first fold of those that it took in, one after the other, or itself; None where that was
-    forgotten.
+    forgotten. One that `is_taken_in` is part of a later one that is in force.
     """
 
-    many: int = 0
-    turns: Sequence[FoldedTurn] = ()
-    first_id: str | None = None
+    many: int
+    turns: Sequence[FoldedTurn]
+    first_id: str | None
+    is_taken_in: bool
 
 
 class _Told(msgspec.Struct, array_like=True, frozen=True):
@@ -182,20 +186,25 @@ class Glances:
         """What a fold was the first to fold: `limit` messages, after `skip` of them."""
 
         def find(rows: Rows) -> FoldedSpan:
-            ((many, first, _),) = rows.all(_FIND_SPAN, (fold_id,))
+            many, first, _ = rows.all(_FIND_SPAN, (fold_id,))[0]
             start = (first or 0) + skip
-            turns = _turns(rows, _FIND_BETWEEN, (fold_id, start, start + limit))
-            return FoldedSpan(many=int(many), turns=turns, first_id=_first(rows, fold_id))
+            return _span(rows, fold_id, many, _turns(rows, _FIND_BETWEEN, (fold_id, start, start + limit)))
 
         return await self._database.read(find)
 
 
 def _ends(rows: Rows, fold_id: str, each: int) -> FoldedSpan:
-    ((many, first, last),) = rows.all(_FIND_SPAN, (fold_id,))
-    if not many:
-        return FoldedSpan()
-    turns = _turns(rows, _FIND_ENDS, (fold_id, first + each, last - each))
-    return FoldedSpan(many=int(many), turns=turns, first_id=_first(rows, fold_id))
+    many, first, last = rows.all(_FIND_SPAN, (fold_id,))[0]
+    turns = _turns(rows, _FIND_ENDS, (fold_id, first + each, last - each)) if many else []
+    return _span(rows, fold_id, many, turns)
+
+
+def _span(rows: Rows, fold_id: str, many: int, turns: Sequence[FoldedTurn]) -> FoldedSpan:
+    first = rows.all(_FIND_FIRST, (fold_id,))
+    is_taken_in = bool(rows.all(_FIND_LATER, (fold_id,)))
+    return FoldedSpan(
+        many=int(many), turns=turns, first_id=first[0][0] if first else None, is_taken_in=is_taken_in
+    )
 
 
 def _turns(rows: Rows, statement: str, values: tuple[str, int, int]) -> list[FoldedTurn]:
@@ -203,11 +212,6 @@ def _turns(rows: Rows, statement: str, values: tuple[str, int, int]) -> list[Fol
         FoldedTurn(position=position, size_bytes=size, message=bytes(message))
         for position, size, message in rows.all(statement, values)
     ]
-
-
-def _first(rows: Rows, fold_id: str) -> str | None:
-    found = rows.all(_FIND_FIRST, (fold_id,))
-    return found[0][0] if found else None
 
 
 def _filling(told: bytes, broke: bytes | None) -> Filling:

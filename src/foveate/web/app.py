@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foveate.errors import BadOption, FoveateError, StoreUnavailable
-from foveate.web import agents, configuration, memory, overview, sessions, words
+from foveate.web import agents, configuration, folds, memory, overview, session, sessions, words
 from foveate.web.asking import Asked, NoSuchPage, Shown
 from foveate.web.assets import address, assets
 from foveate.web.inside import Inside
@@ -25,7 +25,8 @@ Look = Callable[[Inside, Asked], Awaitable[Shown]]
 PAGES: dict[str, Look] = {
     ROOT: overview.look,
     "/-/sessions": sessions.look,
-    "/-/sessions/{id:path}": sessions.look_at_one,
+    "/-/sessions/{id:path}": session.look,
+    "/-/folds/{id:path}": folds.look,
     "/-/agents": agents.look,
     "/-/agents/{name:path}": agents.look_at_one,
     "/-/memory": memory.look,

@@ -1,14 +1,113 @@
-"""The page of sessions."""
+"""The page of sessions: a list in pages, the newest or the dearest first, as far as one asks for it."""
 
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from foveate.errors import BadOption
+from foveate.session.totals import Order, SessionTotals
+from foveate.store import Store
+from foveate.store.glances import FoldCount
 from foveate.web.asking import Asked, Shown
 from foveate.web.inside import Inside
+from foveate.web.words import short
+
+PAGE = 50
+_MOST_AGENTS = 200
+_HOUR = 3_600.0
+_SINCE: Mapping[str, float | None] = {"hour": _HOUR, "day": 24 * _HOUR, "week": 7 * 24 * _HOUR, "all": None}
+_SINCE_WORDS = {"all": "Ever", "hour": "In the last hour", "day": "In the last day", "week": "In the last week"}
+_ORDER_WORDS = {Order.NEWEST.value: "Newest first", Order.DEAREST.value: "Dearest first"}
 
 
-async def look(_inside: Inside, _asked: Asked) -> Shown:
-    """What it shows."""
-    return Shown(template="sessions.html", title="Sessions", given={})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A session as the list shows it."""
+
+    session: SessionTotals
+    folds: FoldCount
 
 
-async def look_at_one(_inside: Inside, asked: Asked) -> Shown:
-    """One session."""
-    return Shown(template="sessions.html", title="Session", given={}, watches=asked.names["id"])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Filter:
+    """Which sessions are asked for, as the query says it."""
+
+    order: str
+    since: str
+    agent: str
+    beginning: str
+
+    @classmethod
+    def of(cls, asked: Asked) -> "_Filter":
+        return cls(
+            order=asked.choice("order", Order.NEWEST.value, _ORDER_WORDS),
+            since=asked.choice("since", "all", _SINCE),
+            agent=asked.text("agent"),
+            beginning=asked.text("id"),
+        )
+
+    @property
+    def is_any(self) -> bool:
+        """Whether some are left out."""
+        return bool(self.agent or self.beginning) or self.since != "all"
+
+    def address(self, **more: str) -> str:
+        """The page of these, from a place on."""
+        said = {"order": self.order, "since": self.since, "agent": self.agent, "id": self.beginning}
+        usual = {"order": Order.NEWEST.value, "since": "all"}
+        query = {name: value for name, value in (said | more).items() if value and usual.get(name) != value}
+        return f"?{urlencode(query)}" if query else "/-/sessions"
+
+
+async def look(inside: Inside, asked: Asked) -> Shown:
+    """A page of sessions."""
+    store = inside.store
+    wanted = _Filter.of(asked)
+    seconds = _SINCE[wanted.since]
+    since = None if seconds is None else inside.clock() - seconds
+    agent = wanted.agent or None
+    after, before = await asyncio.gather(_place(store, asked, "after"), _place(store, asked, "before"))
+    found, count, agents = await asyncio.gather(
+        store.totals.sessions(
+            limit=PAGE + 1,
+            order=Order(wanted.order),
+            after=after,
+            before=before,
+            since=since,
+            agent=agent,
+            beginning=wanted.beginning,
+        ),
+        store.totals.count(since=since, agent=agent, beginning=wanted.beginning),
+        store.totals.agents(),
+    )
+    # Of a page before another one, the one too many stands first.
+    is_more = len(found) > PAGE
+    page = found[-PAGE:] if before is not None else found[:PAGE]
+    folds = await store.glances.count_folds([one.session_id for one in page])
+    has_before = is_more if before is not None else after is not None
+    has_after = bool(page) if before is not None else is_more
+    given = {
+        "rows": [Row(session=one, folds=folds.get(one.session_id, FoldCount())) for one in page],
+        "count": count,
+        "page_size": PAGE,
+        "wanted": wanted,
+        "agents": agents[:_MOST_AGENTS],
+        "orders": _ORDER_WORDS,
+        "times": _SINCE_WORDS,
+        "previous": wanted.address(before=page[0].session_id) if page and has_before else None,
+        "next": wanted.address(after=page[-1].session_id) if page and has_after else None,
+        "first": wanted.address() if after is not None or before is not None else None,
+    }
+    return Shown(template="sessions.html", title="Sessions", given=given)
+
+
+async def _place(store: Store, asked: Asked, name: str) -> SessionTotals | None:
+    """The session that a page begins behind, or ends before."""
+    session_id = asked.text(name)
+    if not session_id:
+        return None
+    found = await store.totals.session(session_id)
+    if found is None:
+        raise BadOption(f"{name}: there is no session {short(session_id, 80)!r}: begin with the first page")
+    return found

@@ -134,7 +134,7 @@ def window_chart(
     known = [limit for limit in limits if limit is not None]
     if known and min(known) <= _FAR * max(counts):
         series.append(Series(name="limit", values=limits, colour="limit", shape=Shape.LIMIT))
-    events = _events(points, fillings, folds)
+    events = _events(points, fillings, folds, is_whole=first_number == 1)
     return Chart(
         id="window",
         title="Context window over time",
@@ -178,17 +178,22 @@ def _parted(point: WindowAt, filling: Filling | None) -> dict[str, int]:
 
 
 def _events(
-    points: Sequence[WindowAt], fillings: Mapping[str, Filling], folds: Mapping[str, Fold]
+    points: Sequence[WindowAt],
+    fillings: Mapping[str, Filling],
+    folds: Mapping[str, Fold],
+    *,
+    is_whole: bool,
 ) -> list[Event]:
     """Folds and breaks, those of a stretch in one."""
     stretches = min(len(points), MOST_POINTS)
     found: dict[tuple[int, str], list[str]] = {}
     stretch = 0
-    fold_id: str | None = None
+    # What stands before the first point is known only where that is the first of all.
+    fold_id = None if is_whole else points[0].fold_id
     for at, point in enumerate(points):
         while at >= _start(stretch + 1, points, stretches):
             stretch += 1
-        if point.fold_id != fold_id and (at or point.fold_id is not None):
+        if point.fold_id != fold_id:
             found.setdefault((stretch, "fold"), []).append(_folded(point.fold_id, folds))
         fold_id = point.fold_id
         if point.is_broken:

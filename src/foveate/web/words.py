@@ -79,6 +79,11 @@ def moment(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def clock(at: float) -> str:
+    """`2026-11-16 09:30:12`, where all around it is of UTC."""
+    return moment(at).removesuffix(" UTC")
+
+
 def machine_moment(at: float) -> str:
     """The same for the attribute of an element that tells a time."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
@@ -114,6 +119,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ago": ago,
     "as_dollars": as_dollars,
     "cause": cause_in_words,
+    "clock": clock,
     "counted": counted,
     "in_path": in_path,
     "machine_moment": machine_moment,

@@ -37,7 +37,8 @@ window.foveateCharts = (() => {
       backgroundColor: isLine && !hasPoints ? "transparent" : colour,
       borderWidth: isLine ? (isDashed ? 1.5 : 2) : 1,
       borderDash: isDashed ? [6, 4] : [],
-      fill: series.shape === "area" ? (stacked ? "stack" : "origin") : false,
+      // Not "stack", by which an area would stand on every line of the chart, a limit too.
+      fill: series.shape === "area" ? (stacked && place > 0 ? "-1" : "origin") : false,
       stack: isLine ? series.name : "all",
       pointStyle: isLine && !isDashed ? POINTS[place % POINTS.length] : "line",
       pointRadius: hasPoints ? 4 : alone && !isBar ? 3 : 0,
@@ -50,17 +51,32 @@ window.foveateCharts = (() => {
     };
   };
 
-  // Folds and breaks are lines across the chart where they happened.
+  // Folds and breaks are lines across the chart where they happened, beside each other where both did.
+  const KINDS = {
+    fold: { text: "fold", colour: "fold", dash: [], shift: 0 },
+    break: { text: "cache break", colour: "break", dash: [3, 3], shift: 2 },
+  };
+  const keys = (said) =>
+    [...new Set((said.events ?? []).map((event) => event.kind))].map((kind) => ({
+      text: KINDS[kind].text,
+      fontColor: style("text"),
+      fillStyle: "transparent",
+      strokeStyle: style(KINDS[kind].colour),
+      lineWidth: 2,
+      lineDash: KINDS[kind].dash,
+    }));
+  const legend = Chart.defaults.plugins.legend;
   const events = {
     id: "events",
     afterDatasetsDraw(chart, _args, options) {
       const { ctx, chartArea, scales } = chart;
       for (const event of options.events ?? []) {
-        const x = scales.x.getPixelForValue(event.label);
+        const kind = KINDS[event.kind];
+        const x = scales.x.getPixelForValue(event.label) + kind.shift;
         ctx.save();
-        ctx.strokeStyle = style(event.kind === "fold" ? "fold" : "break");
+        ctx.strokeStyle = style(kind.colour);
         ctx.lineWidth = 1.5;
-        ctx.setLineDash(event.kind === "fold" ? [] : [3, 3]);
+        ctx.setLineDash(kind.dash);
         ctx.beginPath();
         ctx.moveTo(x, chartArea.top);
         ctx.lineTo(x, chartArea.bottom);
@@ -99,7 +115,16 @@ window.foveateCharts = (() => {
       legend: {
         display: said.series.length > 1,
         position: "bottom",
-        labels: { color: style("text"), boxWidth: 14, boxHeight: 8, padding: 12, usePointStyle: false },
+        // What happened can be told apart, but not hidden.
+        onClick: (event, item, of) => item.datasetIndex !== undefined && legend.onClick.call(of, event, item, of),
+        labels: {
+          color: style("text"),
+          boxWidth: 14,
+          boxHeight: 8,
+          padding: 12,
+          usePointStyle: false,
+          generateLabels: (chart) => [...legend.labels.generateLabels(chart), ...keys(said)],
+        },
       },
       tooltip: {
         callbacks: {

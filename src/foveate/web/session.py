@@ -1,0 +1,192 @@
+"""The page of one session: its window over time, its requests with their edits, its folds and forks."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, nan
+
+from foveate.cache.cause_words import cause_in_words
+from foveate.cost.ledger import By, Category, Sum
+from foveate.errors import BadOption
+from foveate.fold.journal import Fold
+from foveate.session.telling import broke_in_words
+from foveate.session.traces import Trace, Traced
+from foveate.store import Store
+from foveate.store.glances import FoldCount, WindowAt
+from foveate.web.asking import Asked, NoSuchPage, Shown
+from foveate.web.folds import opened_folds
+from foveate.web.inside import Inside
+from foveate.web.windows import full_now, needed, window_chart
+from foveate.web.words import money, short
+
+PAGE = 50
+FOLDS = 10
+_MOST_POINTS = 5_000
+"""So many requests, the last ones, are on the chart."""
+_MOST_FOLDS = 60
+_MOST_FORKS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """A request as the table shows it, and its number in the session: the first is 1."""
+
+    number: int
+    traced: Traced
+    is_folded_anew: bool
+
+    @property
+    def trace(self) -> Trace:
+        """What was done to it."""
+        return self.traced.trace
+
+    @property
+    def share(self) -> float | None:
+        """How full its window was."""
+        trace = self.trace
+        return trace.tokens / trace.window_tokens if trace.tokens is not None and trace.window_tokens else None
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether it was not answered as it should."""
+        return not 200 <= self.trace.status < 300
+
+    @property
+    def edits(self) -> int:
+        """How many edits there were."""
+        return len(self.trace.edits) + self.trace.edits_left_out
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more to tell than numbers."""
+        return bool(self.edits or self.trace.problems or self.trace.broke)
+
+    @property
+    def broke(self) -> str:
+        """Why its cache broke, where, and what that cost; empty where it did not."""
+        broke = self.trace.broke
+        if broke is None:
+            return ""
+        lost = "" if broke.lost_dollars is None else money(broke.lost_dollars)
+        return broke_in_words(broke, cause_in_words(broke.cause), lost)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Page:
+    """A page of requests, the newest first, of so many; `newer` and `older` ones stand before these ids."""
+
+    requests: Sequence[Asking]
+    count: int
+    is_first: bool
+    older: str | None
+    newer: str | None = None
+
+
+async def look(inside: Inside, asked: Asked) -> Shown:
+    """One session."""
+    session_id, store = asked.names["id"], inside.store
+    found = await store.totals.session(session_id)
+    if found is None:
+        raise NoSuchPage(f"there is no session {short(session_id, 80)!r}, or it was forgotten")
+    points, page, folds, counts, sums, (parent_id, forks) = await asyncio.gather(
+        store.glances.windows(session_id, limit=_MOST_POINTS),
+        _requests(store, session_id, asked.text("before")),
+        store.journal.listed(session_id=session_id, limit=_MOST_FOLDS, before=_folds_before(asked)),
+        store.glances.count_folds([session_id]),
+        store.ledger.sums((By.CATEGORY,), session_id=session_id),
+        _kin(store, session_id),
+    )
+    fillings = await store.glances.fillings(needed(points))
+    opened = await opened_folds(store, folds[:FOLDS])
+    known = {fold.id: fold for fold in folds}
+    first_number = max(1, page.count - len(points) + 1)
+    chart = await asyncio.to_thread(window_chart, points, fillings, known, first_number=first_number)
+    given = {
+        "session": found,
+        "totals": found.totals,
+        "folds": opened,
+        "fold_count": counts.get(session_id, FoldCount()),
+        "older_folds": _older_folds(folds),
+        "page": _linked(page, points, first_number),
+        "chart": chart,
+        "chart_since": first_number,
+        "full": full_now(points, fillings),
+        "ratio": _hit_ratio(sums),
+        "beside": [one for one in sums if one.group[0] != Category.MAIN],
+        "parent_id": parent_id,
+        "forks": forks[:_MOST_FORKS],
+        "has_more_forks": len(forks) > _MOST_FORKS,
+    }
+    return Shown(template="session.html", title=f"Session {short(session_id, 40)}", given=given, watches=session_id)
+
+
+async def _requests(store: Store, session_id: str, before_id: str) -> _Page:
+    """The requests before one, or the last ones."""
+    before: tuple[float, str] | None = None
+    if before_id:
+        found = await store.traces.trace(before_id)
+        if found is None or found.trace.session_id != session_id:
+            raise BadOption(f"before: this session has no request {short(before_id, 80)!r}")
+        before = found.trace.at, found.trace.id
+    listed, count, older = await asyncio.gather(
+        store.traces.listed(limit=PAGE + 1, session_id=session_id, before=before),
+        store.glances.count_requests(session_id),
+        store.glances.count_requests(session_id, before=before),
+    )
+    fold_ids = [one.trace.fold_id for one in listed] + [None]
+    requests = [
+        Asking(
+            number=max(1, older - place),
+            traced=one,
+            is_folded_anew=fold_ids[place] is not None and fold_ids[place] != fold_ids[place + 1],
+        )
+        for place, one in enumerate(listed[:PAGE])
+    ]
+    return _Page(
+        requests=requests,
+        count=count,
+        is_first=before is None,
+        older=listed[PAGE - 1].trace.id if len(listed) > PAGE else None,
+    )
+
+
+def _linked(page: _Page, points: Sequence[WindowAt], first_number: int) -> _Page:
+    """The page, and where the one with newer requests begins, if that is not the first."""
+    if page.is_first or not page.requests:
+        return page
+    place = page.requests[0].number + PAGE + 1 - first_number
+    return replace(page, newer=points[place].id if 0 <= place < len(points) else None)
+
+
+def _hit_ratio(sums: Sequence[Sum]) -> float | None:
+    """The part of the requests' input that was read from a cache; summaries and pings have their own."""
+    main = next((one for one in sums if one.group[0] == Category.MAIN), None)
+    if main is None:
+        return None
+    all_input = main.uncached + main.read + main.written_5m + main.written_1h
+    return main.read / all_input if all_input else None
+
+
+async def _kin(store: Store, session_id: str) -> tuple[str | None, Sequence[str]]:
+    """The session that this one goes on from, if any, and those that go on from it."""
+    kept = await store.turns.session(session_id)
+    return None if kept is None else kept.parent_id, await store.glances.forks(
+        session_id, limit=_MOST_FORKS + 1
+    )
+
+
+def _folds_before(asked: Asked) -> float | None:
+    said = asked.text("folds")
+    if not said:
+        return None
+    try:
+        at = float(said)
+    except ValueError:
+        at = nan
+    if not isfinite(at):
+        raise BadOption(f"folds: the time of a fold, in seconds since 1970, not {said[:40]!r}")
+    return at
+
+
+def _older_folds(folds: Sequence[Fold]) -> float | None:
+    return folds[FOLDS - 1].compacted_at if len(folds) > FOLDS else None
