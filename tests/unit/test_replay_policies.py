@@ -1,5 +1,6 @@
 """Recordings under each policy: what always holds of their bills."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from decimal import Decimal
 
@@ -8,22 +9,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.cache.layout import layout, marked
+from foveate.cache.prompts import CachedPrompt
 from foveate.cache.rhythm import chances, forecast
 from foveate.cache.rules import rules_for
 from foveate.cache.simulate import Cache
 from foveate.cost.price_book import PriceBook
 from foveate.errors import BadOption
+from foveate.replay.in_short import prompt_of, tail_of
 from foveate.replay.outcomes import Till
 from foveate.replay.policies import Policy, policies_of
 from foveate.replay.replaying import ReplayOptions, replay
 from foveate.replay.running import runs_of
-from foveate.replay.sent import prompt_sent, sent_in
+from foveate.replay.sent import Sent, sent_in
 from foveate.values import CacheUsage, Format, Usage
 from tests.sessions_to_replay import MODEL, Turn, recorded
 from tests.unit.test_replay_sent import TURNS
 
 BOOK = PriceBook()
 LONG = [Turn(result_chars=8_000, asks=number % 9 == 8) for number in range(60)]
+
+
+def prompt_sent(sent: Sent, seen: Collection[bytes]) -> CachedPrompt:
+    """A call as its provider's cache sees it; messages that were `seen` are told in short."""
+    reach = sent.rules.lookback_positions
+    return prompt_of(tail_of(sent.front, sent.last, seen=seen, lookback_positions=reach), sent.whole)
 
 
 @settings(max_examples=20, deadline=None)

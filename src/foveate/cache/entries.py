@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from foveate.values import Ttl
 
+_SECONDS = {ttl: ttl.seconds for ttl in Ttl}  # a look, where each would be read from its name again
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
@@ -31,7 +33,7 @@ class Entry:
         return Entry(
             tokens=self.tokens,
             ttl=self.ttl,
-            expires_at=max(self.expires_at, at + self.ttl.seconds),
+            expires_at=max(self.expires_at, at + _SECONDS[self.ttl]),
             readable_at=self.readable_at,
         )
 
@@ -43,6 +45,14 @@ class Entry:
             expires_at=max(self.expires_at, at + ttl.seconds),
             readable_at=min(self.readable_at, readable_at),
         )
+
+
+def written(tokens: int, ttl: Ttl, *, at: float, readable_at: float) -> Entry:
+    """A prefix that is written for the first time."""
+    return Entry(tokens=tokens, ttl=ttl, expires_at=at + _SECONDS[ttl], readable_at=readable_at)
+
+
+_NONE: dict[bytes, Entry] = {}
 
 
 class Entries(Mapping[bytes, Entry]):
@@ -63,13 +73,21 @@ class Entries(Mapping[bytes, Entry]):
     def __getitem__(self, prefix: bytes) -> Entry:
         return self._drawers[prefix[-1:]][prefix]
 
+    def found(self, prefix: bytes) -> Entry | None:
+        """The one of a prefix; None where there is none."""
+        return self._drawers.get(prefix[-1:], _NONE).get(prefix)
+
     def readable(self, prefixes: Sequence[bytes], at: float) -> dict[int, Entry]:
         """Those of `prefixes` that can be read at that time, by their places."""
-        if len(prefixes) < len(self._drawers):
-            there = {prefix for prefix in prefixes if prefix in self._drawers.get(prefix[-1:], ())}
-        else:
-            asked = set(prefixes)
-            there = {prefix for drawer in self._drawers.values() for prefix in drawer.keys() & asked}
+        if len(prefixes) < 2 * len(self._drawers):
+            drawers, found = self._drawers, {}
+            for place, prefix in enumerate(prefixes):
+                kept = drawers.get(prefix[-1:], _NONE).get(prefix)
+                if kept is not None and kept.reads(at):
+                    found[place] = kept
+            return found
+        asked = set(prefixes)
+        there = {prefix for drawer in self._drawers.values() for prefix in drawer.keys() & asked}
         if not there:
             return {}
         return {

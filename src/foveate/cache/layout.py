@@ -22,10 +22,12 @@ from foveate.cache.simulate import Cache
 from foveate.cache.weighing import MarkAt, Marks, Sums, is_long, kept
 from foveate.values import Mark, Place, Ttl
 
-__all__ = ["DEFAULT_OPTIONS", "LayoutOptions", "kept", "layout", "marked"]
+__all__ = ["DEFAULT_OPTIONS", "LayoutOptions", "kept", "layout", "marked", "marks_in"]
 
 # So many of the last blocks of a system prompt are places to be weighed: what changes stands at its end.
 _SYSTEM_PLACES = 2
+# More tokens than sums of as many tokens as a prompt has can be off by.
+_ROUNDING = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +59,44 @@ def layout(
 
     `passing` are the places of blocks that the next request will not repeat, such as the time.
     """
+    sums, best = _weighed(prompt, rules, cache, chances, now, options, passing)
+    return tuple(_mark(prompt, sums, place, rules) for place in best) if sums is not None else ()
+
+
+def marks_in(
+    prompt: CachedPrompt,
+    rules: Rules,
+    cache: Cache,
+    chances: Chances,
+    *,
+    now: float,
+    options: LayoutOptions = DEFAULT_OPTIONS,
+) -> dict[int, Ttl]:
+    """The same marks by the pieces that they stand on, for who writes none into a request."""
+    _, best = _weighed(prompt, rules, cache, chances, now, options, ())
+    return {place.at: _ttl(prompt, place, rules) for place in best}
+
+
+def _weighed(
+    prompt: CachedPrompt,
+    rules: Rules,
+    cache: Cache,
+    chances: Chances,
+    now: float,
+    options: LayoutOptions,
+    passing: Collection[Place],
+) -> tuple[Sums | None, tuple[MarkAt, ...]]:
+    """The best places, in their order, and what they were weighed by; None where nothing was."""
     if rules.caching not in (Caching.MARKS, Caching.BOTH):
-        return ()
+        return None, ()
     own = _own(prompt, rules)
     free = rules.most_marks - len(own) - prompt.double_marks
     if free <= 0 or not prompt.pieces:
-        return ()
+        return None, ()
     sums = Sums(prompt, rules, cache, chances, now, passing)
     taken = {place.at for place in own}
     candidates = [at for at in _candidates(prompt, sums, options) if at not in taken]
-    best = _best(sums, own, candidates, free, _lifetimes(rules, options))
-    return tuple(_mark(prompt, sums, place, rules) for place in best)
+    return sums, _best(sums, own, candidates, free, _lifetimes(rules, options))
 
 
 def marked(prompt: CachedPrompt, marks: Sequence[Mark]) -> CachedPrompt:
@@ -109,7 +138,7 @@ def _candidates(prompt: CachedPrompt, sums: Sums, options: LayoutOptions) -> lis
     pieces, stays, system_end = prompt.pieces, sums.stays, sums.system_end
     long_enough = bisect_left(sums.ends, sums.rules.minimum_tokens)
     history = max(system_end, long_enough)
-    last = max(sums.live, default=-1)
+    last = sums.last_live
     found = {
         *_last_ones(pieces, range(long_enough, min(sums.tools_end, stays)), 1 if options.cache_tools else 0),
         *_last_ones(pieces, range(max(sums.tools_end, long_enough), min(system_end, stays)), _SYSTEM_PLACES),
@@ -149,19 +178,27 @@ def _best(
     """The cheapest set that the provider takes, of those that can be told apart by how far they write.
 
     What is written, and for how long, is decided by the last long-lived and the last short-lived mark: each
-    such pair is tried. All other marks cost nothing, and are added one by one, the best first.
+    such pair is tried, as long as it can still turn out the cheapest. All other marks cost nothing, and are
+    added one by one, the best first. Of sets that cost the same, it is the first one.
     """
     chosen: tuple[MarkAt, ...] = ()
     marks = _ordered(sums, sums.no_marks, own)
     if marks is None:  # by the client, so that the provider will refuse it as it is
         return ()
-    least = sums.cost(marks)
-    for pair in _pairs(sums, own, candidates, lifetimes):
-        if len(pair) > free or (start := _ordered(sums, marks, pair)) is None:
+    least, first = sums.cost(marks), -1
+    floor = sums.floor(marks, candidates)
+    pairs = enumerate(_pairs(sums, own, candidates, lifetimes))
+    for under, number, pair in sorted([(floor.under(pair), number, pair) for number, pair in pairs]):
+        if under > least + _ROUNDING:
+            break
+        if (under >= least and number > first) or len(pair) > free:
             continue
-        added, cost = _with_free_marks(sums, start, pair, candidates, free, lifetimes)
-        if cost < least:
-            chosen, least = tuple(sorted(added)), cost
+        start = _ordered(sums, marks, pair)
+        if start is None:
+            continue
+        added, cost = _with_free_marks(sums, start, pair, candidates, free, lifetimes, under)
+        if cost < least or (cost == least and number < first):
+            chosen, least, first = tuple(sorted(added)), cost, number
     return chosen
 
 
@@ -181,32 +218,29 @@ def _with_free_marks(
     candidates: Sequence[int],
     free: int,
     lifetimes: Sequence[bool],
+    under: float,
 ) -> tuple[list[MarkAt], float]:
-    """A pair of which `marks` are the sums, and what is added to it as long as that pays; and what all cost."""
+    """A pair of which `marks` are the sums, and what is added to it as long as that pays; and what all cost.
+
+    Nothing that is added makes it cost less than `under`.
+    """
     # What writes nothing has to be long-lived up to the last mark that is.
     to_long = max((place.at for place in pair if place.is_long), default=-1)
     is_chosen = len(lifetimes) > 1
     taken = {place.at for place in pair}
     places = [MarkAt(at, at <= to_long if is_chosen else lifetimes[0]) for at in candidates if at not in taken]
     added, cost = list(pair), sums.cost(marks)
-    while len(added) < free:
-        before, best = cost, None
-        paying = []
-        for place in places:
-            if not marks.takes(place):
-                continue
-            together = sums.with_mark(marks, place)
-            costs = sums.cost(together)
-            if costs < before:
-                paying.append(place)
-            if costs < cost:
-                best, cost = (place, together), costs
-        if best is None:
+    while len(added) < free and cost > under:
+        costs = sums.costs(marks, places)
+        least = min(costs, default=cost)
+        if least >= cost:
             break
-        added.append(best[0])
-        marks = best[1]
+        best = places[costs.index(least)]
+        added.append(best)
+        marks = sums.with_mark(marks, best)
         # What does not pay alone, pays even less beside another.
-        places = [place for place in paying if place is not best[0]]
+        places = [place for place, each in zip(places, costs, strict=True) if each < cost and place is not best]
+        cost = least
     return added, cost
 
 
@@ -214,7 +248,7 @@ def _pairs(
     sums: Sums, own: Sequence[MarkAt], candidates: Sequence[int], lifetimes: Sequence[bool]
 ) -> Iterator[tuple[MarkAt, ...]]:
     """No mark, or the last long-lived one, the last short-lived one, or both."""
-    new = [at for at in candidates if at > max(sums.live, default=-1)] or list(candidates[-1:])
+    new = [at for at in candidates if at > sums.last_live] or list(candidates[-1:])
     yield ()
     for at in new:
         yield from ((MarkAt(at, is_long),) for is_long in lifetimes)
@@ -230,10 +264,14 @@ def _mark(prompt: CachedPrompt, sums: Sums, place: MarkAt, rules: Rules) -> Mark
     assert piece.place is not None
     return Mark(
         place=piece.place,
-        ttl=rules.ttls[-1] if place.is_long else prompt.ttl or rules.ttls[0],
+        ttl=_ttl(prompt, place, rules),
         reason=_reason(sums, place),
         saved_tokens=sums.ends[place.at],
     )
+
+
+def _ttl(prompt: CachedPrompt, place: MarkAt, rules: Rules) -> Ttl:
+    return rules.ttls[-1] if place.is_long else prompt.ttl or rules.ttls[0]
 
 
 def _reason(sums: Sums, place: MarkAt) -> str:

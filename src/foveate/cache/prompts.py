@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from blake3 import blake3
 
@@ -36,7 +37,7 @@ class CachedPrompt:
     `only_marked` asks a provider that keeps things unasked to keep what is marked alone (OpenAI's explicit
     mode), `ttl` is for how long it is asked to keep them. `double_marks` are those that take one of the places
     which the provider has for marks, and stand on a piece that bears another one. `keys` are its `prefixes`,
-    where somebody knows them.
+    and `ends` the tokens up to and with each piece, where somebody knows them.
     """
 
     model: str
@@ -45,7 +46,8 @@ class CachedPrompt:
     only_marked: bool = False
     ttl: Ttl | None = None
     double_marks: int = 0
-    keys: tuple[bytes, ...] | None = field(default=None, repr=False, compare=False)
+    keys: Sequence[bytes] | None = field(default=None, repr=False, compare=False)
+    ends: Sequence[int] | None = field(default=None, repr=False, compare=False)
 
     @property
     def tokens(self) -> int:
@@ -56,6 +58,11 @@ class CachedPrompt:
 def digest(said: bytes) -> bytes:
     """What tells a block from every other one."""
     return blake3(said).digest(_DIGEST_BYTES)
+
+
+def ends_of(prompt: CachedPrompt) -> Sequence[int]:
+    """For each piece, how many tokens the prompt has up to and with it."""
+    return list(accumulate([piece.tokens for piece in prompt.pieces])) if prompt.ends is None else prompt.ends
 
 
 def prefixes(prompt: CachedPrompt) -> Sequence[bytes]:
@@ -95,26 +102,16 @@ def next_key(key: bytes, piece: Piece) -> bytes:
     return blake3(key + piece.digest).digest(_DIGEST_BYTES)
 
 
-def positions(pieces: Sequence[Piece], *, runs_are_one: bool) -> list[int]:
-    """The position of each piece, as a mark's lookback counts them.
-
-    Where `runs_are_one`, consecutive tool calls are one position, and so are consecutive tool results.
-    """
-    if not runs_are_one:
-        return list(range(len(pieces)))
-    found: list[int] = []
-    before, position = "", -1
-    for piece in pieces:
-        kind = piece.kind
-        if kind != before or kind not in _RUNS:
-            position += 1
-            before = kind
-        found.append(position)
-    return found
+def goes_on(before: Piece, piece: Piece) -> bool:
+    """Whether two neighbours are one position where runs are: consecutive tool calls are, and their results."""
+    return piece.kind == before.kind and piece.kind in _RUNS
 
 
 def distance(pieces: Sequence[Piece], start: int, end: int, *, runs_are_one: bool, most: int) -> int:
-    """How many positions lie between two pieces, as `positions` counts them; `most` where there are more."""
+    """How many positions lie between two pieces, as a mark's lookback counts them; `most` where there are more.
+
+    Where `runs_are_one`, consecutive tool calls are one position, and so are consecutive tool results.
+    """
     if not runs_are_one:
         return min(end - start, most)
     found, before = 0, pieces[start].kind

@@ -8,10 +8,9 @@ read, in steps. From GPT-5.6 on OpenAI puts a mark of its own at the end, and ta
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
-from foveate.cache.entries import Entries, Entry
-from foveate.cache.prompts import CachedPrompt, positions, prefixes
+from foveate.cache.entries import Entries, Entry, written
+from foveate.cache.prompts import CachedPrompt, ends_of, goes_on, prefixes
 from foveate.cache.rules import Caching, Rules
 from foveate.values import CacheUsage, Ttl
 
@@ -42,14 +41,27 @@ class Cache:
         self, prompt: CachedPrompt, rules: Rules, *, at: float, answers_at: float | None = None
     ) -> Served:
         """`prompt` sent at `at`, its answer beginning at `answers_at` (at once where it is not said)."""
-        ends = list(accumulate([piece.tokens for piece in prompt.pieces]))
-        keys = prefixes(prompt)
-        asked = {
-            place: ttl for place, ttl in _asked(prompt, rules).items() if ends[place] >= rules.minimum_tokens
-        }
+        marks = {place: piece.mark for place, piece in enumerate(prompt.pieces) if piece.mark is not None}
+        return self.serve_marked(prompt, marks, rules, at=at, answers_at=answers_at)
 
-        found = (place for place in _places(prompt, rules, asked) if self._reads(keys[place], at))
-        hit = next(found, -1)
+    def serve_marked(
+        self,
+        prompt: CachedPrompt,
+        marks: Mapping[int, Ttl],
+        rules: Rules,
+        *,
+        at: float,
+        answers_at: float | None = None,
+    ) -> Served:
+        """The same of a prompt whose marks are told beside it, by the pieces that they stand on."""
+        ends, keys, least = ends_of(prompt), prefixes(prompt), rules.minimum_tokens
+        asked = {place: ttl for place, ttl in _asked(prompt, marks, rules).items() if ends[place] >= least}
+
+        kept = self.entries.found
+        places = _places(prompt, marks, rules, asked)
+        hit = next(
+            (place for place in places if (entry := kept(keys[place])) is not None and entry.reads(at)), -1
+        )
         read = ends[hit] // rules.step_tokens * rules.step_tokens if hit >= 0 else 0
 
         readable_at = at if answers_at is None else max(at, answers_at)
@@ -59,10 +71,6 @@ class Cache:
             read_pieces=hit + 1,
             cache=Cache(self.entries.changed(changes, at=at)) if changes else self,
         )
-
-    def _reads(self, key: bytes, at: float) -> bool:
-        entry = self.entries.get(key)
-        return entry is not None and entry.reads(at)
 
     def _changes(
         self,
@@ -84,7 +92,7 @@ class Cache:
         """
         changes = {}
         for place in asked.keys() | ({hit} if hit >= 0 else set()):
-            entry = self.entries.get(keys[place])
+            entry = self.entries.found(keys[place])
             if entry is not None and not entry.lives(at):
                 entry = None
             if place <= hit:
@@ -93,44 +101,48 @@ class Cache:
             elif entry is not None:  # in flight, or out of a mark's sight
                 changes[keys[place]] = entry.kept(asked[place], at=at, readable_at=readable_at)
             else:
-                ttl = asked[place]
-                changes[keys[place]] = Entry(
-                    tokens=ends[place], ttl=ttl, expires_at=at + ttl.seconds, readable_at=readable_at
-                )
+                changes[keys[place]] = written(ends[place], asked[place], at=at, readable_at=readable_at)
         return changes
 
 
-def _asked(prompt: CachedPrompt, rules: Rules) -> dict[int, Ttl]:
+def _asked(prompt: CachedPrompt, marked: Mapping[int, Ttl], rules: Rules) -> Mapping[int, Ttl]:
     """The pieces up to which something is to be kept, and for how long."""
     last = len(prompt.pieces) - 1
-    marked = {at: piece.mark for at, piece in enumerate(prompt.pieces) if piece.mark is not None}
     match rules.caching:
         case Caching.MARKS:
             return marked
         case Caching.AUTOMATIC:
             return dict.fromkeys(range(last + 1), rules.ttls[0])
         case Caching.BOTH if prompt.only_marked:
-            return dict(list(marked.items())[-rules.most_marks :])
+            return dict(sorted(marked.items())[-rules.most_marks :])
         case Caching.BOTH:
             # The provider's own mark at the end is one of those that it writes.
-            latest = list(marked.items())[1 - rules.most_marks :]
+            latest = sorted(marked.items())[1 - rules.most_marks :]
             return dict(latest) | ({last: prompt.ttl or rules.ttls[0]} if last >= 0 else {})
         case Caching.NONE:
             return {}
 
 
-def _places(prompt: CachedPrompt, rules: Rules, asked: Mapping[int, Ttl]) -> Iterator[int]:
+def _places(
+    prompt: CachedPrompt, marked: Mapping[int, Ttl], rules: Rules, asked: Mapping[int, Ttl]
+) -> Iterator[int]:
     """Where an entry would be found, the longest prefix first."""
+    last, reach = max(asked, default=-1), rules.lookback_positions
     if prompt.only_marked and rules.caching is Caching.BOTH:
         # "Matched exactly at a breakpoint": at any of the request's own, also those too many to be written.
-        yield from (at for at in range(max(asked, default=-1), -1, -1) if prompt.pieces[at].mark)
+        yield from (at for at in range(last, -1, -1) if at in marked)
         return
-    position = positions(prompt.pieces, runs_are_one=rules.runs_are_one_position)
-    lowest = None
-    for at in range(max(asked, default=-1), -1, -1):
+    if not reach:
+        yield from range(last, -1, -1)
+        return
+    pieces, runs = prompt.pieces, rules.runs_are_one_position
+    left = 0  # positions that the nearest mark behind still looks at
+    for at in range(last, -1, -1):
         if at in asked:
-            lowest = position[at] - rules.lookback_positions + 1 if rules.lookback_positions else 0
-        if lowest is not None and position[at] >= lowest:
+            left = reach
+        elif left and not (runs and goes_on(pieces[at], pieces[at + 1])):
+            left -= 1
+        if left:
             yield at
 
 
@@ -139,8 +151,12 @@ def _bill(read: int, ends: Sequence[int], asked: Mapping[int, Ttl], *, free: boo
     total = ends[-1] if ends else 0
     if free:
         return CacheUsage(read=read, uncached=total - read)
-    to_long = max((ends[at] for at, ttl in asked.items() if ttl in _LONG), default=0)
-    to_short = max((ends[at] for at, ttl in asked.items() if ttl not in _LONG), default=0)
+    to_long = to_short = 0
+    for at, ttl in asked.items():
+        if ttl in _LONG:
+            to_long = max(to_long, ends[at])
+        else:
+            to_short = max(to_short, ends[at])
     written_1h = max(0, to_long - read)
     written_5m = max(0, to_short - max(read, to_long))
     return CacheUsage(

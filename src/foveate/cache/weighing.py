@@ -1,11 +1,13 @@
 """What a choice of cache marks costs: this request with it, less what the next one is expected to save."""
 
-from collections.abc import Collection
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
 from itertools import accumulate
+from math import inf
 from typing import NamedTuple
 
 from foveate.cache.entries import Entry
-from foveate.cache.prompts import CachedPrompt, distance, prefixes
+from foveate.cache.prompts import CachedPrompt, distance, ends_of, prefixes
 from foveate.cache.rhythm import Chances
 from foveate.cache.rules import Rules
 from foveate.cache.simulate import Cache
@@ -67,9 +69,10 @@ class Sums:
         passing: Collection[Place],
     ) -> None:
         self.rules = rules
-        self.ends = list(accumulate([piece.tokens for piece in prompt.pieces]))
+        self.ends = ends_of(prompt)
         self.tools_end, self.system_end = _ends(prompt)
         self.live = kept(prompt, cache, now)
+        self.last_live = max(self.live, default=-1)
         self.lasting = {at for at, entry in self.live.items() if is_long(entry.ttl, rules)}
         pieces = prompt.pieces
         self.stays = len(pieces)
@@ -79,11 +82,11 @@ class Sums:
         self.firm = min((kinds.index(kind) for kind in _THOUGHTS if kind in kinds), default=self.stays)
         self._only_at_marks = prompt.only_marked
         self._pieces = pieces
-        self._read_price = rules.read_price
-        self._long_price = max(rules.write_prices.values(), default=1.0)
-        self._short_price = min(rules.write_prices.values(), default=1.0)
-        saving = self._short_price - rules.read_price
-        self._late = chances.late * saving
+        self.read_price = rules.read_price
+        self.long_price = max(rules.write_prices.values(), default=1.0)
+        self.short_price = min(rules.write_prices.values(), default=1.0)
+        saving = self.short_price - rules.read_price
+        self.late = chances.late * saving
         thought = self.firm if rules.drops_thinking else self.stays
         last = next((at for at in range(self.stays - 1, -1, -1) if pieces[at].markable), 0)
         # What the next request may repeat: so many pieces from the first one on, and how likely.
@@ -94,8 +97,10 @@ class Sums:
             (self.system_end, chances.rewritten_history * saving),
             (self.tools_end, chances.rewritten_system * saving),
         )
+        self._live = sorted(self.live)
         self._found: dict[int, int] = {}
         self._saving: dict[int, _Saved] = {}
+        self._weights: dict[int, _Weights] = {}
         self.no_marks = Marks(-1, -1, -1, len(pieces), -1, self._saved(-1))
 
     def found(self, at: int) -> int:
@@ -107,9 +112,10 @@ class Sums:
     def _find(self, at: int) -> int:
         if self._only_at_marks:
             return at if at in self.live else -1
-        entry = max((entry for entry in self.live if entry <= at), default=-1)
-        if entry < 0:
+        below = bisect_right(self._live, at)
+        if not below:
             return -1
+        entry = self._live[below - 1]
         reach = self.rules.lookback_positions  # no bound where none is known
         runs = self.rules.runs_are_one_position
         if not reach or distance(self._pieces, entry, at, runs_are_one=runs, most=reach) < reach:
@@ -139,6 +145,74 @@ class Sums:
             _most(saved, self._saved(at)),
         )
 
+    def costs(self, marks: Marks, places: Sequence[MarkAt]) -> list[float]:
+        """What `cost` says of the same marks and one more, for each of `places`; `inf` where it is not taken.
+
+        All of it is spelled out, since it is asked for dozens of times a request.
+        """
+        ends, total, weights = self.ends, self.ends[-1], self._weights
+        read_price, long_price, short_price = self.read_price, self.long_price, self.short_price
+        read_before, last, last_long, first_short, lasting_before, unread = marks
+        as_read = _most(unread, self._saved(read_before)) if read_before >= 0 else unread
+        found = []
+        for at, is_long in places:
+            if at >= first_short if is_long else at <= last_long:
+                found.append(inf)
+                continue
+            reads, end, lasts, alone, with_read = weights.get(at) or self._weigh(at)
+            if reads > read_before:
+                read_at, (a, b, c, d, e), (v, w, x, y, z) = reads, unread, with_read
+            else:
+                read_at, (a, b, c, d, e), (v, w, x, y, z) = read_before, as_read, alone
+            lasting = at if lasts and at > lasting_before else lasting_before
+            read = 0
+            if read_at >= 0:
+                read = ends[read_at]
+                if read_at > lasting and read_at in self.lasting:
+                    lasting = read_at
+            to_long = read
+            far = max(at, last_long) if is_long else last_long
+            if far >= 0 and ends[far] > read:
+                to_long = ends[far]
+            to_short = end if at > last else ends[last]
+            if to_short < to_long:
+                to_short = to_long
+            kept = to_long if to_long > read else 0
+            if lasting >= 0 and ends[lasting] > kept:
+                kept = ends[lasting]
+            saved = (
+                (a if a > v else v)
+                + (b if b > w else w)
+                + (c if c > x else x)
+                + (d if d > y else y)
+                + (e if e > z else z)
+            )
+            found.append(
+                read * read_price
+                + (to_long - read) * long_price
+                + (to_short - to_long) * short_price
+                + (total - to_short)
+                - kept * self.late
+                - saved
+            )
+        return found
+
+    def _weigh(self, at: int) -> "_Weights":
+        """What a mark on a piece brings, kept for the next set that it is tried in."""
+        reads, alone = self.found(at), self._saved(at)
+        with_read = _most(alone, self._saved(reads)) if reads >= 0 else alone
+        found = self._weights[at] = reads, self.ends[at], at in self.lasting, alone, with_read
+        return found
+
+    def floor(self, own: Marks, candidates: Sequence[int]) -> "Floor":
+        """What no set of marks on `candidates`, beside those that are there already, costs less than."""
+        reads = [own.read_at, *map(self.found, candidates)]
+        saved = own.saved
+        for at in set(reads):
+            saved = _most(saved, self._saved(at))
+        by_candidate = list(accumulate(map(self._saved, candidates), _most, initial=saved))
+        return Floor(self, own, candidates, max(reads), [sum(each) for each in by_candidate])
+
     def cost(self, marks: Marks) -> float:
         """What a request with these marks costs, in uncached tokens, less what it lets the next one save."""
         ends = self.ends
@@ -158,12 +232,62 @@ class Sums:
         if lasting >= 0 and ends[lasting] > kept:
             kept = ends[lasting]
         return (
-            read * self._read_price
-            + (to_long - read) * self._long_price
-            + (to_short - to_long) * self._short_price
+            read * self.read_price
+            + (to_long - read) * self.long_price
+            + (to_short - to_long) * self.short_price
             + (ends[-1] - to_short)
-            - kept * self._late
+            - kept * self.late
             - sum(saved)
+        )
+
+
+# The piece that a mark reads up to, its end, whether a long-lived entry is kept there, what it saves, and what
+# with what it reads.
+_Weights = tuple[int, int, bool, _Saved, _Saved]
+
+
+class Floor:
+    """A bound that says quickly which sets of marks need not be weighed.
+
+    As much is read and saved as by any mark, and as little written as the set's own marks ask for, or up to
+    the candidate behind them at which writing costs least beside what it saves.
+    """
+
+    def __init__(
+        self, sums: Sums, own: Marks, candidates: Sequence[int], read_at: int, saved: Sequence[float]
+    ) -> None:
+        ends = sums.ends
+        self._sums = sums
+        self._own = own
+        self._candidates = candidates
+        self._read = ends[read_at] if read_at >= 0 else 0
+        self._saved = saved
+        self._lasting = ends[max(sums.lasting)] if sums.lasting else 0
+        dearer = sums.short_price - 1
+        written = [ends[at] * dearer - saves for at, saves in zip(candidates, saved[1:], strict=True)]
+        self._written = list(accumulate(reversed(written), min, initial=inf))[::-1]
+        # Of prices that are in another order than all known ones, nothing is said.
+        self._holds = 0 <= sums.read_price <= 1 <= sums.short_price and sums.late >= 0
+
+    def under(self, places: Sequence[MarkAt]) -> float:
+        """What a set with these marks costs at the least, whatever candidates are added to it."""
+        if not self._holds:
+            return -inf
+        sums, read = self._sums, self._read
+        ends, last, last_long = sums.ends, self._own.last, self._own.last_long
+        for at, is_long in places:
+            last = max(last, at)
+            last_long = max(last_long, at) if is_long else last_long
+        long_end = ends[last_long] if last_long >= 0 else 0
+        behind = bisect_right(self._candidates, last)
+        end = ends[last] if last >= 0 else 0
+        written = min(end * (sums.short_price - 1) - self._saved[behind], self._written[behind])
+        return (
+            ends[-1]
+            + read * (sums.read_price - sums.long_price)
+            + max(read, long_end) * (sums.long_price - sums.short_price)
+            + written
+            - max(long_end, self._lasting) * sums.late
         )
 
 

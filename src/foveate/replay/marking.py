@@ -1,11 +1,11 @@
 """Where marks stand in what was sent: those that clients are known to put, and fixed ones."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from foveate.cache.prompts import CachedPrompt, Piece
+from foveate.cache.prompts import CachedPrompt, ends_of
 from foveate.cache.rules import Rules, rules_for
 from foveate.replay.stretches import Front, Stretch
 from foveate.values import Area, Ttl
@@ -25,29 +25,6 @@ def rules_then(model: str, at: float) -> Rules:
 def _rules(model: str, is_early: bool) -> Rules:
     rules = rules_for(model)
     return replace(rules, runs_are_one_position=False) if is_early else rules
-
-
-def with_marks(prompt: CachedPrompt, marks: Mapping[int, Ttl]) -> CachedPrompt:
-    """`prompt` with marks on some of its pieces, by their numbers."""
-    if not marks:
-        return prompt
-    pieces = list(prompt.pieces)
-    for at, ttl in marks.items():
-        pieces[at] = _marked(pieces[at], ttl)
-    return CachedPrompt(model=prompt.model, pieces=tuple(pieces), settings=prompt.settings, keys=prompt.keys)
-
-
-def _marked(piece: Piece, ttl: Ttl) -> Piece:
-    """The same with a mark; all fields by their names, at a third of what `replace` takes."""
-    return Piece(
-        digest=piece.digest,
-        tokens=piece.tokens,
-        kind=piece.kind,
-        area=piece.area,
-        place=piece.place,
-        mark=ttl,
-        markable=piece.markable,
-    )
 
 
 def client_marks(
@@ -71,15 +48,18 @@ def client_marks(
     return marks
 
 
-def fixed_marks(prompt: CachedPrompt, *, ttl: Ttl, minimum_tokens: int) -> dict[int, Ttl]:
-    """Marks as one would write them by hand: the end of the tools, of the system prompt, and the last block."""
-    ends: dict[Area, int] = {}
-    end = 0
-    for at, piece in enumerate(prompt.pieces):
-        end += piece.tokens
-        if piece.markable and end >= minimum_tokens:
-            ends[piece.area] = at
-    return dict.fromkeys(sorted(ends.values()), ttl)
+def fixed_places(prompt: CachedPrompt, front: Front, *, minimum_tokens: int) -> list[int]:
+    """Where one would mark by hand: the end of the tools, of the system prompt, and the last block."""
+    pieces, ends = prompt.pieces, ends_of(prompt)
+    last: dict[Area, int] = {}
+    for at in range(len(front.pieces)):
+        if pieces[at].markable:
+            last[pieces[at].area] = at
+    behind = range(len(pieces) - 1, len(front.pieces) - 1, -1)
+    said = next((at for at in behind if pieces[at].markable), None)
+    if said is not None:
+        last[Area.MESSAGES] = said
+    return sorted(at for at in last.values() if ends[at] >= minimum_tokens)
 
 
 def shown(prompt: CachedPrompt, last: Stretch) -> Iterator[tuple[int, Stretch]]:

@@ -1,11 +1,11 @@
 """One policy on its way through a session: what each call would have been billed, and what it leaves behind."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from foveate.budget.windows import window_of
-from foveate.cache.layout import LayoutOptions, layout, marked
+from foveate.cache.layout import LayoutOptions, marks_in
 from foveate.cache.prompts import CachedPrompt, Piece, next_key
 from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast
 from foveate.cache.rules import Caching, Rules
@@ -13,14 +13,16 @@ from foveate.cache.simulate import Cache, Served
 from foveate.fold.boundary import trigger_tokens, triggers
 from foveate.fold.cuts import FoldOptions
 from foveate.replay.folds import Folded, Reading, folded
-from foveate.replay.marking import fixed_marks, shown, with_marks
+from foveate.replay.in_short import Telling, prompt_of, tail_of
+from foveate.replay.marking import fixed_places, shown
 from foveate.replay.policies import Policy
-from foveate.replay.sent import Kept, Sent, prompt_sent, recorded_prompt, with_kept
+from foveate.replay.sent import Kept, Sent, recorded_marks, serve
 from foveate.replay.stretches import Stretch
 from foveate.values import Area, CacheUsage, Format, Place, Ttl
 
 # Providers on which long-lived marks are wanted unless a configuration says otherwise.
 _LONG_TTL = frozenset(("anthropic", "vertex"))
+_LONG, _SHORT = LayoutOptions(long_ttl=True), LayoutOptions(long_ttl=False)
 # So many places at which something long-lived was left are looked at again.
 _MOST_ANCHORS = 4
 _INSTRUCTION = Place(Area.MESSAGES, -4, 0)
@@ -59,10 +61,10 @@ def runs_of(
     """
     prompts, adaptive = _Prompts(), _Adaptive()
     runs: dict[Policy, Run] = {
-        Policy.RECORDED: _AsSent() if is_as_sent else _Marked(prompts, recorded_prompt),
+        Policy.RECORDED: _AsSent() if is_as_sent else _Marked(prompts, recorded_marks),
         Policy.NONE: _Uncached(),
-        Policy.MARKERS: _Marked(prompts, lambda sent, prompt: _fixed(sent, prompt, sent.rules.ttls[:1])),
-        Policy.MARKERS_1H: _Marked(prompts, lambda sent, prompt: _fixed(sent, prompt, sent.rules.ttls[-1:])),
+        Policy.MARKERS: _Marked(prompts, lambda sent, _: prompts.fixed(sent, 0)),
+        Policy.MARKERS_1H: _Marked(prompts, lambda sent, _: prompts.fixed(sent, -1)),
         Policy.ADAPTIVE: adaptive,
         Policy.FOLD: _Folding(adaptive, spoken, window_tokens),
     }
@@ -87,32 +89,36 @@ class _Uncached:
         return Step(usage=CacheUsage(uncached=sent.input_tokens))
 
 
-def _fixed(sent: Sent, prompt: CachedPrompt, ttls: Sequence[Ttl]) -> CachedPrompt:
-    rules = sent.rules
-    if rules.caching not in (Caching.MARKS, Caching.BOTH) or not ttls:
-        return prompt
-    return with_marks(prompt, fixed_marks(prompt, ttl=ttls[0], minimum_tokens=rules.minimum_tokens))
-
-
 class _Marks(Protocol):
-    def __call__(self, sent: Sent, prompt: CachedPrompt) -> CachedPrompt:
-        """The prompt with its marks."""
+    def __call__(self, sent: Sent, prompt: CachedPrompt, /) -> dict[int, Ttl]:
+        """The marks of a prompt."""
 
 
 class _Prompts:
     """What was sent as caches see it, made once for all policies that send it as it is."""
 
     def __init__(self) -> None:
-        self._seen: set[bytes] = set()
-        self._sent: Sent | None = None
-        self._prompt: CachedPrompt | None = None
+        self._telling = Telling()
+        self._taken: tuple[Sent, CachedPrompt] | None = None
+        self._places: tuple[Sent, list[int]] | None = None
 
     def of(self, sent: Sent) -> CachedPrompt:
         """The prompt of the call that is taken now."""
-        if self._prompt is None or self._sent is not sent:
-            self._sent, self._prompt = sent, prompt_sent(sent, self._seen)
-            self._seen.update(sent.last.new_keys(sent.front, self._seen))
-        return self._prompt
+        if self._taken is None or self._taken[0] is not sent:
+            short = self._telling.of(sent)
+            self._telling.told(sent, short)
+            self._taken = sent, short.prompt
+        return self._taken[1]
+
+    def fixed(self, sent: Sent, ttl: int) -> dict[int, Ttl]:
+        """The marks that one would put there by hand, for the time of that number."""
+        rules = sent.rules
+        if rules.caching not in (Caching.MARKS, Caching.BOTH) or not rules.ttls:
+            return {}
+        if self._places is None or self._places[0] is not sent:
+            found = fixed_places(self.of(sent), sent.front, minimum_tokens=rules.minimum_tokens)
+            self._places = sent, found
+        return dict.fromkeys(self._places[1], rules.ttls[ttl])
 
 
 class _Marked:
@@ -124,13 +130,14 @@ class _Marked:
         self._cache = Cache()
 
     def take(self, sent: Sent) -> Step:
-        served = _serve(self._cache, sent, self._marks(sent, self._prompts.of(sent)))
+        prompt = self._prompts.of(sent)
+        served = serve(self._cache, sent, prompt, self._marks(sent, prompt))
         self._cache = served.cache
         return Step(usage=served.usage)
 
 
-def _serve(cache: Cache, sent: Sent, prompt: CachedPrompt) -> Served:
-    return with_kept(cache, sent).serve(prompt, sent.rules, at=sent.call.at, answers_at=sent.call.answers_at)
+# A call as it is billed, and what it was sent as, with the marks in it.
+_Taken = tuple[Served, CachedPrompt, dict[int, Ttl]]
 
 
 class _Adaptive:
@@ -138,49 +145,48 @@ class _Adaptive:
 
     def __init__(self) -> None:
         self.cache = Cache()
-        self._seen: set[bytes] = set()
+        self._telling = Telling()
         self._rhythms: dict[str, tuple[Rhythm, float]] = {}
         self._anchors: dict[str, list[Stretch]] = {}
-
-        self._taken: tuple[Sent, Served, CachedPrompt] | None = None
+        self._taken: tuple[Sent, _Taken] | None = None
 
     def forked(self) -> "_Adaptive":
         """The same from here on, for one whose way is another."""
         other = _Adaptive()
-        other.cache, other._seen = self.cache, set(self._seen)
+        other.cache, other._telling = self.cache, self._telling.forked()
         other._rhythms, other._anchors = dict(self._rhythms), dict(self._anchors)
         return other
 
     def take(self, sent: Sent) -> Step:
-        served, _ = self.serve(sent)
-        return Step(usage=served.usage)
+        return Step(usage=self.serve(sent)[0].usage)
 
-    def serve(self, sent: Sent) -> tuple[Served, CachedPrompt]:
+    def serve(self, sent: Sent) -> _Taken:
         """The call as it is billed, and the prompt with its marks; the same again for who asks again."""
         if self._taken is None or self._taken[0] is not sent:
-            self._taken = sent, *self._serve(sent)
-        return self._taken[1:]
+            self._taken = sent, self._serve(sent)
+        return self._taken[1]
 
-    def _serve(self, sent: Sent) -> tuple[Served, CachedPrompt]:
+    def _serve(self, sent: Sent) -> _Taken:
         name, rules, now = sent.call.conversation, sent.rules, sent.call.at
         anchors = self._anchors.get(name, [])
-        prompt = prompt_sent(sent, self._seen, whole=anchors)
-        expected = forecast(self._heard(name, now))
+        short = self._telling.of(sent, anchors)
+        prompt = short.prompt
+        rhythm = self._heard(name, now)
+        marks: dict[int, Ttl] = {}
         if rules.caching in (Caching.MARKS, Caching.BOTH):
-            marks = layout(
+            marks = marks_in(
                 prompt,
                 rules,
                 self.cache,
-                chances(expected, rules),
+                chances(forecast(rhythm), rules),
                 now=now,
-                options=LayoutOptions(long_ttl=rules.provider in _LONG_TTL),
+                options=_LONG if rules.provider in _LONG_TTL else _SHORT,
             )
-            prompt = marked(prompt, marks)
-            self._anchors[name] = _anchors(anchors, prompt, sent.last, rules)
-        served = _serve(self.cache, sent, prompt)
+            self._anchors[name] = _anchors(anchors, prompt, marks, sent.last, rules)
+        served = serve(self.cache, sent, prompt, marks)
         self.cache = served.cache
-        self._seen.update(sent.last.new_keys(sent.front, self._seen))
-        return served, prompt
+        self._telling.told(sent, short)
+        return served, prompt, marks
 
     def _heard(self, name: str, now: float) -> Rhythm:
         rhythm, before = self._rhythms.get(name, (SILENT, None))
@@ -190,16 +196,20 @@ class _Adaptive:
         return rhythm
 
 
-def _anchors(before: Sequence[Stretch], prompt: CachedPrompt, last: Stretch, rules: Rules) -> list[Stretch]:
+def _anchors(
+    before: list[Stretch], prompt: CachedPrompt, marks: Mapping[int, Ttl], last: Stretch, rules: Rules
+) -> list[Stretch]:
     """The messages at which something long-lived is left: a mark has to stand there again to keep it."""
-    new = [
-        stretch
-        for start, stretch in shown(prompt, last)
-        if any(
-            piece.mark is rules.ttls[-1] and len(rules.ttls) > 1
-            for piece in prompt.pieces[start : start + len(stretch.pieces)]
-        )
-    ]
+    lasting = [at for at, ttl in marks.items() if ttl is rules.ttls[-1] and len(rules.ttls) > 1]
+    if not lasting:
+        return before
+    new = []
+    for start, stretch in shown(prompt, last):
+        end = start + len(stretch.pieces)
+        if end - 1 in marks:
+            break
+        if any(start <= at < end for at in lasting):
+            new.append(stretch)
     return list(dict.fromkeys((*before, *reversed(new))))[-_MOST_ANCHORS:]
 
 
@@ -227,10 +237,13 @@ class _Folding:
         if window is not None and shorter.input_tokens > window:
             made = self._fold(sent, fold, window)
             if made is not None:
-                prompt = prompt_sent(shorter, ())
-                summary, summary_tokens = self._summed_up(shorter, prompt, made), made.summary_tokens
+                prompt = prompt_of(
+                    tail_of(shorter.front, shorter.last, lookback_positions=shorter.rules.lookback_positions),
+                    shorter.whole,
+                )
+                summary, summary_tokens = self._summed_up(shorter, prompt, {}, made), made.summary_tokens
                 fold, shorter = self._shorter(sent)
-        served, prompt = self._adaptive.serve(shorter)
+        served, prompt, marks = self._adaptive.serve(shorter)
         is_folded = summary is not None
         self._answers[name] = self._answers.get(name, 0) + 1
         rested = self._answers[name] if fold is not None else None
@@ -238,7 +251,7 @@ class _Folding:
         if trigger and triggers(shorter.input_tokens, trigger_tokens=trigger, turns_since_fold=rested):
             made = self._fold(sent, fold, window or 0)
             if made is not None:
-                summary, summary_tokens = self._summed_up(shorter, prompt, made), made.summary_tokens
+                summary, summary_tokens = self._summed_up(shorter, prompt, marks, made), made.summary_tokens
                 is_folded = True
         return Step(usage=served.usage, summary=summary, summary_tokens=summary_tokens, is_folded=is_folded)
 
@@ -266,7 +279,9 @@ class _Folding:
             self._answers[sent.call.conversation] = 0
         return made
 
-    def _summed_up(self, sent: Sent, prompt: CachedPrompt, fold: Folded) -> CacheUsage:
+    def _summed_up(
+        self, sent: Sent, prompt: CachedPrompt, marks: Mapping[int, Ttl], fold: Folded
+    ) -> CacheUsage:
         """What the summary costs: the request as it was sent, read from the cache, and an instruction."""
         piece = Piece(
             digest=fold.base.key,
@@ -276,9 +291,11 @@ class _Folding:
             place=_INSTRUCTION,
         )
         key = sent.front.key + next_key(sent.last.key, piece)
-        asked = replace(prompt, pieces=(*prompt.pieces, piece), keys=(*(prompt.keys or ()), key))
+        asked = CachedPrompt(
+            model=prompt.model, pieces=(*prompt.pieces, piece), keys=(*(prompt.keys or ()), key)
+        )
         at = max(sent.call.at, sent.call.answers_at)
-        served = self._adaptive.cache.serve(asked, sent.rules, at=at)
+        served = self._adaptive.cache.serve_marked(asked, marks, sent.rules, at=at)
         self._adaptive.cache = served.cache
         return served.usage
 

@@ -7,14 +7,14 @@ matter are looked at piece by piece, and all between them as one piece.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
-from foveate.cache.prompts import CachedPrompt, Piece, front_keys, next_key
+from foveate.cache.prompts import Piece, front_keys, next_key
 from foveate.replay.recordings import Said
-from foveate.values import Area, Place
+from foveate.values import Area
 
 THOUGHTS = frozenset(("thinking", "redacted_thinking", "reasoningContent"))
 RESULTS = frozenset(("tool_result", "toolResult"))
-_GAP = "text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -22,9 +22,9 @@ class Stretch:
     """A message where it stands: its pieces, and what the conversation up to and with it comes to.
 
     `keys` are what tells the messages up to each piece from all others, `key` those up to the last one. `end`
-    is how many tokens the messages up to and with it have. `thought` is the first one on the way here that
-    holds a thought. `positions` are how many it takes at the least, however runs are counted. `jump` leads far
-    back at once.
+    is how many tokens the messages up to and with it have. `first` is the one that the way here begins with,
+    None where it is this. `thought` is the first one that holds a thought. `positions` are how many it takes at
+    the least, however runs are counted, and `ahead` those of all before it. `jump` leads far back at once.
     """
 
     before: "Stretch | None"
@@ -36,8 +36,15 @@ class Stretch:
     keys: tuple[bytes, ...]
     key: bytes
     end: int
+    first: "Stretch | None"
     thought: "Stretch | None"
     positions: int
+    ahead: int
+
+    @property
+    def span(self) -> int:
+        """The positions up to and with it."""
+        return self.ahead + self.positions
 
     @property
     def tokens(self) -> int:
@@ -74,8 +81,8 @@ class Stretch:
         """What tells those on the way here, behind `front`, that were not seen before."""
         found = []
         here: Stretch | None = self
-        while here is not None and front.key + here.key not in seen:
-            found.append(front.key + here.key)
+        while here is not None and (key := front.key + here.key) not in seen:
+            found.append(key)
             here = here.before
         return found
 
@@ -114,8 +121,10 @@ def chained(
         keys=tuple(keys),
         key=key,
         end=(before.end if before is not None else 0) + sum([piece.tokens for piece in pieces]),
+        first=before.first or before if before is not None else None,
         thought=before.thought if before is not None else None,
         positions=len({piece.kind for piece in pieces}),
+        ahead=before.span if before is not None else 0,
     )
     return replace(here, thought=here) if has_thought and here.thought is None else here
 
@@ -162,6 +171,10 @@ class Front:
     tokens: int
     marks: tuple[int, ...]
 
+    def ends(self) -> list[int]:
+        """How many tokens it has up to and with each piece."""
+        return list(accumulate([piece.tokens for piece in self.pieces]))
+
     def end(self, piece: int) -> int:
         """How many tokens it has up to and with a piece."""
         return sum(one.tokens for one in self.pieces[: piece + 1])
@@ -178,77 +191,3 @@ def front_of(model: str, pieces: Sequence[Piece], marks: Iterable[int] = (), set
         tokens=sum(piece.tokens for piece in pieces),
         marks=tuple(marks),
     )
-
-
-def prompt_of(
-    front: Front,
-    last: Stretch,
-    *,
-    seen: Collection[bytes] = (),
-    whole: Sequence[Stretch] = (),
-    lookback_positions: int,
-) -> CachedPrompt:
-    """What was sent with `last` as its last message.
-
-    Piece by piece stand what is new since a message that was `seen` behind this front, so many positions before
-    it as a mark looks back, and the messages in `whole`. All between them is one piece each: nothing is kept
-    there that a mark could find.
-    """
-    tail = _tail(front, last, seen, lookback_positions)
-    rest = tail[0].before
-    pieces, keys = list(front.pieces), list(front.keys)
-    if rest is not None:
-        shown = {stretch.depth: stretch for stretch in (*whole, *_firsts(rest)) if rest.follows(stretch)}
-        behind: Stretch | None = None
-        for depth in sorted(shown):
-            _add_gap(pieces, keys, front.key, behind, shown[depth].before)
-            _add(pieces, keys, front.key, shown[depth])
-            behind = shown[depth]
-        _add_gap(pieces, keys, front.key, behind, rest)
-    for stretch in tail:
-        _add(pieces, keys, front.key, stretch)
-    return CachedPrompt(model=front.model, pieces=tuple(pieces), keys=tuple(keys))
-
-
-def _firsts(rest: Stretch) -> list[Stretch]:
-    """Where the conversation begins, and where the first thought is: marks are weighed there."""
-    first = rest.at(0)
-    return [stretch for stretch in (first, rest.thought) if stretch is not None]
-
-
-def _tail(front: Front, last: Stretch, seen: Collection[bytes], lookback_positions: int) -> list[Stretch]:
-    found, here, positions, is_known = [], last, 0, False
-    while True:
-        is_known = is_known or front.key + here.key in seen
-        if is_known:
-            positions += here.positions
-        found.append(here)
-        if here.before is None or positions > lookback_positions:
-            return found[::-1]
-        here = here.before
-
-
-def _add(pieces: list[Piece], keys: list[bytes], front_key: bytes, stretch: Stretch) -> None:
-    pieces += stretch.pieces
-    keys += [front_key + key for key in stretch.keys]
-
-
-def _add_gap(
-    pieces: list[Piece], keys: list[bytes], front_key: bytes, behind: Stretch | None, end: Stretch | None
-) -> None:
-    """All messages behind one up to another, as one piece."""
-    tokens = (end.end if end is not None else 0) - (behind.end if behind is not None else 0)
-    if end is None or end is behind or (behind is not None and end.depth <= behind.depth):
-        return
-    last = end.pieces[-1] if end.pieces else None
-    pieces.append(
-        Piece(
-            digest=end.key,
-            tokens=tokens,
-            kind=_GAP,
-            area=Area.MESSAGES,
-            place=last.place if last is not None else Place(Area.MESSAGES, end.depth),
-            markable=last is not None and last.markable,
-        )
-    )
-    keys.append(front_key + end.key)
