@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import time
+from decimal import Decimal
 from pathlib import Path
 
 import psycopg
@@ -16,6 +17,7 @@ import foveate.store.migrating
 from foveate.cost.caps import accounts_of
 from foveate.cost.ledger import Over
 from foveate.errors import BadOption, StoreTooNew, StoreUnavailable
+from foveate.session.totals import Per, SessionTotals, Totals
 from foveate.store import Forgotten, Store, default_url, open_store, store_name
 from foveate.store.migrating import VERSION_TABLE, VERSIONS
 from foveate.store.schema import tables
@@ -91,6 +93,7 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
             "total": stands,
             "agent ana": stands,
         }
+        await check_added_up(store, is_traced=version >= "0006")
     if version >= "0005":
         assert await store.journal.fold(FAILED.id) == FAILED
         assert await store.journal.uses([FOLD.id]) == [USE]
@@ -101,6 +104,39 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
         assert found.trace == TRACE
         assert found.bill is not None
         assert found.bill.dollars == ENTRY.dollars
+
+
+async def check_added_up(store: Store, *, is_traced: bool) -> None:
+    """The totals are those of what is kept, of before there were any too."""
+    totals = Totals(
+        requests=int(is_traced),
+        added_seconds=0.0021 if is_traced else 0.0,
+        breaks=int(is_traced),
+        lost_tokens=3_000 if is_traced else 0,
+        lost_dollars=Decimal("0.0123") if is_traced else Decimal(0),
+        calls=1,
+        cache=ENTRY.usage.cache,
+        output_tokens=ENTRY.usage.output_tokens,
+        dollars=ENTRY.dollars or Decimal(0),
+        saved_by_cache=Decimal("0.153"),
+        saved_by_folds=Decimal("-0.000000000001"),
+    )
+    assert await store.totals.totals() == [((), totals)]
+    hours = [hour for (hour,), _ in await store.totals.totals([Per.HOUR])]
+    assert hours == ["1970-01-01T00"] * is_traced + ["2026-11-15T12"]
+    assert [day for (day,), _ in await store.totals.totals([Per.DAY])] == [hour[:10] for hour in hours]
+    assert await store.totals.sessions(limit=9) == [
+        SessionTotals(
+            session_id="s",
+            agent=AGENT,
+            model=CALL.model,
+            first_at=TRACE.at if is_traced else CALL.at,
+            last_at=CALL.at,
+            tokens=TRACE.tokens if is_traced else None,
+            window_tokens=TRACE.window_tokens if is_traced else None,
+            totals=totals,
+        )
+    ]
 
 
 async def test_a_database_of_today_holds_what_was_put_into_it(database_url: str) -> None:
@@ -159,6 +195,7 @@ MIGRATIONS = {
     "v0004_who_stands_on_whom.py": "340b39391ba95e09",
     "v0005_what_is_kept.py": "39ebad2c3b74e511",
     "v0006_what_was_done.py": "f27522df5b8098cf",
+    "v0007_what_it_adds_up_to.py": "f19700b5430fbfd1",
 }
 
 

@@ -72,7 +72,10 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTotals:
-    """A session: its last model, how full its window last was (None: not known), and all of it added up."""
+    """A session: its last model, how full its window last was (None: not known), and all of it added up.
+
+    It was first asked, or billed, at `first_at`, and last at `last_at`. Its model is not that of a fold's summary.
+    """
 
     session_id: str
     agent: str
@@ -101,7 +104,8 @@ class Added(Protocol):
     ) -> Sequence[tuple[tuple[str, ...], Totals]]:
         """Totals by their groups, in the order of these; whole hours, from that of `since` to that of `until`.
 
-        Without `per` it is one group, `()`, also where nothing was asked.
+        An `until` on the hour ends with the one before. Without `per` it is one group, `()`, also where nothing
+        was asked.
         """
 
     async def sessions(

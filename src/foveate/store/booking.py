@@ -2,11 +2,11 @@
 
 A commit costs many times what a statement does, and on a server whoever books on an account keeps others from
 it until then. Rows are always locked in the same order, so that no two wait for each other: those of the
-ledger, then reservations, then accounts by their names.
+ledger, then reservations, then accounts by their names, then totals (`adding.py`).
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -17,7 +17,8 @@ import msgspec
 from foveate.cost.ledger import Entry, Over, Reservation, Standing
 from foveate.cost.money import LEAST_DOLLARS, MOST_PICODOLLARS, dollars, picodollars_at_most
 from foveate.errors import BadOption
-from foveate.store.database import Rows, in_groups
+from foveate.store.adding import add_bills
+from foveate.store.database import Rows, in_groups, in_rows
 from foveate.store.ledger_rows import ADD_ENTRIES, amount_of, name_of, row_of
 
 _ADD_RESERVATIONS = """
@@ -44,8 +45,6 @@ _FIND_STANDINGS = """
 SELECT name, spent, reserved, 0 FROM accounts_v1 WHERE name IN ({})
 UNION ALL SELECT accounts, 0, picodollars, 1 FROM reservations_v1 WHERE expires_at <= ?
 """
-# So few sizes that the drivers remember the statements of all of them.
-_SIZES = (64, 32, 16, 8, 4, 2, 1)
 
 _LEAST = picodollars_at_most(LEAST_DOLLARS)
 
@@ -147,6 +146,7 @@ def book(rows: Rows, asked: Sequence[Asked]) -> list[Answer | Exception]:
     renewed = {id(one): _renew(rows, one) for one in asked if isinstance(one, Renewal)}
     known = _known(rows, [one.call_id for one in wanted])
     accounts = _Accounts(rows, _spent(settled.values(), freed), _less_reserved(freed.values()), wanted)
+    bills = [one.row for one in settled.values()]
 
     answers: list[Answer | Exception] = []
     for one in asked:
@@ -162,6 +162,7 @@ def book(rows: Rows, asked: Sequence[Asked]) -> list[Answer | Exception]:
             case Renewal():
                 answers.append(renewed[id(one)])
     accounts.keep(rows)
+    add_bills(rows, bills)
     return answers
 
 
@@ -240,7 +241,7 @@ class _Accounts:
             for name in one.names:
                 reserved[name] = reserved.get(name, 0) + one.amount
         new = [(one.call_id, _joined(one.names), one.amount, one.expires_at) for one in self._new]
-        added = sum(rows.change(_ADD_RESERVATIONS.format(marks), values) for marks, values in _in_rows(new))
+        added = sum(rows.change(statement, some) for statement, some in in_rows(_ADD_RESERVATIONS, new))
         if added < len(new):
             raise Overtaken
         _book(rows, {}, reserved)
@@ -255,8 +256,8 @@ def _add_entries(rows: Rows, settlements: Sequence[Settlement]) -> dict[str, Set
     first: dict[str, Settlement] = {}
     for one in settlements:
         first.setdefault(one.call_id, one)
-    groups = _in_rows([first[call_id].row for call_id in sorted(first)])
-    new = [call_id for marks, values in groups for (call_id,) in rows.all(ADD_ENTRIES.format(marks), values)]
+    groups = in_rows(ADD_ENTRIES, [first[call_id].row for call_id in sorted(first)])
+    new = [call_id for statement, some in groups for (call_id,) in rows.all(statement, some)]
     return {call_id: first[call_id] for call_id in new}
 
 
@@ -307,14 +308,14 @@ def _less_reserved(freed: Iterable[_Taken]) -> Amounts:
 
 def _book(rows: Rows, spent: Amounts, reserved: Amounts) -> None:
     """Have so much more spent and reserved of accounts."""
-    for marks, values in _in_rows(_amounts(spent, reserved)):
-        rows.change(_BOOK.format(marks), values)
+    for statement, some in in_rows(_BOOK, _amounts(spent, reserved)):
+        rows.change(statement, some)
 
 
 def _book_and_tell(rows: Rows, spent: Amounts, reserved: Amounts) -> Standings:
     """How accounts stand once so much more is spent and reserved of them."""
-    groups = _in_rows(_amounts(spent, reserved))
-    found = [row for marks, values in groups for row in rows.all(_BOOK_AND_TELL.format(marks), values)]
+    groups = in_rows(_BOOK_AND_TELL, _amounts(spent, reserved))
+    found = [row for statement, some in groups for row in rows.all(statement, some)]
     return {name: (spent, reserved) for name, spent, reserved in found}
 
 
@@ -322,21 +323,6 @@ def _amounts(spent: Amounts, reserved: Amounts) -> list[tuple[str, int, int]]:
     return [
         (name, spent.get(name, 0), reserved.get(name, 0)) for name in sorted(spent.keys() | reserved.keys())
     ]
-
-
-def _in_rows(values: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
-    """Rows to be inserted, in groups, each with its `?`s, in their order."""
-    first = 0
-    for size in _SIZES:
-        while len(values) - first >= size:
-            group = values[first : first + size]
-            yield _marks(size, len(group[0])), [value for row in group for value in row]
-            first += size
-
-
-@lru_cache(maxsize=64)
-def _marks(rows: int, columns: int) -> str:
-    return ", ".join([f"({', '.join('?' * columns)})"] * rows)
 
 
 @lru_cache(maxsize=256)

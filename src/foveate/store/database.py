@@ -5,6 +5,7 @@ Statements are written once, with `?` where a value goes, in the SQL that SQLite
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 from foveate.errors import BadOption, StoreUnavailable
@@ -23,6 +24,8 @@ TABLES = (
     "reservations_v1",
     "requests_v1",
     "traces_v1",
+    "totals_v1",
+    "session_totals_v1",
 )
 """Those of `schema.py`, for whoever must not wait for the libraries that it is written with."""
 
@@ -31,6 +34,7 @@ Work = Callable[["Rows"], T]
 
 # So few sizes that the drivers remember the statements of all of them.
 _SIZES = (1, 4, 16, 64, 256, 1024)
+_ROW_SIZES = (64, 32, 16, 8, 4, 3, 2, 1)
 
 
 class Rows(Protocol):
@@ -103,6 +107,21 @@ def in_groups(keys: Sequence[T]) -> Iterator[tuple[str, Sequence[T]]]:
         some = keys[first : first + _SIZES[-1]]
         size = next(size for size in _SIZES if size >= len(some))
         yield ",".join("?" * size), (*some, *(some[-1],) * (size - len(some)))
+
+
+def in_rows(statement: str, values: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
+    """A statement that inserts rows, for groups of them in their order: with its `?`s where it says `{}`."""
+    first = 0
+    for size in _ROW_SIZES:
+        while len(values) - first >= size:
+            group = values[first : first + size]
+            yield _with_rows(statement, size, len(group[0])), [value for row in group for value in row]
+            first += size
+
+
+@lru_cache(maxsize=256)
+def _with_rows(statement: str, rows: int, columns: int) -> str:
+    return statement.format(", ".join([f"({', '.join('?' * columns)})"] * rows))
 
 
 def check_names(**names: str | None) -> None:

@@ -12,6 +12,7 @@ from foveate.errors import BadOption
 from foveate.store.breaks import BrokenAt, latest_breaks
 from foveate.store.database import Database
 from foveate.store.finding import fold_ids, folded_sessions, kept_ids
+from foveate.store.glances import Glances
 from foveate.store.journal import KeptFolds
 from foveate.store.ledger import KeptLedger
 from foveate.store.postgres import PostgresDatabase, server_parts
@@ -19,6 +20,7 @@ from foveate.store.requests import KeptRequests
 from foveate.store.retention import Forgotten, forget
 from foveate.store.sizes import Forgettable, Sizes, sizes_of, would_forget
 from foveate.store.sqlite import SQLiteDatabase
+from foveate.store.totals import KeptTotals
 from foveate.store.traces import KeptTraces
 from foveate.store.turns import KeptTurns
 
@@ -34,7 +36,9 @@ _NAME_CHARS = 16
 class Store:
     """What is kept: `turns` of sessions, `journal` of folds, `ledger` of calls, whole `requests` if wanted.
 
-    `traces` say what was done to each request.
+    `traces` say what was done to each request, and `totals` what all of it adds up to.
+
+    `glances` are light looks at sessions, for pages.
 
     Closed by `close`, or where its `async with` ends.
 
@@ -48,6 +52,8 @@ class Store:
         self.ledger = KeptLedger(database)
         self.requests = KeptRequests(database)
         self.traces = KeptTraces(database)
+        self.glances = Glances(database)
+        self.totals = KeptTotals(database)
 
     @property
     def where(self) -> str:

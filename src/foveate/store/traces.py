@@ -1,9 +1,9 @@
 """What was done to requests, as `foveate.session` asks to have it kept; their bills are those of the ledger."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,19 +17,23 @@ from foveate.session.traces import (
     TracedSession,
     WindowSection,
 )
-from foveate.store.database import Database, Rows, check_names
+from foveate.store.adding import Addition, Window, add_asked, asked, broken
+from foveate.store.database import Database, Rows, check_names, in_rows
 from foveate.store.ledger_rows import name_of
 from foveate.values import CacheUsage
 
-_OWN = "id, agent, session_id, provider, model, at, status, tokens, window_tokens, fold_id, told, broke"
-_ADD = f"INSERT INTO traces_v1 ({_OWN}) VALUES ({', '.join('?' * 12)}) ON CONFLICT (id) DO NOTHING"
-_BREAK = "UPDATE traces_v1 SET broke = ? WHERE id = ?"
+COLUMNS = "id, agent, session_id, provider, model, at, status, tokens, window_tokens, fold_id, told, broke"
+_ADD = f"INSERT INTO traces_v1 ({COLUMNS}) VALUES {{}} ON CONFLICT (id) DO NOTHING RETURNING id"
+# The first one stays, and is added up once, however often it is told.
+_BREAK = """
+UPDATE traces_v1 SET broke = ? WHERE id = ? AND broke IS NULL RETURNING at, agent, session_id, model
+"""
 _BILLED = (
     "uncached, read, written_5m, written_1h, output_tokens, picodollars, saved_by_cache, saved_by_folds,"
     " saved_by_cuts"
 )
 _COLUMNS = ", ".join(
-    [f"traces_v1.{column}" for column in _OWN.split(", ")]
+    [f"traces_v1.{column}" for column in COLUMNS.split(", ")]
     + [f"ledger_v1.{column}" for column in _BILLED.split(", ")]
 )
 _FIND = f"SELECT {_COLUMNS} FROM traces_v1 LEFT JOIN ledger_v1 ON ledger_v1.call_id = traces_v1.id"
@@ -49,6 +53,8 @@ SELECT session_id, (
 ) AS found ORDER BY last_at DESC, session_id
 """
 _LONGEST_REASON = 400
+_FIRST_ERROR = 400
+"""Of the statuses with which a provider answers; 0 is of a client who went away before."""
 
 
 class _Told(msgspec.Struct, array_like=True, frozen=True):
@@ -78,15 +84,8 @@ class KeptTraces:
 
     async def keep(self, traces: Sequence[Trace], breaks: Sequence[tuple[str, CacheBreak]] = ()) -> None:
         """Keep these; and to requests that are kept, by their ids, that their cache broke."""
-        rows, broke = await asyncio.to_thread(_rows, traces, breaks)
-
-        def add(inside: Rows) -> None:
-            if rows:
-                inside.change_many(_ADD, rows)
-            if broke:
-                inside.change_many(_BREAK, broke)
-
-        await self._database.write(add, again=True)
+        new, broke = await asyncio.to_thread(_prepared, traces, breaks)
+        await self._database.write(lambda rows: _keep(rows, new, broke), again=True)
 
     async def trace(self, request_id: str) -> Traced | None:
         """That of one request."""
@@ -149,13 +148,54 @@ def _condition(conditions: dict[str, Sequence[Any] | None]) -> tuple[str, list[A
     return f"WHERE {' AND '.join(asked)}" if asked else "", [one for values in asked.values() for one in values]
 
 
-def _rows(
+class _New(NamedTuple):
+    """A trace as a row, and what it adds to the totals."""
+
+    row: tuple[Any, ...]
+    adds: Addition
+
+
+def _prepared(
     traces: Sequence[Trace], breaks: Sequence[tuple[str, CacheBreak]]
-) -> tuple[list[tuple[Any, ...]], list[tuple[bytes, str]]]:
-    return [_row(trace) for trace in traces], [(_broke(broke), name_of(id_)) for id_, broke in breaks]
+) -> tuple[dict[str, _New], list[tuple[str, CacheBreak]]]:
+    """Traces by their ids, of two with the same the first; and breaks in the order of theirs."""
+    new: dict[str, _New] = {}
+    for trace in traces:
+        row = row_of(trace)
+        new.setdefault(row[0], _New(row, _adds(trace, row)))
+    return new, sorted(((name_of(id_), broke) for id_, broke in breaks), key=lambda told: told[0])
 
 
-def _row(trace: Trace) -> tuple[Any, ...]:
+def _keep(rows: Rows, new: Mapping[str, _New], breaks: Sequence[tuple[str, CacheBreak]]) -> None:
+    """Keep traces and breaks, and add up those of them that were not kept before."""
+    groups = in_rows(_ADD, [new[id_].row for id_ in sorted(new)])
+    additions = [new[id_].adds for statement, some in groups for (id_,) in rows.all(statement, some)]
+    for id_, broke in breaks:
+        found = rows.all(_BREAK, (_broke(broke), id_))
+        additions += [broken(at, agent, of, model, _lost(broke)) for at, agent, of, model in found]
+    add_asked(rows, additions)
+
+
+def _adds(trace: Trace, row: tuple[Any, ...]) -> Addition:
+    _, agent, session_id, _, model, *_ = row
+    return asked(
+        trace.at,
+        agent,
+        session_id,
+        model,
+        is_failed=trace.status >= _FIRST_ERROR,
+        added_seconds=trace.added_seconds,
+        window=Window(trace.at, trace.tokens, trace.window_tokens),
+        lost=None if trace.broke is None else _lost(trace.broke),
+    )
+
+
+def _lost(broke: CacheBreak) -> tuple[int, Decimal | None]:
+    return broke.lost_tokens, broke.lost_dollars
+
+
+def row_of(trace: Trace) -> tuple[Any, ...]:
+    """A trace as a row of the columns above."""
     told = _Told(
         trace.exact,
         trace.reserved_tokens,
