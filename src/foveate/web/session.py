@@ -117,7 +117,8 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         "forks": forks[:_MOST_FORKS],
         "has_more_forks": len(forks) > _MOST_FORKS,
     }
-    return Shown(template="session.html", title=f"Session {short(session_id, 40)}", given=given, watches=session_id)
+    title = f"Session {short(session_id, 40)}"
+    return Shown(template="session.html", title=title, given=given, watches=session_id)
 
 
 async def _requests(store: Store, session_id: str, before_id: str) -> _Page:
