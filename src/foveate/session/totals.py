@@ -74,7 +74,7 @@ class Totals:
 class SessionTotals:
     """A session: its last model, how full its window last was (None: not known), and all of it added up.
 
-    It was first asked, or billed, at `first_at`, and last at `last_at`. Its model is not that of a fold's summary.
+    It was first asked or billed at `first_at`, last at `last_at`. Its model is not that of a fold's summary.
     """
 
     session_id: str
