@@ -1,10 +1,12 @@
 """The overview: what is spent, saved and lost, how well caches work, and what is wrong."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from foveate.cost.ledger import Category
+from foveate.engine import series
+from foveate.engine.board import Sample
 from foveate.session.totals import Per
 from foveate.store import Store
 from foveate.web import latency, overview_charts
@@ -91,6 +93,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
             "categories": _CATEGORIES,
             "breaks": breaks,
             "caps": caps,
+            "refused": _refused(samples),
             "added": latency.added(samples),
             "steps": latency.steps(samples),
         },
@@ -136,6 +139,11 @@ async def _models_over_time(
         name: by_first([(group[1:], totals) for group, totals in rows if group[0] == name])
         for name in overview_charts.dearest(found.models)
     }
+
+
+def _refused(samples: Iterable[Sample]) -> int:
+    """How many requests the gateway itself has answered with an error since it started, those of all agents."""
+    return round(sum(one.numbers[0] for one in samples if one.name == series.REFUSALS.name))
 
 
 def _rows(spent: Mapping[str, Spent]) -> Sequence[Row]:

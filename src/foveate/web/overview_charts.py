@@ -30,18 +30,18 @@ def money_chart(span: Span, whole: OverTime, parts: Mapping[str, OverTime], by: 
     total = _amounts(span, whole, _dollars)
     rest = [all_ - sum(column, Decimal(0)) for all_, column in zip(total, _columns(span, shown), strict=True)]
     series = [
-        _bars(_name(name), amounts, COLOURS[place])
+        _bars(span, _name(name), amounts, COLOURS[place])
         for place, (name, amounts) in enumerate(shown.items())
         if any(amounts)
     ]
     if any(amount > 0 for amount in rest):
-        series.append(_bars(OTHERS, rest, REST))
+        series.append(_bars(span, OTHERS, rest, REST))
     return Chart(
         id="money",
         title=f"Money by {span.piece} and {by}",
         says=_money_says(span, total, shown),
         labels=span.labels,
-        series=series or [_bars("dollars", total, COLOURS[0])],
+        series=series or [_bars(span, "dollars", total, COLOURS[0])],
         unit=Unit.DOLLARS,
         stacked=True,
     )
@@ -63,7 +63,7 @@ def saved_chart(span: Span, whole: OverTime) -> Chart:
         says=f"{span.title}, {', '.join(said) or 'nothing was saved or lost'}",
         labels=span.labels,
         series=[
-            Series(name=name, values=_floats(values), colour=kinds[name][1], shape=Shape.LINE)
+            Series(name=name, values=_drawn(span, values), colour=kinds[name][1], shape=Shape.LINE)
             for name, values in amounts.items()
             if any(values) or name == "saved by the cache"
         ],
@@ -113,13 +113,8 @@ def requests_chart(span: Span, whole: OverTime) -> Chart:
         says=f"{counted(requests, 'request')} {span.title}, of which {failed:,} failed",
         labels=span.labels,
         series=[
-            Series(
-                name="without an error",
-                values=[float(one.requests - one.failed) for one in spent],
-                colour=COLOURS[0],
-                shape=Shape.BAR,
-            ),
-            Series(name="failed", values=[float(one.failed) for one in spent], colour="break", shape=Shape.BAR),
+            _bars(span, "without an error", [one.requests - one.failed for one in spent], COLOURS[0]),
+            _bars(span, "failed", [one.failed for one in spent], "break"),
         ],
         unit=Unit.NUMBER,
         stacked=True,
@@ -149,12 +144,13 @@ def _dollars(spent: Spent) -> Decimal:
     return spent.dollars
 
 
-def _bars(name: str, amounts: Sequence[Decimal], colour: str) -> Series:
-    return Series(name=name, values=_floats(amounts), colour=colour, shape=Shape.BAR)
+def _bars(span: Span, name: str, amounts: Iterable[Decimal | int], colour: str) -> Series:
+    return Series(name=name, values=_drawn(span, amounts), colour=colour, shape=Shape.BAR)
 
 
-def _floats(amounts: Iterable[Decimal]) -> list[float | None]:
-    return [float(amount) for amount in amounts]
+def _drawn(span: Span, amounts: Iterable[Decimal | int]) -> list[float | None]:
+    """What is drawn of amounts: nothing where a piece of the span has not begun."""
+    return [float(amount) if place < span.begun else None for place, amount in enumerate(amounts)]
 
 
 def _name(name: str) -> str:

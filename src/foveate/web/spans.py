@@ -16,7 +16,8 @@ _DAYS = {WEEK: 7, MONTH: 30}
 class Span:
     """A time in pieces: `groups` are their names among totals, `labels` what people call them.
 
-    `title` goes with a sentence (`today`, `in the last 7 days`), and `piece` is what one of them is.
+    `title` goes with a sentence (`today`, `in the last 7 days`), `piece` is what one of them is, and so many of
+    them have `begun`.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Span:
     per: Per
     groups: tuple[str, ...]
     labels: tuple[str, ...]
+    begun: int
 
     @property
     def is_today(self) -> bool:
@@ -38,7 +40,7 @@ def span_of(name: str, now: float) -> Span:
     moment = datetime.fromtimestamp(now, UTC)
     midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     if name == TODAY:
-        hours = [midnight + timedelta(hours=hour) for hour in range(moment.hour + 1)]
+        hours = [midnight + timedelta(hours=hour) for hour in range(24)]
         return Span(
             name=name,
             title="today",
@@ -47,6 +49,7 @@ def span_of(name: str, now: float) -> Span:
             per=Per.HOUR,
             groups=tuple(hour.strftime("%Y-%m-%dT%H") for hour in hours),
             labels=tuple(hour.strftime("%H:00") for hour in hours),
+            begun=moment.hour + 1,
         )
     count = _DAYS[name]
     days = [midnight - timedelta(days=ago) for ago in reversed(range(count))]
@@ -58,6 +61,7 @@ def span_of(name: str, now: float) -> Span:
         per=Per.DAY,
         groups=tuple(day_of(day.timestamp()) for day in days),
         labels=tuple(f"{day.day} {day:%b}" for day in days),
+        begun=count,
     )
 
 

@@ -62,13 +62,14 @@ def percent(part: float | None) -> str:
 
 
 def seconds(length: float | None) -> str:
-    """`0.08 ms`, `0.8 ms`, `12 ms`, `3.1 s`, `4 min`, `2.5 h`."""
+    """`40 µs`, `0.8 ms`, `12 ms`, `3.1 s`, `4 min`, `2.5 h`; never nothing where it is not."""
     if length is None:
         return UNKNOWN
     milliseconds = 1_000 * length
+    if 0 < milliseconds < 0.0995:
+        return f"{max(1, 1_000 * milliseconds):.0f} µs"
     if milliseconds < 999.5:
-        digits = 0 if milliseconds >= 9.95 or not length else 1 if milliseconds >= 0.095 else 2
-        return f"{milliseconds:.{digits}f} ms"
+        return f"{milliseconds:.{1 if 0 < milliseconds < 9.95 else 0}f} ms"
     if length < _MINUTE - 0.05:
         return f"{length:.1f} s"
     return f"{length / _MINUTE:.0f} min" if length < 2 * _HOUR else f"{length / _HOUR:,.1f} h"

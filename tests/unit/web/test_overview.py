@@ -198,11 +198,14 @@ async def test_added_latency_is_told_since_the_start_and_step_by_step(tmp_path: 
     board.spread(series.ADDED_SECONDS).observe(0.0011)
     board.spread(series.STEP_SECONDS, "cache").observe(0.0003)
     board.spread(series.STEP_SECONDS, "fold").observe(0.003)
+    for code in ("cap_exceeded", "too_large"):
+        board.tally(series.REFUSALS, "ana", code).value += 2
     async with looking(tmp_path, samples=board.samples()) as web:
         await ask(web.store, billed("a", "1"))
         page = await web.page("/")
 
-    assert "Latency added 1.5 ms half of 1 request; 99 of 100: 2.0 ms" in part(page, "tiles")
+    assert "Latency added 1.5 ms p50; p99: 2.0 ms; 1 request since the gateway started" in part(page, "tiles")
+    assert "none failed 4 refused by the gateway since it started" in part(page, "tiles")
     steps = part(page, "latency")
     assert "Since the gateway started" in steps
     assert steps.index("fold 1 ") < steps.index("cache 1 ")
@@ -225,7 +228,7 @@ async def test_what_is_wrong_with_the_gateway_stands_on_top(tmp_path: Path) -> N
         told = part(await web.page("/"), "troubles")
 
     assert told == empty
-    assert "Steps failed in the last five minutes: fold 2 times. Their requests went out without them." in told
+    assert "Steps failed in the last five minutes: fold 2 times Their requests went out without them." in told
     assert "1 bill was lost" in told
 
 

@@ -5,13 +5,13 @@ from foveate.web.spans import SPANS, day_of, span_of
 from tests.billed import NOON
 
 
-def test_today_has_an_hour_for_each_that_has_begun() -> None:
+def test_today_has_all_of_its_hours_of_which_some_have_begun() -> None:
     span = span_of("today", NOON)
 
     assert span.per is Per.HOUR
     assert span.is_today
-    assert (span.groups[0], span.groups[-1], len(span.groups)) == ("2026-11-15T00", "2026-11-15T12", 13)
-    assert span.labels[-1] == "12:00"
+    assert (span.groups[0], span.groups[-1], len(span.groups)) == ("2026-11-15T00", "2026-11-15T23", 24)
+    assert (span.labels[-1], span.begun) == ("23:00", 13)
     assert span.since == NOON - 43_200
 
 
@@ -22,6 +22,7 @@ def test_a_week_is_seven_days_with_today_as_the_last() -> None:
     assert span.labels[0] == "9 Nov"
     assert span.since == NOON - 43_200 - 6 * 86_400
     assert not span.is_today
+    assert span.begun == 7
 
 
 def test_every_span_has_a_label_for_each_of_its_pieces() -> None:
@@ -34,5 +35,6 @@ def test_every_span_has_a_label_for_each_of_its_pieces() -> None:
 def test_the_first_second_of_a_day_is_of_that_day() -> None:
     midnight = NOON + 43_200
 
-    assert span_of("today", midnight).groups == ("2026-11-16T00",)
+    assert span_of("today", midnight).groups[0] == "2026-11-16T00"
+    assert span_of("today", midnight).begun == 1
     assert span_of("30d", midnight).groups[-1] == day_of(midnight) == "2026-11-16"

@@ -94,6 +94,7 @@ window.foveateCharts = (() => {
     scales: {
       x: {
         stacked: said.stacked,
+        offset: said.series.every((series) => series.shape !== "area"),
         ticks: { color: style("quiet"), maxRotation: 0, autoSkip: true, maxTicksLimit: 12 },
         grid: { display: false },
       },
