@@ -1,11 +1,12 @@
 """Answers in Claude Code's logs that are none of a model, or whose bills say less than they should."""
 
 import json
+from decimal import Decimal
 from pathlib import Path
 
 from foveate.replay.reading import read
 from foveate.replay.recordings import Call, Lacking
-from tests.unit.replay_lines import SESSION, Line, answer, line, text, written
+from tests.unit.replay_lines import SESSION, Line, answer, call, line, result, text, written
 
 
 def calls(folder: Path, *lines: Line) -> tuple[Call, ...]:
@@ -47,6 +48,33 @@ def test_an_answer_whose_question_is_not_in_the_log_is_a_call_all_the_same(tmp_p
 
     assert json.loads(only.last.raw) == {"role": "user", "content": ""}
     assert only.at == only.answers_at
+
+
+def test_lines_of_one_answer_without_any_id_are_one_call(tmp_path: Path) -> None:
+    lines = [
+        {key: value for key, value in one.items() if key != "requestId"}
+        for one in (
+            line("user", "u1", None, 0, text("go")),
+            answer("a1", "u1", 3, "", 0, 5_000, text("I look."), output=1),
+            answer("a2", "a1", 4, "", 0, 5_000, call("one"), output=40),
+            line("user", "u2", "a2", 5, result("one")),
+            answer("a3", "u2", 7, "", 5_000, 300, text("done")),
+            answer("a4", "a3", 9, "", 5_300, 20, text("and again")),
+        )
+    ]
+    found = calls(tmp_path, *lines)
+
+    assert [one.billed.cache.read for one in found if one.billed] == [0, 5_000, 5_300]
+    assert [one.billed.output_tokens for one in found if one.billed] == [40, 9, 9]
+
+
+def test_the_sum_that_the_agent_prints_in_the_end_is_what_it_says(tmp_path: Path) -> None:
+    """A total grows from question to question, and begins anew in another process."""
+    ends = [{"type": "result", "sessionId": "s", "total_cost_usd": total} for total in (0.1, 0.25, 0.05, 0.3)]
+    (one,) = read(written(tmp_path, *SESSION, *ends))
+
+    assert one.said_dollars == Decimal("0.55")
+    assert len(one.calls) == 2
 
 
 def test_what_a_command_printed_is_sent_as_the_users(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ the root, or to the last compaction. Each block of an answer is a line of its ow
 counts. Results of calls that were made side by side may stand on side branches.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from decimal import Decimal
+from itertools import pairwise
 
 from foveate import wire
 from foveate.replay.claude_lines import Logged, LoggedBlock, logged_lines
@@ -32,7 +33,9 @@ def read_claude_code(file: LogFile, model: str | None = None) -> list[Recording]
     Raises:
         UnreadableInput: the file cannot be opened.
     """
-    asked = [(answer, call) for answer in Tree(logged_lines(file)).answers() if (call := _call(answer, model))]
+    totals = _Totals()
+    tree = Tree(totals.noted(logged_lines(file)))
+    asked = [(answer, call) for answer in tree.answers() if (call := _call(answer, model))]
     by_session: dict[str, list[tuple[Answer, Call]]] = {}
     for answer, call in _with_doubts(asked):
         by_session.setdefault(answer.lines[0].session, []).append((answer, call))
@@ -44,7 +47,7 @@ def read_claude_code(file: LogFile, model: str | None = None) -> list[Recording]
             calls=_in_order(calls),
             lacks=frozenset((Lacking.SYSTEM, Lacking.TOOLS)) | lacks_of(call for _, call in calls),
             broken=tuple(file.broken) if at == 0 else (),
-            said_dollars=_dollars(answer for answer, _ in calls),
+            said_dollars=totals.of(session) or _dollars(answer for answer, _ in calls),
             size_bytes=file.size_bytes if at == 0 else 0,
         )
         for at, (session, calls) in enumerate(by_session.items())
@@ -116,6 +119,26 @@ def _dollars(answers: Iterable[Answer]) -> Decimal | None:
     """What the agent itself says that the answers cost: old versions did."""
     said = [[line.cost for line in answer.lines if isinstance(line.cost, int | float)] for answer in answers]
     return sum((Decimal(repr(costs[-1])) for costs in said if costs), Decimal(0)) if any(said) else None
+
+
+class _Totals:
+    """What each session cost by the lines in which the agent says it, where it was printed as it went on."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, list[Decimal]] = {}
+
+    def noted(self, lines: Iterable[Logged]) -> Iterator[Logged]:
+        """The same lines, their totals noted."""
+        for line in lines:
+            if isinstance(line.total_cost, int | float) and line.total_cost > 0:
+                self._said.setdefault(line.session, []).append(Decimal(repr(line.total_cost)))
+            yield line
+
+    def of(self, session: str) -> Decimal | None:
+        """The sum of a session: a total grows with every question, and begins anew when the agent does."""
+        said = self._said.get(session, [])
+        ends = [one for one, later in pairwise((*said, Decimal(0))) if later < one]
+        return sum(ends, Decimal(0)) if ends else None
 
 
 def _in_order(calls: list[tuple[Answer, Call]]) -> tuple[Call, ...]:

@@ -12,6 +12,8 @@ from foveate.wire.body import as_list, as_text
 
 _NO_JSON = msgspec.Raw(b"null")
 _SPOKEN = ("user", "assistant")
+# What the agent prints in the end, with what all of it cost.
+_RESULT = "result"
 # A line with which an agent begins anew, from a summary.
 BOUNDARY = "compact_boundary"
 # What a command printed that a user ran in the agent; it is sent along as the user's.
@@ -35,6 +37,7 @@ class _Line(msgspec.Struct, rename="camel"):
     request_id: Any = None
     timestamp: Any = None
     cost: Any = msgspec.field(default=None, name="costUSD")
+    total_cost: Any = msgspec.field(default=None, name="total_cost_usd")
     content: msgspec.Raw = _NO_JSON
     message: msgspec.Raw = _NO_JSON
     compact_metadata: msgspec.Raw = _NO_JSON
@@ -121,6 +124,7 @@ class Logged(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
     stop: str = ""
     usage: bytes = b""
     cost: Any = None
+    total_cost: Any = None
     is_error: bool = False
 
 
@@ -151,7 +155,7 @@ def logged_lines(file: LogFile) -> Iterator[Logged]:
 def _logged(line: _Line, number: int) -> Logged | None:
     kind = as_text(line.type)
     said = _message(line.message) if kind in _SPOKEN else None
-    uuid = as_text(line.uuid) or (f"line {number}" if said is not None else "")
+    uuid = as_text(line.uuid) or (f"line {number}" if said is not None or kind == _RESULT else "")
     if not uuid:
         return None
     blocks: tuple[LoggedBlock, ...] = ()
@@ -181,6 +185,7 @@ def _logged(line: _Line, number: int) -> Logged | None:
         stop=as_text(said.stop_reason) if said else "",
         usage=bytes(said.usage) if said and bytes(said.usage) != b"null" else b"",
         cost=line.cost,
+        total_cost=line.total_cost if kind == _RESULT else None,
         is_error=line.is_api_error_message is True,
     )
 

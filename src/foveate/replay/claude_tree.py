@@ -59,6 +59,7 @@ class _Keys:
     def __init__(self) -> None:
         self._by_line: dict[str, str] = {}
         self._by_message: dict[str, str] = {}
+        self._nameless: dict[str, Logged] = {}
         self._last: dict[str, tuple[str, Logged]] = {}
 
     def of(self, line: Logged) -> str:
@@ -67,7 +68,7 @@ class _Keys:
 
     def add(self, line: Logged) -> None:
         """Find the request of a line: those of one have its id, or at least that of the message."""
-        name = line.request or self._by_message.get(line.message) or line.message or line.uuid
+        name = line.request or self._by_message.get(line.message) or line.message or self._above(line)
         if line.message:
             name = self._by_message.setdefault(line.message, name)
         key, last = self._last.get(name, (name, line))
@@ -76,6 +77,12 @@ class _Keys:
             key = f"{name} {line.uuid}"
         self._last[name] = key, line
         self._by_line[line.uuid] = key
+
+    def _above(self, line: Logged) -> str:
+        """The name of the answer that a line without any id goes on with, or a new one."""
+        self._nameless[line.uuid] = line
+        above = self._nameless.get(line.parent)
+        return self._by_line[above.uuid] if above is not None and not _are_two(above, line) else line.uuid
 
 
 def _are_two(one: Logged, other: Logged) -> bool:
