@@ -63,7 +63,8 @@ def test_a_percentage_is_never_all_or_nothing_where_it_is_not(part: float | None
     ("length", "said"),
     [
         (None, "unknown"), (0.0, "0 ms"), (1e-9, "1 µs"), (0.00004, "40 µs"), (0.0000996, "0.1 ms"),
-        (0.0008, "0.8 ms"), (0.012, "12 ms"), (0.9996, "1.0 s"), (59.96, "1 min"), (240.0, "4 min"), (9_000.0, "2.5 h"),
+        (0.0008, "0.8 ms"), (0.012, "12 ms"), (0.9996, "1.0 s"), (59.96, "1 min"), (240.0, "4 min"),
+        (9_000.0, "2.5 h"),
     ],
 )  # fmt: skip
 def test_a_length_of_time_is_told_in_the_unit_that_people_would_use(length: float | None, said: str) -> None:
