@@ -1,6 +1,7 @@
 """The page as an ASGI app: which path shows what, in which frame, and with which headers."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from foveate.web.asking import Asked, NoSuchPage, Shown
 from foveate.web.assets import address, assets
 from foveate.web.inside import Inside
 from foveate.web.live import MOST_LOOKING, Live
+
+_LOG = logging.getLogger(__name__)
 
 ROOT = "/"
 
@@ -118,9 +121,15 @@ class _Frame:
             )
             watched = asked.names.get("id")
             pulse = await self._live.pulse(watched)
-            shown = await self._looked(look, asked)
-            pulse = pulse if shown.watches == watched else ""
-            body = await asyncio.to_thread(self._rendered, shown, path, str(request.url.path), pulse)
+            here = str(request.url.path)
+            try:
+                shown = await self._looked(look, asked)
+                pulse = pulse if shown.watches == watched else ""
+                body = await asyncio.to_thread(self._rendered, shown, path, here, pulse)
+            except Exception:  # noqa: BLE001 - a fault of ours: whoever looks is told, and the page can be shown again
+                _LOG.exception("%s could not be shown", here)
+                shown = _FAULT
+                body = await asyncio.to_thread(self._rendered, shown, path, here, "")
             return Response(body, shown.status, {"cache-control": "no-store"}, "text/html")
 
         return show
@@ -157,6 +166,14 @@ class _Frame:
 def _instead(status: int, title: str, problem: str, remedy: str) -> Shown:
     given = {"problem": problem, "remedy": remedy}
     return Shown(template="instead.html", title=title, given=given, status=status)
+
+
+_FAULT = _instead(
+    500,
+    "This could not be shown",
+    "This is a fault of Foveate's own, and the gateway's log has it.",
+    "Requests are not affected. The page is tried again as soon as something changes.",
+)
 
 
 async def _nothing(_inside: Inside, _asked: Asked) -> Shown:
