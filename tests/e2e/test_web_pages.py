@@ -1,0 +1,280 @@
+"""Each page in a real browser, with what real clients have done through a gateway: as the store has it."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from foveate.session.totals import Per, SessionTotals, Totals
+from foveate.store import Store
+from foveate.web.words import money, number, percent
+from tests.browsers import looking
+from tests.sandboxes import running_sandbox
+from tests.served import configure, serving
+from tests.work_to_see import (
+    GARDENER,
+    HOSTILE,
+    INTERN,
+    REVIEW,
+    REVIEWER,
+    SUPPORT,
+    ask,
+    capped,
+    configuration,
+    gardened,
+    named,
+    reviewed,
+    stored,
+    supported,
+    until_stored,
+)
+
+PAGE_ROWS = 50
+MANY = 55
+CROWD = "crowd"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A gateway that has done some work, and the folder with its store."""
+
+    url: str
+    folder: Path
+
+    def totals(self) -> Totals:
+        """All that its store has."""
+        ((_, found),) = stored(self.folder, lambda store: store.totals.totals())
+        return found
+
+    def session(self, agent: str, name: str) -> SessionTotals:
+        found = stored(self.folder, lambda store: store.totals.session(named(agent, name)))
+        assert found is not None
+        return found
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    folder = tmp_path_factory.mktemp("pages")
+    with running_sandbox() as sandbox:
+        configure(folder / "foveate.yaml", sandbox.url, configuration(folder))
+        with serving(folder) as served:
+            for turn in range(MANY):
+                ask(served.url, CROWD, f"session {turn}")
+            reviewed(served.url, folder, agent=HOSTILE, name=HOSTILE, said=HOSTILE)
+            supported(served.url, name="parcels")
+            gardened(served.url)
+            capped(served.url)
+            reviewed(served.url, folder)
+            until_stored(folder, _is_settled)
+            yield Shown(served.url, folder)
+
+
+async def _is_settled(store: Store) -> bool:
+    """Whether all was written that is behind the answers: the last of it are traces, and why a cache broke."""
+    found = await store.totals.session(named(REVIEWER, REVIEW))
+    return found is not None and found.totals.requests == 11 and found.totals.breaks == 2
+
+
+def tile(page: Page, name: str) -> Locator:
+    """What a tile says, by what it is called."""
+    return (
+        page.locator(".tiles > div")
+        .filter(has=page.locator("dt", has_text=re.compile(f"^{name}$")))
+        .locator("dd")
+    )
+
+
+def table_row(page: Page, part: str, heading: str) -> Locator:
+    """The row of a table that begins with a word."""
+    rows = page.locator(f"[data-part={part}] tbody > tr")
+    return rows.filter(has=page.locator("th", has_text=heading))
+
+
+def test_the_overview_tells_what_the_store_adds_up_to(browser: Browser, shown: Shown) -> None:
+    totals = shown.totals()
+    asked = dict(stored(shown.folder, lambda store: store.totals.totals([Per.CATEGORY])))
+    with looking(browser, shown.url) as page:
+        page.goto("/")
+
+        expect(tile(page, "Today").first).to_have_text(money(totals.dollars))
+        expect(tile(page, "Requests").first).to_have_text(number(totals.requests))
+        expect(tile(page, "Requests").nth(1)).to_contain_text("1 failed")
+        expect(tile(page, "Hit ratio").first).to_have_text(percent(asked[("main",)].hit_ratio))
+        expect(tile(page, "Breaks lost").first).to_have_text(money(totals.lost_dollars))
+        expect(page.locator("figure.chart canvas[data-drawn]")).to_have_count(
+            page.locator("figure.chart").count()
+        )
+        crowd = table_row(page, "agents", CROWD)
+        expect(crowd.locator("td").first).to_have_text(number(MANY))
+        expect(page.locator("[data-part=breaks]")).to_contain_text("time")
+        expect(table_row(page, "caps", INTERN)).to_contain_text("$0.01")
+
+        page.locator("select[name=agent]").select_option(SUPPORT)
+        page.get_by_role("button", name="Show").click()
+        expect(tile(page, "Requests").first).to_have_text("4")
+        expect(table_row(page, "agents", CROWD)).to_have_count(0)
+
+
+def test_sessions_are_listed_filtered_and_paged_by_the_database(browser: Browser, shown: Shown) -> None:
+    rows = "[data-part=sessions] tbody > tr"
+    with looking(browser, shown.url) as page:
+        page.goto("/-/sessions")
+        expect(page.locator(rows)).to_have_count(PAGE_ROWS)
+        first = page.locator(f"{rows} th").all_inner_texts()
+        reviewed_row = page.locator(rows).filter(has=page.locator(f'a[href$="{named(REVIEWER, REVIEW)}"]'))
+        expect(reviewed_row).to_contain_text(money(shown.session(REVIEWER, REVIEW).totals.dollars))
+
+        page.get_by_role("link", name="Next").click()
+        expect(page.locator(rows)).to_have_count(MANY + 5 - PAGE_ROWS)
+        assert not set(first) & set(page.locator(f"{rows} th").all_inner_texts())
+        page.get_by_role("link", name="Previous").click()
+        expect(page.locator(rows)).to_have_count(PAGE_ROWS)
+        assert page.locator(f"{rows} th").all_inner_texts() == first
+
+        page.get_by_label("Agent").fill(SUPPORT)
+        page.keyboard.press("Enter")
+        expect(page.locator(rows)).to_have_count(1)
+        expect(page.locator(rows)).to_contain_text("1 failed")
+        assert f"agent={SUPPORT}" in page.url
+
+        page.goto(f"/-/sessions?id={named(INTERN, 'first-day')[:9]}")
+        expect(page.locator(f"{rows} td").first).to_have_text(INTERN)
+
+        page.goto("/-/sessions?order=dearest")
+        expect(page.locator(f"{rows} td").first).to_have_text(re.compile(f"^({REVIEWER}|<script>.*)$"))
+
+        page.goto("/-/sessions?agent=nobody")
+        expect(page.locator("main")).to_contain_text("No session is of this kind")
+
+
+def test_a_session_shows_its_window_its_requests_its_folds_and_why_its_cache_broke(
+    browser: Browser, shown: Shown
+) -> None:
+    session_id = named(REVIEWER, REVIEW)
+
+    traced = stored(shown.folder, lambda store: store.traces.listed(session_id=session_id, limit=1))
+    totals = shown.session(REVIEWER, REVIEW).totals
+    with looking(browser, shown.url) as page:
+        page.goto(f"/-/sessions/{session_id}")
+
+        expect(tile(page, "Cost").first).to_have_text(money(totals.dollars))
+        expect(tile(page, "Cache breaks").first).to_have_text("2")
+        expect(tile(page, "Requests").first).to_have_text("11")
+        expect(page.locator("figure.chart canvas")).to_have_attribute("data-drawn", "11")
+
+        # What the chart draws can be read as a table, and stacks up to what was counted.
+        page.get_by_text("as a table").first.click()
+        told = page.locator("figure.chart tbody > tr")
+        expect(told).to_have_count(11)
+        names = page.locator("figure.chart thead th").all_inner_texts()
+        assert {"tools", "system", "summary", "tool results"} <= {name.strip().lower() for name in names}
+        parts = [name.strip().lower() in {one.name for one in traced[0].trace.sections} for name in names[1:]]
+        cells = told.last.locator("td").all_inner_texts()
+        tokens = [
+            int(cell.replace(",", "") or 0) for cell, is_part in zip(cells, parts, strict=False) if is_part
+        ]
+        assert sum(tokens) == traced[0].trace.tokens
+
+        broke = page.locator("[data-part=requests] details").filter(has_text="broke")
+        expect(broke).not_to_have_count(0)
+        edits = page.locator("[data-part=requests] details").first
+        edits.locator("summary").click()
+        expect(edits.locator("table")).to_be_visible()
+        expect(edits).to_contain_text("mark")
+
+        fold = page.locator("details[data-name^=fold-]").last  # the first that was made
+        fold.locator("summary").click()
+        expect(fold.get_by_role("heading", name="What was folded")).to_be_visible()
+        expect(fold.locator("pre").first).to_contain_text("parser")
+        fold.get_by_role("link", name="all of it").click()
+        expect(page.locator("main")).to_contain_text("Find the slow parser and make it fast.")
+
+
+def test_agents_show_their_switches_budgets_and_what_is_injected(browser: Browser, shown: Shown) -> None:
+    with looking(browser, shown.url) as page:
+        page.goto("/-/agents")
+        expect(table_row(page, "agents", GARDENER)).to_contain_text("memory")
+        expect(table_row(page, "agents", INTERN).locator("td").first).to_contain_text("off")
+        expect(table_row(page, "agents", REVIEWER).locator("td").first).to_contain_text("on")
+        expect(table_row(page, "agents", REVIEWER)).to_contain_text("9k")
+        expect(table_row(page, "agents", CROWD)).to_contain_text("not in the configuration")
+
+        page.get_by_role("link", name=INTERN, exact=True).click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text(INTERN)
+        expect(page.locator("main")).to_contain_text("$0.01")
+
+
+def test_the_memory_shows_what_a_model_would_see_for_a_focus_and_a_limit(
+    browser: Browser, shown: Shown
+) -> None:
+    with looking(browser, shown.url) as page:
+        page.goto("/-/memory")
+        expect(page.locator(".outline")).to_contain_text("Bed 1: tomatoes")
+        expect(page.locator("main")).not_to_contain_text("Nobody reads this")
+
+        page.get_by_role("link", name="Bed 2: beans").click()
+        expect(page.locator(".outline li", has_text="(focus)").last).to_contain_text("Bed 2: beans")
+        page.get_by_role("textbox", name="Tokens").fill("120")
+        page.keyboard.press("Enter")
+        expect(tile(page, "Tokens").first).to_have_text(re.compile(r"^\d+ of 120$"))
+        expect(page.get_by_role("region", name="The text that a model would see")).to_contain_text("Monday")
+
+
+def test_the_configuration_shows_what_is_in_force_and_from_where(browser: Browser, shown: Shown) -> None:
+    with looking(browser, shown.url) as page:
+        page.goto("/-/configuration")
+        expect(page.locator("[data-part=file]")).to_contain_text("foveate.yaml")
+        page.get_by_label("Find").fill("tail_keep_tokens")
+        page.keyboard.press("Enter")
+        row = page.locator("[data-part=settings] tbody > tr")
+        expect(row).to_have_count(1)
+        expect(row).to_contain_text("800")
+        expect(row).to_contain_text(re.compile(r"line \d+|foveate\.yaml"))
+
+
+def hostile_pages() -> list[str]:
+    agent = quote(HOSTILE, safe="")
+    return [
+        "/",
+        f"/?agent={agent}",
+        "/-/sessions",
+        f"/-/sessions?agent={agent}&id={agent}",
+        f"/-/sessions/{named(HOSTILE, HOSTILE)}",
+        f"/-/sessions/{agent}",
+        "/-/agents",
+        f"/-/agents/{agent}",
+        f"/-/memory?agent={agent}&focus={agent}&query={agent}",
+        f"/-/configuration?find={agent}",
+    ]
+
+
+def test_what_users_and_models_say_is_text_and_never_markup(browser: Browser, shown: Shown) -> None:
+    folds = stored(shown.folder, lambda store: store.journal.listed(session_id=named(HOSTILE, HOSTILE)))
+    with looking(browser, shown.url, forgives="400|404") as page:
+        page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
+        for path in [*hostile_pages(), *(f"/-/folds/{fold.id}" for fold in folds)]:
+            page.goto(path)
+            for details in page.locator("main details").all()[:30]:
+                details.evaluate("element => { element.open = true; }")
+            assert page.evaluate("window.harmed === undefined"), path
+            assert (
+                page.locator("main img, main script:not([type='application/json']), main iframe").count() == 0
+            )
+            assert str(7 * 191) not in page.content()
+            typed = [field.input_value() for field in page.locator("main input").all()]
+            assert any("<script>" in said for said in [page.locator("body").inner_text(), *typed]), path
+
+
+def test_everything_is_readable_without_scripts(browser: Browser, shown: Shown) -> None:
+    with looking(browser, shown.url, java_script_enabled=False) as page:
+        page.goto(f"/-/sessions/{named(REVIEWER, REVIEW)}")
+        page.locator("figure.chart summary").first.click()
+        expect(page.locator("figure.chart tbody > tr")).to_have_count(11)
+        page.locator("details[data-name^=fold-] summary").first.click()
+        expect(page.locator("details[data-name^=fold-] pre").first).to_be_visible()
+        page.goto("/-/sessions")
+        expect(page.locator("[data-part=sessions] tbody > tr")).to_have_count(PAGE_ROWS)
