@@ -85,13 +85,14 @@ class _Page:
 async def look(inside: Inside, asked: Asked) -> Shown:
     """One session."""
     session_id, store = asked.names["id"], inside.store
+    before_id, folds_before = asked.text("before"), _folds_before(asked)
     found = await store.totals.session(session_id)
     if found is None:
         raise NoSuchPage(f"there is no session {short(session_id, 80)!r}, or it was forgotten")
     points, page, folds, counts, sums, (parent_id, forks) = await asyncio.gather(
         store.glances.windows(session_id, limit=_MOST_POINTS),
-        _requests(store, session_id, asked.text("before")),
-        store.journal.listed(session_id=session_id, limit=_MOST_FOLDS, before=_folds_before(asked)),
+        _requests(store, session_id, before_id),
+        store.journal.listed(session_id=session_id, limit=_MOST_FOLDS, before=folds_before),
         store.glances.count_folds([session_id]),
         store.ledger.sums((By.CATEGORY,), session_id=session_id),
         _kin(store, session_id),

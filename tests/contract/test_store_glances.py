@@ -1,0 +1,128 @@
+"""The same of both databases: light looks at sessions, however long they are."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace as with_
+
+import pytest
+from msgspec.structs import replace
+
+from foveate.fold.journal import Outcome
+from foveate.session.totals import Order
+from foveate.store import Store, open_store
+from tests.kept import FAILED, FOLD, FOLDED, TRACE, session, turns
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    async with await open_store(database_url) as opened:
+        yield opened
+
+
+async def test_the_windows_of_the_last_requests_come_in_their_order(store: Store) -> None:
+    await store.traces.keep(
+        [
+            replace(
+                TRACE,
+                id=f"r{number}",
+                at=float(number),
+                tokens=number,
+                broke=TRACE.broke if number == 2 else None,
+            )
+            for number in range(5)
+        ]
+        + [replace(TRACE, id="other", session_id="t")]
+    )
+    found = await store.glances.windows("s", limit=3)
+
+    assert [(one.id, one.tokens, one.is_broken) for one in found] == [
+        ("r2", 2, True),
+        ("r3", 3, False),
+        ("r4", 4, False),
+    ]
+    assert (found[0].window_tokens, found[0].fold_id) == (TRACE.window_tokens, TRACE.fold_id)
+    assert await store.glances.windows("nobody's", limit=3) == []
+    assert await store.glances.count_requests("s") == 5
+    assert await store.glances.count_requests("s", before=(3.0, "r3")) == 3
+
+
+async def test_what_filled_windows_is_read_without_their_edits(store: Store) -> None:
+    await store.traces.keep([TRACE, replace(TRACE, id="b", broke=None, sections=())])
+    found = await store.glances.fillings([TRACE.id, "b", "never"])
+
+    assert set(found) == {TRACE.id, "b"}
+    assert tuple(found[TRACE.id].sections) == TRACE.sections
+    assert (found[TRACE.id].exact, found[TRACE.id].reserved_tokens) == (True, TRACE.reserved_tokens)
+    assert found[TRACE.id].broke == TRACE.broke
+    assert found["b"].broke is None
+    assert await store.glances.fillings([]) == {}
+
+
+async def test_folds_are_counted_for_many_sessions_at_once(store: Store) -> None:
+    await store.journal.record(FOLD, FOLDED, lease=None)
+    await store.journal.record(with_(FOLD, id="again"), (), lease=None)
+    await store.journal.record(FAILED, (), lease=None)
+    await store.journal.record(with_(FOLD, id="cut", outcome=Outcome.TOOL_RESULT_TRUNCATED), (), lease=None)
+    found = await store.glances.count_folds(["s", "nobody's"])
+
+    assert {id_: (one.made, one.failed) for id_, one in found.items()} == {"s": (2, 1)}
+    assert await store.glances.count_folds([]) == {}
+
+
+async def test_of_what_was_folded_the_ends_are_read_or_a_page(store: Store) -> None:
+    messages = [b'{"number": %d}' % number for number in range(20)]
+    first = with_(FOLD, id="first", messages=12)
+    second = with_(FOLD, id="second", messages=20, earlier_id="first")
+    await store.journal.record(first, messages[:12], lease=None)
+    await store.journal.record(second, messages[12:], lease=None)
+    found = await store.glances.ends(["first", "second", "never"], each=2)
+
+    assert [turn.position for turn in found["first"].turns] == [0, 1, 10, 11]
+    assert [turn.message for turn in found["second"].turns] == [messages[at] for at in (12, 13, 18, 19)]
+    assert (found["first"].many, found["second"].many, found["never"].many) == (12, 8, 0)
+    assert (found["first"].first_id, found["second"].first_id, found["never"].first_id) == (
+        "first",
+        "first",
+        None,
+    )
+    assert (found["first"].is_taken_in, found["second"].is_taken_in) == (True, False)
+    page = await store.glances.folded("second", skip=3, limit=2)
+    assert [turn.position for turn in page.turns] == [15, 16]
+    assert await store.journal.undo("second", now=1.0)
+    assert not (await store.glances.ends(["first"], each=2))["first"].is_taken_in
+
+
+async def test_a_message_that_is_far_too_long_is_not_read_as_a_whole(store: Store) -> None:
+    long = b"\xff" + b"x" * 1_000_000
+    await store.journal.record(with_(FOLD, messages=2), [long, b"\0short"], lease=None)
+    first, second = (await store.glances.ends([FOLD.id], each=3))[FOLD.id].turns
+
+    assert (first.size_bytes, first.is_whole, first.message[:2]) == (len(long), False, b"\xffx")
+    assert len(first.message) < 10_000
+    assert (second.message, second.is_whole) == (b"\0short", True)
+
+
+async def test_forks_are_found_by_the_session_that_they_go_on_from(store: Store) -> None:
+    parent = session("parent", 3)
+    await store.turns.keep(parent, turns("parent", 0, 3), after=None)
+    for name in ("b", "a"):
+        await store.turns.keep(session(name, 4, parent=parent), turns(name, 3, 4), after=None)
+
+    assert await store.glances.forks("parent", limit=5) == ["a", "b"]
+    assert await store.glances.forks("parent", limit=1) == ["a"]
+    assert await store.glances.forks("a", limit=5) == []
+
+
+@pytest.mark.parametrize("order", list(Order))
+async def test_sessions_are_paged_through_in_both_directions(store: Store, order: Order) -> None:
+    await store.traces.keep(
+        [replace(TRACE, id=f"r{number}", session_id=f"s{number}", at=float(number % 4)) for number in range(10)]
+    )
+    every = await store.totals.sessions(limit=100, order=order)
+    ids = [one.session_id for one in every]
+    onward = await store.totals.sessions(limit=3, order=order, after=every[3])
+    back = await store.totals.sessions(limit=3, order=order, before=every[4])
+
+    assert len(set(ids)) == 10
+    assert [one.session_id for one in onward] == ids[4:7]
+    assert [one.session_id for one in back] == ids[1:4]
+    assert await store.totals.sessions(limit=3, order=order, before=every[0]) == []

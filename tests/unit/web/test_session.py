@@ -1,0 +1,284 @@
+"""One session: its totals, its window, every request with its edits and breaks, its folds and forks."""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace as with_
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from msgspec.structs import replace
+
+from foveate import wire
+from foveate.cost.caps import accounts_of
+from foveate.cost.ledger import Category
+from foveate.fold.journal import Fold, Outcome
+from foveate.session.chain import chain_of
+from foveate.session.traces import TracedEdit
+from foveate.web.session import FOLDS, PAGE
+from tests.billed import CALL, ENTRY
+from tests.kept import FAILED, FOLD, TRACE, session, turns
+from tests.sessions_to_fold import claude_body
+from tests.unit.web.looking import NOW, Looking, looking, read
+
+EVIL = "<script>alert('x')</script>/?#&% 🦊 مرحبا"
+AT = NOW - 600
+
+
+@pytest.fixture
+async def look(tmp_path: Path) -> AsyncIterator[Looking]:
+    async with looking(tmp_path) as found:
+        yield found
+
+
+async def text_of(look: Looking, address: str) -> str:
+    """What can be read on a page; a comma stands behind its word, whatever markup is between them."""
+    return (await look.text(address)).replace(" ,", ",")
+
+
+async def asked(look: Looking, many: int = 1, session_id: str = "s") -> None:
+    traces = [replace(TRACE, id=f"r{at}", session_id=session_id, at=AT + at) for at in range(1, many + 1)]
+    await look.store.traces.keep(traces)
+
+
+async def folded(look: Looking, turns: int, id_: str = "fold-1", **said: object) -> Fold:
+    """A fold of a conversation of Claude's, as it is made."""
+    request = wire.read(claude_body(turns))
+    fold = with_(
+        FOLD,
+        id=id_,
+        boundary=chain_of(request).hashes[-1],
+        messages=len(request.messages),
+        compacted_at=AT,
+        **said,  # type: ignore[arg-type]
+    )
+    await look.store.journal.record(fold, request.messages, lease=None)
+    return fold
+
+
+async def test_a_session_that_nobody_knows_is_not_found(look: Looking) -> None:
+    text = await look.text(f"/-/sessions/{quote(EVIL, safe='')}", status=404)
+
+    assert "there is no session" in text
+    assert "alert" in text
+    assert "there is no fold" in await look.text("/-/folds/nobody's", status=404)
+
+
+async def test_an_id_may_hold_any_character(look: Looking) -> None:
+    for number, id_ in enumerate((EVIL, "a/b//c", "?", "#", "%2F", "x" * 240, " blanks ", "e\u0301")):
+        await look.store.traces.keep([replace(TRACE, id=f"of {number}", session_id=id_, at=AT)])
+        page = await look.page(f"/-/sessions/{quote(id_, safe='')}")
+
+        assert "17.3%" in page, id_
+        assert "<script>alert" not in page
+        assert f'&amp;session={quote(id_, safe="")}"' in page, "and it is what is listened to"
+
+
+async def test_the_head_tells_what_a_session_cost_and_lost(look: Looking) -> None:
+    await asked(look, 2)
+    for category in (Category.MAIN, Category.COMPACTION):
+        call = with_(CALL, id=f"c-{category}", category=category)
+        await look.store.ledger.settle(with_(ENTRY, call=call), accounts=accounts_of(call))
+    text = await text_of(look, "/-/sessions/s")
+
+    for told in (
+        "Agent ana",
+        "Window 17.3% 34,650 of 200,000 tokens",
+        "Cost $0.1225 2 calls",
+        "Hit ratio 98.1% of the requests' input; 98.1% with all calls",
+        "Requests 2 none failed, 2.1 ms added to each",
+        "Cache breaks 2 6k tokens paid again, $0.0246",
+        "Beside the requests: 1 compaction call, $0.0612",
+    ):
+        assert told in text
+
+
+async def test_what_fills_the_window_now_adds_up(look: Looking) -> None:
+    await asked(look)
+    text = await text_of(look, "/-/sessions/s")
+
+    assert "system 4,000 11.5%" in text
+    assert "tool results 30,650 88.5%" in text
+    assert "counted by the model's own tokenizer; 8,000 tokens are reserved for the answer" in text
+
+
+async def test_a_request_opens_to_its_edits_problems_and_break(look: Looking) -> None:
+    await asked(look)
+    call = with_(CALL, id="r1")
+    await look.store.ledger.settle(with_(ENTRY, call=call), accounts=accounts_of(call))
+    text = await text_of(look, "/-/sessions/s")
+    row = text[text.index("Added Status") :]
+
+    for told in (
+        "34,650 17.3% 34,000 638 12 900 $0.0612 2.1 ms 200",
+        "5 edits, folded, 1 step failed, cache broke: a timestamp changed, at system[0];"
+        " 3,000 tokens paid again, $0.0123",
+        "Without memory: ☃: gone",
+        "cache mark 1h system[0] −3,600 saves most",
+        "inject insert messages[9] +40 section time",
+        "and 3 more edits, which are not kept",
+    ):
+        assert told in row
+
+
+async def test_a_request_that_was_not_touched_billed_or_answered_says_so(look: Looking) -> None:
+    bare = replace(TRACE, at=AT, status=0, tokens=None, sections=(), edits=(), edits_left_out=0, problems=())
+    await look.store.traces.keep([replace(bare, fold_id=None, broke=None)])
+    text = await text_of(look, "/-/sessions/s")
+
+    assert "not counted no bill was booked 2.1 ms no answer" in text
+    assert "nobody has counted these requests" in text
+    assert "edit," not in text
+
+
+async def test_what_a_model_or_a_user_said_is_text(look: Looking) -> None:
+    edit = TracedEdit(step=EVIL, does=EVIL, place=EVIL, reason=EVIL)
+    await look.store.traces.keep([replace(TRACE, at=AT, edits=(edit,), problems=((EVIL, EVIL),), model=EVIL)])
+    said = b'{"role":"user","content":"<script>alert(1)</script>"}'
+    await look.store.journal.record(
+        with_(FOLD, summary=EVIL, carried=(EVIL,), reason=EVIL, model=EVIL, agent=EVIL), [said], lease=None
+    )
+    for path in ("/-/sessions/s", "/-/folds/fold-1"):
+        page = await look.page(path)
+        assert "<script>alert" not in page
+        assert "<script>alert(1)</script>" in read(page), "and it is all there"
+
+
+async def test_requests_come_in_pages_with_their_numbers(look: Looking) -> None:
+    many = 2 * PAGE + 5
+    await asked(look, many)
+    pages, address = [], "/-/sessions/s"
+    while address:
+        page = await look.page(address)
+        pages.append([int(number) for number in re.findall(r'<th scope="row" class="figure">(\d+)</th>', page)])
+        older = re.findall(r'href="(\?before=[^"#]*)[^"]*" rel="next"', page)
+        address = f"/-/sessions/s{older[0]}" if older else ""
+
+    assert [number for one in pages for number in one] == list(range(many, 0, -1))
+    last = await look.page(f"/-/sessions/s?before=r{many - 2 * PAGE + 1}")
+    assert 'href="?before=r56#requests" rel="prev"' in last
+    middle = await look.page("/-/sessions/s?before=r56")
+    assert f"{many} requests, the newest first; 6 to 55 here" in read(middle)
+    assert 'href="/-/sessions/s#requests">Newest' in middle
+    assert "has no request 'x'" in await look.text("/-/sessions/s?before=x", status=400)
+
+
+async def test_a_fold_opens_to_what_was_folded_and_what_stands_for_it(look: Looking) -> None:
+    await asked(look)
+    fold = await folded(look, 6)
+    text = await text_of(look, "/-/sessions/s")
+    shown = text[text.index("Folds Messages") : text.index("Requests 1 request")]
+
+    for told in (
+        f"Messages 1–{fold.messages} folded: 9k tokens became 700, 10 min ago",
+        "Outcome ok: the summary is sent in the place of these messages",
+        "9,000 before, 700 after, 92.2% saved",
+        "Made by claude-opus-5-5",
+        "Cost $0.0123",
+        "Took 2.5 s",
+        "Summary They looked at src/main.py.",
+        "Carried, since the summary left it out src/main.py port 8790",
+        "Message 1, user",
+        "messages between them: all that was folded",
+        f"Message {fold.messages}, ",
+    ):
+        assert told in shown
+    assert '"role"' not in shown, "messages are read by their format"
+
+
+async def test_a_fold_that_was_undone_failed_or_taken_in_is_not_in_force(look: Looking) -> None:
+    await asked(look)
+    first = await folded(look, 4, id_="first")
+    later = with_(first, id="later", messages=40, earlier_id="first", compacted_at=AT + 1)
+    await look.store.journal.record(later, [b'{"role":"user","content":"last words"}'], lease=None)
+    await look.store.journal.record(with_(FAILED, compacted_at=AT + 2), (), lease=None)
+    await look.store.journal.record(
+        with_(FOLD, id="cut", outcome=Outcome.TOOL_RESULT_TRUNCATED, limit_tokens=700, compacted_at=AT + 3),
+        (),
+        lease=None,
+    )
+    text = await text_of(look, "/-/sessions/s")
+
+    assert "became 700, taken in by a later fold," in text
+    assert "Outcome ok: a later fold took it in" in text
+    assert "Not folded: failed" in text
+    assert "Outcome failed: no summary could be had" in text
+    assert "Tool results in message 4 cut" in text
+    assert "Limit 700 tokens of each result" in text
+    assert "last words" in text
+    assert await look.store.journal.undo("later", now=NOW)
+    text = await text_of(look, "/-/sessions/s")
+    assert "became 700, undone," in text
+    assert "Outcome ok: the messages are sent as they came" in text
+    assert "taken in" not in text
+
+
+async def test_all_of_a_fold_is_on_a_page_of_its_own(look: Looking) -> None:
+    fold = await folded(look, 40)
+    page = await look.page("/-/folds/fold-1")
+    (following,) = re.findall(r'href="(\?from=\d+)" rel="next"', page)
+    second = await look.text(f"/-/folds/fold-1{following}")
+
+    assert f"{fold.messages} messages, kept as they came; 1–30 of them here" in read(page)
+    assert "Message 1, user" in read(page)
+    assert "Message 31, " in second
+    assert "Earlier messages" in second
+    assert "from: a whole number" in await look.text("/-/folds/fold-1?from=0", status=400)
+    assert "Message" not in (await look.text("/-/folds/fold-1?from=1000")).partition("What was folded")[2]
+
+
+async def test_messages_that_nobody_can_read_are_shown_as_they_came(look: Looking) -> None:
+    await asked(look)
+    long = b'{"role": "user", "content": "' + b"x" * 1_000_000 + b'"}'
+    await look.store.journal.record(with_(FOLD, messages=3), [b"\xff\0", b"{}", long], lease=None)
+    text = await text_of(look, "/-/sessions/s")
+
+    assert "Message 1, 2 bytes as they came \\xff" in text
+    assert f"Message 3, {len(long):,} bytes as they came" in text
+    assert len(text) < 20_000
+    family = "👩‍👩‍👧‍👦"
+    await look.store.journal.record(with_(FOLD, id="b", summary=family * 900), (), lease=None)
+    page = await look.page("/-/sessions/s")
+    cut = page[page.index(f"<pre>{family}") + 5 :].partition("<span")[0]
+    assert set(cut.split(family)) == {""}, "no character is cut in two"
+
+
+async def test_many_folds_come_in_pages(look: Looking) -> None:
+    await asked(look)
+    for at in range(FOLDS + 2):
+        await look.store.journal.record(with_(FOLD, id=f"f{at}", compacted_at=AT + at), (), lease=None)
+    page = await look.page("/-/sessions/s")
+    (earlier,) = re.findall(r'href="(\?folds=[^"#]*)#folds"', page)
+    older = await look.page(f"/-/sessions/s{earlier}")
+
+    assert page.count('data-name="fold-') == FOLDS
+    assert older.count('data-name="fold-') == 2
+    assert "folds: the time of a fold" in await look.text("/-/sessions/s?folds=nan", status=400)
+
+
+async def test_forks_lead_to_each_other(look: Looking) -> None:
+    parent = session("parent", 3)
+    await look.store.turns.keep(parent, turns("parent", 0, 3), after=None)
+    await look.store.turns.keep(session("child", 4, parent=parent), turns("child", 3, 4), after=None)
+    await asked(look, session_id="parent")
+    await look.store.traces.keep([replace(TRACE, id="c", session_id="child", at=AT)])
+
+    assert 'fork: <a class="code" href="/-/sessions/child"' in await look.page("/-/sessions/parent")
+    assert 'a fork of session <a class="code" href="/-/sessions/parent"' in await look.page("/-/sessions/child")
+
+
+async def test_a_session_whose_requests_are_forgotten_still_has_its_totals(look: Looking) -> None:
+    await look.store.ledger.settle(ENTRY, accounts=accounts_of(CALL))
+    text = await text_of(look, "/-/sessions/s")
+
+    assert "Cost $0.0612" in text
+    assert "What was done to its requests is no longer kept." in text
+    assert "Nothing of this session was folded." in text
+
+
+async def test_a_long_session_is_a_small_page(look: Looking) -> None:
+    await asked(look, 1_000)
+    page = await look.page("/-/sessions/s")
+
+    assert "1,000 requests" in read(page)
+    assert len(page) < 200_000
