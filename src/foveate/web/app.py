@@ -42,6 +42,8 @@ _NAVIGATION = (
     ("/-/memory", "Memory"),
     ("/-/configuration", "Configuration"),
 )
+# What stands under another page's name in the navigation.
+_BELONGS = {"/-/folds/{id:path}": "/-/sessions"}
 # Nothing from elsewhere, no script but our own files, in nobody's frame.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -79,7 +81,7 @@ def page(inside: Inside) -> ASGIApp:
     routes = [
         Route("/-/events", events),
         Route("/-/assets/{name}", _asset),
-        *(Route(path, frame.showing(path, look)) for path, look in PAGES.items()),
+        *(Route(path, frame.showing(_BELONGS.get(path, path), look)) for path, look in PAGES.items()),
         Route("/-/{rest:path}", frame.showing("", _nothing)),
     ]
     shown = Starlette(routes=routes)
