@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as with_changes
 
 from foveate.fold.journal import Use
+from foveate.session.totals import Per
 from foveate.session.turns import Session
 from foveate.store import Forgotten, Store, open_store
-from tests.kept import AGENT, FOLD, FOLDED, fold, hashed, hashes, ids, session, turns
+from tests.billed import call, entry
+from tests.kept import AGENT, FOLD, FOLDED, TRACE, fold, hashed, hashes, ids, session, turns
 
 DAY = 86_400.0
 
@@ -237,3 +240,35 @@ async def test_a_vacuum_gives_room_back_and_loses_nothing(store: Store, database
     assert await is_whole(store, kept)
     if database_url.startswith("sqlite"):
         assert file_bytes(database_url) < 200_000
+
+
+async def test_what_a_session_adds_up_to_goes_with_it_and_its_hours_stay(store: Store) -> None:
+    old, new, parent = (session(name, 2, seen_at=day * DAY) for name, day in (("o", 1), ("n", 9), ("p", 1)))
+    for kept in (old, new, parent, session("child", 4, seen_at=9 * DAY, parent=parent)):
+        await keep(store, kept)
+    at = {"o": 1, "n": 1, "p": 1, "billed long ago": 1, "billed now": 9}
+    for name, day in at.items():
+        of = call(f"call of {name}", session_id=name, at=day * DAY)
+        await store.ledger.settle(entry(of, 1), accounts=())
+    await store.traces.keep([with_changes(TRACE, id="r", session_id="traced long ago", at=1 * DAY)])
+    # Pinged since it was seen.
+    await store.ledger.settle(entry(call("late", session_id="o", at=6 * DAY), 1), accounts=())
+    before = await store.totals.totals([Per.HOUR])
+
+    async def left() -> set[str]:
+        return {one.session_id for one in await store.totals.sessions(limit=99)}
+
+    await store.forget(keep_days=5, now=10 * DAY)
+    assert await left() == {"o", "n", "p", "billed now"}
+    await store.forget(keep_days=5, now=12 * DAY)
+    assert await left() == {"n", "p", "billed now"}
+    assert await store.totals.totals([Per.HOUR]) == before
+    assert sum(totals.calls for _, totals in before) == 6
+
+
+async def test_what_very_many_sessions_add_up_to_is_all_forgotten(store: Store) -> None:
+    await store.traces.keep([with_changes(TRACE, id=f"{n}", session_id=f"s{n}", at=1.0) for n in range(600)])
+
+    await store.forget(keep_days=1, now=9 * DAY)
+
+    assert await store.totals.count() == 0

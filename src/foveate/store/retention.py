@@ -115,6 +115,14 @@ DELETE FROM traces_v1 WHERE id IN (
     SELECT id FROM traces_v1 WHERE at < ? ORDER BY at, id LIMIT {_TRACES_AT_ONCE}
 )
 """
+# What sessions add up to goes with them, by its own time where they are not kept. One after the other by their
+# ids: whoever adds to them locks rows in that order. What was added to meanwhile stays.
+_TOTALS_AT_ONCE = 256
+_IS_OLD = """
+last_at < ? AND NOT EXISTS (SELECT 1 FROM sessions_v1 WHERE sessions_v1.id = session_totals_v1.session_id)
+"""
+_FIND_OLD_TOTALS = f"SELECT session_id FROM session_totals_v1 WHERE {_IS_OLD} LIMIT {_TOTALS_AT_ONCE}"
+_FORGET_TOTALS = f"DELETE FROM session_totals_v1 WHERE {_IS_OLD} AND session_id = ?"
 # Counts are kept for turns, which may be gone, or were never kept; a part of them at a time.
 _FIND_NEXT_COUNT = f"""
 SELECT agent, hash FROM turn_counts_v1 WHERE (agent, hash) > (?, ?) ORDER BY agent, hash
@@ -163,13 +171,15 @@ class Forgotten:
 async def forget(database: Database, *, keep_days: float, now: float) -> Forgotten:
     """Forget what was not seen for `keep_days`, a few sessions at a time, and what was undone before that.
 
-    Whole requests that are as old go too, where they are kept, and what was done to requests.
+    Whole requests that are as old go too, where they are kept, what was done to requests, and what sessions add
+    up to that are not kept.
     """
     before = now - keep_days * DAY_SECONDS
     await database.write(partial(_forget_undone, before=before), again=True)
     forgotten = await _forget_sessions(database, before, now) + await _forget_strays(database, before, now)
     await _forget_counts(database)
     await forget_traces(database, before=before)
+    await _forget_totals(database, before)
     return forgotten
 
 
@@ -185,6 +195,17 @@ async def forget_traces(database: Database, *, before: float, most: int = MOST_T
     limit = max([before, *(nextafter(at, inf) for (at,) in beyond)])
     while await database.write(lambda rows: rows.change(_FORGET_TRACES, (limit,)), again=True):
         pass
+
+
+async def _forget_totals(database: Database, before: float) -> None:
+    """Forget what sessions add up to that are not kept, and were neither asked nor billed since; hours stay."""
+    while old := _ids(await database.read(lambda rows: rows.all(_FIND_OLD_TOTALS, (before,)))):
+        values = [(before, session_id) for session_id in sorted(old)]
+        await database.write(partial(_change_many, statement=_FORGET_TOTALS, values=values), again=True)
+
+
+def _change_many(rows: Rows, *, statement: str, values: Sequence[tuple[float, str]]) -> int:
+    return rows.change_many(statement, values)
 
 
 async def _forget_counts(database: Database) -> None:

@@ -1,0 +1,250 @@
+"""Always, on both databases: totals are what the ledger and the traces add up to, however these came.
+
+Bills and traces come in any order, one by one or many at once, again and again, by several processes.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace as with_changes
+
+from foveate.cost.caps import accounts_of
+from foveate.cost.ledger import Category, Entry, Savings
+from foveate.session.totals import Per, Totals
+from foveate.session.traces import CacheBreak, Trace, Traced
+from foveate.store import Store, open_store
+from foveate.values import CacheUsage, Usage
+from tests.billed import NOON, call
+from tests.kept import TRACE
+from tests.store_processes import at_once
+
+HOUR = 3_600.0
+Told = tuple[Entry | None, Trace | None, CacheBreak | None]
+"""A request: its bill, its trace, and a break that is found later; at least one of the first two."""
+
+
+def told(
+    number: int, hour: int, whose: tuple[str, str, str], size: int, *, has: str, category: Category, status: int
+) -> Told:
+    """A request of some hour; `has` names what comes of it: a bill, its price, a trace, a break, one later."""
+    agent, session_id, model = whose
+    at = NOON + hour * HOUR + number  # no two at the same time
+    id_ = f"r{number}"
+    entry = Entry(
+        call=replace(call(id_, agent=agent, session_id=session_id, at=at), model=model, category=category),
+        usage=Usage(
+            cache=CacheUsage(uncached=size, read=2 * size, written_5m=3, written_1h=4), output_tokens=5
+        ),
+        dollars=Decimal(size) / 1_000 if "price" in has else None,
+        savings=Savings(cache=Decimal(-size) / 7 if size % 2 else None, folds=Decimal(size)),
+    )
+    broke = CacheBreak(cause="c", where="w", lost_tokens=size, lost_dollars=Decimal(size) / 3 if size else None)
+    trace = with_changes(
+        TRACE,
+        id=id_,
+        agent=agent,
+        session_id=session_id,
+        model=model,
+        at=at + 0.25,
+        status=status,
+        tokens=size if size % 3 else None,
+        added_seconds=size / 1_000,
+        broke=broke if "broken" in has else None,
+    )
+    later = replace(broke, lost_tokens=size + 1) if "later" in has else None
+    return entry if "bill" in has else None, trace if "trace" in has or "bill" not in has else None, later
+
+
+TOLD = st.builds(
+    told,
+    st.just(0),
+    st.sampled_from([-30, -1, 0, 1]),
+    st.tuples(st.sampled_from(["ana", "bo"]), st.sampled_from(["s", "t", ""]), st.sampled_from(["m", "n"])),
+    st.integers(0, 9),
+    has=st.sampled_from(
+        ["bill", "bill price", "bill price trace", "bill trace later", "trace", "trace broken later"]
+    ),
+    category=st.sampled_from([Category.MAIN, Category.MAIN, Category.COMPACTION]),
+    status=st.sampled_from([200, 0, 529]),
+)
+
+
+def numbered(number: int, one: Told) -> Told:
+    """The same with a name and a time of its own."""
+    entry, trace, later = one
+    id_ = f"r{number}"
+    if entry is not None:
+        entry = replace(entry, call=replace(entry.call, id=id_, at=entry.call.at + number))
+    if trace is not None:
+        trace = with_changes(trace, id=id_, at=trace.at + number)
+    return entry, trace, later
+
+
+async def tell(store: Store, some: Sequence[Told]) -> None:
+    """Have some requests kept and booked, all at once."""
+    traces = [trace for _, trace, _ in some if trace is not None]
+    breaks = [(trace.id, later) for _, trace, later in some if trace is not None and later is not None]
+    await asyncio.gather(
+        store.traces.keep(traces, breaks),
+        *(
+            store.ledger.settle(entry, accounts=accounts_of(entry.call))
+            for entry, *_ in some
+            if entry is not None
+        ),
+    )
+
+
+def added_up(entries: Iterable[Entry], traced: Iterable[Traced]) -> Totals:
+    """What they add up to, one after the other."""
+    bills, traces = list(entries), [one.trace for one in traced]
+    broke = [trace.broke for trace in traces if trace.broke is not None]
+    caches = [entry.usage.cache for entry in bills]
+    pico = Decimal("1e-12")
+
+    def dollars(amounts: Iterable[Decimal | None]) -> Decimal:
+        return sum((amount.quantize(pico) for amount in amounts if amount is not None), Decimal(0))
+
+    return Totals(
+        requests=len(traces),
+        failed=sum(trace.status >= 400 for trace in traces),
+        added_seconds=round(sum(trace.added_seconds for trace in traces), 6),
+        breaks=len(broke),
+        lost_tokens=sum(one.lost_tokens for one in broke),
+        lost_dollars=dollars(one.lost_dollars for one in broke),
+        calls=len(bills),
+        unpriced=sum(entry.dollars is None for entry in bills),
+        cache=CacheUsage(
+            uncached=sum(cache.uncached for cache in caches),
+            read=sum(cache.read for cache in caches),
+            written_5m=sum(cache.written_5m for cache in caches),
+            written_1h=sum(cache.written_1h for cache in caches),
+        ),
+        output_tokens=sum(entry.usage.output_tokens for entry in bills),
+        dollars=dollars(entry.dollars for entry in bills),
+        saved_by_cache=dollars(entry.savings.cache for entry in bills),
+        saved_by_folds=dollars(entry.savings.folds for entry in bills),
+        saved_by_cuts=dollars(entry.savings.cuts for entry in bills),
+    )
+
+
+async def check(store: Store) -> None:
+    """Totals of every kind are what is kept, added up."""
+    entries = [entry async for entry in store.ledger.entries()]
+    traced = await store.traces.listed(limit=10_000)
+    kinds: dict[tuple[Per, ...], Callable[[str, str, str, float], tuple[str, ...]]] = {
+        (): lambda *_: (),
+        (Per.AGENT, Per.CATEGORY): lambda agent, _, category, __: (agent, category),
+        (Per.HOUR, Per.MODEL): lambda _, model, __, at: (f"{at // HOUR}", model),
+        (Per.DAY,): lambda _, __, ___, at: (f"{at // (24 * HOUR)}",),
+    }
+    for per, group_of in kinds.items():
+        groups: dict[tuple[str, ...], tuple[list[Entry], list[Traced]]] = defaultdict(lambda: ([], []))
+        for entry in entries:
+            of = entry.call
+            groups[group_of(of.agent, of.model, of.category.value, of.at)][0].append(entry)
+        for one in traced:
+            groups[group_of(one.trace.agent, one.trace.model, "main", one.trace.at)][1].append(one)
+        found = [totals for _, totals in await store.totals.totals(per)]
+        assert found == [added_up(*groups[group]) for group in sorted(groups)]
+    await check_sessions(store, entries, traced)
+
+
+async def check_sessions(store: Store, entries: Sequence[Entry], traced: Sequence[Traced]) -> None:
+    """Each session has what is its own, with the model and the window of the newest request."""
+    ids = {entry.call.session_id for entry in entries} | {one.trace.session_id for one in traced}
+    found = {one.session_id: one for one in await store.totals.sessions(limit=10_000)}
+    assert found.keys() == ids - {""}
+    for session_id, one in found.items():
+        bills = [entry for entry in entries if entry.call.session_id == session_id]
+        traces = [trace for trace in traced if trace.trace.session_id == session_id]
+        assert one.totals == added_up(bills, traces)
+        times = [entry.call.at for entry in bills] + [trace.trace.at for trace in traces]
+        assert (one.first_at, one.last_at) == (min(times), max(times))
+        asked = [(of.trace.at, of.trace.model) for of in traces]
+        asked += [(b.call.at, b.call.model) for b in bills if b.call.category is Category.MAIN]
+        if asked:
+            assert one.model == max(asked)[1]
+        if traces:
+            newest = max(traces, key=lambda of: of.trace.at).trace
+            assert (one.tokens, one.window_tokens) == (newest.tokens, newest.window_tokens)
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with all tables and nothing in them, to be copied."""
+    path = tmp_path_factory.mktemp("empty") / "store.sqlite"
+
+    async def make() -> None:
+        await (await open_store(f"sqlite:///{path}")).close()
+
+    asyncio.run(make())
+    return path
+
+
+@settings(max_examples=25)
+@given(
+    requests=st.lists(TOLD, min_size=1, max_size=6),
+    order=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=5),
+)
+def test_totals_are_what_is_kept_whatever_came_when_and_how_often(
+    empty: Path, requests: list[Told], order: list[list[int]]
+) -> None:
+    made = [numbered(number, one) for number, one in enumerate(requests)]
+
+    async def run(url: str) -> None:
+        async with await open_store(url) as store, await open_store(url) as other:
+            for which in order:
+                some = [made[number % len(made)] for number in which]
+                await asyncio.gather(tell(store, some), tell(other, some[::-1]))
+            await check(store)
+
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(empty, f"{folder}/store.sqlite")
+        asyncio.run(run(f"sqlite:///{folder}/store.sqlite"))
+
+
+def many(number: int) -> Told:
+    """One of very many requests of a few sessions."""
+    categories = (Category.MAIN, Category.MAIN, Category.PING)
+    return numbered(
+        number,
+        told(
+            0,
+            number % 3 - 30,
+            ("ab"[number % 2], f"s{number % 7}", "mn"[number % 2]),
+            number % 10,
+            has="bill price trace" + " broken" * (number % 5 == 0) + " later" * (number % 4 == 0),
+            category=categories[number % 3],
+            status=529 if number % 11 == 0 else 200,
+        ),
+    )
+
+
+def tell_all(url: str, first: int, end: int) -> None:
+    """Tell very many requests, some of which others tell too, a few at a time and all of these at once."""
+
+    async def run() -> None:
+        async with await open_store(url, wait_seconds=30.0) as store:
+            groups = [[many(number) for number in range(at, min(at + 8, end))] for at in range(first, end, 8)]
+            await asyncio.gather(*(tell(store, group[:: 1 if first else -1]) for group in groups))
+
+    asyncio.run(run())
+
+
+async def test_totals_are_what_is_kept_whatever_several_processes_tell_at_once(database_url: str) -> None:
+    async with await open_store(database_url) as store:
+        spans = [(0, 120), (60, 180), (0, 180)]
+        await asyncio.to_thread(at_once, tell_all, [(database_url, *span) for span in spans])
+
+        await check(store)
+        ((_, totals),) = await store.totals.totals()
+        assert (totals.requests, totals.calls) == (180, 180)
