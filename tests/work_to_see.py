@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -15,14 +16,18 @@ import openai
 
 from foveate.sandbox.scripts import Call, Step
 from foveate.session.sessions import session_id
+from foveate.session.totals import SessionTotals, Totals
 from foveate.store import Store, open_store
-from tests.sandboxes import KEY, doing
+from tests.sandboxes import KEY, doing, running_sandbox
+from tests.served import configure, serving
 
 # A request of the review that is larger than three quarters of its window; it is folded behind it.
 _FOLDED_AFTER = 6
 CLAUDE, GPT = "claude-opus-4-5", "gpt-4.1"
 REVIEWER, SUPPORT, GARDENER, INTERN = "reviewer", "support", "gardener", "intern"
 REVIEW = "fix-the-parser"
+TURNS = 11
+CROWD, MANY = "crowd", 55
 TOOL: Any = {
     "name": "read_file",
     "description": "Reads a file.",
@@ -107,7 +112,7 @@ def reviewed(
     *,
     agent: str = REVIEWER,
     name: str = REVIEW,
-    turns: int = 11,
+    turns: int = TURNS,
     said: str = "",
 ) -> None:
     """A session with a tool, long enough to be folded, whose system prompt changes once on the way.
@@ -208,3 +213,45 @@ def until_stored(folder: Path, is_there: Callable[[Store], Awaitable[bool]]) -> 
     while not stored(folder, is_there):
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A gateway that has done some work, and the folder with its store."""
+
+    url: str
+    folder: Path
+
+    def totals(self) -> Totals:
+        """All that its store has."""
+        ((_, found),) = stored(self.folder, lambda store: store.totals.totals())
+        return found
+
+    def session(self, agent: str, name: str) -> SessionTotals:
+        """One session of it."""
+        found = stored(self.folder, lambda store: store.totals.session(named(agent, name)))
+        assert found is not None
+        return found
+
+
+@contextmanager
+def work_done(folder: Path) -> Iterator[Shown]:
+    """A gateway after all of this work, with `MANY` sessions beside it, until the end of the block."""
+    with running_sandbox() as sandbox:
+        configure(folder / "foveate.yaml", sandbox.url, configuration(folder))
+        with serving(folder) as served:
+            for turn in range(MANY):
+                ask(served.url, CROWD, f"session {turn}")
+            reviewed(served.url, folder, agent=HOSTILE, name=HOSTILE, said=HOSTILE)
+            supported(served.url, name="parcels")
+            gardened(served.url)
+            capped(served.url)
+            reviewed(served.url, folder)
+            until_stored(folder, _is_settled)
+            yield Shown(served.url, folder)
+
+
+async def _is_settled(store: Store) -> bool:
+    """Whether all was written that is behind the answers: the last of it are traces, and why a cache broke."""
+    found = await store.totals.session(named(REVIEWER, REVIEW))
+    return found is not None and found.totals.requests == TURNS and found.totals.breaks == 2

@@ -11,6 +11,7 @@ from foveate.cli import main
 from tests.browsers import CannotBrowse, running_browser
 from tests.databases import CannotServe, PostgresServer, running_postgres
 from tests.e2e.command import Outcome
+from tests.work_to_see import Shown, work_done
 
 
 @pytest.fixture
@@ -52,3 +53,10 @@ def browser() -> Iterator[Browser]:
             yield found
     except CannotBrowse as reason:
         pytest.skip(f"no browser: {reason}")
+
+
+@pytest.fixture(scope="session")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    """A gateway with work that pages show; tests may look at it, and ask for no more."""
+    with work_done(tmp_path_factory.mktemp("shown")) as found:
+        yield found

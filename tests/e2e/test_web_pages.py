@@ -1,82 +1,29 @@
 """Each page in a real browser, with what real clients have done through a gateway: as the store has it."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from foveate.session.totals import Per, SessionTotals, Totals
-from foveate.store import Store
+from foveate.session.totals import Per
 from foveate.web.words import money, number, percent
 from tests.browsers import looking
-from tests.sandboxes import running_sandbox
-from tests.served import configure, serving
 from tests.work_to_see import (
+    CROWD,
     GARDENER,
     HOSTILE,
     INTERN,
+    MANY,
     REVIEW,
     REVIEWER,
     SUPPORT,
-    ask,
-    capped,
-    configuration,
-    gardened,
+    Shown,
     named,
-    reviewed,
     stored,
-    supported,
-    until_stored,
 )
 
 PAGE_ROWS = 50
-MANY = 55
-CROWD = "crowd"
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A gateway that has done some work, and the folder with its store."""
-
-    url: str
-    folder: Path
-
-    def totals(self) -> Totals:
-        """All that its store has."""
-        ((_, found),) = stored(self.folder, lambda store: store.totals.totals())
-        return found
-
-    def session(self, agent: str, name: str) -> SessionTotals:
-        found = stored(self.folder, lambda store: store.totals.session(named(agent, name)))
-        assert found is not None
-        return found
-
-
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
-    folder = tmp_path_factory.mktemp("pages")
-    with running_sandbox() as sandbox:
-        configure(folder / "foveate.yaml", sandbox.url, configuration(folder))
-        with serving(folder) as served:
-            for turn in range(MANY):
-                ask(served.url, CROWD, f"session {turn}")
-            reviewed(served.url, folder, agent=HOSTILE, name=HOSTILE, said=HOSTILE)
-            supported(served.url, name="parcels")
-            gardened(served.url)
-            capped(served.url)
-            reviewed(served.url, folder)
-            until_stored(folder, _is_settled)
-            yield Shown(served.url, folder)
-
-
-async def _is_settled(store: Store) -> bool:
-    """Whether all was written that is behind the answers: the last of it are traces, and why a cache broke."""
-    found = await store.totals.session(named(REVIEWER, REVIEW))
-    return found is not None and found.totals.requests == 11 and found.totals.breaks == 2
 
 
 def tile(page: Page, name: str) -> Locator:

@@ -1,0 +1,146 @@
+"""Pages for everybody: by the keyboard alone, read aloud, in light and dark, on a phone."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from foveate.web.app import PAGES
+from tests.browsers import audited, looking
+from tests.work_to_see import GARDENER, INTERN, REVIEW, REVIEWER, Shown, named, stored
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "light, on a phone": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}},
+    "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}},
+}
+# What can be focused and is seen, in the order in which it stands.
+FOCUSABLE = """
+() => [...document.querySelectorAll(
+  "a[href], button, input:not([type=hidden]), select, summary, [tabindex='0']"
+)].filter((one) => one.checkVisibility()).length
+"""
+FOCUSED = """
+() => {
+  const one = document.activeElement;
+  if (!one || one === document.body) return null;
+  const style = getComputedStyle(one);
+  const all = [...document.querySelectorAll("*")];
+  const box = one.getBoundingClientRect();
+  return {
+    place: all.indexOf(one),
+    said: one.tagName + " " + (one.textContent || one.getAttribute("name") || "").trim().slice(0, 60),
+    outlined: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2,
+    seen: box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight,
+  };
+}
+"""
+
+
+def places(shown: Shown) -> list[str]:
+    """Every page, with something to show."""
+    (fold, *_) = stored(shown.folder, lambda store: store.journal.listed(session_id=named(REVIEWER, REVIEW)))
+    names = {
+        "/-/sessions/{id:path}": f"/-/sessions/{named(REVIEWER, REVIEW)}",
+        "/-/folds/{id:path}": f"/-/folds/{fold.id}",
+        "/-/agents/{name:path}": f"/-/agents/{INTERN}",
+        "/-/memory": f"/-/memory?agent={GARDENER}&query=water",
+    }
+    found = [names.get(path, path) for path in PAGES]
+    assert not [path for path in found if "{" in path], "a page that no test looks at"
+    return [*found, "/-/nothing"]
+
+
+def opened(page: Page, path: str) -> None:
+    page.goto(path)
+    page.locator("main").evaluate(
+        "main => main.querySelectorAll('details').forEach(one => { one.open = true; })"
+    )
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_axe_finds_nothing_serious_on_any_page(look: str, browser: Browser, shown: Shown) -> None:
+    found: list[str] = []
+    with looking(browser, shown.url, forgives="404", bypass_csp=True, **LOOKS[look]) as page:
+        for path in places(shown):
+            opened(page, path)
+            found += [f"{path}: {problem}" for problem in audited(page)]
+
+    assert not found, "\n".join(found)
+
+
+def test_no_page_is_wider_than_a_small_phone(browser: Browser, shown: Shown) -> None:
+    with looking(browser, shown.url, forgives="404", viewport={"width": 320, "height": 640}) as page:
+        for path in places(shown):
+            opened(page, path)
+            assert page.evaluate("document.documentElement.scrollWidth") <= 320, path
+
+
+def test_every_page_can_be_walked_through_by_the_tabulator_in_its_order(browser: Browser, shown: Shown) -> None:
+    with looking(browser, shown.url, forgives="404", viewport={"width": 1280, "height": 900}) as page:
+        for path in places(shown):
+            page.goto(path)
+            before = -1
+            walked: list[str] = []
+            for _ in range(page.evaluate(FOCUSABLE)):
+                page.keyboard.press("Tab")
+                focused = page.evaluate(FOCUSED)
+                assert focused is not None, f"{path}: nothing has the focus after {walked[-3:]}"
+                assert focused["place"] > before, f"{path}: {focused['said']} comes after {walked[-1:]}"
+                assert focused["outlined"], f"{path}: {focused['said']} is focused, and one does not see it"
+                assert focused["seen"], f"{path}: {focused['said']} is focused out of sight"
+                before = focused["place"]
+                walked.append(focused["said"])
+            page.keyboard.press("Tab")
+            after = page.evaluate(FOCUSED)
+            assert after is None or after["place"] < before, f"{path}: {after['said']} keeps the focus"
+
+
+def test_by_the_keyboard_alone_one_skips_to_the_content_opens_what_is_folded_and_asks(
+    browser: Browser, shown: Shown
+) -> None:
+    with looking(browser, shown.url) as page:
+        page.goto(f"/-/sessions/{named(REVIEWER, REVIEW)}")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        expect(page.get_by_role("link", name="Skip to the content")).to_be_in_viewport()
+        page.keyboard.press("Enter")
+        expect(page.locator("main")).to_be_focused()
+
+        fold = page.locator("details[data-name^=fold-]").first
+        for _ in range(50):
+            page.keyboard.press("Tab")
+            if fold.locator("summary").evaluate("one => one === document.activeElement"):
+                break
+        page.keyboard.press("Enter")
+        expect(fold.locator("pre").first).to_be_visible()
+        page.keyboard.press("Enter")
+        expect(fold.locator("pre").first).to_be_hidden()
+
+        page.goto("/-/configuration")
+        page.get_by_label("Find").focus()
+        page.keyboard.type("tail_keep")
+        page.keyboard.press("Enter")
+        expect(page.locator("[data-part=settings] tbody > tr")).to_have_count(1)
+
+
+def test_pages_are_read_aloud_in_order(browser: Browser, shown: Shown) -> None:
+    """One title, headings that leave out no level, names for all that can be entered, and where one is."""
+    with looking(browser, shown.url, forgives="404") as page:
+        titles = set()
+        for path in places(shown):
+            opened(page, path)
+            titles.add(page.title())
+            levels = page.evaluate(
+                "[...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(one => +one.tagName[1])"
+            )
+            assert levels[0] == 1
+            assert levels.count(1) == 1, path
+            assert all(after <= before + 1 for before, after in pairwise(levels)), f"{path}: {levels}"
+            current = page.locator("nav[aria-label=Pages] [aria-current=page]")
+            expect(current).to_have_count(0 if path == "/-/nothing" else 1)
+            for field in page.locator("main :is(input:not([type=hidden]), select, textarea)").all():
+                assert field.evaluate("one => one.labels.length > 0 || one.ariaLabel !== null"), path
+            for table in page.locator("main table").all():
+                assert table.locator("th:not([scope])").count() == 0, path
+        assert len(titles) == len(places(shown))
