@@ -10,6 +10,7 @@ from foveate.cost.ledger import By, Category, Sum
 from foveate.errors import BadOption
 from foveate.fold.journal import Fold
 from foveate.session.telling import broke_in_words
+from foveate.session.totals import SessionTotals
 from foveate.session.traces import Trace, Traced
 from foveate.store import Store
 from foveate.store.glances import FoldCount, WindowAt
@@ -21,8 +22,10 @@ from foveate.web.words import money, short
 
 PAGE = 50
 FOLDS = 10
-_MOST_POINTS = 5_000
+_MOST_POINTS = 2_000
 """So many requests, the last ones, are on the chart."""
+_MOST_CALLS = 5_000
+"""Of a session with more, calls are not told apart: adding them up would take longer than all else."""
 _MOST_FOLDS = 60
 _MOST_FORKS = 20
 
@@ -94,7 +97,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         _requests(store, session_id, before_id),
         store.journal.listed(session_id=session_id, limit=_MOST_FOLDS, before=folds_before),
         store.glances.count_folds([session_id]),
-        store.ledger.sums((By.CATEGORY,), session_id=session_id),
+        _sums(store, found),
         _kin(store, session_id),
     )
     fillings = await store.glances.fillings(needed(points))
@@ -112,7 +115,8 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         "chart": chart,
         "chart_since": first_number,
         "full": full_now(points, fillings),
-        "ratio": _hit_ratio(sums),
+        "ratio": _hit_ratio(sums) if sums else found.totals.hit_ratio,
+        "is_parted": bool(sums),
         "beside": [one for one in sums if one.group[0] != Category.MAIN],
         "parent_id": parent_id,
         "forks": forks[:_MOST_FORKS],
@@ -158,6 +162,13 @@ def _linked(page: _Page, points: Sequence[WindowAt], first_number: int) -> _Page
         return page
     place = page.requests[0].number + PAGE + 1 - first_number
     return replace(page, newer=points[place].id if 0 <= place < len(points) else None)
+
+
+async def _sums(store: Store, session: SessionTotals) -> Sequence[Sum]:
+    """What a session's calls come to by their categories; nothing where there are too many."""
+    if session.totals.calls > _MOST_CALLS:
+        return ()
+    return await store.ledger.sums((By.CATEGORY,), session_id=session.session_id)
 
 
 def _hit_ratio(sums: Sequence[Sum]) -> float | None:
