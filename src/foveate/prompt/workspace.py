@@ -84,9 +84,9 @@ class _Slot:
     is_watched: bool = False
 
 
-def read_bundle(workspace: Workspace, gate: Gate) -> Bundle:
-    """The bundle of a workspace, read now."""
-    return settled(workspace, read(look(workspace), gate), None, frozenset())
+def read_bundle(workspace: Workspace, gate: Gate, last: Bundle | None = None) -> Bundle:
+    """The bundle of a workspace, read now; what cannot be had stays as it was in the `last` one."""
+    return settled(workspace, read(look(workspace), gate), last, frozenset())
 
 
 class Workspaces:

@@ -4,7 +4,6 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from foveate.config.checking import problems_in
 from foveate.config.documents import SETTINGS_LIMIT_BYTES
@@ -21,9 +20,9 @@ _MOST_PROBLEMS = 20
 _OF_AN_AGENT = re.compile(r"agents\.(\d+)\.")
 
 WHICH: Mapping[str, str] = {
-    "all": "All settings",
     "changed": "Those that differ from the default",
     "file": "Those in the file",
+    "all": "All settings",
 }
 """Which settings can be shown, and what that is called."""
 
@@ -43,6 +42,11 @@ class Setting:
     origin: str
     until_start: str | None
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether it is another than by default, or than what is used until the next start."""
+        return self.differs or self.until_start is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -54,11 +58,12 @@ class Problem:
 
 
 async def look(inside: Inside, asked: Asked) -> Shown:
-    """What holds, those that differ from the default first; `find` looks for words, `which` chooses some."""
-    which = asked.choice("which", "all", WHICH)
+    """What holds; `find` looks for words in all of it, `which` chooses what differs, is in the file, or all."""
     find = asked.text("find")
     configured = inside.configured()
     held = await inside.held()
+    differing = sum(one.differs for one in held)
+    which = asked.choice("which", "changed" if (differing or configured.waiting) and not find else "all", WHICH)
     given = await asyncio.to_thread(_given, configured, held, which, find)
     pages = max(1, -(-len(given) // ROWS))
     # A file that was made shorter may have fewer.
@@ -78,7 +83,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
             "rows": given[(number - 1) * ROWS : number * ROWS],
             "found": len(given),
             "known": len(held),
-            "differing": sum(one.differs for one in held),
+            "differing": differing,
             "page": number,
             "pages": pages,
             "link": asked.link,
@@ -88,14 +93,9 @@ async def look(inside: Inside, asked: Asked) -> Shown:
 
 def _given(configured: Configured, held: Sequence[Held], which: str, find: str) -> list[Setting]:
     words = find.casefold().split()
-    chosen = [
-        one
-        for one in held
-        if which == "all" or (one.differs if which == "changed" else one.source is Source.FILE)
-    ]
-    path = None if configured.path is None else Path(shown(configured.path))
-    found = (_setting(one, configured, path) for one in sorted(chosen, key=lambda one: not one.differs))
-    return [one for one in found if _has(one, words)]
+    found = (_setting(one, configured) for one in held if which != "file" or one.source is Source.FILE)
+    chosen = [one for one in found if (which != "changed" or one.is_changed) and _has(one, words)]
+    return sorted(chosen, key=lambda one: not one.is_changed)
 
 
 def _has(setting: Setting, words: Sequence[str]) -> bool:
@@ -103,7 +103,7 @@ def _has(setting: Setting, words: Sequence[str]) -> bool:
     return all(word in said for word in words)
 
 
-def _setting(held: Held, configured: Configured, path: Path | None) -> Setting:
+def _setting(held: Held, configured: Configured) -> Setting:
     waits = next(
         (
             until
@@ -118,7 +118,7 @@ def _setting(held: Held, configured: Configured, path: Path | None) -> Setting:
         value=held.in_words,
         default=value_in_words(held.default),
         differs=held.differs,
-        origin=held.origin(path),
+        origin=f"line {held.line}" if held.line is not None else held.origin(None),
         until_start=waits,
     )
 

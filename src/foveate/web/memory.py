@@ -97,6 +97,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         "seen": None,
         "options": None,
         "problem": "",
+        "is_busy": False,
         "troubles": (),
         "more_troubles": 0,
     }
@@ -133,7 +134,8 @@ async def _seen(
     try:
         looked = await inside.sources.memory(memory_options, sections.privacy_tags, until)
     except TimeoutError:
-        return given | {"problem": "The memory is being read, which takes a while. Ask again in a moment."}
+        said = "The memory is being read, which takes a while. Ask again in a moment."
+        return given | {"problem": said, "is_busy": True}
     if looked.memory is None:
         return given | {"problem": looked.trouble}
     memory = looked.memory

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from foveate.budget.budgets import SectionRule
-from foveate.budget.ladders import Ladder, label
+from foveate.budget.ladders import Drop, Ladder, LastLines, Replace, Rung, Truncate
 from foveate.config.settings import Agent, Settings
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.options import AgentOptions
@@ -192,8 +192,21 @@ def _binding(options: SectionOptions) -> str:
 
 
 def rungs(ladder: Ladder) -> Sequence[str]:
-    """What is cut when sections do not fit, step by step."""
-    return [label(ladder, rung) for rung in ladder.rungs]
+    """What is done when sections do not fit, step by step."""
+    return [_rung(rung) for rung in ladder.rungs]
+
+
+def _rung(rung: Rung) -> str:
+    named = ", ".join(rung.sections)
+    match rung:
+        case Truncate():
+            return f"cut {named or 'sections, the lowest priority first'}"
+        case Drop():
+            return f"leave out {named or 'whole sections, the lowest priority first'}"
+        case LastLines(lines=lines):
+            return f"keep the last {counted(lines, 'line')} of {named}"
+        case Replace():
+            return f"put a line in the place of {named}"
 
 
 def rules(options: SectionOptions) -> list[Rule]:

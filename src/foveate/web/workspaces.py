@@ -1,4 +1,4 @@
-"""The files that every request of an agent carries, as they were last read."""
+"""The files that every request of an agent carries."""
 
 import asyncio
 import os
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from foveate.engine.counters import offline_counter
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.injecting.sources import Sources
+from foveate.memory.gate import Gate
 from foveate.prompt.bundles import Bundle
-from foveate.prompt.workspace import WorkspaceCounts
+from foveate.prompt.workspace import WorkspaceCounts, read_bundle
 from foveate.tokens.options import CounterOptions
 
 # How long a page waits for files; requests wait longer.
@@ -57,18 +58,26 @@ class Folder:
 async def folder_of(
     sources: Sources, options: SectionOptions, counter: CounterOptions, model: str
 ) -> Folder | None:
-    """The workspace of an agent; None where it has none."""
+    """What requests of an agent would carry of its workspace now; None where it has none.
+
+    Nobody's request is counted for it, and a disk that hangs has no more than one thread wait.
+    """
     workspace = options.workspace
     if workspace is None:
         return None
     until = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
-    troubles: Sequence[str] = ()
+    files: Sequence[Carried] = ()
+    known, gate = sources.bundle(options), Gate(options.privacy_tags)
+
+    def read() -> tuple[Sequence[Carried], Sequence[str]]:
+        bundle = read_bundle(workspace, gate, known)
+        return _carried(bundle, counter, model), tuple(map(str, bundle.warnings))
+
     try:
-        troubles = (await sources.workspace(options, until)).troubles
+        key = ("page", workspace, gate.tags, counter, model)
+        files, troubles = await sources.once(key, lambda: asyncio.to_thread(read), until)
     except TimeoutError:
-        troubles = ("its files are being read, which takes a while; here is what they said before",)
-    bundle = sources.bundle(options)
-    files = () if bundle is None else await asyncio.to_thread(_carried, bundle, counter, model)
+        troubles = (f"{workspace.root}: its files take long to be read",)
     return Folder(
         root=workspace.root,
         scope=workspace.scope,

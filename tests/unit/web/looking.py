@@ -92,4 +92,4 @@ async def looking(
 def read(page: str) -> str:
     """What can be read on a page, with one blank between words."""
     main = page[page.index("<main") : page.index("</main>")]
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", main)).split())
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", main.replace("<wbr>", ""))).split())

@@ -150,7 +150,7 @@ async def test_the_workspace_is_told_with_its_files_and_its_own_limits(tmp_path:
         assert "IDENTITY.md IDENTITY.md 12 4" in text
         assert "notes.txt" not in text
         assert "500 tokens, within which it has limited itself in budget.yaml" in text
-        assert "progressive: last 5 lines of logs, then progressive: drop mandates" in text
+        assert "keep the last 5 lines of logs, log, *_logs, *_log; then leave out mandates" in text
         assert "context on high 300" in text
 
         (home / "budget.yaml").write_text("total_tokens: many\n")

@@ -23,12 +23,23 @@ async def test_settings_that_differ_from_the_default_come_first_with_the_line_th
     tmp_path: Path,
 ) -> None:
     async with looking(tmp_path, "server:\n  port: 9000\n  log: lines\n") as at:
-        text = await at.text(PATH)
+        text = await at.text(f"{PATH}?which=all")
 
-        assert text.index("server.port 9000 8090") < text.index("context_optimization")
-        assert f"{at.file}:2" in text
-        assert f"server.log lines the same {at.file}:3" in text
+        assert text.index("server.port 9000 8090 line 2") < text.index("context_optimization")
+        assert "server.log lines same line 3" in text
         assert "of which 1 differ from the default" in text
+        assert f"File {at.file}" in text
+
+
+async def test_where_nothing_is_asked_for_what_differs_is_shown_and_where_nothing_does_all_is(
+    tmp_path: Path,
+) -> None:
+    async with looking(tmp_path, "server: {log: json}") as at:
+        assert "server.log json" in await at.text(PATH)
+        assert "server.host" not in await at.text(PATH)
+        assert "server.host" in await at.text(f"{PATH}?find=host")
+        write(at.file, "server: {log: lines}")
+        assert "server.host 127.0.0.1 same default" in await at.text(PATH)
 
 
 async def test_settings_are_found_by_words_in_their_name_value_or_origin(tmp_path: Path) -> None:
@@ -43,8 +54,8 @@ async def test_settings_are_found_by_words_in_their_name_value_or_origin(tmp_pat
 
 async def test_only_what_differs_or_stands_in_the_file_can_be_shown(tmp_path: Path) -> None:
     async with looking(tmp_path, "server: {port: 9000, log: lines}") as at:
-        assert "1 setting;" in await at.text(f"{PATH}?which=changed")
-        assert "2 settings;" in await at.text(f"{PATH}?which=file")
+        assert "1 setting." in await at.text(f"{PATH}?which=changed")
+        assert "2 settings." in await at.text(f"{PATH}?which=file")
         assert "which: one of all, changed, file" in await at.text(f"{PATH}?which=some", 400)
 
 
@@ -87,12 +98,13 @@ async def test_no_key_or_password_is_shown(tmp_path: Path) -> None:
         f"agents: [{{id: ana, keys: ['{'a1' * 32}']}}]\n"
         "upstreams: {own: {base_url: 'http://me:hush@host/v1', api: openai, key_variable: OWN_KEY}}\n"
     )
-    environment = {
-        "OWN_KEY": "sk-hush",
-        "OPENAI_API_KEY": "sk-hush",
-        "FOVEATE_STORE": "postgresql://a:hush@db/x",
-    }
-    async with looking(tmp_path, said, **environment) as at:
+    async with looking(
+        tmp_path,
+        said,
+        OWN_KEY="sk-hush",
+        OPENAI_API_KEY="sk-hush",
+        FOVEATE_STORE="postgresql://a:hush@db/x",
+    ) as at:
         page = await at.page(PATH)
 
         assert "hush" not in page
@@ -114,11 +126,11 @@ async def test_many_agents_come_in_pages_of_which_the_last_is_shown_for_one_that
 ) -> None:
     agents = "".join(f"  - {{id: agent-{number}, window_tokens: 5}}\n" for number in range(120))
     async with looking(tmp_path, f"agents:\n{agents}") as at:
-        first, last = await at.page(PATH), await at.page(f"{PATH}?page=900&find=agents")
+        first, last = await at.page(f"{PATH}?which=all"), await at.page(f"{PATH}?page=900&find=agents")
 
         assert 'rel="next"' in first
         assert 'rel="prev"' not in first
-        assert 'href="?page=2"' in first
+        assert 'href="?which=all&amp;page=2"' in first
         assert 'rel="next"' not in last
         assert "find=agents" in last[last.index('<nav class="pages"') :]
         assert len(first) < 200_000

@@ -132,7 +132,7 @@ class Sources:
         bundle = kept.kept(workspace) if is_on else None
         if bundle is None:
             read = partial(asyncio.to_thread, kept.bundle, workspace, enabled=is_on)
-            bundle = await self._once((kept, workspace), read, until)
+            bundle = await self.once((kept, workspace), read, until)
         at = (workspace, options.privacy_tags)
         known = self._bundles.get(at)
         if known is not None and known[0] is bundle:
@@ -165,7 +165,7 @@ class Sources:
         key = (options.skills, options.privacy_tags)
         known = self._skills.get(key)
         if known is None or self._clock() - known.at >= LOOK_SECONDS:
-            found = await self._once(key, partial(asyncio.to_thread, _capabilities, *key), until)
+            found = await self.once(key, partial(asyncio.to_thread, _capabilities, *key), until)
             known = _Skills(source=_skills_of(found, known), at=self._clock())
             self._skills[key] = known
             _too_many(self._skills)
@@ -184,7 +184,7 @@ class Sources:
         known = self._budgets.get(key)
         if known is None or self._clock() - known.at >= LOOK_SECONDS:
             read = partial(asyncio.to_thread, _own_budget, options.workspace.root, options)
-            found = await self._once(("budget", *key), read, until)
+            found = await self.once(("budget", *key), read, until)
             known = _OwnLimits(found=found, at=self._clock())
             self._budgets[key] = known
             _too_many(self._budgets)
@@ -200,9 +200,9 @@ class Sources:
         known = self._memories.get(key)
         if known is not None and self._clock() - known.at < LOOK_SECONDS:
             return known
-        return await self._once(key, lambda: self._look(key, known), until)
+        return await self.once(key, lambda: self._look(key, known), until)
 
-    async def _once(
+    async def once(
         self, key: Hashable, make: Callable[[], Coroutine[None, None, Value]], until: float | None
     ) -> Value:
         """What is made, once for all who wait for it; it goes on where nobody waits any longer.
@@ -258,7 +258,7 @@ class Sources:
         built = self._contexts.context(kind, inputs, _kept_only)
         if built.warnings and built.warnings[0].reason == _NOT_KEPT:
             render = partial(asyncio.to_thread, self._rendered, kind, memory, inputs, counter)
-            built = await self._once((memory, inputs), render, until)
+            built = await self.once((memory, inputs), render, until)
         if not built.sections or built.warnings:
             return None, "; ".join(map(str, built.warnings))
         text = _HEADING + built.sections[0].text
