@@ -76,6 +76,12 @@ def test_no_sum_however_odd_keeps_a_run_from_being_replayed(tmp_path: Path, doll
     assert replay(one, BOOK, OPTIONS).calls == 1
 
 
+def test_a_run_whose_calls_all_stand_in_another_file_has_nothing_to_be_held_against(tmp_path: Path) -> None:
+    check = replay(replace(run_of(tmp_path, "gpt-4o", 0.5), calls=()), BOOK, OPTIONS).check
+
+    assert (check.calls, check.off) == (0, None)
+
+
 def test_the_sum_of_a_run_that_does_not_say_its_model_is_shown_and_not_held_against(tmp_path: Path) -> None:
     one = run_of(tmp_path, "", 0.5)
     check = replay(one, BOOK, OPTIONS).check

@@ -87,7 +87,7 @@ def _starting(processes: int) -> Iterator[_Start]:
     # A fork has all modules loaded; it is not safe beside threads, nor on other systems.
     can_fork = sys.platform == "linux" and threading.active_count() == 1
     context = multiprocessing.get_context("fork" if can_fork else "spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_ignore_interrupts)
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with_interrupts)
     try:
         yield lambda session, options, known: _waiting(
             pool.submit(_replayed, session, options, known), partial(_replayed, session, options, known)
@@ -108,9 +108,9 @@ def _waiting(under_way: "Future[Done]", here: Callable[[], Done]) -> Callable[[]
     return result
 
 
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the process that started this one: it says when all is over."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _end_with_interrupts() -> None:
+    """End at once with Ctrl-C, and say nothing: the process that started this one waits for it, and tells."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @cache

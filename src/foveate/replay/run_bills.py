@@ -29,7 +29,9 @@ def told_by_run(recording: Recording, book: PriceBook) -> Recording:
     """
     said = recording.said_dollars
     is_all_there = not recording.lacks & {Lacking.TOOLS, Lacking.SYSTEM}
-    if not said or is_all_there or Lacking.MODEL in recording.lacks or _has_bills(recording):
+    if not (said and recording.calls) or is_all_there:
+        return recording
+    if Lacking.MODEL in recording.lacks or _has_bills(recording):
         return recording
     return _Trying(recording, book, said).found()
 
@@ -40,7 +42,7 @@ def run_check(recording: Recording, was_sent: Sequence[Sent], book: PriceBook) -
     Of a run that does not say its model, the sum cannot be held against that of another.
     """
     said = recording.said_dollars
-    if not said or _has_bills(recording):
+    if not (said and recording.calls) or _has_bills(recording):
         return None
     if Lacking.MODEL in recording.lacks:
         return Check(said=said)
