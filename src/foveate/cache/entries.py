@@ -1,18 +1,17 @@
 """What a provider keeps, as a value that can be changed a little at the price of a little."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from foveate.values import Ttl
 
 _SECONDS = {ttl: ttl.seconds for ttl in Ttl}  # a look, where each would be read from its name again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """A prefix that the provider keeps: `tokens` long, until `expires_at`, readable from `readable_at` on.
 
-    `ttl` is for how long each use keeps it.
+    `ttl` is for how long each use keeps it. A tuple, since every use makes another one.
     """
 
     tokens: int
@@ -30,12 +29,8 @@ class Entry:
 
     def used(self, at: float) -> "Entry":
         """The same after a use, which keeps it for its time again."""
-        return Entry(
-            tokens=self.tokens,
-            ttl=self.ttl,
-            expires_at=max(self.expires_at, at + _SECONDS[self.ttl]),
-            readable_at=self.readable_at,
-        )
+        tokens, ttl, expires_at, readable_at = self
+        return Entry(tokens, ttl, max(expires_at, at + _SECONDS[ttl]), readable_at)
 
     def kept(self, ttl: Ttl, *, at: float, readable_at: float) -> "Entry":
         """The same, written once more: for the longer time, and readable as soon as one of both is."""
@@ -49,7 +44,7 @@ class Entry:
 
 def written(tokens: int, ttl: Ttl, *, at: float, readable_at: float) -> Entry:
     """A prefix that is written for the first time."""
-    return Entry(tokens=tokens, ttl=ttl, expires_at=at + _SECONDS[ttl], readable_at=readable_at)
+    return Entry(tokens, ttl, at + _SECONDS[ttl], readable_at)
 
 
 _NONE: dict[bytes, Entry] = {}

@@ -8,7 +8,7 @@ import math
 import tomllib
 from bisect import bisect_left
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypedDict
 
@@ -16,6 +16,7 @@ from foveate.cache.rules import Rules
 
 _TABLE = Path(__file__).with_name("rhythm.toml")
 _SHORTEST_SECONDS = 1.0
+_KEPT_CHANCES = 64  # mostly those of the times that providers keep things for
 
 
 class _Prior(TypedDict):
@@ -100,8 +101,13 @@ class Forecast:
             return 0.0
         few = _prior()["few_gaps"]
         beyond, later = self.rhythm.longer(after_seconds), self.rhythm.longer(until_seconds)
-        usual = 1 - _recorded().longer(until_seconds) / _recorded().longer(after_seconds)
-        return (beyond - later + few * usual) / (beyond + few)
+        return (beyond - later + few * _usual(after_seconds, until_seconds)) / (beyond + few)
+
+
+@lru_cache(_KEPT_CHANCES)
+def _usual(after_seconds: float, until_seconds: float) -> float:
+    """How likely a recorded agent comes by then."""
+    return 1 - _recorded().longer(until_seconds) / _recorded().longer(after_seconds)
 
 
 def forecast(session: Rhythm = SILENT, agent: Rhythm = SILENT) -> Forecast:

@@ -8,6 +8,7 @@ read, in steps. From GPT-5.6 on OpenAI puts a mark of its own at the end, and ta
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from foveate.cache.entries import Entries, Entry, written
 from foveate.cache.prompts import CachedPrompt, ends_of, goes_on, prefixes
@@ -136,14 +137,13 @@ def _places(
         yield from range(last, -1, -1)
         return
     pieces, runs = prompt.pieces, rules.runs_are_one_position
-    left = 0  # positions that the nearest mark behind still looks at
-    for at in range(last, -1, -1):
-        if at in asked:
-            left = reach
-        elif left and not (runs and goes_on(pieces[at], pieces[at + 1])):
-            left -= 1
-        if left:
+    for at, stop in pairwise((*sorted(asked, reverse=True), -1)):
+        left = reach  # positions that the mark here still looks at, up to the next one
+        while left and at > stop:
             yield at
+            at -= 1
+            if not (runs and at > stop and goes_on(pieces[at], pieces[at + 1])):
+                left -= 1
 
 
 def _bill(read: int, ends: Sequence[int], asked: Mapping[int, Ttl], *, free: bool) -> CacheUsage:

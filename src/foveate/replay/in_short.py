@@ -7,6 +7,7 @@ So what a call costs does not grow with its history, and what several policies s
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Protocol
 
 from foveate.cache.prompts import CachedPrompt, Piece
@@ -164,23 +165,20 @@ def tail_of(
 
 def _gone_on(before: Tail, start: int, new: Sequence[Stretch]) -> Tail:
     """A tail from its stretch number `start` on, with `new` ones behind it."""
-    left_out = sum([len(stretch.pieces) for stretch in before.stretches[:start]])
-    pieces, keys, ends = before.pieces[left_out:], before.keys[left_out:], before.ends[left_out:]
-    front_key, front_tokens = before.front.key, before.front.tokens
-    for stretch in new:
-        pieces += stretch.pieces
-        end = front_tokens + stretch.end - stretch.tokens
-        for piece, key in zip(stretch.pieces, stretch.keys, strict=True):
-            keys.append(front_key + key)
-            end += piece.tokens
-            ends.append(end)
+    front, left_out = before.front, sum([len(stretch.pieces) for stretch in before.stretches[:start]])
+    key, ends = front.key, before.ends[left_out:]
+    pieces = [piece for stretch in new for piece in stretch.pieces]
+    if pieces:
+        first = new[0]
+        sizes = accumulate([piece.tokens for piece in pieces], initial=front.tokens + first.end - first.tokens)
+        ends += islice(sizes, 1, None)
     return Tail(
-        front=before.front,
+        front=front,
         lookback_positions=before.lookback_positions,
         stretches=(*before.stretches[start:], *new),
         ahead=before.ahead[start:] + [stretch.ahead for stretch in new],
-        pieces=pieces,
-        keys=keys,
+        pieces=before.pieces[left_out:] + pieces,
+        keys=before.keys[left_out:] + [key + each for stretch in new for each in stretch.keys],
         ends=ends,
     )
 

@@ -177,13 +177,39 @@ class Replayed:
         return max(self.models, key=lambda model: (self.models[model], model), default="")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Tariff:
+    """The rates of a call, and from more than how many tokens on it is dearer as a whole."""
+
+    rates: Rates
+    steps: tuple[int, ...]
+
+
+class Tariffs:
+    """The tariffs of calls, by a book of prices, each made once."""
+
+    def __init__(self, book: PriceBook) -> None:
+        self._book = book
+        self._made: dict[int, Tariff] = {}
+
+    def of(self, model: str, *, provider: str, at: float, tier: str = "") -> Tariff | None:
+        """The tariff of such a call at that time; None where nobody knows it."""
+        rates = self._book.rates(model, provider=provider, at=at, tier=tier)
+        if rates is None:
+            return None
+        found = self._made.get(id(rates))  # which it holds, so that no others have their id
+        if found is None:
+            steps = sorted({step.over_tokens for rate in rates.by_kind.values() for step in rate.steps})
+            found = self._made[id(rates)] = Tariff(rates, tuple(steps))
+        return found
+
+
 class Till:
     """Adds up what calls cost: tokens at one price are added first, and multiplied once."""
 
     def __init__(self, book: PriceBook) -> None:
-        self._book = book
+        self._tariffs = Tariffs(book)
         self._sums: dict[tuple[int, int], _Sum] = {}
-        self._steps: dict[int, tuple[Rates, list[int]]] = {}
 
     def add(
         self,
@@ -197,21 +223,20 @@ class Till:
         tier: str = "",
     ) -> bool:
         """Add a call; whether its price is known."""
-        rates = self._book.rates(model, provider=provider, at=at, tier=tier)
-        if rates is None:
+        tariff = self._tariffs.of(model, provider=provider, at=at, tier=tier)
+        if tariff is None:
             return False
-        found = self._steps.get(id(rates))
-        if found is None:
-            steps = sorted({step.over_tokens for rate in rates.by_kind.values() for step in rate.steps})
-            found = self._steps[id(rates)] = (rates, steps)
+        self.add_at(tariff, usage, output_tokens, reasoning_tokens)
+        return True
+
+    def add_at(self, tariff: Tariff, usage: CacheUsage, output_tokens: int, reasoning_tokens: int = 0) -> None:
+        """Add a call whose tariff is known."""
         size = usage.input_tokens
-        # Dearer from more than so many tokens on, which holds for all of a call.
-        key = id(rates), bisect_right(found[1], size - 1) if found[1] else 0
+        key = id(tariff.rates), bisect_right(tariff.steps, size - 1) if tariff.steps else 0
         added = self._sums.get(key)
         if added is None:
-            added = self._sums[key] = _Sum(rates, size)
+            added = self._sums[key] = _Sum(tariff.rates, size)
         added.add(usage, output_tokens, reasoning_tokens)
-        return True
 
     @property
     def dollars(self) -> Decimal | None:
@@ -226,16 +251,17 @@ class Till:
 
 
 class _Sum:
-    __slots__ = ("_counts", "_rates", "_size")
+    __slots__ = ("_counts", "_rates", "_size", "_tells_reasoning")
 
     def __init__(self, rates: Rates, size: int) -> None:
         self._rates = rates
+        self._tells_reasoning = Kind.REASONING in rates.by_kind
         self._size = size
         self._counts = [0] * 6
 
     def add(self, usage: CacheUsage, output_tokens: int, reasoning_tokens: int) -> None:
         counts = self._counts
-        apart = min(reasoning_tokens, output_tokens) if Kind.REASONING in self._rates.by_kind else 0
+        apart = min(reasoning_tokens, output_tokens) if self._tells_reasoning else 0
         counts[0] += usage.uncached
         counts[1] += usage.read
         counts[2] += usage.written_5m

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import NamedTuple
 
 from foveate.cost.price_book import PriceBook
 from foveate.cost.prices import EXACT, ZERO
 from foveate.replay.models import as_model
-from foveate.replay.outcomes import Check, Outcome, Placeholders, Point, Replayed, Till
+from foveate.replay.outcomes import Check, Outcome, Placeholders, Point, Replayed, Tariff, Tariffs, Till
 from foveate.replay.policies import Policy
 from foveate.replay.recordings import Call, Recording
 from foveate.replay.run_bills import run_check, told_by_run
@@ -37,6 +38,7 @@ def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Rep
     recording = told_by_run(usual_tiers(recording, book), book)
     was_sent = sent_in(recording)
     sent = as_model(was_sent, options.model, recording.format) if options.model is not None else was_sent
+    tariffs = Tariffs(book)
     priced = [one for one in sent if _is_priced(one, book)]
     runs = runs_of(
         options.policies,
@@ -46,14 +48,16 @@ def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Rep
     )
     counts = {policy: _Counting(policy, run, book, options) for policy, run in runs.items()}
     for one in priced:
+        charge = _charge(one, tariffs)
+        window = window_tokens_of(one.call.model, options.window_tokens)
         for count in counts.values():
-            count.take(one)
+            count.take(one, charge, window)
     check, beside = _check(recording, was_sent, book)
     return Replayed(
         name=recording.name,
         source=recording.source,
         began_at=recording.calls[0].at if recording.calls else 0.0,
-        models=Counter(one.call.model for one in priced),
+        models=Counter([one.call.model for one in priced]),
         outcomes={policy: count.outcome(beside) for policy, count in counts.items()},
         points={policy: tuple(count.points) for policy, count in counts.items() if options.with_points},
         check=check,
@@ -61,13 +65,34 @@ def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Rep
         lacks=recording.lacks,
         hidden_tokens=_hidden(was_sent),
         broken=recording.broken,
-        unpriced=Counter(one.call.model for one in sent if not _is_priced(one, book)),
+        unpriced=Counter(one.call.model for one in sent) - Counter(one.call.model for one in priced),
         size_bytes=recording.size_bytes,
     )
 
 
 def _is_priced(sent: Sent, book: PriceBook) -> bool:
     return book.rates(sent.call.model, provider=sent.rules.provider, at=sent.call.at) is not None
+
+
+class _Charge(NamedTuple):
+    """At what a call is charged, whatever the policy; no tariff where nobody knows it."""
+
+    tariff: Tariff | None
+    reasoning_tokens: int
+
+
+def _charge(sent: Sent, tariffs: Tariffs) -> _Charge:
+    call, billed = sent.call, sent.call.billed
+    tier = billed.tier if billed is not None else ""
+    return _Charge(
+        tariffs.of(call.model, provider=sent.rules.provider, at=call.at, tier=tier),
+        billed.reasoning_tokens if billed is not None else 0,
+    )
+
+
+def _add(till: Till, charge: _Charge, usage: CacheUsage, output_tokens: int) -> None:
+    if charge.tariff is not None:
+        till.add_at(charge.tariff, usage, output_tokens, charge.reasoning_tokens)
 
 
 class _Counting:
@@ -85,30 +110,34 @@ class _Counting:
         self._usage = [0, 0, 0, 0, 0]
         self._folds = 0
 
-    def take(self, sent: Sent) -> None:
+    def take(self, sent: Sent, charge: _Charge, window: int | None) -> None:
         """The next call."""
         step = self._run.take(sent)
-        self._add(self._till, sent, step.usage, sent.output_tokens)
+        self._add(self._till, charge, step.usage, sent.output_tokens)
         if step.summary is not None:
             self._folds += 1
-            self._add(self._folds_till, sent, step.summary, step.summary_tokens)
-        self._largest = max(self._largest, step.tokens)
-        window = window_tokens_of(sent.call.model, self._options.window_tokens)
+            self._add(self._folds_till, charge, step.summary, step.summary_tokens)
+        tokens = step.tokens
+        self._largest = max(self._largest, tokens)
         self._calls += 1
-        self._overflows += window is not None and step.tokens > window
+        self._overflows += window is not None and tokens > window
         if self._options.with_points:
-            self.points.append(self._point(sent, step, window))
+            self.points.append(self._point(sent, charge, step, window))
 
-    def _add(self, till: Till, sent: Sent, usage: CacheUsage, output_tokens: int) -> None:
-        _till_call(till, sent, usage, output_tokens)
-        added = (usage.uncached, usage.read, usage.written_5m, usage.written_1h, output_tokens)
-        self._usage = [one + other for one, other in zip(self._usage, added, strict=True)]
+    def _add(self, till: Till, charge: _Charge, usage: CacheUsage, output_tokens: int) -> None:
+        _add(till, charge, usage, output_tokens)
+        sums = self._usage
+        sums[0] += usage.uncached
+        sums[1] += usage.read
+        sums[2] += usage.written_5m
+        sums[3] += usage.written_1h
+        sums[4] += output_tokens
 
-    def _point(self, sent: Sent, step: Step, window: int | None) -> Point:
+    def _point(self, sent: Sent, charge: _Charge, step: Step, window: int | None) -> Point:
         till = Till(self._book)
-        _till_call(till, sent, step.usage, sent.output_tokens)
+        _add(till, charge, step.usage, sent.output_tokens)
         if step.summary is not None:
-            _till_call(till, sent, step.summary, step.summary_tokens)
+            _add(till, charge, step.summary, step.summary_tokens)
         return Point(
             at=sent.call.at,
             tokens=step.tokens,
@@ -138,24 +167,11 @@ class _Counting:
         )
 
 
-def _till_call(till: Till, sent: Sent, usage: CacheUsage, output_tokens: int) -> None:
-    billed = sent.call.billed
-    till.add(
-        usage,
-        output_tokens,
-        model=sent.call.model,
-        provider=sent.rules.provider,
-        at=sent.call.at,
-        reasoning_tokens=billed.reasoning_tokens if billed is not None else 0,
-        tier=billed.tier if billed is not None else "",
-    )
-
-
 def _check(recording: Recording, was_sent: Sequence[Sent], book: PriceBook) -> tuple[Check, Decimal]:
     """The logged bills beside those that the simulation gives for the same calls; and what was no token's."""
     if (of_run := run_check(recording, was_sent, book)) is not None:
         return of_run, ZERO
-    simulated, expected = Till(book), Till(book)
+    tariffs, simulated, expected = Tariffs(book), Till(book), Till(book)
     calls, logged, beside = 0, ZERO, ZERO
     for one in was_sent:
         billed = one.call.billed
@@ -165,8 +181,9 @@ def _check(recording: Recording, was_sent: Sequence[Sent], book: PriceBook) -> t
         calls += 1
         logged = EXACT.add(logged, price[0])
         beside = EXACT.add(beside, price[1])
-        for till, usage in ((simulated, one.recorded), (expected, one.expected)):
-            _till_call(till, one, usage, billed.output_tokens)
+        charge = _charge(one, tariffs)
+        _add(simulated, charge, one.recorded, billed.output_tokens)
+        _add(expected, charge, one.expected, billed.output_tokens)
     check = Check(
         calls=calls,
         logged=logged,
@@ -192,7 +209,9 @@ def _placeholders(was_sent: Sequence[Sent], recording: Recording, book: PriceBoo
     scales: dict[str, Scale] = {}
     for one in unknown:
         model = one.call.model
-        scale = scales.setdefault(model, Scale(model, recording.format))
+        scale = scales.get(model)
+        if scale is None:
+            scale = scales[model] = Scale(model, recording.format)
         more = max(scale.message(one.call.answer) - one.output_tokens, 0)
         tokens += more
         till.add(CacheUsage(), more, model=model, provider=one.rules.provider, at=one.call.at)

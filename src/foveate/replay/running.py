@@ -1,8 +1,8 @@
 """One policy on its way through a session: what each call would have been billed, and what it leaves behind."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 from foveate.budget.windows import window_of
 from foveate.cache.layout import LayoutOptions, marks_in
@@ -28,9 +28,11 @@ _MOST_ANCHORS = 4
 _INSTRUCTION = Place(Area.MESSAGES, -4, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What one call comes to: its own input, and of the summary that was made behind it, if one was."""
+class Step(NamedTuple):
+    """What one call comes to: its own input, and of the summary that was made behind it, if one was.
+
+    A tuple, since one is made for every call and policy.
+    """
 
     usage: CacheUsage
     summary: CacheUsage | None = None
