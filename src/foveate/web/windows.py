@@ -132,12 +132,15 @@ def window_chart(
     ]
     limits = [point.window_tokens for point in shown]
     known = [limit for limit in limits if limit is not None]
+    title = "Context window over time"
     if known and min(known) <= _FAR * max(counts):
         series.append(Series(name="limit", values=limits, colour="limit", shape=Shape.LIMIT))
+    elif known:
+        title += f", far below its limit of {tokens(min(known))} tokens"
     events = _events(points, fillings, folds, is_whole=first_number == 1)
     return Chart(
         id="window",
-        title="Context window over time",
+        title=title,
         says=_says(points, counts, events),
         labels=_labels([(first_number + at, points[at].at) for at in places]),
         series=series,

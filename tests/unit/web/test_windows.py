@@ -88,6 +88,7 @@ def test_a_limit_that_is_far_away_does_not_squeeze_what_is_there() -> None:
     assert chart is not None
     assert [one.name for one in chart.series] == ["user"]
     assert "0.5% of a window of 200k" in chart.says
+    assert chart.title == "Context window over time, far below its limit of 200k tokens"
 
 
 def test_folds_and_breaks_are_told_where_they_happened() -> None:
