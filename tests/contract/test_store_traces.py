@@ -114,3 +114,18 @@ async def test_of_very_many_the_newest_stay(store: Store) -> None:
     await forget_traces(store._database, before=0.0, most=4)
 
     assert [one.trace.id for one in await store.traces.listed(limit=9)] == ["8", "7", "6", "5"]
+
+
+async def test_the_latest_breaks_are_found_by_time_and_by_agent(store: Store) -> None:
+    broke = CacheBreak(cause="expired", where="", lost_tokens=5, lost_dollars=None)
+    agents = ("bob", "ana") * 3
+    told = [replace(TRACE, id=f"r{at}", at=float(at), agent=one, broke=None) for at, one in enumerate(agents)]
+    await store.traces.keep(told, [(f"r{at}", broke) for at in (1, 2, 4, 5)])
+
+    found = await store.latest_breaks(limit=3)
+    assert [one.request_id for one in found] == ["r5", "r4", "r2"]
+    assert (found[0].at, found[0].agent, found[0].session_id) == (5.0, "ana", "s")
+    assert (found[0].model, found[0].broke) == (TRACE.model, broke)
+    of_bob = await store.latest_breaks(limit=9, since=2.5, agent="bob")
+    assert [one.request_id for one in of_bob] == ["r4"]
+    assert await store.latest_breaks(limit=9, agent="nobody\0") == []

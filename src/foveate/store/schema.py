@@ -7,7 +7,7 @@ bytes (UTF-8), since PostgreSQL's text takes neither NUL nor half a character, a
 print.
 """
 
-from sqlalchemy import BigInteger, Column, Double, Index, LargeBinary, MetaData, Table, Text
+from sqlalchemy import BigInteger, Column, Double, Index, LargeBinary, MetaData, Table, Text, text
 
 from foveate.store.adding import SUMS
 
@@ -181,6 +181,8 @@ requests = Table(
     Index("requests_v1_session", "session_id", "at"),
 )
 
+_BROKE = text("broke IS NOT NULL")
+
 traces = Table(
     "traces_v1",
     tables,
@@ -198,6 +200,7 @@ traces = Table(
     Column("broke", LargeBinary),
     Index("traces_v1_time", "at", "id"),
     Index("traces_v1_session", "session_id", "at"),
+    Index("traces_v1_broke", "at", "id", "agent", sqlite_where=_BROKE, postgresql_where=_BROKE),
 )
 
 
