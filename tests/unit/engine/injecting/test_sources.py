@@ -142,8 +142,8 @@ class Stalled(Sources):
 
     hangs = False
 
-    async def _once(self, key: Any, make: Any, until: float | None) -> Any:
-        return await super()._once(key, (lambda: asyncio.sleep(30)) if self.hangs else make, until)
+    async def once(self, key: Any, make: Any, until: float | None) -> Any:
+        return await super().once(key, (lambda: asyncio.sleep(30)) if self.hangs else make, until)
 
 
 def test_a_disk_that_hangs_is_not_waited_for_and_the_workspace_is_as_it_was(tmp_path: Path) -> None:
