@@ -5,13 +5,17 @@ Bills and traces come in any order, one by one or many at once, again and again,
 
 import asyncio
 import shutil
+import sqlite3
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,11 +23,19 @@ from msgspec.structs import replace as with_changes
 
 from foveate.cost.caps import accounts_of
 from foveate.cost.ledger import Category, Entry, Savings
+from foveate.cost.money import MOST_DOLLARS
 from foveate.session.totals import Per, Totals
 from foveate.session.traces import CacheBreak, Trace, Traced
 from foveate.store import Store, open_store
+from foveate.store.database import Rows, in_rows
+from foveate.store.ledger_rows import ADD_ENTRIES, row_of
+from foveate.store.postgres import PostgresRows
+from foveate.store.sqlite import SQLiteRows
+from foveate.store.traces import COLUMNS
+from foveate.store.traces import row_of as trace_row
 from foveate.values import CacheUsage, Usage
 from tests.billed import NOON, call
+from tests.contract.test_store_opening import dump_of, run
 from tests.kept import TRACE
 from tests.store_processes import at_once
 
@@ -248,3 +260,66 @@ async def test_totals_are_what_is_kept_whatever_several_processes_tell_at_once(d
         await check(store)
         ((_, totals),) = await store.totals.totals()
         assert (totals.requests, totals.calls) == (180, 180)
+
+
+def fill_before_totals(url: str, some: Iterable[Told]) -> None:
+    """A store as it was before there were totals, with requests in it."""
+    run(url, dump_of("0006", url))
+    told = list(some)
+    connection: Any
+    if url.startswith("sqlite"):
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    else:
+        connection = psycopg.connect(url)
+    with closing(connection):
+        rows: Rows = SQLiteRows(connection) if url.startswith("sqlite") else PostgresRows(connection)
+        for statement, values in in_rows(ADD_ENTRIES, [row_of(entry) for entry, *_ in told if entry]):
+            rows.change(statement, values)
+        add_traces = f"INSERT INTO traces_v1 ({COLUMNS}) VALUES {{}}"
+        for statement, values in in_rows(add_traces, [trace_row(trace) for _, trace, _ in told if trace]):
+            rows.change(statement, values)
+        connection.commit()
+
+
+async def test_what_was_kept_before_there_were_totals_is_added_up_in_the_same_way(
+    database_url: str,
+) -> None:
+    made = [many(number) for number in range(60)]
+    fill_before_totals(database_url, made)
+
+    async with await open_store(database_url) as store:
+        await check(store)
+        ((_, totals),) = await store.totals.totals()
+        assert (totals.requests, totals.calls) == (61, 61)  # with what else is in such a store
+
+
+async def test_more_than_can_be_added_up_and_odd_names_do_not_keep_a_store_from_being_opened(
+    database_url: str,
+) -> None:
+    entry, trace, _ = many(0)
+    assert entry is not None
+    assert trace is not None
+    long = "".join(map(chr, range(0x1F300, 0x1F300 + 2_000)))
+    broke = CacheBreak(cause="\0", where="\\u0000" + long, lost_tokens=2**62, lost_dollars=None)
+    large = Usage(cache=CacheUsage(read=2**62), output_tokens=2**62)
+    costs = replace(entry, usage=large, dollars=MOST_DOLLARS, savings=Savings(cache=-MOST_DOLLARS))
+    made: list[Told] = []
+    for number, at in enumerate((-1.0, 1e18, NOON)):
+        of = replace(entry.call, id=f"{number}", agent=long, model=long, session_id=long * (number // 2))
+        odd = with_changes(trace, id=f"{number}", at=at, broke=broke, model="\0", session_id="odd")
+        made.append((replace(costs, call=of), odd, None))
+    fill_before_totals(database_url, made)
+
+    async with await open_store(database_url) as store:
+        ((_, totals),) = await store.totals.totals()
+        assert (totals.calls, totals.requests, totals.breaks) == (4, 4, 4)
+        assert totals.saved_by_cache < 0
+        assert totals.dollars > MOST_DOLLARS
+        large_ones = dict(await store.totals.totals([Per.AGENT]))
+        assert large_ones[long[:250],].dollars == MOST_DOLLARS
+        assert large_ones[long[:250],].cache.read == large_ones[trace.agent,].lost_tokens == 2**62 - 1
+        days = [day for (day,), _ in await store.totals.totals([Per.DAY])]
+        assert (days[0], days[-1]) == ("1970-01-01", "9999-12-31")
+        odd_session = await store.totals.session("odd")
+        assert odd_session is not None
+        assert odd_session.totals.requests == 3

@@ -34,8 +34,8 @@ _SQLITE = {
     "lost_tokens": "CAST(json_extract(CAST(broke AS TEXT), '$[2]') AS INTEGER)",
     "lost_money": "CAST(round(CAST(json_extract(CAST(broke AS TEXT), '$[3]') AS REAL) * 1e12) AS INTEGER)",
 }
-# Not `->>`, which stumbles over a NUL in any of the texts.
-_TOLD = "CAST(CAST(convert_from({}, 'UTF8') AS JSON) -> {} AS TEXT)"
+# A NUL in any of the texts is more than PostgreSQL can read; a blank is as good, also behind another backslash.
+_TOLD = r"CAST(CAST(replace(convert_from({}, 'UTF8'), '\u0000', '\u0020') AS JSON) -> {} AS TEXT)"
 _LOST = f"""nullif(trim(both '"' from {_TOLD.format("broke", 3)}), 'null')"""
 _POSTGRES = {
     "hour": "CAST(floor(least(greatest(at, 0.0) / 3600, 70389527)) AS BIGINT)",
