@@ -60,11 +60,14 @@ async def test_what_filled_windows_is_read_without_their_edits(store: Store) -> 
 async def test_folds_are_counted_for_many_sessions_at_once(store: Store) -> None:
     await store.journal.record(FOLD, FOLDED, lease=None)
     await store.journal.record(with_(FOLD, id="again"), (), lease=None)
+    await store.journal.record(with_(FOLD, id="unpriced", cost=None, outcome=Outcome.LOCK_HELD), (), lease=None)
     await store.journal.record(FAILED, (), lease=None)
     await store.journal.record(with_(FOLD, id="cut", outcome=Outcome.TOOL_RESULT_TRUNCATED), (), lease=None)
     found = await store.glances.count_folds(["s", "nobody's"])
 
     assert {id_: (one.made, one.failed) for id_, one in found.items()} == {"s": (2, 1)}
+    assert FOLD.cost is not None
+    assert found["s"].dollars == 4 * FOLD.cost
     assert await store.glances.count_folds([]) == {}
 
 

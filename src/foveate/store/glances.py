@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 import msgspec
 
@@ -19,11 +20,7 @@ ORDER BY at DESC, id DESC LIMIT ?
 _FIND_TOLD = "SELECT id, told, broke FROM traces_v1 WHERE id IN ({})"
 _COUNT = "SELECT count(*) FROM traces_v1 WHERE session_id = ?"
 _COUNT_BEFORE = f"{_COUNT} AND (at, id) < (?, ?)"
-_COUNT_FOLDS = f"""
-SELECT session_id, sum(CASE WHEN outcome = '{Outcome.OK}' THEN 1 ELSE 0 END),
-sum(CASE WHEN outcome = '{Outcome.FAILED}' THEN 1 ELSE 0 END)
-FROM compactions_v1 WHERE session_id IN ({{}}) GROUP BY session_id
-"""
+_FIND_FOLDS = "SELECT session_id, outcome, cost FROM compactions_v1 WHERE session_id IN ({})"
 _FIND_FORKS = "SELECT session_id FROM session_parents_v1 WHERE parent_id = ? ORDER BY session_id LIMIT ?"
 # The first of those that a fold took in, one after the other: its turns begin with the conversation.
 _FIND_FIRST = """
@@ -76,10 +73,14 @@ class Filling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldCount:
-    """How often a session was folded, undone or not, and how often that failed."""
+    """How often a session was folded, undone or not, how often that failed, and what all of it cost.
+
+    `dollars` are those of a known price.
+    """
 
     made: int = 0
     failed: int = 0
+    dollars: Decimal = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,11 +162,11 @@ class Glances:
         """How often each of these sessions was folded, or was to be."""
 
         def find(rows: Rows) -> dict[str, FoldCount]:
-            return {
-                session_id: FoldCount(made=int(made), failed=int(failed))
-                for marks, some in in_groups([name_of(id_) for id_ in session_ids])
-                for session_id, made, failed in rows.all(_COUNT_FOLDS.format(marks), some)
-            }
+            found: dict[str, list[tuple[str, str | None]]] = {}
+            for marks, some in in_groups([name_of(id_) for id_ in session_ids]):
+                for session_id, outcome, cost in rows.all(_FIND_FOLDS.format(marks), some):
+                    found.setdefault(session_id, []).append((outcome, cost))
+            return {session_id: _fold_count(folds) for session_id, folds in found.items()}
 
         return await self._database.read(find) if session_ids else {}
 
@@ -191,6 +192,15 @@ class Glances:
             return _span(rows, fold_id, many, _turns(rows, _FIND_BETWEEN, (fold_id, start, start + limit)))
 
         return await self._database.read(find)
+
+
+def _fold_count(folds: Sequence[tuple[str, str | None]]) -> FoldCount:
+    outcomes = [outcome for outcome, _ in folds]
+    return FoldCount(
+        made=outcomes.count(Outcome.OK),
+        failed=outcomes.count(Outcome.FAILED),
+        dollars=sum((Decimal(cost) for _, cost in folds if cost is not None), Decimal(0)),
+    )
 
 
 def _ends(rows: Rows, fold_id: str, each: int) -> FoldedSpan:

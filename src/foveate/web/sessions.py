@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from urllib.parse import urlencode
 
 from foveate.errors import BadOption
@@ -27,6 +28,11 @@ class Row:
 
     session: SessionTotals
     folds: FoldCount
+
+    @property
+    def saved(self) -> Decimal:
+        """What the cache, folds and cuts saved, less what the folds cost."""
+        return self.session.totals.saved - self.folds.dollars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
