@@ -5,7 +5,14 @@ window.foveateCharts = (() => {
   const drawn = new Map();
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
-  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  // Asked for once: a chart that was just drawn has the whole page laid out again for every other question.
+  const colours = new Map();
+  const style = (name) => {
+    if (!colours.has(name)) {
+      colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+    }
+    return colours.get(name);
+  };
   const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
   const WRITE = {
     dollars: (value) => (Math.abs(value) < 1 ? `$${+value.toPrecision(3)}` : `$${value.toFixed(2)}`),
@@ -200,7 +207,10 @@ window.foveateCharts = (() => {
 
   Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
   document.addEventListener("foveate:updated", drawAll);
-  dark.addEventListener("change", () => [...drawn.values()].forEach(({ figure }) => draw(figure)));
+  dark.addEventListener("change", () => {
+    colours.clear();
+    [...drawn.values()].forEach(({ figure }) => draw(figure));
+  });
   drawAll();
   return { update };
 })();
