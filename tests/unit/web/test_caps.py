@@ -1,0 +1,72 @@
+"""How near caps are, as pages tell it: what `foveate cost caps` says, from totals."""
+
+from decimal import Decimal
+from pathlib import Path
+
+from foveate.cost.caps import Cap, Scope, accounts_of
+from foveate.cost.held import Level, held
+from foveate.store import Store, open_store
+from foveate.web.caps import MOST_USES, cap_rows
+from tests.billed import NOON, call, cap, entry
+
+CAPS = (
+    cap(Scope.CALL, 1),
+    cap(Scope.SESSION, 4),
+    cap(Scope.SESSION, 9, "bob"),
+    cap(Scope.AGENT, 5),
+    cap(Scope.AGENT, 2, "ana"),
+    cap(Scope.DAY, 10),
+    cap(Scope.DAY, 3, "bob"),
+    cap(Scope.TOTAL, 100),
+)
+DAY = 86_400.0
+
+
+async def booked(store: Store) -> None:
+    for number, (agent, session_id, dollars, at) in enumerate(
+        (
+            ("ana", "s", "1.5", NOON),
+            ("ana", "s", None, NOON - 60),
+            ("ana", "t", "3.9", NOON - 2 * DAY),
+            ("bob", "u", "2.75", NOON),
+            ("bob", "v", None, NOON - 3 * DAY),
+        )
+    ):
+        of = call(f"call {number}", agent=agent, session_id=session_id, at=at)
+        await store.ledger.settle(entry(of, dollars), accounts=accounts_of(of))
+
+
+async def test_they_are_as_near_as_the_command_says(tmp_path: Path) -> None:
+    async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+        await booked(store)
+        rows = await cap_rows(store, CAPS, now=NOON)
+        told = await held(store.ledger, CAPS, now=NOON)
+
+    assert [row.use for row in rows if row.use is not None] == [use for one in told for use in one.uses]
+    assert [row.about for row in rows] == [
+        "each call", "session u of bob", "session s of ana", "session u of bob", "agent ana", "agent bob",
+        "agent ana", "day 2026-11-15", "day 2026-11-15 of bob", "all",
+    ]  # fmt: skip
+
+
+async def test_of_many_sessions_those_are_shown_that_are_nearest(tmp_path: Path) -> None:
+    async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+        for number in range(9):
+            of = call(f"call {number}", session_id=f"s{number}")
+            await store.ledger.settle(entry(of, number), accounts=accounts_of(of))
+        *shown, rest = await cap_rows(store, [cap(Scope.SESSION, 8)], now=NOON)
+
+    assert [row.session_id for row in shown] == [f"s{8 - place}" for place in range(MOST_USES)]
+    assert (shown[0].said, shown[0].level, shown[0].share) == ("nothing left", Level.FULL, 1.0)
+    assert rest.said == "4 more sessions, farther from it"
+    assert (rest.use, rest.level, rest.share) == (None, Level.FINE, 0.0)
+
+
+async def test_a_cap_of_nothing_is_full_and_one_that_nobody_uses_is_told(tmp_path: Path) -> None:
+    caps = [Cap(scope=Scope.TOTAL, dollars=Decimal(0)), cap(Scope.SESSION, 1)]
+    async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+        nothing, session = await cap_rows(store, caps, now=NOON)
+        assert await cap_rows(store, [], now=NOON) == []
+
+    assert (nothing.level, nothing.said) == (Level.FULL, "nothing left")
+    assert (session.about, session.said) == ("each session", "nobody has called of late")
