@@ -1,8 +1,9 @@
 """The pages of agents: which there are, what is switched on for each, what it may use, and what it carries."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from foveate.budget.windows import window_of
 from foveate.config.settings import Agent
@@ -15,7 +16,7 @@ from foveate.web.asking import Asked, NoSuchPage, Shown
 from foveate.web.caps import cap_rows_of
 from foveate.web.inside import Configured, Inside
 from foveate.web.spans import TODAY, WEEK, span_of
-from foveate.web.spent import NOTHING, Spent, all_of, by_first
+from foveate.web.spent import NOTHING, Rows, Spent, all_of, by_first
 from foveate.web.switches import Switch, rules, rungs, sections, switches
 from foveate.web.words import short
 from foveate.web.workspaces import folder_of
@@ -67,15 +68,16 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         store.totals.totals([Per.AGENT, Per.CATEGORY], since=span_of(TODAY, now).since),
         store.totals.totals([Per.AGENT, Per.CATEGORY], since=span_of(WEEK, now).since),
     )
-    spent = by_first(week)
     named = {agent.id for agent in configured.settings.agents}
-    chosen = {"all": {*known, *named}, "configured": named, "asked": {*spent}}[which]
+    order = _dearest_first(week)
+    chosen = {"all": {*known, *named}, "configured": named, "asked": {*order}}[which]
     found = [name for name in chosen if find.casefold() in name.casefold()]
-    found.sort(key=lambda name: (-spent.get(name, NOTHING).dollars, -spent.get(name, NOTHING).requests, name))
+    found.sort(key=lambda name: (order.get(name, len(order)), name))
     pages = max(1, -(-len(found) // ROWS))
     # Those who asked in the last days become fewer by themselves.
     number = min(asked.number("page", 1, least=1, most=1_000_000), pages)
-    spent_today = by_first(today)
+    names = found[(number - 1) * ROWS : number * ROWS]
+    spent_today, spent = _of(names, today), _of(names, week)
     return Shown(
         template="agents.html",
         title="Agents",
@@ -83,10 +85,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
             "which": which,
             "choices": WHICH,
             "find": find,
-            "rows": [
-                _row(configured, name, name in named, spent_today, spent)
-                for name in found[(number - 1) * ROWS : number * ROWS]
-            ],
+            "rows": [_row(configured, name, name in named, spent_today, spent) for name in names],
             "found": len(found),
             "named": len(named),
             "page": number,
@@ -95,6 +94,21 @@ async def look(inside: Inside, asked: Asked) -> Shown:
             "others": switches(configured.options(_NOT_NAMED), None, configured.settings),
         },
     )
+
+
+def _dearest_first(rows: Rows) -> Mapping[str, int]:
+    """The place of each agent: by what it spent, those that spent nothing by what they asked."""
+    spent: dict[str, tuple[Decimal, int]] = {}
+    for (agent, *_), totals in rows:
+        dollars, requests = spent.get(agent, (Decimal(0), 0))
+        spent[agent] = dollars - totals.dollars, requests - totals.requests
+    return {agent: place for place, agent in enumerate(sorted(spent, key=lambda one: (spent[one], one)))}
+
+
+def _of(agents: Collection[str], rows: Rows) -> Mapping[str, Spent]:
+    """What these agents spent: there may be thousands beside them, of whom nothing is shown."""
+    wanted = frozenset(agents)
+    return by_first([row for row in rows if row[0][0] in wanted])
 
 
 def _row(

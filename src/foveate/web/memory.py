@@ -134,7 +134,7 @@ async def _seen(
     try:
         looked = await inside.sources.memory(memory_options, sections.privacy_tags, until)
     except TimeoutError:
-        said = "The memory is being read, which takes a while. Ask again in a moment."
+        said = "The memory takes long to be read. Ask again in a moment."
         return given | {"problem": said, "is_busy": True}
     if looked.memory is None:
         return given | {"problem": looked.trouble}

@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,9 @@ from foveate.store import Store, open_store
 
 NOW = 1_794_000_000.0
 WELL = Vitals(version="1", store="store.sqlite")
+BUSY = "long to be read"
+"""What a page says of files that it does not wait for."""
+_TRIES = 30
 
 
 @dataclass
@@ -40,8 +43,11 @@ class Looking:
     clock: Clock
 
     async def page(self, address: str, status: int = 200) -> str:
-        """The HTML of a page."""
-        answer = await self.client.get(address)
+        """The HTML of a page; asked for again where a machine that is busy takes long for its files."""
+        for _ in range(_TRIES):
+            answer = await self.client.get(address)
+            if BUSY not in answer.text:
+                break
         assert answer.status_code == status, answer.text
         return answer.text
 
@@ -57,14 +63,18 @@ async def looking(
     *,
     vitals: Vitals = WELL,
     samples: Sequence[Sample] = (),
+    made: Callable[[Clock], Sources] = Sources,
     **environment: str,
 ) -> AsyncIterator[Looking]:
-    """Pages over a configuration and a gateway that is as `vitals` and `samples` say, until the block ends."""
+    """Pages over a configuration and a gateway that is as `vitals` and `samples` say, until the block ends.
+
+    Files are read by the sources that are `made`.
+    """
     file = folder / "foveate.yaml"
     file.write_text(text, encoding="utf-8")
     live = live_choices(file, environment)
     clock = Clock()
-    sources = Sources(clock)
+    sources = made(clock)
 
     async def health() -> dict[str, object]:
         return health_object(vitals)

@@ -3,15 +3,17 @@
 import json
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from foveate.cost.caps import accounts_of
 from foveate.cost.ledger import Call, Category, Entry
+from foveate.engine.injecting.sources import Sources
 from foveate.store import Store
 from foveate.values import CacheUsage, Usage
-from tests.unit.web.looking import NOW, looking
+from tests.unit.web.looking import BUSY, NOW, looking
 
 PATH = "/-/agents"
 DAY = 86_400.0
@@ -185,3 +187,21 @@ async def test_any_name_of_an_agent_has_a_page_and_is_shown_as_text(tmp_path: Pa
 async def test_an_agent_that_nobody_knows_has_no_page(tmp_path: Path) -> None:
     async with looking(tmp_path) as at:
         assert "the agent '<b>x</b>' has never asked" in await at.text(f"{PATH}/<b>x</b>", 404)
+
+
+class _Hanging(Sources):
+    """Files on a disk that hangs."""
+
+    async def once(self, _key: Any, _make: Any, _until: float | None) -> Any:
+        raise TimeoutError
+
+
+async def test_files_on_a_disk_that_hangs_are_not_waited_for(tmp_path: Path) -> None:
+    sections = f"{{workspace: {{root: '{tmp_path}'}}, memory: {{paths: ['{tmp_path}']}}}}"
+    said = f"agents: [{{id: ana, sections: {sections}}}]"
+    async with looking(tmp_path, said, made=_Hanging) as at:
+        agent, memory = await at.client.get(f"{PATH}/ana"), await at.client.get("/-/memory")
+
+        assert f"{tmp_path}: its files take {BUSY}" in agent.text
+        assert "Put into its requests" in agent.text
+        assert f"The memory takes {BUSY}. Ask again in a moment." in memory.text
