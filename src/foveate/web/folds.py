@@ -143,7 +143,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         "next": first + _PAGE if first - 1 + len(span.turns) < span.many else None,
         "previous": max(1, first - _PAGE) if first > 1 else None,
     }
-    return Shown(template="fold.html", title=f"Fold {short(fold_id)}", given=given, watches=fold.session_id)
+    return Shown(template="fold.html", title=f"Fold {short(fold_id, 40)}", given=given, watches=fold.session_id)
 
 
 _SPOKEN: Memo[Format] = Memo(_KEPT_FORMATS)
