@@ -1,18 +1,20 @@
 """How long the gateway's pages take to load in Chromium on a month of work, and what that costs agents.
 
 The store has 10,000 sessions with 1,000,000 rows in its ledger and 500,000 traces, as SQLite keeps them. A real
-`foveate serve` shows it. Each page is opened 20 times in one browser, which has the files beside pages by then:
+`foveate serve` shows it. Each page is opened 20 times in one tab of a browser, which has the files beside pages
+by then:
 
 - `first_byte`: from the start of the navigation to the first byte of the page
 - `load`: to the end of the browser's load event; charts are drawn by then
 - `painted`: to the second frame after that, when all of it is on the screen
-- `first_visit`: the load by a browser that has none of the files yet
+- `first_visit`: the load in a new tab of a browser that has none of the files yet
 
 Then small requests are sent, one after the other with 10 ms between an answer and the next, while nobody looks
 and while a page is open that follows them, in turns. Browser, gateway and provider share the machine's cores.
 """
 
 import os
+import shutil
 import sqlite3
 import statistics
 import tempfile
@@ -22,7 +24,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from benchmarks.gateway_processes import Server, cpu_seconds, foveate, upstream
 from benchmarks.gateway_rounds import Case, Load, sending, tell
@@ -54,25 +56,26 @@ _TOOK = """
 _IS_PAINTED = "() => window.paintedMs > 0 && performance.getEntriesByType('navigation')[0].loadEventEnd > 0"
 
 
-def run(_data: Path | None, *, quick: bool = False) -> Report:
-    """Every page, one load after the other in turns, then requests beside an idle and an open page."""
-    sessions, rows = (QUICK_SESSIONS, QUICK_ROWS) if quick else (SESSIONS, ROWS)
+def run(data: Path | None, *, quick: bool = False) -> Report:
+    """Every page, one load after the other in turns, then requests beside an idle and an open page.
+
+    `data` is a store to show in the place of one that is filled for it.
+    """
     load_before = os.getloadavg()[0]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foveate-bench-")))
         store = folder / "filled.sqlite"
-        tell(f"filling a store with {sessions:,} sessions and {rows:,} rows")
-        began = time.monotonic()
-        filled(f"sqlite:///{store}", sessions, rows)
-        filled_seconds = time.monotonic() - began
-        tell(f"that took {filled_seconds:.0f} s; it has {store.stat().st_size / 1e6:,.0f} MB")
+        if data is None:
+            _fill(store, *((QUICK_SESSIONS, QUICK_ROWS) if quick else (SESSIONS, ROWS)))
+        else:
+            shutil.copy(data, store)
         try:
             browser = stack.enter_context(running_browser())
         except CannotBrowse as reason:
             raise BadData(str(reason)) from None
         provider = stack.enter_context(upstream(folder))
         server = stack.enter_context(foveate(folder, provider.port, is_usual=True, more=_configuration(store)))
-        pages = _pages(store)
+        pages, sizes = _pages(store)
         found = _loads(browser, server, pages, QUICK_LOADS if quick else LOADS)
         first = {
             name: _first_visit(browser, server, path, _QUICK_FIRST_VISITS if quick else _FIRST_VISITS)
@@ -89,8 +92,7 @@ def run(_data: Path | None, *, quick: bool = False) -> Report:
             "load_aim_ms": LOAD_AIM_MS,
             "is_aim_met": float(float(slowest["load_p95_ms"] or 0) < LOAD_AIM_MS),
             "request_p50_added_by_a_page_ms": _added(beside),
-            "sessions": sessions,
-            "ledger_rows": rows,
+            **sizes,
             "load_before": round(load_before, 2),
             "cores": os.cpu_count() or 0,
         },
@@ -103,8 +105,15 @@ def _configuration(store: Path) -> str:
     return f"store: {{url: 'sqlite:///{store}'}}\n"
 
 
-def _pages(store: Path) -> dict[str, str]:
-    """Each page by a name, with the longest session and one of usual length."""
+def _fill(store: Path, sessions: int, rows: int) -> None:
+    tell(f"filling a store with {sessions:,} sessions and {rows:,} rows, which takes minutes")
+    began = time.monotonic()
+    filled(f"sqlite:///{store}", sessions, rows)
+    tell(f"that took {time.monotonic() - began:.0f} s; it has {store.stat().st_size / 1e6:,.0f} MB")
+
+
+def _pages(store: Path) -> tuple[dict[str, str], dict[str, int]]:
+    """Each page by a name, with the longest session and one of usual length; and how large the store is."""
     with closing(sqlite3.connect(store)) as connection:
         by_length = connection.execute(
             "SELECT session_id FROM traces_v1 GROUP BY session_id ORDER BY count(*) DESC"
@@ -112,8 +121,10 @@ def _pages(store: Path) -> dict[str, str]:
         ((agent,),) = connection.execute(
             "SELECT agent FROM sessions_v1 GROUP BY agent ORDER BY count(*) LIMIT 1"
         )
+        ((sessions,),) = connection.execute("SELECT count(*) FROM sessions_v1")
+        ((rows,),) = connection.execute("SELECT count(*) FROM ledger_v1")
     (longest,), (usual,) = by_length[0], by_length[len(by_length) // 2]
-    return {
+    pages = {
         "overview": "/",
         "sessions": "/-/sessions",
         "sessions_dearest": "/-/sessions?order=dearest",
@@ -124,6 +135,7 @@ def _pages(store: Path) -> dict[str, str]:
         "memory": "/-/memory",
         "configuration": "/-/configuration",
     }
+    return pages, {"sessions": sessions, "ledger_rows": rows}
 
 
 def _loads(
@@ -132,9 +144,10 @@ def _loads(
     """What each load of each page took; the first of each warms up."""
     found: dict[str, list[Mapping[str, float]]] = {name: [] for name in pages}
     context = _context(browser, server)
+    page = context.new_page()
     for turn in range(count + 1):
         for name, path in pages.items():
-            took = _load(context, path)
+            took = _load(page, path)
             if turn:
                 found[name].append(took)
     context.close()
@@ -146,7 +159,7 @@ def _first_visit(browser: Browser, server: Server, path: str, count: int) -> flo
     took = []
     for _ in range(count):
         context = _context(browser, server)
-        took.append(_load(context, path)["load"])
+        took.append(_load(context.new_page(), path)["load"])
         context.close()
     return statistics.median(took)
 
@@ -157,14 +170,12 @@ def _context(browser: Browser, server: Server) -> BrowserContext:
     return context
 
 
-def _load(context: BrowserContext, path: str) -> Mapping[str, float]:
-    page = context.new_page()
+def _load(page: Page, path: str) -> Mapping[str, float]:
     answer = page.goto(path)
     if answer is None or answer.status != 200:
         raise BadData(f"{path} is answered with {answer.status if answer else 'nothing'}")
     page.wait_for_function(_IS_PAINTED)
     took: Mapping[str, float] = page.evaluate(_TOOK)
-    page.close()
     if took["charts"] != took["drawn"]:
         raise BadData(f"{path}: {took['charts'] - took['drawn']} of {took['charts']} charts were not drawn")
     return took

@@ -64,8 +64,12 @@ def running_gateway(
     body_wait_seconds: float = BODY_WAIT_SECONDS,
     upstreams: Sequence[Upstream] = (),
     routes: Sequence[Route] = (),
+    configured: Choices | None = None,
 ) -> Iterator[RunningGateway]:
-    """A gateway to whatever answers at `upstream_url`, its store in `folder`, until the end of the block."""
+    """A gateway to whatever answers at `upstream_url`, its store in `folder`, until the end of the block.
+
+    What is `configured` takes the place of all else that is chosen.
+    """
     routing = Routing(
         upstreams={
             "anthropic": Upstream(
@@ -80,7 +84,7 @@ def running_gateway(
     )
     problems: list[Problem] = []
     breaks: list[SeenBreak] = []
-    choices = Choices(
+    choices = configured or Choices(
         settings=Settings(store=StoreAt(url=store_url or f"sqlite:///{folder}/gateway.sqlite"), server=server),
         gateway=GatewayOptions(
             routing=routing, limit_bytes=server.body_limit_bytes, body_wait_seconds=body_wait_seconds
