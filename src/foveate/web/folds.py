@@ -141,29 +141,29 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         "first": first,
         "last": first + len(span.turns) - 1,
         "next": first + _PAGE if first - 1 + len(span.turns) < span.many else None,
-        "previous": max(1, first - _PAGE) if first > 1 else None,
+        "previous": max(1, min(first, span.many + 1) - _PAGE) if first > 1 else None,
     }
     return Shown(template="fold.html", title=f"Fold {short(fold_id, 40)}", given=given, watches=fold.session_id)
 
 
-_SPOKEN: Memo[Format] = Memo(_KEPT_FORMATS)
-"""The formats of conversations by their first folds, which never change: to find one, all of it is read."""
+_SPOKEN: Memo[tuple[Format | None]] = Memo(_KEPT_FORMATS)
+"""The formats of conversations by where their first folds end, which tells it: to find one, all of it is read."""
 
 
 async def _spoken(journal: Journal, spans: Mapping[str, FoldedSpan]) -> dict[str | None, Format]:
     """The formats of what was folded, by the first fold of each conversation, as far as they are known."""
     found: dict[str | None, Format] = {}
     for first_id in {span.first_id for span in spans.values() if span.first_id and span.turns}:
-        known = _SPOKEN.get(first_id.encode())
+        fold = await journal.fold(first_id)
+        if fold is None:
+            continue
+        known = _SPOKEN.get(fold.boundary)
         if known is None:
-            fold = await journal.fold(first_id)
-            if fold is None:
-                continue
             turns = await journal.folded(first_id)
-            known = (await asyncio.to_thread(opened, fold, turns)).spoken
-        if known is not None:
-            _SPOKEN.put(first_id.encode(), known)
-            found[first_id] = known
+            known = ((await asyncio.to_thread(opened, fold, turns)).spoken,)
+            _SPOKEN.put(fold.boundary, known)
+        if known[0] is not None:
+            found[first_id] = known[0]
     return found
 
 
