@@ -28,13 +28,17 @@ def money_chart(span: Span, whole: OverTime, parts: Mapping[str, OverTime], by: 
     """Money by the piece of a span, in `parts` on each other; what is in none of them is that of others."""
     shown = {name: _amounts(span, part, _dollars) for name, part in parts.items()}
     total = _amounts(span, whole, _dollars)
-    rest = [all_ - sum(column, Decimal(0)) for all_, column in zip(total, _columns(span, shown), strict=True)]
+    # Parts are read after the whole, and may have grown meanwhile.
+    rest = [
+        max(Decimal(0), all_ - sum(column, Decimal(0)))
+        for all_, column in zip(total, _columns(span, shown), strict=True)
+    ]
     series = [
         _bars(span, _name(name), amounts, COLOURS[place])
         for place, (name, amounts) in enumerate(shown.items())
         if any(amounts)
     ]
-    if any(amount > 0 for amount in rest):
+    if any(rest):
         series.append(_bars(span, OTHERS, rest, REST))
     return Chart(
         id="money",

@@ -30,6 +30,12 @@ def test_what_none_of_the_parts_has_is_that_of_others() -> None:
     assert chart.says == "$4.50 in the last 7 days, the most at 15 Nov with $3.50; ana has $2.00 of it"
 
 
+def test_parts_that_have_grown_since_the_whole_was_read_leave_others_nothing() -> None:
+    chart = charts.money_chart(WEEK, {LAST: cost("2")}, {"ana": {LAST: cost("2.5")}}, "agent")
+
+    assert [one.name for one in chart.series] == ["ana"]
+
+
 def test_a_chart_of_nothing_has_its_labels_and_says_so() -> None:
     chart = charts.money_chart(WEEK, {}, {}, "agent")
 
