@@ -147,7 +147,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
 
 
 _SPOKEN: Memo[tuple[Format | None]] = Memo(_KEPT_FORMATS)
-"""The formats of conversations by where their first folds end, which tells it: to find one, all of it is read."""
+"""The formats of conversations by where their first folds end: to find one, all that was folded is read."""
 
 
 async def _spoken(journal: Journal, spans: Mapping[str, FoldedSpan]) -> dict[str | None, Format]:
