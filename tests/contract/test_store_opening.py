@@ -195,7 +195,7 @@ MIGRATIONS = {
     "v0004_who_stands_on_whom.py": "340b39391ba95e09",
     "v0005_what_is_kept.py": "39ebad2c3b74e511",
     "v0006_what_was_done.py": "f27522df5b8098cf",
-    "v0007_what_it_adds_up_to.py": "abdd0d8e8673e0f0",
+    "v0007_what_it_adds_up_to.py": "7aafcc78c6a3b3d9",
     "v0008_where_caches_broke.py": "8aec756b865643e4",
 }
 
