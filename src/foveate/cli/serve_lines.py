@@ -22,8 +22,8 @@ class Started:
     """A gateway that serves. `keys` are the upstreams whose key it has, `agents` those with keys of their own.
 
     `paid` are the upstreams whose calls it pays whatever clients bring, `unkeyed` the agents that have sections
-    and can be named by anybody. `local` is the name of the model on this machine, `metrics` and `health` where
-    they are.
+    and can be named by anybody. `local` is the name of the model on this machine. `page`, `metrics` and
+    `health` are where they are, the page if there is one.
     """
 
     url: str
@@ -39,6 +39,7 @@ class Started:
     unkeyed: list[str] = field(default_factory=list)
     local: str | None
     certificate: str | None
+    page: str | None = None
     metrics: str
     health: str
 
@@ -72,6 +73,7 @@ def started(
         unkeyed=[agent.id for agent in settings.agents if agent.sections is not None and not agent.keys],
         local=None if local is None else local.model,
         certificate=None if settings.server.tls is None else str(settings.server.tls.certificate),
+        page=f"{url}/" if settings.server.page else None,
         metrics=f"{url}/metrics",
         health=f"{url}/health",
     )
@@ -112,6 +114,7 @@ def started_lines(shown: Started, look: screen.Look) -> list[str]:
         "off": ", ".join(shown.off) or "nothing",
         "config": shown.config or "none: all by default (`foveate config init` writes one)",
         "data": shown.store,
+        **({} if shown.page is None else {"page": shown.page}),
         "metrics": shown.metrics,
     }
     is_open = not shown.host.startswith(_LOOPBACK)

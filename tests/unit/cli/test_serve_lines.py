@@ -48,6 +48,15 @@ def test_it_says_where_it_is_how_to_point_a_client_what_is_on_and_where_the_data
     assert "curl" not in screen
 
 
+def test_it_says_where_the_page_is_unless_that_is_switched_off() -> None:
+    for said, page in ((b"server: {port: 1}", "http://h:1/"), (b"server: {page: false}", None)):
+        found = Configuration(settings_from(said, "foveate.yaml"), CostOptions())
+        shown = started("http://h:1", choices_of(found, {}), config=None, local=None)
+
+        assert shown.page == page
+        assert bool(re.search("^page +http://h:1/$", text(shown), re.MULTILINE)) == (page is not None)
+
+
 def test_colours_are_only_for_who_can_show_them() -> None:
     assert "\x1b" not in text(SHOWN)
     coloured = text(SHOWN, Look(colours=True))
