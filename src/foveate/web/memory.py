@@ -92,7 +92,6 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         "levels": list(Level),
         "most_nodes": MOST_NODES,
         "most_chars": MOST_CHARS,
-        "most_tokens": MOST_TOKENS,
         "link": asked.link,
         "seen": None,
         "options": None,
@@ -101,15 +100,17 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         "troubles": (),
         "more_troubles": 0,
     }
-    status = 200
+    is_refused = False
     if agent in agents and options.sections is not None:
         try:
             given |= await _seen(inside, asked, agent, options, options.sections)
         except (BadOption, BudgetExceeded) as error:
             # The form stays, so that it can be asked otherwise.
             given |= {"options": options.sections.memory, "problem": str(error)}
-            status = 400
-    return Shown(template="memory.html", title="Memory", given=given, status=status)
+            is_refused = True
+    # To look for a title that may have been meant takes its time, and what happens elsewhere changes nothing.
+    status = 400 if is_refused else 200
+    return Shown(template="memory.html", title="Memory", given=given, status=status, live=not is_refused)
 
 
 def _memory_of(configured: Configured, agent: str) -> bool:

@@ -91,6 +91,9 @@ async def test_what_cannot_be_is_told_beside_the_form_with_what_was_typed(tmp_pa
         assert 'value="many"' in page
         assert 'value="Bed"' in page
 
+        assert "data-events" not in page
+        assert "data-events" in await at.page(PATH)
+
         assert "did you mean 'Beds'?" in await at.text(f"{PATH}?focus=Bedss", 400)
         assert "raise the limit" in await at.text(f"{PATH}?focus=Shears&tokens=1", 400)
         assert "tokens: a whole number" in await at.text(f"{PATH}?tokens=99999999", 400)
