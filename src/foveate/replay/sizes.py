@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
+import msgspec
+
 from foveate import wire
 from foveate.cache.block_facts import BlockFacts
 from foveate.cache.prompts import Piece
@@ -12,64 +14,55 @@ from foveate.cache.requests import block_tokens_for
 from foveate.cache.rules import Rules
 from foveate.engine.bounds import asked_of
 from foveate.errors import MalformedRequest
+from foveate.replay.parts import Part, parts_of
 from foveate.replay.recordings import Said
 from foveate.replay.stretches import RESULTS, THOUGHTS
 from foveate.tokens import counter_for
 from foveate.tokens.claude import family_of
 from foveate.tokens.names import plain_name
-from foveate.values import Area, Block, Format, Place
-from foveate.wire.body import as_record, as_text, value
+from foveate.values import Area, Format
 
 # Where nobody counts, so many bytes are a token.
 _BYTES_A_TOKEN = 4
-_OPAQUE = "opaque"
-_IMAGE_TOKENS = 1_500
-_BLOCK_TOKENS = 8
-_SEALED = ("signature", "data")
 _KEPT_NAMES = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Weighed:
-    """One message: its blocks, and about how many tokens each of them has."""
+class Weighed(msgspec.Struct, frozen=True, eq=False):
+    """One message: its blocks, and about how many tokens they have together."""
 
-    blocks: tuple[BlockFacts, ...]
-    weights: tuple[int, ...]
-
-    @property
-    def tokens(self) -> int:
-        """About how many it has together."""
-        return sum(self.weights)
+    parts: tuple[Part, ...]
+    tokens: int
 
     def opens_turn(self, role: str) -> bool:
         """Whether the user speaks in it, and not tools alone."""
-        return role == "user" and any(facts.block.kind not in RESULTS for facts in self.blocks)
+        return role == "user" and any(part.kind not in RESULTS for part in self.parts)
 
     def unthought(self) -> "Weighed":
         """The same without its thoughts; one that holds nothing else stays."""
-        left = [at for at, facts in enumerate(self.blocks) if facts.block.kind not in THOUGHTS]
-        if not left or len(left) == len(self.blocks):
-            return self
-        return Weighed(
-            blocks=tuple(self.blocks[at] for at in left), weights=tuple(self.weights[at] for at in left)
-        )
+        left = [part for part in self.parts if part.kind not in THOUGHTS]
+        return self if not left or len(left) == len(self.parts) else _together(left)
 
     def pieces(self, tokens: int, rules: Rules) -> tuple[Piece, ...]:
         """Its pieces, which have so many tokens together."""
-        shares = (tokens,) if len(self.blocks) == 1 else divided(tokens, self.weights)
+        parts, markable = self.parts, rules.markable
+        shares = (tokens,) if len(parts) == 1 else divided(tokens, [part.weight for part in parts])
         return tuple(
             [
                 Piece(
-                    digest=facts.digest,
+                    digest=part.digest,
                     tokens=share,
-                    kind=facts.block.kind,
+                    kind=part.kind,
                     area=Area.MESSAGES,
-                    place=facts.block.place,
-                    markable=facts.block.kind in rules.markable and not facts.block.is_empty,
+                    place=part.place,
+                    markable=part.kind in markable and not part.is_empty,
                 )
-                for facts, share in zip(self.blocks, shares, strict=True)
+                for part, share in zip(parts, shares, strict=True)
             ]
         )
+
+
+def _together(parts: Sequence[Part]) -> Weighed:
+    return Weighed(tuple(parts), sum([part.weight for part in parts]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +87,7 @@ class Scale:
         """A message of the recording, weighed once and roughly: by how much there is to be read in it."""
         found = self._known.get(id(said))
         if found is None:
-            try:
-                blocks = wire.message_blocks(self._spoken, said.raw, said.depth)
-            except MalformedRequest:
-                blocks = ()
-            facts = tuple(map(BlockFacts, blocks or (_opaque(said),)))
-            found = self._known[id(said)] = Weighed(blocks=facts, weights=tuple(map(_weight, facts)))
+            found = self._known[id(said)] = _together(parts_of(self._spoken, said))
         return found
 
     def message(self, raw: bytes) -> int:
@@ -139,27 +127,10 @@ class Scale:
         )
 
 
-def _weight(facts: BlockFacts) -> int:
-    """About how many tokens a block has. What it only carries (a picture's bytes, a seal) is not read."""
-    block = facts.block
-    if facts.images:
-        return facts.images * _IMAGE_TOKENS
-    size = len(block.said)
-    if block.kind in THOUGHTS:
-        sealed = as_record(value(block.said))
-        size -= sum(len(as_text(sealed.get(name))) for name in _SEALED)
-    return _BLOCK_TOKENS + size // _BYTES_A_TOKEN
-
-
 @lru_cache(_KEPT_NAMES)
 def tokenizer_of(model: str) -> str:
     """What tells whether two models count alike, as far as that is known."""
     return family_of(model) if "claude" in model.lower() else plain_name(model)
-
-
-def _opaque(said: Said) -> Block:
-    """A message of which nothing is known but that it is there: no place for a mark."""
-    return Block(place=Place(Area.MESSAGES, said.depth, 0), kind=_OPAQUE, said=said.raw, role=said.role)
 
 
 def divided(tokens: int, weights: Sequence[int]) -> list[int]:
