@@ -128,7 +128,7 @@ def added_up(entries: Iterable[Entry], traced: Iterable[Traced]) -> Totals:
     return Totals(
         requests=len(traces),
         failed=sum(trace.status >= 400 for trace in traces),
-        added_seconds=round(sum(trace.added_seconds for trace in traces), 6),
+        added_seconds=sum(round(trace.added_seconds * 1e6) for trace in traces) / 1e6,
         breaks=len(broke),
         lost_tokens=sum(one.lost_tokens for one in broke),
         lost_dollars=dollars(one.lost_dollars for one in broke),
