@@ -63,8 +63,25 @@ class Cache:
         hit = next(
             (place for place in places if (entry := kept(keys[place])) is not None and entry.reads(at)), -1
         )
-        read = ends[hit] // rules.step_tokens * rules.step_tokens if hit >= 0 else 0
+        return self.settled(keys, ends, asked, rules, hit=hit, at=at, answers_at=answers_at)
 
+    def settled(
+        self,
+        keys: Sequence[bytes],
+        ends: Sequence[int],
+        asked: Mapping[int, Ttl],
+        rules: Rules,
+        *,
+        hit: int,
+        at: float,
+        answers_at: float | None = None,
+    ) -> Served:
+        """The same where what is read is found already: up to the place `hit`, nothing where that is -1.
+
+        `asked` are the places that something is kept up to. Others than these, the hit and the last need not be
+        told; `read_pieces` then counts those that are.
+        """
+        read = ends[hit] // rules.step_tokens * rules.step_tokens if hit >= 0 else 0
         readable_at = at if answers_at is None else max(at, answers_at)
         changes = self._changes(keys, ends, asked, hit=hit, at=at, readable_at=readable_at)
         return Served(

@@ -6,9 +6,10 @@ So what a call costs does not grow with its history, and what several policies s
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Protocol
+
+import msgspec
 
 from foveate.cache.prompts import CachedPrompt, Piece
 from foveate.cache.rules import Rules
@@ -20,8 +21,7 @@ _GAP = "text"
 _LEAST_POSITIONS = 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Tail:
+class Tail(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The end of what is sent behind `front`: the messages that are told piece by piece.
 
     `ahead` are the positions before each of `stretches`. `pieces`, `keys` and `ends` are as those of a prompt.
@@ -34,15 +34,6 @@ class Tail:
     pieces: list[Piece]
     keys: list[bytes]
     ends: list[int]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Short:
-    """What a call sent, told in short, where `number` calls were told before it."""
-
-    number: int
-    tail: Tail
-    prompt: CachedPrompt
 
 
 class Sending(Protocol):
@@ -64,63 +55,54 @@ class Sending(Protocol):
     def whole(self) -> tuple[Stretch, ...]:
         """Messages that somebody else has left in the cache."""
 
-    @property
-    def short(self) -> Short | None:
-        """How it was told before."""
-
 
 class Telling:
-    """Tells calls in their order, each by going on from the one before."""
+    """Tells calls in their order, each by going on from the one before; whoever asks again is told the same."""
 
     def __init__(self) -> None:
         self._told: list[Sending] = []
-        # What tells messages that were sent; None as long as all is told as it was told before.
-        self._seen: set[bytes] | None = None
-        self._tail: Tail | None = None
+        # What tells messages that were sent, of the first so many calls: nobody may ask for the others.
+        self._seen: set[bytes] = set()
+        self._seen_calls = 0
+        self._latest: tuple[Sending, Tail] | None = None
 
     def forked(self) -> "Telling":
         """The same from here on, for one whose way is another."""
         other = Telling()
-        other._told, other._tail = list(self._told), self._tail
-        other._seen = None if self._seen is None else set(self._seen)
+        other._told, other._latest = list(self._told), self._latest
+        other._seen, other._seen_calls = set(self._seen), self._seen_calls
         return other
 
-    def of(self, sending: Sending, whole: Sequence[Stretch] = ()) -> Short:
+    def of(self, sending: Sending, whole: Sequence[Stretch] = ()) -> CachedPrompt:
         """The next call, with some more messages `whole`."""
-        number = len(self._told)
-        before = sending.short
-        if self._seen is None and before is not None and _is_as_told(sending, before, number):
-            if not whole:
-                return before
-            return Short(number, before.tail, prompt_of(before.tail, (*whole, *sending.whole)))
+        return prompt_of(self._tail(sending), (*whole, *sending.whole))
+
+    def told(self, sending: Sending) -> None:
+        """Take over that this was sent."""
+        if not self._told or self._told[-1] is not sending:
+            self._told.append(sending)
+
+    def _tail(self, sending: Sending) -> Tail:
+        if self._latest is not None and self._latest[0] is sending:
+            return self._latest[1]
         tail = tail_of(
             sending.front,
             sending.last,
-            seen=self._known(),
+            seen=self._seen_before(sending),
             lookback_positions=sending.rules.lookback_positions,
-            before=self._tail,
+            before=self._latest[1] if self._latest is not None else None,
         )
-        return Short(number, tail, prompt_of(tail, (*whole, *sending.whole)))
+        self._latest = sending, tail
+        return tail
 
-    def told(self, sending: Sending, short: Short) -> None:
-        """Take over that this was sent."""
-        self._told.append(sending)
-        self._tail = short.tail
-        if self._seen is not None:
-            self._seen.update(sending.last.new_keys(sending.front, self._seen))
-
-    def _known(self) -> set[bytes]:
-        if self._seen is None:
-            self._seen = set()
-            for sending in self._told:
-                self._seen.update(sending.last.new_keys(sending.front, self._seen))
+    def _seen_before(self, sending: Sending) -> set[bytes]:
+        """What was sent before a call, also where that was told by somebody else already."""
+        is_told = bool(self._told) and self._told[-1] is sending
+        calls = len(self._told) - is_told
+        for one in self._told[self._seen_calls : calls]:
+            self._seen.update(one.last.new_keys(one.front, self._seen))
+        self._seen_calls = calls
         return self._seen
-
-
-def _is_as_told(sending: Sending, before: Short, number: int) -> bool:
-    """Whether a call is still the one that was told before, behind the same calls."""
-    tail = before.tail
-    return before.number == number and tail.front is sending.front and tail.stretches[-1] is sending.last
 
 
 def tail_of(

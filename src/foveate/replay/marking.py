@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from foveate.cache.prompts import CachedPrompt, ends_of
 from foveate.cache.rules import Rules, rules_for
+from foveate.replay.serving import place_in
 from foveate.replay.stretches import Front, Stretch
 from foveate.values import Area, Ttl
 
@@ -40,7 +41,7 @@ def client_marks(
         role = _MODEL if stretch.role == _MODEL else _USER
         if role in wanted:
             wanted.remove(role)
-            at = _place(stretch)
+            at = place_in(stretch)
             if at is not None:
                 marks[start + at] = tail_ttl
         if not wanted:
@@ -72,10 +73,3 @@ def shown(prompt: CachedPrompt, last: Stretch) -> Iterator[tuple[int, Stretch]]:
             return
         yield start, here
         here, end = here.before, start
-
-
-def _place(stretch: Stretch) -> int | None:
-    latest = stretch.said.latest if stretch.said is not None else -1
-    order = [latest] if 0 <= latest < len(stretch.pieces) else []
-    order += range(len(stretch.pieces) - 1, -1, -1)
-    return next((at for at in order if stretch.pieces[at].markable), None)

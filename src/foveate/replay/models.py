@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
 from foveate.replay.marking import rules_then
 from foveate.replay.recordings import Said
 from foveate.replay.sent import Kept, Sent
@@ -36,7 +38,7 @@ class _Other:
         kept = sent.kept
         if kept is not None and kept.last is not None:
             kept = Kept(last=self._stretch(kept.last, was))
-        return replace(
+        return msgspec.structs.replace(
             sent,
             call=replace(sent.call, model=self._model),
             rules=rules_then(self._model, sent.call.at),

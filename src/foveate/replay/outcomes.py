@@ -9,7 +9,8 @@ from foveate.cost.price_book import PriceBook
 from foveate.cost.prices import EXACT, ZERO, Kind, Rates
 from foveate.replay.policies import Policy
 from foveate.replay.recordings import Broken, Lacking, Source
-from foveate.values import CacheUsage
+from foveate.values import CacheUsage, Usage
+from foveate.wire.bills import Unit, billed_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +184,21 @@ class Tariff:
 
     rates: Rates
     steps: tuple[int, ...]
+
+    def is_all_of(self, billed: Usage) -> bool:
+        """Whether a bill is for tokens alone, each of a kind that has a price here, and all in one call."""
+        if billed.said_dollars is not None or Unit.REQUESTS in self.rates.by_kind:
+            return False
+        first, *more = billed_calls(billed)
+        if more or first.units or first.region or first.usage is not billed:
+            return False
+        by_kind, cache = self.rates.by_kind, billed.cache
+        return (
+            Kind.UNCACHED in by_kind
+            and Kind.OUTPUT in by_kind
+            and (Kind.WRITTEN_5M in by_kind or not cache.written_5m)
+            and (Kind.WRITTEN_1H in by_kind or not cache.written_1h)
+        )
 
 
 class Tariffs:

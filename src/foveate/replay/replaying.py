@@ -171,22 +171,27 @@ def _check(recording: Recording, was_sent: Sequence[Sent], book: PriceBook) -> t
     """The logged bills beside those that the simulation gives for the same calls; and what was no token's."""
     if (of_run := run_check(recording, was_sent, book)) is not None:
         return of_run, ZERO
-    tariffs, simulated, expected = Tariffs(book), Till(book), Till(book)
+    tariffs, simulated, expected, by_tokens = Tariffs(book), Till(book), Till(book), Till(book)
     calls, logged, beside = 0, ZERO, ZERO
     for one in was_sent:
         billed = one.call.billed
-        price = _price(one.call, billed, one.rules.provider, book) if billed is not None else None
-        if billed is None or price is None:
+        if billed is None:
             continue
-        calls += 1
-        logged = EXACT.add(logged, price[0])
-        beside = EXACT.add(beside, price[1])
         charge = _charge(one, tariffs)
+        if charge.tariff is not None and charge.tariff.is_all_of(billed):
+            by_tokens.add_at(charge.tariff, billed.cache, billed.output_tokens, billed.reasoning_tokens)
+        else:
+            price = _price(one.call, billed, one.rules.provider, book)
+            if price is None:
+                continue
+            logged = EXACT.add(logged, price[0])
+            beside = EXACT.add(beside, price[1])
+        calls += 1
         _add(simulated, charge, one.recorded, billed.output_tokens)
         _add(expected, charge, one.expected, billed.output_tokens)
     check = Check(
         calls=calls,
-        logged=logged,
+        logged=EXACT.add(logged, by_tokens.dollars or ZERO),
         simulated=EXACT.add(simulated.dollars or ZERO, beside),
         expected=EXACT.add(expected.dollars or ZERO, beside),
         changed=sum(one.told is Told.CHANGED for one in was_sent),

@@ -1,8 +1,9 @@
 """One policy on its way through a session: what each call would have been billed, and what it leaves behind."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from foveate.budget.windows import window_of
 from foveate.cache.layout import LayoutOptions, marks_in
@@ -16,7 +17,8 @@ from foveate.replay.folds import Folded, Reading, folded
 from foveate.replay.in_short import Telling, prompt_of, tail_of
 from foveate.replay.marking import fixed_places, shown
 from foveate.replay.policies import Policy
-from foveate.replay.sent import Kept, Sent, recorded_marks, serve
+from foveate.replay.sent import Kept, Sent, recorded_marks, recorded_spots, serve, serve_on_way
+from foveate.replay.serving import Spot, fixed_spots, is_served_by_marks
 from foveate.replay.stretches import Stretch
 from foveate.values import Area, CacheUsage, Format, Place, Ttl
 
@@ -61,12 +63,13 @@ def runs_of(
     take the same calls in turn. `is_as_sent`: they go to the models that they went to, so that what the client
     did is known already.
     """
-    prompts, adaptive = _Prompts(), _Adaptive()
+    prompts = _Prompts()
+    adaptive = _Adaptive(prompts.telling)
     runs: dict[Policy, Run] = {
-        Policy.RECORDED: _AsSent() if is_as_sent else _Marked(prompts, recorded_marks),
+        Policy.RECORDED: _AsSent() if is_as_sent else _Marked(prompts, recorded_marks, recorded_spots),
         Policy.NONE: _Uncached(),
-        Policy.MARKERS: _Marked(prompts, lambda sent, _: prompts.fixed(sent, 0)),
-        Policy.MARKERS_1H: _Marked(prompts, lambda sent, _: prompts.fixed(sent, -1)),
+        Policy.MARKERS: _fixed(prompts, 0),
+        Policy.MARKERS_1H: _fixed(prompts, -1),
         Policy.ADAPTIVE: adaptive,
         Policy.FOLD: _Folding(adaptive, spoken, window_tokens),
     }
@@ -96,46 +99,60 @@ class _Marks(Protocol):
         """The marks of a prompt."""
 
 
+class _Spots(Protocol):
+    def __call__(self, sent: Sent, /) -> list[Spot]:
+        """The same marks, where they are looked for on the way back."""
+
+
 class _Prompts:
     """What was sent as caches see it, made once for all policies that send it as it is."""
 
     def __init__(self) -> None:
-        self._telling = Telling()
+        self.telling = Telling()
         self._taken: tuple[Sent, CachedPrompt] | None = None
-        self._places: tuple[Sent, list[int]] | None = None
 
     def of(self, sent: Sent) -> CachedPrompt:
         """The prompt of the call that is taken now."""
         if self._taken is None or self._taken[0] is not sent:
-            short = self._telling.of(sent)
-            self._telling.told(sent, short)
-            self._taken = sent, short.prompt
+            self._taken = sent, self.telling.of(sent)
         return self._taken[1]
-
-    def fixed(self, sent: Sent, ttl: int) -> dict[int, Ttl]:
-        """The marks that one would put there by hand, for the time of that number."""
-        rules = sent.rules
-        if rules.caching not in (Caching.MARKS, Caching.BOTH) or not rules.ttls:
-            return {}
-        if self._places is None or self._places[0] is not sent:
-            found = fixed_places(self.of(sent), sent.front, minimum_tokens=rules.minimum_tokens)
-            self._places = sent, found
-        return dict.fromkeys(self._places[1], rules.ttls[ttl])
 
 
 class _Marked:
     """Marks that depend on nothing but what is sent."""
 
-    def __init__(self, prompts: _Prompts, marks: _Marks) -> None:
+    def __init__(self, prompts: _Prompts, marks: _Marks, spots: _Spots) -> None:
         self._prompts = prompts
         self._marks = marks
+        self._spots = spots
         self._cache = Cache()
 
     def take(self, sent: Sent) -> Step:
-        prompt = self._prompts.of(sent)
-        served = serve(self._cache, sent, prompt, self._marks(sent, prompt))
+        if is_served_by_marks(sent.rules):
+            served = serve_on_way(self._cache, sent, self._spots(sent))
+        else:
+            prompt = self._prompts.of(sent)
+            served = serve(self._cache, sent, prompt, self._marks(sent, prompt))
+        self._prompts.telling.told(sent)
         self._cache = served.cache
         return Step(usage=served.usage)
+
+
+def _fixed(prompts: _Prompts, number: int) -> _Marked:
+    """The marks that one would put there by hand, for the time of that number."""
+
+    def marks(sent: Sent, prompt: CachedPrompt) -> dict[int, Ttl]:
+        rules = sent.rules
+        if rules.caching is not Caching.BOTH or not rules.ttls:
+            return {}
+        places = fixed_places(prompt, sent.front, minimum_tokens=rules.minimum_tokens)
+        return dict.fromkeys(places, rules.ttls[number])
+
+    def spots(sent: Sent) -> list[Spot]:
+        ttls = sent.rules.ttls
+        return fixed_spots(sent.front, sent.last, ttls[number]) if ttls else []
+
+    return _Marked(prompts, marks, spots)
 
 
 # A call as it is billed, and what it was sent as, with the marks in it.
@@ -145,17 +162,17 @@ _Taken = tuple[Served, CachedPrompt, dict[int, Ttl]]
 class _Adaptive:
     """Foveate's own layout, with the time to live that a conversation's rhythm makes worth its price."""
 
-    def __init__(self) -> None:
+    def __init__(self, telling: Telling) -> None:
         self.cache = Cache()
-        self._telling = Telling()
+        self._telling = telling  # shared with those who send the same
         self._rhythms: dict[str, tuple[Rhythm, float]] = {}
         self._anchors: dict[str, list[Stretch]] = {}
         self._taken: tuple[Sent, _Taken] | None = None
 
     def forked(self) -> "_Adaptive":
         """The same from here on, for one whose way is another."""
-        other = _Adaptive()
-        other.cache, other._telling = self.cache, self._telling.forked()
+        other = _Adaptive(self._telling.forked())
+        other.cache = self.cache
         other._rhythms, other._anchors = dict(self._rhythms), dict(self._anchors)
         return other
 
@@ -171,8 +188,7 @@ class _Adaptive:
     def _serve(self, sent: Sent) -> _Taken:
         name, rules, now = sent.call.conversation, sent.rules, sent.call.at
         anchors = self._anchors.get(name, [])
-        short = self._telling.of(sent, anchors)
-        prompt = short.prompt
+        prompt = self._telling.of(sent, anchors)
         rhythm = self._heard(name, now)
         marks: dict[int, Ttl] = {}
         if rules.caching in (Caching.MARKS, Caching.BOTH):
@@ -187,7 +203,7 @@ class _Adaptive:
             self._anchors[name] = _anchors(anchors, prompt, marks, sent.last, rules)
         served = serve(self.cache, sent, prompt, marks)
         self.cache = served.cache
-        self._telling.told(sent, short)
+        self._telling.told(sent)
         return served, prompt, marks
 
     def _heard(self, name: str, now: float) -> Rhythm:

@@ -6,8 +6,10 @@ matter are looked at piece by piece, and all between them as one piece.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
+
+import msgspec
 
 from foveate.cache.prompts import Piece, front_keys, next_key
 from foveate.replay.recordings import Said
@@ -17,8 +19,8 @@ THOUGHTS = frozenset(("thinking", "redacted_thinking", "reasoningContent"))
 RESULTS = frozenset(("tool_result", "toolResult"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stretch:
+# Made for every message, and a struct is made several times as fast as a dataclass.
+class Stretch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A message where it stands: its pieces, and what the conversation up to and with it comes to.
 
     `keys` are what tells the messages up to each piece from all others, `key` those up to the last one. `end`
@@ -109,12 +111,12 @@ def chained(
     for piece in pieces:
         key = next_key(key, piece)
         keys.append(key)
-    has_thought = any(piece.kind in THOUGHTS for piece in pieces)
-    depth = before.depth + 1 if before is not None else 0
+    kinds = {piece.kind for piece in pieces}
+    has_thought = not THOUGHTS.isdisjoint(kinds)
     here = Stretch(
         before=before,
         jump=_jump(before),
-        depth=depth,
+        depth=before.depth + 1 if before is not None else 0,
         said=said,
         role=role,
         pieces=tuple(pieces),
@@ -123,10 +125,12 @@ def chained(
         end=(before.end if before is not None else 0) + sum([piece.tokens for piece in pieces]),
         first=before.first or before if before is not None else None,
         thought=before.thought if before is not None else None,
-        positions=len({piece.kind for piece in pieces}),
+        positions=len(kinds),
         ahead=before.span if before is not None else 0,
     )
-    return replace(here, thought=here) if has_thought and here.thought is None else here
+    if has_thought and here.thought is None:
+        return msgspec.structs.replace(here, thought=here)
+    return here
 
 
 def _jump(before: Stretch | None) -> Stretch | None:
