@@ -22,7 +22,7 @@ from tests.unit.test_replay_sent import TURNS
 def test_a_call_that_goes_on_is_always_told_as_if_it_were_told_anew(
     turns: list[Turn], model: str, skipped: int, *, is_told_first: bool
 ) -> None:
-    """Also where one call is left out, as one whose price nobody knows is, or is told before it is asked for."""
+    """Also where a call is left out, as one whose price nobody knows is, or is told before it is asked for."""
     calls = sent_in(recorded(turns * 3, model=model))
     telling, seen = Telling(), set[bytes]()
     for sent in calls[:skipped] + calls[skipped + 1 :]:
