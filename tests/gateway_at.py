@@ -1,4 +1,4 @@
-"""A gateway in a process of its own for which it is always the same time, so that its pages are the same.
+"""A gateway in a process of its own for which it is another time, always the same when it starts.
 
 Run as a module it reads the time and the path of a configuration from its arguments, serves until its standard
 input ends, and prints where.
@@ -8,6 +8,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,19 +19,21 @@ from foveate.gateway import logs
 from foveate.gateway.assembly import assembled
 from foveate.gateway.observing import Observing
 from foveate.gateway.serving import live_choices
+from foveate.gateway.warming import warm_up
 from foveate.sandbox.server import address, listening
 
 
 @contextmanager
 def gateway_at(now: float, config: Path) -> Iterator[str]:
-    """Where such a gateway is, until the end of the block."""
+    """Where such a gateway is, until the end of the block; its store is beside its configuration."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.gateway_at", str(now), str(config)],
+        [sys.executable, "-m", "tests.gateway_at", str(now), config.name],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        cwd=Path(__file__).parents[1],
+        cwd=config.parent,
+        env={**os.environ, "FOVEATE_HOME": str(config.parent), "PYTHONPATH": str(Path(__file__).parents[1])},
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -45,13 +48,19 @@ def gateway_at(now: float, config: Path) -> Iterator[str]:
 
 
 async def _serve(now: float, config: Path) -> None:
+    began = time.time()
+
+    def clock() -> float:
+        return now + time.time() - began
+
     live = live_choices(config, os.environ)
     logs.start(as_json=False, level="error")
-    observing = Observing(live, version="0.1.0", log=logs.current(), clock=lambda: now)
+    observing = Observing(live, version="0.1.0", log=logs.current(), clock=clock)
     with listening("127.0.0.1", 0) as where:
         async with assembled(
-            observing.choices, environment=os.environ, clock=lambda: now, observing=observing
+            observing.choices, environment=os.environ, clock=clock, observing=observing
         ) as gateway:
+            await asyncio.to_thread(warm_up, live.now().made.cost.prices)
             server = uvicorn.Server(
                 uvicorn.Config(
                     gateway,

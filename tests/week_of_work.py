@@ -1,9 +1,11 @@
 """A week of a small team's agents, made by real clients through a real gateway: what pictures of pages show."""
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,17 @@ import openai
 
 from foveate.gateway.serving import live_choices
 from foveate.sandbox.scripts import Call, Step
+from foveate.store import Store
 from tests.gateway_at import gateway_at
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, Clock, running_sandbox
 from tests.served import configure
-from tests.work_to_see import NOTES, headers, named
+from tests.work_to_see import headers, named, until_stored
 
-NOW = datetime(2026, 11, 13, 16, 40, tzinfo=UTC).timestamp()
+NOW = datetime(2026, 11, 16, 16, 40, tzinfo=UTC).timestamp()
 DAYS = 7
+# Three quarters of the reviewer's window, less what is reserved for an answer.
+_FOLDED_FROM_TOKENS = 0.75 * (40_000 - 2_000)
 _DAY = 86_400.0
 _OPUS, _SONNET, _GPT = "claude-opus-4-5", "claude-sonnet-4-6", "gpt-4.1"
 REVIEW = named("reviewer", "make-the-parser-fast")
@@ -36,26 +41,39 @@ what you are not sure of. Never push to the main branch.
 _TOOLS: Any = [
     {
         "name": name,
-        "description": f"{name.replace('_', ' ').capitalize()}; paths are relative to the repository. " * 6,
+        "description": f"{name.replace('_', ' ').capitalize()}; paths are relative to the repository. " * 20,
         "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
     }
     for name in ("read_file", "write_file", "run_tests", "search")
 ]
+_BEDS = (
+    ("Tomatoes", "Water every morning at the root; the leaves stay dry. Pinch out the side shoots on Fridays."),
+    ("Beans", "Water on Mondays and Thursdays. They climb on the north side."),
+    ("Roses", "Prune before the frost, above the third bud. Black spot was seen in June."),
+    ("Herbs", "Thyme and sage want little water, basil wants much of it."),
+    ("Apples", "The ladder is in the shed. Thin the fruit in June, one a hand's breadth."),
+)
+_WORK = ("Soil", "Pests", "Harvest")
+_NOTES = "* Beds\n" + "".join(
+    f"** {bed}\n{said}\n" + "".join(f"*** {bed}: {work.lower()}\nSee the book of {year}.\n" for work in _WORK)
+    for year, (bed, said) in enumerate(_BEDS, 2021)
+)
+_NOTES += "* Watering\nThe pump goes on at six, and off with the tank at a quarter.\n* Diary :private:\nNo.\n"
 _CONFIGURATION = """\
 context_optimization:
-  compaction: {{enabled: true, extractive: true, tail_keep_tokens: 6000, min_turns_between: 3}}
+  compaction: {enabled: true, extractive: true, tail_keep_tokens: 6000, min_turns_between: 3}
 agents:
-  - {{id: reviewer, window_tokens: 40000}}
+  - {id: reviewer, window_tokens: 40000}
   - id: gardener
     sections:
-      memory: {{paths: ["{notes}"], limit_tokens: 150}}
-      time: {{zone: Europe/Berlin}}
+      memory: {paths: [notes], limit_tokens: 300}
+      time: {zone: Europe/Berlin}
       budget: true
-  - {{id: support, context_optimization: {{compaction: false}}}}
+  - {id: support, context_optimization: {compaction: false}}
 cost:
   caps:
-    - {{scope: day, dollars: 20}}
-    - {{scope: agent, agent: support, dollars: 5}}
+    - {scope: day, dollars: 20}
+    - {scope: agent, agent: support, dollars: 5}
 """
 
 
@@ -71,18 +89,24 @@ def week_of_work(folder: Path) -> Iterator[Week]:
     """A gateway after that week, for which it is `NOW`, until the end of the block."""
     notes = folder / "notes"
     notes.mkdir()
-    (notes / "garden.org").write_text(NOTES, encoding="utf-8")
+    (notes / "garden.org").write_text(_NOTES, encoding="utf-8")
     config = folder / "foveate.yaml"
     with running_sandbox(Step(text=_SUMMARY), repeat=True) as sandbox:
-        store = f"store: {{url: 'sqlite:///{folder}/week.sqlite'}}\n"
-        configure(config, sandbox.url, _CONFIGURATION.format(notes=notes) + store)
-        choices = live_choices(config, {}).now().made
-        with running_gateway(sandbox.url, folder, clock=sandbox.clock, configured=choices) as gateway:
+        configure(config, sandbox.url, _CONFIGURATION)
+        choices = live_choices(config, {"FOVEATE_STORE": f"sqlite:///{folder}/foveate.sqlite"}).now().made
+        began = time.perf_counter()
+
+        def clock() -> float:
+            """As a test has moved it, and a little further: what the gateway adds takes its time."""
+            return sandbox.clock() + time.perf_counter() - began
+
+        with running_gateway(sandbox.url, folder, clock=clock, configured=choices) as gateway:
             for day in range(DAYS):
                 sandbox.clock.now = NOW - (DAYS - 1 - day) * _DAY - 6_000
                 _worked(gateway.url, sandbox.clock, day)
             sandbox.clock.now = NOW - 2_700
-            _reviewed(gateway.url, sandbox.clock, "make-the-parser-fast", turns=26)
+            folded = partial(until_stored, folder, _is_folded)
+            _reviewed(gateway.url, sandbox.clock, "make-the-parser-fast", turns=34, folded=folded)
         sandbox.clock.now = NOW
         with gateway_at(NOW, config) as url:
             _supported(url, sandbox.clock, "parcel-77", turns=2)
@@ -98,8 +122,17 @@ def _worked(url: str, clock: Clock, day: int) -> None:
     _gardened(url, clock, f"beds-{day}", turns=2 + day % 2)
 
 
-def _reviewed(url: str, clock: Clock, name: str, *, turns: int) -> None:
-    """A session with tools; where it is long, its system prompt changes on the way, and there is a pause."""
+async def _is_folded(store: Store) -> bool:
+    return bool(await store.journal.listed(session_id=REVIEW))
+
+
+def _reviewed(
+    url: str, clock: Clock, name: str, *, turns: int, folded: Callable[[], None] = lambda: None
+) -> None:
+    """A session with tools; where it is long, its system prompt changes on the way, and there is a pause.
+
+    It goes on from where it is to be folded only once it is.
+    """
     messages: list[Any] = [{"role": "user", "content": "Make the parser fast, and keep what it accepts."}]
     with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client:
         for turn in range(turns):
@@ -107,14 +140,16 @@ def _reviewed(url: str, clock: Clock, name: str, *, turns: int) -> None:
             reply = client.messages.create(
                 model=_OPUS,
                 max_tokens=2_000,
-                system=f"{_RULES * 12}\nToday's branch: parser-{1 + int(turn > 8)}",
+                system=f"{_RULES * 50}\nToday's branch: parser-{1 + int(turn > 8)}",
                 tools=_TOOLS,
                 messages=messages,
                 extra_headers=headers("reviewer", name, _read(path)),
             )
+            if _input_tokens(reply) > _FOLDED_FROM_TOKENS:
+                folded()
             (call,) = [block for block in reply.content if block.type == "tool_use"]
             found = f"# {path}\n" + "".join(
-                f"def part_{turn}_{line}(text: str, at: int) -> Node | None: ...\n" for line in range(70)
+                f"def part_{turn}_{line}(text: str, at: int) -> Node | None: ...\n" for line in range(40)
             )
             messages += [
                 {
@@ -129,9 +164,16 @@ def _reviewed(url: str, clock: Clock, name: str, *, turns: int) -> None:
             clock.now += 600 if turn == 20 else 45
 
 
+def _input_tokens(reply: anthropic.types.Message) -> int:
+    used = reply.usage
+    cached = (used.cache_read_input_tokens or 0) + (used.cache_creation_input_tokens or 0)
+    return used.input_tokens + cached
+
+
 def _read(path: str) -> Step:
     return Step(
-        text=f"The next suspect is {path}: I read it before I change anything.",
+        text=f"The next suspect is {path}: I read it before I change anything. "
+        "What I know by now: the scanner makes a list for each character, and the table would make none. " * 8,
         tools=(Call(name="read_file", input={"path": path}),),
     )
 
