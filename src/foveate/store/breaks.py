@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from foveate.session.traces import CacheBreak
-from foveate.store.database import Database
+from foveate.store.aside import Reads
 from foveate.store.ledger_rows import name_of
-from foveate.store.traces import _break, _Broke
+from foveate.store.traces import break_in
 
 _FIND = """
 SELECT id, at, agent, session_id, model, broke FROM traces_v1 WHERE broke IS NOT NULL {}
@@ -29,7 +27,7 @@ class BrokenAt:
 
 
 async def latest_breaks(
-    database: Database, *, limit: int, since: float | None = None, agent: str | None = None
+    database: Reads, *, limit: int, since: float | None = None, agent: str | None = None
 ) -> list[BrokenAt]:
     """The newest first, of those since a time, of an agent."""
     asked: dict[str, Any] = {
@@ -48,5 +46,5 @@ def _broken(id_: str, at: float, agent: str, session_id: str, model: str, broke:
         agent=agent,
         session_id=session_id,
         model=model,
-        broke=_break(msgspec.json.decode(broke, type=_Broke)),
+        broke=break_in(broke),
     )

@@ -8,9 +8,10 @@ import msgspec
 
 from foveate.fold.journal import Outcome
 from foveate.session.traces import CacheBreak, WindowSection
-from foveate.store.database import Database, Rows, in_groups
+from foveate.store.aside import Reads
+from foveate.store.database import Rows, in_groups
 from foveate.store.ledger_rows import name_of
-from foveate.store.traces import _break, _Broke
+from foveate.store.traces import break_in
 
 # What is long in a row is not read: only whether there is something.
 _FIND_WINDOWS = """
@@ -126,7 +127,7 @@ class _Told(msgspec.Struct, array_like=True, frozen=True):
 class Glances:
     """Looks at sessions in a database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Reads) -> None:
         self._database = database
 
     async def windows(self, session_id: str, *, limit: int) -> Sequence[WindowAt]:
@@ -230,5 +231,5 @@ def _filling(told: bytes, broke: bytes | None) -> Filling:
         sections=[WindowSection(name, tokens) for name, tokens in said.sections],
         exact=said.exact,
         reserved_tokens=said.reserved_tokens,
-        broke=None if broke is None else _break(msgspec.json.decode(broke, type=_Broke)),
+        broke=None if broke is None else break_in(broke),
     )

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from foveate.errors import BadOption
+from foveate.store.aside import Aside
 from foveate.store.breaks import BrokenAt, latest_breaks
 from foveate.store.database import Database
 from foveate.store.finding import fold_ids, folded_sessions, kept_ids
@@ -52,8 +53,9 @@ class Store:
         self.ledger = KeptLedger(database)
         self.requests = KeptRequests(database)
         self.traces = KeptTraces(database)
-        self.glances = Glances(database)
-        self.totals = KeptTotals(database)
+        self._aside = Aside(database)
+        self.glances = Glances(self._aside)
+        self.totals = KeptTotals(self._aside)
 
     @property
     def where(self) -> str:
@@ -80,7 +82,7 @@ class Store:
         self, *, limit: int, since: float | None = None, agent: str | None = None
     ) -> list[BrokenAt]:
         """The requests whose cache broke, the newest first, of those since a time, of an agent."""
-        return await latest_breaks(self._database, limit=limit, since=since, agent=agent)
+        return await latest_breaks(self._aside, limit=limit, since=since, agent=agent)
 
     async def would_forget(self, *, keep_days: float, now: float) -> Forgettable:
         """What `forget` would forget."""

@@ -272,12 +272,14 @@ def _traced(
         edits_left_out=said.edits_left_out,
         problems=said.problems,
         fold_id=fold_id,
-        broke=None if broke is None else _break(msgspec.json.decode(broke, type=_Broke)),
+        broke=None if broke is None else break_in(broke),
     )
     return Traced(trace=trace, bill=_bill(*billed))
 
 
-def _break(said: _Broke) -> CacheBreak:
+def break_in(broke: bytes) -> CacheBreak:
+    """A cache break, as the column says it."""
+    said = msgspec.json.decode(broke, type=_Broke)
     return CacheBreak(
         cause=said.cause,
         where=said.where,

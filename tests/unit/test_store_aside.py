@@ -1,0 +1,62 @@
+"""Reads of pages leave room for those of requests."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from foveate.errors import StoreUnavailable
+from foveate.store.aside import MOST, Aside
+from foveate.store.database import Rows, T, Work
+
+NO_ROWS = cast("Rows", None)
+
+
+class Slow:
+    """A database that counts how many read at once."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.most = 0
+
+    async def read(self, work: Work[T]) -> T:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await asyncio.sleep(0)
+            return work(NO_ROWS)
+        finally:
+            self.now -= 1
+
+
+async def test_however_much_a_page_asks_few_of_its_reads_are_under_way() -> None:
+    database = Slow()
+    aside = Aside(database)
+
+    assert await asyncio.gather(*(aside.read(lambda _: "found") for _ in range(20))) == ["found"] * 20
+
+    assert database.most == MOST
+
+
+async def test_a_read_that_fails_or_is_given_up_leaves_its_turn_to_the_next() -> None:
+    def fail(_: Rows) -> int:
+        raise StoreUnavailable("here", "is gone")
+
+    aside = Aside(Slow(), most=1)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await aside.read(fail)
+    given_up = asyncio.ensure_future(aside.read(lambda _: 1))
+    await asyncio.sleep(0)
+    given_up.cancel()
+
+    assert await asyncio.wait_for(aside.read(lambda _: 2), 5) == 2
+
+
+def test_reads_of_one_event_loop_do_not_wait_for_those_of_another() -> None:
+    aside = Aside(Slow(), most=1)
+
+    async def read() -> list[int]:
+        return await asyncio.gather(*(aside.read(lambda _: 3) for _ in range(3)))
+
+    assert [asyncio.run(read()), asyncio.run(read())] == [[3] * 3] * 2
