@@ -1,13 +1,17 @@
 """Reads of pages leave room for those of requests."""
 
 import asyncio
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from foveate.errors import StoreUnavailable
-from foveate.store.aside import MOST, Aside
+from foveate.session.totals import Totals
+from foveate.store.aside import MOST, Aside, Reads
 from foveate.store.database import Rows, T, Work
+from foveate.store.sqlite import SQLiteDatabase
+from foveate.store.totals import KeptTotals
 
 NO_ROWS = cast("Rows", None)
 
@@ -60,3 +64,24 @@ def test_reads_of_one_event_loop_do_not_wait_for_those_of_another() -> None:
         return await asyncio.gather(*(aside.read(lambda _: 3) for _ in range(3)))
 
     assert [asyncio.run(read()), asyncio.run(read())] == [[3] * 3] * 2
+
+
+async def test_sums_are_made_where_they_are_read_and_not_on_the_event_loop(tmp_path: Path) -> None:
+    made: list[object] = []
+
+    class Seen:
+        def __init__(self, database: Reads) -> None:
+            self._database = database
+
+        async def read(self, work: Work[T]) -> T:
+            found = await self._database.read(work)
+            made.append(found)
+            return found
+
+    database = SQLiteDatabase.open(tmp_path / "store.sqlite", wait_seconds=5)
+    try:
+        told = await KeptTotals(Seen(database)).totals()
+    finally:
+        await database.close()
+
+    assert made == [told] == [[((), Totals())]]

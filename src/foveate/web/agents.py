@@ -69,10 +69,15 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         store.totals.totals([Per.AGENT, Per.CATEGORY], since=span_of(WEEK, now).since),
     )
     named = {agent.id for agent in configured.settings.agents}
-    order = _dearest_first(week)
-    chosen = {"all": {*known, *named}, "configured": named, "asked": {*order}}[which]
-    found = [name for name in chosen if find.casefold() in name.casefold()]
-    found.sort(key=lambda name: (order.get(name, len(order)), name))
+
+    def listed() -> list[str]:
+        order = _dearest_first(week)
+        chosen = {"all": {*known, *named}, "configured": named, "asked": {*order}}[which]
+        found = [name for name in chosen if find.casefold() in name.casefold()]
+        return sorted(found, key=lambda name: (order.get(name, len(order)), name))
+
+    # Of thousands it takes longer than requests should wait for the event loop.
+    found = await asyncio.to_thread(listed)
     pages = max(1, -(-len(found) // ROWS))
     # Those who asked in the last days become fewer by themselves.
     number = min(asked.number("page", 1, least=1, most=1_000_000), pages)

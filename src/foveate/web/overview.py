@@ -17,7 +17,7 @@ from foveate.web.inside import Inside
 from foveate.web.overview_charts import OverTime
 from foveate.web.pointing import exports
 from foveate.web.spans import SPANS, WEEK, Span, day_of, span_of
-from foveate.web.spent import NOTHING, Spent, all_of, by_category, by_first
+from foveate.web.spent import NOTHING, Rows, Spent, all_of, by_category, by_first
 from foveate.web.troubles import troubles
 
 TEMPLATE = "overview.html"
@@ -45,12 +45,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was spent over a span: by its pieces, and in all of it by agent, by model and by category."""
+    """What was spent over a span: by its pieces, and in all of it by agent, by model and by category.
+
+    `dearest_models` are those that have a colour on charts, by the pieces of the span.
+    """
 
     over_time: OverTime
     agents: Mapping[str, Spent]
     models: Mapping[str, Spent]
     categories: Mapping[str, Spent]
+    dearest_models: Mapping[str, OverTime]
 
 
 async def look(inside: Inside, asked: Asked) -> Shown:
@@ -71,6 +75,10 @@ async def look(inside: Inside, asked: Asked) -> Shown:
     )
     samples = inside.samples()
     whole = all_of(found.over_time.values())
+    charts = await _charts(store, span, agent, by, found)
+    agent_rows, model_rows, category_rows = await asyncio.to_thread(
+        lambda: [_rows(spent) for spent in (found.agents, found.models, found.categories)]
+    )
     return Shown(
         template=TEMPLATE,
         title=_TITLE,
@@ -84,12 +92,12 @@ async def look(inside: Inside, asked: Asked) -> Shown:
             "agents": agents if len(agents) <= _MOST_LISTED else [],
             "today": whole if span.is_today else found.over_time.get(day_of(now), NOTHING),
             "whole": whole,
-            "charts": await _charts(store, span, agent, by, found),
-            "agent_rows": _rows(found.agents),
+            "charts": charts,
+            "agent_rows": agent_rows,
             "agents_left_out": max(0, len(found.agents) - _MOST_ROWS),
-            "model_rows": _rows(found.models),
+            "model_rows": model_rows,
             "models_left_out": max(0, len(found.models) - _MOST_ROWS),
-            "category_rows": _rows(found.categories),
+            "category_rows": category_rows,
             "categories": _CATEGORIES,
             "breaks": breaks,
             "caps": caps,
@@ -101,25 +109,47 @@ async def look(inside: Inside, asked: Asked) -> Shown:
 
 
 async def _spent(store: Store, span: Span, agent: str | None) -> _Found:
-    over_time, agents, models = await asyncio.gather(
+    over_time, agents = await asyncio.gather(
         *(
-            store.totals.totals([per, Per.CATEGORY], since=span.since, agent=agent)
-            for per in (span.per, Per.AGENT, Per.MODEL)
+            store.totals.totals([*per, Per.CATEGORY], since=span.since, agent=agent)
+            for per in ([span.per, Per.MODEL], [Per.AGENT])
         )
     )
-    return _Found(by_first(over_time), by_first(agents), by_first(models), by_category(over_time))
+    # Of thousands of agents it takes longer than requests should wait for the event loop.
+    return await asyncio.to_thread(_found, over_time, agents)
+
+
+def _found(over_time: Rows, agents: Rows) -> _Found:
+    models = by_first([(group[1:], totals) for group, totals in over_time])
+    return _Found(
+        over_time=by_first(over_time),
+        agents=by_first(agents),
+        models=models,
+        categories=by_category(over_time),
+        dearest_models={
+            name: by_first([row for row in over_time if row[0][1] == name])
+            for name in overview_charts.dearest(models)
+        },
+    )
 
 
 async def _charts(store: Store, span: Span, agent: str | None, by: Per, found: _Found) -> Sequence[Chart]:
     agents: Mapping[str, OverTime] = {} if agent is None else {agent: found.over_time}
     if agent is None:
-        agents = await _agents_over_time(store, span, overview_charts.dearest(found.agents))
-    parts = await _models_over_time(store, span, agent, found) if by is Per.MODEL else agents
+        names = await asyncio.to_thread(overview_charts.dearest, found.agents)
+        agents = await _agents_over_time(store, span, names)
+    parts = found.dearest_models if by is Per.MODEL else agents
+    return await asyncio.to_thread(_drawn, span, by, found.over_time, parts, agents)
+
+
+def _drawn(
+    span: Span, by: Per, whole: OverTime, parts: Mapping[str, OverTime], agents: Mapping[str, OverTime]
+) -> Sequence[Chart]:
     return (
-        overview_charts.money_chart(span, found.over_time, parts, by.value),
-        overview_charts.saved_chart(span, found.over_time),
+        overview_charts.money_chart(span, whole, parts, by.value),
+        overview_charts.saved_chart(span, whole),
         overview_charts.ratio_chart(span, agents),
-        overview_charts.requests_chart(span, found.over_time),
+        overview_charts.requests_chart(span, whole),
     )
 
 
@@ -129,16 +159,6 @@ async def _agents_over_time(store: Store, span: Span, names: Sequence[str]) -> M
         *(store.totals.totals([span.per, Per.CATEGORY], since=span.since, agent=name) for name in names)
     )
     return {name: by_first(one) for name, one in zip(names, rows, strict=True)}
-
-
-async def _models_over_time(
-    store: Store, span: Span, agent: str | None, found: _Found
-) -> Mapping[str, OverTime]:
-    rows = await store.totals.totals([Per.MODEL, span.per, Per.CATEGORY], since=span.since, agent=agent)
-    return {
-        name: by_first([(group[1:], totals) for group, totals in rows if group[0] == name])
-        for name in overview_charts.dearest(found.models)
-    }
 
 
 def _refused(samples: Iterable[Sample]) -> int:

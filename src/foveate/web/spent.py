@@ -68,7 +68,7 @@ NOTHING = Spent()
 
 
 def by_first(rows: Rows) -> Mapping[str, Spent]:
-    """What was spent by the first of two groups, the second of which is the category."""
+    """What was spent by the first of several groups, the last of which is the category."""
     return _by(rows, 0)
 
 
