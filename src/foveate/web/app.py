@@ -76,6 +76,8 @@ def page(inside: Inside) -> ASGIApp:
         # What a browser that was cut off heard last; at first, what its page was made of.
         since = request.headers.get("last-event-id") or request.query_params.get("since", "")
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        if request.method == "HEAD":  # it has no end, and a HEAD has nothing else
+            return Response(b"", 200, headers, "text/event-stream")
         return StreamingResponse(live.events(session_id, since), 200, headers, "text/event-stream")
 
     routes = [

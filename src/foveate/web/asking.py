@@ -7,6 +7,9 @@ from urllib.parse import urlencode
 
 from foveate.errors import BadOption
 
+# No page asks for more.
+_MOST_NAMES, _LONGEST_NAME = 10, 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -49,7 +52,9 @@ class Asked:
 
     def link(self, **changes: object) -> str:
         """The address of the same page with something else in its query; what is empty is left out."""
-        query = {name: str(said) for name, said in {**self.query, **changes}.items()}
+        # Only as far as a page reads it: hundreds of links may repeat it, however long it is.
+        kept = {name: self.text(name) for name in list(self.query)[:_MOST_NAMES] if len(name) <= _LONGEST_NAME}
+        query = {name: str(said) for name, said in {**kept, **changes}.items()}
         return f"?{urlencode({name: said for name, said in query.items() if said}, errors='replace')}"
 
 

@@ -86,6 +86,9 @@ class Live:
 
         `since` is the pulse of the page that is shown; without it, what is there now is taken to be shown.
         """
+        if self.looking >= MOST_LOOKING:
+            yield b"retry: 60000\n\n"
+            return
         watched = self._watched.setdefault(session_id, _Watched())
         listener = _Listener(since or watched.pulse)
         watched.listeners.add(listener)

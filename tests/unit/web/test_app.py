@@ -1,5 +1,6 @@
 """The frame around pages: what is shown where one cannot be, and the files beside them."""
 
+import asyncio
 import gzip
 import os
 from pathlib import Path
@@ -48,6 +49,14 @@ async def test_a_page_is_told_apart_from_the_one_after_a_change(tmp_path: Path) 
         at.file.write_text("server: {port: 9000}\n")
         os.utime(at.file, ns=(1, 1))
         assert before != _pulse(await at.page("/-/sessions"))
+
+
+async def test_who_asks_only_for_the_head_of_what_has_no_end_gets_it(tmp_path: Path) -> None:
+    async with looking(tmp_path) as at, asyncio.timeout(10):
+        answer = await at.client.head("/-/events")
+
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
 
 
 async def test_a_file_may_be_kept_for_ever_only_under_the_address_that_names_this_very_one(

@@ -10,7 +10,7 @@ from foveate.config.settings import Server, Settings
 from foveate.engine.options import AgentOptions
 from foveate.errors import BadOption, FoveateError, StoreUnavailable
 from foveate.web.inside import Configured
-from foveate.web.live import Live
+from foveate.web.live import MOST_LOOKING, Live
 
 EVERY_SECONDS = 0.01
 BEGINNING = b"retry: 2000\n\n"
@@ -194,3 +194,17 @@ async def test_a_connection_on_which_nothing_happens_is_kept_alive(inside: Insid
     assert await first(events) == BEGINNING
 
     assert await first(events) == b": still here\n\n"
+
+
+async def test_of_more_than_can_be_told_that_come_at_one_moment_some_are_to_come_again_later(
+    inside: Inside,
+) -> None:
+    live = inside.live()
+    many = [live.events(None) for _ in range(MOST_LOOKING + 3)]
+
+    beginnings = await asyncio.gather(*(first(events) for events in many))
+
+    assert beginnings == [BEGINNING] * MOST_LOOKING + [b"retry: 60000\n\n"] * 3
+    assert live.looking == MOST_LOOKING
+    inside.is_over = True
+    assert [[said async for said in events] for events in many] == [[]] * len(many)
