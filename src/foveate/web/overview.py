@@ -1,6 +1,7 @@
 """The overview: what is spent, saved and lost, how well caches work, and what is wrong."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -101,7 +102,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
             "categories": _CATEGORIES,
             "breaks": breaks,
             "caps": caps,
-            "refused": _refused(samples),
+            "refused": _refused(samples, agent),
             "added": latency.added(samples),
             "steps": latency.steps(samples),
         },
@@ -161,9 +162,13 @@ async def _agents_over_time(store: Store, span: Span, names: Sequence[str]) -> M
     return {name: by_first(one) for name, one in zip(names, rows, strict=True)}
 
 
-def _refused(samples: Iterable[Sample]) -> int:
-    """How many requests the gateway itself has answered with an error since it started, those of all agents."""
-    return round(sum(one.numbers[0] for one in samples if one.name == series.REFUSALS.name))
+def _refused(samples: Iterable[Sample], agent: str | None) -> Mapping[str, int]:
+    """How many requests the gateway itself has answered with an error since it started, by why, most first."""
+    found: Counter[str] = Counter()
+    for one in samples:
+        if one.name == series.REFUSALS.name and agent in (None, one.labels[0]):
+            found[one.labels[1].replace("_", " ")] += round(one.numbers[0])
+    return dict(found.most_common())
 
 
 def _rows(spent: Mapping[str, Spent]) -> Sequence[Row]:

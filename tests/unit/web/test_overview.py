@@ -198,14 +198,19 @@ async def test_added_latency_is_told_since_the_start_and_step_by_step(tmp_path: 
     board.spread(series.ADDED_SECONDS).observe(0.0011)
     board.spread(series.STEP_SECONDS, "cache").observe(0.0003)
     board.spread(series.STEP_SECONDS, "fold").observe(0.003)
-    for code in ("cap_exceeded", "too_large"):
-        board.tally(series.REFUSALS, "ana", code).value += 2
+    board.tally(series.REFUSALS, "ana", "cap_exceeded").value += 2
+    for agent in ("ana", "bob"):
+        board.tally(series.REFUSALS, agent, "upstream_unreachable").value += 3
     async with looking(tmp_path, samples=board.samples()) as web:
         await ask(web.store, billed("a", "1"))
-        page = await web.page("/")
+        page, of_ana = await web.page("/"), await web.page("/?agent=ana")
 
     assert "Latency added 1.5 ms p50; p99: 2.0 ms; 1 request since the gateway started" in part(page, "tiles")
-    assert "none failed 4 refused by the gateway since it started" in part(page, "tiles")
+    said = (
+        "none failed 8 answered by the gateway itself since it started: 6 upstream unreachable, 2 cap exceeded"
+    )
+    assert said in part(page, "tiles")
+    assert "itself since it started: 3 upstream unreachable, 2 cap exceeded" in part(of_ana, "tiles")
     steps = part(page, "latency")
     assert "Since the gateway started" in steps
     assert steps.index("fold 1 ") < steps.index("cache 1 ")
