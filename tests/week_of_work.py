@@ -92,7 +92,8 @@ def week_of_work(folder: Path) -> Iterator[Week]:
     (notes / "garden.org").write_text(_NOTES, encoding="utf-8")
     config = folder / "foveate.yaml"
     with running_sandbox(Step(text=_SUMMARY), repeat=True) as sandbox:
-        configure(config, sandbox.url, _CONFIGURATION)
+        # This process is in another folder than the one whose pages are shown.
+        configure(config, sandbox.url, _CONFIGURATION.replace("[notes]", f"['{notes}']"))
         choices = live_choices(config, {"FOVEATE_STORE": f"sqlite:///{folder}/foveate.sqlite"}).now().made
         began = time.perf_counter()
 
@@ -106,8 +107,9 @@ def week_of_work(folder: Path) -> Iterator[Week]:
                 _worked(gateway.url, sandbox.clock, day)
             sandbox.clock.now = NOW - 2_700
             folded = partial(until_stored, folder, _is_folded)
-            _reviewed(gateway.url, sandbox.clock, "make-the-parser-fast", turns=34, folded=folded)
+            _reviewed(gateway.url, sandbox.clock, "make-the-parser-fast", turns=30, folded=folded)
         sandbox.clock.now = NOW
+        configure(config, sandbox.url, _CONFIGURATION)
         with gateway_at(NOW, config) as url:
             _supported(url, sandbox.clock, "parcel-77", turns=2)
             _gardened(url, sandbox.clock, "beds", turns=2)

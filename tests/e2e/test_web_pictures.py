@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import unified_diff
 from pathlib import Path
 
 import pytest
@@ -79,23 +80,24 @@ def taken(page: Page) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_in_the_documentation_is_of_what_the_page_shows(
-    name: str, browser: Browser, week: Week
-) -> None:
-    picture = PICTURES[name]
-    size = {"width": WIDTH, "height": picture.height}
-    with looking(browser, week.url, viewport=size, color_scheme="light", reduced_motion="reduce") as page:
-        page.goto(picture.path)
-        page.wait_for_selector("#live[data-state=live]")
-        image, text = taken(page), told(page)
-    kept, kept_text = FOLDER / f"web-{name}.png", FOLDER / f"web-{name}.txt"
-    if IS_DUE:
-        kept.write_bytes(image)
-        kept_text.write_text(text, encoding="utf-8")
+def test_pictures_in_the_documentation_are_of_what_the_pages_show(browser: Browser, week: Week) -> None:
+    different: list[str] = []
+    for name, picture in PICTURES.items():
+        size = {"width": WIDTH, "height": picture.height}
+        with looking(browser, week.url, viewport=size, color_scheme="light", reduced_motion="reduce") as page:
+            page.goto(picture.path)
+            page.wait_for_selector("#live[data-state=live]")
+            image, text = taken(page), told(page)
+        kept, kept_text = FOLDER / f"web-{name}.png", FOLDER / f"web-{name}.txt"
+        if IS_DUE:
+            kept.write_bytes(image)
+            kept_text.write_text(text, encoding="utf-8")
 
-    assert kept_text.read_text(encoding="utf-8") == text, f"{kept.name} is of another page by now: {__doc__}"
-    with Image.open(kept) as opened:
-        assert opened.size == (WIDTH, picture.height)
-    for one in (kept.read_bytes(), image):
-        assert 10_000 < len(one) < MOST_BYTES
+        before = kept_text.read_text(encoding="utf-8").splitlines()
+        different += unified_diff(before, text.splitlines(), kept.name, "the page", lineterm="", n=1)
+        with Image.open(kept) as opened:
+            assert opened.size == (WIDTH, picture.height)
+        for one in (kept.read_bytes(), image):
+            assert 10_000 < len(one) < MOST_BYTES
+
+    assert not different, "\n".join([*different, __doc__])
