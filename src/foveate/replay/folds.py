@@ -3,17 +3,19 @@
 The words of a summary cannot be known, since nobody asked for it; its size can: it is what a fold allows it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
 
 from foveate import wire
-from foveate.budget.eviction import is_system
+from foveate.budget.eviction import Kind, is_system
 from foveate.cache.prompts import Piece, digest
 from foveate.errors import MalformedRequest
 from foveate.fold.boundary import History, boundary
 from foveate.fold.cuts import FoldOptions, limit_of, most_summary_tokens
 from foveate.replay.stretches import THOUGHTS, Stretch, chained, rechained
-from foveate.values import Area, Format, Message, Place, Text
+from foveate.values import Area, Format, Message, Place, Text, ToolCall, ToolResult
 
 # What goes around a summary when it is sent: its heading, and the model's word that it has read it.
 _HEADING_TOKENS, _REPLY_TOKENS = 40, 12
@@ -26,13 +28,17 @@ _FACTS_SHARE = 0.25
 class Folded:
     """A head that was folded up to `cut`, and what stands in its place, `base`.
 
-    `summary_tokens` are those of the summary. `seen_depth` is how long the history was then: on models that
-    bind thoughts to what was before them, those up to there are left out.
+    `summary_tokens` are those of the summary. Of the head, `stays` are what is part of no turn, `question` that
+    of the turn which is under way at its end, and `ends_with` says with what it ends. `seen_depth` is how long
+    the history was then: on models that bind thoughts to what was before them, those up to there are left out.
     """
 
     cut: Stretch
     base: Stretch
     summary_tokens: int
+    stays: tuple[Stretch, ...]
+    question: tuple[Stretch, ...]
+    ends_with: Kind
     seen_depth: int
     leaves_out_thoughts: bool
     _made: dict[int, tuple[Stretch, Stretch]] = field(default_factory=dict)
@@ -84,6 +90,58 @@ class Reading:
         return found
 
 
+class _Head(NamedTuple):
+    """A head that was folded, as far as the next fold looks at it: so its length does not matter.
+
+    `before` are messages and their tokens in its place, `stretches` what stands there where something does.
+    """
+
+    before: tuple[tuple[Message, int], ...]
+    stretches: tuple[Stretch | None, ...]
+    stays: tuple[Stretch, ...]
+    replaced_tokens: int
+
+
+_NO_HEAD = _Head((), (), (), 0)
+_SAID = Message(role="assistant", parts=(Text(""),))
+_ANSWERED = Message(role="tool", parts=(ToolResult(parts=(), name="what the head ended with"),))
+
+
+def _head(earlier: Folded, last: Stretch, there: Stretch, reading: Reading) -> _Head:
+    """The head of an `earlier` fold, which ends at `there` on the way to `last`.
+
+    Something that the model said stands in it, so that late results have something to answer.
+    """
+    stays = tuple(_now(last, earlier.stays))
+    question = tuple(_now(last, earlier.question))
+    asked = tuple((reading.message(stretch), stretch.tokens) for stretch in question)
+    before: tuple[tuple[Message, int], ...]
+    stretches: tuple[Stretch | None, ...]
+    if earlier.ends_with is Kind.RESULTS:
+        before, stretches = (*asked, (_SAID, 0), (_ANSWERED, 0)), (*question, None, None)
+    else:
+        before, stretches = ((_SAID, 0), *asked), (None, *question)
+    kept_tokens = sum(stretch.tokens for stretch in (*stays, *question))
+    return _Head(before, stretches, stays, there.end - kept_tokens)
+
+
+def _answers_only(messages: Iterable[Message]) -> bool:
+    """Whether all results in these messages are those of calls that stand there too."""
+    asked, answered = set(), set()
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                asked.add(part.id or part.name)
+            elif isinstance(part, ToolResult):
+                answered.add(part.id or part.name)
+    return answered <= asked
+
+
+def _now(last: Stretch, stretches: Sequence[Stretch]) -> Iterator[Stretch]:
+    """The same messages as they stand now: bills may have told that they weigh something else."""
+    return (found for stretch in stretches if (found := last.at(stretch.depth)) is not None)
+
+
 def folded(
     last: Stretch,
     reading: Reading,
@@ -93,11 +151,21 @@ def folded(
     earlier: Folded | None,
     leaves_out_thoughts: bool,
 ) -> Folded | None:
-    """The fold of the history that ends with `last`; None where there is no place to cut."""
-    way = last.way()
-    messages = [reading.message(stretch) for stretch in way]
-    tokens = [stretch.tokens for stretch in way]
-    beyond = _place(way, earlier.cut) + 1 if earlier is not None else 0
+    """The fold of the history that ends with `last`; None where there is no place to cut.
+
+    What an `earlier` fold of it has replaced is not looked at again, unless something there is answered late.
+    """
+    there = last.at(earlier.cut.depth) if earlier is not None else None
+    head, way = _NO_HEAD, last.way(after=there)
+    if earlier is not None and there is not None:
+        if _answers_only(map(reading.message, way)):
+            head = _head(earlier, last, there, reading)
+        else:
+            way = last.way()
+    stretches = (*head.stretches, *way)
+    messages = [message for message, _ in head.before] + [reading.message(stretch) for stretch in way]
+    tokens = [size for _, size in head.before] + [stretch.tokens for stretch in way]
+    beyond = len(stretches) - (last.depth - there.depth) if there is not None else 0
     place = boundary(
         messages,
         tokens,
@@ -108,35 +176,41 @@ def folded(
     if place is None or not place:
         return None
     history = History(messages)
-    replaced = set(history.folded(place))
+    asked, gone = history.kept(place), set(history.folded(place))
     new = sum(tokens[at] for at in history.folded(place, beyond=beyond))
     summary_tokens = limit_of(
-        sum(tokens[at] for at in replaced),
+        head.replaced_tokens + sum(tokens[at] for at in gone),
         new + (earlier.summary_tokens if earlier is not None else 0),
         most_tokens=most_summary_tokens(trigger_tokens),
         was_folded=earlier is not None,
     )
-    cut = way[place - 1]
-    kept = [stretch for at, stretch in enumerate(way[:place]) if at not in replaced]
+    cut = stretches[place - 1]
+    assert cut is not None  # only what stands behind the head is cut
+    question = tuple(stretch for at in asked if (stretch := stretches[at]) is not None)
+    others = [at for at in range(place) if at not in gone and at not in asked]
+    stays = (*head.stays, *(stretch for at in others if (stretch := stretches[at]) is not None))
     return Folded(
         cut=cut,
-        base=_base(kept, reading.message, cut, summary_tokens),
+        base=_base(stays, question, reading.message, cut, summary_tokens),
         summary_tokens=summary_tokens,
+        stays=stays,
+        question=question,
+        ends_with=history.ends_with(place),
         seen_depth=last.depth,
         leaves_out_thoughts=leaves_out_thoughts,
     )
 
 
-def _place(way: Sequence[Stretch], cut: Stretch) -> int:
-    return next((at for at, stretch in enumerate(way) if stretch.said is cut.said), -1)
-
-
 def _base(
-    kept: Sequence[Stretch], message: Callable[[Stretch], Message], cut: Stretch, summary_tokens: int
+    stays: Sequence[Stretch],
+    question: Sequence[Stretch],
+    message: Callable[[Stretch], Message],
+    cut: Stretch,
+    summary_tokens: int,
 ) -> Stretch:
     """What stands for a head: the developer's words, the summary and a reply to it, the question that stays."""
     before: Stretch | None = None
-    systems = [stretch for stretch in kept if is_system(message(stretch))]
+    systems = [stretch for stretch in stays if is_system(message(stretch))]
     for stretch in systems:
         before = rechained(before, stretch)
     for role, tokens in (("user", summary_tokens + _HEADING_TOKENS), ("assistant", _REPLY_TOKENS)):
@@ -148,7 +222,7 @@ def _base(
             place=Place(Area.MESSAGES, -2 if role == "user" else -3, 0),
         )
         before = chained(before, (piece,), role=role)
-    for stretch in kept:
+    for stretch in sorted((*stays, *question), key=attrgetter("depth")):
         if stretch not in systems:
             before = rechained(before, stretch)
     assert before is not None

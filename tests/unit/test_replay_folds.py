@@ -1,0 +1,120 @@
+"""Folds of recorded histories: each looks only at what the one before has left."""
+
+import json
+from itertools import accumulate
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.cache.prompts import Piece, digest
+from foveate.fold.boundary import History, boundary
+from foveate.fold.cuts import FoldOptions, limit_of, most_summary_tokens
+from foveate.replay.folds import Folded, Reading, folded
+from foveate.replay.recordings import Said
+from foveate.replay.stretches import Stretch, chained
+from foveate.values import Area, Format
+
+OPTIONS = FoldOptions()
+TRIGGER_TOKENS = 3_000
+STEP_MESSAGES = 9
+# What is said next: a question, what the developer says, a word of the model, calls with results, a late one.
+KINDS = st.lists(
+    st.tuples(st.sampled_from("qqsmmcccccl"), st.integers(10, 900)), min_size=20, max_size=90
+)  # fmt: skip
+
+
+def text(said: str) -> list[dict[str, object]]:
+    return [{"type": "text", "text": said}]
+
+
+def result(number: int) -> dict[str, object]:
+    return {"type": "tool_result", "tool_use_id": f"t{number}", "content": "found"}
+
+
+def history(kinds: list[tuple[str, int]]) -> list[Stretch]:
+    """Each message of a history in its place."""
+    found: list[Stretch] = []
+    late: list[int] = []
+
+    def say(role: str, content: list[dict[str, object]], tokens: int) -> None:
+        before = found[-1] if found else None
+        raw = json.dumps({"role": role, "content": content}).encode()
+        depth = len(found)
+        said = Said(before=before.said if before else None, role=role, raw=raw, depth=depth)
+        piece = Piece(digest=digest(b"%d" % depth), tokens=tokens, kind="text", area=Area.MESSAGES)
+        found.append(chained(before, (piece,), said=said, role=role))
+
+    for number, (kind, tokens) in enumerate(kinds):
+        if kind == "q":
+            say("user", text(f"and now {number}?"), tokens)
+        elif kind == "s":
+            say("system", text("be brief"), tokens)
+        elif kind == "m":
+            say("assistant", text("so it is"), tokens)
+        elif kind == "c":
+            use: dict[str, object] = {"type": "tool_use", "id": f"t{number}", "name": "Read", "input": {}}
+            say("assistant", [use], tokens)
+            if tokens % 7:
+                say("user", [result(number)], tokens)
+            else:
+                late.append(number)
+        elif late:
+            say("user", [result(late.pop())], tokens)
+    return found
+
+
+def places(way: list[Stretch], reading: Reading, earlier: Folded | None) -> tuple[int, int] | None:
+    """Where a history is cut that is looked at whole, and how long its summary may be."""
+    messages = [reading.message(stretch) for stretch in way]
+    tokens = [stretch.tokens for stretch in way]
+    beyond = earlier.cut.depth + 1 if earlier is not None else 0
+    place = boundary(
+        messages,
+        tokens,
+        tail_keep_tokens=OPTIONS.tail_keep_tokens,
+        trigger_tokens=TRIGGER_TOKENS,
+        beyond=beyond,
+    )
+    if not place:
+        return None
+    whole = History(messages)
+    limit = limit_of(
+        sum(tokens[at] for at in whole.folded(place)),
+        sum(tokens[at] for at in whole.folded(place, beyond=beyond))
+        + (earlier.summary_tokens if earlier is not None else 0),
+        most_tokens=most_summary_tokens(TRIGGER_TOKENS),
+        was_folded=earlier is not None,
+    )
+    return place, limit
+
+
+@settings(max_examples=40, deadline=None)
+@given(kinds=KINDS)
+def test_a_fold_behind_another_is_always_the_one_that_the_whole_history_gives(
+    kinds: list[tuple[str, int]],
+) -> None:
+    reading = Reading(Format.ANTHROPIC)
+    found = history(kinds)
+    earlier: Folded | None = None
+    for last in found[::STEP_MESSAGES]:
+        way = last.way()
+        whole = places(way, reading, earlier)
+
+        made = folded(
+            last,
+            reading,
+            trigger_tokens=TRIGGER_TOKENS,
+            options=OPTIONS,
+            earlier=earlier,
+            leaves_out_thoughts=False,
+        )
+
+        assert whole == ((made.cut.depth + 1, made.summary_tokens) if made is not None else None)
+        if made is None:
+            continue
+        replaced = set(History([reading.message(one) for one in way]).folded(made.cut.depth + 1))
+        kept = [one.said for at, one in enumerate(way[: made.cut.depth + 1]) if at not in replaced]
+        stands = [one.said for one in made.base.way() if one.said is not None]
+        assert sorted(map(id, stands)) == sorted(map(id, kept))
+        assert list(accumulate(one.tokens for one in made.base.way()))[-1] == made.base.end
+        earlier = made
