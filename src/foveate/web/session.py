@@ -181,11 +181,13 @@ def _hit_ratio(sums: Sequence[Sum]) -> float | None:
 
 
 async def _kin(store: Store, session_id: str) -> tuple[str | None, Sequence[str]]:
-    """The session that this one goes on from, if any, and those that go on from it."""
-    kept = await store.turns.session(session_id)
-    return None if kept is None else kept.parent_id, await store.glances.forks(
-        session_id, limit=_MOST_FORKS + 1
+    """The session that this one goes on from, and those that go on from it, as far as they can be shown."""
+    kept, forks = await asyncio.gather(
+        store.turns.session(session_id), store.glances.forks(session_id, limit=_MOST_FORKS + 1)
     )
+    parent_id = None if kept is None else kept.parent_id
+    is_shown = parent_id is not None and await store.totals.session(parent_id) is not None
+    return parent_id if is_shown else None, forks
 
 
 def _folds_before(asked: Asked) -> float | None:

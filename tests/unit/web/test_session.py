@@ -269,6 +269,16 @@ async def test_forks_lead_to_each_other(look: Looking) -> None:
     assert 'a fork of session <a class="code" href="/-/sessions/parent"' in await look.page("/-/sessions/child")
 
 
+async def test_nothing_leads_to_a_session_of_which_nothing_was_ever_sent(look: Looking) -> None:
+    refused = session("refused", 3)
+    await look.store.turns.keep(refused, turns("refused", 0, 3), after=None)
+    await look.store.turns.keep(session("child", 4, parent=refused), turns("child", 3, 4), after=None)
+    await asked(look, session_id="child")
+
+    assert "fork" not in await text_of(look, "/-/sessions/child")
+    await look.page("/-/sessions/refused", status=404)
+
+
 async def test_a_session_whose_requests_are_forgotten_still_has_its_totals(look: Looking) -> None:
     await look.store.ledger.settle(ENTRY, accounts=accounts_of(CALL))
     text = await text_of(look, "/-/sessions/s")
