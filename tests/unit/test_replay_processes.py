@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from foveate.replay.policies import Policy
-from foveate.replay.processes import Done, replay_sessions
+from foveate.replay.processes import Done, batches, replay_sessions
 from foveate.replay.reading import Session
 from foveate.replay.recordings import Source
 from foveate.replay.replaying import ReplayOptions
@@ -61,3 +61,17 @@ def test_every_byte_is_told_once(sessions: list[Session]) -> None:
     list(replay_sessions(sessions, OPTIONS, processes=1, told=heard.append))
 
     assert sum(heard) == sum(path.stat().st_size for one in sessions for path in one.files if path.is_file())
+
+
+def test_the_longest_go_first_and_short_ones_together() -> None:
+    long, longer, short = 300_000, 9_000_000, 100_000
+
+    assert batches([short, long, short, longer, short, short]) == [(3,), (1,), (0, 2, 4), (5,)]
+    assert batches([]) == []
+
+
+def test_every_session_is_in_one_batch_however_small_they_are() -> None:
+    found = batches([0] * 100)
+
+    assert sorted(number for batch in found for number in batch) == list(range(100))
+    assert max(map(len, found)) <= 32

@@ -1,4 +1,4 @@
-"""Sessions replayed side by side, each in a process of its own where there are many bytes of them."""
+"""Sessions replayed side by side, in several processes where there are many bytes of them."""
 
 import multiprocessing
 import os
@@ -22,6 +22,9 @@ from foveate.replay.replaying import ReplayOptions, replay
 # Of less, a process is not done before another one has started.
 _MUCH_BYTES = 4 * 1024 * 1024
 _MOST_PROCESSES = 16
+# Sessions that go to a process together: what less takes is soon no more than the way there and back.
+_BATCH_BYTES = 256 * 1024
+_MOST_IN_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +57,12 @@ def replay_sessions(
     wanted = _processes(sum(sizes)) if processes is None else processes
     seen: set[str] = set()
     with _starting(wanted) as start:
-        under_way = [start(session, options, frozenset()) for session in sessions]
+        under_way = _under_way(sessions, sizes, options, start)
         for session, size, result in zip(sessions, sizes, under_way, strict=True):
             done = result()
             known = frozenset(name for calls in done.calls for name in calls if name in seen)
-            if known:
-                done = start(session, options, known)()
+            if known:  # here: in a process it would wait behind all others, and they go on meanwhile
+                done = _replayed(session, options, known)
             seen.update(name for calls in done.calls for name in calls)
             told(size)
             yield done
@@ -75,37 +78,80 @@ def _processes(size_bytes: int) -> int:
     return min(cores, _MOST_PROCESSES) if size_bytes >= _MUCH_BYTES else 1
 
 
-_Start = Callable[[Session, ReplayOptions, frozenset[str]], Callable[[], Done]]
+def batches(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """The numbers of sessions that go to a process at a time: the longest first, short ones together.
+
+    A long one that came last would leave all other processes with nothing to do.
+    """
+    found: list[tuple[int, ...]] = []
+    together: list[int] = []
+    gathered = 0
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        together.append(number)
+        gathered += sizes[number]
+        if gathered >= _BATCH_BYTES or len(together) == _MOST_IN_BATCH:
+            found.append(tuple(together))
+            together, gathered = [], 0
+    return [*found, tuple(together)] if together else found
+
+
+_Result = Callable[[], tuple[Done, ...]]
+_Start = Callable[[tuple[Session, ...], ReplayOptions], _Result]
+
+
+def _under_way(
+    sessions: Sequence[Session], sizes: Sequence[int], options: ReplayOptions, start: _Start | None
+) -> list[Callable[[], Done]]:
+    """What waits for each session, in their order."""
+    if start is None:
+        return [partial(_replayed, session, options, frozenset()) for session in sessions]
+    waiting: dict[int, Callable[[], Done]] = {}
+    for batch in batches(sizes):
+        result = start(tuple(sessions[number] for number in batch), options)
+        for place, number in enumerate(batch):
+            waiting[number] = partial(_one_of, result, place)
+    return [waiting[number] for number in range(len(sessions))]
+
+
+def _one_of(result: _Result, place: int) -> Done:
+    return result()[place]
 
 
 @contextmanager
-def _starting(processes: int) -> Iterator[_Start]:
-    """What starts a session, and gives what waits for it."""
+def _starting(processes: int) -> Iterator[_Start | None]:
+    """What starts some sessions in a process, and gives what waits for them; None where there is but one."""
     if processes <= 1:
-        yield partial(partial, _replayed)
+        yield None
         return
     # A fork has all modules loaded; it is not safe beside threads, nor on other systems.
     can_fork = sys.platform == "linux" and threading.active_count() == 1
+    if can_fork:
+        _book().warm()  # once, and not by every process for itself
     context = multiprocessing.get_context("fork" if can_fork else "spawn")
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with_interrupts)
     try:
-        yield lambda session, options, known: _waiting(
-            pool.submit(_replayed, session, options, known), partial(_replayed, session, options, known)
+        yield lambda batch, options: _waiting(
+            pool.submit(_replayed_all, batch, options), partial(_replayed_all, batch, options)
         )
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _waiting(under_way: "Future[Done]", here: Callable[[], Done]) -> Callable[[], Done]:
-    """What waits for a session, and does it here where the process that was to do it died."""
+def _waiting(under_way: "Future[tuple[Done, ...]]", here: _Result) -> _Result:
+    """What waits for sessions, and does them here, once, where the process that was to do it died."""
 
-    def result() -> Done:
+    @cache
+    def result() -> tuple[Done, ...]:
         try:
             return under_way.result()
         except BrokenProcessPool:
             return here()
 
     return result
+
+
+def _replayed_all(batch: tuple[Session, ...], options: ReplayOptions) -> tuple[Done, ...]:
+    return tuple(_replayed(session, options, frozenset()) for session in batch)
 
 
 def _end_with_interrupts() -> None:
