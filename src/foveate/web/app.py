@@ -61,12 +61,7 @@ _FOR_EVER = "private, max-age=31536000, immutable"
 
 def page(inside: Inside) -> ASGIApp:
     """The app for the gateway's root, and for all that is below `/-/`."""
-
-    async def found(session_id: str | None) -> str:
-        said: str = await inside.store.totals.pulse(session_id)  # type: ignore[attr-defined, unused-ignore]
-        return said
-
-    live = Live(found, inside.configured, is_ending=inside.is_ending)
+    live = Live(inside.store.totals.pulse, inside.configured, is_ending=inside.is_ending)
     frame = _Frame(inside, live)
 
     async def events(request: Request) -> Response:
