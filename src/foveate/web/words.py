@@ -91,14 +91,19 @@ def machine_moment(at: float) -> str:
 
 
 def ago(at: float, now: float) -> str:
-    """`just now`, `42 s ago`, `5 min ago`, `3 h ago`, `12 days ago`."""
+    """`just now`, `42 s ago`, `5 min ago`, `3 h ago`, `12 days ago`; of a clock that went back, `in 3 h`."""
     passed = now - at
-    if passed < 2:
+    # Those of two machines are never quite the same.
+    if -_MINUTE < passed < 2:
         return "just now"
+    return f"{_length(passed)} ago" if passed > 0 else f"in {_length(-passed)}"
+
+
+def _length(passed: float) -> str:
     for size, word in ((_DAY, "days"), (_HOUR, "h"), (_MINUTE, "min")):
         if passed >= 2 * size or (size < _DAY and passed >= size):
-            return f"{passed // size:,.0f} {word} ago"
-    return f"{passed // 1:.0f} s ago"
+            return f"{passed // size:,.0f} {word}"
+    return f"{passed // 1:.0f} s"
 
 
 def short(name: str, most: int = 24) -> str:
