@@ -74,7 +74,8 @@ def test_a_length_of_time_is_told_in_the_unit_that_people_would_use(length: floa
 @pytest.mark.parametrize(
     ("passed", "said"),
     [
-        (-10_900, "in 3 h"), (-60, "in 1 min"), (-5, "just now"), (1, "just now"), (42.9, "42 s ago"), (119, "1 min ago"), (7_000, "1 h ago"),
+        (-10_900, "in 3 h"), (-60, "in 1 min"),
+        (-5, "just now"), (1, "just now"), (42.9, "42 s ago"), (119, "1 min ago"), (7_000, "1 h ago"),
         (100_000, "27 h ago"), (1e6, "11 days ago"),
     ],
 )  # fmt: skip
