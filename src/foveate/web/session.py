@@ -101,7 +101,8 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         _kin(store, session_id),
     )
     fillings = await store.glances.fillings(needed(points))
-    opened = await opened_folds(store, folds[:FOLDS])
+    shown = _shown_folds(folds)
+    opened = await opened_folds(store, shown)
     known = {fold.id: fold for fold in folds}
     first_number = max(1, page.count - len(points) + 1)
     chart = await asyncio.to_thread(window_chart, points, fillings, known, first_number=first_number)
@@ -110,7 +111,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         "totals": found.totals,
         "folds": opened,
         "fold_count": counts.get(session_id, FoldCount()),
-        "older_folds": _older_folds(folds),
+        "older_folds": shown[-1].compacted_at if len(folds) > len(shown) else None,
         "page": _linked(page, points, first_number),
         "chart": chart,
         "chart_since": first_number,
@@ -203,5 +204,7 @@ def _folds_before(asked: Asked) -> float | None:
     return at
 
 
-def _older_folds(folds: Sequence[Fold]) -> float | None:
-    return folds[FOLDS - 1].compacted_at if len(folds) > FOLDS else None
+def _shown_folds(folds: Sequence[Fold]) -> Sequence[Fold]:
+    """The newest ones; all cuts of one request are of one moment, behind which the next page begins."""
+    last = folds[:FOLDS][-1:]
+    return [*folds[:FOLDS], *(fold for fold in folds[FOLDS:] if fold.compacted_at == last[0].compacted_at)]

@@ -226,7 +226,9 @@ async def test_all_of_a_fold_is_on_a_page_of_its_own(look: Looking) -> None:
     assert "Message 31, " in second
     assert "Earlier messages" in second
     assert "from: a whole number" in await look.text("/-/folds/fold-1?from=0", status=400)
-    assert "Message" not in (await look.text("/-/folds/fold-1?from=1000")).partition("What was folded")[2]
+    beyond = (await look.text("/-/folds/fold-1?from=1000")).partition("What was folded")[2]
+    assert "There are no more" in beyond
+    assert "Message" not in beyond
 
 
 async def test_messages_that_nobody_can_read_are_shown_as_they_came(look: Looking) -> None:
@@ -256,6 +258,19 @@ async def test_many_folds_come_in_pages(look: Looking) -> None:
     assert page.count('data-name="fold-') == FOLDS
     assert older.count('data-name="fold-') == 2
     assert "folds: the time of a fold" in await look.text("/-/sessions/s?folds=nan", status=400)
+
+
+async def test_folds_of_one_moment_are_all_on_one_page_since_the_next_begins_behind_it(look: Looking) -> None:
+    await asked(look)
+    for at in range(FOLDS + 5):
+        cut = with_(FOLD, id=f"f{at}", compacted_at=AT + (at > FOLDS + 2))
+        await look.store.journal.record(cut, (), lease=None)
+    await look.store.journal.record(with_(FOLD, id="first", compacted_at=AT - 1), (), lease=None)
+    page = await look.page("/-/sessions/s")
+    (earlier,) = re.findall(r'href="(\?folds=[^"#]*)#folds"', page)
+
+    assert page.count('data-name="fold-') == FOLDS + 5
+    assert re.findall('data-name="fold-([^"]*)"', await look.page(f"/-/sessions/s{earlier}")) == ["first"]
 
 
 async def test_forks_lead_to_each_other(look: Looking) -> None:
