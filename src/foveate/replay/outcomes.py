@@ -186,8 +186,11 @@ class Tariff:
     steps: tuple[int, ...]
 
     def is_all_of(self, billed: Usage) -> bool:
-        """Whether a bill is for tokens alone, each of a kind that has a price here, and all in one call."""
-        if billed.said_dollars is not None or Unit.REQUESTS in self.rates.by_kind:
+        """Whether a bill is for tokens alone, each of a kind that has a price here, and all in one call.
+
+        Whether it says its own price is not looked at.
+        """
+        if Unit.REQUESTS in self.rates.by_kind:
             return False
         first, *more = billed_calls(billed)
         if more or first.units or first.region or first.usage is not billed:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from foveate.cost.price_book import PriceBook
+from foveate.cost.price_names import says_its_price
 from foveate.cost.prices import EXACT, ZERO
 from foveate.replay.models import as_model
 from foveate.replay.outcomes import Check, Outcome, Placeholders, Point, Replayed, Tariff, Tariffs, Till
@@ -178,7 +179,8 @@ def _check(recording: Recording, was_sent: Sequence[Sent], book: PriceBook) -> t
         if billed is None:
             continue
         charge = _charge(one, tariffs)
-        if charge.tariff is not None and charge.tariff.is_all_of(billed):
+        is_said = billed.said_dollars is not None and says_its_price(one.rules.provider)
+        if charge.tariff is not None and not is_said and charge.tariff.is_all_of(billed):
             by_tokens.add_at(charge.tariff, billed.cache, billed.output_tokens, billed.reasoning_tokens)
         else:
             price = _price(one.call, billed, one.rules.provider, book)
