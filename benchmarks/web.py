@@ -84,13 +84,14 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
         loaded = [_row(name, found[name], first[name]) for name in pages]
         load = stack.enter_context(sending(folder))
         beside = _beside(browser, server, load, pages, _QUICK_ROUNDS if quick else _ROUNDS, quick=quick)
-    slowest = max(loaded, key=lambda row: float(row["load_p95_ms"] or 0))
+    slowest = {share: max(float(row[f"load_{share}_ms"] or 0) for row in loaded) for share in ("p50", "p95")}
     return Report(
         figures={
             **{f"{row['page']}_load_p50_ms": float(row["load_p50_ms"] or 0) for row in loaded},
-            "slowest_load_p95_ms": float(slowest["load_p95_ms"] or 0),
-            "load_aim_ms": LOAD_AIM_MS,
-            "is_aim_met": float(float(slowest["load_p95_ms"] or 0) < LOAD_AIM_MS),
+            "slowest_load_p50_ms": slowest["p50"],
+            "slowest_load_p95_ms": slowest["p95"],
+            "load_aim_p50_ms": LOAD_AIM_MS,
+            "is_aim_met": float(slowest["p50"] < LOAD_AIM_MS),
             "request_p50_added_by_a_page_ms": _added(beside),
             **sizes,
             "load_before": round(load_before, 2),
