@@ -1,7 +1,7 @@
 """How near caps are, as `foveate cost caps` shows them, from totals: however many calls there were."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from foveate.cost.caps import DAY_SECONDS, Cap, Scope
@@ -44,34 +44,43 @@ async def cap_rows(store: Store, caps: Sequence[Cap], *, now: float) -> list[Cap
     """Every cap with those who are nearest to it."""
     if not caps:
         return []
-    spending = await _spending(store, {cap.scope for cap in caps}, now)
+    spending = await _spending(store, caps, {cap.agent for cap in caps if cap.scope is Scope.SESSION}, now)
     return [row for one in await held(store.ledger, caps, now=now, spending=spending) for row in _rows(one)]
 
 
 async def cap_rows_of(store: Store, caps: Sequence[Cap], agent: str, *, now: float) -> list[CapRow]:
-    """The caps that hold for an agent: those on it alone, and those on each or on all."""
+    """The caps that hold for an agent: those on it alone and on its sessions, and those on each or on all."""
     holding = [cap for cap in caps if cap.agent in (None, agent)]
-    found = await held(store.ledger, holding, now=now, spending=Spending(agents=[agent])) if holding else []
+    if not holding:
+        return []
+    is_by_session = any(cap.scope is Scope.SESSION for cap in holding)
+    spending = await _spending(store, holding, {agent} if is_by_session else set(), now)
+    found = await held(store.ledger, holding, now=now, spending=replace(spending, agents=[agent]))
     return [row for one in found for row in _rows(one)]
 
 
-async def _spending(store: Store, scopes: set[Scope], now: float) -> Spending:
-    """Who calls: of many agents and sessions those that spent most."""
+async def _spending(store: Store, caps: Sequence[Cap], session_agents: set[str | None], now: float) -> Spending:
+    """Who calls: of many agents those that spent most, and such sessions of these agents (None: of all)."""
+    scopes = {cap.scope for cap in caps}
     ever = await store.totals.totals([Per.AGENT]) if scopes & {Scope.AGENT, Scope.TOTAL} else ()
     midnight = now - now % DAY_SECONDS
     today = await store.totals.totals([Per.AGENT], since=midnight) if Scope.DAY in scopes else ()
-    late = (
-        await store.totals.sessions(limit=_MOST_SESSIONS, order=Order.DEAREST, since=now - RECENT_SECONDS)
-        if Scope.SESSION in scopes
-        else ()
-    )
+    late = {
+        one.session_id: one
+        for agent in session_agents
+        for one in await store.totals.sessions(
+            limit=_MOST_SESSIONS, order=Order.DEAREST, since=now - RECENT_SECONDS, agent=agent
+        )
+    }
     spent = sorted(ever, key=lambda one: -one[1].dollars)
     return Spending(
         agents=sorted(group[0] for group, _ in spent[:_MOST_AGENTS]),
-        sessions=[(one.agent, one.session_id) for one in late],
+        sessions=[(one.agent, one.session_id) for one in late.values()],
         unknown_by_agent={group[0]: totals.unpriced for group, totals in ever if totals.unpriced},
         unknown_today={group[0]: totals.unpriced for group, totals in today if totals.unpriced},
-        unknown_by_session={one.session_id: one.totals.unpriced for one in late if one.totals.unpriced},
+        unknown_by_session={
+            one.session_id: one.totals.unpriced for one in late.values() if one.totals.unpriced
+        },
     )
 
 
@@ -92,7 +101,8 @@ def _rows(one: Held) -> list[CapRow]:
     ]
     more = len(one.uses) - MOST_USES
     if more > 0:
-        said = f"{counted(more, f'more {cap.scope}')}, farther from it"
+        are_all = len(one.uses) < (_MOST_SESSIONS if cap.scope is Scope.SESSION else _MOST_AGENTS)
+        said = f"{'' if are_all else 'at least '}{counted(more, f'more {cap.scope}')}, farther from it"
         rows.append(CapRow(about=about(cap, _name(cap.agent)), said=said, limit=cap.dollars))
     return rows
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from foveate.cost.caps import Cap, Scope, accounts_of
 from foveate.cost.held import Level, held
 from foveate.store import Store, open_store
-from foveate.web.caps import MOST_USES, cap_rows
+from foveate.web.caps import MOST_USES, cap_rows, cap_rows_of
 from tests.billed import NOON, call, cap, entry
 
 CAPS = (
@@ -70,3 +70,30 @@ async def test_a_cap_of_nothing_is_full_and_one_that_nobody_uses_is_told(tmp_pat
 
     assert (nothing.level, nothing.said) == (Level.FULL, "nothing left")
     assert (session.about, session.said) == ("each session", "nobody has called of late")
+
+
+async def test_a_cap_on_the_sessions_of_one_agent_is_told_however_dear_those_of_others_are(
+    tmp_path: Path,
+) -> None:
+    async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+        for number in range(25):
+            of = call(f"call {number}", agent="ana", session_id=f"s{number}")
+            await store.ledger.settle(entry(of, 2), accounts=accounts_of(of))
+        of = call("of bob", agent="bob", session_id="cheap")
+        await store.ledger.settle(entry(of, 1), accounts=accounts_of(of))
+        *_, rest, bobs = await cap_rows(store, [cap(Scope.SESSION, 8), cap(Scope.SESSION, 4, "bob")], now=NOON)
+
+    assert (bobs.about, bobs.said) == ("session cheap of bob", "25% used")
+    assert rest.said.startswith("at least ")
+
+
+async def test_the_caps_of_one_agent_are_as_near_as_they_are_among_all(tmp_path: Path) -> None:
+    async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+        await booked(store)
+        rows = await cap_rows_of(store, CAPS, "ana", now=NOON)
+        every = await cap_rows(store, CAPS, now=NOON)
+
+    assert [row.about for row in rows] == [
+        "each call", "session s of ana", "agent ana", "agent ana", "day 2026-11-15", "all",
+    ]  # fmt: skip
+    assert all(row in every for row in rows)
