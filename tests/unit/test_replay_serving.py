@@ -1,13 +1,16 @@
 """Calls billed on their way back: as the simulator bills a prompt of all that was sent."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foveate.cache.entries import Entries, written
 from foveate.cache.simulate import Cache
 from foveate.replay.in_short import prompt_of, tail_of
 from foveate.replay.marking import fixed_places
 from foveate.replay.sent import recorded_marks, recorded_spots, sent_in, serve, serve_on_way
-from foveate.replay.serving import fixed_spots, is_served_by_marks
+from foveate.replay.serving import Spot, fixed_spots, is_served_by_marks, serve_spots
 from foveate.values import Ttl
 from tests.sessions_to_replay import MODEL, Turn, recorded
 from tests.unit.test_replay_sent import TURNS
@@ -59,3 +62,17 @@ def test_a_message_that_takes_no_mark_is_not_looked_for_through_the_whole_histor
     assert not any(piece.markable for piece in sent.last.pieces)
 
     assert [spot for spot in fixed_spots(sent.front, sent.last, Ttl.FIVE_MINUTES) if spot.stretch] == []
+
+
+def test_what_is_kept_at_a_mark_that_is_not_long_enough_is_found_by_one_that_is() -> None:
+    """It raised: the entry stood at a mark that asks for nothing."""
+    (sent,) = sent_in(recorded([Turn()]))
+    rules = replace(sent.rules, minimum_tokens=sent.front.tokens + 1)
+    (front_mark,) = (Spot(None, at, Ttl.FIVE_MINUTES) for at in sent.front.marks)
+    here, at = Spot(sent.last, 0, Ttl.FIVE_MINUTES), sent.call.at
+    entry = written(sent.front.tokens, Ttl.FIVE_MINUTES, at=at, readable_at=at)
+    cache = Cache(Entries({sent.front.keys[front_mark.number]: entry}))
+
+    served = serve_spots(cache, sent.front, sent.last, (front_mark, here), rules, at=at, answers_at=at)
+
+    assert served.usage.read == sent.front.tokens
