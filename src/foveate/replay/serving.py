@@ -107,9 +107,8 @@ def serve_spots(
     asked = sorted([place for place, end in ends.items() if end >= rules.minimum_tokens])
     hit = _hit(cache, front, [by_place[place] for place in asked], rules, at)
     places = asked
-    if (
-        hit is not None and (here := _place(hit)) not in asked
-    ):  # also where a mark stands that is not long enough
+    # Also one at a mark that itself asks for nothing, since too little stands before it.
+    if hit is not None and (here := _place(hit)) not in asked:
         by_place[here], ends[here] = hit, _end(front, hit)
         places = sorted((*asked, here))
     found = places.index(_place(hit)) if hit is not None else -1
