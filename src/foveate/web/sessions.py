@@ -3,18 +3,20 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from urllib.parse import urlencode
 
+from foveate.cost.money import MOST_DOLLARS
 from foveate.errors import BadOption
-from foveate.session.totals import Order, SessionTotals
-from foveate.store import Store
+from foveate.session.totals import Order, SessionTotals, Totals
 from foveate.store.glances import FoldCount
 from foveate.web.asking import Asked, Shown
 from foveate.web.inside import Inside
 from foveate.web.words import short
 
 PAGE = 50
+_THEN = "~"
+_LAST_SECOND = 1e12
 _MOST_AGENTS = 200
 _HOUR = 3_600.0
 _SINCE: Mapping[str, float | None] = {"hour": _HOUR, "day": 24 * _HOUR, "week": 7 * 24 * _HOUR, "all": None}
@@ -73,7 +75,7 @@ async def look(inside: Inside, asked: Asked) -> Shown:
     seconds = _SINCE[wanted.since]
     since = None if seconds is None else inside.clock() - seconds
     agent = wanted.agent or None
-    after, before = await asyncio.gather(_place(store, asked, "after"), _place(store, asked, "before"))
+    after, before = _place(asked, "after", wanted.order), _place(asked, "before", wanted.order)
     found, count, agents = await asyncio.gather(
         store.totals.sessions(
             limit=PAGE + 1,
@@ -101,19 +103,37 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         "agents": agents[:_MOST_AGENTS],
         "orders": _ORDER_WORDS,
         "times": _SINCE_WORDS,
-        "previous": wanted.address(before=page[0].session_id) if page and has_before else None,
-        "next": wanted.address(after=page[-1].session_id) if page and has_after else None,
+        "previous": wanted.address(before=_place_of(page[0], wanted.order)) if page and has_before else None,
+        "next": wanted.address(after=_place_of(page[-1], wanted.order)) if page and has_after else None,
         "first": wanted.address() if after is not None or before is not None else None,
     }
     return Shown(template="sessions.html", title="Sessions", given=given)
 
 
-async def _place(store: Store, asked: Asked, name: str) -> SessionTotals | None:
-    """The session that a page begins behind, or ends before."""
-    session_id = asked.text(name)
-    if not session_id:
+def _place_of(session: SessionTotals, order: str) -> str:
+    """Where a session stands in the list, for an address: there a page begins, wherever it goes since."""
+    by = repr(session.last_at) if order == Order.NEWEST else f"{session.totals.dollars:f}"
+    return f"{by}{_THEN}{session.session_id}"
+
+
+def _place(asked: Asked, name: str, order: str) -> SessionTotals | None:
+    """The place that a page begins behind, or ends before: of a session as it was."""
+    said = asked.text(name)
+    if not said:
         return None
-    found = await store.totals.session(session_id)
-    if found is None:
-        raise BadOption(f"{name}: there is no session {short(session_id, 80)!r}: begin with the first page")
-    return found
+    by, _, session_id = said.partition(_THEN)
+    try:
+        amount = Decimal(by)
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    most = _LAST_SECOND if order == Order.NEWEST else MOST_DOLLARS
+    if not session_id or not amount.is_finite() or abs(amount) > most:
+        raise BadOption(f"{name}: {short(said, 80)!r} is no place in the list: begin with the first page")
+    return SessionTotals(
+        session_id=session_id,
+        agent="",
+        model="",
+        first_at=float(amount),
+        last_at=float(amount),
+        totals=Totals(dollars=amount),  # of the two only that is read by which the list is ordered
+    )

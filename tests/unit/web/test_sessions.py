@@ -120,6 +120,21 @@ async def test_pages_lead_forth_and_back_and_keep_the_filter(look: Looking) -> N
     assert "First page" in read(again)
 
 
+@pytest.mark.parametrize("order", ["newest", "dearest"])
+async def test_the_next_page_stays_the_next_one_though_the_last_of_this_was_asked_again(
+    look: Looking, order: str
+) -> None:
+    for at in range(PAGE + 2):
+        await billed(look, f"s{at:03}", str(PAGE + 2 - at), at=NOW - at)
+    first = await look.page(f"/-/sessions?order={order}")
+    (following,) = re.findall(r'href="(\?[^"]*)" rel="next"', first)
+    again = with_(CALL, id="again", session_id=f"s{PAGE - 1:03}", at=NOW + 1)
+    await look.store.ledger.settle(with_(ENTRY, call=again, dollars=Decimal(1_000)), accounts=())
+    second = await look.page(f"/-/sessions{following.replace('&amp;', '&')}")
+
+    assert listed(second) == [f"s{PAGE:03}", f"s{PAGE + 1:03}"]
+
+
 async def test_names_are_text_and_lead_to_their_sessions(look: Looking) -> None:
     long = "n" * 240
     await look.store.traces.keep(
@@ -141,8 +156,12 @@ async def test_names_are_text_and_lead_to_their_sessions(look: Looking) -> None:
     [
         ("order=sideways", "order: one of dearest, newest, not 'sideways'"),
         ("since=yesterday", "since: one of all, day, hour, week, not 'yesterday'"),
-        ("after=nobody", "after: there is no session 'nobody': begin with the first page"),
-        ("before=nobody", "before: there is no session 'nobody': begin with the first page"),
+        ("after=nobody", "after: 'nobody' is no place in the list: begin with the first page"),
+        ("before=nan~s", "before: 'nan~s' is no place in the list: begin with the first page"),
+        ("after=1e999999~s", "after: '1e999999~s' is no place in the list"),
+        ("before=1~", "before: '1~' is no place in the list"),
+        ("order=dearest&after=5000000~s", "after: '5000000~s' is no place in the list"),
+        ("after=1~%00", "cannot be kept"),
         ("id=%00", "cannot be kept"),
     ],
 )
