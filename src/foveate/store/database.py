@@ -4,7 +4,7 @@ Statements are written once, with `?` where a value goes, in the SQL that SQLite
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
@@ -96,6 +96,12 @@ class OfOneProcess:
         """
         if os.getpid() != self._process_id:
             raise StoreUnavailable(self._where, "was opened by another process: a fork opens its own")
+
+
+def where_of(conditions: Mapping[str, Sequence[Any] | None]) -> tuple[str, list[Any]]:
+    """What a statement says of the conditions that have values, and these; nothing of those with None."""
+    asked = {condition: values for condition, values in conditions.items() if values is not None}
+    return f"WHERE {' AND '.join(asked)}" if asked else "", [one for values in asked.values() for one in values]
 
 
 def in_groups(keys: Sequence[T]) -> Iterator[tuple[str, Sequence[T]]]:

@@ -10,6 +10,7 @@ from foveate.cost.caps import day_of
 from foveate.cost.ledger import By, Call, Category, Entry, Savings, Sum
 from foveate.cost.money import dollars, picodollars
 from foveate.errors import BadOption
+from foveate.store.database import where_of
 from foveate.values import CacheUsage, Usage
 
 COLUMNS = """
@@ -47,15 +48,15 @@ def condition(
     after: tuple[float, str] | None = None,
 ) -> tuple[str, list[Any]]:
     """The condition that says which entries are asked for, and its values."""
-    conditions: dict[str, Sequence[Any] | None] = {
-        "at >= ?": None if since is None else (since,),
-        "at < ?": None if until is None else (until,),
-        "agent = ?": None if agent is None else (name_of(agent),),
-        "session_id = ?": None if session_id is None else (name_of(session_id),),
-        "(at, call_id) > (?, ?)": after,
-    }
-    asked = {condition: values for condition, values in conditions.items() if values is not None}
-    return f"WHERE {' AND '.join(asked)}" if asked else "", [one for values in asked.values() for one in values]
+    return where_of(
+        {
+            "at >= ?": None if since is None else (since,),
+            "at < ?": None if until is None else (until,),
+            "agent = ?": None if agent is None else (name_of(agent),),
+            "session_id = ?": None if session_id is None else (name_of(session_id),),
+            "(at, call_id) > (?, ?)": after,
+        }
+    )
 
 
 def summing(by: Sequence[By], where: str) -> str:

@@ -12,7 +12,7 @@ from foveate.cost.money import dollars, picodollars
 from foveate.session.totals import Order, Per, SessionTotals, Totals
 from foveate.store.adding import AMOUNTS, COUNTS, DAY, EVER, HOUR, HOURS_A_DAY, day_of_hour, hour_of, key_of
 from foveate.store.aside import Reads
-from foveate.store.database import Rows, check_names
+from foveate.store.database import Rows, check_names, where_of
 from foveate.store.ledger_rows import name_of
 from foveate.values import CacheUsage
 
@@ -100,19 +100,19 @@ class KeptTotals:
             f"({by}, session_id) < (?, ?)": None if after is None else _place(order, after),
             f"({by}, session_id) > (?, ?)": None if before is None else _place(order, before),
         }
-        where, values = _condition(since, agent, beginning, places)
+        condition, values = _condition(since, agent, beginning, places)
         # Those that are nearest before another come last.
         way = "DESC" if before is None else "ASC"
         statement = f"""
-            SELECT {_COLUMNS} FROM session_totals_v1 {where} ORDER BY {by} {way}, session_id {way} LIMIT ?
+            SELECT {_COLUMNS} FROM session_totals_v1 {condition} ORDER BY {by} {way}, session_id {way} LIMIT ?
         """
         found = [_session(*row) for row in await self._read(statement, [*values, limit])]
         return found if before is None else found[::-1]
 
     async def count(self, *, since: float | None = None, agent: str | None = None, beginning: str = "") -> int:
         """How many sessions those pages have in all."""
-        where, values = _condition(since, agent, beginning)
-        ((number,),) = await self._read(f"SELECT count(*) FROM session_totals_v1 {where}", values)
+        condition, values = _condition(since, agent, beginning)
+        ((number,),) = await self._read(f"SELECT count(*) FROM session_totals_v1 {condition}", values)
         return int(number)
 
     async def session(self, session_id: str) -> SessionTotals | None:
@@ -198,8 +198,7 @@ def _condition(
         "substr(session_id, 1, ?) = ?": (len(beginning), beginning) if beginning else None,
         **(places or {}),
     }
-    asked = {condition: values for condition, values in conditions.items() if values is not None}
-    return f"WHERE {' AND '.join(asked)}" if asked else "", [one for values in asked.values() for one in values]
+    return where_of(conditions)
 
 
 def _place(order: Order, after: SessionTotals) -> tuple[float | int, str]:

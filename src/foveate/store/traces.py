@@ -18,7 +18,7 @@ from foveate.session.traces import (
     WindowSection,
 )
 from foveate.store.adding import Addition, Window, add_asked, asked, broken
-from foveate.store.database import Database, Rows, check_names, in_rows
+from foveate.store.database import Database, Rows, check_names, in_rows, where_of
 from foveate.store.ledger_rows import name_of
 from foveate.values import CacheUsage
 
@@ -103,7 +103,7 @@ class KeptTraces:
         session_id: str | None = None,
     ) -> Sequence[Traced]:
         """Those of a time (`since` up to, not with, `until`), of an agent, of a session; `before`: (at, id)."""
-        where, values = _condition(
+        condition, values = where_of(
             {
                 "traces_v1.at >= ?": None if since is None else (since,),
                 "traces_v1.at < ?": None if until is None else (until,),
@@ -113,13 +113,13 @@ class KeptTraces:
             }
         )
         order = "ORDER BY traces_v1.at DESC, traces_v1.id DESC LIMIT ?"
-        return [_traced(*row) for row in await self._read(f"{_FIND} {where} {order}", (*values, limit))]
+        return [_traced(*row) for row in await self._read(f"{_FIND} {condition} {order}", (*values, limit))]
 
     async def sessions(
         self, *, limit: int, since: float | None = None, agent: str | None = None
     ) -> Sequence[TracedSession]:
         """The sessions with traces, those first that were asked last."""
-        where, values = _condition(
+        condition, values = where_of(
             {
                 "at >= ?": None if since is None else (since,),
                 "agent = ?": None if agent is None else (name_of(agent),),
@@ -128,7 +128,7 @@ class KeptTraces:
         return [
             TracedSession(session_id=id_, agent=of_agent, requests=int(requests), first_at=first, last_at=last)
             for id_, of_agent, requests, first, last in await self._read(
-                _FIND_SESSIONS.format(where), (*values, limit)
+                _FIND_SESSIONS.format(condition), (*values, limit)
             )
         ]
 
@@ -141,11 +141,6 @@ class KeptTraces:
 
     async def _read(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         return await self._database.read(lambda rows: rows.all(statement, values))
-
-
-def _condition(conditions: dict[str, Sequence[Any] | None]) -> tuple[str, list[Any]]:
-    asked = {condition: values for condition, values in conditions.items() if values is not None}
-    return f"WHERE {' AND '.join(asked)}" if asked else "", [one for values in asked.values() for one in values]
 
 
 class _New(NamedTuple):
