@@ -11,6 +11,7 @@ import httpx
 
 from foveate.engine.board import Sample
 from foveate.engine.injecting.sources import Sources
+from foveate.gateway.asks import Receive, Scope, Send
 from foveate.gateway.page import root_pages
 from foveate.gateway.pages import Vitals, health_object
 from foveate.gateway.serving import live_choices
@@ -91,7 +92,12 @@ async def looking(
             is_ending=lambda: False,
             clock=lambda: NOW,
         )
-        transport = httpx.ASGITransport(pages["/"])
+
+        async def page(scope: Scope, receive: Receive, send: Send) -> None:
+            live.look_again()  # however soon a test asks after it has changed the file
+            await pages["/"](scope, receive, send)
+
+        transport = httpx.ASGITransport(page)
         try:
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8090") as client:
                 yield Looking(client, store, file, clock)
