@@ -67,7 +67,8 @@ async def look(inside: Inside, asked: Asked) -> Shown:
     health, agents = await asyncio.gather(inside.health(), store.totals.agents())
     wrong = troubles(health)
     if not agents:
-        given = {"is_empty": True, "troubles": wrong, "exports": exports(asked.address)}
+        refused = _refused(inside.samples(), agent)
+        given = {"is_empty": True, "troubles": wrong, "refused": refused, "exports": exports(asked.address)}
         return Shown(template=TEMPLATE, title=_TITLE, given=given)
     found, breaks, caps = await asyncio.gather(
         _spent(store, span, agent),

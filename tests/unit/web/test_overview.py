@@ -216,6 +216,17 @@ async def test_added_latency_is_told_since_the_start_and_step_by_step(tmp_path: 
     assert steps.index("fold 1 ") < steps.index("cache 1 ")
 
 
+async def test_where_every_request_was_answered_by_the_gateway_itself_it_says_why(tmp_path: Path) -> None:
+    board = Board()
+    board.tally(series.REFUSALS, "ana", "upstream_unreachable").value += 1
+    async with looking(tmp_path, samples=board.samples()) as web:
+        text = await web.text("/")
+
+    assert "No request has been sent on yet: 1 request answered by the gateway itself" in text
+    assert "1 upstream unreachable" in text
+    assert "No request has come yet" not in text
+
+
 async def test_an_empty_store_tells_how_to_point_a_client_at_the_gateway(tmp_path: Path) -> None:
     async with looking(tmp_path) as web:
         page = await web.page("/")
