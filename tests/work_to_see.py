@@ -215,6 +215,17 @@ def until_stored(folder: Path, is_there: Callable[[Store], Awaitable[bool]]) -> 
         time.sleep(0.05)
 
 
+def until_quiet(folder: Path) -> None:
+    """Wait until nothing was added to a store for a second: folds and their bills come behind all else."""
+    deadline, since, last = time.monotonic() + 20, time.monotonic(), ""
+    while time.monotonic() < since + 1:
+        assert time.monotonic() < deadline, "it never ended"
+        found = stored(folder, lambda store: store.totals.pulse())
+        if found != last:
+            last, since = found, time.monotonic()
+        time.sleep(0.1)
+
+
 @dataclass(frozen=True)
 class Shown:
     """A gateway that has done some work, and the folder with its store."""
@@ -248,6 +259,7 @@ def work_done(folder: Path) -> Iterator[Shown]:
             capped(served.url)
             reviewed(served.url, folder)
             until_stored(folder, _is_settled)
+            until_quiet(folder)
             yield Shown(served.url, folder)
 
 

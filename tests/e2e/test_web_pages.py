@@ -47,7 +47,7 @@ def test_the_overview_tells_what_the_store_adds_up_to(browser: Browser, shown: S
     with looking(browser, shown.url) as page:
         page.goto("/")
 
-        expect(tile(page, "Today").first).to_have_text(money(totals.dollars))
+        expect(tile(page, "Last 7 days").first).to_have_text(money(totals.dollars))
         expect(tile(page, "Requests").first).to_have_text(number(totals.requests))
         expect(tile(page, "Requests").nth(1)).to_contain_text("1 failed")
         expect(tile(page, "Hit ratio").first).to_have_text(percent(asked[("main",)].hit_ratio))
