@@ -207,7 +207,7 @@ def settle_on_a_full_disk(url: str, said: Connection) -> None:
     async def work() -> None:
         async with await open_store(url) as store:
             admission = Admission(store.ledger, clock=lambda: NOON)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, unlimited))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, unlimited))
             outcomes: list[Outcome] = []
             while outcomes[-20:] != [Outcome.WAITING] * 20:
                 outcomes.append((await admission.settle(entry(call(f"call {len(outcomes)}"), "0.25"))).outcome)
