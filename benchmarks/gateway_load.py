@@ -8,6 +8,7 @@ what is measured.
 import asyncio
 import json
 import os
+import select
 import sys
 import time
 from collections.abc import Iterator
@@ -202,6 +203,15 @@ async def _send(
             break
 
 
+def _say(line: bytes) -> None:
+    """Write a line whole, also to a pipe that is full and not waited for."""
+    while line:
+        try:
+            line = line[os.write(sys.stdout.fileno(), line) :]
+        except BlockingIOError:
+            select.select([], [sys.stdout], [])
+
+
 def main() -> None:
     """Do jobs until there are no more."""
     import uvloop
@@ -214,8 +224,7 @@ def main() -> None:
             said = asdict(measured)
         except (Unexpected, OSError) as error:
             said = {"error": str(error)}
-        os.set_blocking(sys.stdout.fileno(), True)  # or a long line is cut where the pipe is full
-        print(json.dumps(said), flush=True)
+        _say(json.dumps(said).encode() + b"\n")
 
 
 if __name__ == "__main__":
