@@ -139,7 +139,7 @@ def _modes(path: Path) -> list[Finding]:
 
 
 def _server_seen(url: str, now: float) -> StoreSeen:
-    from foveate.store.postgres import server_parts
+    from foveate.store.postgres_urls import server_parts
 
     try:
         import psycopg

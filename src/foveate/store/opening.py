@@ -16,7 +16,8 @@ from foveate.store.finding import fold_ids, folded_sessions, kept_ids
 from foveate.store.glances import Glances
 from foveate.store.journal import KeptFolds
 from foveate.store.ledger import KeptLedger
-from foveate.store.postgres import PostgresDatabase, server_parts
+from foveate.store.postgres import PostgresDatabase
+from foveate.store.postgres_urls import server_parts
 from foveate.store.requests import KeptRequests
 from foveate.store.retention import Forgotten, forget
 from foveate.store.sizes import Forgettable, Sizes, sizes_of, would_forget

@@ -8,14 +8,15 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from foveate.errors import BadOption, NothingKept, StoreUnavailable
+from foveate.errors import NothingKept, StoreUnavailable
 from foveate.store.database import TABLES, OfOneProcess, T, Work
 from foveate.store.migrating import FIND_VERSION, VERSION_TABLE, is_behind, migrate
+from foveate.store.postgres_urls import shown_url
 from foveate.store.threads import Threads
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class PostgresDatabase:
         """
         import psycopg
 
-        where = _where(url)
+        where = shown_url(url)
         try:
             with _connected(url, wait_seconds) as connection:
                 version = _version(connection)
@@ -246,31 +247,6 @@ class _LostInTime(Exception):
     def __init__(self, cause: "psycopg.Error") -> None:
         super().__init__(str(cause))
         self.cause = cause
-
-
-def server_parts(url: str) -> Mapping[str, object]:
-    """What a URL says of a server, by libpq's names; a password among it.
-
-    Raises:
-        BadOption: it is none of a PostgreSQL database.
-    """
-    from psycopg import ProgrammingError
-    from psycopg.conninfo import conninfo_to_dict
-
-    try:
-        return conninfo_to_dict(url)
-    except ProgrammingError:
-        # What libpq says of it would show the password.
-        raise BadOption(
-            "store: this is no URL of a PostgreSQL database (postgresql://user@host/name)"
-        ) from None
-
-
-def _where(url: str) -> str:
-    """What a URL leads to, in words that may be shown: without a password."""
-    parts = server_parts(url)
-    host = f"{parts.get('host', '')}:{parts['port']}" if "port" in parts else parts.get("host", "")
-    return f"postgresql://{host}/{parts.get('dbname', '')}"
 
 
 def _connected(

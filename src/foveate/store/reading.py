@@ -13,7 +13,8 @@ from foveate.store.database import Rows
 from foveate.store.ledger_rows import COLUMNS as ENTRY_COLUMNS
 from foveate.store.ledger_rows import entry_of
 from foveate.store.opening import WAIT_SECONDS
-from foveate.store.postgres import PostgresRows, server_parts
+from foveate.store.postgres import PostgresRows
+from foveate.store.postgres_urls import server_parts
 from foveate.store.requests import COLUMNS as REQUEST_COLUMNS
 from foveate.store.requests import request_of
 from foveate.store.sqlite import SQLiteRows
