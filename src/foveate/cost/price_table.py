@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from genai_prices.types import MatchLogic, ModelInfo, ModelPrice, Provider, TieredPrices
 
 _EPOCH = date(1970, 1, 1)
+_ALWAYS = (0, 0)  # the place of a time among no changes at all
 _Fact = TypeVar("_Fact", bound=Fact)
 
 # Its names for what has a price, and ours. Writes that it does not tell apart are for the short time.
@@ -110,9 +111,11 @@ class Schedule:
 
     def at(self, at: float) -> Rates | None:
         """The rates in force at a time; None where there are none."""
-        day, second = divmod(at, DAY_SECONDS)
         # Between two changes nothing does, so that a place among them is all that has to be known of a time.
-        place = bisect_right(self._days, day), bisect_right(self._seconds, second)
+        place = _ALWAYS
+        if self._days or self._seconds:
+            day, second = divmod(at, DAY_SECONDS)
+            place = bisect_right(self._days, day), bisect_right(self._seconds, second)
         if place not in self._found:
             self._found[place] = self._rates(datetime.fromtimestamp(at, UTC))
         return self._found[place]

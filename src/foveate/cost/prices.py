@@ -172,21 +172,28 @@ def price_of(rates: Rates, call: BilledCall) -> Price | None:
     What the cache served is taken at the price of uncached input where it has none of its own: many hosts give
     no discount, and it cannot be dearer. What it kept is not, since that mostly is dearer.
     """
-    by_kind, cache = rates.by_kind, call.usage.cache
+    parts = _parts(rates, call)
+    if parts is None:
+        return None
+    kinds, units, sure = parts
+    return Price(**kinds, units=tuple(units.items()), source=rates.source, origin=rates.origin, sure=sure)
+
+
+def dollars_of(rates: Rates, call: BilledCall) -> Decimal | None:
+    """All dollars of that price, for those who need no more of it."""
+    parts = _parts(rates, call)
+    return None if parts is None else _total((*parts[0].values(), *parts[1].values()))
+
+
+def _parts(rates: Rates, call: BilledCall) -> tuple[dict[str, Decimal], dict[Unit, Decimal], bool] | None:
+    """The dollars of each kind of token that was billed, and of other units; and whether they are sure."""
+    by_kind, usage, cache = rates.by_kind, call.usage, call.usage.cache
     sure, size = not rates.assumed, cache.input_tokens
-    reasoning = min(call.usage.reasoning_tokens, call.usage.output_tokens)
-    counts = {
-        Kind.UNCACHED: cache.uncached,
-        Kind.READ: cache.read,
-        Kind.WRITTEN_5M: cache.written_5m,
-        Kind.WRITTEN_1H: cache.written_1h,
-        Kind.OUTPUT: call.usage.output_tokens - reasoning,
-        Kind.REASONING: reasoning,
-    }
-    if Kind.REASONING not in by_kind:
-        counts[Kind.OUTPUT], counts[Kind.REASONING] = call.usage.output_tokens, 0
-    units: list[tuple[Unit, Decimal]] = []
-    for unit, count in (*call.units, (Unit.REQUESTS, 1)):
+    reasoning = min(usage.reasoning_tokens, usage.output_tokens) if Kind.REASONING in by_kind else 0
+    tokens = (cache.uncached, cache.read, cache.written_5m, cache.written_1h)
+    counts = dict(zip(_KINDS, (*tokens, usage.output_tokens - reasoning, reasoning), strict=True))
+    units: dict[Unit, Decimal] = {}
+    for unit, count in (*call.units, (Unit.REQUESTS, 1)) if Unit.REQUESTS in by_kind else call.units:
         rate = _unit_rate(rates, unit)
         home = _HOMES.get(unit)
         if rate is None:
@@ -194,33 +201,25 @@ def price_of(rates: Rates, call: BilledCall) -> Price | None:
                 return None
             sure = sure and unit not in _DEARER
         elif home is None:
-            units.append((unit, EXACT.multiply(rate.at(size), count)))
+            units[unit] = EXACT.multiply(rate.at(size), count)
         else:
             taken = min(count, counts[home])
             counts[home] -= taken
-            units.append((unit, EXACT.multiply(rate.at(size), taken)))
-    dollars = {}
+            units[unit] = EXACT.multiply(rate.at(size), taken)
+    kinds: dict[str, Decimal] = {}
     for kind, count in counts.items():
+        if not count:
+            continue
         rate = by_kind.get(kind)
-        if rate is None and kind is Kind.READ and count:
+        if rate is None and kind is Kind.READ:
             rate, sure = by_kind.get(Kind.UNCACHED), False
-        if rate is None and count:
+        if rate is None:
             return None
-        dollars[kind] = EXACT.multiply(rate.at(size), count) if rate and count else ZERO
-    return Price(
-        uncached=dollars[Kind.UNCACHED],
-        read=dollars[Kind.READ],
-        written_5m=dollars[Kind.WRITTEN_5M],
-        written_1h=dollars[Kind.WRITTEN_1H],
-        output=dollars[Kind.OUTPUT],
-        reasoning=dollars[Kind.REASONING],
-        units=tuple(units),
-        source=rates.source,
-        origin=rates.origin,
-        sure=sure,
-    )
+        kinds[kind] = EXACT.multiply(rate.at(size), count)
+    return kinds, units, sure
 
 
+_KINDS = tuple(Kind)
 # The kind whose tokens hold those of a medium.
 _HOMES = {
     **{unit: Kind.UNCACHED for unit in Unit if unit.startswith("input_")},
@@ -251,52 +250,72 @@ def ceiling_of(
     web are added where they have a price; other things that are counted (citations) nobody knows before.
     """
     is_long = ttl in (Ttl.ONE_HOUR, Ttl.TWELVE_HOURS)
-    ways = _ways(rates, is_long=is_long)
-    if ways.is_unknown or (input_tokens and not ways.has_input) or (output_tokens and not ways.output):
+    dearest = _dearest(rates, is_long=is_long)
+    if (
+        dearest.is_unknown
+        or (input_tokens and not dearest.has_input)
+        or (output_tokens and not dearest.has_output)
+    ):
         return None
-    most_in = max([rate.most(input_tokens) for rate in ways.input], default=ZERO)
-    most_out = max([rate.most(input_tokens) for rate in ways.output], default=ZERO)
-    found = EXACT.add(EXACT.multiply(most_in, input_tokens), EXACT.multiply(most_out, output_tokens))
+    found = EXACT.add(
+        EXACT.multiply(dearest.input.at(input_tokens), input_tokens),
+        EXACT.multiply(dearest.output.at(input_tokens), output_tokens),
+    )
     if searches and (each := rates.by_kind.get(Unit.WEB_SEARCHES)) is not None:
         found = EXACT.add(found, EXACT.multiply(each.most(input_tokens), searches))
-    return found if ways.request is None else EXACT.add(found, ways.request.most(input_tokens))
+    return found if dearest.request is None else EXACT.add(found, dearest.request.most(input_tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ways:
-    """The rates at which a token of the input, or of the output, may be billed; each once."""
+class _Dearest:
+    """The most that a token of the input, or of the output, can cost of all that it may be billed as.
 
-    input: Sequence[Rate]
-    output: Sequence[Rate]
+    Both are no less for a larger input.
+    """
+
+    input: Rate
+    output: Rate
     request: Rate | None
     has_input: bool
+    has_output: bool
     is_unknown: bool
 
 
 # By which rates they are; these are held, so that no other ones can have their identity.
-_KNOWN_WAYS: dict[tuple[int, bool], tuple[Rates, _Ways]] = {}
-_MOST_KNOWN_WAYS = 2048
+_KNOWN_DEAREST: dict[tuple[int, bool], tuple[Rates, _Dearest]] = {}
+_MOST_KNOWN_DEAREST = 2048
 
 
-def _ways(rates: Rates, *, is_long: bool) -> _Ways:
-    known = _KNOWN_WAYS.get((id(rates), is_long))
+def _dearest(rates: Rates, *, is_long: bool) -> _Dearest:
+    known = _KNOWN_DEAREST.get((id(rates), is_long))
     if known is not None:
         return known[1]
     by_kind = rates.by_kind
     long = (Kind.WRITTEN_1H,) if is_long else ()
     kinds: tuple[Kind | Unit, ...] = (Kind.UNCACHED, Kind.READ, Kind.WRITTEN_5M, *long, *_INPUT)
     outs: tuple[Kind | Unit, ...] = (Kind.OUTPUT, Kind.REASONING, *(_OUTPUT - {Unit.CITATIONS}))
-    found = _Ways(
-        input=tuple(dict.fromkeys(by_kind[kind] for kind in kinds if kind in by_kind)),
-        output=tuple(dict.fromkeys(by_kind[kind] for kind in outs if kind in by_kind)),
+    found = _Dearest(
+        input=_most_of([by_kind[kind] for kind in kinds if kind in by_kind]),
+        output=_most_of([by_kind[kind] for kind in outs if kind in by_kind]),
         request=by_kind.get(Unit.REQUESTS),
         has_input=Kind.UNCACHED in by_kind,
+        has_output=any(kind in by_kind for kind in outs),
         is_unknown=is_long and Kind.WRITTEN_5M in by_kind and Kind.WRITTEN_1H not in by_kind,
     )
-    if len(_KNOWN_WAYS) >= _MOST_KNOWN_WAYS:
-        _KNOWN_WAYS.clear()
-    _KNOWN_WAYS[id(rates), is_long] = rates, found
+    if len(_KNOWN_DEAREST) >= _MOST_KNOWN_DEAREST:
+        _KNOWN_DEAREST.clear()
+    _KNOWN_DEAREST[id(rates), is_long] = rates, found
     return found
+
+
+def _most_of(rates: Sequence[Rate]) -> Rate:
+    """A rate that is what the dearest of these can be at any size of the input; nothing where there is none."""
+
+    def most(input_tokens: int) -> Decimal:
+        return max((rate.most(input_tokens) for rate in rates), default=ZERO)
+
+    sizes = sorted({step.over_tokens for rate in rates for step in rate.steps})
+    return Rate(most(0), tuple(Step(size, most(size + 1)) for size in sizes))
 
 
 def said_price(dollars: Decimal, provider: str) -> Price:

@@ -61,56 +61,75 @@ def savings_of(
     cuts: Removed = NOTHING,
     known_tokens: int = 0,
     was_warm: bool = False,
+    dollars: Decimal | None = None,
 ) -> Savings:
     """What the cache, folds and cuts saved on the call that `usage` is the bill of; None where nobody knows.
 
     `known_tokens` are all input tokens of the call before, and `was_warm` says that what it left in the
-    provider's cache was still there.
+    provider's cache was still there. `dollars` is its price, where that was asked for already.
     """
-    bill = _plain(usage)
-    paid = bill.cache
+    paid = usage.cache
+    if folds.is_nothing and cuts.is_nothing and paid.uncached == paid.input_tokens:
+        return _NONE_SAVED
     without_cuts = _without_cuts(paid, folds, cuts, known_tokens, was_warm=was_warm)
     without_both = _without_folds(without_cuts, paid, folds, cuts, known_tokens, was_warm=was_warm)
-
-    def more(dearer: CacheUsage, cheaper: CacheUsage) -> Decimal | None:
-        if dearer == cheaper:
-            return ZERO
-        high, low = price(replace(bill, cache=dearer)), price(replace(bill, cache=cheaper))
-        return None if high is None or low is None else EXACT.subtract(high, low)
-
+    prices = _Prices(usage, price, dollars)
     return Savings(
         # 100,000 tokens, of which 90,000 are read ($0.09) and 10,000 written ($0.125), would be $1.00 uncached:
         # $0.785 are saved. Were all of them written, $1.25, and nobody reads them, $0.25 would be lost.
-        cache=more(CacheUsage(uncached=paid.input_tokens), paid),
-        folds=ZERO if folds.is_nothing else more(without_both, without_cuts),
-        cuts=ZERO if cuts.is_nothing else more(without_cuts, paid),
+        cache=prices.more(CacheUsage(uncached=paid.input_tokens), paid),
+        folds=ZERO if folds.is_nothing else prices.more(without_both, without_cuts),
+        cuts=ZERO if cuts.is_nothing else prices.more(without_cuts, paid),
     )
+
+
+_NONE_SAVED = Savings(cache=ZERO, folds=ZERO, cuts=ZERO)
 
 
 def pricing(book: PriceBook, call: Call) -> PriceOf:
     """The dollars of a bill, had it been that of `call`."""
 
     def price(usage: Usage) -> Decimal | None:
-        found = book.price(call.model, usage, provider=call.provider, at=call.at)
-        return None if found is None else found.dollars
+        return book.dollars(call.model, usage, provider=call.provider, at=call.at)
 
     return price
 
 
-def _plain(usage: Usage) -> Usage:
-    """A bill that is nothing but tokens, so that the same holds for it and for the one it is held against.
+class _Prices:
+    """The prices of a bill with its input tokens billed otherwise, each asked for once.
 
-    Its own price, calls within it and units are of what was billed, and say nothing of what was not. Where it
-    was served holds for all of it.
+    It is nothing but tokens, so that the same holds for all of them: its own price, calls within it and units
+    are of what was billed, and say nothing of what was not. Where it was served holds for all of it.
     """
-    region = next((call.region for call in billed_calls(usage) if call.region), "")
-    return Usage(
-        cache=usage.cache,
-        output_tokens=usage.output_tokens,
-        reasoning_tokens=usage.reasoning_tokens,
-        tier=usage.tier,
-        raw=compact({"inference_geo": region}) if region else b"",
-    )
+
+    def __init__(self, usage: Usage, price: PriceOf, dollars: Decimal | None) -> None:
+        first = billed_calls(usage)[0]
+        self._usage = usage
+        self._raw = compact({"inference_geo": first.region}) if first.region else b""
+        self._price = price
+        self._found: dict[CacheUsage, Decimal | None] = {}
+        if first.usage is usage and not first.units and usage.said_dollars is None and dollars is not None:
+            self._found[usage.cache] = dollars
+
+    def more(self, dearer: CacheUsage, cheaper: CacheUsage) -> Decimal | None:
+        """By how much one is dearer than the other."""
+        if dearer == cheaper:
+            return ZERO
+        high, low = self._of(dearer), self._of(cheaper)
+        return None if high is None or low is None else EXACT.subtract(high, low)
+
+    def _of(self, cache: CacheUsage) -> Decimal | None:
+        if cache not in self._found:
+            self._found[cache] = self._price(
+                Usage(
+                    cache=cache,
+                    output_tokens=self._usage.output_tokens,
+                    reasoning_tokens=self._usage.reasoning_tokens,
+                    tier=self._usage.tier,
+                    raw=self._raw,
+                )
+            )
+        return self._found[cache]
 
 
 def _without_cuts(

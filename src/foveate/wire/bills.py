@@ -53,31 +53,15 @@ class BilledCall:
     region: str = ""
 
 
-# Numbers of which all that is billed stands in the usage itself.
-_PLAIN = frozenset(
-    (
-        "input_tokens",
-        "output_tokens",
-        "cache_read_input_tokens",
-        "cache_creation_input_tokens",
-        "cache_creation",
-        "service_tier",
-        "prompt_tokens",
-        "completion_tokens",
-        "total_tokens",
-    )
-)
-
-
 def billed_calls(usage: Usage) -> tuple[BilledCall, ...]:
     """The calls that a usage is the bill of: mostly one.
 
     Anthropic's server calls models while it answers, each at its own price; together they are all of the usage.
     """
     found = _numbers(usage.raw)
-    if found.keys() <= _PLAIN:
+    if _BESIDE.isdisjoint(found):
         return (BilledCall(usage=usage),)
-    region = as_text(found.get("inference_geo"))
+    region = as_text(found.get(_REGION))
     apart = tuple(_apart(found, usage.tier, region)) if "iterations" in found and _is_anthropic(usage) else ()
     rest = _less(usage, apart) if apart else usage
     billed = as_record(found.get("billed_units"))  # Cohere: what it bills is less than what its model read
@@ -128,12 +112,33 @@ def _less(usage: Usage, apart: tuple[BilledCall, ...]) -> Usage:
     return replace(usage, cache=cache, output_tokens=output, reasoning_tokens=min(reasoning, output))
 
 
+_REGION = "inference_geo"
 _IN = ("prompt_tokens_details", "input_tokens_details", "input_token_details")
 _OUT = ("completion_tokens_details", "output_tokens_details", "output_token_details")
 _MEDIA = ("audio", "image", "video")
+_GEMINI_IN = ("promptTokensDetails", "toolUsePromptTokensDetails")
+_GEMINI_OUT = ("candidatesTokensDetails", "responseTokensDetails")
+# Where other units are told, and the rest of what is looked at here.
+_OF_UNITS = frozenset(
+    (
+        *_IN,
+        *_OUT,
+        *_GEMINI_IN,
+        *_GEMINI_OUT,
+        "server_tool_use",
+        "server_tool_use_details",
+        "tool_calls_details",
+        "num_search_queries",
+        "citation_tokens",
+        "billed_units",
+    )
+)
+_BESIDE = _OF_UNITS | {_REGION, "iterations"}
 
 
 def _units(found: _Numbers, billed: _Numbers, usage: Usage) -> tuple[tuple[Unit, int], ...]:
+    if _OF_UNITS.isdisjoint(found):
+        return ()
     counts = _media(found, usage)
     server = as_record(found.get("server_tool_use")) or as_record(found.get("server_tool_use_details"))
     tools = as_record(as_record(found.get("tool_calls_details")).get("search_web"))  # Perplexity, in Responses
@@ -172,9 +177,8 @@ def _media(found: _Numbers, usage: Usage) -> dict[Unit, int]:
 def _by_medium(found: _Numbers) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
     """The tokens of each medium that came in, that of them the cache served, and that came out."""
     if "promptTokensDetails" in found or "candidatesTokensDetails" in found:
-        entered = _gemini_media(found, "promptTokensDetails", "toolUsePromptTokensDetails")
-        read = _gemini_media(found, "cacheTokensDetails")
-        return entered, read, _gemini_media(found, "candidatesTokensDetails", "responseTokensDetails")
+        entered, read = _gemini_media(found, *_GEMINI_IN), _gemini_media(found, "cacheTokensDetails")
+        return entered, read, _gemini_media(found, *_GEMINI_OUT)
     details = next((as_record(found[name]) for name in _IN if found.get(name)), {})
     spoken = next((as_record(found[name]) for name in _OUT if found.get(name)), {})
     return _openai_media(details), _openai_media(details.get("cached_tokens_details")), _openai_media(spoken)

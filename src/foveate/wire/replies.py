@@ -68,4 +68,6 @@ def record(raw: _Raw | None) -> dict[str, Any]:
 def objects(data: bytes) -> list[Fields]:
     """The fields of a reply, or of each object in one that is a list."""
     text = data.removeprefix(codecs.BOM_UTF8)
-    return [inner_fields(item) for item in items(text)] if is_list(text) else [fields(text)]
+    if text.startswith(b"{") or not is_list(text):
+        return [fields(text)]
+    return [inner_fields(item) for item in items(text)]

@@ -7,7 +7,6 @@ half a token) is 0, so that a bill with one odd number in it is still read.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from decimal import Context, Decimal
 from functools import reduce
 from typing import Any
@@ -26,15 +25,19 @@ _MOST_THOUGHT_TOKENS = 400_000  # no model that is sold writes more in one answe
 _LEFT_OUT = frozenset(("compaction", "advisor_message"))
 
 _Numbers = Mapping[str, Any]
+_Billed = tuple[CacheUsage, int, int]
+"""The input tokens, those of the output, and of these the ones of reasoning."""
 
 
 def reply_usage(spoken: Format, reply: bytes) -> Usage | None:
     """The usage in a whole reply body, or in one chunk of a streamed one; None where it says nothing of it."""
     try:
-        read = (usage_in(spoken, found) for found in reversed(objects(reply)))
-        return next((usage for usage in read if usage), None)  # a Gemini stream may be a list, and no events
+        for found in reversed(objects(reply)):  # a Gemini stream may be a list, and no events
+            if usage := usage_in(spoken, found):
+                return usage
     except MalformedRequest:
         return None
+    return None
 
 
 def usage_in(spoken: Format, reply: Fields) -> Usage | None:
@@ -44,11 +47,11 @@ def usage_in(spoken: Format, reply: Fields) -> Usage | None:
         MalformedRequest: the field that should hold it cannot be read.
     """
     timings = record(reply.get("timings"))
+    tier = as_text(value(reply.get("service_tier")))  # OpenAI says it beside its numbers
     for block in _blocks(reply):
-        usage = _read(spoken, block, timings)
+        usage = _read(spoken, block, timings, tier)
         if usage:
-            tier = as_text(value(reply.get("service_tier") or b"null"))  # OpenAI says it beside its numbers
-            return replace(usage, tier=tier) if tier else usage
+            return usage
     return None
 
 
@@ -73,52 +76,51 @@ def _blocks(reply: Fields) -> Iterator[msgspec.Raw | bytes | None]:
     yield inner_fields(reply.get("result")).get("usage")  # Cloudflare
 
 
-def _read(spoken: Format, block: msgspec.Raw | bytes | None, timings: _Numbers) -> Usage | None:
+def _read(spoken: Format, block: msgspec.Raw | bytes | None, timings: _Numbers, tier: str = "") -> Usage | None:
     found = record(block)
-    read = _dialect(spoken, found)
+    read = _dialect(spoken, found) if found else None
     if block is None or read is None:
         return None
-    usage = read({**found, "timings": timings} if timings else found)
+    cache, output, reasoning = read({**found, "timings": timings} if timings else found)
     return Usage(
-        cache=usage.cache,
-        output_tokens=usage.output_tokens,
-        reasoning_tokens=usage.reasoning_tokens,
+        cache=cache,
+        output_tokens=output,
+        reasoning_tokens=reasoning,
         said_dollars=_dollars(found, block),
-        tier=_tier(found),
+        tier=tier or _tier(found),
         raw=bytes(block),
     )
 
 
-def _dialect(spoken: Format, found: _Numbers) -> Callable[[_Numbers], Usage] | None:
+def _dialect(spoken: Format, found: _Numbers) -> Callable[[_Numbers], _Billed] | None:
     """How to read a block, told by its own names: hosts answer in other dialects than their route's.
 
     Only `input_tokens` is ambiguous: Anthropic and Responses share it, and mean different things.
     """
-    names = found.keys()
     for known, read in _DIALECTS:
-        if names & known:
+        if not known.isdisjoint(found):
             return read
-    if names & {"input_tokens", "output_tokens"}:
-        is_responses = spoken is Format.RESPONSES or not names.isdisjoint(_INPUT_DETAILS)
+    if "input_tokens" in found or "output_tokens" in found:
+        is_responses = spoken is Format.RESPONSES or not found.keys().isdisjoint(_INPUT_DETAILS)
         return _responses if is_responses else _anthropic
-    return _chat if "total_tokens" in names else None
+    return _chat if "total_tokens" in found else None
 
 
-def _anthropic(found: _Numbers) -> Usage:
+def _anthropic(found: _Numbers) -> _Billed:
     """`input_tokens` is what no cache served. What server-side compaction took stands in `iterations` alone."""
     calls = [found]
     if "iterations" in found:
         calls += [call for call in map(as_record, as_list(found["iterations"])) if is_left_out(call)]
-    written = [_written(call.get("cache_creation_input_tokens"), call.get("cache_creation")) for call in calls]
-    cache = CacheUsage(
-        uncached=sum(tokens(call.get("input_tokens")) for call in calls),
-        read=sum(tokens(call.get("cache_read_input_tokens")) for call in calls),
-        written_5m=sum(short for short, _ in written),
-        written_1h=sum(long for _, long in written),
-    )
-    output = sum(tokens(call.get("output_tokens")) for call in calls)
+    uncached = read = short = long = output = 0
+    for call in calls:
+        uncached += tokens(call.get("input_tokens"))
+        read += tokens(call.get("cache_read_input_tokens"))
+        written = _written(call.get("cache_creation_input_tokens"), call.get("cache_creation"))
+        short, long = short + written[0], long + written[1]
+        output += tokens(call.get("output_tokens"))
     thinking = tokens(as_record(found.get("output_tokens_details")).get("thinking_tokens"))
-    return Usage(cache=cache, output_tokens=output, reasoning_tokens=min(thinking, output))
+    cache = CacheUsage(uncached=uncached, read=read, written_5m=short, written_1h=long)
+    return cache, output, min(thinking, output)
 
 
 def is_left_out(call: _Numbers) -> bool:
@@ -126,7 +128,7 @@ def is_left_out(call: _Numbers) -> bool:
     return as_text(call.get("type")) in _LEFT_OUT
 
 
-def _bedrock(found: _Numbers) -> Usage:
+def _bedrock(found: _Numbers) -> _Billed:
     """`inputTokens` is what no cache served; an older spelling of the cached ones ends in `Count`."""
     read = _most(found, "cacheReadInputTokens", "cacheReadInputTokenCount")
     details = [as_record(entry) for entry in as_list(found.get("cacheDetails"))]
@@ -137,7 +139,7 @@ def _bedrock(found: _Numbers) -> Usage:
     uncached = _whole(found.get("inputTokens"))
     uncached = max(rest, 0) if uncached is None else uncached
     cache = CacheUsage(uncached=uncached, read=read, written_5m=short, written_1h=long)
-    return Usage(cache=cache, output_tokens=output)
+    return cache, output, 0
 
 
 # DeepSeek; Moonshot and Hugging Face; LiteLLM; xAI. Not Mistral's `num_cached_tokens`, what its servers had at
@@ -145,7 +147,7 @@ def _bedrock(found: _Numbers) -> Usage:
 _READ = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens", "cached_prompt_text_tokens")
 
 
-def _chat(found: _Numbers) -> Usage:
+def _chat(found: _Numbers) -> _Billed:
     """`prompt_tokens` holds the cached ones, for which each host has a name of its own."""
     details = as_record(found.get("prompt_tokens_details")) or as_record(found.get("prompt_token_details"))
     read = max(
@@ -182,7 +184,7 @@ def _chat(found: _Numbers) -> Usage:
 _INPUT_DETAILS = ("input_tokens_details", "input_token_details")  # the second for speech
 
 
-def _responses(found: _Numbers) -> Usage:
+def _responses(found: _Numbers) -> _Billed:
     """As chat, with names of its own."""
     details = next((as_record(found[name]) for name in _INPUT_DETAILS if found.get(name)), {})
     return _inclusive(
@@ -195,7 +197,7 @@ def _responses(found: _Numbers) -> Usage:
     )
 
 
-def _gemini(found: _Numbers) -> Usage:
+def _gemini(found: _Numbers) -> _Billed:
     """Thoughts stand beside the candidates, what tools brought in beside the prompt."""
     thoughts = tokens(found.get("thoughtsTokenCount"))
     names = ("candidatesTokenCount", "responseTokenCount")  # the live API says response
@@ -208,23 +210,23 @@ def _gemini(found: _Numbers) -> Usage:
         input_tokens = prompt + tokens(found.get("toolUsePromptTokenCount"))
         if all(_whole(found.get(name)) is None for name in names):
             output = max(total - input_tokens, thoughts)
-    return Usage(cache=_cache(input_tokens, read), output_tokens=output, reasoning_tokens=thoughts)
+    return _cache(input_tokens, read), output, thoughts
 
 
-def _cohere(found: _Numbers) -> Usage:
+def _cohere(found: _Numbers) -> _Billed:
     """`tokens` is what the model read and wrote, `cached_tokens` a part of it; `billed_units` is less."""
     units = as_record(found.get("tokens")) or as_record(found.get("billed_units"))
     cache = _cache(tokens(units.get("input_tokens")), tokens(found.get("cached_tokens")))
-    return Usage(cache=cache, output_tokens=tokens(units.get("output_tokens")))
+    return cache, tokens(units.get("output_tokens")), 0
 
 
-def _llama(found: _Numbers) -> Usage:
+def _llama(found: _Numbers) -> _Billed:
     """The timings of llama.cpp, where they come without usage; `prompt_n` is what its cache did not hold."""
     cache = CacheUsage(uncached=tokens(found.get("prompt_n")), read=tokens(found.get("cache_n")))
-    return Usage(cache=cache, output_tokens=tokens(found.get("predicted_n")))
+    return cache, tokens(found.get("predicted_n")), 0
 
 
-_DIALECTS: tuple[tuple[frozenset[str], Callable[[_Numbers], Usage]], ...] = (
+_DIALECTS: tuple[tuple[frozenset[str], Callable[[_Numbers], _Billed]], ...] = (
     (
         frozenset(("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "totalTokenCount")),
         _gemini,
@@ -238,7 +240,7 @@ _DIALECTS: tuple[tuple[frozenset[str], Callable[[_Numbers], Usage]], ...] = (
 
 def _inclusive(
     prompt: int | None, answer: int | None, *, total: int, read: int, written: tuple[int, int], reasoning: int
-) -> Usage:
+) -> _Billed:
     """Usage whose input number holds the cached tokens; where a number is missing, the total helps.
 
     xAI, and Gemini behind its OpenAI route, count reasoning in the total alone, and only the first says how
@@ -251,11 +253,7 @@ def _inclusive(
     else:
         apart = max(min(total - prompt - answer, reasoning or _MOST_THOUGHT_TOKENS), 0)
         output = answer + apart
-    return Usage(
-        cache=_cache(prompt, read, *written),
-        output_tokens=output,
-        reasoning_tokens=min(max(reasoning, apart), output),
-    )
+    return _cache(prompt, read, *written), output, min(max(reasoning, apart), output)
 
 
 def _cache(input_tokens: int, read: int, short: int = 0, long: int = 0) -> CacheUsage:
@@ -283,6 +281,8 @@ def _split(details: _Numbers) -> object:
 
 def _written(total: object, by_ttl: object) -> tuple[int, int]:
     """What was written for the short time and for the long one; a mere sum is all for the short one."""
+    if not by_ttl:
+        return tokens(total), 0
     split = as_record(by_ttl)
     short, long = _most(split, *_SHORT), _most(split, *_LONG)
     return max(short, tokens(total) - long), long
@@ -290,12 +290,12 @@ def _written(total: object, by_ttl: object) -> tuple[int, int]:
 
 def _most(found: _Numbers, *names: str) -> int:
     """The largest of several names for one number: a host may fill only one of them."""
-    return max(tokens(found.get(name)) for name in names)
+    return max([tokens(found.get(name)) for name in names])
 
 
 def tokens(said: object) -> int:
     """A number of tokens; 0 where `said` cannot be one."""
-    return _whole(said) or 0
+    return (_whole(said) or 0) if said else 0
 
 
 def _whole(said: object) -> int | None:
@@ -309,8 +309,8 @@ def _tier(found: _Numbers) -> str:
     """How a call was served: Anthropic's fast mode; Anthropic and Groq; Gemini; Vertex."""
     if found.get("speed") == "fast":
         return "fast"
-    names = ("service_tier", "serviceTier", "trafficType")
-    return next((tier for tier in (as_text(found.get(name)) for name in names) if tier), "")
+    tier = as_text(found.get("service_tier")) or as_text(found.get("serviceTier"))
+    return tier or as_text(found.get("trafficType"))
 
 
 _EXACT = Context(prec=200)

@@ -15,6 +15,7 @@ from foveate.cost.prices import (
     Rates,
     Step,
     ceiling_of,
+    dollars_of,
     price_of,
     said_price,
 )
@@ -96,6 +97,7 @@ def test_what_has_no_price_makes_the_whole_unknown_and_only_where_it_was_billed(
     only_short = rates(per_million(uncached="4", written_5m="5", output="20"))
 
     assert price_of(only_short, call(uncached=9, written_1h=1)) is None
+    assert dollars_of(only_short, call(uncached=9, written_1h=1)) is None
     assert price_of(only_short, call(uncached=9, written_5m=1)) is not None
     assert price_of(rates(per_million(uncached="4")), call(uncached=9, output=1)) is None
     assert price_of(rates(per_million(output="4")), call(uncached=9)) is None
@@ -228,6 +230,7 @@ def test_the_kinds_add_up_to_the_whole_and_none_is_below_zero(found: Rates, bill
     assert all(dollars >= 0 for dollars in (*kinds, *units))
     assert sum((*kinds, *units, price.unsplit), Decimal(0)) == price.dollars
     assert price.input_dollars + price.output_dollars + price.other_dollars == price.dollars
+    assert dollars_of(found, billed) == price.dollars
 
 
 @settings(max_examples=100)

@@ -7,9 +7,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from foveate.cost.price_book import PriceBook
-from foveate.cost.prices import Kind, PriceSource, Rate, Rates, ceiling_of
+from foveate.cost.prices import Kind, PriceSource, Rate, Rates, Step, ceiling_of
 from foveate.values import Format
 from foveate.wire.bills import Unit
 from foveate.wire.usage import block_usage
@@ -113,3 +115,30 @@ def test_every_medium_is_among_the_ways_to_pay_and_what_is_counted_otherwise_is_
     assert ceiling_of(rates, input_tokens=1_000, output_tokens=10) == dollars
     cheap = replace(rates, by_kind={**rates.by_kind, unit: Rate(Decimal(0))})
     assert ceiling_of(cheap, input_tokens=1_000, output_tokens=10) == 1_000 * 1 + 10 * 2
+
+
+AMOUNTS = st.decimals(min_value=0, max_value=100, places=2)
+SIZES = st.integers(0, 30)
+# A long input may be cheaper, and each kind may change at a size of its own.
+RATES = st.builds(
+    Rate,
+    AMOUNTS,
+    st.lists(st.tuples(SIZES, AMOUNTS), max_size=3, unique_by=lambda step: step[0]).map(
+        lambda steps: tuple(Step(size, dollars) for size, dollars in sorted(steps))
+    ),
+)
+
+
+@settings(max_examples=100)
+@given(SIZES, SIZES, RATES, RATES, RATES)
+def test_it_is_always_that_of_the_dearest_kind_at_any_size_up_to_the_largest(
+    input_tokens: int, output_tokens: int, uncached: Rate, written: Rate, output: Rate
+) -> None:
+    by_kind: dict[Kind | Unit, Rate] = {Kind.UNCACHED: uncached, Kind.WRITTEN_5M: written, Kind.OUTPUT: output}
+    rates = Rates(by_kind=by_kind, source=PriceSource.TABLE, origin="a table")
+
+    dearest_in = max(rate.at(size) for rate in (uncached, written) for size in range(input_tokens + 1))
+    dearest_out = max(output.at(size) for size in range(input_tokens + 1))
+
+    ceiling = ceiling_of(rates, input_tokens=input_tokens, output_tokens=output_tokens)
+    assert ceiling == dearest_in * input_tokens + dearest_out * output_tokens
