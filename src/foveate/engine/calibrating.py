@@ -33,8 +33,9 @@ class Calibrations:
 
     def observed(self, upstream: str, model: str, estimated_tokens: int, billed_tokens: int) -> None:
         """One more bill of something that was estimated at so many tokens, raw."""
-        known = self.of(upstream, model)
-        self._kept.put(_key(upstream, model), known.observed(estimated_tokens, billed_tokens))
+        key = _key(upstream, model)
+        known = self._kept.get(key) or _UNKNOWN
+        self._kept.put(key, known.observed(estimated_tokens, billed_tokens))
 
     def applied(self, upstream: str, model: str, count: TokenCount) -> TokenCount:
         """`count` as the bills have it, an exact one as it is; never more than twice as many, or half."""

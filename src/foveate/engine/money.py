@@ -1,6 +1,6 @@
 """Money on the way of a call: a cap is held before it is made, and its bill is booked after."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -8,14 +8,14 @@ from foveate.cost.admission import Admission, Admitted
 from foveate.cost.caps import Cap, unchecked
 from foveate.cost.ledger import Call, Category, Entry, Savings
 from foveate.cost.price_book import PriceBook
-from foveate.cost.savings import PriceOf, Removed, pricing, savings_of
+from foveate.cost.savings import NOTHING, PriceOf, Removed, pricing, savings_of
 from foveate.engine.bounds import AtMost, at_most
 from foveate.engine.exchange import Exchange
 from foveate.engine.remembered import LastCall, Remembered
 from foveate.engine.steps import MakeRoom, ReplaceHistory
 from foveate.engine.work import Work
 from foveate.errors import CallRefused, CapExceeded
-from foveate.values import CacheUsage, Edit, ReplaceMessages, ReplaceText, Usage
+from foveate.values import CacheUsage, ReplaceMessages, ReplaceText, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +124,12 @@ class Book:
     def note(self, exchange: Exchange) -> None:
         """Jot down what it was billed: whatever becomes of this process, it will be booked."""
         work = exchange.work
-        if work is None or work.call is None or not (exchange.has_bill or exchange.may_be_billed):
+        if work is None or work.call is None:
             return
-        usage = exchange.usage or Usage(cache=CacheUsage())
-        exchange.entry = self._entry(exchange, work, work.call, usage)
-        self._admission.jot(exchange.entry)
+        has_bill = exchange.has_bill
+        if has_bill or exchange.may_be_billed:
+            exchange.entry = self._entry(exchange, work, work.call, has_bill=has_bill)
+            self._admission.jot(exchange.entry)
 
     async def __call__(self, exchange: Exchange) -> None:
         """Book it, or free what was reserved where nothing is billed."""
@@ -140,42 +141,39 @@ class Book:
         elif work is not None and work.admitted is not None:
             await self._admission.release(work.admitted)
 
-    def _entry(self, exchange: Exchange, work: Work, call: Call, usage: Usage) -> Entry:
-        price = pricing(self._options().prices, call)
-        is_known = exchange.has_bill
+    def _entry(self, exchange: Exchange, work: Work, call: Call, *, has_bill: bool) -> Entry:
+        prices = self._options().prices
+        price = pricing(prices, call)
+        usage = exchange.usage or Usage(cache=CacheUsage())
+        dollars = price(usage) if has_bill else None
         return Entry(
             call=call,
             usage=usage,
-            dollars=price(usage) if is_known else None,
+            dollars=dollars,
             estimated_input_tokens=work.count.tokens if work.count is not None else None,
             estimated_dollars=work.ceiling,
-            savings=self._saved(exchange, work, usage, price) if is_known else Savings(),
+            savings=self._saved(exchange, work, usage, price, dollars) if has_bill else Savings(),
             is_partial=not exchange.is_whole,
-            charge=None if is_known else _charge(exchange, work, price, self._options().prices),
+            charge=None if has_bill else _charge(exchange, work, price, prices),
         )
 
-    def _saved(self, exchange: Exchange, work: Work, usage: Usage, price: PriceOf) -> Savings:
+    def _saved(
+        self, exchange: Exchange, work: Work, usage: Usage, price: PriceOf, dollars: Decimal | None
+    ) -> Savings:
         """What the mechanisms saved on this call, by what is remembered of the one before."""
         agent, session_id = work.incoming.agent, work.session_id
         state = self._remembered.session(agent, session_id)
         now = _last_call(exchange, work, usage)
         before = state.last or replace(now, input_tokens=0, warm_until=0.0)
-        self._remembered.put(agent, session_id, replace(state, last=now))
+        self._remembered.put(agent, session_id, state.called(now))
         return savings_of(
             usage,
             price,
-            folds=Removed(
-                tokens=now.folded_tokens,
-                is_new=now.fold_id != before.fold_id,
-                earlier_tokens=before.folded_tokens,
-            ),
-            cuts=Removed(
-                tokens=now.cut_tokens,
-                is_new=now.cut_tokens != before.cut_tokens,
-                earlier_tokens=before.cut_tokens,
-            ),
+            folds=_removed(now.folded_tokens, before.folded_tokens, is_new=now.fold_id != before.fold_id),
+            cuts=_removed(now.cut_tokens, before.cut_tokens, is_new=now.cut_tokens != before.cut_tokens),
             known_tokens=before.input_tokens,
             was_warm=exchange.sent_at < before.warm_until,
+            dollars=dollars,
         )
 
 
@@ -193,18 +191,24 @@ def _charge(exchange: Exchange, work: Work, price: PriceOf, prices: PriceBook) -
 
 def _last_call(exchange: Exchange, work: Work, usage: Usage) -> LastCall:
     """What there is to remember of a call for the next one of its session."""
-    folded = [done.edit for done in work.done if done.step == ReplaceHistory.name]
-    cut = [done.edit for done in work.done if done.step == MakeRoom.name]
-    cut += [edit for edit in folded if isinstance(edit, ReplaceText)]
+    folded = cut = 0
+    for done in work.done:
+        is_history = done.step == ReplaceHistory.name
+        if is_history and isinstance(done.edit, ReplaceMessages):
+            folded += done.edit.saved_tokens
+        elif done.step == MakeRoom.name or (is_history and isinstance(done.edit, ReplaceText)):
+            cut += done.edit.saved_tokens
     ttl = work.longest_ttl or next(iter(work.rules.ttls), None)
     return LastCall(
         input_tokens=usage.cache.input_tokens,
         warm_until=exchange.begun_at + (ttl.seconds if ttl is not None else 0),
         fold_id=work.fold.id if work.fold is not None else None,
-        folded_tokens=_saved_tokens(edit for edit in folded if isinstance(edit, ReplaceMessages)),
-        cut_tokens=_saved_tokens(cut),
+        folded_tokens=max(0, folded),
+        cut_tokens=max(0, cut),
     )
 
 
-def _saved_tokens(edits: Iterable[Edit]) -> int:
-    return max(0, sum(edit.saved_tokens for edit in edits))
+def _removed(tokens: int, earlier_tokens: int, *, is_new: bool) -> Removed:
+    if not tokens and not is_new:
+        return NOTHING
+    return Removed(tokens=tokens, is_new=is_new, earlier_tokens=earlier_tokens)

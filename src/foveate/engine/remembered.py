@@ -51,6 +51,17 @@ class SessionState:
             last=self.last,
         )
 
+    def called(self, last: LastCall) -> "SessionState":
+        """With a call that is billed."""
+        return SessionState(
+            cache=self.cache,
+            rhythm=self.rhythm,
+            tools=self.tools,
+            settled=self.settled,
+            asked_at=self.asked_at,
+            last=last,
+        )
+
 
 class Remembered:
     """The states of sessions and the rhythms of agents, the ones used last."""

@@ -93,30 +93,31 @@ def row_of(entry: Entry) -> tuple[Any, ...]:
     Raises:
         BadOption: it has numbers that cannot be.
     """
-    call, usage, savings = entry.call, entry.usage, entry.savings
+    call, usage, cache, savings = entry.call, entry.usage, entry.usage.cache, entry.savings
+    named = (call.id, call.agent, call.session_id, call.provider, call.model, usage.tier)
+    id_, agent, session_id, provider, model, tier = names_of(*named)
+    entered = (cache.uncached, cache.read, cache.written_5m, cache.written_1h)
+    tokens = (*entered, usage.output_tokens, usage.reasoning_tokens)
+    estimated = entry.estimated_input_tokens
+    for number in tokens if estimated is None else (*tokens, estimated):
+        if not 0 <= number <= _MOST_TOKENS:
+            raise BadOption(f"{number} tokens: that cannot be")
+    expected = (entry.estimated_dollars, savings.cache, savings.folds, savings.cuts)
     return (
         day_of(call.at),
-        name_of(call.id),
+        id_,
         call.at,
-        name_of(call.agent),
-        name_of(call.session_id),
-        name_of(call.provider),
-        name_of(call.model),
+        agent,
+        session_id,
+        provider,
+        model,
         call.category.value,
-        _tokens(usage.cache.uncached),
-        _tokens(usage.cache.read),
-        _tokens(usage.cache.written_5m),
-        _tokens(usage.cache.written_1h),
-        _tokens(usage.output_tokens),
-        _tokens(usage.reasoning_tokens),
+        *tokens,
         None if entry.dollars is None else amount_of(entry.dollars),
         None if usage.said_dollars is None else str(usage.said_dollars),
-        name_of(usage.tier),
-        None if entry.estimated_input_tokens is None else _tokens(entry.estimated_input_tokens),
-        *(
-            None if one is None else _signed(one)
-            for one in (entry.estimated_dollars, savings.cache, savings.folds, savings.cuts)
-        ),
+        tier,
+        estimated,
+        *[None if one is None else _signed(one) for one in expected],
         int(entry.is_partial),
         usage.raw,
     )
@@ -189,17 +190,18 @@ def amount_of(money: Decimal, *, rounded: Callable[[Decimal], int] = picodollars
     return found
 
 
-def _tokens(number: int) -> int:
-    if not 0 <= number <= _MOST_TOKENS:
-        raise BadOption(f"{number} tokens: that cannot be")
-    return number
-
-
 def _signed(money: Decimal, *, rounded: Callable[[Decimal], int] = picodollars) -> int:
     try:
         return rounded(money)
     except OverflowError as error:
         raise BadOption(str(error)) from None
+
+
+def names_of(*said: str) -> tuple[str, ...]:
+    """Names that both databases can hold, as `name_of` makes each of them: mostly they are as they were."""
+    together = "".join(said)
+    is_fine = len(together) <= _LONGEST_NAME and together.isprintable()
+    return said if is_fine else tuple(map(name_of, said))
 
 
 def name_of(said: str) -> str:

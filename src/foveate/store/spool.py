@@ -22,7 +22,7 @@ import msgspec
 from foveate.cost.ledger import Entry
 from foveate.errors import UnwritableFile
 from foveate.store.gathering import Gathering
-from foveate.store.ledger_rows import name_of
+from foveate.store.ledger_rows import names_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ def _have_kept(folder: Path) -> None:
 def line_of(entry: Entry) -> bytes:
     call = entry.call
     names = (call.id, call.agent, call.session_id, call.provider, call.model)
-    kept = tuple(map(name_of, names))
+    kept = names_of(*names)
     if kept != names:
         id_, agent, session_id, provider, model = kept
         call = replace(call, id=id_, agent=agent, session_id=session_id, provider=provider, model=model)

@@ -7,7 +7,7 @@ forgotten slowly. Everything needed is a few running sums, so a response costs n
 """
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from foveate.values import TokenCount
 
@@ -58,8 +58,7 @@ class Calibration:
             predicted = self._predicted_ratio(inverse)
             error = self._believable(ratio - predicted)
             ratio = predicted + error
-        return replace(
-            self,
+        return Calibration(
             responses=self.responses + 1,
             weight=self.weight * _MEMORY + 1,
             sum_inverse=self.sum_inverse * _MEMORY + inverse,
