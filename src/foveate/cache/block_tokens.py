@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from foveate.cache.block_facts import BlockFacts, Shared, facts_of, is_picture
-from foveate.cache.prompts import Piece, digest
+from foveate.cache.prompts import CachedPrompt, Piece, digest, landmarks_of
 from foveate.cache.rules import Rules
 from foveate.tokens import RequestCount, RequestCounter
 from foveate.tokens.caches import register
@@ -134,12 +134,17 @@ class BlockTokens:
         return found
 
 
-def marked_at_end(pieces: Sequence[Piece], ttl: Ttl | None) -> tuple[Piece, ...]:
+def marked_at_end(prompt: CachedPrompt, ttl: Ttl | None) -> CachedPrompt:
     """With the mark that a client leaves to its provider to place: on the last block that takes one."""
+    if ttl is None:
+        return prompt
+    pieces = prompt.pieces
     last = next((at for at in reversed(range(len(pieces))) if pieces[at].markable), None)
-    if ttl is None or last is None or pieces[last].mark is not None:
-        return tuple(pieces)
-    return (*pieces[:last], replace(pieces[last], mark=ttl), *pieces[last + 1 :])
+    if last is None or pieces[last].mark is not None:
+        return replace(prompt, double_marks=1)
+    borne = (*pieces[:last], replace(pieces[last], mark=ttl), *pieces[last + 1 :])
+    landmarks = landmarks_of(prompt)
+    return replace(prompt, pieces=borne, landmarks=landmarks._replace(marks={**landmarks.marks, last: ttl}))
 
 
 def piece_of(facts: BlockFacts, tokens: int, rules: Rules) -> Piece:

@@ -47,55 +47,48 @@ def written(tokens: int, ttl: Ttl, *, at: float, readable_at: float) -> Entry:
     return Entry(tokens, ttl, at + _SECONDS[ttl], readable_at)
 
 
-_NONE: dict[bytes, Entry] = {}
+# So many changes are put in before all is gone through once, and what is dead dropped.
+_MOST_RECENT = 128
 
 
 class Entries(Mapping[bytes, Entry]):
     """Entries by prefix (`prompts.prefixes`).
 
-    They lie in up to 256 drawers, by the last byte of the prefix. A change copies the drawers that it touches
-    and shares the others, and drops what is dead in them: a cache of an account's last hour is not copied for
-    each request, nor does it grow without end.
+    What was changed last lies before the others, which are shared: a change copies only that little, so that a
+    cache of an account's last hour is not copied for each request. Now and then both are put together, without
+    what is dead, so that it does not grow without end.
     """
 
-    __slots__ = ("_drawers",)
+    __slots__ = ("_others", "_recent")
 
     def __init__(self, entries: Mapping[bytes, Entry] | None = None) -> None:
-        self._drawers: dict[bytes, dict[bytes, Entry]] = {}
-        for prefix, entry in (entries or {}).items():
-            self._drawers.setdefault(prefix[-1:], {})[prefix] = entry
+        self._others: dict[bytes, Entry] = dict(entries or {})
+        self._recent: dict[bytes, Entry] = {}
 
     def __getitem__(self, prefix: bytes) -> Entry:
-        return self._drawers[prefix[-1:]][prefix]
+        found = self.found(prefix)
+        if found is None:
+            raise KeyError(prefix)
+        return found
 
     def found(self, prefix: bytes) -> Entry | None:
         """The one of a prefix; None where there is none."""
-        return self._drawers.get(prefix[-1:], _NONE).get(prefix)
+        return self._recent.get(prefix) or self._others.get(prefix)
 
     def readable(self, prefixes: Sequence[bytes], at: float) -> dict[int, Entry]:
         """Those of `prefixes` that can be read at that time, by their places."""
-        if len(prefixes) < 2 * len(self._drawers):
-            drawers, found = self._drawers, {}
-            for place, prefix in enumerate(prefixes):
-                kept = drawers.get(prefix[-1:], _NONE).get(prefix)
-                if kept is not None and kept.reads(at):
-                    found[place] = kept
-            return found
-        asked = set(prefixes)
-        there = {prefix for drawer in self._drawers.values() for prefix in drawer.keys() & asked}
-        if not there:
-            return {}
-        return {
-            place: entry
-            for place, prefix in enumerate(prefixes)
-            if prefix in there and (entry := self[prefix]).reads(at)
-        }
+        there: dict[int, Entry] = {}
+        for entries in (self._others, self._recent):
+            if entries:
+                kept = map(entries.get, prefixes)
+                there |= {place: entry for place, entry in enumerate(kept) if entry is not None}
+        return {place: entry for place, entry in there.items() if entry.reads(at)}
 
     def __iter__(self) -> Iterator[bytes]:
-        return (prefix for drawer in self._drawers.values() for prefix in drawer)
+        return iter(self._others | self._recent)
 
     def __len__(self) -> int:
-        return sum(map(len, self._drawers.values()))
+        return len(self._others | self._recent)
 
     def __repr__(self) -> str:
         return f"Entries({dict(self)!r})"
@@ -103,13 +96,9 @@ class Entries(Mapping[bytes, Entry]):
     def changed(self, changes: Mapping[bytes, Entry], *, at: float) -> "Entries":
         """These with `changes` put in."""
         after = Entries()
-        after._drawers = self._drawers.copy()
-        fresh: set[bytes] = set()
-        for prefix, entry in changes.items():
-            name = prefix[-1:]
-            if name not in fresh:
-                fresh.add(name)
-                drawer = after._drawers.get(name, {})
-                after._drawers[name] = {key: kept for key, kept in drawer.items() if kept.lives(at)}
-            after._drawers[name][prefix] = entry
+        after._others, after._recent = self._others, {**self._recent, **changes}
+        if len(after._recent) > _MOST_RECENT:
+            together = self._others | after._recent
+            after._others = {prefix: entry for prefix, entry in together.items() if entry.lives(at)}
+            after._recent = {}
         return after

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from foveate.cache.prompts import CachedPrompt, Piece
+from foveate.cache.prompts import CachedPrompt, Piece, landmarks_of, numbers_of
 from foveate.cache.rhythm import Chances
 from foveate.cache.rules import Caching, Rules
 from foveate.cache.simulate import Cache
@@ -104,18 +104,18 @@ def marked(prompt: CachedPrompt, marks: Sequence[Mark]) -> CachedPrompt:
     if not marks:
         return prompt
     wanted = {mark.place: mark.ttl for mark in marks}
-    numbers = {mark.place.index for mark in marks}  # told apart at less than the whole place
-    pieces = list(prompt.pieces)
-    for at, piece in enumerate(pieces):
-        place = piece.place
-        if place is not None and place.index in numbers and place in wanted:
-            pieces[at] = replace(piece, mark=wanted[place])
-    return replace(prompt, pieces=tuple(pieces))
+    pieces, landmarks = list(prompt.pieces), landmarks_of(prompt)
+    borne: dict[int, Ttl | None] = dict(landmarks.marks)
+    for place, at in numbers_of(prompt, wanted).items():
+        borne[at] = wanted[place]
+        pieces[at] = replace(pieces[at], mark=borne[at])
+    in_order = {at: ttl for at, ttl in sorted(borne.items()) if ttl is not None}
+    return replace(prompt, pieces=tuple(pieces), landmarks=landmarks._replace(marks=in_order))
 
 
 def _own(prompt: CachedPrompt, rules: Rules) -> list[MarkAt]:
     """The client's own marks, and the one that some providers put at the end by themselves."""
-    own = [MarkAt(at, is_long(piece.mark, rules)) for at, piece in enumerate(prompt.pieces) if piece.mark]
+    own = [MarkAt(at, is_long(ttl, rules)) for at, ttl in landmarks_of(prompt).marks.items()]
     last = len(prompt.pieces) - 1
     is_implicit = rules.caching is Caching.BOTH and not prompt.only_marked
     return [*own, MarkAt(last, False)] if is_implicit and not (own and own[-1].at == last) else own

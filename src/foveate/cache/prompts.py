@@ -1,8 +1,9 @@
 """A request as a provider's cache sees it: pieces in a row, each told by its digest, and what breaks it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
+from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -10,6 +11,7 @@ from foveate.values import Area, Place, Ttl
 
 _DIGEST_BYTES = 16
 _RUNS = frozenset(("tool_use", "tool_result", "toolUse", "toolResult"))  # the latter on Bedrock
+_THOUGHTS = frozenset(("thinking", "redacted_thinking"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,28 @@ class Piece:
     markable: bool = True
 
 
+class Landmarks(NamedTuple):
+    """Where things stand in a prompt, by the numbers of its pieces.
+
+    The tools end before `tools_end`, the system prompt before `system_end`; `thought` is the first piece of
+    thinking, if there is any, and `marks` are those that pieces bear.
+    """
+
+    tools_end: int
+    system_end: int
+    thought: int | None
+    marks: Mapping[int, Ttl]
+
+    def with_more(self, pieces: Sequence[Piece], start: int) -> "Landmarks":
+        """Those of a prompt of all `pieces`, of which only the first `start` were looked at."""
+        tools_end, system_end, thought, marks = self
+        new = pieces[start:]
+        if thought is None:
+            thought = next((at for at, piece in enumerate(new, start) if piece.kind in _THOUGHTS), None)
+        borne = {at: piece.mark for at, piece in enumerate(new, start) if piece.mark is not None}
+        return Landmarks(tools_end, system_end, thought, {**marks, **borne} if borne else marks)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedPrompt:
     """The pieces of one request, tools first, then system, then messages.
@@ -37,7 +61,7 @@ class CachedPrompt:
     `only_marked` asks a provider that keeps things unasked to keep what is marked alone (OpenAI's explicit
     mode), `ttl` is for how long it is asked to keep them. `double_marks` are those that take one of the places
     which the provider has for marks, and stand on a piece that bears another one. `keys` are its `prefixes`,
-    and `ends` the tokens up to and with each piece, where somebody knows them.
+    `ends` the tokens up to and with each piece, and `landmarks` what stands where, if somebody knows them.
     """
 
     model: str
@@ -48,11 +72,12 @@ class CachedPrompt:
     double_marks: int = 0
     keys: Sequence[bytes] | None = field(default=None, repr=False, compare=False)
     ends: Sequence[int] | None = field(default=None, repr=False, compare=False)
+    landmarks: Landmarks | None = field(default=None, repr=False, compare=False)
 
     @property
     def tokens(self) -> int:
         """Those of all pieces."""
-        return sum(piece.tokens for piece in self.pieces)
+        return self.ends[-1] if self.ends else sum(piece.tokens for piece in self.pieces)
 
 
 def digest(said: bytes) -> bytes:
@@ -65,12 +90,41 @@ def ends_of(prompt: CachedPrompt) -> Sequence[int]:
     return list(accumulate([piece.tokens for piece in prompt.pieces])) if prompt.ends is None else prompt.ends
 
 
+def landmarks_of(prompt: CachedPrompt) -> Landmarks:
+    """What stands where in a prompt."""
+    return landmarks_among(prompt.pieces) if prompt.landmarks is None else prompt.landmarks
+
+
+def landmarks_among(pieces: Sequence[Piece]) -> Landmarks:
+    """What stands where among all pieces of a prompt."""
+    system_end = _system_end(pieces)
+    tools_end = sum([piece.area is Area.TOOLS for piece in pieces[:system_end]])
+    return Landmarks(tools_end, system_end, None, {}).with_more(pieces, 0)
+
+
+def numbers_of(prompt: CachedPrompt, places: Collection[Place]) -> dict[Place, int]:
+    """The pieces that stand at `places`, looked for in the front and from the end on, where they mostly are."""
+    pieces, system_end = prompt.pieces, _system_end(prompt.pieces)
+    indices = {place.index for place in places}  # told apart at less than the whole place
+    found: dict[Place, int] = {}
+    for at in chain(range(system_end), reversed(range(system_end, len(pieces)))):
+        place = pieces[at].place
+        if place is not None and place.index in indices and place in places:
+            found[place] = at
+            if len(found) == len(places):
+                break
+    return found
+
+
+def _system_end(pieces: Sequence[Piece]) -> int:
+    return next((at for at, piece in enumerate(pieces) if piece.area is Area.MESSAGES), len(pieces))
+
+
 def prefixes(prompt: CachedPrompt) -> Sequence[bytes]:
     """For each piece, what tells the whole prompt up to and with it from every other one."""
     if prompt.keys is not None:
         return prompt.keys
-    messages = next((at for at, piece in enumerate(prompt.pieces) if piece.area is Area.MESSAGES), None)
-    front, before = front_keys(prompt.model, prompt.pieces[:messages], prompt.settings)
+    front, before = front_keys(prompt.model, prompt.pieces[: _system_end(prompt.pieces)], prompt.settings)
     found, key = list(front), b""
     for piece in prompt.pieces[len(front) :]:
         key = next_key(key, piece)
@@ -82,19 +136,19 @@ def front_keys(
     model: str, pieces: Sequence[Piece], settings: Mapping[Area, bytes]
 ) -> tuple[Sequence[bytes], bytes]:
     """What tells what stands before the messages up to each piece, and all of it, from every other one."""
-    chain = blake3(model.encode())
+    told = blake3(model.encode())
     areas = list(Area)
     mixed = 0
     found = []
     for piece in pieces:
         while mixed <= areas.index(piece.area):  # also those of areas that hold nothing
-            chain.update(b"\0" + settings.get(areas[mixed], b""))
+            told.update(b"\0" + settings.get(areas[mixed], b""))
             mixed += 1
-        chain.update(piece.digest)
-        found.append(chain.digest(_DIGEST_BYTES))
+        told.update(piece.digest)
+        found.append(told.digest(_DIGEST_BYTES))
     for area in areas[mixed:]:
-        chain.update(b"\0" + settings.get(area, b""))
-    return found, chain.digest(_DIGEST_BYTES)
+        told.update(b"\0" + settings.get(area, b""))
+    return found, told.digest(_DIGEST_BYTES)
 
 
 def next_key(key: bytes, piece: Piece) -> bytes:

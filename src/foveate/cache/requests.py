@@ -71,13 +71,11 @@ def _prompt(request: Request, known: Sequence[BlockFacts], rules: Rules, tokens:
         for facts, share in zip(known, tokens.shares(request, known), strict=True)
     ]
     options = parameters.cache_options_in(found)
-    automatic = wire.automatic_mark(request) if "cache_control" in found else None
-    marked = marked_at_end(pieces, automatic)
-    return CachedPrompt(
+    prompt = CachedPrompt(
         model=request.model,
-        pieces=marked,
+        pieces=tuple(pieces),
         settings=parameters.digests(parameters.settings_in(found, known, rules)),
         only_marked=options.only_marked,
         ttl=options.ttl,
-        double_marks=int(automatic is not None and marked == tuple(pieces)),
     )
+    return marked_at_end(prompt, wire.automatic_mark(request) if "cache_control" in found else None)

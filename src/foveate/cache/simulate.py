@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from foveate.cache.entries import Entries, Entry, written
-from foveate.cache.prompts import CachedPrompt, ends_of, goes_on, prefixes
+from foveate.cache.prompts import CachedPrompt, ends_of, goes_on, landmarks_of, prefixes
 from foveate.cache.rules import Caching, Rules
 from foveate.values import CacheUsage, Ttl
 
@@ -42,8 +42,7 @@ class Cache:
         self, prompt: CachedPrompt, rules: Rules, *, at: float, answers_at: float | None = None
     ) -> Served:
         """`prompt` sent at `at`, its answer beginning at `answers_at` (at once where it is not said)."""
-        marks = {place: piece.mark for place, piece in enumerate(prompt.pieces) if piece.mark is not None}
-        return self.serve_marked(prompt, marks, rules, at=at, answers_at=answers_at)
+        return self.serve_marked(prompt, landmarks_of(prompt).marks, rules, at=at, answers_at=answers_at)
 
     def serve_marked(
         self,

@@ -7,13 +7,11 @@ from math import inf
 from typing import NamedTuple
 
 from foveate.cache.entries import Entry
-from foveate.cache.prompts import CachedPrompt, distance, ends_of, prefixes
+from foveate.cache.prompts import CachedPrompt, distance, ends_of, landmarks_of, numbers_of, prefixes
 from foveate.cache.rhythm import Chances
 from foveate.cache.rules import Rules
 from foveate.cache.simulate import Cache
-from foveate.values import Area, Place, Ttl
-
-_THOUGHTS = frozenset(("thinking", "redacted_thinking"))
+from foveate.values import Place, Ttl
 
 # By what the next request may repeat.
 _Saved = tuple[float, float, float, float, float]
@@ -70,16 +68,15 @@ class Sums:
     ) -> None:
         self.rules = rules
         self.ends = ends_of(prompt)
-        self.tools_end, self.system_end = _ends(prompt)
+        self.tools_end, self.system_end, firm, _ = landmarks_of(prompt)
         self.live = kept(prompt, cache, now)
         self.last_live = max(self.live, default=-1)
         self.lasting = {at for at, entry in self.live.items() if is_long(entry.ttl, rules)}
         pieces = prompt.pieces
         self.stays = len(pieces)
         if passing:
-            self.stays = next((at for at, piece in enumerate(pieces) if piece.place in passing), len(pieces))
-        kinds = [piece.kind for piece in pieces]
-        self.firm = min((kinds.index(kind) for kind in _THOUGHTS if kind in kinds), default=self.stays)
+            self.stays = min(numbers_of(prompt, passing).values(), default=len(pieces))
+        self.firm = self.stays if firm is None else firm
         self._only_at_marks = prompt.only_marked
         self._pieces = pieces
         self.read_price = rules.read_price
@@ -303,13 +300,3 @@ def _most(one: _Saved, other: _Saved) -> _Saved:
         e if e > z else z,
     )
 
-
-def _ends(prompt: CachedPrompt) -> tuple[int, int]:
-    """How many pieces the tools are, and the tools and the system prompt together."""
-    tools = end = 0
-    for piece in prompt.pieces:
-        if piece.area is Area.MESSAGES:
-            break
-        tools += piece.area is Area.TOOLS
-        end += 1
-    return tools, end
