@@ -84,6 +84,23 @@ class Entries(Mapping[bytes, Entry]):
                 there |= {place: entry for place, entry in enumerate(kept) if entry is not None}
         return {place: entry for place, entry in there.items() if entry.reads(at)}
 
+    def last(self, prefixes: Sequence[bytes], before: int, at: float, ttl: Ttl | None = None) -> int:
+        """The last of the first `before` prefixes that can be read at that time, or -1.
+
+        Of those that are kept for `ttl`, where that is said.
+        """
+        recent, others = self._recent.get, self._others.get
+        if ttl is not None and not any(
+            entry.ttl is ttl for entries in (self._recent, self._others) for entry in entries.values()
+        ):
+            return -1
+        for place in range(before - 1, -1, -1):
+            prefix = prefixes[place]
+            entry = recent(prefix) or others(prefix)
+            if entry is not None and entry.reads(at) and (ttl is None or entry.ttl is ttl):
+                return place
+        return -1
+
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._others | self._recent)
 

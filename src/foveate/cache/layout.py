@@ -149,7 +149,7 @@ def _candidates(prompt: CachedPrompt, sums: Sums, options: LayoutOptions) -> lis
     if last < system_end:
         turns = [at for at in range(history, stays) if pieces[at].markable][:-1]
         found.update([at for at in turns if _is_turn_end(pieces, at)][-2:])
-    live = last, max(sums.lasting, default=-1), max((at for at in sums.live if at < sums.firm), default=-1)
+    live = last, sums.last_lasting, last if last < sums.firm else sums.live_before(sums.firm)
     found.update(at for at in live if history <= at < stays and pieces[at].markable)
     return sorted(found)
 
@@ -279,7 +279,7 @@ def _reason(sums: Sums, place: MarkAt) -> str:
         return "the tools, which stay when all else is rewritten"
     if place.at < sums.system_end:
         return "the system prompt, which stays when the history is rewritten"
-    if place.at in sums.live:
+    if sums.entry(place.at) is not None:
         return "where an earlier request left an entry, to find it and keep it"
     if place.is_long:
         return "keeps all before it for longer, for the price of what is new"

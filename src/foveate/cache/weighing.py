@@ -69,10 +69,13 @@ class Sums:
         self.rules = rules
         self.ends = ends_of(prompt)
         self.tools_end, self.system_end, firm, _ = landmarks_of(prompt)
-        self.live = kept(prompt, cache, now)
-        self.last_live = max(self.live, default=-1)
-        self.lasting = {at for at, entry in self.live.items() if is_long(entry.ttl, rules)}
+        self._entries, self._keys, self._now = cache.entries, prefixes(prompt), now
         pieces = prompt.pieces
+        # The last pieces up to which something can be read, and is kept for long.
+        self.last_live = self.live_before(len(pieces))
+        self.last_lasting = -1
+        if self.last_live >= 0 and len(rules.ttls) > 1:
+            self.last_lasting = cache.entries.last(self._keys, self.last_live + 1, now, rules.ttls[-1])
         self.stays = len(pieces)
         if passing:
             self.stays = min(numbers_of(prompt, passing).values(), default=len(pieces))
@@ -94,11 +97,26 @@ class Sums:
             (self.system_end, chances.rewritten_history * saving),
             (self.tools_end, chances.rewritten_system * saving),
         )
-        self._live = sorted(self.live)
         self._found: dict[int, int] = {}
         self._saving: dict[int, _Saved] = {}
         self._weights: dict[int, _Weights] = {}
         self.no_marks = Marks(-1, -1, -1, len(pieces), -1, self._saved(-1))
+
+    def entry(self, at: int) -> Entry | None:
+        """The entry that ends with piece `at`, if it can be read now."""
+        entry = self._entries.found(self._keys[at])
+        return entry if entry is not None and entry.reads(self._now) else None
+
+    def live_before(self, end: int) -> int:
+        """The last of the pieces before `end` with an entry that can be read now, or -1."""
+        return self._entries.last(self._keys, end, self._now)
+
+    def lasts(self, at: int) -> bool:
+        """Whether the entry that ends with piece `at` is kept for long."""
+        if at > self.last_lasting:
+            return False
+        entry = self.entry(at)
+        return entry is not None and is_long(entry.ttl, self.rules)
 
     def found(self, at: int) -> int:
         """The piece at which a mark on piece `at` finds an entry, or -1."""
@@ -108,11 +126,10 @@ class Sums:
 
     def _find(self, at: int) -> int:
         if self._only_at_marks:
-            return at if at in self.live else -1
-        below = bisect_right(self._live, at)
-        if not below:
+            return -1 if self.entry(at) is None else at
+        entry = self.last_live if at >= self.last_live else self.live_before(at + 1)
+        if entry < 0:
             return -1
-        entry = self._live[below - 1]
         reach = self.rules.lookback_positions  # no bound where none is known
         runs = self.rules.runs_are_one_position
         if not reach or distance(self._pieces, entry, at, runs_are_one=runs, most=reach) < reach:
@@ -138,7 +155,7 @@ class Sums:
             at if at > last else last,
             at if is_long and at > last_long else last_long,
             at if not is_long and at < first_short else first_short,
-            at if at > lasting and at in self.lasting else lasting,
+            at if at > lasting and self.lasts(at) else lasting,
             _most(saved, self._saved(at)),
         )
 
@@ -149,6 +166,7 @@ class Sums:
         """
         ends, total, weights = self.ends, self.ends[-1], self._weights
         read_price, long_price, short_price = self.read_price, self.long_price, self.short_price
+        last_lasting = self.last_lasting
         read_before, last, last_long, first_short, lasting_before, unread = marks
         as_read = _most(unread, self._saved(read_before)) if read_before >= 0 else unread
         found = []
@@ -165,7 +183,7 @@ class Sums:
             read = 0
             if read_at >= 0:
                 read = ends[read_at]
-                if read_at > lasting and read_at in self.lasting:
+                if lasting < read_at <= last_lasting and self.lasts(read_at):
                     lasting = read_at
             to_long = read
             far = max(at, last_long) if is_long else last_long
@@ -198,7 +216,7 @@ class Sums:
         """What a mark on a piece brings, kept for the next set that it is tried in."""
         reads, alone = self.found(at), self._saved(at)
         with_read = _most(alone, self._saved(reads)) if reads >= 0 else alone
-        found = self._weights[at] = reads, self.ends[at], at in self.lasting, alone, with_read
+        found = self._weights[at] = reads, self.ends[at], self.lasts(at), alone, with_read
         return found
 
     def floor(self, own: Marks, candidates: Sequence[int]) -> "Floor":
@@ -218,7 +236,7 @@ class Sums:
         if read_at >= 0:
             read = ends[read_at]
             saved = _most(saved, self._saved(read_at))
-            if read_at > lasting and read_at in self.lasting:
+            if read_at > lasting and self.lasts(read_at):
                 lasting = read_at
         to_long = to_short = read
         if last_long >= 0 and ends[last_long] > read:
@@ -259,7 +277,7 @@ class Floor:
         self._candidates = candidates
         self._read = ends[read_at] if read_at >= 0 else 0
         self._saved = saved
-        self._lasting = ends[max(sums.lasting)] if sums.lasting else 0
+        self._lasting = ends[sums.last_lasting] if sums.last_lasting >= 0 else 0
         dearer = sums.short_price - 1
         written = [ends[at] * dearer - saves for at, saves in zip(candidates, saved[1:], strict=True)]
         self._written = list(accumulate(reversed(written), min, initial=inf))[::-1]
