@@ -153,7 +153,7 @@ class Request:
     `body` is the whole of it, `messages` and `tools` the JSON of each, byte for byte. `extras` names parameters
     that add a text of the provider's, `unexplained` what it will add that the body does not show (a stored
     conversation, a server-side tool's results, …). `around` is what `wire` knows of all but its messages, and
-    `spans` is where these lie in the body, where it knows that.
+    `laid` is where these lie in the body, where it knows that.
     """
 
     format: Format
@@ -168,7 +168,7 @@ class Request:
     extras: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
     around: object = field(default=None, repr=False, compare=False)
-    spans: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
+    laid: object = field(default=None, repr=False, compare=False)
 
 
 class Area(StrEnum):

@@ -85,9 +85,7 @@ def pinged(
         pieces.append(replace(answer, mark=rules.ttls[-1]))
     elif pieces[-1].mark is None:
         pieces[-1] = replace(pieces[-1], mark=live[ping.pieces - 1].ttl)
-    return replace(
-        prompt, pieces=tuple(pieces), double_marks=0, keys=None, ends=None, landmarks=None
-    )
+    return replace(prompt, pieces=tuple(pieces), double_marks=0, keys=None, ends=None, landmarks=None)
 
 
 class _Worth:

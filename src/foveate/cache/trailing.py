@@ -56,7 +56,8 @@ class _Row(NamedTuple):
     """All pieces of a request and what is known of them, with the `front` that they begin with.
 
     The first piece has `rest` tokens more than its own: what goes around it all is counted there, so that what
-    a growing session has sent stays what it was, but for the one token by which a sum may be rounded up or down.
+    a growing session has sent stays what it was, but for the one token by which a sum may be rounded up or
+    down.
     """
 
     front: "_Front"

@@ -317,4 +317,3 @@ def _most(one: _Saved, other: _Saved) -> _Saved:
         d if d > y else y,
         e if e > z else z,
     )
-

@@ -27,9 +27,9 @@ from foveate.wire.body import (
 )
 from foveate.wire.edits import written
 from foveate.wire.grown import GROWN
+from foveate.wire.heads import Laid
 from foveate.wire.marks import MEMBERS, without_marks
 from foveate.wire.shapes import Shape
-from foveate.wire.spans import Span
 from foveate.wire.streams import StreamError, StreamReader, UsageChunkFilter
 from foveate.wire.trails import TRAILS, Link, Trail
 from foveate.wire.usage import block_usage, reply_usage
@@ -108,7 +108,7 @@ def read(body: Mapping[str, Any] | str | bytes, spoken: Format | None = None) ->
     if grown is not None and spoken is not None:
         around = AROUNDS.of(spoken, grown.fields)
         if around is not None and around.request is not None:
-            return _with_messages(around.request, data, grown.messages, grown.spans)
+            return _with_messages(around.request, data, grown.messages, grown.laid)
     found = fields(data)
     is_told, spoken = spoken is not None, spoken or recognise(found)
     try:
@@ -126,7 +126,7 @@ def read(body: Mapping[str, Any] | str | bytes, spoken: Format | None = None) ->
 
 
 def _with_messages(
-    known: Request, body: bytes, messages: tuple[bytes, ...], spans: tuple[Span, ...] = ()
+    known: Request, body: bytes, messages: tuple[bytes, ...], laid: Laid | None = None
 ) -> Request:
     """The same request with other messages; all fields by their names, at a third of what `replace` takes."""
     return Request(
@@ -142,7 +142,7 @@ def _with_messages(
         extras=known.extras,
         unexplained=known.unexplained,
         around=known.around,
-        spans=spans,
+        laid=laid,
     )
 
 

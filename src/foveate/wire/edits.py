@@ -3,16 +3,16 @@
 Every place is one of the request as it came, whatever the other edits do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from foveate.errors import BadEdit
-from foveate.values import Edit, MarkStyle, Message, Request
+from foveate.values import Edit, Mark, MarkStyle, Message, Request
 from foveate.wire import writing
 from foveate.wire.body import as_text, compact
-from foveate.wire.outline import Outline, Row, Written
+from foveate.wire.outline import Outline, Row, Slot, Written
 from foveate.wire.rows import RowWriter
 from foveate.wire.shapes import Path, Shape
-from foveate.wire.spans import Members, Span, members
+from foveate.wire.spans import Members, Span
 from foveate.wire.splice import Patch
 from foveate.wire.wanted import RowEdits, Tree, Wanted, sorted_by_place
 
@@ -70,7 +70,7 @@ class _Writer:
             if not isinstance(new, dict) or present == b"null":
                 self.patch.set_member(owner, name, compact(new))
             elif span is not None and present.startswith(b"{"):
-                self.parameters(members(self._data, span), new, here)
+                self.parameters(self.outline.members(span), new, here)
             else:
                 raise BadEdit("is no object, so that nothing can be set in it", path=here)
 
@@ -82,11 +82,17 @@ class _Writer:
             return
         slots = self.outline.tools()
         wanted.tools.check(len(slots))
-        order = tuple(range(len(slots))) if wanted.order is None else wanted.order
+        if wanted.order is None:
+            for index, mark in sorted(wanted.tools.marks.items()):
+                self._rows.mark(slots[index].row, slots[index].number, mark, ("tools", index))
+        else:
+            self._ordered(slots, wanted.order, wanted.tools.marks)
+
+    def _ordered(self, slots: Sequence[Slot], order: Sequence[int], marks: Mapping[int, Mark]) -> None:
         if sorted(order) != list(range(len(slots))):
             raise BadEdit(f"the order does not name each of {len(slots)} tools once", path=("tools",))
         for slot, index in zip(slots, order, strict=True):
-            tool, mark = slots[index], wanted.tools.marks.get(index)
+            tool, mark = slots[index], marks.get(index)
             if tool.row is not slot.row:
                 raise BadEdit("cannot stand in the place of a tool of another list", path=("tools", index))
             inside = Patch()
@@ -122,7 +128,7 @@ class _Writer:
         return [writing.message(one, self._shape) for one in given]
 
     def _message(self, span: Span, edits: RowEdits) -> None:
-        message = members(self._data, span)
+        message = self.outline.members(span)
         head = self.outline.head(message)
         kind = self._shape.whole_kind(head)
         if not kind:
@@ -130,8 +136,9 @@ class _Writer:
             row = self.outline.content(message, role)
             edits.check(len(row.blocks))
             last = len(row.blocks) - 1
-            if last in edits.marks and not self._rows.bears_mark(row.entries[row.blocks[last]]):
-                self._mark_message(message, last, edits)
+            own = last in edits.marks and self._bears_mark(message)
+            if own and not self._rows.bears_mark(row.entries[row.blocks[last]]):
+                self._rows.mark_object(message, edits.marks.pop(last))
             self._rows.blocks(row, edits, role)
             return
         edits.check(1)
@@ -140,18 +147,16 @@ class _Writer:
             raise BadEdit(f"a `{kind}` has no blocks of its own", path=edits.path)
         if kind not in self._shape.results:
             raise BadEdit(f"a `{kind}` can be neither marked nor given another text", path=path)
-        self._mark_message(message, 0, edits)
+        if edits.marks and self._bears_mark(message):
+            self._rows.mark_object(message, edits.marks.pop(0))
         (held,) = self._shape.results[kind]
         if edits.texts or edits.marks:
             self._rows.result(message, held, edits.texts.get(0), edits.marks.get(0), path)
 
-    def _mark_message(self, message: Members, last: int, edits: RowEdits) -> None:
-        """A mark on the last block where the client put its own: on the message, which counts as long as the
-        block bears none.
-        """
+    def _bears_mark(self, message: Members) -> bool:
+        """Whether a message bears a mark itself, which counts as long as its last block bears none."""
         own = message.values.get(self._style.value)
-        if last in edits.marks and own is not None and own.of(self._data) != b"null":
-            self._rows.mark_object(message, edits.marks.pop(last))
+        return own is not None and own.of(self._data) != b"null"
 
     def _message_as_string(self, row: Row, edits: RowEdits, added: dict[int, list[bytes]]) -> None:
         """The one message of the user that a plain string is; a list around it only where there must be."""

@@ -6,7 +6,9 @@ the time that reading them would. What stands behind the messages may be another
 last messages themselves, on which clients like to move their cache marks.
 """
 
+from bisect import bisect_right
 from collections import OrderedDict
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +17,8 @@ from foveate.errors import MalformedRequest
 from foveate.values import Format, Request
 from foveate.wire.around import MESSAGES
 from foveate.wire.body import Fields, fields, items
-from foveate.wire.spans import Known, Span, members_around, whole
+from foveate.wire.heads import Head, Laid
+from foveate.wire.spans import Span, members_around, whole
 from foveate.wire.spans import items as item_spans
 
 # Shorter ones are read as quickly.
@@ -24,27 +27,28 @@ _KEPT_BYTES = 32 * 1024 * 1024
 _KEPT_HEADS = 64
 # So much of the first message tells most sessions of one agent apart.
 _FIRST_BYTES = 1024
-# Of the last messages a client may have moved its marks; of sessions that begin alike the last ones are tried.
-_LAST_MESSAGES = 4
+# Of sessions that begin alike the last ones are tried.
 _ALIKE = 4
+# So much is compared at once: of a whole body, a copy would be made.
+_COMPARED_BYTES = 64 * 1024
+
+_end_of = attrgetter("end")
 
 
 class Read(NamedTuple):
-    """A body as it was read: its fields but the messages, and these, with the places where they lie."""
+    """A body as it was read: its fields but the messages, and these, with where they lie."""
 
     fields: Fields
     messages: tuple[bytes, ...]
-    spans: tuple[Span, ...]
+    laid: Laid
 
 
 class _Seen(NamedTuple):
-    """A body up to the end of its last message; `head` is what stands before the first one."""
+    """A body, with its messages and where they lie."""
 
-    head: bytes
-    before: Fields
-    begun: bytes
+    body: bytes
     messages: tuple[bytes, ...]
-    spans: tuple[Span, ...]
+    laid: Laid
 
 
 class Grown:
@@ -69,7 +73,7 @@ class Grown:
             found = _rest(spoken, seen, known, data) if known else None
             if found is not None:
                 self._forget(seen)
-                self._keep(spoken, seen.head, seen.before, data, found)
+                self._keep(spoken, data, found.messages, found.laid)
                 return found
         return None
 
@@ -79,16 +83,14 @@ class Grown:
         if name is None or len(request.body) < LEAST_BYTES or not request.messages:
             return
         try:
-            root, walked = members_around(request.body, whole(request.body), {name: Known(request.messages)})
+            root, walked = members_around(request.body, whole(request.body), {name: request.messages})
             spans = walked.get(root.values[name], ()) if name in root.values else ()
             if len(spans) != len(request.messages):
                 return
-            head = request.body[: spans[0].start]
-            before = fields(head + b"0]}")
+            head = Head(request.body[: spans[0].start], name)
         except MalformedRequest:
             return
-        before.pop(name, None)
-        self._keep(request.format, head, before, request.body, Read(before, request.messages, spans))
+        self._keep(request.format, request.body, request.messages, Laid(head, spans))
 
     def _alike(self, spoken: Format, data: bytes) -> list[_Seen]:
         """Those that begin with the same head and the same words, the last one first."""
@@ -100,16 +102,16 @@ class Grown:
                     return found[: -_ALIKE - 1 : -1]
         return []
 
-    def _keep(self, spoken: Format, head: bytes, before: Fields, data: bytes, read: Read) -> None:
-        end = read.spans[-1].end
+    def _keep(self, spoken: Format, data: bytes, messages: tuple[bytes, ...], laid: Laid) -> None:
+        head, end = laid.head.data, laid.spans[-1].end
         if end < len(head) + _FIRST_BYTES:
             return
-        seen = _Seen(head, before, data[:end], read.messages, read.spans)
+        seen = _Seen(data, messages, laid)
         key, first = (spoken, head), data[len(head) : len(head) + _FIRST_BYTES]
         self._heads.setdefault(key, {}).setdefault(first, []).append(seen)
         self._heads.move_to_end(key)
         self._order[id(seen)] = key, first, seen
-        self.held_bytes += len(seen.begun)
+        self.held_bytes += len(seen.body)
         while self._order and (self.held_bytes > self._most_bytes or len(self._heads) > _KEPT_HEADS):
             self._forget(next(iter(self._order.values()))[2])
 
@@ -118,7 +120,7 @@ class Grown:
         if found is None:
             return
         key, first, _ = found
-        self.held_bytes -= len(seen.begun)
+        self.held_bytes -= len(seen.body)
         groups = self._heads.get(key, {})
         alike = [other for other in groups.get(first, ()) if other is not seen]
         if alike:
@@ -131,24 +133,24 @@ class Grown:
 
 def _common(seen: _Seen, data: bytes) -> int:
     """How many messages `data` begins with, of those seen."""
-    size = len(seen.spans)
-    for known in range(size, max(0, size - _LAST_MESSAGES), -1):
-        if data.startswith(seen.begun[: seen.spans[known - 1].end]):
-            return known
-    low, high = 0, max(0, size - _LAST_MESSAGES)  # the first `low` are the same, `high` are not all
-    while high - low > 1:
-        middle = (low + high) // 2
-        if data.startswith(seen.begun[: seen.spans[middle - 1].end]):
-            low = middle
-        else:
-            high = middle
-    return low
+    body, spans = seen.body, seen.laid.spans
+    same, end = spans[0].start, spans[-1].end
+    while same < end and data.startswith(body[same : min(same + _COMPARED_BYTES, end)], same):
+        same += _COMPARED_BYTES
+    known = bisect_right(spans, same, key=_end_of)
+    while known < len(spans):
+        start = spans[known - 1].end if known else spans[0].start
+        if not data.startswith(body[start : spans[known].end], start):
+            break
+        known += 1
+    return known
 
 
 def _rest(spoken: Format, seen: _Seen, known: int, data: bytes) -> Read | None:
     """What a body says of which the first `known` messages are those seen; None where that is not certain."""
     name = MESSAGES[spoken]
-    at = seen.spans[known - 1].end
+    head, seen_spans = seen.laid
+    at = seen_spans[known - 1].end
     rest = data[at:].lstrip(b" \t\r\n")
     if rest.startswith(b","):
         rest = rest[1:].lstrip(b" \t\r\n")
@@ -170,9 +172,9 @@ def _rest(spoken: Format, seen: _Seen, known: int, data: bytes) -> Read | None:
     if name in after or len(spans) != len(new) or not all(one.startswith(b"{") for one in new):
         return None
     return Read(
-        fields={**seen.before, **after},
+        fields={**head.fields, **after},
         messages=seen.messages[:known] + new,
-        spans=seen.spans[:known] + tuple(spans),
+        laid=Laid(head, seen_spans[:known] + tuple(spans)),
     )
 
 

@@ -6,14 +6,15 @@ Only what is asked for is looked into.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 from foveate.errors import BadEdit
 from foveate.values import MarkStyle, Request
 from foveate.wire.body import value
+from foveate.wire.heads import Head, Laid
 from foveate.wire.marks import is_point
 from foveate.wire.shapes import Path, Shape
-from foveate.wire.spans import Known, Members, Span, items, members, members_around, whole
+from foveate.wire.spans import Members, Span, items, members, members_around, whole
 
 
 class Written(Enum):
@@ -45,8 +46,7 @@ class Row:
     closing: bytes = b"]"
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """The place of a tool: its number in the list that it stands in."""
 
     row: tuple[Span, ...]
@@ -64,11 +64,28 @@ class Outline:
     def __init__(self, request: Request, shape: Shape) -> None:
         self.data = request.body
         self.shape = shape
-        lie = cast("tuple[Span, ...]", request.spans)  # whoever knows them made them
-        known = {shape.messages[0]: Known(request.messages, lie), shape.tools[0][0]: Known(request.tools)}
+        self._has_points = MarkStyle.CACHE_POINT in shape.mark_styles
+        self._head: Head | None = None
+        laid = request.laid
+        if isinstance(laid, Laid) and laid.holds(request.body, request.messages):
+            self._head = laid.head
+            self.root = laid.head.root(self.data, laid.spans[-1])
+            self._walked = {self.root.values[shape.messages[0]]: laid.spans}
+            return
+        known = {shape.messages[0]: request.messages, shape.tools[0][0]: request.tools}
         self.root, self._walked = members_around(self.data, whole(self.data), known)
         if shape.wrapper in self.root.values:
             self.root, self._walked = members_around(self.data, self.root.values[shape.wrapper], known)
+
+    def members(self, span: Span) -> Members:
+        """The members of the object that lies there."""
+        head = self._head
+        return head.members(span) if head is not None and head.holds(span) else members(self.data, span)
+
+    def items(self, span: Span) -> tuple[Span, ...]:
+        """The items of the list that lies there."""
+        head = self._head
+        return head.items(span) if head is not None and head.holds(span) else items(self.data, span)
 
     def messages(self) -> Row:
         """The messages; a plain string is one that the user says."""
@@ -90,7 +107,7 @@ class Outline:
             return self._row(self.root, name, shape.text_opening(""))
         span = self.root.values.get(name)
         if span is not None and self.data.startswith(b"{", span.start):
-            return self._row(members(self.data, span), shape.system_content, shape.text_opening(""))
+            return self._row(self.members(span), shape.system_content, shape.text_opening(""))
         around = b'{"' + shape.system_content.encode() + b'":['
         row = self._row(self.root, name, shape.text_opening(""))
         return replace(row, opening=around, closing=b"]}")
@@ -121,8 +138,7 @@ class Outline:
 
     def is_point(self, span: Span) -> bool:
         """Whether what lies there is Bedrock's mark on what stands before it."""
-        may_be = MarkStyle.CACHE_POINT in self.shape.mark_styles
-        return may_be and is_point(value(span.of(self.data)))
+        return self._has_points and is_point(value(span.of(self.data)))
 
     def with_points(self, slot: Slot) -> Span:
         """Where a tool lies, and Bedrock's marks on it."""
@@ -136,16 +152,16 @@ class Outline:
     def _declarations(self, listed: Span) -> Iterator[tuple[Span, ...]]:
         """Gemini's tools: lists of functions, and tools of Google's that are members of an entry."""
         is_list = self.data.startswith(b"[", listed.start)
-        for entry in items(self.data, listed) if is_list else (listed,):
+        for entry in self.items(listed) if is_list else (listed,):
             if not self.data.startswith(b"{", entry.start):
                 continue
-            for name, span in members(self.data, entry).values.items():
+            for name, span in self.members(entry).values.items():
                 yield self._entries(span) if name in self.shape.declarations else (span,)
 
     def _entries(self, span: Span) -> tuple[Span, ...]:
         if not self.data.startswith(b"[", span.start):
             return ()
-        return self._walked.get(span) or items(self.data, span)
+        return self._walked.get(span) or self.items(span)
 
     def _at(self, path: Path) -> Span | None:
         owner = self.root
@@ -153,7 +169,7 @@ class Outline:
             span = owner.values.get(name)
             if span is None or not self.data.startswith(b"{", span.start):
                 return None
-            owner = members(self.data, span)
+            owner = self.members(span)
         return owner.values.get(path[-1])
 
     def _row(self, owner: Members, name: str, text_opening: bytes) -> Row:
@@ -170,7 +186,7 @@ class Outline:
         else:
             written = Written.OTHER
         blocks: Sequence[int] = range(len(entries))
-        if name not in self.shape.messages:
+        if self._has_points and name not in self.shape.messages:
             blocks = [number for number in blocks if not self.is_point(entries[number])]
         return Row(
             owner=owner,

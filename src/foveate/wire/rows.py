@@ -91,7 +91,7 @@ class RowWriter:
         elif not self._data.startswith(b"{", span.start):
             raise BadEdit("is no block that could bear a mark", path=path)
         else:
-            self.mark_object(members(self._data, span), mark)
+            self.mark_object(self._outline.members(span), mark)
 
     def mark_object(self, owner: Members, mark: Mark) -> None:
         """A mark as a member of what it marks."""

@@ -72,25 +72,8 @@ def members(data: bytes, span: Span) -> Members:
     return _members(data, span, lambda name, at: _leap(data, at, raws.get(name)))
 
 
-class Known(NamedTuple):
-    """The bytes of the items of a list, and where they lie, if somebody has found that out."""
-
-    raws: Sequence[bytes]
-    spans: tuple[Span, ...] = ()
-
-    def walked(self, data: bytes, start: int) -> Sequence[Span]:
-        """Where they lie in the list at `start`, as far as they stand there."""
-        if self.spans and self._stands(data, start):
-            return self.spans
-        return _walked(data, start, self.raws)
-
-    def _stands(self, data: bytes, start: int) -> bool:
-        first, last = self.spans[0], self.spans[-1]
-        return first.start == _skip(data, start + 1) and data.startswith(self.raws[-1], last.start)
-
-
 def members_around(
-    data: bytes, span: Span, lists: Mapping[str, Known]
+    data: bytes, span: Span, lists: Mapping[str, Sequence[bytes]]
 ) -> tuple[Members, dict[Span, tuple[Span, ...]]]:
     """The same without decoding it, for an object that is mostly `lists` of known items; and where these lie.
 
@@ -101,8 +84,8 @@ def members_around(
 
     def end(name: str, at: int) -> int:
         known = lists.get(name)
-        if known and known.raws and data.startswith(b"[", at):
-            walked = known.walked(data, at)
+        if known and data.startswith(b"[", at):
+            walked = _walked(data, at, known)
             closing = _skip(data, walked[-1].end) if walked else at
             if data.startswith(b"]", closing):
                 found[Span(at, closing + 1)] = tuple(walked)
@@ -112,10 +95,26 @@ def members_around(
     return _members(data, span, end), found
 
 
+def members_behind(data: bytes, before: Mapping[str, Span], name: str, end: int) -> Members:
+    """The members of a whole body that begins with those `before`; the last item of the list `name` ends there.
+
+    Raises:
+        MalformedRequest: what stands behind it is not the rest of an object.
+    """
+    closed = _past(data, _skip(data, end), b"]")
+    values = {**before, name: Span(before[name].start, closed)}
+    return _more_members(data, whole(data), values, closed, lambda _, at: value_end(data, at))
+
+
 def _members(data: bytes, span: Span, end_of: Callable[[str, int], int]) -> Members:
-    values: dict[str, Span] = {}
-    at = _skip(data, _past(data, span.start, b"{"))
-    last_end = span.start + 1
+    return _more_members(data, span, {}, _past(data, span.start, b"{"), end_of)
+
+
+def _more_members(
+    data: bytes, span: Span, values: dict[str, Span], last_end: int, end_of: Callable[[str, int], int]
+) -> Members:
+    """An object whose first members are `values`, of which the last ends there."""
+    at = _skip(data, last_end)
     while not data.startswith(b"}", at):
         if values:
             at = _skip(data, _past(data, at, b","))

@@ -12,6 +12,7 @@ from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.values import Area, Format, Mark, Place, Request, Ttl
 from foveate.wire.grown import GROWN, LEAST_BYTES, Grown
+from foveate.wire.heads import Head, Laid
 from foveate.wire.spans import Span
 
 LONG = "x" * LEAST_BYTES
@@ -62,7 +63,8 @@ def test_a_turn_more_is_read_as_it_is_and_no_message_is_made_twice() -> None:
 
     assert len(grown.messages) == 4
     assert grown.messages[0] is before.messages[0]
-    assert [grown.body[start:end] for start, end in grown.spans] == list(grown.messages)
+    assert isinstance(grown.laid, Laid)
+    assert [span.of(grown.body) for span in grown.laid.spans] == list(grown.messages)
 
 
 def test_marks_that_moved_are_seen() -> None:
@@ -120,8 +122,8 @@ def test_a_mark_is_written_where_a_grown_request_has_its_last_block() -> None:
     found, alone = after(body([said(0, LONG), said(1)]), data), plainly(data)
     assert isinstance(found, Request)
     assert isinstance(alone, Request)
-    assert found.spans
-    assert not alone.spans
+    assert found.laid is not None
+    assert alone.laid is None
 
     assert wire.write(found, (mark,)) == wire.write(alone, (mark,))
 
@@ -142,8 +144,8 @@ def test_spans_that_are_not_of_this_body_are_not_believed() -> None:
     found = plainly(body([said(0, LONG), said(1)]))
     assert isinstance(found, Request)
     wrong = Request(
-        **{name: getattr(found, name) for name in Request.__dataclass_fields__ if name != "spans"},
-        spans=(Span(3, 9), Span(10, 20)),
+        **{name: getattr(found, name) for name in Request.__dataclass_fields__ if name != "laid"},
+        laid=Laid(Head(found.body[: found.body.index(b"[{") + 1], "messages"), (Span(3, 9), Span(10, 20))),
     )
     mark = Mark(place=Place(Area.MESSAGES, 1, 0), ttl=Ttl.FIVE_MINUTES, reason="")
 
@@ -176,5 +178,7 @@ def test_every_turn_is_read_as_it_would_be_alone(bodies: list[bytes]) -> None:
 
     assert together == [plainly(data) for data in bodies]
     for request in together:
-        places = [request.body[start:end] for start, end in request.spans]
+        places = (
+            [span.of(request.body) for span in request.laid.spans] if isinstance(request.laid, Laid) else []
+        )
         assert not places or all(len(a) == len(b) for a, b in zip(places, request.messages, strict=True))
