@@ -19,6 +19,7 @@ _KEPT_BYTES = 32 * 1024 * 1024
 
 _PICTURES = frozenset(("image", "image_url", "input_image"))
 _PICTURE_KEYS = ("inlineData", "inline_data", "fileData", "file_data")
+_HOLDING = frozenset(("image", *_PICTURE_KEYS))
 # Where a block holds others. A tool's arguments and schema are not looked into: an `image` there is a word.
 _INNER = ("content", "source", "output", "parts", "toolResult", "functionResponse", "function_response")
 
@@ -118,10 +119,13 @@ def pictures(said: Any) -> int:
 
 def is_picture(said: dict[str, Any]) -> bool:
     """Whether a block is an image, in any of the formats."""
-    if as_text(said.get("type")) in _PICTURES or "source" in as_record(said.get("image")):
+    if as_text(said.get("type")) in _PICTURES:
         return True
+    if _HOLDING.isdisjoint(said):
+        return False
     held = (as_record(said.get(key)) for key in _PICTURE_KEYS)
-    return any(as_text(data.get("mimeType") or data.get("mime_type")).startswith("image/") for data in held)
+    is_held = any(as_text(data.get("mimeType") or data.get("mime_type")).startswith("image/") for data in held)
+    return is_held or "source" in as_record(said.get("image"))
 
 
 def _cites(said: Any) -> bool:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from foveate.cache.block_facts import BlockFacts, Shared, facts_of, is_picture
-from foveate.cache.prompts import CachedPrompt, Piece, digest, landmarks_of
+from foveate.cache.prompts import CachedPrompt, Piece, landmarks_of
 from foveate.cache.rules import Rules
 from foveate.tokens import RequestCount, RequestCounter
 from foveate.tokens.caches import register
@@ -67,7 +67,7 @@ class BlockTokens:
         """The tokens of some blocks that are `tokens` together, of which their images are `image_tokens`."""
         if len(blocks) == 1:
             return (tokens,)
-        shares = _divided(tokens - image_tokens, [self._weight(facts.block) for facts in blocks])
+        shares = _divided(tokens - image_tokens, [self._weight(facts) for facts in blocks])
         if not image_tokens:
             return shares
         images = [facts.images for facts in blocks]
@@ -118,19 +118,18 @@ class BlockTokens:
         known = group[0].shared
         if known is not None and known.by is self and known.tokens == tokens and known.group == group:
             return known.shares
-        shares = _divided(tokens, [self._weight(facts.block) for facts in group])
+        shares = _divided(tokens, [self._weight(facts) for facts in group])
         group[0].shared = Shared(by=self, tokens=tokens, group=group, shares=shares)
         return shares
 
-    def _weight(self, block: Block) -> int:
+    def _weight(self, facts: BlockFacts) -> int:
         """The tokens of a block's own text, at least 1."""
         weights = self._weights
-        key = digest(block.said)
-        found = weights.get(key)
+        found = weights.get(facts.digest)
         if found is None:
-            texts, sealed_chars = _legible(value(block.said))
+            texts, sealed_chars = _legible(value(facts.block.said))
             found = max(self._counter.text(texts).tokens + sealed_chars // _SEALED_CHARS_PER_TOKEN, 1)
-            weights.put(key, found)
+            weights.put(facts.digest, found)
         return found
 
 

@@ -7,10 +7,9 @@ and of writing the answer, all of it is kept for the long time, and the next req
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 from foveate.cache.layout import kept
-from foveate.cache.prompts import CachedPrompt, Piece
+from foveate.cache.prompts import CachedPrompt, Piece, ends_of
 from foveate.cache.rhythm import Forecast
 from foveate.cache.rules import Caching, Rules
 from foveate.cache.simulate import Cache, Entry
@@ -55,7 +54,7 @@ def next_ping(
     live = kept(prompt, cache, now)
     if not live:
         return None
-    ends = list(accumulate(piece.tokens for piece in prompt.pieces))
+    ends = ends_of(prompt)
     last = max(live)
     lasting = max((at for at, entry in live.items() if entry.ttl is not rules.ttls[0]), default=-1)
     worth = _Worth(rules, expected, last_at, now)

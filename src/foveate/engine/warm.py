@@ -11,7 +11,7 @@ from foveate import wire
 from foveate.cache.block_tokens import BlockTokens
 from foveate.cache.layout import kept, marked
 from foveate.cache.pings import Ping, next_ping
-from foveate.cache.prompts import CachedPrompt
+from foveate.cache.prompts import CachedPrompt, landmarks_of
 from foveate.cache.requests import cached_prompt
 from foveate.cache.rhythm import Forecast
 from foveate.cache.rules import Caching, Rules
@@ -76,7 +76,7 @@ def warm_of(exchange: Exchange) -> Warm | None:
     endpoint = work.incoming.endpoint
     if endpoint is None or work.count is None:
         return None
-    has_own_marks = any(piece.mark for piece in work.prompt.pieces) or work.prompt.double_marks
+    has_own_marks = landmarks_of(work.prompt).marks or work.prompt.double_marks
     answer = () if has_own_marks or not _takes_long(work.incoming, work) else _said(exchange)
     return Warm(
         agent=work.incoming.agent,

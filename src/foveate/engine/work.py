@@ -7,7 +7,7 @@ from functools import cached_property
 
 from foveate import wire
 from foveate.budget.windows import window_of
-from foveate.cache.prompts import CachedPrompt
+from foveate.cache.prompts import CachedPrompt, landmarks_of
 from foveate.cache.requests import BlockTokens
 from foveate.cache.rules import Rules, rules_for
 from foveate.cost.admission import Admitted
@@ -143,7 +143,7 @@ class Work:
         """The longest time for which a mark asks, of the client's or ours; asked for once all are decided."""
         asked = [mark.ttl for mark in self.marks if mark.ttl is not None]
         if self.prompt is not None:
-            asked += [piece.mark for piece in self.prompt.pieces if piece.mark is not None]
+            asked += landmarks_of(self.prompt).marks.values()
         elif (own := longest_mark(self.request)) is not None:
             asked.append(own)
         return max(asked, key=lambda ttl: ttl.seconds, default=None)

@@ -81,7 +81,7 @@ def folded_edits(
     Where a fold was undone, the conversation is sent as it came, but for what such a model thought after the
     summary.
     """
-    if continues_stored(request):
+    if not folds or continues_stored(request):
         return ()
     model = model or request.model
     fold = fold_of(chain, folds)

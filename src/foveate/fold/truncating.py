@@ -49,9 +49,12 @@ async def truncate(
     Raises:
         MalformedRequest: a message cannot be read.
     """
+    kept_before = {fold.boundary for fold in _cuts(folds)}
+    # A token is a byte at least.
+    if not kept_before and max(map(len, request.messages), default=0) <= limit_tokens:
+        return Truncated()
     limits = limits_for(request, chain, folds, limit_tokens=limit_tokens, start=start)
     edits = truncated_results(request, counter, limits)
-    kept_before = {fold.boundary for fold in _cuts(folds)}
     rows = [
         row
         for row in _rows(edits, request, chain, counter, limits, (agent, session_id, now))
