@@ -56,14 +56,14 @@ class Rhythm:
         """The gaps of both."""
         if not self.counts or not other.counts:
             return self if self.counts else other
-        return Rhythm(tuple(a + b for a, b in zip(self.counts, other.counts, strict=True)))
+        return Rhythm(tuple([a + b for a, b in zip(self.counts, other.counts, strict=True)]))
 
     def scaled(self, most: float) -> "Rhythm":
         """The same shares, weighing `most` at the most."""
         total = sum(self.counts)
         if total <= most:
             return self
-        return Rhythm(tuple(count * most / total for count in self.counts))
+        return Rhythm(tuple([count * most / total for count in self.counts]))
 
     def longer(self, seconds: float) -> float:
         """How many gaps were longer; between two edges, by the logarithm of time."""

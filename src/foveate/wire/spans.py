@@ -25,6 +25,7 @@ _COMMA = re.compile(rb"[ \t\r\n]*+,[ \t\r\n]*+")
 _SCALAR = re.compile(rb'[^ \t\r\n,:\[\]{}"]++')
 _SIGN = re.compile(rb'["\[\]{}]')
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_KEY = re.compile(rb"(" + _STRING.pattern + rb")[ \t\r\n]*+:[ \t\r\n]*+", re.DOTALL)
 _OPENING = frozenset((b"{", b"["))
 _BACKSLASH = ord("\\")
 _BLANK = frozenset(b" \t\r\n")
@@ -118,9 +119,10 @@ def _more_members(
     while not data.startswith(b"}", at):
         if values:
             at = _skip(data, _past(data, at, b","))
-        key_end = _string_end(data, at)
-        name = _name(data[at:key_end], at)
-        at = _skip(data, _past(data, _skip(data, key_end), b":"))
+        key = _KEY.match(data, at)
+        if key is None:
+            raise _broken(at)
+        name, at = _name(key[1], at), key.end()
         last_end = end_of(name, at)
         values[name] = Span(at, last_end)
         at = _skip(data, last_end)
