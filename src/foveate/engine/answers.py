@@ -9,8 +9,8 @@ from foveate.values import Format, Usage
 _MOST_BYTES = 64 * 1024 * 1024
 # What a model writes, in the deltas of any format. A token is hardly ever less than two bytes of JSON.
 _WRITTEN = re.compile(
-    rb'"(?:text|content|thinking|partial_json|arguments|delta|refusal|reasoning|reasoning_content)"\s*:\s*'
-    rb'"([^"\\]*(?:\\.[^"\\]*)*)',
+    rb'"(?:text|content|thinking|partial_json|arguments|delta|refusal|reasoning|reasoning_content)"\s*+:\s*+'
+    rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)',
     re.DOTALL,
 )
 _BYTES_PER_TOKEN = 2

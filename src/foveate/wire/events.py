@@ -15,6 +15,7 @@ MOST_BYTES = 16 * 1024 * 1024  # of one event; a larger one is passed on, and no
 _LINE_END = rb"(?>\r\n|\n|\r)"
 _EVENT_END = re.compile(_LINE_END + _LINE_END)
 _LONGEST_END = len(b"\r\n\r\n")
+_BLANK_LINE = b"\n\n"
 
 _IN_STRING = re.compile(rb'["\\]')
 _STRUCTURE = re.compile(rb'["{}\[\]]')
@@ -92,6 +93,11 @@ class EventSplitter:
         """What came and is no whole event yet."""
         return bytes(self._held)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is such a rest."""
+        return bool(self._held)
+
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that end in `chunk`."""
         self._has_cr = self._has_cr or b"\r" in chunk
@@ -122,8 +128,8 @@ class EventSplitter:
     def _end(self, data: bytes | bytearray, start: int) -> int | None:
         """Where the first event that ends after `start` does."""
         if not self._has_cr:
-            at = data.find(b"\n\n", start)
-            return at + 2 if at >= 0 else None
+            at = data.find(_BLANK_LINE, start)
+            return at + len(_BLANK_LINE) if at >= 0 else None
         match = _EVENT_END.search(data, start)
         is_open = match is not None and match.end() == len(data) and data.endswith(b"\r")
         return None if match is None or is_open else match.end()
@@ -141,6 +147,53 @@ class EventSplitter:
         raw = bytes(self._held[:cut])
         del self._held[:cut]
         return Event(raw, len(raw))
+
+
+class EventFinder:
+    """Those of the events out of chunks that have certain bytes in them.
+
+    Most of a stream are deltas of text that nobody reads: they are not even cut apart.
+    """
+
+    def __init__(self, matters: re.Pattern[bytes]) -> None:
+        self._matters = matters
+        self._splitter = EventSplitter()
+        self._is_first = True
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """The events that matter and end in `chunk`."""
+        found, start = [], 0
+        has_cr = b"\r" in chunk
+        if self._is_first or has_cr or self._splitter.is_open:
+            self._is_first = False
+            blank = -1 if has_cr else chunk.find(_BLANK_LINE)
+            start = len(chunk) if blank < 0 else blank + len(_BLANK_LINE)
+            found = self._mattering(self._splitter.feed(chunk[:start]))
+        last = chunk.rfind(_BLANK_LINE, start)
+        if last >= 0:
+            found += self._within(chunk, start, last)
+            start = last + len(_BLANK_LINE)
+        if start < len(chunk):
+            self._splitter.feed(chunk[start:])
+        return found
+
+    def end(self) -> list[Event]:
+        """The last event, where no empty line came after it."""
+        return self._mattering(self._splitter.end())
+
+    def _mattering(self, events: Sequence[Event]) -> list[Event]:
+        return [event for event in events if self._matters.search(event.raw)]
+
+    def _within(self, chunk: bytes, start: int, last: int) -> list[Event]:
+        """The events that matter from `start`, where one begins, to the blank line at `last`."""
+        found = []
+        while match := self._matters.search(chunk, start, last):
+            before = chunk.rfind(_BLANK_LINE, start, match.start())
+            begins = start if before < 0 else before + len(_BLANK_LINE)
+            start = chunk.index(_BLANK_LINE, match.end()) + len(_BLANK_LINE)
+            if start - begins <= MOST_BYTES:
+                found.append(Event(chunk[begins:start]))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 from foveate.errors import MalformedRequest
 from foveate.values import Format, Usage
 from foveate.wire.body import Fields, as_list, as_record, as_text, compact
-from foveate.wire.events import Event, EventSplitter, ListSplitter, Piece, Splitter
+from foveate.wire.events import Event, EventFinder, EventSplitter, ListSplitter, Piece, Splitter
 from foveate.wire.frames import FrameSplitter
 from foveate.wire.replies import fields, inner_fields, record, value
 from foveate.wire.usage import block_usage, tokens, usage_in
@@ -49,7 +49,7 @@ class StreamReader:
 
     def __init__(self, spoken: Format) -> None:
         splits, self._matters, self._look = _FORMATS[spoken]
-        self._splitter = splits()
+        self._splitter = splits(self._matters)
         self._seen = Seen()
 
     def feed(self, chunk: bytes) -> None:
@@ -120,11 +120,17 @@ class UsageChunkFilter:
 
     def feed(self, chunk: bytes) -> bytes:
         """What can be passed on by now."""
+        if not self._splitter.is_open and chunk.endswith(b"\n\n") and not _USAGE.search(chunk):
+            return chunk
         return _kept(self._splitter.feed(chunk))
 
     def end(self) -> bytes:
         """What is left when no more bytes come."""
         return _kept(self._splitter.end())
+
+
+# Many hosts say in every chunk that there is none yet.
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
 
 
 def _kept(events: Sequence[Event]) -> bytes:
@@ -133,7 +139,7 @@ def _kept(events: Sequence[Event]) -> bytes:
 
 def is_usage_chunk(event: Event) -> bool:
     """Whether it is the event that `stream_options.include_usage` adds to a stream: usage, and no choice."""
-    if b'"usage"' not in event.raw:
+    if not _USAGE.search(event.raw):
         return False
     try:
         chunk = fields(event.data)
@@ -255,13 +261,14 @@ def _gemini(seen: Seen, data: bytes) -> Seen:
 class _GeminiSplitter:
     """Events where they were asked for, otherwise one long JSON list: its first byte tells."""
 
-    def __init__(self) -> None:
+    def __init__(self, matters: re.Pattern[bytes]) -> None:
+        self._matters = matters
         self._chosen: Splitter | None = None
 
     def feed(self, chunk: bytes) -> Sequence[Piece]:
         """The events or objects that end in `chunk`."""
         if self._chosen is None and chunk.strip():
-            self._chosen = ListSplitter() if chunk.lstrip().startswith(b"[") else EventSplitter()
+            self._chosen = ListSplitter() if chunk.lstrip().startswith(b"[") else EventFinder(self._matters)
         return self._chosen.feed(chunk) if self._chosen else ()
 
     def end(self) -> Sequence[Piece]:
@@ -298,21 +305,26 @@ def _text(found: Fields, name: str) -> str:
     return as_text(value(found.get(name)))
 
 
-Look = Callable[[Seen, bytes], Seen]
-
 # Per format: how it is cut, the bytes without which an event tells nothing, and what is seen in one.
-_FORMATS: dict[Format, tuple[Callable[[], Splitter], re.Pattern[bytes], Look]] = {
+_FORMATS: dict[
+    Format, tuple[Callable[[re.Pattern[bytes]], Splitter], re.Pattern[bytes], Callable[[Seen, bytes], Seen]]
+] = {
     Format.ANTHROPIC: (
-        EventSplitter,
+        EventFinder,
         re.compile(rb'"(?:message_(?:start|delta|stop)|error)"'),
         _anthropic,
     ),
-    Format.CHAT: (EventSplitter, re.compile(rb"data"), _chat),
+    Format.CHAT: (
+        EventFinder,
+        # The first chunk of an answer says its role, and by which model it is.
+        re.compile(rb'\[DONE\]|"(?:role|error|x_groq|timings)"|"finish_reason"\s*:\s*"|"usage"\s*:\s*\{'),
+        _chat,
+    ),
     Format.RESPONSES: (
-        EventSplitter,
+        EventFinder,
         re.compile(rb'"(?:response\.(?:created|completed|incomplete|failed|cancelled)|error)"'),
         _responses,
     ),
     Format.GEMINI: (_GeminiSplitter, re.compile(rb"[{]"), _gemini),
-    Format.BEDROCK: (FrameSplitter, re.compile(rb"messageStop|metadata|Exception"), _bedrock),
+    Format.BEDROCK: (lambda _: FrameSplitter(), re.compile(rb"messageStop|metadata|Exception"), _bedrock),
 }

@@ -1,6 +1,7 @@
 """A stream gives the same events however it is cut, and their bytes are the stream."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai._streaming import SSEDecoder as OpenAIDecoder
 
-from foveate.wire.events import Event, EventSplitter, ListSplitter
+from foveate.wire.events import Event, EventFinder, EventSplitter, ListSplitter
 from foveate.wire.frames import FrameSplitter
 from tests.unit.wire.pieces import cut, cuts, frame
 
@@ -57,6 +58,18 @@ def test_the_events_and_the_rest_are_the_stream(stream: bytes, at: list[int], mo
     assert passed + splitter.rest == stream
     assert passed + b"".join(event.raw for event in splitter.end()) == stream
     assert splitter.rest == b""
+
+
+@settings(max_examples=120)
+@given(stream=streams, at=cuts, matters=st.sampled_from([rb"x", rb"ping|DONE", rb"data", rb"nothing"]))
+def test_all_events_that_matter_are_found_and_no_others_however_a_stream_is_cut(
+    stream: bytes, at: list[int], matters: bytes
+) -> None:
+    finder = EventFinder(re.compile(matters))
+    found = [event for chunk in cut(stream, at) for event in finder.feed(chunk)] + finder.end()
+
+    expected = [event for event in split(stream, []) if re.search(matters, event.raw)]
+    assert [(event.name, event.data) for event in found] == [(event.name, event.data) for event in expected]
 
 
 @settings(max_examples=80)
