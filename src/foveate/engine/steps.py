@@ -178,7 +178,7 @@ class Count:
             known = await self._counts.counted(
                 agent, work.request, work.chain, work.counter, known=work.found.known
             )
-            if known.rows:
+            if known.new:
                 work.keeps.append(lambda: self._counts.keep(agent, known))
             counted = known.count
         else:

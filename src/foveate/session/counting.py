@@ -7,7 +7,6 @@ Of conversations that this process has counted itself the sum is noted too, so t
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
@@ -23,7 +22,7 @@ from foveate.tokens.caches import register
 from foveate.tokens.courtesy import courtesy
 from foveate.tokens.memo import Memo, digest
 from foveate.tokens.rendering import Measured
-from foveate.tokens.tally import EMPTY, Tally
+from foveate.tokens.tally import EMPTY
 from foveate.values import (
     Document,
     Format,
@@ -54,7 +53,7 @@ _NOTE_BYTES = 64
 RULES = 2
 
 _ROW = msgspec.msgpack.Decoder(tuple[bytes, Measured])
-_NOTHING = Measured()
+_NOTHING = astuple(Measured())
 
 _RULE = "Never push; the 42 tests in src/näve.py take 3.5 s.\n"
 _CODE = 'def f(x: int) -> str:\n    return f"{x:>8}" if x else "名前を入力"\n'
@@ -121,42 +120,44 @@ class TurnCounts:
         """
         trail = wire.trail(request)
         start, tally = counter.tallied(trail)
-        if start < len(chain):
-            places = range(start, len(chain))
-            measured = await self._measured(agent, request, chain, trail, places, counter, known)
+        places = range(start, len(chain))
+        found = await self._known(agent, request, chain, trail, places, counter, known) if places else {}
+        new_bytes = sum([len(trail.links[at].raw) for at in places if at not in found])
 
-            def noted() -> tuple[Tally, dict[bytes, bytes]]:
-                reached = counter.noted(trail, start, tally, measured)
-                return reached, self._rows(agent, chain, trail, counter)
+        def together() -> Counted:
+            measured = self._measured(request, chain, trail, places, counter, found)
+            ended = counter.noted(trail, start, tally, measured)
+            count = counter.counted(request, trail, counter.head(request, trail), ended, in_parts=False)
+            return Counted(count, name_of(counter), self._new(agent, chain, trail, counter))
 
-            ended, rows = await beside(noted, _NOTE_BYTES * len(places))
-        else:
-            ended, rows = tally, self._rows(agent, chain, trail, counter)
-        links = trail.links[len(trail.links) - len(rows) :]
-
-        def together() -> RequestCount:
-            return counter.counted(request, trail, counter.head(request, trail), ended, in_parts=False)
-
-        count = await beside(together, counter.new_around_bytes(request))
-        return Counted(count=count, rows=rows, counter=name_of(counter), links=links)
+        return await beside(together, new_bytes + _NOTE_BYTES * len(places) + counter.new_around_bytes(request))
 
     async def keep(self, agent: str, counted: "Counted") -> None:
         """Keep what was counted and is not kept yet."""
-        if not counted.rows:
+        if not counted.new:
             return
-        await self._turns.keep_counts(agent, counted.rows, counted.counter)
-        for link in counted.links:
-            self._mark(link, (agent, counted.counter))
 
-    def _rows(self, agent: str, chain: Chain, trail: wire.Trail, counter: RequestCounter) -> dict[bytes, bytes]:
-        """What is to be kept of each turn of which nothing was kept for the agent, by its hash."""
+        def rows() -> dict[bytes, bytes]:
+            return {turn.hash: _row(turn.measured, turn.spelling) for turn in counted.new}
+
+        await self._turns.keep_counts(
+            agent, await beside(rows, _NOTE_BYTES * len(counted.new)), counted.counter
+        )
+        for turn in counted.new:
+            self._mark(turn.link, (agent, counted.counter))
+
+    def _new(self, agent: str, chain: Chain, trail: wire.Trail, counter: RequestCounter) -> list["CountedTurn"]:
+        """The turns of which nothing was kept for the agent, the last one first."""
         own = agent, name_of(counter)
-        rows: dict[bytes, bytes] = {}
+        found: list[CountedTurn] = []
         for at in range(len(trail.links) - 1, -1, -1):
-            if own in trail.links[at].known.get(self, ()):
+            link = trail.links[at]
+            if own in link.known.get(self, ()):
                 break
-            rows[chain.hashes[at]] = _row(counter.measured_at(trail, at), chain.spelling(at))
-        return rows
+            found.append(
+                CountedTurn(link, chain.hashes[at], chain.spelling(at), counter.measured_at(trail, at))
+            )
+        return found
 
     def _mark(self, link: wire.Link, whose: tuple[str, str]) -> None:
         """Remember that a turn's count is kept; for the agents and counters that were last."""
@@ -164,7 +165,7 @@ class TurnCounts:
         if whose not in kept:
             link.known[self] = (*kept, whose)[-_MARKED:]
 
-    async def _measured(
+    async def _known(
         self,
         agent: str,
         request: Request,
@@ -173,37 +174,66 @@ class TurnCounts:
         places: range,
         counter: RequestCounter,
         known_turns: int | None,
-    ) -> list[Measured]:
-        """What the messages at `places` of the chain come to: as remembered, as kept, or counted now."""
-        name = name_of(counter)
-        named = digest(name.encode(), request.format.encode())
-        known = {
-            at: found for at in places if (found := self._each.get(named + chain.spelling(at))) is not None
-        }
-        old = places if known_turns is None else range(places.start, max(places.start, known_turns))
+    ) -> dict[int, Measured]:
+        """What of the messages at `places` of the chain is remembered, or kept."""
+        key = _key_of(counter, request.format)
+        known = {at: found for at in places if (found := self._each.get(key + chain.spelling(at))) is not None}
+        old = places if known_turns is None else range(places.start, known_turns)
         hashes = [chain.hashes[at] for at in old if at not in known]
-        kept = await self._turns.counts(agent, hashes, name) if hashes else {}
+        if not hashes:
+            return known
+        name = name_of(counter)
+        kept = await self._turns.counts(agent, hashes, name)
         for at in places if kept else ():
             row = kept.get(chain.hashes[at])
             if row is not None and (found := _read(row, chain.spelling(at))) is not None:
                 known[at] = found
                 self._mark(trail.links[at], (agent, name))
+        return known
+
+    def _measured(
+        self,
+        request: Request,
+        chain: Chain,
+        trail: wire.Trail,
+        places: range,
+        counter: RequestCounter,
+        known: Mapping[int, Measured],
+    ) -> list[Measured]:
+        """What the messages at `places` of the chain come to: as it is known, or counted now."""
+        key = _key_of(counter, request.format)
         new = [at for at in places if at not in known]
-        raws = [trail.links[at].raw for at in new]
-        for at, measured in zip(new, await _measured(request.format, raws, counter), strict=True):
-            known[at] = measured
-            self._each.put(named + chain.spelling(at), measured)
-        return [known[at] for at in places]
+        raws = [wire.unmarked(trail.links[at].raw) for at in new]
+        counted = counter.measured(*[wire.message(request.format, raw) for raw in raws])
+        for at, measured in zip(new, counted, strict=True):
+            self._each.put(key + chain.spelling(at), measured)
+        if not known:
+            return counted
+        fresh = dict(zip(new, counted, strict=True))
+        return [fresh[at] if at in fresh else known[at] for at in places]
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A count, and what it makes known of turns, as `counter` writes it down."""
+class CountedTurn(msgspec.Struct, frozen=True):
+    """What one turn came to, and what it is told by."""
+
+    link: wire.Link
+    hash: bytes
+    spelling: bytes
+    measured: Measured
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """A count, and the turns of which `counter` has something new to write down."""
 
     count: RequestCount
-    rows: Mapping[bytes, bytes]
     counter: str
-    links: Sequence[wire.Link] = ()
+    new: Sequence[CountedTurn] = ()
+
+
+@lru_cache(_KEPT_COUNTERS)
+def _key_of(counter: RequestCounter, spoken: Format) -> bytes:
+    """What a counter's counts of messages in one format are remembered under."""
+    return digest(name_of(counter).encode(), spoken.encode())
 
 
 @lru_cache(_KEPT_COUNTERS)
@@ -215,13 +245,6 @@ def name_of(counter: RequestCounter) -> str:
     tally = counter.extend(EMPTY, *_SAMPLE)
     said = msgspec.msgpack.encode(astuple(replace(tally, before=None)))
     return f"{counter.model!a} {counter.backend} {RULES} {digest(said)[:8].hex()}"
-
-
-async def _measured(spoken: Format, raws: Sequence[bytes], counter: RequestCounter) -> list[Measured]:
-    def measured() -> list[Measured]:
-        return counter.measured(*(wire.message(spoken, wire.unmarked(raw)) for raw in raws))
-
-    return await beside(measured, sum(map(len, raws)))
 
 
 async def counted_beside(request: Request, counter: RequestCounter) -> RequestCount:
@@ -238,20 +261,25 @@ async def counted_beside(request: Request, counter: RequestCounter) -> RequestCo
 
 async def beside(work: Callable[[], Result], size_bytes: int) -> Result:
     """What `work` gives; beside the event loop where it takes long."""
+    if size_bytes >= _LONG_BYTES:
+        return await asyncio.to_thread(_long, work, size_bytes)
+    try:
+        return work()
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP) from None
 
-    def done() -> Result:
-        try:
-            with courtesy(size_bytes):
-                return work()
-        except RecursionError:
-            raise MalformedRequest(TOO_DEEP) from None
 
-    return await asyncio.to_thread(done) if size_bytes >= _LONG_BYTES else done()
+def _long(work: Callable[[], Result], size_bytes: int) -> Result:
+    try:
+        with courtesy(size_bytes):
+            return work()
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP) from None
 
 
 def _row(measured: Measured, spelling: bytes) -> bytes:
-    names = Measured.__struct_fields__
-    said = {name: inner for name in names if (inner := getattr(measured, name)) != getattr(_NOTHING, name)}
+    fields = zip(Measured.__struct_fields__, astuple(measured), _NOTHING, strict=True)
+    said = {name: inner for name, inner, usual in fields if inner != usual}
     return msgspec.msgpack.encode((spelling, said))
 
 

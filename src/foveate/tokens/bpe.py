@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -122,9 +122,17 @@ class Bpe:
         others = iter(self.count_many([text for i, text in enumerate(texts) if i not in apart]))
         return [self.count(text) if i in apart else next(others) for i, text in enumerate(texts)]
 
-    def ids(self, text: str) -> Iterator[Sequence[int]]:
+    def ids(self, text: str) -> Iterable[Sequence[int]]:
         """The token ids of `text`, some thousands at a time."""
         text = self._composed(text)
+        if len(text) <= _SHORT_CHARS and not self._wants_care(text):
+            try:
+                return (memoryview(self._engine.encode_flat(text)).cast("I"),)
+            except UnicodeEncodeError:
+                text = without_surrogates(text)
+        return self._ids(text)
+
+    def _ids(self, text: str) -> Iterator[Sequence[int]]:
         try:
             text.encode()
         except UnicodeEncodeError:

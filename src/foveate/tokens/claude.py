@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from operator import mul
 from pathlib import Path
 
 import msgspec
@@ -131,7 +130,12 @@ class ClaudeRuler:
 
     def weighed(self, counts: Counts) -> Length:
         """The length of the text in which so much was counted."""
-        return Length(sum(map(mul, counts, self._weights)), sum(map(mul, counts, self._margins)))
+        tokens = margin = 0.0
+        for count, weight, spread in zip(counts, self._weights, self._margins, strict=True):
+            if count:
+                tokens += count * weight
+                margin += count * spread
+        return Length(tokens, margin)
 
     def total(self, counts: Counts) -> TokenCount:
         """The count of a text in which so much was counted."""
@@ -148,7 +152,6 @@ def class_counts(tokens: Iterable[Sequence[int]]) -> Counts:
     table = class_table()
     counts = [0] * len(CLASSES)
     for ids in tokens:
-        classes = bytes(map(table.__getitem__, ids))
-        for number in set(classes):
-            counts[number] += classes.count(number)
+        for token_id in ids:
+            counts[table[token_id]] += 1
     return tuple(counts)

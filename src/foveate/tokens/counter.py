@@ -23,11 +23,10 @@ from foveate.tokens.rendering import Measured, Rendering, Rules, Yardstick, meas
 from foveate.tokens.tally import EMPTY, Tally
 from foveate.values import NOTHING, Format, Message, Request, TokenCount
 from foveate.wire.around import around_of
-from foveate.wire.body import TOO_DEEP, inner_fields
+from foveate.wire.body import TOO_DEEP
 from foveate.wire.trails import noted
 
 _NOTICED_CHARS = 8 * 1024
-_ROLE = object()
 # So many of a request's last messages are remembered alone: marks that move along the tail change some of them.
 _REMEMBERED_TAIL = 16
 # Messages are read and rendered under the interpreter's lock and tokenised without it: so many in turn, and no
@@ -162,8 +161,8 @@ class RequestCounter:
         if around is None or not request.messages:
             return self.opening(request, *self._ends(request), loads)
         # Of the ends only the roles matter, but for a system message.
-        first = request.messages[0] if trail.head else _role(trail.links[0])
-        key = first, _role(trail.links[-1]) if trail.links else b"", loads
+        first = request.messages[0] if trail.head else trail.links[0].role
+        key = first, trail.links[-1].role if trail.links else "", loads
         known, opening = around.known.get(self._memory, (None, None))
         if known != key or opening is None:
             opening = self.opening(request, *self._ends(request), loads)
@@ -348,14 +347,6 @@ class RequestCounter:
             PartCount(name, tokens, exact and certain)
             for (name, _, certain), tokens in zip(rows, whole, strict=True)
         )
-
-
-def _role(link: wire.Link) -> bytes:
-    """Who speaks, as the message says it."""
-    noted: bytes | None = link.known.get(_ROLE)
-    if noted is None:
-        noted = link.known[_ROLE] = bytes(inner_fields(link.raw).get("role", b""))
-    return noted
 
 
 def _is_certain(part: Measured) -> bool:

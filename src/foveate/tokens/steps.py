@@ -13,7 +13,7 @@ For the same reason a beginning of such a text that ends where one of its tokens
 there: `token_steps` says where that is, and how many they are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -26,7 +26,7 @@ _TRIED = 8
 class Vocabulary(Protocol):
     """The part of a vocabulary that is used here."""
 
-    def ids(self, text: str) -> Iterator[Sequence[int]]:
+    def ids(self, text: str) -> Iterable[Sequence[int]]:
         """The token ids of a text, some thousands at a time."""
 
     def bytes_in(self, token_id: int) -> int:

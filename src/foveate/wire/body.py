@@ -4,7 +4,7 @@ import codecs
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -14,11 +14,22 @@ from foveate.values import Opaque
 # A field is a piece of the body that it came in, or its bytes.
 Fields = Mapping[str, msgspec.Raw | bytes]
 
+Decoded = TypeVar("Decoded")
+
 TOO_DEEP = "the request is nested too deeply"
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _VALUE = msgspec.json.Decoder()
+
+
+class _Spoken(msgspec.Struct):
+    """Of a message, who speaks."""
+
+    role: Any = None
+
+
+_SPOKEN = msgspec.json.Decoder(_Spoken)
 
 _BLANKS = b" \t\r\n"
 _HEAD_BYTES = 64
@@ -107,20 +118,20 @@ def fields(data: bytes) -> dict[str, msgspec.Raw]:
     Raises:
         MalformedRequest: not a JSON object in UTF-8.
     """
-    found: dict[str, msgspec.Raw] = _decoded(_FIELDS, data.removeprefix(codecs.BOM_UTF8))
-    return found
+    return _decoded(_FIELDS, data.removeprefix(codecs.BOM_UTF8))
 
 
 def inner_fields(raw: msgspec.Raw | bytes | None) -> dict[str, msgspec.Raw]:
     """The fields of an object inside a body, each with its own bytes; none where it is something else."""
-    return fields(bytes(raw)) if raw is not None and _begins(raw, b"{") else {}
+    return _decoded(_FIELDS, raw) if raw is not None and _begins(raw, b"{") else {}
 
 
 def items(raw: msgspec.Raw | bytes | None) -> tuple[bytes, ...]:
     """The bytes of each item of a JSON list; nothing where there is no list."""
     if raw is None or not is_list(raw):
         return ()
-    return tuple(map(bytes, _decoded(_ITEMS, raw)))
+    found = _decoded(_ITEMS, raw)
+    return tuple(map(bytes, found))
 
 
 def entries(raw: msgspec.Raw | bytes | None, name: str) -> tuple[bytes, ...]:
@@ -131,9 +142,9 @@ def entries(raw: msgspec.Raw | bytes | None, name: str) -> tuple[bytes, ...]:
     """
     if raw is None:
         return ()
-    if not is_list(raw):
-        raise MalformedRequest(f"`{name}` is {kind_of(value(raw))}, where a list is expected")
     found = items(raw)
+    if not found and not is_list(raw):
+        raise MalformedRequest(f"`{name}` is {kind_of(value(raw))}, where a list is expected")
     for position, entry in enumerate(found):
         if not entry.startswith(b"{"):
             kind = kind_of(value(entry))
@@ -156,6 +167,15 @@ def message_record(raw: bytes) -> dict[str, Any]:
 def value(raw: msgspec.Raw | bytes | None) -> Any:
     """What a piece of JSON says, as plain Python; None where there is none."""
     return None if raw is None else _decoded(_VALUE, raw)
+
+
+def role_of(message: bytes) -> str:
+    """Who speaks; nobody where the message does not say.
+
+    Raises:
+        MalformedRequest: it cannot be read, or is no object.
+    """
+    return as_text(_decoded(_SPOKEN, message).role)
 
 
 def is_said(raw: msgspec.Raw | bytes | None) -> bool:
@@ -209,9 +229,17 @@ def compact(found: object) -> bytes:
     return _encode(found)
 
 
-def _decoded(decoder: "msgspec.json.Decoder[Any]", data: msgspec.Raw | bytes) -> Any:
+def _decoded(decoder: "msgspec.json.Decoder[Decoded]", data: msgspec.Raw | bytes) -> Decoded:
     try:
-        return _lenient(decoder, data)
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _leniently(decoder, data)
+
+
+def _leniently(decoder: "msgspec.json.Decoder[Decoded]", data: msgspec.Raw | bytes) -> Decoded:
+    """The same of what cannot be read as it is: mended where half a character is all that is wrong with it."""
+    try:
+        return decoder.decode(repaired(bytes(data)))
     except msgspec.ValidationError as error:
         is_number = "out of range" in str(error)
         reason = f"it cannot be read: {error}" if is_number else "not an object"
@@ -222,15 +250,6 @@ def _decoded(decoder: "msgspec.json.Decoder[Any]", data: msgspec.Raw | bytes) ->
         raise MalformedRequest("the request is not UTF-8") from None
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
-
-
-def _lenient(decoder: "msgspec.json.Decoder[Any]", data: msgspec.Raw | bytes) -> Any:
-    try:
-        return decoder.decode(data)
-    except msgspec.ValidationError:
-        raise
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return decoder.decode(repaired(bytes(data)))
 
 
 def selected(body: bytes, names: frozenset[str], **added: object) -> bytes:

@@ -6,11 +6,12 @@ look a message, and with it whatever was found out about it: nothing of it is re
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from foveate.values import Format
-from foveate.wire.body import as_text, inner_fields, value
+from foveate.wire.body import role_of
 
 # Of each of two generations: a few hundred sessions of a coding agent.
 _KEPT_BYTES = 48 * 1024 * 1024
@@ -22,8 +23,12 @@ _MOST_CARRIED = 24
 # Conversations of which something is held whole, and how many messages a turn may bring.
 _KEPT_LATEST = 128
 _LOOKED_BACK = 16
+# So many are walked through as quickly as they are compared with those that were.
+_FEW_MESSAGES = 16
 
 Made = TypeVar("Made")
+Key = TypeVar("Key")
+Held = TypeVar("Held")
 
 _SYSTEM_ROLES = frozenset(("system", "developer"))
 
@@ -47,7 +52,7 @@ class Link:
     messages before it, never on those after it.
     """
 
-    __slots__ = ("after", "carries", "known", "raw")
+    __slots__ = ("_role", "after", "carries", "known", "raw")
 
     def __init__(self, raw: bytes, known: Notes, *, carries: bool = True) -> None:
         """Where it `carries`, what follows it may bring notes along from an older generation."""
@@ -55,10 +60,17 @@ class Link:
         self.known = known
         self.carries = carries
         self.after: dict[bytes, Link] = {}
+        self._role: str | None = None
+
+    @property
+    def role(self) -> str:
+        """Who speaks; nobody where the message does not say."""
+        if self._role is None:
+            self._role = role_of(self.raw)
+        return self._role
 
 
-@dataclass(frozen=True, slots=True)
-class Trail:
+class Trail(msgspec.Struct, frozen=True):
     """The messages of one request as links, without the `head` system messages with which it begins.
 
     Those hold the time of day, and would make every conversation a new one.
@@ -85,6 +97,8 @@ class Trails:
         self._young_bytes = 0
         self._notes_before = Notes.made
         self._last: tuple[Format | None, Sequence[bytes], Trail] = None, (), Trail(0, ())
+        # Under the first message of a long conversation, how it was last walked through.
+        self._walked: dict[Link, tuple[tuple[bytes, ...], list[Link]]] = {}
 
     @property
     def held_bytes(self) -> int:
@@ -96,41 +110,75 @@ class Trails:
         last_spoken, last_raws, last = self._last
         if raws is last_raws and spoken is last_spoken:  # asked for by the next who has to do with the request
             return last
-        head = self._head(spoken, raws)
         if self.held_bytes > self._most_bytes:
             self._old, self._young, self._young_bytes = self._young, {}, 0
             self._notes_before = Notes.made
-        link = self._young.setdefault(spoken, Link(b"", Notes()))
-        old = self._old.get(spoken)
+            self._walked = {}
+        begun = self._young.get(spoken)
+        if begun is None:
+            begun = self._young[spoken] = Link(b"", Notes())
+        head = _head(begun, raws)
+        said = raws[head:] if head else raws
+        trail = Trail(head, self._links(begun, self._old.get(spoken), said))
+        self._last = spoken, raws, trail
+        return trail
+
+    def _links(self, link: Link, old: Link | None, raws: tuple[bytes, ...]) -> list[Link]:
+        """The links of these messages, from the first ones on; `old` are those of the older generation."""
         found: list[Link] = []
-        for raw in raws[head:] if head else raws:
+        is_long = len(raws) > _FEW_MESSAGES
+        if is_long and (walked := self._walked.get(link.after.get(raws[0], link))) is not None:
+            size = _common(walked[0], raws)
+            # What the older generation knows of the rest is not looked for, so nothing may come from there.
+            found, link, old = walked[1][:size], walked[1][size - 1], None
+        carries = not found
+        for raw in raws[len(found) :]:
             after = link.after.get(raw)
             old = old.after.get(raw) if old is not None else None
             if after is None:
                 # Notes come with models and agents that clients name, and there is no end of these. What hangs
                 # on a link without its notes has none either, so that nothing is noted after what is not.
-                carries = link.carries and old is not None and len(old.known) <= _MOST_CARRIED
-                if old is None or not carries:
-                    after = Link(raw, Notes(), carries=link.carries and old is None)
-                else:
+                if old is not None and link.carries and len(old.known) <= _MOST_CARRIED:
                     after = Link(old.raw, old.known)
+                else:
+                    after = Link(raw, Notes(), carries=carries and link.carries and old is None)
                 link.after[after.raw] = after
                 self._young_bytes += 2 * len(raw) + _LINK_BYTES
             found.append(after)
             link = after
-        trail = Trail(head, found)
-        self._last = spoken, raws, trail
-        return trail
+        if is_long:
+            _held(self._walked, found[0], (raws, found), _KEPT_LATEST)
+        return found
 
-    def _head(self, spoken: Format, raws: tuple[bytes, ...]) -> int:
-        """How many system messages stand first. Later ones are part of the conversation."""
-        begun = self._young.get(spoken)
-        if begun is not None and raws and raws[0] in begun.after:
-            return 0
-        for number, raw in enumerate(raws):
-            if as_text(value(inner_fields(raw).get("role"))) not in _SYSTEM_ROLES:
-                return number
-        return len(raws)
+
+def _head(begun: Link, raws: tuple[bytes, ...]) -> int:
+    """How many system messages stand first. Later ones are part of the conversation."""
+    for number, raw in enumerate(raws):
+        if raw in begun.after or role_of(raw) not in _SYSTEM_ROLES:
+            return number
+    return len(raws)
+
+
+def _common(one: tuple[bytes, ...], other: tuple[bytes, ...]) -> int:
+    """How many messages two conversations that begin with the same one have in common."""
+    low, high = 1, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _held(held: dict[Key, Held], key: Key, one: Held, most: int) -> None:
+    """Hold one more, and forget the one that has been held the longest where they are too many."""
+    held[key] = one
+    if len(held) > most:
+        with suppress(StopIteration, KeyError, RuntimeError):  # another thread was quicker
+            del held[next(iter(held))]
 
 
 class Latest(Generic[Made]):
@@ -161,10 +209,7 @@ class Latest(Generic[Made]):
             self._held.pop((links[instead_of - 1], key), None)
         if not links:
             return
-        self._held[links[-1], key] = made
-        if len(self._held) > self._most:
-            with suppress(StopIteration, KeyError, RuntimeError):  # another thread was quicker
-                del self._held[next(iter(self._held))]
+        _held(self._held, (links[-1], key), made, self._most)
 
 
 def noted(links: Sequence[Link], key: object) -> int:

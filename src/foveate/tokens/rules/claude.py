@@ -45,6 +45,7 @@ _SYSTEM_ROLES = ("system", "developer")
 # A sealed thought is about this many characters a token.
 _SEALED_CHARS_PER_TOKEN = 8
 _FACT_SPREAD = 0.05
+_NOTHING = Rendering()
 
 
 def claude_rules(model: str) -> "ClaudeRules":
@@ -64,6 +65,7 @@ class ClaudeRules:
         self._constants = constants
         self._extra = extra
         self.keeps_thoughts = model.keeps_thoughts
+        self._single = {name: self._times(name, 1) for name in constants.structure}
 
     def frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
         """The base with the first user turn in it, thinking, and the answer's schema."""
@@ -118,11 +120,11 @@ class ClaudeRules:
             around = self._built("m_system") if self._model.family == "claude-4.7" else Rendering()
         else:
             around = self._built("m_assistant" if message.role in ("assistant", "model") else "m_user")
-        results = sum(isinstance(part, ToolResult) for part in message.parts)
-        rendering = _together(
-            around, self._built("tr_extra", max(0, results - 1)), *(self._part(p) for p in message.parts)
-        )
-        return replace(rendering, opens_turn=message.role == "user" and results < len(message.parts))
+        results = len([part for part in message.parts if isinstance(part, ToolResult)])
+        extra = (self._built("tr_extra", results - 1),) if results > 1 else ()
+        said = [around, *extra, *[self._part(part) for part in message.parts]]
+        opens_turn = message.role == "user" and results < len(message.parts)
+        return joined(said, certain=False, opens_turn=opens_turn)
 
     def _thinking_tokens(self, thinking: str) -> int:
         """What reasoning adds; other formats say how hard to think instead of whether."""
@@ -220,13 +222,18 @@ class ClaudeRules:
 
     def _built(self, name: str, times: int = 1) -> Rendering:
         """So many pieces of one kind of structure."""
+        if times == 1:
+            return self._single.get(name, _NOTHING)
+        return self._times(name, times)
+
+    def _times(self, name: str, times: int) -> Rendering:
         tokens = self._constants.structure.get(name, 0.0) * times
         spread = self._constants.structure_spread.get(name, 0.0) + self._extra
         return Rendering(fixed_tokens=tokens, margin_tokens=max(0.0, tokens * spread))
 
 
 def _together(*renderings: Rendering) -> Rendering:
-    return replace(joined(renderings), certain=False)
+    return joined(renderings, certain=False)
 
 
 def _fact(tokens: float, spread: float = _FACT_SPREAD) -> Rendering:

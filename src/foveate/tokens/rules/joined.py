@@ -5,22 +5,41 @@ from collections.abc import Iterable
 from foveate.tokens.rendering import Rendering
 
 
-def joined(renderings: Iterable[Rendering]) -> Rendering:
-    """All of `renderings` as one: certain only if each is."""
-    parts = tuple(renderings)
+def joined(renderings: Iterable[Rendering], *, certain: bool = True, opens_turn: bool = False) -> Rendering:
+    """All of `renderings` as one: certain only if each is, and opening a turn if one does."""
+    # One loop over all: every message goes through here, and most have two or three of them.
+    texts: list[str] = []
+    thoughts: list[str] = []
+    loads: list[str] = []
+    unexplained: list[str] = []
+    fixed_tokens = margin_tokens = thought_tokens = thought_margin_tokens = 0.0
+    image_tokens = image_margin_tokens = 0
+    for part in renderings:
+        texts += part.texts
+        thoughts += part.thoughts
+        loads += part.loads
+        unexplained += part.unexplained
+        fixed_tokens += part.fixed_tokens
+        margin_tokens += part.margin_tokens
+        thought_tokens += part.thought_tokens
+        thought_margin_tokens += part.thought_margin_tokens
+        image_tokens += part.image_tokens
+        image_margin_tokens += part.image_margin_tokens
+        opens_turn = opens_turn or part.opens_turn
+        certain = certain and part.certain
     return Rendering(
-        texts=tuple(text for part in parts for text in part.texts),
-        fixed_tokens=sum(part.fixed_tokens for part in parts),
-        margin_tokens=sum(part.margin_tokens for part in parts),
-        image_tokens=sum(part.image_tokens for part in parts),
-        image_margin_tokens=sum(part.image_margin_tokens for part in parts),
-        thoughts=tuple(text for part in parts for text in part.thoughts),
-        thought_tokens=sum(part.thought_tokens for part in parts),
-        thought_margin_tokens=sum(part.thought_margin_tokens for part in parts),
-        opens_turn=any(part.opens_turn for part in parts),
-        certain=all(part.certain for part in parts),
-        loads=tuple(name for part in parts for name in part.loads),
-        unexplained=tuple(dict.fromkeys(name for part in parts for name in part.unexplained)),
+        texts=tuple(texts),
+        fixed_tokens=fixed_tokens,
+        margin_tokens=margin_tokens,
+        image_tokens=image_tokens,
+        image_margin_tokens=image_margin_tokens,
+        thoughts=tuple(thoughts),
+        thought_tokens=thought_tokens,
+        thought_margin_tokens=thought_margin_tokens,
+        opens_turn=opens_turn,
+        certain=certain,
+        loads=tuple(loads),
+        unexplained=tuple(dict.fromkeys(unexplained)),
     )
 
 
