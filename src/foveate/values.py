@@ -1,12 +1,15 @@
 """The values that the rooms hand to each other, all of them frozen.
 
 A request stays in the bytes it came in: `Request` holds each message and tool as its own JSON, and only the
-ones that somebody looks at are read into a `Message` or a `Tool`.
+ones that somebody looks at are read into a `Message` or a `Tool`. What every message makes a few of, its parts
+and blocks, are msgspec's structs, which are made ten times as fast as dataclasses.
 """
 
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
+
+import msgspec
 
 
 class Format(StrEnum):
@@ -46,23 +49,20 @@ class Source(StrEnum):
     FILE = "file"
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """Plain text."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Thinking:
+class Thinking(msgspec.Struct, frozen=True):
     """A model's reasoning, sent back. `sealed` is the length of what only the provider can read."""
 
     text: str
     sealed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class Image(msgspec.Struct, frozen=True, kw_only=True):
     """A picture; its size in pixels is None where the request does not show it."""
 
     source: Source
@@ -71,8 +71,7 @@ class Image:
     detail: str = "auto"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A file in the conversation: its text where that can be read, its pages where they can be counted."""
 
     source: Source
@@ -82,8 +81,7 @@ class Document:
     size_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """A model's call of a tool. `arguments` is JSON, as it came; `item_id` names a stored Responses item."""
 
     name: str
@@ -93,8 +91,7 @@ class ToolCall:
     item_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResult:
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool answered."""
 
     parts: tuple["Part", ...]
@@ -103,8 +100,7 @@ class ToolResult:
     is_error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Opaque:
+class Opaque(msgspec.Struct, frozen=True):
     """A block that Foveate does not know, kept as it is."""
 
     kind: str
@@ -114,8 +110,7 @@ class Opaque:
 Part = Text | Thinking | Image | Document | ToolCall | ToolResult | Opaque
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One turn's worth of parts, by one speaker."""
 
     role: str
@@ -179,8 +174,7 @@ class Area(StrEnum):
     MESSAGES = "messages"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where something stands in a request: a tool, a block of the system prompt, a message or a block of it.
 
     A content that is a plain string is one block, number 0.
@@ -205,8 +199,7 @@ class Ttl(StrEnum):
         return int(self[:-1]) * (60 if self.endswith("m") else 3600)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(msgspec.Struct, frozen=True, kw_only=True):
     """One block of a request, as far as a cache looks at it.
 
     `kind` is the provider's own word (`tool`, `text`, `tool_use`, `thinking`, …), `said` the JSON of the block

@@ -28,7 +28,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 async def keep(store: Store, kept: Session) -> None:
     """A session of two turns of its own, counted, with a fold at its tip."""
-    own = [replace(turn, session_id=kept.id) for turn in turns(kept.id, kept.messages - 2, kept.messages)]
+    own = [with_changes(turn, session_id=kept.id) for turn in turns(kept.id, kept.messages - 2, kept.messages)]
     assert await store.turns.keep(kept, own, after=None)
     await store.turns.keep_counts(AGENT, {turn.hash: b"1" for turn in own}, "o200k")
     await store.journal.record(
@@ -76,7 +76,7 @@ async def test_a_parent_is_kept_as_long_as_its_child_since_the_child_stands_on_i
     child = session("child", 4, seen_at=2 * DAY, parent=parent)
     await keep(store, parent)
     await keep(store, child)
-    await store.turns.keep(replace(child, seen_at=9 * DAY), [], after=child.tip)
+    await store.turns.keep(with_changes(child, seen_at=9 * DAY), [], after=child.tip)
 
     assert await store.forget(keep_days=5, now=10 * DAY) == Forgotten()
     assert ids(await store.journal.folds(AGENT, [parent.tip])) == ["fold of parent"]
@@ -101,7 +101,7 @@ def test_whatever_is_forgotten_a_session_in_use_stands_on_whole_ones(
                 await keep(store, made[-1])
             days = [day for _, day in family]
             for one, day in zip(made, days, strict=True):
-                await store.turns.keep(replace(one, seen_at=day * DAY), [], after=one.tip)
+                await store.turns.keep(with_changes(one, seen_at=day * DAY), [], after=one.tip)
 
             forgotten = await store.forget(keep_days=5, now=10 * DAY)
 

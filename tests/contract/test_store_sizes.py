@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as with_changes
 
 from foveate.errors import BadOption, NothingKept, StoreUnavailable
 from foveate.session.turns import Session
@@ -189,7 +190,7 @@ def test_what_would_be_forgotten_is_always_what_is_then_forgotten(
                 if held:
                     await store.journal.lease(f"s{number}", "me", ttl_seconds=300, now=10 * DAY)
             for one, (_, day, _) in zip(made, family, strict=True):
-                await store.turns.keep(replace(one, seen_at=day * DAY), [], after=one.tip)
+                await store.turns.keep(with_changes(one, seen_at=day * DAY), [], after=one.tip)
             for number, (day, held) in enumerate(strays):
                 stray = fold(
                     f"stray{number}", session_id=f"x{number}", boundary=ends[-1 - number], at=day * DAY

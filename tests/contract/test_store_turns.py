@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from foveate.errors import BadOption
 from foveate.session.turns import Turn, Turns

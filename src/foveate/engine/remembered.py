@@ -72,20 +72,16 @@ class Remembered:
 
     def session(self, agent: str, session_id: str) -> SessionState:
         """What is known of a session; nothing of one that is new here."""
-        return self._sessions.get(_key(agent, session_id)) or SessionState()
+        return self._sessions.get((agent, session_id)) or SessionState()
 
     def put(self, agent: str, session_id: str, state: SessionState) -> None:
         """Remember what a session is like now."""
-        self._sessions.put(_key(agent, session_id), state)
+        self._sessions.put((agent, session_id), state)
 
     def agent(self, agent: str) -> Rhythm:
         """The gaps between the requests of all of an agent's sessions."""
-        return self._agents.get(_key(agent)) or SILENT
+        return self._agents.get(agent) or SILENT
 
     def heard(self, agent: str, gap_seconds: float) -> None:
         """Another gap of one of an agent's sessions."""
-        self._agents.put(_key(agent), self.agent(agent).heard(gap_seconds))
-
-
-def _key(*names: str) -> bytes:
-    return "\0".join(names).encode("utf-8", "surrogatepass")
+        self._agents.put(agent, self.agent(agent).heard(gap_seconds))

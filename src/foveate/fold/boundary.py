@@ -12,8 +12,10 @@ with the provider stays: what it has folded and sealed, and results of calls tha
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, dropwhile
+
+from msgspec.structs import replace
 
 from foveate.budget.eviction import Kind, is_system, kind_of, seams
 from foveate.errors import BadOption

@@ -1,7 +1,7 @@
 """Where a request is cut for a fold: the head that goes, and what a summary of it must not leave out."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from foveate import wire
@@ -197,5 +197,5 @@ def _readable(messages: Iterable[Message]) -> tuple[Message, ...]:
         found += [Message(role="user", parts=(Text(text),)) for text in summaries]
         rest = tuple(part for part in message.parts if not compacted_text(part))
         if rest or not summaries:
-            found.append(replace(message, parts=rest))
+            found.append(Message(role=message.role, parts=rest, name=message.name))
     return tuple(found)

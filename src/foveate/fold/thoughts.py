@@ -1,7 +1,6 @@
 """Thoughts that a model binds to what it had read before: left out where that is changed, or refused."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from foveate import wire
 from foveate.cache.rules import rules_for
@@ -123,7 +122,7 @@ def _thoughtless(request: Request, place: int) -> Message | None:
     else:
         blocks = [(_kind(block), block) for block in items(fields(raw).get("content"))]
         rest = tuple(Opaque(kind, block) for kind, block in blocks if kind not in kinds)
-    return replace(message, parts=rest or (Text(NO_THOUGHT),))
+    return Message(role=message.role, parts=rest or (Text(NO_THOUGHT),), name=message.name)
 
 
 def _kind(block: bytes) -> str:

@@ -12,8 +12,8 @@ which a conversation begins. The format is part of it.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import msgspec
 from blake3 import blake3
@@ -22,7 +22,7 @@ from foveate import wire
 from foveate.tokens.caches import register
 from foveate.tokens.memo import digest
 from foveate.values import Block, Format, Request
-from foveate.wire.body import as_record, compact, value
+from foveate.wire.body import compact, value
 from foveate.wire.trails import Latest, noted
 
 HASH_BYTES = 16
@@ -39,8 +39,7 @@ _SEED = b"foveate chain 1"
 _LINK = object()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class Chain(msgspec.Struct, frozen=True, kw_only=True):
     """The hash of each message with all before it, without the `head` system messages that stand first.
 
     `spellings` are, in a row, the digests of each message alone as it is counted: with the order of its keys.
@@ -70,7 +69,8 @@ def chain_of(request: Request) -> Chain:
     Raises:
         MalformedRequest: a message cannot be read, or is nested too deeply.
     """
-    return _chain(request, wire.trail(request))
+    trail = wire.trail(request)
+    return _chain(request, trail, noted(trail.links, _LINK))
 
 
 async def chain_beside(request: Request) -> Chain:
@@ -80,14 +80,14 @@ async def chain_beside(request: Request) -> Chain:
         MalformedRequest: as `chain_of`.
     """
     trail = wire.trail(request)
-    new = trail.links[noted(trail.links, _LINK) :]
-    if sum([len(link.raw) for link in new]) + _MESSAGE_BYTES * len(new) < _LONG_BYTES:
-        return _chain(request, trail)
-    return await asyncio.to_thread(_chain, request, trail)
+    known = noted(trail.links, _LINK)
+    if sum([len(link.raw) + _MESSAGE_BYTES for link in trail.links[known:]]) < _LONG_BYTES:
+        return _chain(request, trail, known)
+    return await asyncio.to_thread(_chain, request, trail, known)
 
 
-def _chain(request: Request, trail: wire.Trail) -> Chain:
-    links, known = trail.links, noted(trail.links, _LINK)
+def _chain(request: Request, trail: wire.Trail, known: int) -> Chain:
+    links = trail.links
     if known < len(links):
         reached = links[known - 1].known[_LINK][0] if known else _begun(request.format)
         for at in range(known, len(links)):
@@ -121,20 +121,18 @@ def spelling(raw: bytes) -> bytes:
 
 def _message(spoken: Format, raw: bytes, blocks: Sequence[Block]) -> list[bytes]:
     role = blocks[0].role if blocks else wire.message(spoken, raw).role
-    inside = [block for block in blocks if not _is_beside(block, spoken)]
-    beside = [block for block in blocks if _is_beside(block, spoken)]
-    said = [_spelled(block, spoken) for block in inside]
-    return [(role or "user").encode("utf-8", "replace"), *said, *sorted(_spelled(b, spoken) for b in beside)]
+    inside: list[bytes] = []
+    # What stands beside the content of a chat message, where blocks come in the order of the keys.
+    beside: list[bytes] = []
+    for block in blocks:
+        found = value(block.said)
+        is_beside = spoken is Format.CHAT and isinstance(found, dict) and found.keys() == {block.kind}
+        (beside if is_beside else inside).append(_spelled(found, block.kind, spoken))
+    return [(role or "user").encode("utf-8", "replace"), *inside, *sorted(beside)]
 
 
-def _is_beside(block: Block, spoken: Format) -> bool:
-    """Whether it stands beside the content of a chat message, where blocks come in the order of the keys."""
-    return spoken is Format.CHAT and as_record(value(block.said)).keys() == {block.kind}
-
-
-def _spelled(block: Block, spoken: Format) -> bytes:
-    found = value(block.said)
-    if spoken is Format.ANTHROPIC and block.kind == "tool_result" and isinstance(found.get("content"), str):
+def _spelled(found: Any, kind: str, spoken: Format) -> bytes:
+    if spoken is Format.ANTHROPIC and kind == "tool_result" and isinstance(found.get("content"), str):
         found["content"] = [{"type": "text", "text": found["content"]}]
     return msgspec.json.encode(found, order="sorted")
 

@@ -12,7 +12,9 @@ of what makes a session new, so that two processes that see it first at the same
 import asyncio
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from foveate.session.chain import HASH_BYTES, Chain
 from foveate.session.turns import Session, Turn, Turns
@@ -35,8 +37,7 @@ _ATTEMPTS = 16
 _DOUBTFUL = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The session of a request as it is with it, and how many of the request's messages were `known` before."""
 
     session: Session
@@ -45,8 +46,7 @@ class Found:
     is_fork: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reached:
+class _Reached(msgspec.Struct, frozen=True, kw_only=True):
     """How far a chain is known: its last known turn, and the positions of those that are not."""
 
     turn: Turn | None
@@ -67,31 +67,31 @@ class Tips:
     def last_of(self, agent: str, chain: Chain) -> tuple[int, Session | None]:
         """The last place of a chain that is a session's tip, of those that are looked at first; -1 for none."""
         for at in range(len(chain) - 1, max(-1, len(chain) - 1 - _LAST), -1):
-            if (found := self._kept.get(_tip_key(agent, chain.hashes[at]))) is not None:
+            if (found := self._kept.get((agent, chain.hashes[at]))) is not None:
                 return at, found
         return -1, None
 
     def put(self, session: Session) -> None:
         """Remember a session that was just kept."""
-        self._kept.put(_tip_key(session.agent, session.tip), session)
+        self._kept.put((session.agent, session.tip), session)
 
     def leave(self, session: Session, new: Sequence[Turn], then: Session) -> None:
         """A session is about to go on from its tip with `new` turns: who goes on otherwise makes a fork.
 
         `then` is the session once it has.
         """
-        key = _tip_key(session.agent, session.tip)
+        key = session.agent, session.tip
         self._kept.forget(key)
         self._left.put(key, _Left(session, tuple([turn.hash for turn in new]), then))
 
     def has_left(self, session: Session) -> bool:
         """Whether a session is about to go on from its tip."""
-        return self._left.get(_tip_key(session.agent, session.tip)) is not None
+        return self._left.get((session.agent, session.tip)) is not None
 
     def about_to_be(self, agent: str, chain: Chain) -> "tuple[int, _Left | None]":
         """The last place of a chain that will be a session's tip once what is under way is kept; or -1."""
         for at in range(len(chain) - 2, max(-1, len(chain) - 1 - _LAST), -1):
-            left = self._left.get(_tip_key(agent, chain.hashes[at]))
+            left = self._left.get((agent, chain.hashes[at]))
             if left is not None:
                 last = at + len(left.new)
                 goes_on = last < len(chain) - 1 and chain.hashes[at + 1 : last + 1] == left.new
@@ -104,16 +104,16 @@ class Tips:
         -1 where there is none, or where it says the same.
         """
         for at in range(len(chain) - 2, max(-1, len(chain) - 1 - _LAST), -1):
-            left = self._left.get(_tip_key(agent, chain.hashes[at]))
+            left = self._left.get((agent, chain.hashes[at]))
             if left is not None:
                 said = zip(chain.hashes[at + 1 :], left.new, strict=False)
                 shared = next((number for number, (one, other) in enumerate(said) if one != other), -1)
                 return (at + shared, left) if shared >= 0 else (-1, None)
         return -1, None
 
-    def arrived(self, agent: str, tip: bytes | None, *, is_kept: bool) -> None:
+    def arrived(self, agent: str, tip: bytes, *, is_kept: bool) -> None:
         """What had left a tip is kept now, as it was taken to be or otherwise."""
-        key = _tip_key(agent, tip or b"")
+        key = agent, tip
         left = self._left.get(key)
         if left is not None:
             left.is_kept = is_kept
@@ -132,12 +132,7 @@ class _Left:
         self.is_kept = False
 
 
-def _tip_key(agent: str, tip: bytes) -> bytes:
-    return tip + agent.encode("utf-8", "replace")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guess:
+class Guess(msgspec.Struct, frozen=True, kw_only=True):
     """The session that a request is taken to be of, by what this process remembers.
 
     Where it `is_news`, it is to be kept with its `new` turns; `after` is the tip that it had. A fork, and what
@@ -199,7 +194,8 @@ async def confirm(guessed: Guess, chain: Chain, turns: Turns, tips: Tips) -> Fou
     if not is_kept:
         request = _Request(agent=session.agent, chain=chain, now=session.seen_at, named=None)
         found = await _found(request, turns)
-    tips.arrived(session.agent, guessed.after, is_kept=is_kept)
+    if guessed.after is not None:
+        tips.arrived(session.agent, guessed.after, is_kept=is_kept)
     if not tips.has_left(found.session):
         tips.put(found.session)
     return found
@@ -272,12 +268,11 @@ def named_id(agent: str, name: str) -> str:
 
 def session_id(*made_of: str | bytes) -> str:
     """The id of the session that is told by all of these."""
-    parts = (part.encode("utf-8", "replace") if isinstance(part, str) else part for part in made_of)
+    parts = [part.encode("utf-8", "replace") if isinstance(part, str) else part for part in made_of]
     return digest(b"session", *parts)[:HASH_BYTES].hex()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _Request(msgspec.Struct, frozen=True, kw_only=True):
     """Whose request it is, what it says, and the id of its session where a header names one."""
 
     agent: str
@@ -352,8 +347,11 @@ class _Request:
 
 
 def _free(taken: Set[str], *made_of: str | bytes) -> str:
-    ids = (session_id(*made_of, number.to_bytes(2, "little")) for number in range(len(taken) + 1))
-    return next(found for found in ids if found not in taken)
+    """The first id of those that are told by these which is not `taken`."""
+    for number in range(len(taken)):
+        if (found := session_id(*made_of, number.to_bytes(2, "little"))) not in taken:
+            return found
+    return session_id(*made_of, len(taken).to_bytes(2, "little"))
 
 
 async def _reached(agent: str, hashes: Sequence[bytes], turns: Turns, *, doubtful: bool) -> _Reached:

@@ -1,12 +1,12 @@
 """What is kept of sessions, and the small interface of who keeps it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation of one agent, up to `tip`, the hash of its last message.
 
     A fork is a child: it has a `parent_id`, and `forked_at` is the hash of the last message that both have. One
@@ -23,8 +23,7 @@ class Session:
     forked_at: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One message, told by the hash of the chain up to and with it, and where it stands: the first is 0."""
 
     hash: bytes

@@ -1,7 +1,6 @@
 """A session that grows: each turn is counted once for each model that asks."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from foveate import wire
@@ -83,4 +82,5 @@ class _Counted:
         if self._opening is None or not self._tally.messages or loaded:
             return self._counter.opening(self._request, first, last, tally.loads)
         frame = self._counter.frame(self._request, first, last)
-        return self._opening if frame is self._opening.frame else replace(self._opening, frame=frame)
+        known = self._opening
+        return known if frame is known.frame else Opening.of(known.system, known.tools, frame)

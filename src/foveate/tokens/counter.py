@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+import msgspec
 from msgspec.structs import replace
 
 from foveate import wire
@@ -60,13 +61,30 @@ class RequestCount:
     unexplained: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """Everything of a request but its messages."""
+class Opening(msgspec.Struct, frozen=True):
+    """Everything of a request but its messages, and what that comes to."""
 
     system: Measured
     tools: Measured
     frame: Measured
+    tokens: float
+    upper: float
+    certain: bool
+    unexplained: tuple[str, ...]
+
+    @classmethod
+    def of(cls, system: Measured, tools: Measured, frame: Measured) -> "Opening":
+        """These three together."""
+        parts = (system, tools, frame)
+        return cls(
+            system,
+            tools,
+            frame,
+            sum(part.tokens + part.image_tokens for part in parts),
+            sum(part.upper + part.image_upper for part in parts),
+            all(_is_certain(part) for part in parts),
+            tuple(dict.fromkeys(name for part in parts for name in part.unexplained)),
+        )
 
 
 class _Memory:
@@ -180,7 +198,7 @@ class RequestCounter:
         around = [self._rules.system(request), self._rules.toolbox(request, first, loads)]
         system, toolbox = measure(around, self._ruler)
         frame = self.frame(request, first, last)
-        return Opening(system=system, tools=self._tools(request, toolbox), frame=frame)
+        return Opening.of(system, self._tools(request, toolbox), frame)
 
     def frame(self, request: Request, first: Message | None, last: Message | None) -> Measured:
         """The part of the opening that the last message can change."""
@@ -218,16 +236,12 @@ class RequestCounter:
 
     def total(self, request: Request, opening: Opening, tally: Tally) -> TokenCount:
         """Opening and messages together."""
-        total = tally.tokens + tally.image_tokens + tally.thought_tokens
-        upper = tally.upper + tally.image_upper + tally.thought_upper
+        total = opening.tokens + tally.tokens + tally.image_tokens + tally.thought_tokens
+        upper = opening.upper + tally.upper + tally.image_upper + tally.thought_upper
         certain = tally.certain and not tally.unexplained and tally.thought_upper == tally.thought_tokens
-        for part in (opening.system, opening.tools, opening.frame):
-            total += part.tokens + part.image_tokens
-            upper += part.upper + part.image_upper
-            certain = certain and part.certain and not part.unexplained
         if request.format not in self._rules.speaks:
             upper += _TRANSLATED_SPREAD * total
-        return _rounded(total, upper, exact=self._ruler.exact and certain)
+        return _rounded(total, upper, exact=self._ruler.exact and certain and opening.certain)
 
     def _ends(self, request: Request) -> tuple[Message | None, Message | None]:
         if not request.messages:
@@ -288,7 +302,7 @@ class RequestCounter:
         """The tally of a whole trail whose first `start` messages come to `tally`; remembered with each."""
         memory = self._memory
         for link, message in zip(trail.links[start:], measured, strict=True):
-            tally = self.add(tally, (message,))
+            tally = tally.plus(message, keeps_thoughts=self._rules.keeps_thoughts)
             link.known[memory] = tally, message
         return tally
 
@@ -323,6 +337,8 @@ class RequestCounter:
 
     def head(self, request: Request, trail: wire.Trail) -> Tally:
         """The tally of the system messages that stand before a trail."""
+        if not trail.head:
+            return EMPTY
         raws = request.messages[: trail.head]
         messages = [wire.message(request.format, wire.unmarked(raw)) for raw in raws]
         return self.add(EMPTY, measure([self._rules.message(message) for message in messages], self._ruler))
@@ -366,6 +382,6 @@ def _whole(parts: Sequence[float], total: int) -> list[int]:
 
 
 def _joined(opening: Opening, tally: Tally) -> tuple[str, ...]:
-    parts = (opening.system, opening.tools, opening.frame)
-    found = (*(name for part in parts for name in part.unexplained), *tally.unexplained)
-    return tuple(dict.fromkeys(found))
+    if not tally.unexplained:
+        return opening.unexplained
+    return tuple(dict.fromkeys(opening.unexplained + tally.unexplained))

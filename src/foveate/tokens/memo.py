@@ -1,6 +1,7 @@
 """Counts that were made before, the least recently used forgotten first."""
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -12,18 +13,18 @@ DEFAULT_CAPACITY = 1024
 
 
 class Memo(Generic[Value]):
-    """A bounded memory from digest to value, safe to share between threads."""
+    """A bounded memory from key to value, safe to share between threads; what is long is kept by its digest."""
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         self.capacity = capacity
-        self._kept: OrderedDict[bytes, Value] = OrderedDict()
+        self._kept: OrderedDict[Hashable, Value] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
         """How many values are kept now."""
         return len(self._kept)
 
-    def get(self, key: bytes) -> Value | None:
+    def get(self, key: Hashable) -> Value | None:
         """What was kept under `key`, which is now the most recently used."""
         with self._lock:
             found = self._kept.get(key)
@@ -31,12 +32,12 @@ class Memo(Generic[Value]):
                 self._kept.move_to_end(key)
             return found
 
-    def forget(self, key: bytes) -> None:
+    def forget(self, key: Hashable) -> None:
         """Keep nothing under `key`."""
         with self._lock:
             self._kept.pop(key, None)
 
-    def put(self, key: bytes, value: Value) -> None:
+    def put(self, key: Hashable, value: Value) -> None:
         """Keep `value`, and forget the oldest where there is no more room."""
         with self._lock:
             self._kept[key] = value

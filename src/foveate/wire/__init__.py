@@ -92,7 +92,7 @@ _ANTHROPIC_FIELDS = frozenset(
      "context_management", "container")
 )  # fmt: skip
 _ANTHROPIC_BLOCKS = frozenset(("tool_use", "tool_result", "redacted_thinking", "image", "document"))
-_MARK_NAMES = tuple(f'"{name}"'.encode() for name in MEMBERS)
+_CONTROL, _BREAKPOINT = (f'"{name}"'.encode() for name in MEMBERS)
 _LOOKED_AT = 8  # of the first messages and of the last: a long talk in plain strings bears no sign at all
 _CHAT_ROLES = frozenset(("system", "developer", "tool", "function"))
 
@@ -239,7 +239,7 @@ def _text(found: Fields, name: str) -> str:
 
 def unmarked(raw: bytes) -> bytes:
     """A message without its cache marks, which move from turn to turn and are never counted."""
-    if not any(name in raw for name in _MARK_NAMES):
+    if _CONTROL not in raw and _BREAKPOINT not in raw:
         return raw
     try:
         return compact(without_marks(value(raw)))

@@ -6,9 +6,10 @@ remembered by its bytes: so a long session costs only its new turns.
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import replace
 from threading import Lock
 from typing import Any
+
+from msgspec.structs import replace
 
 from foveate.values import Area, Block, Format, Place, Request, Ttl
 from foveate.wire.around import parameters_of
@@ -30,6 +31,8 @@ from foveate.wire.trails import TRAILS, Link, Trail
 # Bytes of tools and system messages, and of what was made of them: those of some hundred agents.
 _KEPT_BYTES = 16 * 1024 * 1024
 _BLOCKS = object()
+# Of a chat message that says nothing beside its content.
+_CONTENT_FIELDS = frozenset(("role", "content"))
 
 Key = tuple[Format, Area, int, Ttl, bytes]
 
@@ -142,7 +145,8 @@ def _root_fields(request: Request, shape: Shape) -> Fields:
 
 
 def _breakpoint_ttl(found: Fields) -> Ttl:
-    return ttl_of(value(found.get("prompt_cache_options")), usual=Ttl.THIRTY_MINUTES)
+    asked = found.get("prompt_cache_options")
+    return Ttl.THIRTY_MINUTES if asked is None else ttl_of(value(asked), usual=Ttl.THIRTY_MINUTES)
 
 
 class _Reader:
@@ -167,7 +171,7 @@ class _Reader:
             given = given.get(self._shape.system_content)
         return [
             replace(block, place=Place(Area.SYSTEM, position))
-            for position, block in enumerate(self._content(given, "", Place(Area.SYSTEM, 0)))
+            for position, block in enumerate(self._content(given, "", Area.SYSTEM, 0))
         ]
 
     def message(self, index: int, raw: bytes) -> tuple[Block, ...]:
@@ -199,18 +203,17 @@ class _Reader:
     def _message(self, index: int, found: Any) -> list[Block]:
         message = as_record(found)
         role = as_text(message.get("role"))
-        place = Place(Area.MESSAGES, index)
-        own_mark = mark_of(message, self._breakpoint_ttl)
         if kind := self._shape.whole_kind(message):
-            return [self._result(Place(place.area, index, 0), kind, message, role)]
-        made = self._content(message.get(self._shape.content), role, place)
+            return [self._result(Place(Area.MESSAGES, index, 0), kind, message, role)]
+        made = self._content(message.get(self._shape.content), role, Area.MESSAGES, index)
+        own_mark = mark_of(message, self._breakpoint_ttl)
         if own_mark and made:  # some clients mark the message, and mean its last block
             made[-1] = replace(made[-1], mark=made[-1].mark or own_mark)
-        if self._shape.calls:
-            made += self._beside_content(message, role, _at_block(place, len(made)))
+        if self._shape.calls and not message.keys() <= _CONTENT_FIELDS:
+            made += self._beside_content(message, role, index, len(made))
         return made
 
-    def _content(self, given: Any, role: str, place: Place) -> list[Block]:
+    def _content(self, given: Any, role: str, area: Area, index: int) -> list[Block]:
         """The blocks of a content field; a string is the one text block that means the same."""
         if given is None:
             return []
@@ -218,24 +221,24 @@ class _Reader:
             given = self._shape.text_block(given, role)
         made: list[Block] = []
         for entry in given if isinstance(given, list) else [given]:
-            if is_point(entry) and not self._shape.text_kind:
+            if not self._shape.text_kind and is_point(entry):
                 if made and made[-1].mark is None:
                     made[-1] = replace(made[-1], mark=ttl_of(entry["cachePoint"]))
                 continue
-            made.append(self._block(_at_block(place, len(made)), self._shape.block_kind(entry), entry, role))
+            kind = self._shape.block_kind(entry)
+            made.append(self._block(Place(area, index, len(made)), kind, entry, role))
         return made
 
-    def _beside_content(self, message: dict[str, Any], role: str, place: Place) -> list[Block]:
+    def _beside_content(self, message: dict[str, Any], role: str, index: int, first: int) -> list[Block]:
         """What a chat message says outside of its content: calls of tools, reasoning, a refusal, a name."""
         beside = [("tool_call", call) for call in as_list(message.get(self._shape.calls))]
         for name, inner in message.items():
             is_list_of_calls = name == self._shape.calls and isinstance(inner, list)
             if inner and name not in ("role", self._shape.content, *MEMBERS) and not is_list_of_calls:
                 beside.append((name, {name: inner}))
-        first = place.block or 0
         return [
-            self._block(_at_block(place, first + position), kind, entry, role)
-            for position, (kind, entry) in enumerate(beside)
+            self._block(Place(Area.MESSAGES, index, position), kind, entry, role)
+            for position, (kind, entry) in enumerate(beside, start=first)
         ]
 
     def _result(self, place: Place, kind: str, message: dict[str, Any], role: str) -> Block:
@@ -258,19 +261,19 @@ class _Reader:
         )
 
     def _block(self, place: Place, kind: str, entry: Any, role: str = "") -> Block:
-        found = as_record(entry)
         return Block(
             place=place,
             kind=kind,
             said=compact(without_marks(entry)),
             role=role,
-            mark=mark_of(found, self._breakpoint_ttl),
+            mark=mark_of(as_record(entry), self._breakpoint_ttl),
             is_empty=self._is_blank(entry),
         )
 
     def _is_blank(self, entry: object) -> bool:
         """Whether it is a text block that says nothing, which providers refuse to mark."""
-        return self._shape.is_text(entry) and not as_text(as_record(entry).get("text")).strip()
+        text = as_text(as_record(entry).get("text"))
+        return (not text or text.isspace()) and self._shape.is_text(entry)
 
     def _marks_behind_tools(self, found: Fields) -> dict[int, Ttl]:
         """Bedrock's marks, which stand between the tools."""
@@ -284,11 +287,6 @@ class _Reader:
             else:
                 before += 1
         return marks
-
-
-def _at_block(place: Place, block: int) -> Place:
-    """The place of a block of the same message."""
-    return Place(place.area, place.index, block)
 
 
 def automatic_mark_of(request: Request) -> Ttl | None:

@@ -7,6 +7,7 @@ from foveate.wire.body import as_record
 
 # Those that are members of what they mark.
 MEMBERS = (MarkStyle.CACHE_CONTROL.value, MarkStyle.BREAKPOINT.value)
+_TTLS = {ttl.value: ttl for ttl in Ttl}
 POINT = MarkStyle.CACHE_POINT.value
 
 
@@ -19,8 +20,8 @@ def mark_of(found: dict[str, Any], breakpoint_ttl: Ttl) -> Ttl | None:
 
 def ttl_of(mark: object, usual: Ttl = Ttl.FIVE_MINUTES) -> Ttl:
     """How long a mark asks for: the usual time where it does not say, or says what nobody knows."""
-    said = as_record(mark).get("ttl")
-    return Ttl(said) if said in tuple(Ttl) else usual
+    said = mark.get("ttl") if isinstance(mark, dict) else None
+    return _TTLS.get(said, usual) if isinstance(said, str) else usual
 
 
 def is_point(block: object) -> bool:

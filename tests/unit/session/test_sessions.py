@@ -1,10 +1,9 @@
 """Which session a request belongs to, whoever sends it, and whoever else is looking."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from foveate.session.chain import Chain
 from foveate.session.sessions import Found, Tips, find

@@ -21,7 +21,7 @@ from foveate.engine.injecting.sources import PATIENCE_SECONDS, Sources
 from foveate.engine.injecting.staying import Said, SaidBefore, Stay, has_to_stay, place_now
 from foveate.engine.work import Work
 from foveate.fold.thoughts import betas_of, unbound_thoughts
-from foveate.values import NOTHING, Area, Edit, Insert, SetParameter, TokenCount
+from foveate.values import NOTHING, Area, Edit, Insert, Place, SetParameter, TokenCount
 
 _NO_SECTIONS = SectionOptions()
 # The last of what the user said; what is looked for stands rarely farther up.
@@ -88,7 +88,9 @@ class Inject:
             work.betas += betas_of(edits)
             _count(work, added + turn.count if placed.edits else added)
         if not stays:
-            work.passing = tuple(replace(place, index=place.index + shift) for place in placed.passing)
+            work.passing = tuple(
+                Place(place.area, place.index + shift, place.block) for place in placed.passing
+            )
         work.problems += [Problem(f"{NAME}/room", why) for why in (*stable.left_out, *turn.left_out)]
 
     def _has_injected(self, work: Work) -> bool:
