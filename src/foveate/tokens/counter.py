@@ -302,7 +302,7 @@ class RequestCounter:
         """The tally of a whole trail whose first `start` messages come to `tally`; remembered with each."""
         memory = self._memory
         for link, message in zip(trail.links[start:], measured, strict=True):
-            tally = tally.plus(message, keeps_thoughts=self._rules.keeps_thoughts)
+            tally = self.add(tally, (message,))
             link.known[memory] = tally, message
         return tally
 

@@ -5,7 +5,7 @@ makes a few of these values, so they are msgspec's structs, which are made ten t
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -157,8 +157,11 @@ def _measured(rendering: Rendering, lengths: Iterator[Length]) -> Measured:
     for length in islice(lengths, len(rendering.thoughts)):
         thought_tokens += length.tokens
         thought_margin += length.margin_tokens
-    tokens, thought_tokens = _stepped(tokens), _stepped(thought_tokens)
-    margin, thought_margin = _stepped(margin, math.ceil), _stepped(thought_margin, math.ceil)
+    # In steps that add up exactly, so that no sum depends on the order in which it is made.
+    tokens = round(tokens * _STEPS_PER_TOKEN) / _STEPS_PER_TOKEN
+    margin = math.ceil(margin * _STEPS_PER_TOKEN) / _STEPS_PER_TOKEN
+    thought_tokens = round(thought_tokens * _STEPS_PER_TOKEN) / _STEPS_PER_TOKEN
+    thought_margin = math.ceil(thought_margin * _STEPS_PER_TOKEN) / _STEPS_PER_TOKEN
     return Measured(
         tokens=tokens,
         upper=tokens + margin,
@@ -171,8 +174,3 @@ def _measured(rendering: Rendering, lengths: Iterator[Length]) -> Measured:
         loads=rendering.loads,
         unexplained=rendering.unexplained,
     )
-
-
-def _stepped(tokens: float, rounded: Callable[[float], int] = round) -> float:
-    """`tokens` in steps that add up exactly, so that no sum depends on the order in which it is made."""
-    return rounded(tokens * _STEPS_PER_TOKEN) / _STEPS_PER_TOKEN

@@ -62,6 +62,42 @@ def test_what_is_used_outlives_what_is_not() -> None:
     assert not trails.of(Format.CHAT, kept).links[1].known
 
 
+def test_a_long_conversation_keeps_its_links_however_it_goes_on() -> None:
+    trails = Trails()
+    words = [str(number) for number in range(40)]
+    first = trails.of(Format.CHAT, said(*words))
+    grown = trails.of(Format.CHAT, said(*words, "more"))
+    changed = trails.of(Format.CHAT, said(*words[:25], "another", *words[26:]))
+    again = trails.of(Format.CHAT, said("It is 9:00.", role="system") + said(*words, "more", "and more"))
+    short = trails.of(Format.CHAT, said(*words[:20]))
+
+    assert list(grown.links[:40]) == list(first.links)
+    assert list(changed.links[:25]) == list(first.links[:25])
+    assert not set(changed.links[25:]) & set(first.links)
+    assert (again.head, list(again.links[:41])) == (1, list(grown.links))
+    assert list(short.links) == list(first.links[:20])
+    assert [link.raw for link in changed.links] == list(said(*words[:25], "another", *words[26:]))
+
+
+def test_notes_of_a_long_conversation_outlive_their_generation_and_have_no_gaps() -> None:
+    trails = Trails(most_bytes=64 * 1024)
+    words = [str(number) for number in range(40)]
+    for number in range(300):
+        words.append(f"turn {number}")
+        for spoken in (words, words[:30] + [f"aside {number}"] + words[30:]):
+            trail = trails.of(Format.CHAT, said(*spoken))
+            known = noted(trail.links, "note")
+            assert all("note" in link.known for link in trail.links[:known])
+            for link in trail.links[known:]:
+                link.known["note"] = number
+        if number == 20:
+            kept = trails.of(Format.CHAT, said(*words)).links[0].known
+        if len(words) > 60:
+            del words[41:]
+
+    assert trails.of(Format.CHAT, said(*words)).links[0].known is kept
+
+
 def test_what_stands_around_the_messages_is_read_once() -> None:
     body = {"model": "claude-opus-4-5", "max_tokens": 9, "system": "Be brief.", "messages": []}
     one, other = (

@@ -46,6 +46,7 @@ _SYSTEM_ROLES = ("system", "developer")
 _SEALED_CHARS_PER_TOKEN = 8
 _FACT_SPREAD = 0.05
 _NOTHING = Rendering()
+_JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 def claude_rules(model: str) -> "ClaudeRules":
@@ -268,4 +269,4 @@ def _spaced(schema: bytes) -> str:
 
 
 def _dumped(found: object) -> str:
-    return json.dumps(found, ensure_ascii=False)
+    return _JSON.encode(found)
