@@ -84,7 +84,7 @@ def test_notes_of_a_long_conversation_outlive_their_generation_and_have_no_gaps(
     words = [str(number) for number in range(40)]
     for number in range(300):
         words.append(f"turn {number}")
-        for spoken in (words, words[:30] + [f"aside {number}"] + words[30:]):
+        for spoken in (words, [*words[:30], f"aside {number}", *words[30:]]):
             trail = trails.of(Format.CHAT, said(*spoken))
             known = noted(trail.links, "note")
             assert all("note" in link.known for link in trail.links[:known])
