@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from foveate.tokens.bpe import Bpe
+from foveate.tokens.caches import register
 from foveate.tokens.estimate import estimate_for
 from foveate.tokens.rendering import Counts, Length, Yardstick, text_count
 from foveate.tokens.steps import token_steps
@@ -30,6 +31,10 @@ _EARLIER = re.compile(r"claude-(3)(?:-(\d)(?!\d))?-(opus|sonnet|haiku)")
 _KNOWN_VERSIONS = frozenset(((4, 0), (4, 1), (4, 5), (4, 6), (4, 7), (4, 8), (5, 0), (5, 1), (5, 5)))
 _SECOND_TOKENIZER = (4, 7)
 _UNKNOWN_MARGIN = 0.2
+
+# Names of tools and of their parameters come with every call, and so do many of their values.
+_WORD_CHARS = 32
+_KEPT_WORDS = 4096
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -115,13 +120,30 @@ class ClaudeRuler:
         self._vocabulary = vocabulary
         self._weights = [constants.text[name] for name in CLASSES]
         self._margins = [constants.text[name] * (constants.text_spread[name] + extra) for name in CLASSES]
+        self.drop()
+        register(self)
 
     def lengths(self, texts: Sequence[str]) -> list[Length]:
         """The length of each text."""
         return [self.length(text) for text in texts]
 
+    def drop(self) -> None:
+        """Forget every word."""
+        self._words: dict[str, Length] = {}
+
     def length(self, text: str) -> Length:
         """The length of a text."""
+        if len(text) > _WORD_CHARS:
+            return self._length(text)
+        words = self._words
+        known = words.get(text)
+        if known is None:
+            if len(words) >= _KEPT_WORDS:
+                words.clear()
+            known = words[text] = self._length(text)
+        return known
+
+    def _length(self, text: str) -> Length:
         return self.weighed(class_counts(self._vocabulary.ids(text))) if text else Length(0.0, 0.0)
 
     def counts(self, texts: Sequence[str]) -> list[Counts]:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from foveate.tokens.claude import Constants, extra_margin, fitted
@@ -161,7 +162,7 @@ class ClaudeRules:
     def _call(self, call: ToolCall) -> Rendering:
         """Name, and each parameter with its value: a string as it is, anything else as JSON."""
         try:
-            given = json.loads(call.arguments) if call.arguments else {}
+            given = _given(call.arguments) if call.arguments else {}
         except (ValueError, RecursionError):  # a model can write anything
             given = call.arguments
         if not isinstance(given, dict):
@@ -257,8 +258,17 @@ def _named(raw: bytes) -> tuple[str, ...]:
     return (name,) if isinstance(name, str) else ()
 
 
+def _given(arguments: str) -> object:
+    try:
+        return msgspec.json.decode(arguments)
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # the standard library reads more, in more time
+        return json.loads(arguments)
+
+
 def _said(value: object) -> str:
-    return value if isinstance(value, str) else _dumped(value)
+    if isinstance(value, str):
+        return value
+    return str(value) if type(value) is int else _dumped(value)
 
 
 def _spaced(schema: bytes) -> str:
