@@ -1,7 +1,10 @@
 """What a process remembers of sessions, beside what is kept: it may forget all of it and only be colder."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from weakref import ReferenceType
+
+import msgspec
+from msgspec.structs import replace
 
 from foveate.cache.rhythm import SILENT, Rhythm
 from foveate.cache.simulate import Cache
@@ -11,6 +14,9 @@ from foveate.wire.around import Around
 
 _KEPT_SESSIONS = 4 * 1024
 _KEPT_AGENTS = 1024
+
+# Values, which all new sessions share.
+_EMPTY, _NO_TOOLS = Cache(), ToolOrders()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,43 +30,40 @@ class LastCall:
     cut_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionState:
+class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     """What one session has left at its provider, its rhythm, and the orders that its tools had.
 
     `settled` is what stood around its messages when its tools were last in the order that they are to have, as
     long as somebody else remembers it.
     """
 
-    cache: Cache = field(default_factory=Cache)
+    cache: Cache = _EMPTY
     rhythm: Rhythm = SILENT
-    tools: ToolOrders = field(default_factory=ToolOrders)
-    settled: "ReferenceType[Around] | None" = field(default=None, repr=False)
+    tools: ToolOrders = _NO_TOOLS
+    settled: "ReferenceType[Around] | None" = None
     asked_at: float | None = None
     last: LastCall | None = None
 
     def heard(self, now: float) -> "SessionState":
         """With a request that comes now."""
-        gap = None if self.asked_at is None else max(0.0, now - self.asked_at)
-        return SessionState(
-            cache=self.cache,
-            rhythm=self.rhythm if gap is None else self.rhythm.heard(gap),
-            tools=self.tools,
-            settled=self.settled,
-            asked_at=now,
-            last=self.last,
-        )
+        if self.asked_at is None:
+            return replace(self, asked_at=now)
+        return replace(self, rhythm=self.rhythm.heard(max(0.0, now - self.asked_at)), asked_at=now)
+
+    def listed(self, tools: ToolOrders, settled: "ReferenceType[Around] | None") -> "SessionState":
+        """With the orders that its tools have by now."""
+        return replace(self, tools=tools, settled=settled)
+
+    def served(self, cache: Cache) -> "SessionState":
+        """With what a request has left at the provider."""
+        return replace(self, cache=cache)
 
     def called(self, last: LastCall) -> "SessionState":
         """With a call that is billed."""
-        return SessionState(
-            cache=self.cache,
-            rhythm=self.rhythm,
-            tools=self.tools,
-            settled=self.settled,
-            asked_at=self.asked_at,
-            last=last,
-        )
+        return replace(self, last=last)
+
+
+_NEW = SessionState()
 
 
 class Remembered:
@@ -72,7 +75,7 @@ class Remembered:
 
     def session(self, agent: str, session_id: str) -> SessionState:
         """What is known of a session; nothing of one that is new here."""
-        return self._sessions.get((agent, session_id)) or SessionState()
+        return self._sessions.get((agent, session_id)) or _NEW
 
     def put(self, agent: str, session_id: str, state: SessionState) -> None:
         """Remember what a session is like now."""

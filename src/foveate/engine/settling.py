@@ -1,6 +1,6 @@
 """What is done with an exchange at its end: what the provider keeps now, and what it has refused."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from foveate.cache.layout import marked
 from foveate.cache.rules import Caching
@@ -32,7 +32,7 @@ class RememberCache:
         agent, session_id = work.incoming.agent, work.session_id
         state = self.remembered.session(agent, session_id)
         served = state.cache.serve(prompt, work.kept_rules, at=exchange.sent_at, answers_at=exchange.begun_at)
-        self.remembered.put(agent, session_id, replace(state, cache=served.cache))
+        self.remembered.put(agent, session_id, state.served(served.cache))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ it checks itself.
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Protocol
 from weakref import ref
 
@@ -311,7 +310,7 @@ class OrderTools:
         listed = _listed(work) if size_bytes < _MUCH_BYTES else await beside(lambda: _listed(work), size_bytes)
         edit, orders = work.state.tools.settled(listed)
         settled = ref(around) if edit is None and around is not None else None
-        work.state = replace(work.state, tools=orders, settled=settled)
+        work.state = work.state.listed(orders, settled)
         self._remembered.put(work.incoming.agent, work.session_id, work.state)
         if edit is not None:
             work.edit(self.name, (edit,))

@@ -31,6 +31,7 @@ HASH_BYTES = 16
 _LONG_BYTES = 64 * 1024
 # A message takes as long as so many bytes of a long one, however short it is.
 _MESSAGE_BYTES = 512
+_FEW_MESSAGES = 16
 
 # Hashes that are kept must never mean something else: what is said here changes with what is hashed.
 _SEED = b"foveate chain 1"
@@ -94,14 +95,17 @@ def _chain(request: Request, trail: wire.Trail, known: int) -> Chain:
             said = _message(request.format, links[at].raw, wire.blocks_at(request, trail, at))
             reached = digest(reached, *said)[:HASH_BYTES]
             links[at].known[_LINK] = reached, spelling(links[at].raw)
-    size, before = _CHAINS.before(links) or (0, _NO_CHAIN)
+    # A short one is put together sooner than it is found.
+    is_long = len(links) > _FEW_MESSAGES
+    size, before = (_CHAINS.before(links) if is_long else None) or (0, _NO_CHAIN)
     found = [link.known[_LINK] for link in links[size:]]
     chain = Chain(
         head=trail.head,
         hashes=before.hashes + tuple([reached for reached, _ in found]),
         spellings=before.spellings + b"".join([spelled for _, spelled in found]),
     )
-    _CHAINS.put(links, chain, instead_of=size)
+    if is_long:
+        _CHAINS.put(links, chain, instead_of=size)
     return chain
 
 
