@@ -1,5 +1,6 @@
 """Calls and their bills, as short as a test can say them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 
@@ -87,3 +88,11 @@ async def reserve(
     found = await ledger.reserve(replace(wanted, expires_at=now + 1200), now=now)
     assert isinstance(found, Over) or found.keys() == wanted.limits.keys()
     return not isinstance(found, Over)
+
+
+async def settle_one(ledger: Ledger, bill: Entry, *, accounts: Sequence[str]) -> bool:
+    """Whether a bill is new to a ledger, which keeps it; what is wrong with it is raised."""
+    (is_new,) = await ledger.settle_all([(bill, accounts)])
+    if isinstance(is_new, Exception):
+        raise is_new
+    return is_new

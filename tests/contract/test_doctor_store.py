@@ -14,7 +14,7 @@ from foveate.cost.caps import accounts_of
 from foveate.fold.journal import Outcome
 from foveate.store import open_store
 from foveate.values import CacheUsage, Usage
-from tests.billed import CALL, NOON, RESERVATION, entry
+from tests.billed import CALL, NOON, RESERVATION, entry, settle_one
 from tests.contract.test_store_opening import dump_of, run
 from tests.kept import FAILED, FOLD
 
@@ -39,7 +39,7 @@ async def booked(url: str, agent: str, cache: CacheUsage, *, calls: int, estimat
             bill = replace(
                 entry(call, Decimal("0.01")), usage=Usage(cache=cache), estimated_input_tokens=estimated
             )
-            await store.ledger.settle(bill, accounts=accounts_of(call))
+            await settle_one(store.ledger, bill, accounts=accounts_of(call))
 
 
 async def made(url: str) -> None:

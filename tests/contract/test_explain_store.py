@@ -12,7 +12,7 @@ from foveate.cost.ledger import Category
 from foveate.errors import BadOption
 from foveate.session.sessions import named_id
 from foveate.store import Store, open_store
-from tests.billed import CALL, ENTRY
+from tests.billed import CALL, ENTRY, settle_one
 from tests.kept import TRACE
 
 
@@ -61,7 +61,7 @@ async def test_what_was_called_beside_the_requests_is_told_with_its_dollars(stor
     await store.traces.keep([TRACE])
     for category in (Category.MAIN, Category.COMPACTION):
         call = with_(CALL, id=f"call-{category}", category=category, session_id=TRACE.session_id)
-        await store.ledger.settle(with_(ENTRY, call=call), accounts=accounts_of(call))
+        await settle_one(store.ledger, with_(ENTRY, call=call), accounts=accounts_of(call))
     told = await told_of(store, TRACE.session_id, None)
 
     assert isinstance(told, SessionStory)

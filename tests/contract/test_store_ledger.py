@@ -11,7 +11,7 @@ from foveate.cost.caps import accounts_of
 from foveate.cost.ledger import Ledger, Over, Standing
 from foveate.errors import BadOption
 from foveate.store import Store, open_store
-from tests.billed import CALL, NOON, call, entry, reservation, reserve, standing
+from tests.billed import CALL, NOON, call, entry, reservation, reserve, settle_one, standing
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def ledger(store: Store) -> Ledger:
 
 async def settle(ledger: Ledger, id_: str, dollars: str | None, *, at: float = NOON) -> bool:
     billed = entry(call(id_, at=at), dollars)
-    return await ledger.settle(billed, accounts=accounts_of(billed.call))
+    return await settle_one(ledger, billed, accounts=accounts_of(billed.call))
 
 
 async def total(ledger: Ledger, *, now: float = NOON) -> Standing:
@@ -49,7 +49,7 @@ async def test_what_is_reserved_is_told_of_every_account_with_a_limit_and_gone_o
     assert await ledger.standing(accounts_of(CALL), now=NOON) == dict.fromkeys(
         accounts_of(CALL), standing(0, "0.5")
     )
-    assert await ledger.settle(entry(CALL, "0.2"), accounts=accounts_of(CALL))
+    assert await settle_one(ledger, entry(CALL, "0.2"), accounts=accounts_of(CALL))
     assert await ledger.standing(accounts_of(CALL), now=NOON) == dict.fromkeys(
         accounts_of(CALL), standing("0.2", 0)
     )
@@ -214,7 +214,7 @@ async def test_a_bill_of_unknown_price_is_charged_as_it_says_itself(ledger: Ledg
         billed = replace(entry(call(f"{number}"), None), charge=Decimal(charge))
         if reserved:
             assert await reserve(ledger, billed.call, reserved, total=1)
-        assert await ledger.settle(billed, accounts=accounts_of(billed.call))
+        assert await settle_one(ledger, billed, accounts=accounts_of(billed.call))
 
     assert await total(ledger) == standing("0.3", 0)
     assert await booked(ledger) == [("0", None), ("1", None), ("2", None)]
@@ -235,7 +235,7 @@ async def test_a_bill_of_unknown_price_that_nothing_was_reserved_for_is_charged_
 async def test_a_charge_says_nothing_where_the_price_is_known(ledger: Ledger) -> None:
     billed = replace(entry(CALL, "0.2"), charge=Decimal("0.5"))
 
-    assert await ledger.settle(billed, accounts=accounts_of(CALL))
+    assert await settle_one(ledger, billed, accounts=accounts_of(CALL))
 
     assert await total(ledger) == standing("0.2", 0)
 
@@ -313,7 +313,7 @@ async def test_no_bill_is_refused_for_a_name_that_a_database_cannot_hold(ledger:
     assert not isinstance(found, Over)
     assert found == {"agent an\0a": standing(0, "0.5")}
     assert isinstance(await ledger.reserve(replace(wanted, call_id="b", dollars=Decimal(1)), now=NOON), Over)
-    assert await ledger.settle(entry(odd, "0.2"), accounts=accounts_of(odd))
+    assert await settle_one(ledger, entry(odd, "0.2"), accounts=accounts_of(odd))
 
     assert await ledger.standing(["agent an\0a"], now=NOON) == {"agent an\0a": standing("0.2", 0)}
     assert [one.call.model async for one in ledger.entries(agent=odd.agent, session_id=odd.session_id)] == [

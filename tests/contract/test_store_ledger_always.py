@@ -21,7 +21,7 @@ from foveate.cost.caps import accounts_of
 from foveate.cost.ledger import Call, Ledger, Over, Reservation
 from foveate.cost.money import dollars, picodollars
 from foveate.store import Store, open_store
-from tests.billed import NOON, call, entry
+from tests.billed import NOON, call, entry, settle_one
 from tests.billing_processes import Crew, End, Load, Made, Step, hammer
 
 LIFETIME_SECONDS = 100.0
@@ -141,7 +141,7 @@ class Interleavings(RuleBasedStateMachine):
             one = self.known[which % len(self.known)]
             self.runner.run(self._settle(one))
             other = entry(one.call, dollars(one.bill + 1))
-            assert not self.runner.run(self.ledger.settle(other, accounts=accounts_of(one.call)))
+            assert not self.runner.run(settle_one(self.ledger, other, accounts=accounts_of(one.call)))
 
     @rule(which=WHICH)
     def a_bill_comes_without_a_price(self, which: int) -> None:
@@ -207,7 +207,7 @@ class Interleavings(RuleBasedStateMachine):
         one.was_free = one.was_free or (not one.is_booked and not self._is_held(one))
         one.is_booked, one.is_held = True, False
         billed = entry(one.call, None if one.is_unknown else dollars(one.bill))
-        is_new = await self.ledger.settle(billed, accounts=accounts_of(one.call))
+        is_new = await settle_one(self.ledger, billed, accounts=accounts_of(one.call))
         one.booked_times += is_new
 
     async def _release(self, one: Known) -> None:

@@ -15,7 +15,7 @@ from foveate.cost.caps import accounts_of, day_of
 from foveate.cost.ledger import By, Call, Category, Entry, Ledger, Savings, Sum
 from foveate.store import Store, open_store
 from foveate.values import CacheUsage, Usage
-from tests.billed import ENTRY, NOON, call, entry
+from tests.billed import ENTRY, NOON, call, entry, settle_one
 
 DAY = 86_400.0
 
@@ -28,7 +28,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 async def keep(ledger: Ledger, *entries: Entry) -> None:
     for one in entries:
-        assert await ledger.settle(one, accounts=accounts_of(one.call))
+        assert await settle_one(ledger, one, accounts=accounts_of(one.call))
 
 
 async def listed(ledger: Ledger, **asked: float | None) -> list[str]:

@@ -15,7 +15,7 @@ from foveate.cost.ledger import Ledger, Over
 from foveate.errors import BadOption, StoreUnavailable
 from foveate.store import Store, open_store
 from foveate.store.gathering import Gathering
-from tests.billed import CALL, ENTRY, NOON, call, entry, reservation, reserve, standing
+from tests.billed import CALL, ENTRY, NOON, call, entry, reservation, reserve, settle_one, standing
 from tests.billing_processes import Crew, End, Load, Step
 from tests.databases import PostgresServer
 
@@ -29,7 +29,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 async def settle(ledger: Ledger, id_: str, dollars: str) -> bool:
-    return await ledger.settle(entry(call(id_), dollars), accounts=accounts_of(CALL))
+    return await settle_one(ledger, entry(call(id_), dollars), accounts=accounts_of(CALL))
 
 
 async def test_room_that_is_made_at_the_same_time_can_be_taken(store: Store) -> None:
@@ -74,8 +74,8 @@ async def test_who_asks_for_what_cannot_be_is_told_and_nobody_else(store: Store)
         reserve(ledger, call("b"), "4611686", agent=4_611_686),
         reserve(ledger, call("c"), "4611686"),
         reserve(ledger, call("d"), "NaN", total=1),
-        ledger.settle(replace(ENTRY, estimated_input_tokens=-1), accounts=["total"]),
-        ledger.settle(replace(ENTRY, estimated_input_tokens=2**63), accounts=["total"]),
+        settle_one(ledger, replace(ENTRY, estimated_input_tokens=-1), accounts=["total"]),
+        settle_one(ledger, replace(ENTRY, estimated_input_tokens=2**63), accounts=["total"]),
         ledger.reserve(replace(reservation(CALL, 1, {}), expires_at=float("nan")), now=NOON),
         settle(ledger, "e", "0.25"),
         return_exceptions=True,
@@ -103,7 +103,7 @@ async def test_names_as_long_as_books_are_told_apart(store: Store) -> None:
     )
     assert list(done) == [True, True, False]
     for one in (first, second):
-        assert await ledger.settle(entry(one, "0.25"), accounts=accounts_of(one))
+        assert await settle_one(ledger, entry(one, "0.25"), accounts=accounts_of(one))
         assert len([row async for row in ledger.entries(agent=one.agent, session_id=one.session_id)]) == 1
 
 

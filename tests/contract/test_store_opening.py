@@ -21,7 +21,7 @@ from foveate.session.totals import Per, SessionTotals, Totals
 from foveate.store import Forgotten, Store, default_url, open_store, store_name
 from foveate.store.migrating import VERSION_TABLE, VERSIONS
 from foveate.store.schema import tables
-from tests.billed import CALL, ENTRY, RESERVATION, standing
+from tests.billed import CALL, ENTRY, RESERVATION, settle_one, standing
 from tests.databases import PostgresServer
 from tests.kept import AGENT, FAILED, FOLD, FOLDED, REQUEST, TRACE, USE, hashes, session, turns
 
@@ -68,7 +68,7 @@ async def fill(store: Store) -> None:
     await store.turns.keep_counts(AGENT, {hashes("s", 0, 1)[0]: b"\x00 7"}, "o200k")
     lease = await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
     assert await store.journal.record(FOLD, FOLDED, lease=lease)
-    assert await store.ledger.settle(ENTRY, accounts=accounts_of(CALL))
+    assert await settle_one(store.ledger, ENTRY, accounts=accounts_of(CALL))
     assert not isinstance(await store.ledger.reserve(RESERVATION, now=CALL.at), Over)
     assert await store.journal.record(FAILED, (), lease=None)
     await store.journal.used([USE])

@@ -14,6 +14,7 @@ from foveate.replay.recordings import Lacking, Source
 from foveate.replay.stored import read_store
 from foveate.store import open_store
 from foveate.values import CacheUsage, Usage
+from tests.billed import settle_one
 from tests.kept import REQUEST
 
 USER = {"role": "user", "content": "look"}
@@ -59,7 +60,7 @@ async def filled(url: str) -> None:
             entry("four", 200.0, session="t"),
             entry("a ping", 300.0, session="t", category=Category.PING),
         ):
-            await store.ledger.settle(one, accounts=())
+            await settle_one(store.ledger, one, accounts=())
 
 
 async def test_kept_requests_are_calls_with_their_bills(database_url: str) -> None:
@@ -108,7 +109,7 @@ async def test_a_store_that_is_in_use_is_read_as_it_stands(tmp_path: Path) -> No
     url = f"sqlite:///{tmp_path / 'foveate.sqlite'}"
     await filled(url)
     async with await open_store(url) as store:
-        await store.ledger.settle(entry("five", 600.0, session="u"), accounts=())
+        await settle_one(store.ledger, entry("five", 600.0, session="u"), accounts=())
 
         assert [one.name for one in read_store(url)] == ["t", "s", "u"]
 

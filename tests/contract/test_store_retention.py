@@ -14,7 +14,7 @@ from foveate.fold.journal import Use
 from foveate.session.totals import Per
 from foveate.session.turns import Session
 from foveate.store import Forgotten, Store, open_store
-from tests.billed import call, entry
+from tests.billed import call, entry, settle_one
 from tests.kept import AGENT, FOLD, FOLDED, TRACE, fold, hashed, hashes, ids, session, turns
 
 DAY = 86_400.0
@@ -249,10 +249,10 @@ async def test_what_a_session_adds_up_to_goes_with_it_and_its_hours_stay(store: 
     at = {"o": 1, "n": 1, "p": 1, "billed long ago": 1, "billed now": 9}
     for name, day in at.items():
         of = call(f"call of {name}", session_id=name, at=day * DAY)
-        await store.ledger.settle(entry(of, 1), accounts=())
+        await settle_one(store.ledger, entry(of, 1), accounts=())
     await store.traces.keep([with_changes(TRACE, id="r", session_id="traced long ago", at=1 * DAY)])
     # Pinged since it was seen.
-    await store.ledger.settle(entry(call("late", session_id="o", at=6 * DAY), 1), accounts=())
+    await settle_one(store.ledger, entry(call("late", session_id="o", at=6 * DAY), 1), accounts=())
     before = await store.totals.totals([Per.HOUR])
 
     async def left() -> set[str]:

@@ -14,7 +14,7 @@ from foveate.session.totals import Added, Order, Per, SessionTotals, Totals
 from foveate.session.traces import CacheBreak, Trace
 from foveate.store import Store, open_store
 from foveate.values import CacheUsage, Usage
-from tests.billed import CALL, ENTRY, NOON, call, entry
+from tests.billed import CALL, ENTRY, NOON, call, entry, settle_one
 from tests.kept import FOLD, FOLDED, TRACE
 
 HOUR, DAY = 3_600.0, 86_400.0
@@ -40,7 +40,7 @@ def trace(id_: str, at: float = NOON, *, session_id: str = "s", **changes: objec
 
 async def settle(store: Store, *entries: Entry) -> None:
     for one in entries:
-        await store.ledger.settle(one, accounts=accounts_of(one.call))
+        await settle_one(store.ledger, one, accounts=accounts_of(one.call))
 
 
 async def all_of(store: Store, agent: str | None = None) -> Totals:

@@ -34,7 +34,7 @@ from foveate.store.sqlite import SQLiteRows
 from foveate.store.traces import COLUMNS
 from foveate.store.traces import row_of as trace_row
 from foveate.values import CacheUsage, Usage
-from tests.billed import NOON, call
+from tests.billed import NOON, call, settle_one
 from tests.contract.test_store_opening import dump_of, run
 from tests.kept import TRACE
 from tests.store_processes import at_once
@@ -108,7 +108,7 @@ async def tell(store: Store, some: Sequence[Told]) -> None:
     await asyncio.gather(
         store.traces.keep(traces, breaks),
         *(
-            store.ledger.settle(entry, accounts=accounts_of(entry.call))
+            settle_one(store.ledger, entry, accounts=accounts_of(entry.call))
             for entry, *_ in some
             if entry is not None
         ),

@@ -10,7 +10,7 @@ from foveate.cost.caps import accounts_of
 from foveate.session.traces import CacheBreak, Traces
 from foveate.store import Store, open_store
 from foveate.store.retention import forget_traces
-from tests.billed import CALL, ENTRY
+from tests.billed import CALL, ENTRY, settle_one
 from tests.kept import TRACE
 
 DAY = 86_400.0
@@ -31,7 +31,7 @@ def traces(store: Store) -> Traces:
 async def test_a_trace_comes_back_as_it_was_kept_with_the_bill_of_the_ledger(store: Store) -> None:
     await store.traces.keep([TRACE, replace(TRACE, id="unbilled", broke=None, tokens=None)])
     await store.traces.keep([replace(TRACE, status=529)])
-    await store.ledger.settle(ENTRY, accounts=accounts_of(CALL))
+    await settle_one(store.ledger, ENTRY, accounts=accounts_of(CALL))
 
     found = await store.traces.trace(TRACE.id)
     assert found is not None

@@ -11,7 +11,7 @@ import pytest
 from foveate.cost.caps import accounts_of
 from foveate.store import open_store
 from foveate.store.migrating import VERSIONS
-from tests.billed import call, entry
+from tests.billed import call, entry, settle_one
 from tests.kept import FOLDED, fold, hashed, session, turns
 
 DAY = 86_400.0
@@ -92,7 +92,7 @@ def test_calls_are_forgotten_only_where_that_is_asked_for(run: Any, url: str) ->
         async with await open_store(url) as store:
             for id_, at in (("old", 1e9), ("new", time.time())):
                 of = call(id_, at=at)
-                await store.ledger.settle(entry(of, 1), accounts=accounts_of(of))
+                await settle_one(store.ledger, entry(of, 1), accounts=accounts_of(of))
 
     asyncio.run(settle())
     run("store", "vacuum", "--store", url)

@@ -16,7 +16,7 @@ import pytest
 from foveate.cost.caps import accounts_of, day_of
 from foveate.cost.ledger import Category, Entry, Savings
 from foveate.store import open_store
-from tests.billed import ENTRY, call, entry, reserve
+from tests.billed import ENTRY, call, entry, reserve, settle_one
 from tests.e2e.command import spawn, write
 
 DAY = 86_400.0
@@ -30,7 +30,7 @@ def settled(url: str, entries: Sequence[Entry], *, reserved: str = "0", now: flo
     async def settle() -> None:
         async with await open_store(url) as store:
             for one in entries:
-                await store.ledger.settle(one, accounts=accounts_of(one.call))
+                await settle_one(store.ledger, one, accounts=accounts_of(one.call))
             if Decimal(reserved):
                 assert await reserve(
                     store.ledger, call("under way", session_id="talk", at=now), reserved, now=now

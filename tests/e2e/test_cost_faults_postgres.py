@@ -14,7 +14,7 @@ from foveate.store import open_store
 from foveate.store.database import T, Work
 from foveate.store.ledger import KeptLedger
 from foveate.store.postgres import PostgresDatabase
-from tests.billed import CALL, ENTRY, NOON, call, cap, entry, reservation, standing
+from tests.billed import CALL, ENTRY, NOON, call, cap, entry, reservation, settle_one, standing
 from tests.databases import PostgresServer
 from tests.e2e.test_store_faults_postgres import LOST_AT_COMMIT
 
@@ -104,7 +104,7 @@ async def test_what_is_lost_at_its_commit_is_done_again_and_once(url: str, table
 
         wanted = reservation(CALL, "0.5", {"total": Decimal("0.5")})
         assert not isinstance(await store.ledger.reserve(wanted, now=NOON), Over)
-        assert await store.ledger.settle(ENTRY, accounts=accounts_of(CALL))
+        assert await settle_one(store.ledger, ENTRY, accounts=accounts_of(CALL))
 
         assert ENTRY.dollars
         assert await store.ledger.standing(["total"], now=NOON) == {"total": standing(ENTRY.dollars)}
@@ -133,7 +133,7 @@ async def test_what_was_committed_without_a_word_is_not_done_twice(url: str) -> 
     assert isinstance(
         await ledger.reserve(reservation(call("c"), "0.1", {"total": Decimal(1)}), now=NOON), Over
     )
-    await ledger.settle(ENTRY, accounts=accounts_of(CALL))
+    await settle_one(ledger, ENTRY, accounts=accounts_of(CALL))
     await ledger.release(other.id)
 
     assert ENTRY.dollars

@@ -14,7 +14,7 @@ import pytest
 
 from foveate.cost.caps import accounts_of
 from foveate.store import open_store
-from tests.billed import ENTRY, call
+from tests.billed import ENTRY, call, settle_one
 from tests.e2e.command import COMMAND, WITHOUT_KEYS, Outcome, on_terminal, spawn
 from tests.e2e.test_compactions_faults import LOADED, locked
 
@@ -29,7 +29,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     async def fill() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
             entries = [replace(ENTRY, call=call(f"call-{number}", agent=CONTROL)) for number in range(1_200)]
-            await asyncio.gather(*(store.ledger.settle(one, accounts=accounts_of(one.call)) for one in entries))
+            await asyncio.gather(
+                *(settle_one(store.ledger, one, accounts=accounts_of(one.call)) for one in entries)
+            )
 
     asyncio.run(fill())
     return f"sqlite:///{path}"

@@ -79,6 +79,9 @@ class Settled:
     problem: str = ""
 
 
+_NEW, _KNOWN = Settled(outcome=Outcome.BOOKED), Settled(outcome=Outcome.KNOWN)
+
+
 class Admission:
     """Lets calls through, and books them, for one process and one event loop. Closed by `close`."""
 
@@ -157,29 +160,41 @@ class Admission:
             self._notes.jot(_charged(entry, None if held is None else held.reservation.dollars))
 
     async def settle(self, entry: Entry) -> Settled:
-        """Book what a call cost, and free what was reserved for it. Whoever gives up waiting loses nothing.
+        """The same as `settle_all` of one bill."""
+        (settled,) = await self.settle_all((entry,))
+        return settled
+
+    async def settle_all(self, entries: Sequence[Entry]) -> Sequence[Settled]:
+        """Book what calls cost, and free what was reserved for them. Whoever gives up waiting loses nothing.
 
         A bill whose dollars cannot be kept is booked as one of unknown price, with a `problem`.
         """
-        number = next(self._numbers)
-        held = self._leases.let_go(entry.call.id)
-        late = _Bill(entry, None if held is None else held.reservation.dollars)
+        now = self._clock()
+        bills: list[_Bill] = []
+        late: dict[int, _Bill] = {}  # as they are booked once their reservations may have run out
+        for entry in entries:
+            held = self._leases.let_go(entry.call.id)
+            bill = _Bill(entry)
+            waits = bill if held is None else _Bill(entry, held.reservation.dollars)
+            bills.append(waits if held is not None and held.until <= now else bill)
+            late[next(self._numbers)] = waits
         if self._waiting:
-            return await self._kept(number, late)
+            return await self._kept(late)
         try:
-            is_late = held is not None and held.until <= self._clock()
-            settled = await self._booked(late if is_late else _Bill(entry))
-            if self._notes is not None:
-                self._notes.cross_out(entry.call.id)
-            return settled
+            settled = await self._booked(bills)
         except StoreUnavailable as error:
             self._problem = str(error)
-            return await self._kept(number, late)
+            return await self._kept(late)
         except asyncio.CancelledError:
-            # It may have been booked, and may not: once more is no harm.
-            if self._keep(number, late).outcome is Outcome.WAITING:
-                self._do_beside(self._spooled(late))
+            # They may have been booked, and may not: once more is no harm.
+            for number, bill in late.items():
+                if self._keep(number, bill).outcome is Outcome.WAITING:
+                    self._do_beside(self._spooled(bill))
             raise
+        if self._notes is not None:
+            for entry in entries:
+                self._notes.cross_out(entry.call.id)
+        return settled
 
     def lose(self, entry: Entry, problem: str) -> Settled:
         """Count a bill that cannot be kept, now or after it has waited."""
@@ -241,14 +256,17 @@ class Admission:
             self._catching_up = asyncio.create_task(self._catch_up())
         return Settled(outcome=Outcome.WAITING, problem=self._problem)
 
-    async def _kept(self, number: int, bill: _Bill) -> Settled:
-        """Have a bill wait for the ledger, and on the disk where there is a spool."""
-        settled = self._keep(number, bill)
-        if self._spool is not None and settled.outcome is Outcome.WAITING:
-            await asyncio.shield(self._do_beside(self._spooled(bill)))
+    async def _kept(self, bills: Mapping[int, _Bill]) -> Sequence[Settled]:
+        """Have bills wait for the ledger, and on the disk where there is a spool."""
+        settled = {number: self._keep(number, bill) for number, bill in bills.items()}
+        if self._spool is not None:
+            waiting = [bills[number] for number, one in settled.items() if one.outcome is Outcome.WAITING]
+            spooled = asyncio.gather(*(self._do_beside(self._spooled(bill)) for bill in waiting))
+            await asyncio.shield(spooled)
         if self._notes is not None:
-            self._notes.cross_out(bill.entry.call.id)
-        return settled
+            for bill in bills.values():
+                self._notes.cross_out(bill.entry.call.id)
+        return list(settled.values())
 
     async def _spooled(self, bill: _Bill) -> None:
         if self._spool is None:
@@ -280,32 +298,45 @@ class Admission:
     async def _write(self, bill: _Bill) -> bool:
         """Whether a bill need not wait any longer: it is booked, or can never be."""
         try:
-            await self._booked(bill)
+            await self._booked([bill])
         except StoreUnavailable as error:
             self._problem = str(error)
             return False
         return True
 
-    async def _booked(self, bill: _Bill) -> Settled:
-        """What becomes of a bill where the ledger can be reached.
+    async def _booked(self, bills: Sequence[_Bill]) -> Sequence[Settled]:
+        """What becomes of bills where the ledger can be reached.
 
         Raises:
             StoreUnavailable: it cannot be.
         """
-        problem, entry = "", bill.entry
-        for kept in (_charged(entry, bill.reserved), _charged(_unpriced(entry), bill.reserved)):
-            try:
-                is_new = await self._ledger.settle(kept, accounts=accounts_of(kept.call))
-            except StoreUnavailable:
-                raise
-            except Exception as error:  # noqa: BLE001 - a border: no bill ends the others, and it is counted
-                problem = problem or str(error)
+        settled: list[Settled] = []
+        tried = await self._tried([_charged(bill.entry, bill.reserved) for bill in bills])
+        for bill, is_new in zip(bills, tried, strict=True):
+            if isinstance(is_new, Exception):
+                settled.append(await self._booked_unpriced(bill, str(is_new)))
             else:
-                self._problem = problem
-                return Settled(outcome=Outcome.BOOKED if is_new else Outcome.KNOWN, problem=problem)
-        await self._release(entry.call.id)
-        self._problem = problem
-        return self.lose(entry, problem)
+                settled.append(_NEW if is_new else _KNOWN)
+            self._problem = settled[-1].problem
+        return settled
+
+    async def _booked_unpriced(self, bill: _Bill, problem: str) -> Settled:
+        """What becomes of a bill that cannot be kept as it is."""
+        (is_new,) = await self._tried([_charged(_unpriced(bill.entry), bill.reserved)])
+        if not isinstance(is_new, Exception):
+            return Settled(outcome=Outcome.BOOKED if is_new else Outcome.KNOWN, problem=problem)
+        await self._release(bill.entry.call.id)
+        return self.lose(bill.entry, problem)
+
+    async def _tried(self, entries: Sequence[Entry]) -> Sequence[bool | Exception]:
+        try:
+            return await self._ledger.settle_all([(entry, accounts_of(entry.call)) for entry in entries])
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - a border: no bill ends the others, and it is counted
+            if len(entries) == 1:
+                return [error]
+            return [is_new for entry in entries for is_new in await self._tried([entry])]
 
     async def _release(self, call_id: str) -> None:
         try:

@@ -157,12 +157,13 @@ class Ledger(Protocol):
         nobody's way. Where something is reserved for the call already, it stays at that.
         """
 
-    async def settle(self, entry: Entry, *, accounts: Sequence[str]) -> bool:
-        """Keep what a call cost, book it on its accounts and free what was reserved for it, all in one.
+    async def settle_all(self, bills: Sequence[tuple[Entry, Sequence[str]]]) -> Sequence[bool | Exception]:
+        """Keep what calls cost, book each on its accounts and free what was reserved for it, all in one.
 
-        False, and nothing booked, where that call was settled before; what is reserved for it is freed too.
+        False, and nothing booked, of a call that was settled before; what is reserved for it is freed too.
         A call that was never reserved, or whose reservation has run out, is booked all the same. One of unknown
-        price is charged to its accounts as its entry says.
+        price is charged to its accounts as its entry says. What is wrong with a bill that cannot be kept stands
+        in its place, and all others are.
         """
 
     async def release(self, call_id: str) -> bool:

@@ -50,16 +50,18 @@ class ToldAdmission(Admission):
                 _LOG.warning("%s (call %s of %s, session %s)", near, call.id, call.agent, call.session_id)
         return admitted
 
-    async def settle(self, entry: Entry) -> Settled:
-        """What became of a bill, told before it is given back."""
+    async def settle_all(self, entries: Sequence[Entry]) -> Sequence[Settled]:
+        """What became of each bill, told before it is given back."""
         try:
-            settled = await super().settle(entry)
+            settled = await super().settle_all(entries)
         except asyncio.CancelledError:
-            self._watch.billed(entry, Settled(outcome=Outcome.WAITING, problem=self.problem))
+            for entry in entries:
+                self._watch.billed(entry, Settled(outcome=Outcome.WAITING, problem=self.problem))
             raise
-        if settled.problem and settled.outcome is not Outcome.LOST:
-            _LOG.warning("the bill of %s is %s: %s", entry.call.id, settled.outcome.value, settled.problem)
-        self._watch.billed(entry, settled)
+        for entry, one in zip(entries, settled, strict=True):
+            if one.problem and one.outcome is not Outcome.LOST:
+                _LOG.warning("the bill of %s is %s: %s", entry.call.id, one.outcome.value, one.problem)
+            self._watch.billed(entry, one)
         return settled
 
     def lose(self, entry: Entry, problem: str) -> Settled:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from foveate.cost.admission import Admission
 from foveate.engine.asking import Asking
+from foveate.engine.behind import Behind
 from foveate.engine.calibrating import Calibrate, Calibrations
 from foveate.engine.counting import Counts
 from foveate.engine.engine import Engine
@@ -27,7 +28,6 @@ from foveate.engine.previewing import (
     free,
     no_fold,
 )
-from foveate.engine.pulse import Behind
 from foveate.engine.remembered import Remembered
 from foveate.engine.settling import DoubtThoughts, RememberCache, RememberRefusal
 from foveate.engine.steps import (
@@ -67,7 +67,7 @@ def build_engine(
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
     remembered, refusals, calibrations = remembered or Remembered(), RefusalsHeld(), Calibrations()
     history, count = ReplaceHistory(journal), Count(turns, Counts(calibrations, asking))
-    behind = Behind()
+    behind = Behind(admission, turns)
     book = Book(admission, cost, remembered)
     preview = _preview(
         turns,
@@ -106,13 +106,9 @@ def build_engine(
             RememberCache(remembered),
             *((pings,) if pings is not None else ()),
             RememberRefusal(refusals),
-        ),
-        settle=(
-            book,
             DoubtThoughts(journal),
-            *(settle for settle in (breaks, keeping, tracing) if settle is not None),
-            folds,
         ),
+        settle=(*(settle for settle in (breaks, keeping, tracing) if settle is not None), folds),
         behind=behind,
         options=options,
         clock=clock,
@@ -150,6 +146,7 @@ def _preview(
             OrderTools(sessions),
         ),
         settle=(BookCount(asking),) if asking is not None else (),
+        behind=Behind(turns=seen),
         options=options,
         clock=clock,
         watch=FailuresOnly(watch or UNWATCHED),

@@ -60,7 +60,7 @@ class Calibrate:
     def __init__(self, calibrations: Calibrations) -> None:
         self._calibrations = calibrations
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    def __call__(self, exchange: "Exchange") -> None:
         """Learn from the bill, where it is whole and can be compared."""
         work, usage = exchange.work, exchange.usage
         if work is None or work.count is None or usage is None or not 200 <= exchange.status < 300:

@@ -8,10 +8,10 @@ from foveate import wire
 from foveate.cost.admission import Admission, Admitted
 from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.savings import pricing
+from foveate.engine.behind import Behind
 from foveate.engine.calls import Done, Incoming, Outgoing
 from foveate.engine.exchange import Exchange
 from foveate.engine.money import MoneyOptions, let_through
-from foveate.engine.pulse import Behind
 from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.errors import BadEdit, MalformedRequest
@@ -60,8 +60,8 @@ class Embeddings:
     options: Callable[[], MoneyOptions]
     uncounted: Uncounted
     clock: Callable[[], float]
+    behind: Behind
     watch: Watch = UNWATCHED
-    behind: Behind | None = None
 
     async def prepare(self, incoming: Incoming) -> Exchange:
         """The request as it came; one that cannot be read is let through where no cap holds.
@@ -75,7 +75,7 @@ class Embeddings:
             asked = await beside(lambda: embeddings_asked(outgoing.body), size_bytes)
         except (MalformedRequest, BadEdit) as error:
             await self.uncounted(incoming.id, incoming.agent, f"the request cannot be read ({error})")
-            return Exchange(incoming, None, outgoing, settle=(), clock=self.clock, watch=self.watch)
+            return self._exchange(incoming, outgoing)
         now = self.clock()
         call = Call(
             id=incoming.id,
@@ -99,19 +99,31 @@ class Embeddings:
             call,
             ceiling,
             options.caps,
-            caught_up=self.behind.caught_up if self.behind is not None else None,
+            caught_up=self.behind.caught_up,
         )
-        booking = _Booking(self, admitted, asked.count, ceiling)
+        noted = _Noted(self, admitted, asked.count, ceiling)
+        return self._exchange(incoming, outgoing, came_at=now, note=noted, admitted=admitted)
+
+    def _exchange(
+        self,
+        incoming: Incoming,
+        outgoing: Outgoing,
+        *,
+        came_at: float | None = None,
+        note: "_Noted | None" = None,
+        admitted: Admitted | None = None,
+    ) -> Exchange:
         return Exchange(
             incoming,
             None,
             outgoing,
-            settle=(booking,),
+            settle=(),
             clock=self.clock,
             watch=self.watch,
-            came_at=now,
-            note=booking.note,
+            came_at=came_at,
+            note=note,
             behind=self.behind,
+            admitted=admitted,
         )
 
 
@@ -130,15 +142,15 @@ def _named(incoming: Incoming) -> Outgoing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Booking:
-    """Books one call at its end."""
+class _Noted:
+    """Says what one call has cost."""
 
     of: Embeddings
     admitted: Admitted
     count: TokenCount
     ceiling: Decimal | None
 
-    def note(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: Exchange) -> None:
         """Jot down what it was billed, where it may be."""
         usage, call = exchange.usage, self.admitted.call
         if usage is None and not exchange.may_be_billed:
@@ -153,12 +165,3 @@ class _Booking:
             is_partial=not exchange.is_whole,
         )
         self.of.admission.jot(exchange.entry)
-
-    async def __call__(self, exchange: Exchange) -> None:
-        """Book it, or free what was reserved where nothing is billed."""
-        if exchange.entry is None:
-            self.note(exchange)
-        if exchange.entry is not None:
-            await self.of.admission.settle(exchange.entry)
-        else:
-            await self.of.admission.release(self.admitted)

@@ -2,15 +2,15 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from foveate import wire
 from foveate.cache.beta_header import HEADER as BETAS
 from foveate.cache.beta_header import beta_header
+from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming, Outgoing, Problem
 from foveate.engine.exchange import Exchange, Settle
 from foveate.engine.options import AgentOptions
-from foveate.engine.pulse import Behind
 from foveate.engine.steps import FoldNow, Step
 from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import Watch
@@ -44,7 +44,7 @@ class Engine:
     preview: "Engine | None" = None
     note: Callable[[Exchange], None] | None = None
     remember: Sequence[Settle] = ()
-    behind: Behind | None = None
+    behind: Behind = field(default_factory=Behind)
     fold_now: FoldNow | None = None
 
     async def prepare(self, incoming: Incoming) -> Exchange:
@@ -132,8 +132,9 @@ class Engine:
 
     async def close(self) -> None:
         """Wait until all is done with what is over."""
-        if self.behind is not None:
-            await self.behind.end()
+        await self.behind.end()
+        if self.preview is not None:
+            await self.preview.close()
 
     def _failed(self, incoming: Incoming, step: str, error: Exception) -> Problem:
         """A failure, told in the log; of one that is nobody's fault but ours, with where it happened."""

@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from foveate.cache.refusals import Refusal, refusal
+from foveate.cost.admission import Admitted
 from foveate.cost.ledger import Entry
 from foveate.engine.answers import AnswerReader
+from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming, Outgoing, Problem
-from foveate.engine.pulse import Behind
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.engine.work import Work
 from foveate.values import SetParameter, Usage
@@ -33,14 +34,15 @@ class Exchange:
         clock: Callable[[], float],
         watch: Watch = UNWATCHED,
         came_at: float | None = None,
-        note: "Callable[[Exchange], None] | None" = None,
+        note: "Settle | None" = None,
         remember: "Sequence[Settle]" = (),
         behind: Behind | None = None,
+        admitted: Admitted | None = None,
     ) -> None:
         """`work` is None for a request that could not be understood. `came_at`: when it was here.
 
         `note` is done before the client has all of it, `remember` before its next request, and `settle`
-        `behind` the answer.
+        `behind` the answer, once its bill is booked. `admitted` is what its work was let through as, or it.
         """
         self.incoming = incoming
         self.work = work
@@ -51,9 +53,11 @@ class Exchange:
         self.refused: Refusal | None = None
         self.is_broken = False
         self.is_unsent = False
-        self.entry: Entry | None = None  # what was booked
+        self.entry: Entry | None = None  # what is booked
+        self._admitted = admitted
+        self._is_unknown = False
         self._watch = watch
-        self._behind = behind
+        self._behind = behind or Behind()
         self._settle = settle
         self._note = note
         self._is_noted = note is None
@@ -149,7 +153,14 @@ class Exchange:
         """Whether the answer came to its end."""
         return not self.is_broken and self._answer is not None and self._answer.is_whole
 
-    def over(self, *, is_broken: bool = False) -> Awaitable[None]:
+    @property
+    def unbilled(self) -> Admitted | None:
+        """What it was let through as, where it costs nothing: what was reserved for it is to be freed."""
+        if self.entry is not None or self._is_unknown:
+            return None
+        return self._admitted if self.work is None else self.work.admitted
+
+    def over(self, *, is_broken: bool = False) -> None:
         """Nothing more comes; `is_broken`: the answer was not there, broke off, or nobody wanted its rest.
 
         What is to be done with it is done from now on, whether or not anybody waits for it.
@@ -158,11 +169,27 @@ class Exchange:
         if not self._is_noted:
             self._have_noted()
         self.ended_at = self._clock()
-        settling = asyncio.ensure_future(self._settled())
-        if self._behind is not None:
-            self._behind.under_way.add(settling)
-            settling.add_done_callback(self._behind.under_way.discard)
-        return asyncio.shield(settling)
+        # Not before what the client is still to get is written, and before anything that it sends then is read.
+        asyncio.get_running_loop().call_soon(self._do, self._remember)
+        self._behind.put(self)
+
+    async def settled(self) -> None:
+        """Wait until all is done with it."""
+        await self._behind.settled()
+
+    def keep(self) -> None:
+        """Begin to keep what is to be kept of the request."""
+        self._behind.keep((self,))
+
+    def settle(self) -> None:
+        """Do what is done last."""
+        self._do(self._settle)
+        self._watch.ended(self)
+
+    def failed(self, what: str, error: Exception) -> None:
+        """Tell that something could not be done with it."""
+        _LOG.error("%s: %s failed", self.incoming.id, what, exc_info=error)
+        self._watch.failed(self.incoming, Problem(what, f"{type(error).__name__}: {error}"))
 
     def _have_noted(self) -> None:
         self._is_noted = True
@@ -171,41 +198,15 @@ class Exchange:
             if self._note is not None:
                 self._note(self)
         except Exception as error:  # noqa: BLE001 - a border as that of steps
-            self._failed("note", error)
+            self._is_unknown = True  # whether it is billed
+            self.failed("note", error)
 
-    async def _settled(self) -> None:
-        """Do all that is to be done, also where nobody waits for it any more."""
-        await self._done(self._remember)
-        if self._behind is not None and not self.is_broken:
-            await self._behind.pulse.beat()
-        self.keep()  # together with the bill, so that all of it is one transaction
-        await self._done(self._settle)
-        self._watch.ended(self)
-
-    def keep(self) -> None:
-        """Begin to keep what is to be kept of the request."""
-        if self.work is None or not self.work.keeps:
-            return
-        keeping = asyncio.ensure_future(self._kept(self.work.keeps))
-        if self._behind is not None:
-            self._behind.keep(keeping)
-
-    async def _done(self, settles: "Sequence[Settle]") -> None:
+    def _do(self, settles: "Sequence[Settle]") -> None:
         for settle in settles:
             try:
-                await settle(self)
+                settle(self)
             except Exception as error:  # noqa: BLE001 - a border as that of steps: the client has its answer
-                self._failed(type(settle).__name__, error)
-
-    async def _kept(self, keeps: "Sequence[Callable[[], Awaitable[object]]]") -> None:
-        """Keep what is to be kept, all at once."""
-        for kept in await asyncio.gather(*(keep() for keep in keeps), return_exceptions=True):
-            if isinstance(kept, Exception):
-                self._failed("keep", kept)
-
-    def _failed(self, what: str, error: Exception) -> None:
-        _LOG.error("%s: %s failed", self.incoming.id, what, exc_info=error)
-        self._watch.failed(self.incoming, Problem(what, f"{type(error).__name__}: {error}"))
+                self.failed(type(settle).__name__, error)
 
 
 def _is_empty(usage: Usage) -> bool:
@@ -214,7 +215,7 @@ def _is_empty(usage: Usage) -> bool:
 
 
 class Settle(Protocol):
-    """Something that is done with every exchange at its end."""
+    """Something that is done with every exchange at its end: quick, since nothing else goes on meanwhile."""
 
-    async def __call__(self, exchange: Exchange) -> None:
-        """Do it."""
+    def __call__(self, exchange: Exchange, /) -> None:
+        """Do it, or begin to."""

@@ -114,7 +114,7 @@ class Breaks:
         """How many bytes of bodies are remembered."""
         return self._warm_bytes
 
-    async def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: Exchange) -> None:
         """Hold what a request has read against what the one before it left."""
         work, usage = exchange.work, exchange.usage
         if work is None or usage is None or not exchange.has_bill or not 200 <= exchange.status < 300:

@@ -65,7 +65,7 @@ class Folds:
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(_MOST_AT_ONCE)
 
-    async def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: Exchange) -> None:
         """Fold behind an answer, where it is time; the next request has the summary."""
         work = exchange.work
         if work is None or not work.options.compaction or not 200 <= exchange.status < 300:

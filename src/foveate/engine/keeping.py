@@ -65,7 +65,7 @@ class KeepRequests:
         """How many could not be kept: the store was away, or too slow."""
         return self._left_out
 
-    async def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: Exchange) -> None:
         """Have a request kept that has come to its end."""
         wanted = self._wanted()
         is_kept = wanted.enabled and exchange.work is not None and not exchange.is_unsent

@@ -131,16 +131,6 @@ class Book:
             exchange.entry = self._entry(exchange, work, work.call, has_bill=has_bill)
             self._admission.jot(exchange.entry)
 
-    async def __call__(self, exchange: Exchange) -> None:
-        """Book it, or free what was reserved where nothing is billed."""
-        work = exchange.work
-        if exchange.entry is None:
-            self.note(exchange)
-        if exchange.entry is not None:
-            await self._admission.settle(exchange.entry)
-        elif work is not None and work.admitted is not None:
-            await self._admission.release(work.admitted)
-
     def _entry(self, exchange: Exchange, work: Work, call: Call, *, has_bill: bool) -> Entry:
         prices = self._options().prices
         price = pricing(prices, call)

@@ -77,7 +77,7 @@ class Pings:
         self._planned.pop(key, None)
         self._under_way[key] = self._under_way.get(key, 0) + 1
 
-    async def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: Exchange) -> None:
         """Plan a ping behind an answer, where none of the session's other requests is under way."""
         work = exchange.work
         if work is None or not work.options.pings.enabled:

@@ -22,7 +22,7 @@ from foveate.fold.folding import Folded
 from foveate.fold.journal import Fold, Journal, Lease
 from foveate.session.chain import chain_beside
 from foveate.session.sessions import find
-from foveate.session.turns import Session, Turn, Turns
+from foveate.session.turns import CountRows, Move, Session, Turn, Turns
 
 if TYPE_CHECKING:
     from foveate.fold.journal import Use
@@ -45,6 +45,11 @@ class SeenTurns:
     async def keep(self, session: Session, turns: Sequence[Turn], *, after: bytes | None) -> bool:
         """Nothing, as if it had gone well."""
         del session, turns, after
+        return True
+
+    async def keep_all(self, rows: Sequence[Move | CountRows]) -> bool:
+        """Nothing, as if it had gone well."""
+        del rows
         return True
 
     async def counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
@@ -198,7 +203,7 @@ class BookCount:
 
     asking: Asking
 
-    async def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: Exchange) -> None:
         """Book it."""
         work = exchange.work
         if work is not None and 200 <= exchange.status < 300:

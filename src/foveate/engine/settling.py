@@ -1,6 +1,7 @@
 """What is done with an exchange at its end: what the provider keeps now, and what it has refused."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from foveate.cache.layout import marked
 from foveate.cache.rules import Caching
@@ -9,6 +10,7 @@ from foveate.engine.marking import RefusalsHeld
 from foveate.engine.remembered import Remembered
 from foveate.fold.journal import Journal
 from foveate.fold.uses import doubted
+from foveate.session.news import News
 
 _BAD_REQUEST = 400
 
@@ -19,7 +21,7 @@ class RememberCache:
 
     remembered: Remembered
 
-    async def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: Exchange) -> None:
         """Remember it, where the provider has taken the request."""
         work = exchange.work
         if work is None or work.prompt is None or not 200 <= exchange.status < 300:
@@ -41,13 +43,13 @@ class DoubtThoughts:
 
     journal: Journal
 
-    async def __call__(self, exchange: Exchange) -> None:
-        """Doubt them, where the provider has refused the request for what it says."""
+    def __call__(self, exchange: Exchange) -> None:
+        """Have them doubted, where the provider has refused the request for what it says."""
         work = exchange.work
         if work is None or exchange.status != _BAD_REQUEST or work.fold is None or work.chain is None:
             return
         if work.rules.binds_thinking:
-            await doubted(work.chain, work.fold, self.journal)
+            work.news.append(News(partial(doubted, work.chain, work.fold, self.journal)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class RememberRefusal:
 
     refusals: RefusalsHeld
 
-    async def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: Exchange) -> None:
         """Remember it."""
         work = exchange.work
         if work is None or exchange.refused is None or not 200 <= exchange.status < 300:

@@ -29,7 +29,8 @@ from foveate.fold.truncating import truncate
 from foveate.fold.uses import keep_uses, line_of
 from foveate.session.chain import Chain, chain_beside
 from foveate.session.counting import TurnCounts, beside, counted_beside
-from foveate.session.sessions import Tips, confirm, find, guess
+from foveate.session.news import moved
+from foveate.session.sessions import Tips, find, guess
 from foveate.session.turns import Turns
 from foveate.values import Area, Edit, Format, SetParameter
 from foveate.wire.around import around_of, parameters_of
@@ -79,7 +80,7 @@ class FindSession:
         else:
             work.found = guessed.found
             if guessed.is_news:
-                work.keeps.append(lambda: confirm(guessed, chain, self._turns, self._tips))
+                work.news.append(moved(guessed, chain, self._turns, self._tips))
         before = self._remembered.session(agent, work.session_id)
         work.state = before.heard(work.now)
         if before.asked_at is not None:
@@ -178,7 +179,7 @@ class Count:
                 agent, work.request, work.chain, work.counter, known=work.found.known
             )
             if known.new:
-                work.keeps.append(lambda: self._counts.keep(agent, known))
+                work.news.append(self._counts.news(agent, known))
             counted = known.count
         else:
             counted = await counted_beside(work.request, work.counter)

@@ -64,7 +64,7 @@ class KeepTraces:
         """How many could not be kept: the store was away, or too slow."""
         return self._left_out
 
-    async def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: Exchange) -> None:
         """Have it kept what was done to a request that has come to its end."""
         over = passed(exchange)
         if over is None:

@@ -1,6 +1,6 @@
 """A request while it goes through the steps."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
@@ -19,6 +19,7 @@ from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import SessionState
 from foveate.fold.journal import Fold
 from foveate.session.chain import Chain
+from foveate.session.news import News
 from foveate.session.sessions import Found
 from foveate.tokens import RequestCount, RequestCounter
 from foveate.values import Edit, Format, Mark, MarkStyle, Place, Request, TokenCount, Ttl
@@ -65,7 +66,7 @@ class Work:
     cut_results: int = 0
     trail: wire.Trail | None = None  # of what would go out, once that is decided
     # What is to be kept of the request once it is answered.
-    keeps: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+    news: list[News] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 

@@ -220,9 +220,9 @@ class Gateway:
                 exchange.unsent()
             raise
         finally:
-            settled = exchange.over(is_broken=is_broken)
+            exchange.over(is_broken=is_broken)
             if is_broken:
-                await settled  # what was reserved is free again before anybody tries once more
+                await exchange.settled()  # what was reserved is free again before anybody tries once more
         await client.end(rest)
 
     async def _relayed(self, ask: Ask, routed: Routed, exchange: Exchange, client: Client) -> bytes:

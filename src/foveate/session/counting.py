@@ -7,7 +7,7 @@ Of conversations that this process has counted itself the sum is noted too, so t
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 import msgspec
@@ -16,7 +16,8 @@ from msgspec.structs import astuple, replace
 from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.session.chain import Chain
-from foveate.session.turns import Turns
+from foveate.session.news import News
+from foveate.session.turns import CountRows, Turns
 from foveate.tokens import RequestCount, RequestCounter
 from foveate.tokens.caches import register
 from foveate.tokens.courtesy import courtesy
@@ -136,13 +137,22 @@ class TurnCounts:
         """Keep what was counted and is not kept yet."""
         if not counted.new:
             return
+        rows = await beside(counted.rows, _NOTE_BYTES * len(counted.new))
+        await self._turns.keep_counts(agent, rows, counted.counter)
+        self._kept(agent, counted)
 
-        def rows() -> dict[bytes, bytes]:
-            return {turn.hash: _row(turn.measured, turn.spelling) for turn in counted.new}
-
-        await self._turns.keep_counts(
-            agent, await beside(rows, _NOTE_BYTES * len(counted.new)), counted.counter
+    def news(self, agent: str, counted: "Counted") -> News:
+        """The same, for who keeps it together with others; what is long is kept alone."""
+        alone = partial(self.keep, agent, counted)
+        if _NOTE_BYTES * len(counted.new) >= _LONG_BYTES:
+            return News(alone)
+        return News(
+            alone,
+            rows=lambda: CountRows(agent=agent, counter=counted.counter, counts=counted.rows()),
+            kept=partial(self._kept, agent, counted),
         )
+
+    def _kept(self, agent: str, counted: "Counted") -> None:
         for turn in counted.new:
             self._mark(turn.link, (agent, counted.counter))
 
@@ -228,6 +238,10 @@ class Counted(msgspec.Struct, frozen=True):
     count: RequestCount
     counter: str
     new: Sequence[CountedTurn] = ()
+
+    def rows(self) -> dict[bytes, bytes]:
+        """That of each turn, by its hash."""
+        return {turn.hash: _row(turn.measured, turn.spelling) for turn in self.new}
 
 
 @lru_cache(_KEPT_COUNTERS)

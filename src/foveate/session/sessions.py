@@ -111,14 +111,15 @@ class Tips:
                 return (at + shared, left) if shared >= 0 else (-1, None)
         return -1, None
 
-    def arrived(self, agent: str, tip: bytes, *, is_kept: bool) -> None:
+    def arrived(self, tip: bytes | None, session: Session, *, is_kept: bool) -> None:
         """What had left a tip is kept now, as it was taken to be or otherwise."""
-        key = agent, tip
-        left = self._left.get(key)
+        left = self._left.get((session.agent, tip)) if tip is not None else None
         if left is not None:
             left.is_kept = is_kept
             left.arrived.set()
-            self._left.forget(key)
+            self._left.forget((session.agent, left.session.tip))
+        if not self.has_left(session):
+            self.put(session)
 
 
 class _Left:
@@ -194,10 +195,7 @@ async def confirm(guessed: Guess, chain: Chain, turns: Turns, tips: Tips) -> Fou
     if not is_kept:
         request = _Request(agent=session.agent, chain=chain, now=session.seen_at, named=None)
         found = await _found(request, turns)
-    if guessed.after is not None:
-        tips.arrived(session.agent, guessed.after, is_kept=is_kept)
-    if not tips.has_left(found.session):
-        tips.put(found.session)
+    tips.arrived(guessed.after, found.session, is_kept=is_kept)
     return found
 
 

@@ -31,6 +31,22 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
 
 
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as it is now with its new turns; `after` is the tip that it had, None for one that is new."""
+
+    session: Session
+    turns: Sequence[Turn]
+    after: bytes | None
+
+
+class CountRows(msgspec.Struct, frozen=True, kw_only=True):
+    """What `counter` wrote down of an agent's turns, by their hashes."""
+
+    agent: str
+    counter: str
+    counts: Mapping[bytes, bytes]
+
+
 class Turns(Protocol):
     """Keeps sessions, their turns, and what was counted of each turn."""
 
@@ -47,6 +63,12 @@ class Turns(Protocol):
         is so no longer (its tip is another, it is there already), where one of `turns` is kept already, or its
         parent is not: somebody else was quicker, and has to be looked at first. A parent is kept for as long as
         the session is, also where it has another one later.
+        """
+
+    async def keep_all(self, rows: Sequence[Move | CountRows]) -> bool:
+        """Keep the sessions and counts of many requests, all in one; no session among them has a new parent.
+
+        False, and nothing kept, where one of them cannot be, as `keep` and `keep_counts` say of each.
         """
 
     async def counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:

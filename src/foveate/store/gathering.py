@@ -23,49 +23,74 @@ class Gathering(Generic[Asked, Answer]):
     ) -> None:
         self._do = do
         self._most = most
-        self._waiting: dict[asyncio.AbstractEventLoop, list[tuple[Asked, asyncio.Future[Answer]]]] = {}
+        self._waiting: dict[asyncio.AbstractEventLoop, list[_Group[Asked, Answer]]] = {}
         self._at_it: set[asyncio.Task[None]] = set()
 
     async def done(self, asked: Asked) -> Answer:
         """The answer to it. It is done even where nobody waits for that any longer."""
+        (answer,) = await self.all_done([asked])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def all_done(self, asked: Sequence[Asked]) -> Sequence[Answer | Exception]:
+        """The answer to each, or what is wrong with it, unless the store is away.
+
+        Raises:
+            StoreUnavailable: it is.
+        """
+        if not asked:
+            return []
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Answer] = loop.create_future()
+        answers: asyncio.Future[Sequence[Answer | Exception]] = loop.create_future()
         waiting = self._waiting.get(loop)
         if waiting is None:
-            self._waiting[loop] = [(asked, answer)]
+            self._waiting[loop] = [(asked, answers)]
             # Not at once: others may be about to ask.
             task = loop.create_task(self._do_all(loop))
             self._at_it.add(task)
             task.add_done_callback(self._at_it.discard)
         else:
-            waiting.append((asked, answer))
-        return await answer
+            waiting.append((asked, answers))
+        return await answers
 
     async def _do_all(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             while waiting := self._waiting[loop]:
-                some = waiting[: self._most]
-                del waiting[: self._most]
-                await self._do_some(some)
+                number, size = 0, 0
+                while number < len(waiting) and (not number or size + len(waiting[number][0]) <= self._most):
+                    size += len(waiting[number][0])
+                    number += 1
+                groups = waiting[:number]
+                del waiting[:number]
+                await self._do_groups(groups)
         finally:
             del self._waiting[loop]
 
-    async def _do_some(self, some: Sequence[tuple[Asked, "asyncio.Future[Answer]"]]) -> None:
-        answers: Sequence[Answer | Exception]
+    async def _do_groups(self, groups: "Sequence[_Group[Asked, Answer]]") -> None:
         try:
-            answers = await self._do([asked for asked, _ in some])
+            answers = await self._answers([asked for group, _ in groups for asked in group])
         except StoreUnavailable as error:
-            answers = [error] * len(some)
+            for _, future in groups:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        first = 0
+        for group, future in groups:
+            if not future.done():  # or nobody waits for it
+                future.set_result(answers[first : first + len(group)])
+            first += len(group)
+
+    async def _answers(self, asked: Sequence[Asked]) -> Sequence[Answer | Exception]:
+        try:
+            return await self._do(asked)
+        except StoreUnavailable:
+            raise
         except Exception as error:  # noqa: BLE001 - a border: it is raised where it is awaited
-            if len(some) > 1:
-                for one in some:
-                    await self._do_some([one])
-                return
-            answers = [error]
-        for (_, future), answer in zip(some, answers, strict=True):
-            if future.done():  # nobody waits for it
-                continue
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+            if len(asked) == 1:
+                return [error]
+            return [answer for one in asked for answer in await self._answers([one])]
+
+
+_Group = tuple[Sequence[Asked], "asyncio.Future[Sequence[Answer | Exception]]"]
+"""What somebody asked for, and who awaits the answers."""

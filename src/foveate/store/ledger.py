@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from foveate.cost.ledger import By, Entry, Over, Reservation, Standing, Sum
+from foveate.errors import BadOption
 from foveate.store.booking import (
     Answer,
     Asked,
@@ -61,9 +62,12 @@ class KeptLedger:
             if not isinstance(found, Over) or not await self._free_expired(now):
                 return found
 
-    async def settle(self, entry: Entry, *, accounts: Sequence[str]) -> bool:
-        """Keep what a call cost, book it on its accounts and free what was reserved for it, all in one."""
-        return bool(await self._together.done(Settlement.of(entry, accounts)))
+    async def settle_all(self, bills: Sequence[tuple[Entry, Sequence[str]]]) -> Sequence[bool | Exception]:
+        """Keep what calls cost, book each on its accounts and free what was reserved for it, all in one."""
+        rows = [_settlement(entry, accounts) for entry, accounts in bills]
+        answers = iter(await self._together.all_done([row for row in rows if isinstance(row, Settlement)]))
+        found = [row if isinstance(row, Exception) else next(answers) for row in rows]
+        return cast("list[bool | Exception]", found)
 
     async def release(self, call_id: str) -> bool:
         """Free what was reserved for a call that is not billed; False where nothing is."""
@@ -142,3 +146,10 @@ class KeptLedger:
 
     async def _read(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         return await self._database.read(lambda rows: rows.all(statement, values))
+
+
+def _settlement(entry: Entry, accounts: Sequence[str]) -> Settlement | BadOption:
+    try:
+        return Settlement.of(entry, accounts)
+    except BadOption as error:
+        return error

@@ -1,8 +1,9 @@
 """Sessions, their turns and what was counted of them, as `foveate.session` asks to have them kept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from foveate.session.turns import Session, Turn
+from foveate.session.turns import CountRows, Move, Session, Turn
 from foveate.store.database import Database, Rows, check_names, in_groups
 
 _FIND_TURNS = "SELECT hash, position, session_id FROM turns_v1 WHERE agent = ? AND hash IN ({})"
@@ -17,7 +18,7 @@ _MOVE_SESSION = """
 UPDATE sessions_v1 SET tip = ?, messages = ?, seen_at = ?, parent_id = ?, forked_at = ?
 WHERE id = ? AND agent = ? AND tip = ?
 """
-_HAS_PARENT = " AND coalesce(parent_id, '') = ?"
+_MOVE_ON = _MOVE_SESSION + " AND coalesce(parent_id, '') = ?"
 # A parent is seen in its child: it must not be forgotten while the child is kept.
 _SEE_PARENT = """
 UPDATE sessions_v1 SET seen_at = CASE WHEN seen_at < ? THEN ? ELSE seen_at END WHERE id = ? AND agent = ?
@@ -72,11 +73,7 @@ class KeptTurns:
 
         Of a fork's parent it is kept that it was seen; where it was forgotten meanwhile, that is False too.
         """
-        check_names(session_id=session.id, agent=session.agent, parent_id=session.parent_id)
-        for turn in turns:
-            check_names(session_id=turn.session_id)
-        # In the order of their hashes, so that two who keep the same turns never wait for each other.
-        new = sorted((session.agent, turn.hash, turn.position, turn.session_id) for turn in turns)
+        new = _turn_rows(session, turns)
 
         def write(rows: Rows) -> None:
             if not (_add(rows, session) if after is None else _move(rows, session, after)):
@@ -84,12 +81,24 @@ class KeptTurns:
             if new and rows.change_many(_ADD_TURN, new) != len(new):
                 raise _Overtaken
 
-        try:
-            # Again is no harm: the second time finds the first one's tip, and the caller has to look.
-            await self._database.write(write, again=True)
-        except _Overtaken:
-            return False
-        return True
+        return await self._is_kept(write)
+
+    async def keep_all(self, rows: Sequence[Move | CountRows]) -> bool:
+        """Keep the sessions and counts of many requests, all in one; False where one of them cannot be."""
+        moves = sorted((one for one in rows if isinstance(one, Move)), key=lambda move: move.session.id)
+        added = [_added(move.session) for move in moves if move.after is None]
+        moved = [_moved_on(move.session, move.after) for move in moves if move.after is not None]
+        turns = sorted(row for move in moves for row in _turn_rows(move.session, move.turns))
+        counts = sorted(row for one in rows if isinstance(one, CountRows) for row in _count_rows(one))
+
+        def write(rows: Rows) -> None:
+            for statement, some in ((_ADD_SESSION, added), (_MOVE_ON, moved), (_ADD_TURN, turns)):
+                if some and rows.change_many(statement, some) != len(some):
+                    raise _Overtaken
+            if counts:
+                rows.change_many(_ADD_COUNT, counts)
+
+        return await self._is_kept(write)
 
     async def counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
         """What `counter` wrote down of each of those turns, as far as that is kept."""
@@ -106,10 +115,17 @@ class KeptTurns:
 
     async def keep_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
         """Keep what `counter` wrote down of turns; what it wrote before of the same ones is replaced."""
-        check_names(agent=agent, counter=counter)
-        new = sorted((agent, hash_, counter, counted) for hash_, counted in counts.items())
+        new = sorted(_count_rows(CountRows(agent=agent, counter=counter, counts=counts)))
         if new:
             await self._database.write(lambda rows: rows.change_many(_ADD_COUNT, new), again=True)
+
+    async def _is_kept(self, write: Callable[[Rows], None]) -> bool:
+        try:
+            # Again is no harm: the second time finds the first one's tip, and the caller has to look.
+            await self._database.write(write, again=True)
+        except _Overtaken:
+            return False
+        return True
 
 
 def _session(*row: object) -> Session:
@@ -120,23 +136,34 @@ def _session(*row: object) -> Session:
 def _add(rows: Rows, session: Session) -> int:
     if session.parent_id is not None:
         _stand(rows, session, session.parent_id)
-    return rows.change(
-        _ADD_SESSION,
-        (
-            session.id,
-            session.agent,
-            session.tip,
-            session.messages,
-            session.created_at,
-            session.seen_at,
-            session.parent_id,
-            session.forked_at,
-        ),
+    return rows.change(_ADD_SESSION, _added(session))
+
+
+def _added(session: Session) -> tuple[Any, ...]:
+    return (
+        session.id,
+        session.agent,
+        session.tip,
+        session.messages,
+        session.created_at,
+        session.seen_at,
+        session.parent_id,
+        session.forked_at,
     )
 
 
 def _move(rows: Rows, session: Session, after: bytes) -> int:
-    values = (
+    # One statement for the usual turn, which is of a session that stands where it stood.
+    values = _moved_on(session, after)
+    moved = rows.change(_MOVE_ON, values)
+    if not moved and session.parent_id is not None:
+        _stand(rows, session, session.parent_id)
+        moved = rows.change(_MOVE_SESSION, values[:-1])
+    return moved
+
+
+def _moved_on(session: Session, after: bytes) -> tuple[Any, ...]:
+    return (
         session.tip,
         session.messages,
         session.seen_at,
@@ -145,13 +172,21 @@ def _move(rows: Rows, session: Session, after: bytes) -> int:
         session.id,
         session.agent,
         after,
+        session.parent_id or "",
     )
-    # One statement for the usual turn, which is of a session that stands where it stood.
-    moved = rows.change(_MOVE_SESSION + _HAS_PARENT, (*values, session.parent_id or ""))
-    if not moved and session.parent_id is not None:
-        _stand(rows, session, session.parent_id)
-        moved = rows.change(_MOVE_SESSION, values)
-    return moved
+
+
+def _turn_rows(session: Session, turns: Sequence[Turn]) -> list[tuple[Any, ...]]:
+    """In the order of their hashes, so that two who keep the same turns never wait for each other."""
+    check_names(session_id=session.id, agent=session.agent, parent_id=session.parent_id)
+    for turn in turns:
+        check_names(session_id=turn.session_id)
+    return sorted((session.agent, turn.hash, turn.position, turn.session_id) for turn in turns)
+
+
+def _count_rows(rows: CountRows) -> list[tuple[Any, ...]]:
+    check_names(agent=rows.agent, counter=rows.counter)
+    return [(rows.agent, hash_, rows.counter, counted) for hash_, counted in rows.counts.items()]
 
 
 def _stand(rows: Rows, session: Session, parent_id: str) -> None:

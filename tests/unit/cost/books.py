@@ -49,13 +49,16 @@ class Books:
         self.reserved[reservation.call_id] = reservation
         return {account: self._standing(account) for account in reservation.limits}
 
-    async def settle(self, entry: Entry, *, accounts: Sequence[str]) -> bool:
-        await self._reach(f"settle {entry.call.id}")
+    async def settle_all(self, bills: Sequence[tuple[Entry, Sequence[str]]]) -> Sequence[bool | Exception]:
+        await self._reach(f"settle {' '.join(entry.call.id for entry, _ in bills)}")
+        return [self._settled(entry, accounts) for entry, accounts in bills]
+
+    def _settled(self, entry: Entry, accounts: Sequence[str]) -> bool | Exception:
         assert accounts == accounts_of(entry.call)
         if entry.call.id in self.never:
-            raise self.never[entry.call.id]
+            return self.never[entry.call.id]
         if entry.call.id in self.unpriced and entry.dollars is not None:
-            raise BadOption("that is no price")
+            return BadOption("that is no price")
         if any(one.call.id == entry.call.id for one in self.entries_):
             return False
         self.entries_.append(entry)

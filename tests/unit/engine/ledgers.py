@@ -28,7 +28,10 @@ class InMemory:
         self.open[reservation.call_id] = reservation
         return {account: self._standing(account) for account in reservation.limits}
 
-    async def settle(self, entry: Entry, *, accounts: Sequence[str]) -> bool:
+    async def settle_all(self, bills: Sequence[tuple[Entry, Sequence[str]]]) -> Sequence[bool | Exception]:
+        return [self._settled(entry, accounts) for entry, accounts in bills]
+
+    def _settled(self, entry: Entry, accounts: Sequence[str]) -> bool:
         if any(known.call.id == entry.call.id for known in self.settled):
             return False
         self.settled.append(entry)

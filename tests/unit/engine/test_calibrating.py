@@ -59,7 +59,8 @@ async def bill(
     for event in events:
         exchange.passed(b"data: " + msgspec.json.encode(event) + b"\n\n")
     exchange.rest()
-    await exchange.over(is_broken=is_broken)
+    exchange.over(is_broken=is_broken)
+    await exchange.settled()
 
 
 RAW = TokenCount(1_000, False, 1_100)

@@ -9,6 +9,7 @@ import pytest
 from foveate.cost.admission import Admission
 from foveate.cost.caps import Cap, Scope, Unknown
 from foveate.cost.price_book import PriceBook
+from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming
 from foveate.engine.embeddings import Embeddings, embeddings_asked
 from foveate.engine.exchange import Exchange
@@ -36,7 +37,11 @@ class Desk:
         money = MoneyOptions(caps=caps, prices=PRICES)
         uncounted = HoldUncounted(admission, lambda: money, clock)
         self.embeddings = Embeddings(
-            admission=admission, options=lambda: money, uncounted=uncounted, clock=clock
+            admission=admission,
+            options=lambda: money,
+            uncounted=uncounted,
+            clock=clock,
+            behind=Behind(admission),
         )
 
     async def prepared(self, sent: bytes) -> Exchange:
@@ -77,7 +82,8 @@ async def test_what_cannot_be_read_is_refused_under_a_cap_and_goes_out_without(s
         await Desk(total("1")).prepared(sent)
     desk = Desk()
     exchange = await desk.prepared(sent)
-    await exchange.over()
+    exchange.over()
+    await exchange.settled()
     assert exchange.outgoing.body == sent
     assert desk.ledger.settled == []
 
@@ -95,7 +101,8 @@ async def test_what_they_can_cost_is_reserved_and_their_bill_is_booked() -> None
     exchange.begun(200, streams=False)
     exchange.passed(b'{"data": [], "usage": {"prompt_tokens": 900, "total_tokens": 900}}')
     exchange.rest()
-    await exchange.over()
+    exchange.over()
+    await exchange.settled()
 
     (entry,) = desk.ledger.settled
     assert reserved.dollars == 1_000 * PER_TOKEN
@@ -119,7 +126,8 @@ async def test_without_a_bill_all_that_was_reserved_is_charged_unless_it_failed(
     exchange = await desk.prepared(body([[1] * 1_000]))
     if status:
         exchange.begun(status, streams=False)
-    await exchange.over(is_broken=True)
+    exchange.over(is_broken=True)
+    await exchange.settled()
 
     assert desk.ledger.spent.get("total", 0) == (1_000 * PER_TOKEN if is_charged else 0)
     assert desk.ledger.open == {}

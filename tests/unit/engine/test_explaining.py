@@ -83,7 +83,8 @@ async def call(
     }
     exchange.passed(json.dumps({"type": "message", "content": [], "usage": usage}).encode())
     exchange.rest()
-    await exchange.over()
+    exchange.over()
+    await exchange.settled()
 
 
 LONG = "You are a careful engineer. " * 600

@@ -96,7 +96,8 @@ class Gateway:
             exchange.begun(200, streams=False)
             exchange.passed(ANSWER)
             exchange.rest()
-        await exchange.over(is_broken=is_unsent)
+        exchange.over(is_broken=is_unsent)
+        await exchange.settled()
 
 
 async def test_a_request_is_kept_as_it_went_out_and_as_it_came_where_that_differs() -> None:

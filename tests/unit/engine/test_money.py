@@ -13,6 +13,7 @@ from foveate.cost.admission import Admission
 from foveate.cost.caps import Cap, Scope, Unknown
 from foveate.cost.ledger import Entry
 from foveate.cost.price_book import PriceBook
+from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
@@ -55,7 +56,9 @@ class Till:
         money = MoneyOptions(caps=caps, prices=PRICES)
         self.engine = Engine(
             steps=(Counted(tokens, ttl), HoldCaps(self.admission, lambda: money)),
-            settle=(Book(self.admission, lambda: money, Remembered()),),
+            settle=(),
+            note=Book(self.admission, lambda: money, Remembered()).note,
+            behind=Behind(self.admission),
             options=lambda _: AgentOptions(),
             clock=self.clock,
             watch=Watching(),
@@ -150,7 +153,8 @@ async def test_a_bill_is_booked_and_frees_what_was_reserved() -> None:
     exchange.begun(200, streams=False)
     exchange.passed(WHOLE)
     exchange.rest()
-    await exchange.over()
+    exchange.over()
+    await exchange.settled()
 
     assert till.entry.dollars == 1_000 * OPUS_IN + 50 * OPUS_OUT
     assert (till.entry.usage.output_tokens, till.entry.is_partial) == (50, False)
@@ -164,7 +168,8 @@ async def test_an_error_is_not_billed_and_frees_what_was_reserved(status: int) -
     exchange.begun(status, streams=False)
     exchange.passed(b"{}")
     exchange.rest()
-    await exchange.over()
+    exchange.over()
+    await exchange.settled()
 
     assert (till.ledger.settled, till.ledger.open) == ([], {})
 
@@ -173,7 +178,8 @@ async def test_a_provider_that_was_not_reached_bills_nothing() -> None:
     till = Till(total("1"))
     exchange = await till.prepared()
     exchange.unsent()
-    await exchange.over(is_broken=True)
+    exchange.over(is_broken=True)
+    await exchange.settled()
 
     assert (till.ledger.settled, till.ledger.open) == ([], {})
 
@@ -182,7 +188,8 @@ async def test_a_client_that_leaves_before_the_answer_is_charged_all_that_was_re
     """Defect: such a call left no trace, so that any number of them went through under a cap."""
     till = Till(total("1"))
     exchange = await till.prepared()
-    await exchange.over(is_broken=True)
+    exchange.over(is_broken=True)
+    await exchange.settled()
 
     assert (till.entry.dollars, till.entry.charge, till.entry.is_partial) == (None, None, True)
     assert till.ledger.spent["total"] == till.ledger.reserved[0].dollars > 0
@@ -193,7 +200,8 @@ async def test_an_answer_without_a_bill_that_does_not_stream_is_charged_all_that
     exchange = await till.prepared()
     exchange.begun(200, streams=False)
     exchange.passed(b'{"content": [')
-    await exchange.over(is_broken=True)
+    exchange.over(is_broken=True)
+    await exchange.settled()
 
     assert till.ledger.spent["total"] == till.ledger.reserved[0].dollars
 
@@ -209,7 +217,8 @@ async def test_a_stream_that_breaks_off_is_charged_its_input_and_what_was_writte
     exchange.begun(200, streams=True)
     for _ in range(100):
         exchange.passed(chat_chunk("word "))
-    await exchange.over(is_broken=True)
+    exchange.over(is_broken=True)
+    await exchange.settled()
 
     least = 1_000 * Decimal("2e-6") + 100 * Decimal("8e-6")
     assert (till.entry.dollars, till.entry.is_partial) == (None, True)
@@ -221,7 +230,8 @@ async def test_what_a_model_thinks_unseen_is_charged_by_the_time_that_it_takes()
     exchange = await till.prepared(model="gpt-5", max_tokens=32_000, stream=True)
     exchange.begun(200, streams=True)
     till.clock.now += 20
-    await exchange.over(is_broken=True)
+    exchange.over(is_broken=True)
+    await exchange.settled()
 
     assert till.ledger.spent["total"] >= 20 * 100 * Decimal("10e-6")
     assert till.ledger.spent["total"] <= till.ledger.reserved[0].dollars
@@ -243,7 +253,8 @@ async def test_a_bill_of_which_only_the_first_part_came_is_not_known(cut: bool) 
         exchange.passed(piece)
     if not cut:
         exchange.rest()
-    await exchange.over(is_broken=cut)
+    exchange.over(is_broken=cut)
+    await exchange.settled()
 
     assert till.entry.dollars is None
     assert till.entry.is_partial
@@ -255,7 +266,8 @@ async def test_a_bill_that_came_before_the_client_left_is_booked() -> None:
     exchange = await till.prepared(stream=True)
     exchange.begun(200, streams=True)
     exchange.passed(START + DELTA + END)
-    await exchange.over(is_broken=True)
+    exchange.over(is_broken=True)
+    await exchange.settled()
 
     assert till.entry.dollars == 900 * OPUS_IN + 42 * OPUS_OUT
 
@@ -294,7 +306,8 @@ async def test_whatever_clients_do_no_more_is_billed_than_the_cap_allows(
             exchange.rest()
         if does != "error":
             billed += input_tokens * Decimal("2e-6") + written * Decimal("8e-6")
-        await exchange.over(is_broken=does in ("cut", "gone"))
+        exchange.over(is_broken=does in ("cut", "gone"))
+        await exchange.settled()
 
     assert billed <= cap + ceiling
     assert till.ledger.open == {}

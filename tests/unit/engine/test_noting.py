@@ -8,13 +8,13 @@ import pytest
 from foveate.cost.admission import Admission, Admitted
 from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.price_book import PriceBook
+from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming
 from foveate.engine.embeddings import Embeddings
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.engine.money import Book, HoldCaps, MoneyOptions
 from foveate.engine.options import AgentOptions
-from foveate.engine.pulse import Behind
 from foveate.engine.remembered import Remembered
 from foveate.engine.summaries import PaidClient, Payment
 from foveate.engine.uncounted import HoldUncounted
@@ -51,9 +51,9 @@ class Desk:
         book = Book(self.admission, lambda: self.money, Remembered())
         self.engine = Engine(
             steps=(HoldCaps(self.admission, lambda: self.money),),
-            settle=(book,),
+            settle=(),
             note=book.note,
-            behind=Behind(),
+            behind=Behind(self.admission),
             options=lambda _: AgentOptions(),
             clock=clock,
             watch=Watching(),
@@ -113,7 +113,8 @@ async def test_the_bill_of_a_stream_is_jotted_down_before_its_last_event_is_pass
         assert desk.notes.bills == []
     assert exchange.passed(stream[-1]) == stream[-1]
     (jotted,) = desk.notes.bills
-    await exchange.over(is_broken=is_broken)
+    exchange.over(is_broken=is_broken)
+    await exchange.settled()
 
     assert (jotted.usage.output_tokens, jotted.is_partial) == (42, False)
     assert (desk.ledger.settled, desk.notes.bills) == ([jotted], [jotted])

@@ -93,7 +93,8 @@ class Agent:
         content = [{"type": "text", "text": text} for text in texts]
         exchange.passed(msgspec.json.encode({"content": content, "stop_reason": "end_turn", "usage": usage}))
         exchange.rest()
-        await exchange.over()
+        exchange.over()
+        await exchange.settled()
         return exchange
 
 

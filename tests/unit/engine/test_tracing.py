@@ -105,12 +105,12 @@ async def test_what_came_within_a_moment_is_kept_together() -> None:
     shelf = Shelf()
     tracing = KeepTraces(shelf, every_seconds=0.01)
     for _ in range(3):
-        await tracing(await exchange_of())
+        tracing(await exchange_of())
     assert shelf.calls == 0
     await asyncio.wait_for(shelf.has_kept.wait(), 30)
 
     assert (shelf.calls, len(shelf.kept)) == (1, 3)
-    await tracing(await exchange_of())
+    tracing(await exchange_of())
     await tracing.close()
     assert (shelf.calls, len(shelf.kept), tracing.left_out) == (2, 4, 0)
     assert shelf.kept[0].added_seconds == 0.5
@@ -119,7 +119,7 @@ async def test_what_came_within_a_moment_is_kept_together() -> None:
 async def test_a_store_that_is_away_or_slow_costs_traces_and_nothing_else() -> None:
     tracing = KeepTraces(Shelf(gone=True), every_seconds=9.0, most_waiting=2)
     for _ in range(3):
-        await tracing(await exchange_of())
+        tracing(await exchange_of())
     await tracing.close()
 
     assert tracing.left_out == 3
@@ -129,7 +129,7 @@ async def test_bodies_that_wait_are_bounded() -> None:
     shelf = Shelf()
     tracing = KeepTraces(shelf, every_seconds=9.0, most_waiting_bytes=len(HELLO) + 1)
     for _ in range(2):
-        await tracing(await exchange_of())
+        tracing(await exchange_of())
     await tracing.close()
 
     assert (len(shelf.kept), tracing.left_out) == (1, 1)
@@ -140,7 +140,7 @@ async def test_what_was_never_sent_leaves_no_trace() -> None:
     tracing = KeepTraces(shelf)
     unsent = await exchange_of()
     unsent.unsent()
-    await tracing(unsent)
+    tracing(unsent)
     await tracing.close()
 
     assert shelf.calls == 0

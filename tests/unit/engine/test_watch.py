@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming, Outgoing, Problem
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
@@ -12,6 +13,8 @@ from foveate.engine.watch import Unwatched
 from foveate.engine.work import Work
 from foveate.errors import DoesNotFit
 from foveate.values import Format
+from tests.billed import ENTRY
+from tests.unit.cost.books import Books, admission
 
 BODY = b'{"model": "claude-opus-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}'
 
@@ -40,7 +43,7 @@ class Fails:
     async def take(self, work: Work) -> None:
         raise RuntimeError("no")
 
-    async def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: Exchange) -> None:
         raise RuntimeError("no")
 
 
@@ -90,7 +93,8 @@ async def test_steps_that_fail_or_go_on_with_less_are_told_and_so_is_the_end_and
     exchange = await engine(watching, Fails(), Notes()).prepare(incoming())
     before = list(watching.told)
     exchange.begun(200, streams=False)
-    await exchange.over()
+    exchange.over()
+    await exchange.settled()
 
     assert [said for said in before if "failed" in said] == [
         "fails failed: RuntimeError: no",
@@ -119,23 +123,21 @@ async def test_a_request_that_cannot_be_read_is_told_and_goes_out() -> None:
 
 
 async def test_an_exchange_that_is_cut_off_is_still_told() -> None:
-    watching = Watching()
-    never = asyncio.Event()
-
-    class Waits:
-        async def __call__(self, exchange: Exchange) -> None:
-            await never.wait()
-
+    watching, books = Watching(), Books(pause=asyncio.Event())
+    behind = Behind(admission(books))
     exchange = Exchange(
-        incoming(), None, Outgoing(body=BODY), settle=(Waits(),), clock=lambda: 0.0, watch=watching
+        incoming(), None, Outgoing(body=BODY), settle=(), clock=lambda: 0.0, watch=watching, behind=behind
     )
-    over = asyncio.ensure_future(exchange.over(is_broken=True))
+    exchange.entry = ENTRY
+    exchange.over(is_broken=True)
+    settled = asyncio.ensure_future(exchange.settled())
     await asyncio.sleep(0)
-    over.cancel()
+    settled.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await over
-    never.set()
-    for _ in range(5):
-        await asyncio.sleep(0)
+        await settled
+    assert watching.told == []
+    assert books.pause is not None
+    books.pause.set()
+    await behind.end()
 
-    assert watching.told == ["ended with 0"]
+    assert (watching.told, books.entries_) == (["ended with 0"], [ENTRY])

@@ -80,7 +80,8 @@ async def ended(
     )
     exchange.rest()
     exchange.entry = entry(agent=agent, model=model)
-    await exchange.over()
+    exchange.over()
+    await exchange.settled()
     return exchange
 
 

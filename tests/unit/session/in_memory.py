@@ -4,7 +4,7 @@ from collections.abc import Coroutine, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from foveate.session.chain import HASH_BYTES, Chain
-from foveate.session.turns import Session, Turn
+from foveate.session.turns import CountRows, Move, Session, Turn
 from foveate.tokens.memo import digest
 
 Answer = TypeVar("Answer")
@@ -47,6 +47,16 @@ class InMemory:
             return False
         self.sessions[session.id] = session
         self.turns |= {(session.agent, turn.hash): turn for turn in turns}
+        return True
+
+    async def keep_all(self, rows: Sequence[Move | CountRows]) -> bool:
+        before = dict(self.sessions), dict(self.turns), dict(self.counted)
+        for one in rows:
+            if isinstance(one, CountRows):
+                await self.keep_counts(one.agent, one.counts, one.counter)
+            elif not await self.keep(one.session, one.turns, after=one.after):
+                self.sessions, self.turns, self.counted = before
+                return False
         return True
 
     async def counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:

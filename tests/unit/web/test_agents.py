@@ -13,6 +13,7 @@ from foveate.cost.ledger import Call, Category, Entry
 from foveate.engine.injecting.sources import Sources
 from foveate.store import Store
 from foveate.values import CacheUsage, Usage
+from tests.billed import settle_one
 from tests.unit.web.looking import BUSY, NOW, looking
 
 PATH = "/-/agents"
@@ -35,7 +36,7 @@ async def bill(
     )
     usage = Usage(cache=CacheUsage(uncached=25, read=75), output_tokens=5)
     entry = Entry(call=call, usage=usage, dollars=None if dollars is None else Decimal(dollars))
-    await store.ledger.settle(entry, accounts=accounts_of(call))
+    await settle_one(store.ledger, entry, accounts=accounts_of(call))
 
 
 async def test_agents_of_the_configuration_and_those_that_asked_are_listed_the_dearest_first(

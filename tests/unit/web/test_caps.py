@@ -7,7 +7,7 @@ from foveate.cost.caps import Cap, Scope, accounts_of
 from foveate.cost.held import Level, held
 from foveate.store import Store, open_store
 from foveate.web.caps import MOST_USES, cap_rows, cap_rows_of
-from tests.billed import NOON, call, cap, entry
+from tests.billed import NOON, call, cap, entry, settle_one
 
 CAPS = (
     cap(Scope.CALL, 1),
@@ -33,7 +33,7 @@ async def booked(store: Store) -> None:
         )
     ):
         of = call(f"call {number}", agent=agent, session_id=session_id, at=at)
-        await store.ledger.settle(entry(of, dollars), accounts=accounts_of(of))
+        await settle_one(store.ledger, entry(of, dollars), accounts=accounts_of(of))
 
 
 async def test_they_are_as_near_as_the_command_says(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ async def test_of_many_sessions_those_are_shown_that_are_nearest(tmp_path: Path)
     async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
         for number in range(9):
             of = call(f"call {number}", session_id=f"s{number}")
-            await store.ledger.settle(entry(of, number), accounts=accounts_of(of))
+            await settle_one(store.ledger, entry(of, number), accounts=accounts_of(of))
         *shown, rest = await cap_rows(store, [cap(Scope.SESSION, 8)], now=NOON)
 
     assert [row.session_id for row in shown] == [f"s{8 - place}" for place in range(MOST_USES)]
@@ -78,9 +78,9 @@ async def test_a_cap_on_the_sessions_of_one_agent_is_told_however_dear_those_of_
     async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
         for number in range(25):
             of = call(f"call {number}", agent="ana", session_id=f"s{number}")
-            await store.ledger.settle(entry(of, 2), accounts=accounts_of(of))
+            await settle_one(store.ledger, entry(of, 2), accounts=accounts_of(of))
         of = call("of bob", agent="bob", session_id="cheap")
-        await store.ledger.settle(entry(of, 1), accounts=accounts_of(of))
+        await settle_one(store.ledger, entry(of, 1), accounts=accounts_of(of))
         *_, rest, bobs = await cap_rows(store, [cap(Scope.SESSION, 8), cap(Scope.SESSION, 4, "bob")], now=NOON)
 
     assert (bobs.about, bobs.said) == ("session cheap of bob", "25% used")

@@ -18,7 +18,7 @@ from foveate.gateway.pages import Vitals
 from foveate.session.traces import CacheBreak
 from foveate.store import Store
 from foveate.values import CacheUsage, Usage
-from tests.billed import call
+from tests.billed import call, settle_one
 from tests.kept import TRACE
 from tests.unit.web.looking import NOW, Looking, looking
 
@@ -61,7 +61,7 @@ async def ask(store: Store, *entries: Entry, status: int = 200, broke: CacheBrea
     """Have calls billed, and those that are requests traced."""
     for one in entries:
         of = one.call
-        await store.ledger.settle(one, accounts=accounts_of(of))
+        await settle_one(store.ledger, one, accounts=accounts_of(of))
         if of.category is Category.MAIN:
             trace = with_changes(
                 TRACE, id=of.id, agent=of.agent, session_id=of.session_id, model=of.model, at=of.at,

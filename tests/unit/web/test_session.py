@@ -16,7 +16,7 @@ from foveate.fold.journal import Fold, Outcome
 from foveate.session.chain import chain_of
 from foveate.session.traces import TracedEdit
 from foveate.web.session import FOLDS, PAGE
-from tests.billed import CALL, ENTRY
+from tests.billed import CALL, ENTRY, settle_one
 from tests.kept import FAILED, FOLD, TRACE, session, turns
 from tests.sessions_to_fold import claude_body
 from tests.unit.web.looking import NOW, Looking, looking, read
@@ -79,7 +79,7 @@ async def test_the_head_tells_what_a_session_cost_and_lost(look: Looking) -> Non
     await folded(look, 2)
     for category in (Category.MAIN, Category.COMPACTION):
         call = with_(CALL, id=f"c-{category}", category=category)
-        await look.store.ledger.settle(with_(ENTRY, call=call), accounts=accounts_of(call))
+        await settle_one(look.store.ledger, with_(ENTRY, call=call), accounts=accounts_of(call))
     text = await text_of(look, "/-/sessions/s")
 
     for told in (
@@ -107,7 +107,7 @@ async def test_what_fills_the_window_now_adds_up(look: Looking) -> None:
 async def test_a_request_opens_to_its_edits_problems_and_break(look: Looking) -> None:
     await asked(look)
     call = with_(CALL, id="r1")
-    await look.store.ledger.settle(with_(ENTRY, call=call), accounts=accounts_of(call))
+    await settle_one(look.store.ledger, with_(ENTRY, call=call), accounts=accounts_of(call))
     text = await text_of(look, "/-/sessions/s")
     row = text[text.index("Added Status") :]
 
@@ -295,7 +295,7 @@ async def test_nothing_leads_to_a_session_of_which_nothing_was_ever_sent(look: L
 
 
 async def test_a_session_whose_requests_are_forgotten_still_has_its_totals(look: Looking) -> None:
-    await look.store.ledger.settle(ENTRY, accounts=accounts_of(CALL))
+    await settle_one(look.store.ledger, ENTRY, accounts=accounts_of(CALL))
     text = await text_of(look, "/-/sessions/s")
 
     assert "Cost $0.0612" in text

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from foveate.cost.caps import accounts_of
 from foveate.session.traces import Trace
 from foveate.web.sessions import PAGE
-from tests.billed import CALL, ENTRY
+from tests.billed import CALL, ENTRY, settle_one
 from tests.kept import FAILED, FOLD, TRACE
 from tests.unit.web.looking import NOW, Looking, looking, read
 
@@ -35,7 +35,7 @@ async def billed(
 ) -> None:
     call = with_(CALL, id=f"of {session_id}", session_id=session_id, at=at, agent=agent)
     entry = with_(ENTRY, call=call, dollars=None if dollars is None else Decimal(dollars))
-    await look.store.ledger.settle(entry, accounts=accounts_of(call))
+    await settle_one(look.store.ledger, entry, accounts=accounts_of(call))
 
 
 def listed(page: str) -> list[str]:
@@ -129,7 +129,7 @@ async def test_the_next_page_stays_the_next_one_though_the_last_of_this_was_aske
     first = await look.page(f"/-/sessions?order={order}")
     (following,) = re.findall(r'href="(\?[^"]*)" rel="next"', first)
     again = with_(CALL, id="again", session_id=f"s{PAGE - 1:03}", at=NOW + 1)
-    await look.store.ledger.settle(with_(ENTRY, call=again, dollars=Decimal(1_000)), accounts=())
+    await settle_one(look.store.ledger, with_(ENTRY, call=again, dollars=Decimal(1_000)), accounts=())
     second = await look.page(f"/-/sessions{following.replace('&amp;', '&')}")
 
     assert listed(second) == [f"s{PAGE:03}", f"s{PAGE + 1:03}"]

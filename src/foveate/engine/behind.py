@@ -1,0 +1,133 @@
+"""What is done with calls behind their answers: on each beat, with all that are over by then together."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING
+
+from foveate.cost.admission import Admission
+from foveate.errors import StoreUnavailable
+from foveate.session.news import News
+from foveate.session.turns import Turns
+
+if TYPE_CHECKING:
+    from foveate.engine.exchange import Exchange
+
+_LOG = logging.getLogger(__name__)
+
+_SECONDS = 0.02
+# By then the others have beaten too, and have written.
+_OTHERS_SECONDS = 0.05
+_LONGEST_SECONDS = 5.0
+
+
+class Behind:
+    """Books, keeps and settles what is over, a moment after the first of it is. For one event loop."""
+
+    def __init__(
+        self, admission: Admission | None = None, turns: Turns | None = None, *, seconds: float = _SECONDS
+    ) -> None:
+        """Bills are booked where `admission` does, and what is known of sessions then is kept in `turns`."""
+        self._admission = admission
+        self._turns = turns
+        self._seconds = seconds
+        self._over: list[Exchange] = []
+        self._next: asyncio.TimerHandle | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._keeping: set[asyncio.Task[None]] = set()
+
+    def put(self, exchange: "Exchange") -> None:
+        """Have all done with an exchange that is over, on the next beat."""
+        self._over.append(exchange)
+        if self._next is None:
+            self._next = asyncio.get_running_loop().call_later(self._seconds, self._beat)
+
+    def keep(self, exchanges: "Sequence[Exchange]") -> None:
+        """Begin to keep what is to be kept of requests, which may have to wait for others."""
+        news = [(one, told) for one in exchanges if one.work is not None for told in one.work.news]
+        if news:
+            _begin(self._keeping, self._kept(news))
+
+    async def settled(self) -> None:
+        """Have all done with what is over by now."""
+        self._beat()
+        if self._under_way:
+            await asyncio.wait(set(self._under_way))
+
+    async def caught_up(self) -> None:
+        """The same, here and in the other processes; a store that is slow is not waited for."""
+        self._beat()
+        await asyncio.sleep(_OTHERS_SECONDS)
+        if self._under_way:
+            await asyncio.wait(set(self._under_way), timeout=_LONGEST_SECONDS)
+
+    async def end(self) -> None:
+        """Wait for all of it; for what waits for others not for long."""
+        while self._over or self._under_way:
+            await self.settled()
+        if self._keeping:
+            await asyncio.wait(set(self._keeping), timeout=_LONGEST_SECONDS)
+
+    def _beat(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        if self._over:
+            over, self._over = self._over, []
+            _begin(self._under_way, self._settle(over))
+
+    async def _settle(self, over: "Sequence[Exchange]") -> None:
+        self.keep(over)  # together with the bills, so that all of it is one transaction
+        if self._admission is not None:
+            try:
+                await _book(over, self._admission)
+            except Exception as error:  # noqa: BLE001 - a border: what else is to be done is done all the same
+                for exchange in over:
+                    exchange.failed("book", error)
+        for exchange in over:
+            exchange.settle()
+
+    async def _kept(self, news: "Sequence[tuple[Exchange, News]]") -> None:
+        """Keep what can be kept together in one, and then all else, each alone."""
+        alone = [(exchange, told) for exchange, told in news if told.rows is None]
+        together = [(exchange, told) for exchange, told in news if told.rows is not None]
+        try:
+            if await self._are_kept([told for _, told in together]):
+                for _, told in together:
+                    told.kept()
+            else:
+                alone += together
+        except StoreUnavailable as error:
+            for exchange, _ in together:
+                exchange.failed("keep", error)
+        done = await asyncio.gather(*(told.alone() for _, told in alone), return_exceptions=True)
+        for (exchange, _), kept in zip(alone, done, strict=True):
+            if isinstance(kept, Exception):
+                exchange.failed("keep", kept)
+
+    async def _are_kept(self, news: Sequence[News]) -> bool:
+        """Whether all that these have to tell is kept, in one."""
+        try:
+            rows = [told.rows() for told in news if told.rows is not None]
+            return self._turns is not None and (not rows or await self._turns.keep_all(rows))
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - a border: one that cannot be kept is not the end of the others
+            _LOG.info("what %d requests have told is kept one by one: %s", len(news), error)
+            return False
+
+
+def _begin(tasks: set[asyncio.Task[None]], work: Coroutine[object, object, None]) -> None:
+    task = asyncio.create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+
+
+async def _book(over: "Sequence[Exchange]", admission: Admission) -> None:
+    """Book all bills, and free what was reserved where nothing is billed."""
+    bills = [exchange.entry for exchange in over if exchange.entry is not None]
+    unbilled = [admitted for exchange in over if (admitted := exchange.unbilled) is not None]
+    if bills:
+        await admission.settle_all(bills)
+    if unbilled:
+        await asyncio.gather(*(admission.release(admitted) for admitted in unbilled))

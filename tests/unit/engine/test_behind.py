@@ -1,0 +1,185 @@
+"""What is over is booked, kept and settled together; nothing of it is lost, and nothing ends the rest."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from foveate.cost.admission import Admitted
+from foveate.engine.behind import Behind
+from foveate.engine.calls import Outgoing
+from foveate.engine.exchange import Exchange
+from foveate.engine.options import AgentOptions
+from foveate.engine.work import Work
+from foveate.errors import StoreUnavailable
+from foveate.session.news import News
+from foveate.session.turns import CountRows, Move
+from foveate.wire import read
+from tests.billed import call, entry
+from tests.unit.cost.books import Books, admission
+from tests.unit.engine.test_watch import BODY, Watching, incoming
+from tests.unit.session.in_memory import InMemory
+
+
+class Shelf(InMemory):
+    """Turns that remember how many rows they were given at once; `never` holds hashes that cannot be kept."""
+
+    def __init__(self, *, never: Sequence[bytes] = (), error: Exception | None = None) -> None:
+        super().__init__()
+        self.at_once: list[int] = []
+        self.never = never
+        self.error = error
+
+    async def keep_all(self, rows: Sequence[Move | CountRows]) -> bool:
+        self.at_once.append(len(rows))
+        if self.error is not None:
+            raise self.error
+        if any(one in self.never for row in rows if isinstance(row, CountRows) for one in row.counts):
+            return False
+        return await super().keep_all(rows)
+
+
+class Ending(Watching):
+    """Tells when something has come to its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_ended = asyncio.Event()
+
+    def ended(self, exchange: Exchange) -> None:
+        super().ended(exchange)
+        self.has_ended.set()
+
+
+class Desk:
+    """Exchanges that are over, and what becomes of them."""
+
+    def __init__(self, books: Books, shelf: Shelf | None = None, *, seconds: float = 60.0) -> None:
+        self.books, self.shelf, self.watching = books, shelf or Shelf(), Ending()
+        self.behind = Behind(admission(books), self.shelf, seconds=seconds)
+        self.remembered: list[str] = []
+        self.kept: list[bytes] = []
+
+    def over(self, id_: str, *, is_broken: bool = False, fails: bool = False) -> Exchange:
+        """One that has a bill and a count to be kept, both under this name."""
+        request = read(BODY, incoming().spoken)
+        work = Work(incoming=incoming(), options=AgentOptions(), now=0.0, came=request, request=request)
+        rows = CountRows(agent="ana", counter="c", counts={id_.encode(): b"1"})
+        work.news.append(
+            News(lambda: self._alone(rows), lambda: rows, kept=lambda: self.kept.append(id_.encode()))
+        )
+
+        def settle(_: Exchange) -> None:
+            if fails:
+                raise RuntimeError(id_)
+
+        exchange = Exchange(
+            incoming(),
+            work,
+            Outgoing(body=BODY),
+            settle=(settle,),
+            clock=lambda: 0.0,
+            watch=self.watching,
+            remember=(lambda _: self.remembered.append(id_),),
+            behind=self.behind,
+        )
+        exchange.entry = entry(call(id_), "0.25")
+        exchange.over(is_broken=is_broken)
+        return exchange
+
+    async def _alone(self, rows: CountRows) -> None:
+        if any(one in self.shelf.never for one in rows.counts):
+            raise RuntimeError("never")
+        await self.shelf.keep_counts(rows.agent, rows.counts, rows.counter)
+
+
+async def test_all_that_is_over_by_a_beat_is_booked_and_kept_in_one() -> None:
+    desk = Desk(Books(), seconds=0.01)
+    for id_ in "abc":
+        desk.over(id_)
+    assert (desk.books.asked, desk.remembered) == ([], [])
+    await asyncio.sleep(0)
+    assert desk.remembered == ["a", "b", "c"]  # before any of them sends something more
+    await asyncio.wait_for(desk.watching.has_ended.wait(), 30)
+    desk.over("d")
+    await desk.behind.end()
+
+    assert desk.books.asked == ["settle a b c", "settle d"]
+    assert desk.shelf.at_once == [3, 1]
+    assert desk.kept == [b"a", b"b", b"c", b"d"]
+    assert desk.watching.told == ["ended with 0"] * 4
+
+
+async def test_who_waits_for_one_that_is_broken_need_not_wait_for_the_beat() -> None:
+    desk = Desk(Books())
+    desk.over("a")
+    await asyncio.wait_for(desk.over("b", is_broken=True).settled(), 30)
+
+    assert desk.books.booked == ["a", "b"]
+
+
+async def test_nothing_is_caught_up_before_it_is_done() -> None:
+    desk = Desk(Books(pause=asyncio.Event()))
+    desk.over("a")
+    caught_up = asyncio.ensure_future(desk.behind.caught_up())
+    await asyncio.sleep(0.1)
+    assert not caught_up.done()
+    assert desk.books.pause is not None
+    desk.books.pause.set()
+    await asyncio.wait_for(caught_up, 30)
+
+    assert desk.books.booked == ["a"]
+
+
+async def test_one_that_fails_is_not_the_end_of_the_others() -> None:
+    never = OverflowError("too many")
+    desk = Desk(Books(never={"b": never}), Shelf(never=[b"c"]))
+    for id_ in "abcd":
+        desk.over(id_, fails=id_ == "a")
+    await desk.behind.end()
+
+    assert desk.books.booked == ["a", "c", "d"]
+    assert {hash_ for _, hash_, _ in desk.shelf.counted} == {b"a", b"b", b"d"}
+    assert sorted(desk.watching.told) == [
+        *["ended with 0"] * 4,
+        "function failed: RuntimeError: a",
+        "keep failed: RuntimeError: never",
+    ]
+
+
+async def test_a_store_that_is_away_is_told_of_each_and_its_bills_wait() -> None:
+    away = StoreUnavailable("/data", "is locked")
+    desk = Desk(Books(gone=1), Shelf(error=away))
+    for id_ in "ab":
+        desk.over(id_)
+    await desk.behind.end()
+
+    assert (desk.books.asked, desk.books.booked) == (["settle a b"], [])
+    assert [told for told in desk.watching.told if told.startswith("keep failed: StoreUnavailable")] != []
+    assert len(desk.watching.told) == 4
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+async def test_what_was_reserved_is_freed_unless_nobody_knows_whether_it_is_billed(is_noted: bool) -> None:
+    """What may be billed stands in the way of others under a cap, until its time is over."""
+    books = Books()
+
+    def note(_: Exchange) -> None:
+        if not is_noted:
+            raise RuntimeError("no")
+
+    exchange = Exchange(
+        replace(incoming(), id="a"),
+        None,
+        Outgoing(body=BODY),
+        settle=(),
+        clock=lambda: 0.0,
+        note=note,
+        behind=Behind(admission(books)),
+        admitted=Admitted(call=call("a"), is_reserved=True),
+    )
+    exchange.over()
+    await exchange.settled()
+
+    assert books.asked == (["release a"] if is_noted else [])
