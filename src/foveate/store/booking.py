@@ -23,9 +23,8 @@ from foveate.store.ledger_rows import ADD_ENTRIES, amount_of, name_of, row_of
 
 _ADD_RESERVATIONS = """
 INSERT INTO reservations_v1 (call_id, accounts, picodollars, expires_at) VALUES {}
-ON CONFLICT (call_id) DO NOTHING
+ON CONFLICT (call_id) DO NOTHING RETURNING call_id
 """
-_FIND_RESERVATIONS = "SELECT call_id FROM reservations_v1 WHERE call_id IN ({})"
 _TAKE_RESERVATIONS = (
     "DELETE FROM reservations_v1 WHERE call_id IN ({}) RETURNING call_id, accounts, picodollars"
 )
@@ -50,7 +49,7 @@ _LEAST = picodollars_at_most(LEAST_DOLLARS)
 
 Amounts = dict[str, int]
 _Taken = tuple[Sequence[str], int]
-"""The accounts of a reservation, and its amount."""
+"""Accounts, and what is reserved of each of them."""
 Standings = dict[str, tuple[int, int]]
 """By the names of accounts: what is spent and what is reserved, in picodollars."""
 
@@ -121,10 +120,6 @@ class Renewal:
     expires_at: float
 
 
-class Overtaken(Exception):
-    """Somebody else has just reserved for the same call; once more, and that will be known."""
-
-
 Asked = Settlement | Release | Wanted | Renewal
 Answer = bool | Mapping[str, Standing] | Over | frozenset[str]
 
@@ -134,18 +129,19 @@ def book(rows: Rows, asked: Sequence[Asked]) -> list[Answer | Exception]:
 
     Of a renewal: for which of its calls something is reserved. What is settled and released is, before anything
     is renewed or reserved.
-
-    Raises:
-        Overtaken: nothing is done, and it should be tried again.
     """
     settlements = [one for one in asked if isinstance(one, Settlement)]
     wanted = [one for one in asked if isinstance(one, Wanted)]
-    settled = _add_entries(rows, settlements)
+    settled = _add_entries(rows, settlements) if settlements else {}
     released = {one.call_id for one in asked if isinstance(one, Release)}
     freed = _take(rows, {one.call_id for one in settlements} | released)
     renewed = {id(one): _renew(rows, one) for one in asked if isinstance(one, Renewal)}
-    known = _known(rows, [one.call_id for one in wanted])
-    accounts = _Accounts(rows, _spent(settled.values(), freed), _less_reserved(freed.values()), wanted)
+    new = _add_reservations(rows, wanted) if wanted else {}
+    less = _less_reserved(freed.values())
+    accounts = _Accounts(rows, _spent(settled.values(), freed), less, wanted, new.values())
+    taken = {call_id: accounts.take(one) for call_id, one in new.items()}
+    _take(rows, [call_id for call_id, found in taken.items() if isinstance(found, Over | BadOption)])
+    accounts.keep(rows)
     bills = [one.row for one in settled.values()]
 
     answers: list[Answer | Exception] = []
@@ -157,12 +153,11 @@ def book(rows: Rows, asked: Sequence[Asked]) -> list[Answer | Exception]:
             case Release():
                 answers.append(freed.pop(one.call_id, None) is not None)
             case Wanted():
-                answers.append(accounts.tell(one) if one.call_id in known else accounts.take(one))
-                known.add(one.call_id)
+                answers.append(taken[one.call_id] if one.call_id in taken else accounts.tell(one))
             case Renewal():
                 answers.append(renewed[id(one)])
-    accounts.keep(rows)
-    add_bills(rows, bills)
+    if bills:
+        add_bills(rows, bills)
     return answers
 
 
@@ -201,17 +196,32 @@ class _Accounts:
     Nobody else can change them until the transaction is through.
     """
 
-    def __init__(self, rows: Rows, spent: Amounts, reserved: Amounts, wanted: Sequence[Wanted]) -> None:
-        self._new: list[Wanted] = []
+    def __init__(
+        self,
+        rows: Rows,
+        spent: Amounts,
+        reserved: Amounts,
+        wanted: Sequence[Wanted],
+        new: Iterable[Wanted],
+    ) -> None:
+        """What is `wanted` for calls that are `new` is reserved in the same statement.
+
+        There is room for most of it, and what there is none for is given back.
+        """
+        self._taken: Amounts = {}
+        self._advance: Amounts = {}
         self._standings: Standings = {}
         if not wanted:
             _book(rows, spent, reserved)
             return
-        # Nothing more is added to those that are only wanted: this way they are held.
-        for one in wanted:
-            for name in one.names:
-                reserved.setdefault(name, 0)
-        self._standings = _book_and_tell(rows, spent, reserved)
+        advance = _summed((one.names, one.amount) for one in new)
+        if max(advance.values(), default=0) <= MOST_PICODOLLARS:  # as much as a database can add at once
+            self._advance = advance
+        # Those that nothing is added to are held this way too.
+        for name in {name for one in wanted for name in one.names}:
+            reserved[name] = reserved.get(name, 0) + self._advance.get(name, 0)
+        for name, (has_spent, has_reserved) in _book_and_tell(rows, spent, reserved).items():
+            self._standings[name] = has_spent, has_reserved - self._advance.get(name, 0)
 
     def take(self, wanted: Wanted) -> Mapping[str, Standing] | Over | BadOption:
         """How the accounts with a limit stand with it, if there is room."""
@@ -223,7 +233,8 @@ class _Accounts:
             if reserved > MOST_PICODOLLARS:
                 return BadOption(f"more dollars are reserved of {name} than can be kept")
         self._standings.update(after)
-        self._new.append(wanted)
+        for name in wanted.names:
+            self._taken[name] = self._taken.get(name, 0) + wanted.amount
         return self.tell(wanted)
 
     def tell(self, wanted: Wanted) -> Mapping[str, Standing]:
@@ -231,24 +242,29 @@ class _Accounts:
         return {account: standing_of(*self._standings[name]) for name, account in wanted.limited.items()}
 
     def keep(self, rows: Rows) -> None:
-        """Write down what was taken.
-
-        Raises:
-            Overtaken: somebody else has taken for one of these calls meanwhile.
-        """
-        reserved: Amounts = {}
-        for one in self._new:
-            for name in one.names:
-                reserved[name] = reserved.get(name, 0) + one.amount
-        new = [(one.call_id, _joined(one.names), one.amount, one.expires_at) for one in self._new]
-        added = sum(rows.change(statement, some) for statement, some in in_rows(_ADD_RESERVATIONS, new))
-        if added < len(new):
-            raise Overtaken
-        _book(rows, {}, reserved)
+        """Write down what was taken, where that is not what was reserved in advance."""
+        if self._taken == self._advance:
+            return
+        names = self._taken.keys() | self._advance.keys()
+        _book(rows, {}, {name: self._taken.get(name, 0) - self._advance.get(name, 0) for name in names})
 
     def _with(self, name: str, amount: int) -> tuple[int, int]:
         spent, reserved = self._standings[name]
         return spent, reserved + amount
+
+
+def _add_reservations(rows: Rows, wanted: Sequence[Wanted]) -> dict[str, Wanted]:
+    """What is reserved from now on for calls that nothing was reserved for before, by these."""
+    first: dict[str, Wanted] = {}
+    for one in wanted:
+        first.setdefault(one.call_id, one)
+    new = [
+        (one.call_id, _joined(one.names), one.amount, one.expires_at)
+        for one in sorted(first.values(), key=lambda one: one.call_id)
+    ]
+    groups = in_rows(_ADD_RESERVATIONS, new)
+    added = {call_id for statement, some in groups for (call_id,) in rows.all(statement, some)}
+    return {call_id: one for call_id, one in first.items() if call_id in added}
 
 
 def _add_entries(rows: Rows, settlements: Sequence[Settlement]) -> dict[str, Settlement]:
@@ -277,12 +293,6 @@ def _renew(rows: Rows, renewal: Renewal) -> frozenset[str]:
     return frozenset(call_id for (call_id,) in found)
 
 
-def _known(rows: Rows, call_ids: Sequence[str]) -> set[str]:
-    """Those of the calls that something is reserved for."""
-    groups = in_groups(call_ids)
-    return {row[0] for marks, some in groups for row in rows.all(_FIND_RESERVATIONS.format(marks), some)}
-
-
 def _spent(settled: Iterable[Settlement], freed: Mapping[str, _Taken]) -> Amounts:
     spent: Amounts = {}
     for one in settled:
@@ -299,11 +309,16 @@ def _charged(reserved: _Taken | None) -> int:
 
 
 def _less_reserved(freed: Iterable[_Taken]) -> Amounts:
-    reserved: Amounts = {}
-    for names, amount in freed:
+    return _summed((names, -amount) for names, amount in freed)
+
+
+def _summed(amounts: Iterable[_Taken]) -> Amounts:
+    """What comes to each account."""
+    sums: Amounts = {}
+    for names, amount in amounts:
         for name in names:
-            reserved[name] = reserved.get(name, 0) - amount
-    return reserved
+            sums[name] = sums.get(name, 0) + amount
+    return sums
 
 
 def _book(rows: Rows, spent: Amounts, reserved: Amounts) -> None:

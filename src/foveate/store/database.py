@@ -6,6 +6,7 @@ Statements are written once, with `?` where a value goes, in the SQL that SQLite
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from foveate.errors import BadOption, StoreUnavailable
@@ -34,7 +35,11 @@ Work = Callable[["Rows"], T]
 
 # So few sizes that the drivers remember the statements of all of them.
 _SIZES = (1, 4, 16, 64, 256, 1024)
-_ROW_SIZES = (64, 32, 16, 8, 4, 3, 2, 1)
+_ROW_SIZES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # five are the accounts of a call
+# The largest of them for so many rows, up to as many as the largest has.
+_ROW_SIZE_OF = tuple(
+    max(size for size in (0, *_ROW_SIZES) if size <= left) for left in range(_ROW_SIZES[-1] + 1)
+)
 
 
 class Rows(Protocol):
@@ -117,12 +122,12 @@ def in_groups(keys: Sequence[T]) -> Iterator[tuple[str, Sequence[T]]]:
 
 def in_rows(statement: str, values: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
     """A statement that inserts rows, for groups of them in their order: with its `?`s where it says `{}`."""
-    first = 0
-    for size in _ROW_SIZES:
-        while len(values) - first >= size:
-            group = values[first : first + size]
-            yield _with_rows(statement, size, len(group[0])), [value for row in group for value in row]
-            first += size
+    first, end = 0, len(values)
+    while first < end:
+        size = _ROW_SIZE_OF[min(end - first, _ROW_SIZES[-1])]
+        group = values[first : first + size]
+        yield _with_rows(statement, size, len(group[0])), list(chain.from_iterable(group))
+        first += size
 
 
 @lru_cache(maxsize=256)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
-from contextlib import suppress
 from typing import Any, cast
 
 from foveate.cost.ledger import By, Entry, Over, Reservation, Standing, Sum
@@ -10,7 +9,6 @@ from foveate.errors import BadOption
 from foveate.store.booking import (
     Answer,
     Asked,
-    Overtaken,
     Release,
     Renewal,
     Settlement,
@@ -135,9 +133,7 @@ class KeptLedger:
         return forgotten
 
     async def _book(self, asked: Sequence[Asked]) -> list[Answer | Exception]:
-        while True:
-            with suppress(Overtaken):
-                return await self._database.write(lambda rows: book(rows, asked), again=True)
+        return await self._database.write(lambda rows: book(rows, asked), again=True)
 
     async def _free_expired(self, now: float) -> int:
         """How many reservations that have run out were freed; there may be more."""

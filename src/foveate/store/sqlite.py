@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Self, cast
 
 from foveate.errors import NothingKept, StoreUnavailable
@@ -80,8 +81,8 @@ class SQLiteDatabase:
         self._connections: set[sqlite3.Connection] = set()
         self._process = OfOneProcess(str(path))
         self._readers = Threads(_READERS, "foveate-store-reader")
-        self._wake = threading.Condition()
-        self._waiting: list[_Job] = []
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._asking = threading.Lock()
         self._closed = False
         # A daemon: a program that ends without closing the store is not kept from ending.
         self._writer = threading.Thread(target=self._keep_writing, name="foveate-store-writer", daemon=True)
@@ -139,9 +140,9 @@ class SQLiteDatabase:
     async def close(self) -> None:
         """Wait for what is under way, and let go of the file."""
         self._process.check()
-        with self._wake:
+        with self._asking:
             self._closed = True
-            self._wake.notify()
+            self._jobs.put(None)
         await asyncio.to_thread(self._writer.join)
         await asyncio.to_thread(self._readers.end)
         while self._connections:
@@ -150,11 +151,10 @@ class SQLiteDatabase:
     async def _written(self, work: Callable[[SQLiteRows], object], *, alone: bool) -> object:
         self._process.check()
         job = _Job(work, alone, asyncio.get_running_loop().create_future())
-        with self._wake:
+        with self._asking:
             if self._closed:
                 raise StoreUnavailable(str(self._path), "is closed")
-            self._waiting.append(job)
-            self._wake.notify()
+            self._jobs.put(job)
         return await job.awaited
 
     def _read(self, work: Work[T], asked: float) -> T:
@@ -187,7 +187,7 @@ class SQLiteDatabase:
         connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
         if connection is None:
             return
-        if _primary(error) in _PASSING:
+        if _primary(error) in _PASSING or not isinstance(error, sqlite3.DatabaseError):
             if connection.in_transaction:
                 connection.rollback()
         else:
@@ -196,7 +196,7 @@ class SQLiteDatabase:
             connection.close()
 
     def _keep_writing(self) -> None:
-        while jobs := self._next(wait=True):
+        while jobs := self._next():
             together = [job for job in jobs if not job.alone]
             if together:
                 self._write(together)
@@ -204,22 +204,32 @@ class SQLiteDatabase:
                 if job.alone:
                     self._do_alone(job)
 
-    def _next(self, *, wait: bool) -> list[_Job]:
-        """The jobs that wait; if there is to be waited for them, none only once the database is closed."""
-        with self._wake:
-            while wait and not self._waiting and not self._closed:
-                self._wake.wait()
-            taken = self._waiting[:_MOST_AT_ONCE]
-            del self._waiting[:_MOST_AT_ONCE]
-            return taken
+    def _next(self) -> list[_Job]:
+        """The jobs that wait, once there are any; none only once the database is closed."""
+        taken: list[_Job] = []
+        job = self._jobs.get()
+        while job is not None:
+            taken.append(job)
+            if len(taken) == _MOST_AT_ONCE or self._jobs.empty():
+                return taken
+            job = self._jobs.get()
+        if taken:
+            self._jobs.put(None)  # for the next time
+        return taken
 
     def _write(self, jobs: list[_Job]) -> None:
         """Do jobs in one transaction, and tell those who await them."""
+        jobs = [job for job in jobs if not job.awaited.cancelled()]
+        if not jobs:
+            return
         try:
             connection = self._connection(self._wait_seconds)
             connection.execute("BEGIN IMMEDIATE")
-            for job in jobs:
-                _do(job, connection)
+            if len(jobs) == 1:
+                jobs[0].result = jobs[0].work(SQLiteRows(connection))
+            else:
+                for job in jobs:
+                    _do(job, connection)
             connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - this thread's border: it is raised where the jobs are awaited
             self._let_go(error)
@@ -237,12 +247,10 @@ class SQLiteDatabase:
 
 
 def _do(job: _Job, connection: sqlite3.Connection) -> None:
-    """Do one job of a transaction; where it fails, all that the others did stays.
+    """Do one job of several in a transaction; where it fails, all that the others did stays.
 
     What it raises itself has ended the whole transaction.
     """
-    if job.awaited.cancelled():
-        return
     connection.execute("SAVEPOINT job")
     try:
         job.result = job.work(SQLiteRows(connection))
