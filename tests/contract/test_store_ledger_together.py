@@ -90,6 +90,37 @@ async def test_who_asks_for_what_cannot_be_is_told_and_nobody_else(store: Store)
     assert await ledger.standing(["total"], now=NOON) == {"total": standing("0.25", "0.5")}
 
 
+async def test_of_many_bills_at_once_one_that_cannot_be_kept_is_told_and_all_others_are(store: Store) -> None:
+    ledger = store.ledger
+    assert await reserve(ledger, call("a"), "0.5", total=1)
+    bills = [entry(call("a"), "0.1"), replace(ENTRY, estimated_input_tokens=-1), entry(call("b"), "0.2")]
+
+    done = await ledger.settle_all([(bill, accounts_of(bill.call)) for bill in (*bills, bills[0])])
+
+    assert [one if isinstance(one, bool) else type(one) for one in done] == [True, BadOption, True, False]
+    assert await ledger.standing(["total"], now=NOON) == {"total": standing("0.3")}
+    assert [one.call.id async for one in ledger.entries()] == ["a", "b"]
+    assert await ledger.settle_all([]) == []
+
+
+async def test_what_there_is_no_room_for_leaves_nothing_behind(store: Store) -> None:
+    ledger = store.ledger
+    done = await asyncio.gather(
+        reserve(ledger, call("a"), "0.6", total=1),
+        reserve(ledger, call("b"), "0.6", total=1),
+        reserve(ledger, call("b"), "0.6", total=1),
+        reserve(ledger, call("c"), "0.4", total=1),
+    )
+
+    assert list(done) == [True, False, False, True]
+    assert await ledger.standing(["total", "agent ana"], now=NOON) == {
+        "total": standing(0, 1),
+        "agent ana": standing(0, 1),
+    }
+    assert [await ledger.release(id_) for id_ in "abc"] == [True, False, True]
+    assert await ledger.standing(["total"], now=NOON) == {"total": standing(0)}
+
+
 async def test_names_as_long_as_books_are_told_apart(store: Store) -> None:
     """An index of PostgreSQL takes 2,700 bytes, and what a client calls its session is up to it."""
     ledger = store.ledger

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from foveate.errors import BadOption
-from foveate.session.turns import Turn, Turns
+from foveate.session.turns import CountRows, Move, Turn, Turns
 from foveate.store import Store, open_store
 from tests.kept import AGENT, hashed, hashes, session, turns
 
@@ -71,6 +71,48 @@ async def test_a_session_that_is_seen_again_without_a_new_turn_is_kept_as_seen(s
     assert await store.turns.keep(again, [], after=again.tip)
 
     assert await store.turns.session("s") == again
+
+
+async def test_sessions_and_counts_of_many_requests_are_kept_in_one(store: Store) -> None:
+    await store.turns.keep(session("old", 2), turns("old", 0, 2), after=None)
+    (counted,) = hashes("new", 0, 1)
+    kept: list[Move | CountRows] = [
+        Move(session=session("old", 3), turns=turns("old", 2, 3), after=session("old", 2).tip),
+        CountRows(agent=AGENT, counter="o200k", counts={counted: b"7"}),
+        Move(session=session("new", 1), turns=turns("new", 0, 1), after=None),
+        CountRows(agent=AGENT, counter="claude", counts={counted: b"8"}),
+    ]
+
+    assert await store.turns.keep_all(kept)
+
+    assert [await store.turns.session(id_) for id_ in ("old", "new")] == [session("old", 3), session("new", 1)]
+    assert len(await store.turns.known(AGENT, [*hashes("old", 0, 3), counted])) == 4
+    assert [await store.turns.counts(AGENT, [counted], name) for name in ("o200k", "claude")] == [
+        {counted: b"7"},
+        {counted: b"8"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        Move(session=session("s", 2), turns=[], after=None),  # it is there
+        Move(session=session("s", 3), turns=turns("s", 2, 3), after=hashed("another")),
+        Move(session=session("s", 3), turns=turns("s", 1, 3), after=session("s", 2).tip),  # a turn is
+    ],
+)
+async def test_where_one_of_many_cannot_be_kept_none_is(store: Store, late: Move) -> None:
+    await store.turns.keep(session("s", 2), turns("s", 0, 2), after=None)
+    (counted,) = hashes("new", 0, 1)
+    counts = CountRows(agent=AGENT, counter="o200k", counts={counted: b"7"})
+
+    new = Move(session=session("new", 1), turns=turns("new", 0, 1), after=None)
+    assert not await store.turns.keep_all([new, counts, late])
+
+    assert await store.turns.session("new") is None
+    assert await store.turns.session("s") == session("s", 2)
+    assert await store.turns.known(AGENT, [counted, *hashes("s", 2, 3)]) == {}
+    assert await store.turns.counts(AGENT, [counted], "o200k") == {}
 
 
 async def test_whoever_kept_first_wins_and_of_the_other_nothing_is_kept(store: Store) -> None:
