@@ -11,7 +11,7 @@ turn brings many blocks, one mark has to stand near the entry that is known to b
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -22,7 +22,7 @@ from foveate.cache.simulate import Cache
 from foveate.cache.weighing import MarkAt, Marks, Sums, is_long, kept
 from foveate.values import Mark, Place, Ttl
 
-__all__ = ["DEFAULT_OPTIONS", "LayoutOptions", "kept", "layout", "marked", "marks_in"]
+__all__ = ["DEFAULT_OPTIONS", "LayoutOptions", "borne_by", "kept", "layout", "marked", "marks_in"]
 
 # So many of the last blocks of a system prompt are places to be weighed: what changes stands at its end.
 _SYSTEM_PLACES = 2
@@ -101,16 +101,21 @@ def _weighed(
 
 def marked(prompt: CachedPrompt, marks: Sequence[Mark]) -> CachedPrompt:
     """`prompt` as it is after `marks` were written into it."""
-    if not marks:
-        return prompt
-    wanted = {mark.place: mark.ttl for mark in marks}
+    borne = borne_by(prompt, marks)
     pieces, landmarks = list(prompt.pieces), landmarks_of(prompt)
-    borne: dict[int, Ttl | None] = dict(landmarks.marks)
-    for place, at in numbers_of(prompt, wanted).items():
-        borne[at] = wanted[place]
-        pieces[at] = replace(pieces[at], mark=borne[at])
-    in_order = {at: ttl for at, ttl in sorted(borne.items()) if ttl is not None}
-    return replace(prompt, pieces=tuple(pieces), landmarks=landmarks._replace(marks=in_order))
+    for at in borne.keys() | landmarks.marks.keys():
+        pieces[at] = replace(pieces[at], mark=borne.get(at))
+    return replace(prompt, pieces=tuple(pieces), landmarks=landmarks._replace(marks=borne))
+
+
+def borne_by(prompt: CachedPrompt, marks: Sequence[Mark]) -> Mapping[int, Ttl]:
+    """The marks in `prompt` after `marks` were written into it, by the pieces that they stand on."""
+    own = landmarks_of(prompt).marks
+    if not marks:
+        return own
+    wanted = {mark.place: mark.ttl for mark in marks}
+    borne = {**own, **{at: wanted[place] for place, at in numbers_of(prompt, wanted).items()}}
+    return {at: ttl for at, ttl in sorted(borne.items()) if ttl is not None}
 
 
 def _own(prompt: CachedPrompt, rules: Rules) -> list[MarkAt]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from foveate.cache.layout import marked
+from foveate.cache.layout import borne_by
 from foveate.cache.rules import Caching
 from foveate.engine.exchange import Exchange
 from foveate.engine.marking import RefusalsHeld
@@ -28,12 +28,13 @@ class RememberCache:
             return
         if work.rules.caching is Caching.NONE:
             return
-        marks = work.marks if exchange.refused is None else ()
-        prompt = marked(work.prompt, marks) if marks else work.prompt
+        marks = borne_by(work.prompt, work.marks if exchange.refused is None else ())
         # Others of the session may have come meanwhile.
         agent, session_id = work.incoming.agent, work.session_id
         state = self.remembered.session(agent, session_id)
-        served = state.cache.serve(prompt, work.kept_rules, at=exchange.sent_at, answers_at=exchange.begun_at)
+        served = state.cache.serve_marked(
+            work.prompt, marks, work.kept_rules, at=exchange.sent_at, answers_at=exchange.begun_at
+        )
         self.remembered.put(agent, session_id, state.served(served.cache))
 
 
