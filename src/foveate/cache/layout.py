@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from foveate.cache.prompts import CachedPrompt, Piece, landmarks_of, numbers_of
+from foveate.cache.prompts import CachedPrompt, Piece, ends_of, landmarks_of, numbers_of
 from foveate.cache.rhythm import Chances
 from foveate.cache.rules import Caching, Rules
 from foveate.cache.simulate import Cache
@@ -141,7 +141,7 @@ def _candidates(prompt: CachedPrompt, sums: Sums, options: LayoutOptions) -> lis
     left out, the first new block, and the last ones.
     """
     pieces, stays, system_end = prompt.pieces, sums.stays, sums.system_end
-    long_enough = bisect_left(sums.ends, sums.rules.minimum_tokens)
+    long_enough = bisect_left(ends_of(prompt), sums.rules.minimum_tokens)
     history = max(system_end, long_enough)
     last = sums.last_live
     found = {

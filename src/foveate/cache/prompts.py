@@ -42,10 +42,9 @@ class Landmarks(NamedTuple):
     thought: int | None
     marks: Mapping[int, Ttl]
 
-    def with_more(self, pieces: Sequence[Piece], start: int) -> "Landmarks":
-        """Those of a prompt of all `pieces`, of which only the first `start` were looked at."""
+    def with_more(self, new: Sequence[Piece], start: int) -> "Landmarks":
+        """Those of a prompt with `new` pieces behind its first `start`."""
         tools_end, system_end, thought, marks = self
-        new = pieces[start:]
         if thought is None:
             thought = next((at for at, piece in enumerate(new, start) if piece.kind in _THOUGHTS), None)
         borne = {at: piece.mark for at, piece in enumerate(new, start) if piece.mark is not None}
@@ -65,7 +64,7 @@ class CachedPrompt:
     """
 
     model: str
-    pieces: tuple[Piece, ...]
+    pieces: Sequence[Piece]
     settings: Mapping[Area, bytes] = field(default_factory=dict)
     only_marked: bool = False
     ttl: Ttl | None = None

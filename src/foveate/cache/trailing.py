@@ -6,7 +6,7 @@ together is all that is left to be done for a request of which most was sent bef
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from foveate.cache import parameters
 from foveate.cache.block_facts import BlockFacts, facts_of
 from foveate.cache.block_tokens import BlockTokens, marked_at_end, piece_of
 from foveate.cache.prompts import CachedPrompt, Landmarks, Piece, front_keys, landmarks_among, next_key
+from foveate.cache.rows import Ends, Pieces
 from foveate.cache.rules import Rules
 from foveate.tokens import RequestCounter
 from foveate.tokens.caches import register
@@ -23,6 +24,7 @@ from foveate.tokens.counter import Opening
 from foveate.tokens.tally import Tally
 from foveate.values import Area, Request, Ttl
 from foveate.wire.around import around_of, parameters_of
+from foveate.wire.begun import Begun
 from foveate.wire.trails import Latest, noted
 
 _row = attrgetter("row")
@@ -53,47 +55,27 @@ _NOTHING = _Stretch((), (), b"", 0, False, False, False)
 
 
 class _Row(NamedTuple):
-    """All pieces of a request and what is known of them, with the `front` that they begin with.
-
-    The first piece has `rest` tokens more than its own: what goes around it all is counted there, so that what
-    a growing session has sent stays what it was, but for the one token by which a sum may be rounded up or
-    down.
-    """
+    """All pieces of a request and what is known of them, with the `front` that they begin with."""
 
     front: "_Front"
-    rest: int
-    pieces: tuple[Piece, ...]
-    keys: tuple[bytes, ...]
-    ends: tuple[int, ...]
+    pieces: Begun[Piece]
+    keys: Begun[bytes]
+    ends: Begun[int]
     landmarks: Landmarks
-
-    def with_rest(self, rest: int) -> "_Row":
-        """The same with another rest."""
-        moved = rest - self.rest
-        if not moved:
-            return self
-        first = self.pieces[0]
-        return self._replace(
-            rest=rest,
-            pieces=(replace(first, tokens=first.tokens + moved), *self.pieces[1:]),
-            ends=tuple([end + moved for end in self.ends]),
-        )
 
     def with_more(self, stretches: "Sequence[_Stretch]") -> "_Row":
         """The same with more messages behind it."""
-        key = self.front.key
+        front, pieces, keys, ends, landmarks = self
         new = [piece for stretch in stretches for piece in stretch.pieces]
         if not new:
             return self
-        pieces = (*self.pieces, *new)
-        ends = accumulate([piece.tokens for piece in new], initial=self.ends[-1] if self.ends else 0)
+        end = ends[-1] if ends else 0
         return _Row(
-            self.front,
-            self.rest,
-            pieces,
-            (*self.keys, *[key + each for stretch in stretches for each in stretch.keys]),
-            (*self.ends, *islice(ends, 1, None)),
-            self.landmarks.with_more(pieces, len(self.pieces)),
+            front,
+            pieces.with_more(new),
+            keys.with_more([front.key + key for stretch in stretches for key in stretch.keys]),
+            ends.with_more(islice(accumulate([piece.tokens for piece in new], initial=end), 1, None)),
+            landmarks.with_more(new, len(pieces)),
         )
 
 
@@ -116,8 +98,8 @@ class _Front:
 
     def row(self) -> _Row:
         """Its pieces, as the beginning of all."""
-        ends = tuple(accumulate([piece.tokens for piece in self.pieces]))
-        return _Row(self, 0, self.pieces, self.keys, ends, landmarks_among(self.pieces))
+        ends = accumulate([piece.tokens for piece in self.pieces])
+        return _Row(self, Begun(self.pieces), Begun(self.keys), Begun(ends), landmarks_among(self.pieces))
 
 
 def trailed_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> CachedPrompt | None:
@@ -143,29 +125,29 @@ def trailed_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> Cache
     together = tally.behind(head) if trail.head else tally
     opening = counter.around(request, trail, together.loads)
     front = _front(request, trail, rules, tokens, note, opening, head, last)
+    # What goes around it all is counted at the front, so that what a growing session has sent stays what it
+    # was, but for the one token by which a sum may be rounded up or down.
     rest = counter.total(request, opening, together).tokens - front.tokens - last.end
-    row = _row_of(front, trail, note, rest)
+    row = _row_of(front, trail, note)
     prompt = CachedPrompt(
         model=request.model,
-        pieces=row.pieces,
+        pieces=Pieces(row.pieces, rest),
         settings=front.settings,
         only_marked=front.only_marked,
         ttl=front.ttl,
         keys=row.keys,
-        ends=row.ends,
+        ends=Ends(row.ends, rest),
         landmarks=row.landmarks,
     )
     return marked_at_end(prompt, front.automatic)
 
 
-def _row_of(front: _Front, trail: wire.Trail, note: object, rest: int) -> _Row:
+def _row_of(front: _Front, trail: wire.Trail, note: object) -> _Row:
     """All pieces in a row, made from those of the request before, where there was one."""
     size, before = _ROWS.before(trail.links, note) or (0, None)
     if before is None or before.front is not front:
         size, before = 0, front.row()
     row = before.with_more([link.known[note] for link in trail.links[size:]])
-    if row.pieces:
-        row = row.with_rest(rest)
     _ROWS.put(trail.links, row, note, instead_of=size)
     return row
 

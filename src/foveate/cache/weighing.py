@@ -54,6 +54,17 @@ class Marks(NamedTuple):
         return at < self.first_short if is_long else at > self.last_long
 
 
+class _Ends(dict[int, int]):
+    """How many tokens there are up to and with a piece, of those that were asked for: a few, over and over."""
+
+    def __init__(self, ends: Sequence[int]) -> None:
+        self._all = ends
+
+    def __missing__(self, at: int) -> int:
+        end = self[at] = self._all[at]
+        return end
+
+
 class Sums:
     """What every choice of places is weighed by, computed once a request."""
 
@@ -67,7 +78,7 @@ class Sums:
         passing: Collection[Place],
     ) -> None:
         self.rules = rules
-        self.ends = ends_of(prompt)
+        self.ends = _Ends(ends_of(prompt))
         self.tools_end, self.system_end, firm, _ = landmarks_of(prompt)
         self._entries, self._keys, self._now = cache.entries, prefixes(prompt), now
         pieces = prompt.pieces

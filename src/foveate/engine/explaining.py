@@ -122,19 +122,21 @@ class Breaks:
         rules = work.rules
         if rules.caching is Caching.NONE or work.found is None:
             return
+        key = (work.incoming.agent, work.session_id)
+        before, left_tokens = self._last.get(key), _left(usage.cache, rules)
+        if before is None and not left_tokens:  # there was nothing to read, and will not be
+            return
         outgoing = exchange.outgoing
         body = outgoing.body if exchange.refused is None else outgoing.without_marks
         now = _Last(
             request_id=exchange.incoming.id,
             spoken=exchange.incoming.spoken,
             sent_at=exchange.sent_at,
-            left_tokens=_left(usage.cache, rules),
+            left_tokens=left_tokens,
             rules=rules,
             tokens=work.block_tokens,
             body=body,
         )
-        key = (work.incoming.agent, work.session_id)
-        before = self._last.get(key)
         if before is not None and before.sent_at > now.sent_at:  # they came at the same time
             return
         if before is not None and _is_much_less(usage.cache.read, before.left_tokens):

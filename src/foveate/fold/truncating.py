@@ -18,6 +18,7 @@ from foveate.session.chain import HASH_BYTES, Chain
 from foveate.tokens import RequestCounter
 from foveate.tokens.memo import digest
 from foveate.values import ReplaceText, Request
+from foveate.wire.blocks import noted_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +50,11 @@ async def truncate(
     Raises:
         MalformedRequest: a message cannot be read.
     """
-    kept_before = {fold.boundary for fold in _cuts(folds)}
-    # A token is a byte at least.
-    if not kept_before and max(map(len, request.messages), default=0) <= limit_tokens:
-        return Truncated()
     limits = limits_for(request, chain, folds, limit_tokens=limit_tokens, start=start)
     edits = truncated_results(request, counter, limits)
+    if not edits:
+        return Truncated()
+    kept_before = {fold.boundary for fold in _cuts(folds)}
     rows = [
         row
         for row in _rows(edits, request, chain, counter, limits, (agent, session_id, now))
@@ -101,7 +101,11 @@ def _cuts(folds: Sequence[Fold]) -> list[Fold]:
 
 def _after_last_answer(request: Request, head: int) -> int:
     """The first place that the model has not spoken after."""
+    links = wire.trail(request).links
     for place in reversed(range(head, len(request.messages))):
+        blocks = noted_blocks(links[place - head])
+        if blocks and blocks[0].role == "user":
+            continue
         if kind_of(wire.message(request.format, request.messages[place])) is Kind.MODEL:
             return place + 1
     return head

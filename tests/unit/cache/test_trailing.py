@@ -1,13 +1,14 @@
 """What is put together from notes is what the whole request is to a cache."""
 
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.cache.prompts import prefixes
+from foveate.cache.prompts import CachedPrompt, landmarks_among, prefixes
 from foveate.cache.requests import BlockTokens, cached_prompt
 from foveate.cache.rules import rules_for
 from foveate.tokens import RequestCount, counter_for, drop_caches
@@ -47,6 +48,10 @@ def check(request: Request, model: str) -> None:
     is_plain = b"image" not in request.body and len(places) == len(request.messages)
     for one, other in zip(trailed.pieces[1:], whole.pieces[1:], strict=True):
         assert not is_plain or abs(one.tokens - other.tokens) <= 2
+    assert trailed.landmarks is None or trailed.landmarks == landmarks_among(tuple(trailed.pieces))
+    assert trailed.ends is None or list(trailed.ends) == list(
+        accumulate(each.tokens for each in trailed.pieces)
+    )
     if trailed.keys is not None and wire.trail(request).head == 0:
         assert list(trailed.keys) == list(prefixes(replace(trailed, keys=None)))
 
@@ -70,6 +75,36 @@ def test_a_growing_session_is_to_a_cache_what_it_is_at_once(
 @settings(max_examples=60)
 def test_any_request_is_to_a_cache_what_it_is_at_once(spoken: tuple[Format, Any], model: str) -> None:
     check(wire.read(spoken[1], spoken[0]), model)
+
+
+def test_a_prompt_stays_what_it_is_while_its_session_goes_on_and_is_forked() -> None:
+    drop_caches()
+    model, rules = "claude-opus-4-5", rules_for("claude-opus-4-5")
+
+    def prompt(*said: str) -> CachedPrompt:
+        roles = ("user", "assistant")
+        messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
+        body = {"model": model, "max_tokens": 9, "system": "Be brief.", "messages": messages}
+        return cached_prompt(wire.read(body, Format.ANTHROPIC), rules, BlockTokens(counter_for(model)))
+
+    def told(*prompts: CachedPrompt) -> list[object]:
+        return [
+            (tuple(one.pieces), tuple(one.keys or ()), tuple(one.ends or ()), one.landmarks) for one in prompts
+        ]
+
+    first = prompt("Hello", "Hi", "Go on")
+    before = told(first)
+    longer, fork = (prompt("Hello", "Hi", "Go on", *more) for more in (("So", "And"), ("No", "Then")))
+    after = told(longer, fork)
+
+    assert told(first) == before
+    drop_caches()
+    assert after == told(
+        prompt("Hello", "Hi", "Go on", "So", "And"), prompt("Hello", "Hi", "Go on", "No", "Then")
+    )
+    for one in (first, longer, fork):
+        assert list(one.ends or ()) == list(accumulate(piece.tokens for piece in one.pieces))
+        assert one.landmarks == landmarks_among(tuple(one.pieces))
 
 
 def test_another_system_message_makes_other_prefixes() -> None:

@@ -1,0 +1,65 @@
+"""The pieces of a session's request and their ends, made from those of the request before it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, islice
+from typing import overload
+
+from foveate.cache.prompts import Piece
+from foveate.wire.begun import Begun, Row
+
+
+class Pieces(Row[Piece]):
+    """Pieces of which the first has `rest` tokens more than its own."""
+
+    __slots__ = ("_first", "_own", "_size")
+
+    def __init__(self, own: Begun[Piece], rest: int) -> None:
+        self._own, self._size = own.items, len(own)
+        self._first = [replace(own[0], tokens=own[0].tokens + rest)] if own else []
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, at: int) -> Piece: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Piece, ...]: ...
+    def __getitem__(self, at: int | slice) -> Piece | tuple[Piece, ...]:
+        if isinstance(at, slice):
+            return tuple([self[each] for each in range(*at.indices(self._size))])
+        if at < 0:
+            at += self._size
+        if 0 < at < self._size:
+            return self._own[at]
+        if at:
+            raise IndexError(at)
+        return self._first[0]
+
+    def __iter__(self) -> Iterator[Piece]:
+        return chain(self._first, islice(self._own, 1, self._size))
+
+
+class Ends(Row[int]):
+    """Where pieces end, in tokens; all of them stand behind `rest` more."""
+
+    __slots__ = ("_own", "_rest")
+
+    def __init__(self, own: Begun[int], rest: int) -> None:
+        self._own = own
+        self._rest = rest
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, at: int | slice) -> int | tuple[int, ...]:
+        if isinstance(at, slice):
+            return tuple([end + self._rest for end in self._own[at]])
+        return self._own[at] + self._rest
+
+    def __iter__(self) -> Iterator[int]:
+        return (end + self._rest for end in self._own)

@@ -1,0 +1,71 @@
+"""Rows of a session that grow with each turn, at the price of what is new."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Generic, TypeVar, overload
+
+Item = TypeVar("Item")
+
+
+class Row(Sequence[Item], Generic[Item]):
+    """Items in a row that are compared as a tuple is."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, (Row, tuple)) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+class Begun(Row[Item]):
+    """The first items of a list that others may have made longer since: to whoever has it, it stays the same.
+
+    A tuple would be copied with each turn of a long session, and all that it holds be touched. `items` is the
+    list, for who looks at single ones of the first often.
+    """
+
+    __slots__ = ("_is_last", "_size", "items")
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        self.items = list(items)
+        self._size = len(self.items)
+        self._is_last = [True]
+
+    def with_more(self, new: Iterable[Item]) -> "Begun[Item]":
+        """The same with `new` items behind them."""
+        items = self.items
+        try:
+            self._is_last.pop()  # the first to go on from here, of all threads, takes the list over
+        except IndexError:
+            items = items[: self._size]
+        items.extend(new)
+        longer: Begun[Item] = Begun()
+        longer.items, longer._size = items, len(items)
+        return longer
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, at: int) -> Item: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Item, ...]: ...
+    def __getitem__(self, at: int | slice) -> Item | tuple[Item, ...]:
+        if isinstance(at, slice):
+            start, stop, step = at.indices(self._size)
+            if step > 0:
+                return tuple(self.items[start:stop:step])
+            return tuple([self.items[each] for each in range(start, stop, step)])
+        if at < 0:
+            at += self._size
+        if not 0 <= at < self._size:
+            raise IndexError(at)
+        return self.items[at]
+
+    def __iter__(self) -> Iterator[Item]:
+        return islice(self.items, self._size)
