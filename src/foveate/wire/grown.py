@@ -16,6 +16,7 @@ import msgspec
 from foveate.errors import MalformedRequest
 from foveate.values import Format, Request
 from foveate.wire.around import MESSAGES
+from foveate.wire.begun import Begun
 from foveate.wire.body import Fields, fields, items
 from foveate.wire.heads import Head, Laid
 from foveate.wire.spans import Span, members_around, whole
@@ -90,7 +91,7 @@ class Grown:
             head = Head(request.body[: spans[0].start], name)
         except MalformedRequest:
             return
-        self._keep(request.format, request.body, request.messages, Laid(head, spans))
+        self._keep(request.format, request.body, request.messages, Laid(head, Begun(spans)))
 
     def _alike(self, spoken: Format, data: bytes) -> list[_Seen]:
         """Those that begin with the same head and the same words, the last one first."""
@@ -171,10 +172,11 @@ def _rest(spoken: Format, seen: _Seen, known: int, data: bytes) -> Read | None:
         return None  # whoever reads it whole says why
     if name in after or len(spans) != len(new) or not all(one.startswith(b"{") for one in new):
         return None
+    begun = seen_spans if known == len(seen_spans) else Begun(seen_spans[:known])
     return Read(
         fields={**head.fields, **after},
         messages=seen.messages[:known] + new,
-        laid=Laid(head, seen_spans[:known] + tuple(spans)),
+        laid=Laid(head, begun.with_more(spans)),
     )
 
 

@@ -6,6 +6,7 @@ Where things lie in it is found out once, and holds for every body that begins w
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from foveate.wire.begun import Begun
 from foveate.wire.body import fields
 from foveate.wire.spans import Members, Span, items, members, members_behind, whole
 
@@ -63,7 +64,7 @@ class Laid(NamedTuple):
     """Where the messages of a body lie, behind its head."""
 
     head: Head
-    spans: tuple[Span, ...]
+    spans: Begun[Span]
 
     def holds(self, data: bytes, messages: Sequence[bytes]) -> bool:
         """Whether it is `data` that these messages lie in so."""

@@ -3,7 +3,7 @@
 Only what is asked for is looked into.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ class Row:
     name: str
     span: Span | None
     written: Written
-    entries: tuple[Span, ...]
+    entries: Sequence[Span]
     blocks: Sequence[int]
     text_opening: bytes
     opening: bytes = b"["
@@ -49,7 +49,7 @@ class Row:
 class Slot(NamedTuple):
     """The place of a tool: its number in the list that it stands in."""
 
-    row: tuple[Span, ...]
+    row: Sequence[Span]
     number: int
 
     @property
@@ -70,7 +70,7 @@ class Outline:
         if isinstance(laid, Laid) and laid.holds(request.body, request.messages):
             self._head = laid.head
             self.root = laid.head.root(self.data, laid.spans[-1])
-            self._walked = {self.root.values[shape.messages[0]]: laid.spans}
+            self._walked: Mapping[Span, Sequence[Span]] = {self.root.values[shape.messages[0]]: laid.spans}
             return
         known = {shape.messages[0]: request.messages, shape.tools[0][0]: request.tools}
         self.root, self._walked = members_around(self.data, whole(self.data), known)
@@ -149,7 +149,7 @@ class Outline:
             end = span.end
         return Span(slot.span.start, end)
 
-    def _declarations(self, listed: Span) -> Iterator[tuple[Span, ...]]:
+    def _declarations(self, listed: Span) -> Iterator[Sequence[Span]]:
         """Gemini's tools: lists of functions, and tools of Google's that are members of an entry."""
         is_list = self.data.startswith(b"[", listed.start)
         for entry in self.items(listed) if is_list else (listed,):
@@ -158,7 +158,7 @@ class Outline:
             for name, span in self.members(entry).values.items():
                 yield self._entries(span) if name in self.shape.declarations else (span,)
 
-    def _entries(self, span: Span) -> tuple[Span, ...]:
+    def _entries(self, span: Span) -> Sequence[Span]:
         if not self.data.startswith(b"[", span.start):
             return ()
         return self._walked.get(span) or self.items(span)
@@ -174,7 +174,7 @@ class Outline:
 
     def _row(self, owner: Members, name: str, text_opening: bytes) -> Row:
         span = owner.values.get(name)
-        entries: tuple[Span, ...] = ()
+        entries: Sequence[Span] = ()
         if span is None or self.data.startswith(b"n", span.start):
             written = Written.NOTHING
         elif self.data.startswith(b"[", span.start):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.values import Area, Format, Mark, Place, Request, Ttl
+from foveate.wire.begun import Begun
 from foveate.wire.grown import GROWN, LEAST_BYTES, Grown
 from foveate.wire.heads import Head, Laid
 from foveate.wire.spans import Span
@@ -145,7 +146,9 @@ def test_spans_that_are_not_of_this_body_are_not_believed() -> None:
     assert isinstance(found, Request)
     wrong = Request(
         **{name: getattr(found, name) for name in Request.__dataclass_fields__ if name != "laid"},
-        laid=Laid(Head(found.body[: found.body.index(b"[{") + 1], "messages"), (Span(3, 9), Span(10, 20))),
+        laid=Laid(
+            Head(found.body[: found.body.index(b"[{") + 1], "messages"), Begun((Span(3, 9), Span(10, 20)))
+        ),
     )
     mark = Mark(place=Place(Area.MESSAGES, 1, 0), ttl=Ttl.FIVE_MINUTES, reason="")
 
