@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from operator import itemgetter
 
 from foveate.cache.prompts import CachedPrompt, Piece, ends_of, landmarks_of, numbers_of
 from foveate.cache.rhythm import Chances
@@ -235,17 +236,12 @@ def _with_free_marks(
     taken = {place.at for place in pair}
     places = [MarkAt(at, at <= to_long if is_chosen else lifetimes[0]) for at in candidates if at not in taken]
     added, cost = list(pair), sums.cost(marks)
-    while len(added) < free and cost > under:
-        costs = sums.costs(marks, places)
-        least = min(costs, default=cost)
-        if least >= cost:
-            break
-        best = places[costs.index(least)]
+    while len(added) < free and cost > under and (paying := sums.paying(marks, places, cost)):
+        cost, best = min(paying, key=itemgetter(0))
         added.append(best)
         marks = sums.with_mark(marks, best)
         # What does not pay alone, pays even less beside another.
-        places = [place for place, each in zip(places, costs, strict=True) if each < cost and place is not best]
-        cost = least
+        places = [place for _, place in paying if place is not best]
     return added, cost
 
 

@@ -170,42 +170,45 @@ class Sums:
             _most(saved, self._saved(at)),
         )
 
-    def costs(self, marks: Marks, places: Sequence[MarkAt]) -> list[float]:
-        """What `cost` says of the same marks and one more, for each of `places`; `inf` where it is not taken.
+    def paying(self, marks: Marks, places: Sequence[MarkAt], most: float) -> list[tuple[float, MarkAt]]:
+        """Those of `places` with which the same marks and one more cost less than `most`, and what `cost` says.
 
         All of it is spelled out, since it is asked for dozens of times a request.
         """
-        ends, total, weights = self.ends, self.ends[-1], self._weights
+        ends, weights, last_lasting = self.ends, self._weights, self.last_lasting
         read_price, long_price, short_price = self.read_price, self.long_price, self.short_price
-        last_lasting = self.last_lasting
         read_before, last, last_long, first_short, lasting_before, unread = marks
         as_read = _most(unread, self._saved(read_before)) if read_before >= 0 else unread
+        total, last_end = ends[-1], self._end(last)
+        read_end, long_end, lasting_end = (
+            self._end(read_before),
+            self._end(last_long),
+            self._end(lasting_before),
+        )
         found = []
-        for at, is_long in places:
+        for place in places:
+            at, is_long = place
             if at >= first_short if is_long else at <= last_long:
-                found.append(inf)
                 continue
-            reads, end, lasts, alone, with_read = weights.get(at) or self._weigh(at)
+            reads, new_read, end, lasts, alone, with_read = weights.get(at) or self._weigh(at)
             if reads > read_before:
-                read_at, (a, b, c, d, e), (v, w, x, y, z) = reads, unread, with_read
+                read_at, read, (a, b, c, d, e), (v, w, x, y, z) = reads, new_read, unread, with_read
             else:
-                read_at, (a, b, c, d, e), (v, w, x, y, z) = read_before, as_read, alone
-            lasting = at if lasts and at > lasting_before else lasting_before
-            read = 0
-            if read_at >= 0:
-                read = ends[read_at]
-                if lasting < read_at <= last_lasting and self.lasts(read_at):
-                    lasting = read_at
-            to_long = read
-            far = max(at, last_long) if is_long else last_long
-            if far >= 0 and ends[far] > read:
-                to_long = ends[far]
-            to_short = end if at > last else ends[last]
+                read_at, read, (a, b, c, d, e), (v, w, x, y, z) = read_before, read_end, as_read, alone
+            lasting, kept_end = lasting_before, lasting_end
+            if lasts and at > lasting:
+                lasting, kept_end = at, end
+            if lasting < read_at <= last_lasting and self.lasts(read_at):
+                kept_end = read
+            to_long = end if is_long and at > last_long else long_end
+            kept = to_long
+            if to_long <= read:
+                to_long, kept = read, 0
+            if kept_end > kept:
+                kept = kept_end
+            to_short = end if at > last else last_end
             if to_short < to_long:
                 to_short = to_long
-            kept = to_long if to_long > read else 0
-            if lasting >= 0 and ends[lasting] > kept:
-                kept = ends[lasting]
             saved = (
                 (a if a > v else v)
                 + (b if b > w else w)
@@ -213,7 +216,7 @@ class Sums:
                 + (d if d > y else y)
                 + (e if e > z else z)
             )
-            found.append(
+            cost = (
                 read * read_price
                 + (to_long - read) * long_price
                 + (to_short - to_long) * short_price
@@ -221,13 +224,19 @@ class Sums:
                 - kept * self.late
                 - saved
             )
+            if cost < most:
+                found.append((cost, place))
         return found
+
+    def _end(self, at: int) -> int:
+        """How many tokens there are up to and with a piece; none where there is no such piece."""
+        return self.ends[at] if at >= 0 else 0
 
     def _weigh(self, at: int) -> "_Weights":
         """What a mark on a piece brings, kept for the next set that it is tried in."""
         reads, alone = self.found(at), self._saved(at)
         with_read = _most(alone, self._saved(reads)) if reads >= 0 else alone
-        found = self._weights[at] = reads, self.ends[at], self.lasts(at), alone, with_read
+        found = self._weights[at] = reads, self._end(reads), self.ends[at], self.lasts(at), alone, with_read
         return found
 
     def floor(self, own: Marks, candidates: Sequence[int]) -> "Floor":
@@ -267,9 +276,9 @@ class Sums:
         )
 
 
-# The piece that a mark reads up to, its end, whether a long-lived entry is kept there, what it saves, and what
-# with what it reads.
-_Weights = tuple[int, int, bool, _Saved, _Saved]
+# The piece that a mark reads up to, the ends of that and of its own, whether a long-lived entry is kept there,
+# what it saves, and what with what it reads.
+_Weights = tuple[int, int, int, bool, _Saved, _Saved]
 
 
 class Floor:
