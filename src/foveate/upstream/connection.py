@@ -40,7 +40,9 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._no_body = False
         self._error: UpstreamError | None = None
+        self._poll = select.poll()
         self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = 0.0
         self._idle_seconds = self._total_seconds = 0.0
         self._asked_at = self._heard_at = 0.0
         self.status = 0
@@ -65,8 +67,8 @@ class Connection(asyncio.Protocol):
         self.status, self.headers, self.keeps_alive, self.keep_seconds = 0, [], False, None
         self._head = self._loop.create_future()
         self._idle_seconds, self._total_seconds = idle_seconds, total_seconds
-        self._asked_at = self._heard_at = self._loop.time()
-        self._timer = self._loop.call_later(min(idle_seconds, total_seconds), self._on_time)
+        self._asked_at = self._heard_at = now = self._loop.time()
+        self._ring_at(now + min(idle_seconds, total_seconds))
         self._transport.writelines((head, body))
 
     async def begun(self) -> None:
@@ -110,11 +112,7 @@ class Connection(asyncio.Protocol):
     def is_stale(self) -> bool:
         """Whether the other side has closed it meanwhile, or said something unasked: then nothing is sent."""
         transport = self._transport
-        if transport is None or transport.is_closing():
-            return True
-        poll = select.poll()
-        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        return transport is None or transport.is_closing() or bool(self._poll.poll(0))
 
     def close(self) -> None:
         """Let go of it, whatever it is doing."""
@@ -127,6 +125,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
@@ -193,7 +192,6 @@ class Connection(asyncio.Protocol):
             return
         self._is_whole = True
         self._asked = False
-        self._stop_timer()
         self._wake()
 
     def _has_length(self) -> bool:
@@ -201,13 +199,23 @@ class Connection(asyncio.Protocol):
             return True
         return any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
 
+    def _ring_at(self, at: float) -> None:
+        """Look at the time by then; a timer that rings before, if only one of an earlier call, sees to it."""
+        if self._timer is None or at < self._rings_at:
+            self._stop_timer()
+            self._rings_at = at
+            self._timer = self._loop.call_at(at, self._on_time)
+
     def _on_time(self) -> None:
+        self._timer = None
+        if not self._asked:
+            return
         now = self._loop.time()
         if self._is_paused:  # it is we who let it wait
             self._heard_at = now
-        left = min(self._heard_at + self._idle_seconds, self._asked_at + self._total_seconds) - now
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._on_time)
+        end = min(self._heard_at + self._idle_seconds, self._asked_at + self._total_seconds)
+        if end > now:
+            self._ring_at(end)
             return
         is_total = now - self._asked_at >= self._total_seconds
         self._fail(UpstreamTimeout(self._url, self._total_seconds if is_total else self._idle_seconds))

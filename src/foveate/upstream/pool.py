@@ -9,10 +9,9 @@ import os
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import TracebackType
 from urllib.parse import SplitResult, urlsplit
 
@@ -25,6 +24,9 @@ _KEEP_SECONDS = 50.0
 _MOMENT_SECONDS = 1.0
 _MOST_KEPT = 256
 _FORBIDDEN = frozenset(b"\r\n\0")
+_BODILESS = frozenset(("GET", "HEAD", "DELETE", "OPTIONS"))
+# A URL that comes again and again is no longer.
+_USUAL_CHARS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +46,14 @@ class Target:
     host: str
     port: int
     path: bytes
+    authority: bytes
+    """The host as requests name it."""
     url: str
 
     @property
-    def authority(self) -> bytes:
-        """The host as requests name it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        usual = _PORTS[self.scheme] == self.port
-        return (host if usual else f"{host}:{self.port}").encode("idna" if not host.isascii() else "ascii")
+    def place(self) -> tuple[str, str, int]:
+        """What a connection is to."""
+        return self.scheme, self.host, self.port
 
 
 def target(url: str) -> Target:
@@ -60,10 +62,18 @@ def target(url: str) -> Target:
     Raises:
         UpstreamUnreachable: it is none of http or https, or has no host.
     """
+    # A query is seldom the same, and may hold a key.
+    return _read(url) if "?" in url or len(url) > _USUAL_CHARS else _known(url)
+
+
+def _read(url: str) -> Target:
     try:
         parts: SplitResult = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme, 0)
         host = parts.hostname or ""
+        named = f"[{host}]" if ":" in host else host
+        own_port = "" if port == _PORTS.get(parts.scheme) else f":{port}"
+        authority = f"{named}{own_port}".encode("ascii" if host.isascii() else "idna")
     except ValueError as error:
         raise UpstreamUnreachable(url, str(error)) from None
     if parts.scheme not in _PORTS or not host:
@@ -72,29 +82,26 @@ def target(url: str) -> Target:
     asked = f"{path}?{parts.query}" if parts.query else path
     if not asked.isascii() or not asked.isprintable() or " " in asked:
         raise UpstreamUnreachable(url, "has something in it that has to be written as %XX")
-    return Target(parts.scheme, host, port, asked.encode("ascii"), url)
+    return Target(parts.scheme, host, port, asked.encode("ascii"), authority, url)
+
+
+_known = lru_cache(maxsize=1024)(_read)
 
 
 class Answer:
     """The head of an answer, and its body piece by piece."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
         self.status = connection.status
         self.headers: Headers = connection.headers
-
-    async def piece(self) -> bytes:
-        """What has come of the body since; nothing at its end.
-
-        Raises:
-            UpstreamTimeout: nothing came in time.
-            UpstreamBroken: it broke off.
-        """
-        return await self._connection.piece()
+        self.piece = connection.piece
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of that name, which is in small letters."""
-        return next((value for key, value in self.headers if key.lower() == name), None)
+        for key, value in self.headers:
+            if key.lower() == name:
+                return value
+        return None
 
 
 class Pool:
@@ -108,8 +115,7 @@ class Pool:
         self._open: set[Connection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    @asynccontextmanager
-    async def asked(
+    def asked(
         self,
         method: str,
         where: Target,
@@ -117,7 +123,7 @@ class Pool:
         body: bytes = b"",
         *,
         timeouts: Timeouts | None = None,
-    ) -> AsyncIterator[Answer]:
+    ) -> "Asked":
         """The answer to a request that is sent once; left early, its connection is closed.
 
         Host, content-length and connection are written here and must not be among `headers`.
@@ -126,21 +132,7 @@ class Pool:
             UpstreamUnreachable: no connection, one that was closed or broke off, or what came is no HTTP.
             UpstreamTimeout: no connection, no answer, or no more of it in time.
         """
-        waits = timeouts or self.timeouts
-        head = _head(method, where, headers, len(body))
-        connection = await self._connected(where, waits)
-        try:
-            connection.ask(
-                head,
-                body,
-                idle_seconds=waits.idle_seconds,
-                total_seconds=waits.total_seconds,
-                no_body=method == "HEAD",
-            )
-            await connection.begun()
-            yield Answer(connection)
-        finally:
-            self._give_back(where, connection)
+        return Asked(self, method, where, _head(method, where, headers, len(body)), body, timeouts)
 
     async def __aenter__(self) -> "Pool":
         """The pool itself."""
@@ -162,11 +154,12 @@ class Pool:
         self._open.clear()
         self._kept.clear()
 
-    async def _connected(self, where: Target, waits: Timeouts) -> Connection:
+    async def connected(self, where: Target, waits: Timeouts) -> Connection:
+        """A connection that nobody else uses, until it is given back."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # connections of another loop are of no use here
             self._kept, self._open, self._loop = {}, set(), loop
-        kept = self._kept.get((where.scheme, where.host, where.port))
+        kept = self._kept.get(where.place)
         while kept:
             connection, until = kept.pop()
             if loop.time() < until and not connection.is_stale:
@@ -198,13 +191,16 @@ class Pool:
         self._open.add(connection)
         return connection
 
-    def _give_back(self, where: Target, connection: Connection) -> None:
+    def give_back(self, where: Target, connection: Connection) -> None:
+        """Keep a connection for others, where it may be used again."""
         if not connection.is_reusable:
             self._drop(connection)
             return
         said = connection.keep_seconds
         seconds = _KEEP_SECONDS if said is None else min(_KEEP_SECONDS, said - _MOMENT_SECONDS)
-        kept = self._kept.setdefault((where.scheme, where.host, where.port), deque())
+        kept = self._kept.get(where.place)
+        if kept is None:
+            kept = self._kept[where.place] = deque()
         kept.append((connection, asyncio.get_running_loop().time() + seconds))
         if len(kept) > _MOST_KEPT:
             self._drop(kept.popleft()[0])
@@ -212,6 +208,51 @@ class Pool:
     def _drop(self, connection: Connection) -> None:
         connection.close()
         self._open.discard(connection)
+
+
+class Asked:
+    """A request that is sent as its block begins; its connection goes back as it ends."""
+
+    __slots__ = ("_body", "_connection", "_head", "_method", "_pool", "_waits", "_where")
+
+    def __init__(
+        self, pool: Pool, method: str, where: Target, head: bytes, body: bytes, timeouts: Timeouts | None
+    ) -> None:
+        self._pool = pool
+        self._method = method
+        self._where = where
+        self._head = head
+        self._body = body
+        self._waits = timeouts or pool.timeouts
+        self._connection: Connection | None = None
+
+    async def __aenter__(self) -> Answer:
+        """Send it, and wait for the head of its answer."""
+        waits = self._waits
+        connection = self._connection = await self._pool.connected(self._where, waits)
+        try:
+            connection.ask(
+                self._head,
+                self._body,
+                idle_seconds=waits.idle_seconds,
+                total_seconds=waits.total_seconds,
+                no_body=self._method == "HEAD",
+            )
+            await connection.begun()
+        except BaseException:
+            self._pool.give_back(self._where, connection)
+            raise
+        return Answer(connection)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let go of its connection."""
+        assert self._connection is not None
+        self._pool.give_back(self._where, self._connection)
 
 
 @cache
@@ -223,16 +264,22 @@ def _usual_trust() -> ssl.SSLContext:
 
 
 def _head(method: str, where: Target, headers: Sequence[tuple[bytes, bytes]], body_bytes: int) -> bytes:
-    lines = [b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method.encode("ascii"), where.path, where.authority)]
-    for name, value in headers:
-        if not _FORBIDDEN.isdisjoint(name) or not _FORBIDDEN.isdisjoint(value):
-            shown = name.decode("latin-1")
-            raise UpstreamUnreachable(where.url, f"the header {shown!r} has a line break in it and is not sent")
-        lines.append(b"%b: %b\r\n" % (name, value))
-    if body_bytes or method not in ("GET", "HEAD", "DELETE", "OPTIONS"):
-        lines.append(b"content-length: %d\r\n" % body_bytes)
-    lines.append(b"\r\n")
-    return b"".join(lines)
+    lines = [
+        b"%b %b HTTP/1.1" % (method.encode("ascii"), where.path),
+        b"host: " + where.authority,
+        *(b"%b: %b" % pair for pair in headers),
+    ]
+    if body_bytes or method not in _BODILESS:
+        lines.append(b"content-length: %d" % body_bytes)
+    lines += (b"", b"")
+    head = b"\r\n".join(lines)
+    ends = len(lines) - 1
+    if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head:
+        shown = next(name for name, value in headers if not _FORBIDDEN.isdisjoint(name + value))
+        raise UpstreamUnreachable(
+            where.url, f"the header {shown.decode('latin-1')!r} has a line break in it and is not sent"
+        )
+    return head
 
 
 def _reason(error: Exception) -> str:
