@@ -1,15 +1,16 @@
 """A call on its way: what came, what goes out, and what was done to it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from foveate.engine.injecting.options import NOTHING_TOLD, Told
 from foveate.fold.model import Endpoint
 from foveate.values import Edit, Format
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
+class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     """A request that is to be sent on.
 
     `session` is what a header calls its session, `kind` what it is sent for (`x-foveate-kind`). `provider` is
@@ -23,13 +24,17 @@ class Incoming:
     spoken: Format
     provider: str
     upstream: str
-    body: bytes = field(repr=False)
+    body: bytes
     session: str | None = None
     kind: str = ""
     model: str | None = None
     betas: str = ""
-    endpoint: Endpoint | None = field(default=None, repr=False)
+    endpoint: Endpoint | None = None
     told: Told = NOTHING_TOLD
+
+    def __repr__(self) -> str:
+        """Whose it is, without what it says and its key."""
+        return f"Incoming(id={self.id!r}, agent={self.agent!r}, upstream={self.upstream!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +53,21 @@ class Problem:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     """What is sent: a body, and headers that are set (an empty one is left out).
 
     `unmarked` writes the body that is sent where the provider refuses our marks; None where there are none.
     """
 
-    body: bytes = field(repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    unmarked: Callable[[], bytes] | None = field(default=None, repr=False)
+    body: bytes
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    unmarked: Callable[[], bytes] | None = None
     done: tuple[Done, ...] = ()
     problems: tuple[Problem, ...] = ()
+
+    def __repr__(self) -> str:
+        """What was done to it, without what it says."""
+        return f"Outgoing(done={self.done!r}, problems={self.problems!r})"
 
     @property
     def has_marks(self) -> bool:
