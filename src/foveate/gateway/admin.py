@@ -11,12 +11,12 @@ from foveate.gateway.asks import KEY_PREFIX, Receive, Scope, Send
 from foveate.gateway.keys import Keys
 from foveate.gateway.pages import OPEN, Page
 
-_NAMED = "localhost"
+_NAMED = ("localhost", "127.0.0.1", "::1")
 
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches what is at a host: an address, or a name that stands for one."""
-    if host == _NAMED:
+    if host in _NAMED:
         return True
     try:
         return ip_address(host).is_loopback

@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from foveate.engine.calls import Incoming
 from foveate.engine.embeddings import Embeddings
@@ -32,6 +34,7 @@ from foveate.gateway.asks import (
 from foveate.gateway.callers import agent_of, check_payer, key_headers
 from foveate.gateway.client import Client
 from foveate.gateway.counting import NoCounts, own_count
+from foveate.gateway.cycle import CYCLE, Served
 from foveate.gateway.doors import Asks, plain_path
 from foveate.gateway.encodings import encodings_of, read_beside, without_encodings
 from foveate.gateway.headers import KEYS, sent_on
@@ -102,6 +105,7 @@ class Gateway:
         """Serve one request."""
         if scope["type"] != "http":
             return
+        served: Served | None = scope.pop(CYCLE, None)
         page = self._page(scope["path"])
         if page is not None:
             await page(scope, receive, send)
@@ -112,12 +116,16 @@ class Gateway:
         options = self._options()
         self._traffic.came(client)
         try:
-            body = await body_of(
-                receive, limit_bytes=options.limit_bytes, wait_seconds=options.body_wait_seconds
-            )
+            body = served.whole_body() if served is not None else None
+            if body is None:
+                body = await body_of(
+                    receive, limit_bytes=options.limit_bytes, wait_seconds=options.body_wait_seconds
+                )
+            elif len(body) > options.limit_bytes:
+                raise TooLarge
             if body is not None:
                 client.received_bytes = len(body)
-                await _until_gone(receive, client, self._served(ask, body, client, options))
+                await _until_gone(served, receive, client, self._served(ask, body, client, options))
         except TooLarge:
             client.refused, client.reason = "too_large", f"more than {options.limit_bytes:,} bytes"
             await client.refuse(too_large(spoken, options.limit_bytes), retry=False)
@@ -169,7 +177,8 @@ class Gateway:
             said = f"the request cannot be read (its content-encoding is {', '.join(encodings)})"
             await self._passed(ask, body, client, options, "" if ask.door.asks is Asks.COUNT else said)
             return
-        ask = replace(ask, raw_headers=without_encodings(ask.raw_headers))
+        if encodings:
+            ask = msgspec.structs.replace(ask, raw_headers=without_encodings(ask.raw_headers))
         await self._answered(ask, client.spoken, agent, plain, client, options)
 
     def _routed(self, ask: Ask, model: str, options: GatewayOptions) -> Routed:
@@ -188,7 +197,7 @@ class Gateway:
             model = model_of(ask, plain)
         routed = self._routed(ask, model, options)
         if routed.model is not None and plain:
-            ask = replace(ask, raw_headers=without_encodings(ask.raw_headers))
+            ask = msgspec.structs.replace(ask, raw_headers=without_encodings(ask.raw_headers))
             body = renamed(plain, routed.model)
         if uncounted:
             await self._engine.uncounted(ask.id, client.agent, uncounted)
@@ -264,26 +273,37 @@ class Gateway:
         return self._pool.asked(ask.method, target(upstream.url(ask.raw_path, ask.query)), sent, body)
 
 
-async def _until_gone(receive: Receive, client: Client, serving: Awaitable[None]) -> None:
+async def _until_gone(
+    served: Served | None, receive: Receive, client: Client, serving: Awaitable[None]
+) -> None:
     """Serve a request until it is served, or its client has gone; then all that is under way for it ends."""
     own = asyncio.current_task()
-    is_served = False
+    assert own is not None
+    has_gone = is_served = False
 
-    def leave(_: object) -> None:
-        if own is not None and not is_served and not client.has_ended:
+    def leave(_: object = None) -> None:
+        nonlocal has_gone
+        has_gone = not is_served and not client.has_ended
+        if has_gone:
             own.cancel()
 
-    gone = asyncio.ensure_future(receive())  # the next thing to come is that the client has gone
-    gone.add_done_callback(leave)
+    if served is not None:
+        served.when_gone(leave)
+    else:  # the next thing to come is that the client has gone
+        listening = asyncio.ensure_future(receive())
+        listening.add_done_callback(leave)
     try:
         await serving
     except asyncio.CancelledError:
-        if not gone.done() or own is None:
+        if not has_gone:
             raise
         own.uncancel()
     finally:
         is_served = True
-        gone.cancel()
+        if served is not None:
+            served.when_gone(None)
+        else:
+            listening.cancel()
 
 
 async def _error_in(answer: Answer) -> bytes:

@@ -5,10 +5,11 @@ import re
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 from urllib.parse import parse_qsl
+
+import msgspec
 
 from foveate.gateway.doors import Door, Family, door_of
 from foveate.gateway.headers import KEYS, Headers
@@ -34,8 +35,7 @@ _BASIC = "basic"
 _IDS = Random()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks for what. `raw_headers` are as they came, names in small letters; so are those of `headers`.
 
     `path` is readable, `raw_path` as it came: `%2F` in a name is no slash to the provider. `key` is the key of
@@ -48,9 +48,13 @@ class Ask:
     raw_path: str
     query: str
     door: Door
-    headers: Mapping[str, str] = field(repr=False)
-    raw_headers: list[tuple[bytes, bytes]] = field(repr=False)
-    key: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str]
+    raw_headers: list[tuple[bytes, bytes]]
+    key: str | None = None
+
+    def __repr__(self) -> str:
+        """What is asked for, without any key."""
+        return f"Ask(id={self.id!r}, method={self.method!r}, path={self.path!r})"
 
     @property
     def spoken(self) -> Format:

@@ -35,7 +35,8 @@ class Client:
     async def begin(self, answer: Answer, *, is_changed: bool) -> None:
         """The head of a provider's answer, and the id under which the log has it."""
         headers = brought_back(answer.headers, is_changed=is_changed)
-        await self._start(answer.status, [*headers, (_ID, self._ask.id.encode())])
+        headers.append((_ID, self._ask.id.encode()))
+        await self._start(answer.status, headers)
 
     async def piece(self, piece: bytes) -> None:
         """A piece of its body."""

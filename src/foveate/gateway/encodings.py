@@ -18,8 +18,10 @@ _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 def encodings_of(headers: Headers) -> tuple[str, ...]:
     """How a body is packed, in the order in which that was done (RFC 9110, 8.4)."""
-    said = b",".join(value for name, value in headers if name == _NAME).decode("latin-1")
-    words = (word.strip().lower() for word in said.split(","))
+    said = [value.decode("latin-1") for name, value in headers if name == _NAME]
+    if not said:
+        return ()
+    words = (word.strip().lower() for value in said for word in value.split(","))
     return tuple(word for word in words if word not in ("", "identity"))
 
 

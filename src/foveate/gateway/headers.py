@@ -17,6 +17,15 @@ KEYS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
 """Those that hold a key."""
 
 _ENCODING = b"accept-encoding"
+# By whether the key is another, and whether the answer is looked at.
+_NEVER_SENT = {
+    (has_key, is_read): _HOP
+    | _WRITTEN_ANEW
+    | (KEYS if has_key else frozenset())
+    | (frozenset((_ENCODING,)) if is_read else frozenset())
+    for has_key in (True, False)
+    for is_read in (True, False)
+}
 _CONNECTION = b"connection"
 
 
@@ -32,12 +41,15 @@ def sent_on(
     `reads_answer`: the answer must come as it is, and not packed, since it is looked at. `key` takes the place
     of the client's keys, where there is one. `set_` are others that are set; an empty one is left out.
     """
-    dropped = _HOP | _WRITTEN_ANEW | _named(headers) | set_.keys()
-    if key is not None:
-        dropped |= KEYS
-    if reads_answer:
-        dropped |= {_ENCODING}
-    kept = [(name, value) for name, value in headers if name not in dropped and not name.startswith(OWN)]
+    never, named = _NEVER_SENT[key is not None, reads_answer], _named(headers)
+    kept = [
+        pair
+        for pair in headers
+        if (name := pair[0]) not in never
+        and name not in named
+        and name not in set_
+        and not name.startswith(OWN)
+    ]
     kept += key or ()
     kept += [(name, value) for name, value in set_.items() if value]
     if reads_answer:
@@ -51,8 +63,10 @@ def brought_back(headers: Headers, *, is_changed: bool) -> list[tuple[bytes, byt
     `is_changed`: the body is not the provider's byte for byte, and has another length.
     """
     small = [(name.lower(), value) for name, value in headers]
-    dropped = _HOP | _named(small) | ({b"content-length"} if is_changed else set())
-    return [(name, value) for name, value in small if name not in dropped]
+    named = _named(small)
+    if is_changed:
+        named.add(b"content-length")
+    return [pair for pair in small if pair[0] not in _HOP and pair[0] not in named]
 
 
 def _named(headers: Iterable[tuple[bytes, bytes]]) -> set[bytes]:

@@ -2,10 +2,13 @@
 
 import asyncio
 import re
-from typing import Any
+from typing import Any, cast
+from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from foveate.gateway.cycle import CYCLE, Cycle
 from foveate.gateway.headers import OWN
 
 MOST_HEAD_BYTES = 256 * 1024
@@ -44,6 +47,7 @@ class PlainHttp(HttpToolsProtocol):
         self._since = self._told_at = self.loop.time()
         self._is_new = True
         self._patience: asyncio.TimerHandle | None = None
+        self._serving: Cycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection begins, with a head."""
@@ -55,6 +59,8 @@ class PlainHttp(HttpToolsProtocol):
         if self._patience is not None:
             self._patience.cancel()
         super().connection_lost(exc)
+        if self._serving is not None:
+            self._serving.left()
 
     def _look(self) -> None:
         """Close a connection whose head does not come; one between two requests is not kept for long anyway."""
@@ -124,7 +130,10 @@ class PlainHttp(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header is here, or a trailer."""
         if self._is_in_head:
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect":
+                self.expect_100_continue = value.lower() == b"100-continue"
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The body comes next.
@@ -133,12 +142,45 @@ class PlainHttp(HttpToolsProtocol):
             ValueError: that would be dropped, since it was not seen in time that an upgrade is asked for (in a
                 request that came behind another before that was answered). The parser then answers 400.
         """
-        if self.parser.should_upgrade():
+        parser = self.parser
+        if parser.should_upgrade():
             raise ValueError("an upgrade")
-        self._is_in_head = self._has_line = self._is_new = False
+        self._is_in_head = self._has_line = False
         self._head_bytes = self._loose_bytes = 0
         self._told_at = self.loop.time()
-        super().on_headers_complete()
+        version = parser.get_http_version()
+        address = httptools.parse_url(self.url)
+        path = address.path.decode("ascii")
+        scope: Any = self.scope
+        scope["http_version"] = version
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = address.path
+        scope["query_string"] = address.query or b""
+        before = self.cycle
+        self.cycle = scope[CYCLE] = Cycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if self._is_new or before.response_complete:
+            self._is_new = False
+            self._start_asgi_task(self.cycle, self.app)
+        else:  # it came behind another that is not answered yet, and waits for its turn
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._serving = cast("Cycle", cycle)
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body is here; whoever waits for it is told once there is all of it, or much."""

@@ -5,10 +5,8 @@ from typing import Any
 
 import msgspec
 
-from foveate.config.live import LiveSettings
 from foveate.config.overriding import LOCAL
 from foveate.gateway.asks import Receive, Scope, Send, ask_of
-from foveate.gateway.assembly import Choices
 from foveate.gateway.doors import Family
 from foveate.gateway.headers import KEYS
 from foveate.gateway.traffic import UNSEEN, Traffic, seen
@@ -50,16 +48,15 @@ def with_local(body: bytes, family: Family) -> bytes:
 
 
 class LocalModels:
-    """An app that, where there is a model on this machine, has it in the list of models."""
+    """An app that has the model on this machine in the list of models."""
 
-    def __init__(self, app: App, choices: LiveSettings[Choices], traffic: Traffic = UNSEEN) -> None:
+    def __init__(self, app: App, traffic: Traffic = UNSEEN) -> None:
         self._app = app
         self._traffic = traffic
-        self._has_local = LOCAL in choices.now().made.settings.upstreams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if self._has_local and scope["type"] == "http" and scope["path"].rstrip("/") == _LIST:
+        if scope["type"] == "http" and scope["path"].rstrip("/") == _LIST:
             await self._listed(scope, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from foveate.config.live import LiveSettings
 from foveate.config.settings import Tls
@@ -17,6 +19,8 @@ from foveate.web.app import ROOT, page
 from foveate.web.inside import Configured, Inside
 
 if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
+
     from foveate.gateway.assembly import Choices
 
 
@@ -67,7 +71,9 @@ def root_pages(
         is_ending=is_ending,
         clock=clock,
     )
-    shown_there = page(inside)
+    # Its address is shown as a proxy before the gateway has it, if that is one to be believed.
+    believed = environment.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1")
+    shown_there = cast("Page", ProxyHeadersMiddleware(cast("ASGI3Application", page(inside)), believed))
     return {ROOT: shown_there, BELOW: shown_there}
 
 

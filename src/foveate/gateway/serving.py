@@ -16,7 +16,7 @@ import uvicorn
 import foveate
 from foveate.config.live import LiveSettings
 from foveate.config.loading import Configuration
-from foveate.config.overriding import Flags, overridden
+from foveate.config.overriding import LOCAL, Flags, overridden
 from foveate.config.settings import Server
 from foveate.gateway import logs, metrics_folder
 from foveate.gateway.asks import Receive, Scope, Send
@@ -142,19 +142,17 @@ async def _served(
     ) as gateway:
         await asyncio.to_thread(warm_up, choices.now().made.cost.prices)
         set_aside()
+        has_local = LOCAL in choices.now().made.settings.upstreams
         app = Cors(
-            LocalModels(gateway, choices, observing.traffic),
+            LocalModels(gateway, observing.traffic) if has_local else gateway,
             lambda: choices.now().made.settings.server.cors_origins,
             host=settings.host,
             host_names=lambda: choices.now().made.settings.server.host_names,
             traffic=observing.traffic,
         )
-
-        async def ask(scope: Scope, receive: Receive, send: Send) -> None:
-            choices.look_again()
-            await app(scope, receive, send)
-
-        server = _Server(ask, grace_seconds=settings.grace_seconds, context=context, ready=ready)
+        server = _Server(
+            app, choices.look_again, grace_seconds=settings.grace_seconds, context=context, ready=ready
+        )
         observing.ends_when(lambda: server.should_exit)
         renewed = nullcontext() if context is None or settings.tls is None else renewing(context, settings.tls)
         with server.ended_by_signals(lifeline) as ended_by:
@@ -170,13 +168,16 @@ class _Server(uvicorn.Server):
     def __init__(
         self,
         app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        begins: Callable[[], None],
         *,
         grace_seconds: float,
         context: ssl.SSLContext | None,
         ready: Callable[[], None],
     ) -> None:
+        """`begins` is called at the beginning of each request."""
 
         async def until_broken_off(scope: Scope, receive: Receive, send: Send) -> None:
+            begins()
             try:
                 await app(scope, receive, send)
             except asyncio.CancelledError:
@@ -192,6 +193,7 @@ class _Server(uvicorn.Server):
                 ws="none",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
                 server_header=False,
                 date_header=False,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,

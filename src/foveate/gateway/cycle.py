@@ -1,0 +1,112 @@
+"""One request on a connection and its answer, as the server has them and as the gateway hears and says them."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+CYCLE = "foveate.cycle"
+"""Under this name a scope has the server's side of its request, where it is ours."""
+
+# What no line of a head may hold (RFC 9110, 5.5).
+_CONTROLS = bytes(code for code in (*range(32), 127) if code != ord("\t"))
+_BODILESS = frozenset((204, 304))
+
+
+class Served(Protocol):
+    """What the server tells of a request without anybody waiting for it."""
+
+    def whole_body(self) -> bytes | None:
+        """The body, where all of it is here already; it is given once, and not heard of again."""
+
+    def when_gone(self, leave: Callable[[], None] | None) -> None:
+        """Have `leave` called as soon as the client has gone; None: nothing any more."""
+
+
+class Cycle(RequestResponseCycle):
+    """uvicorn's, which also tells whether all of the body is here, and at once that the client has gone."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._leave: Callable[[], None] | None = None
+
+    def whole_body(self) -> bytes | None:
+        """The body, where all of it is here already."""
+        if self.more_body or self.disconnected:
+            return None
+        body, self.body = bytes(self.body), bytearray()
+        self.message_event.clear()
+        return body
+
+    def when_gone(self, leave: Callable[[], None] | None) -> None:
+        """Have `leave` called as soon as the client has gone."""
+        self._leave = leave
+
+    def left(self) -> None:
+        """The client has gone."""
+        if not self.response_complete:
+            self.disconnected = True
+            if self._leave is not None:
+                self._leave()
+        self.message_event.set()
+
+    async def send(self, message: Any) -> None:
+        """Send the head of the answer, or a piece of its body.
+
+        Raises:
+            RuntimeError: what is said cannot be sent, or not now.
+        """
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        is_head = message["type"] == "http.response.start"
+        if self.response_complete or is_head is self.response_started:
+            raise RuntimeError(f"{message['type']} is not what comes next")
+        if is_head:
+            self._begin(message["status"], [*self.default_headers, *message["headers"]])
+        else:
+            self._go_on(message.get("body", b""), is_last=not message.get("more_body"))
+
+    def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        says_close = False
+        for name, value in headers:
+            if name == b"content-length" and self.chunked_encoding is None:
+                self.expected_content_length, self.chunked_encoding = int(value), False
+            elif name == b"transfer-encoding" and value.lower() == b"chunked":
+                self.expected_content_length, self.chunked_encoding = 0, True
+            elif name == b"connection" and b"close" in [word.strip() for word in value.lower().split(b",")]:
+                self.keep_alive, says_close = False, True
+        if not self.keep_alive and not says_close:
+            headers.append((b"connection", b"close"))
+        if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in _BODILESS:
+            self.chunked_encoding = True
+            headers.append((b"transfer-encoding", b"chunked"))
+        lines = [b"%b: %b\r\n" % pair for pair in headers]
+        head = b"".join((STATUS_LINE[status], *lines, b"\r\n"))
+        if len(head) - len(head.translate(None, _CONTROLS)) != 2 * (len(lines) + 2):
+            raise RuntimeError("a header of the answer has a line break in it, or what else no header may have")
+        self.transport.write(head)
+
+    def _go_on(self, body: bytes, *, is_last: bool) -> None:
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length = 0
+        elif self.chunked_encoding:
+            end = b"0\r\n\r\n" if is_last else b""
+            self.transport.write(b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end)
+        elif len(body) > self.expected_content_length:
+            raise RuntimeError("the answer is longer than its head says")
+        else:
+            self.expected_content_length -= len(body)
+            self.transport.write(body)
+        if not is_last:
+            return
+        if self.expected_content_length:
+            raise RuntimeError("the answer is shorter than its head says")
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
