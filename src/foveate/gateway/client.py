@@ -1,6 +1,6 @@
 """What a client gets: an answer as it comes, or an error as its provider would put it."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from foveate.engine.exchange import Exchange
 from foveate.gateway.asks import REQUEST_ID, USUAL_AGENT, Ask, Send
@@ -32,22 +32,22 @@ class Client:
         self.status = self.received_bytes = self.sent_bytes = 0
         self.refused = self.reason = ""
 
-    async def begin(self, answer: Answer, *, is_changed: bool) -> None:
+    def begin(self, answer: Answer, *, is_changed: bool) -> Awaitable[None]:
         """The head of a provider's answer, and the id under which the log has it."""
         headers = brought_back(answer.headers, is_changed=is_changed)
         headers.append((_ID, self._ask.id.encode()))
-        await self._start(answer.status, headers)
+        return self._start(answer.status, headers)
 
-    async def piece(self, piece: bytes) -> None:
+    def piece(self, piece: bytes) -> Awaitable[None]:
         """A piece of its body."""
         self.sent_bytes += len(piece)
-        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        return self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
-    async def end(self, rest: bytes = b"") -> None:
+    def end(self, rest: bytes = b"") -> Awaitable[None]:
         """The last piece of it."""
         self.sent_bytes += len(rest)
         self.has_ended = True
-        await self._send({"type": "http.response.body", "body": rest})
+        return self._send({"type": "http.response.body", "body": rest})
 
     async def counted(self, body: bytes, sureness: str) -> None:
         """A count that was made here, but for its end; a header says how sure it is."""
@@ -79,7 +79,7 @@ class Client:
             told.append((SHOULD_RETRY.encode(), b"false"))
         await self.said(refusal.status, error_body(self.spoken, refusal, self._ask.id), told)
 
-    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> Awaitable[None]:
         self.has_begun = True
         self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        return self._send({"type": "http.response.start", "status": status, "headers": headers})

@@ -1,5 +1,7 @@
 """One request on a connection and its answer, as the server has them and as the gateway hears and says them."""
 
+import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -11,6 +13,13 @@ CYCLE = "foveate.cycle"
 # What no line of a head may hold (RFC 9110, 5.5).
 _CONTROLS = bytes(code for code in (*range(32), 127) if code != ord("\t"))
 _BODILESS = frozenset((204, 304))
+
+
+_LOG = logging.getLogger(__name__)
+
+
+def _nothing() -> None:
+    """What is done once nobody waits for it."""
 
 
 class Served(Protocol):
@@ -29,6 +38,7 @@ class Cycle(RequestResponseCycle):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self._leave: Callable[[], None] | None = None
+        self._head = b""  # what is not sent yet of it
 
     def whole_body(self) -> bytes | None:
         """The body, where all of it is here already."""
@@ -41,6 +51,8 @@ class Cycle(RequestResponseCycle):
     def when_gone(self, leave: Callable[[], None] | None) -> None:
         """Have `leave` called as soon as the client has gone."""
         self._leave = leave
+        if leave is not None:
+            self.flow.resume_reading()  # who does not read does not see it
 
     def left(self) -> None:
         """The client has gone."""
@@ -49,6 +61,20 @@ class Cycle(RequestResponseCycle):
             if self._leave is not None:
                 self._leave()
         self.message_event.set()
+
+    async def run_asgi(self, app: Any) -> None:
+        """Have an app answer it. An answer that breaks off is cut, so that nobody takes it for the whole."""
+        try:
+            await app(self.scope, self.receive, self.send)
+        except BaseException as error:  # noqa: BLE001 - the outermost border of a request: whatever it is, others go on
+            _LOG.error("a request failed", exc_info=error)
+        if not self.response_complete and not self.disconnected:
+            if self.response_started:
+                self._send_head()
+                self.transport.close()
+            else:
+                await self.send_500_response()
+        self.on_response = _nothing
 
     async def send(self, message: Any) -> None:
         """Send the head of the answer, or a piece of its body.
@@ -88,19 +114,31 @@ class Cycle(RequestResponseCycle):
         head = b"".join((STATUS_LINE[status], *lines, b"\r\n"))
         if len(head) - len(head.translate(None, _CONTROLS)) != 2 * (len(lines) + 2):
             raise RuntimeError("a header of the answer has a line break in it, or what else no header may have")
-        self.transport.write(head)
+        self._head = head
+        asyncio.get_running_loop().call_soon(self._send_head)
+
+    def _send_head(self) -> None:
+        """Send the head alone, where no piece of the body was said at the same moment."""
+        if self._head:
+            self._write(b"")
+
+    def _write(self, piece: bytes) -> None:
+        if self._head:
+            piece, self._head = self._head + piece, b""
+        self.transport.write(piece)
 
     def _go_on(self, body: bytes, *, is_last: bool) -> None:
         if self.scope["method"] == "HEAD":
             self.expected_content_length = 0
+            self._send_head()
         elif self.chunked_encoding:
             end = b"0\r\n\r\n" if is_last else b""
-            self.transport.write(b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end)
+            self._write(b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end)
         elif len(body) > self.expected_content_length:
             raise RuntimeError("the answer is longer than its head says")
         else:
             self.expected_content_length -= len(body)
-            self.transport.write(body)
+            self._write(body)
         if not is_last:
             return
         if self.expected_content_length:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+import msgspec
+
 from foveate.errors import WrongApi
 from foveate.gateway.doors import Door, Family
 
@@ -45,8 +47,7 @@ class Route:
     model: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Routed:
+class Routed(msgspec.Struct, frozen=True):
     """Where a request goes, and the model that it names there, if that is another."""
 
     upstream: Upstream

@@ -157,6 +157,19 @@ async def test_failures_and_refusals_are_counted_by_their_names() -> None:
     assert watch.troubles.recent(102.0 + 301) == {}
 
 
+def test_what_steps_took_is_all_added_up_however_many_there_are() -> None:
+    watch = metrics()
+
+    for _ in range(2_000):
+        watch.took("session", 0.5)
+        watch.took("cache", -0.5)  # a clock that was set back
+
+    found = numbers(watch)
+    assert found["foveate_step_duration_seconds_sum step=session"] == 1_000
+    assert found["foveate_step_duration_seconds_count step=cache"] == 2_000
+    assert found["foveate_step_duration_seconds_sum step=cache"] == 0
+
+
 def test_what_is_kept_elsewhere_is_counted_by_how_much_it_has_grown() -> None:
     watch = metrics()
     lost = [0]

@@ -119,6 +119,29 @@ async def test_requests_at_once_have_a_connection_each() -> None:
         await pool.close()
 
 
+async def test_each_request_on_a_connection_has_its_own_time() -> None:
+    """One timer watches over a connection, from one request to the next."""
+
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(waits.pop(0))
+        writer.write(HELLO)
+
+    waits = [0.0, 0.0, 0.4, 5.0]
+    async with server(talk) as upstream:
+        pool = Pool(timeouts=Timeouts(idle_seconds=600))
+        assert await got(pool, upstream.target) == b"hello"
+        pool.timeouts = Timeouts(idle_seconds=0.2)
+        assert await got(pool, upstream.target) == b"hello"
+        pool.timeouts = Timeouts(idle_seconds=2)
+        assert await got(pool, upstream.target) == b"hello"
+        pool.timeouts = Timeouts(idle_seconds=0.1)
+        with pytest.raises(UpstreamTimeout):
+            await got(pool, upstream.target)
+        await pool.close()
+
+    assert len(upstream.heard) == 1
+
+
 async def test_a_connection_that_was_closed_meanwhile_is_never_sent_to() -> None:
     pool = Pool()
     async with server(closing(HELLO)) as upstream:
