@@ -11,13 +11,14 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import genai_prices
+from msgspec.structs import replace
 
 from benchmarks.harness import BadData, Cell, Report
 from benchmarks.recorded import DATA

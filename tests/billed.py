@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 
+from msgspec import structs
+
 from foveate.cost.caps import Cap, Scope, accounts_of
 from foveate.cost.ledger import Call, Category, Entry, Ledger, Over, Reservation, Savings, Standing
 from foveate.values import CacheUsage, Usage
@@ -46,7 +48,7 @@ RESERVATION = Reservation(
 
 
 def call(id_: str, *, agent: str = "ana", session_id: str = "s", at: float = NOON) -> Call:
-    return replace(CALL, id=id_, agent=agent, session_id=session_id, at=at)
+    return structs.replace(CALL, id=id_, agent=agent, session_id=session_id, at=at)
 
 
 def entry(of: Call, dollars: Decimal | int | str | None) -> Entry:

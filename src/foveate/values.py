@@ -2,7 +2,7 @@
 
 A request stays in the bytes it came in: `Request` holds each message and tool as its own JSON, and only the
 ones that somebody looks at are read into a `Message` or a `Tool`. What every message makes a few of, its parts
-and blocks, are msgspec's structs, which are made ten times as fast as dataclasses.
+and blocks, and every bill, are msgspec's structs, which are made ten times as fast as dataclasses.
 """
 
 from dataclasses import dataclass, field
@@ -215,8 +215,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     is_empty: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheUsage:
+class CacheUsage(msgspec.Struct, frozen=True, kw_only=True):
     """The input tokens of a bill, by what the cache did for them.
 
     `written_5m` is what was written for the provider's short time (5 minutes at Anthropic, 30 at OpenAI), and
@@ -234,8 +233,7 @@ class CacheUsage:
         return self.uncached + self.read + self.written_5m + self.written_1h
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What a provider billed for one call; `raw` is its own block of numbers, as it came.
 
     `reasoning_tokens` are part of `output_tokens`; `said_dollars` is the price, where the provider says one;

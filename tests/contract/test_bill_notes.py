@@ -2,12 +2,12 @@
 
 import logging
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from foveate.cost.admission import Admission, Outcome
 from foveate.cost.ledger import Entry

@@ -8,7 +8,6 @@ import stat
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from decimal import Decimal
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from foveate.cost.admission import Admission, Outcome
 from foveate.cost.caps import Scope

@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from foveate.cli.doctor_findings import Level
 from foveate.cli.doctor_store import store_seen
@@ -35,8 +36,8 @@ def one_of(found: Said, words: str) -> Level:
 async def booked(url: str, agent: str, cache: CacheUsage, *, calls: int, estimated: int, id_: str = "") -> None:
     async with await open_store(url) as store:
         for number in range(calls):
-            call = replace(CALL, id=f"{agent}{id_}{number}", agent=agent, at=NOON - 60)
-            bill = replace(
+            call = structs.replace(CALL, id=f"{agent}{id_}{number}", agent=agent, at=NOON - 60)
+            bill = structs.replace(
                 entry(call, Decimal("0.01")), usage=Usage(cache=cache), estimated_input_tokens=estimated
             )
             await settle_one(store.ledger, bill, accounts=accounts_of(call))

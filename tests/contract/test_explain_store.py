@@ -1,7 +1,6 @@
 """The same of both databases: which session or request is meant by what somebody types."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace as with_
 
 import pytest
 from msgspec.structs import replace
@@ -60,8 +59,8 @@ async def test_of_agents_that_call_their_sessions_alike_none_is_guessed(store: S
 async def test_what_was_called_beside_the_requests_is_told_with_its_dollars(store: Store) -> None:
     await store.traces.keep([TRACE])
     for category in (Category.MAIN, Category.COMPACTION):
-        call = with_(CALL, id=f"call-{category}", category=category, session_id=TRACE.session_id)
-        await settle_one(store.ledger, with_(ENTRY, call=call), accounts=accounts_of(call))
+        call = replace(CALL, id=f"call-{category}", category=category, session_id=TRACE.session_id)
+        await settle_one(store.ledger, replace(ENTRY, call=call), accounts=accounts_of(call))
     told = await told_of(store, TRACE.session_id, None)
 
     assert isinstance(told, SessionStory)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from msgspec import structs
 
 from foveate.cost.caps import accounts_of
 from foveate.cost.ledger import Ledger, Over, Standing
@@ -211,7 +212,7 @@ async def test_a_bill_of_unknown_price_is_charged_as_what_was_reserved_for_it(le
 
 async def test_a_bill_of_unknown_price_is_charged_as_it_says_itself(ledger: Ledger) -> None:
     for number, (charge, reserved) in enumerate([("0", "0.6"), ("0.2", "0.6"), ("0.1", None)]):
-        billed = replace(entry(call(f"{number}"), None), charge=Decimal(charge))
+        billed = structs.replace(entry(call(f"{number}"), None), charge=Decimal(charge))
         if reserved:
             assert await reserve(ledger, billed.call, reserved, total=1)
         assert await settle_one(ledger, billed, accounts=accounts_of(billed.call))
@@ -233,7 +234,7 @@ async def test_a_bill_of_unknown_price_that_nothing_was_reserved_for_is_charged_
 
 
 async def test_a_charge_says_nothing_where_the_price_is_known(ledger: Ledger) -> None:
-    billed = replace(entry(CALL, "0.2"), charge=Decimal("0.5"))
+    billed = structs.replace(entry(CALL, "0.2"), charge=Decimal("0.5"))
 
     assert await settle_one(ledger, billed, accounts=accounts_of(CALL))
 
@@ -306,7 +307,7 @@ async def test_more_reservations_than_can_be_added_up_are_refused(ledger: Ledger
 
 
 async def test_no_bill_is_refused_for_a_name_that_a_database_cannot_hold(ledger: Ledger) -> None:
-    odd = replace(call("a\0"), agent="an\0a", session_id="\ud83d", model="m\0", provider="p\udc00")
+    odd = structs.replace(call("a\0"), agent="an\0a", session_id="\ud83d", model="m\0", provider="p\udc00")
     wanted = reservation(odd, "0.5", {f"agent {odd.agent}": Decimal(1)})
 
     found = await ledger.reserve(wanted, now=NOON)

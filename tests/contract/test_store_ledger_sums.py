@@ -3,13 +3,14 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from decimal import Decimal
 from itertools import groupby
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from foveate.cost.caps import accounts_of, day_of
 from foveate.cost.ledger import By, Call, Category, Entry, Ledger, Savings, Sum
@@ -188,7 +189,7 @@ def by_hand(group: tuple[str, ...], entries: Sequence[Entry]) -> Sum:
         group=group,
         calls=len(entries),
         unknown_calls=sum(one.dollars is None for one in entries),
-        **{f.name: sum(getattr(cache, f.name) for cache in caches) for f in fields(CacheUsage)},
+        **{name: sum(getattr(cache, name) for cache in caches) for name in CacheUsage.__struct_fields__},
         output_tokens=sum(usage.output_tokens for usage in usages),
         reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
         dollars=added([one.dollars for one in entries]) or Decimal(0),

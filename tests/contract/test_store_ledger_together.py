@@ -9,6 +9,7 @@ from decimal import Decimal
 
 import psycopg
 import pytest
+from msgspec import structs
 
 from foveate.cost.caps import accounts_of
 from foveate.cost.ledger import Ledger, Over
@@ -74,8 +75,8 @@ async def test_who_asks_for_what_cannot_be_is_told_and_nobody_else(store: Store)
         reserve(ledger, call("b"), "4611686", agent=4_611_686),
         reserve(ledger, call("c"), "4611686"),
         reserve(ledger, call("d"), "NaN", total=1),
-        settle_one(ledger, replace(ENTRY, estimated_input_tokens=-1), accounts=["total"]),
-        settle_one(ledger, replace(ENTRY, estimated_input_tokens=2**63), accounts=["total"]),
+        settle_one(ledger, structs.replace(ENTRY, estimated_input_tokens=-1), accounts=["total"]),
+        settle_one(ledger, structs.replace(ENTRY, estimated_input_tokens=2**63), accounts=["total"]),
         ledger.reserve(replace(reservation(CALL, 1, {}), expires_at=float("nan")), now=NOON),
         settle(ledger, "e", "0.25"),
         return_exceptions=True,
@@ -93,7 +94,11 @@ async def test_who_asks_for_what_cannot_be_is_told_and_nobody_else(store: Store)
 async def test_of_many_bills_at_once_one_that_cannot_be_kept_is_told_and_all_others_are(store: Store) -> None:
     ledger = store.ledger
     assert await reserve(ledger, call("a"), "0.5", total=1)
-    bills = [entry(call("a"), "0.1"), replace(ENTRY, estimated_input_tokens=-1), entry(call("b"), "0.2")]
+    bills = [
+        entry(call("a"), "0.1"),
+        structs.replace(ENTRY, estimated_input_tokens=-1),
+        entry(call("b"), "0.2"),
+    ]
 
     done = await ledger.settle_all([(bill, accounts_of(bill.call)) for bill in (*bills, bills[0])])
 
@@ -130,7 +135,7 @@ async def test_names_as_long_as_books_are_told_apart(store: Store) -> None:
     done = await asyncio.gather(
         reserve(ledger, first, "0.6", agent=1),
         reserve(ledger, second, "0.6", agent=1),
-        reserve(ledger, replace(first, id="third"), "0.6", agent=1),
+        reserve(ledger, structs.replace(first, id="third"), "0.6", agent=1),
     )
     assert list(done) == [True, True, False]
     for one in (first, second):

@@ -95,7 +95,7 @@ async def test_a_request_and_its_bill_add_up_to_all_that_they_say(store: Store) 
 
 async def test_what_is_told_twice_is_added_once(store: Store) -> None:
     for _ in range(2):
-        await settle(store, ENTRY, replace(ENTRY, dollars=Decimal(9)))
+        await settle(store, ENTRY, with_changes(ENTRY, dollars=Decimal(9)))
         await store.traces.keep([trace("r"), trace("r", status=529)], [("r", BROKE), ("r", BROKE)])
         await store.traces.keep([trace("r")], [("r", replace(BROKE, lost_tokens=1)), ("never", BROKE)])
 
@@ -108,7 +108,7 @@ async def test_what_is_told_twice_is_added_once(store: Store) -> None:
 
 
 async def test_a_bill_without_a_price_is_counted_and_adds_no_money(store: Store) -> None:
-    charged = replace(entry(call("a"), None), charge=Decimal(7))
+    charged = with_changes(entry(call("a"), None), charge=Decimal(7))
     await settle(store, charged, entry(call("b"), 2))
 
     totals = await all_of(store)
@@ -133,7 +133,7 @@ async def test_they_are_told_by_hour_day_agent_model_and_category(store: Store) 
             trace("d", NOON + DAY),
         ]
     )
-    await settle(store, entry(replace(CALL, category=Category.PING, model="p"), 1))
+    await settle(store, entry(with_changes(CALL, category=Category.PING, model="p"), 1))
     added = store.totals
 
     assert await groups(added, Per.HOUR) == [
@@ -186,9 +186,10 @@ async def test_the_newest_request_tells_model_and_window_whichever_is_written_fi
     await store.traces.keep([new])
     await store.traces.keep([old])
     await store.traces.keep([with_changes(old, session_id="t"), with_changes(new, id="n", session_id="t")])
-    await settle(store, entry(replace(CALL, model="older", at=NOON - 1), 1))
+    await settle(store, entry(with_changes(CALL, model="older", at=NOON - 1), 1))
     await settle(
-        store, entry(replace(CALL, id="f", model="small", at=NOON + 99, category=Category.COMPACTION), 1)
+        store,
+        entry(with_changes(CALL, id="f", model="small", at=NOON + 99, category=Category.COMPACTION), 1),
     )
 
     first, second = await store.totals.sessions(limit=9)
@@ -258,7 +259,7 @@ async def test_a_pulse_is_another_as_soon_as_something_is_added(store: Store) ->
 
 
 async def test_sums_end_where_they_could_no_longer_be_added_to(store: Store) -> None:
-    most = replace(
+    most = with_changes(
         ENTRY,
         usage=Usage(cache=CacheUsage(read=2**62), output_tokens=2**62),
         dollars=MOST_DOLLARS,
@@ -267,7 +268,7 @@ async def test_sums_end_where_they_could_no_longer_be_added_to(store: Store) -> 
     lost = replace(BROKE, lost_tokens=2**62, lost_dollars=MOST_DOLLARS)
     for number in range(3):
         at = NOON + number % 2 * HOUR
-        await settle(store, replace(most, call=call(f"{number}", at=at)))
+        await settle(store, with_changes(most, call=call(f"{number}", at=at)))
         await store.traces.keep([trace(f"{number}", at, broke=lost)])
 
     hours = [totals for _, totals in await store.totals.totals([Per.HOUR])]

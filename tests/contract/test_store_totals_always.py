@@ -52,7 +52,7 @@ def told(
     at = NOON + hour * HOUR + number  # no two at the same time
     id_ = f"r{number}"
     entry = Entry(
-        call=replace(call(id_, agent=agent, session_id=session_id, at=at), model=model, category=category),
+        call=with_changes(call(id_, agent=agent, session_id=session_id, at=at), model=model, category=category),
         usage=Usage(
             cache=CacheUsage(uncached=size, read=2 * size, written_5m=3, written_1h=4), output_tokens=5
         ),
@@ -95,7 +95,7 @@ def numbered(number: int, one: Told) -> Told:
     entry, trace, later = one
     id_ = f"r{number}"
     if entry is not None:
-        entry = replace(entry, call=replace(entry.call, id=id_, at=entry.call.at + number))
+        entry = with_changes(entry, call=with_changes(entry.call, id=id_, at=entry.call.at + number))
     if trace is not None:
         trace = with_changes(trace, id=id_, at=trace.at + number)
     return entry, trace, later
@@ -302,12 +302,12 @@ async def test_more_than_can_be_added_up_and_odd_names_do_not_keep_a_store_from_
     long = "".join(map(chr, range(0x1F300, 0x1F300 + 2_000)))
     broke = CacheBreak(cause="\0", where="\\u0000" + long, lost_tokens=2**62, lost_dollars=None)
     large = Usage(cache=CacheUsage(read=2**62), output_tokens=2**62)
-    costs = replace(entry, usage=large, dollars=MOST_DOLLARS, savings=Savings(cache=-MOST_DOLLARS))
+    costs = with_changes(entry, usage=large, dollars=MOST_DOLLARS, savings=Savings(cache=-MOST_DOLLARS))
     made: list[Told] = []
     for number, at in enumerate((-1.0, 1e18, NOON)):
-        of = replace(entry.call, id=f"{number}", agent=long, model=long, session_id=long * (number // 2))
+        of = with_changes(entry.call, id=f"{number}", agent=long, model=long, session_id=long * (number // 2))
         odd = with_changes(trace, id=f"{number}", at=at, broke=broke, model="\0", session_id="odd")
-        made.append((replace(costs, call=of), odd, None))
+        made.append((with_changes(costs, call=of), odd, None))
     fill_before_totals(database_url, made)
 
     async with await open_store(database_url) as store:

@@ -6,12 +6,12 @@ import io
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from foveate.cost.caps import accounts_of, day_of
 from foveate.cost.ledger import Category, Entry, Savings

@@ -6,11 +6,11 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from foveate.cost.caps import accounts_of
 from foveate.store import open_store

@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from foveate.cache.layout import layout, marked
 from foveate.cache.prompts import CachedPrompt
@@ -200,7 +201,7 @@ def test_answers_logged_with_a_placeholder_are_counted_beside_the_sums() -> None
     recording = recorded([Turn(asks=True)])
     (call,) = recording.calls
     assert call.billed is not None
-    unknown = replace(call, billed=replace(call.billed, output_tokens=1), output_is_known=False)
+    unknown = replace(call, billed=structs.replace(call.billed, output_tokens=1), output_is_known=False)
 
     found = replay(replace(recording, calls=(unknown,)), BOOK, ReplayOptions())
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from foveate.cost.price_book import PriceBook
 from foveate.replay.policies import Policy
@@ -115,7 +116,7 @@ def test_a_history_that_became_shorter_unseen_has_the_size_that_is_billed() -> N
         usage = (
             CacheUsage(read=FRONT_TOKENS, written_5m=total - FRONT_TOKENS) if number == 8 else call.billed.cache
         )
-        usage = replace(usage, read=usage.read - 9_000) if number > 8 else usage
+        usage = structs.replace(usage, read=usage.read - 9_000) if number > 8 else usage
         cleared.append(replace(call, billed=Usage(cache=usage)))
     recording = replace(recording, calls=tuple(cleared))
 

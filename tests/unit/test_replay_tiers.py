@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from foveate.cost.price_book import PriceBook
 from foveate.replay.recordings import Lacking, Recording
 from foveate.replay.replaying import ReplayOptions, replay
@@ -12,7 +14,9 @@ BOOK = PriceBook()
 
 def served(tier: str) -> Recording:
     usual = recorded([Turn(), Turn()])
-    calls = [replace(call, billed=replace(call.billed, tier=tier)) for call in usual.calls if call.billed]
+    calls = [
+        replace(call, billed=structs.replace(call.billed, tier=tier)) for call in usual.calls if call.billed
+    ]
     return replace(usual, calls=tuple(calls))
 
 

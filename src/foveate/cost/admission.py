@@ -12,9 +12,11 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from foveate.cost.caps import Cap, Claim, Near, accounts_of, claim, exceeded, near, unchecked
 from foveate.cost.leases import Leases

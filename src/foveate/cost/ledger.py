@@ -1,10 +1,12 @@
 """What is kept of calls and what they cost, and the small interface of who keeps it."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol
+
+import msgspec
 
 from foveate.values import Usage
 
@@ -18,8 +20,7 @@ class Category(StrEnum):
     PING = "ping"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A call that is about to be made, or was: by whom, to which model, and when. No two have the same `id`."""
 
     id: str
@@ -43,8 +44,7 @@ class Savings:
     cuts: Decimal | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the ledger: a call, what was billed, and what was expected before.
 
     `dollars` is None where the price is not known. Then `charge` is what its accounts are charged all the same:
@@ -57,7 +57,7 @@ class Entry:
     dollars: Decimal | None
     estimated_input_tokens: int | None = None
     estimated_dollars: Decimal | None = None
-    savings: Savings = field(default_factory=Savings)
+    savings: Savings = msgspec.field(default_factory=Savings)
     is_partial: bool = False
     charge: Decimal | None = None
 

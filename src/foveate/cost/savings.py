@@ -9,8 +9,10 @@ The numbers in examples are for a model at $10 for a million uncached tokens, $1
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
+
+from msgspec.structs import replace
 
 from foveate.cost.ledger import Call, Savings
 from foveate.cost.price_book import PriceBook

@@ -5,6 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+import msgspec
+
 from foveate import wire
 from foveate.budget.answers import longest_answer_of
 from foveate.cost.price_book import PriceBook
@@ -157,8 +159,7 @@ def longest_mark(request: Request) -> Ttl | None:
     return max((ttl for ttl in marks if ttl is not None), key=lambda ttl: ttl.seconds, default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtMost:
+class AtMost(msgspec.Struct, frozen=True, kw_only=True):
     """The most tokens that a call can have, and how it is paid for."""
 
     model: str

@@ -1,8 +1,10 @@
 """Money on the way of a call: a cap is held before it is made, and its bill is booked after."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
+
+from msgspec.structs import replace
 
 from foveate.cost.admission import Admission, Admitted
 from foveate.cost.caps import Cap, unchecked

@@ -1,6 +1,5 @@
 """What a process remembers of sessions, beside what is kept: it may forget all of it and only be colder."""
 
-from dataclasses import dataclass
 from weakref import ReferenceType
 
 import msgspec
@@ -19,8 +18,7 @@ _KEPT_AGENTS = 1024
 _EMPTY, _NO_TOOLS = Cache(), ToolOrders()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastCall:
+class LastCall(msgspec.Struct, frozen=True, kw_only=True):
     """What a session's last call was billed, until when it lasts in the cache, and what was left out of it."""
 
     input_tokens: int

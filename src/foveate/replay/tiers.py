@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from foveate.cost.price_book import PriceBook
 from foveate.replay.marking import rules_then
 from foveate.replay.recordings import Call, Lacking, Recording
@@ -22,4 +24,4 @@ def _usual(call: Call, book: PriceBook) -> Call:
     provider = rules_then(call.model, call.at).provider
     if book.rates(call.model, provider=provider, at=call.at, tier=billed.tier) is not None:
         return call
-    return replace(call, billed=replace(billed, tier=""))
+    return replace(call, billed=structs.replace(billed, tier=""))

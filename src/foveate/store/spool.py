@@ -13,11 +13,12 @@ import os
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 import msgspec
+from msgspec.structs import replace
 
 from foveate.cost.ledger import Entry
 from foveate.errors import UnwritableFile

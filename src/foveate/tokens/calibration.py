@@ -7,7 +7,8 @@ forgotten slowly. Everything needed is a few running sums, so a response costs n
 """
 
 import math
-from dataclasses import asdict, dataclass
+
+import msgspec
 
 from foveate.values import TokenCount
 
@@ -30,8 +31,7 @@ _LARGEST_STEP = 0.15
 _UPPER_DEVIATIONS = 3.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one provider and model: feed it with `observed`, use it with `applied`."""
 
     responses: int = 0
@@ -105,7 +105,7 @@ class Calibration:
 
     def to_dict(self) -> dict[str, float]:
         """What a store keeps."""
-        return asdict(self)
+        return msgspec.structs.asdict(self)
 
     @classmethod
     def from_dict(cls, kept: dict[str, float]) -> "Calibration":

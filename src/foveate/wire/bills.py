@@ -5,9 +5,11 @@ numbers that came (read November 2026).
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from foveate.errors import MalformedRequest
 from foveate.values import CacheUsage, Format, Usage
@@ -40,8 +42,7 @@ class Unit(StrEnum):
     REQUESTS = "requests"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BilledCall:
+class BilledCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that has a price by itself; `model` is the one that it went to, where the bill names it.
 
     `units` come in one order whatever the bill's; `region` is the provider's word for where it was served.

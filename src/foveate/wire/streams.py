@@ -6,8 +6,11 @@ now. Deltas of text, which are nearly all of a stream, are told by a few bytes a
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from foveate.errors import MalformedRequest
 from foveate.values import Format, Usage
@@ -26,8 +29,7 @@ class StreamError:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What a stream told so far.
 
     `stop_reason` is the provider's own word. `is_complete` says that the answer came to its end: it was not
@@ -41,7 +43,7 @@ class Seen:
     error: StreamError | None = None
     is_complete: bool = False
     has_ended: bool = False
-    numbers: Mapping[str, Any] = field(default_factory=dict)  # of Anthropic, which come in two events
+    numbers: Mapping[str, Any] = msgspec.field(default_factory=dict)  # of Anthropic, which come in two events
 
 
 class StreamReader:

@@ -4,13 +4,13 @@ import csv
 import io
 import re
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from math import nextafter
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from foveate.cli.cost_csv import CALL_COLUMNS, SUM_COLUMNS, line, report_csv, write_calls
 from foveate.cost.caps import day_of

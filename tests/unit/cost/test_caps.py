@@ -6,6 +6,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from foveate.cost.caps import (
     Cap,
@@ -51,7 +52,7 @@ def test_every_cap_is_on_one_of_the_accounts_that_a_call_is_booked_on() -> None:
 
 def test_an_agents_cap_is_on_that_agent_alone() -> None:
     own = cap(Scope.DAY, agent="ana")
-    bob = replace(CALL, agent="bob")
+    bob = structs.replace(CALL, agent="bob")
 
     assert own.holds(CALL)
     assert not own.holds(bob)
@@ -63,7 +64,7 @@ def test_an_agents_cap_is_on_that_agent_alone() -> None:
 def test_days_are_those_of_utc() -> None:
     assert day_of(CALL.at) == "2026-11-15"
     assert day_of(CALL.at + 1) == "2026-11-16"
-    assert cap(Scope.DAY).account(CALL) != cap(Scope.DAY).account(replace(CALL, at=CALL.at + 1))
+    assert cap(Scope.DAY).account(CALL) != cap(Scope.DAY).account(structs.replace(CALL, at=CALL.at + 1))
 
 
 def test_without_caps_and_for_what_costs_nothing_there_is_nothing_to_reserve() -> None:

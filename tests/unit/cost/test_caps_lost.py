@@ -1,9 +1,9 @@
 """Bills that cannot be kept as they are: none is lost without being counted, and none holds up another."""
 
-from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from foveate.cost.admission import Outcome, Settled
 from foveate.cost.caps import Scope, accounts_of, day_of

@@ -1,11 +1,11 @@
 """The sums of a price: exact, each kind apart, and never less when more was billed."""
 
-from dataclasses import replace
 from decimal import Decimal, localcontext
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from foveate.cost.prices import (
     Kind,

@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from foveate.cost.ledger import Savings
 from foveate.cost.own_prices import OwnPrice, OwnTier, PerMillion
@@ -153,18 +154,18 @@ def test_what_has_no_known_price_saves_nobody_knows_what_and_nothing_saves_nothi
 
 
 def test_savings_go_by_prices_where_the_provider_says_only_its_own_sum() -> None:
-    usage = replace(bill(read=90_000, written_5m=10_000), said_dollars=Decimal(7))
+    usage = structs.replace(bill(read=90_000, written_5m=10_000), said_dollars=Decimal(7))
 
     assert savings_of(usage, priced()).cache == Decimal("0.785")
 
 
 def test_what_costs_more_in_one_region_saves_more_there() -> None:
     """Claude in the US alone is 1.1 times as dear, reads and writes as well."""
-    call = replace(CALL, model="claude-opus-5-5", at=AT)
+    call = structs.replace(CALL, model="claude-opus-5-5", at=AT)
     usage = bill(read=90_000)
     price = pricing(PriceBook(), call)
 
-    there = savings_of(replace(usage, raw=b'{"inference_geo":"us"}'), price).cache
+    there = savings_of(structs.replace(usage, raw=b'{"inference_geo":"us"}'), price).cache
 
     usual = savings_of(usage, price).cache
     assert usual is not None
@@ -183,8 +184,8 @@ def test_what_costs_more_in_one_region_saves_more_there() -> None:
     ],
 )
 def test_a_price_that_is_known_already_changes_nothing_of_what_was_saved(beside: bytes) -> None:
-    price = pricing(PriceBook(), replace(CALL, model="claude-opus-5-5", at=AT))
-    usage = replace(bill(uncached=500, read=90_000, written_5m=10_000), raw=beside)
+    price = pricing(PriceBook(), structs.replace(CALL, model="claude-opus-5-5", at=AT))
+    usage = structs.replace(bill(uncached=500, read=90_000, written_5m=10_000), raw=beside)
     dollars = price(usage)
     assert dollars is not None
 
@@ -230,7 +231,7 @@ def test_what_was_paid_and_what_the_cache_saved_is_always_the_price_without_one(
 
     saved, paid = savings_of(usage, price).cache, price(usage)
 
-    uncached = price(replace(usage, cache=CacheUsage(uncached=usage.cache.input_tokens)))
+    uncached = price(structs.replace(usage, cache=CacheUsage(uncached=usage.cache.input_tokens)))
     assert None not in (saved, paid, uncached)
     assert (saved or 0) + (paid or 0) == uncached
 
@@ -274,8 +275,8 @@ def test_no_call_ever_saves_more_than_all_of_its_tokens_cost_at_their_dearest(
     found = savings_of(usage, price, folds=folds, cuts=cuts, known_tokens=known, was_warm=was_warm)
 
     paid = price(usage)
-    dearest = price(replace(usage, cache=CacheUsage(written_1h=all_tokens)))
-    cheapest = price(replace(usage, cache=CacheUsage(read=all_tokens)))
+    dearest = price(structs.replace(usage, cache=CacheUsage(written_1h=all_tokens)))
+    cheapest = price(structs.replace(usage, cache=CacheUsage(read=all_tokens)))
     assert None not in (found.folds, found.cuts, paid, dearest, cheapest)
     without = (paid or 0) + (found.folds or 0) + (found.cuts or 0)
     assert (cheapest or 0) <= without <= (dearest or 0)

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from foveate.cost.admission import AdmissionOptions, Outcome, Settled
 from foveate.cost.caps import Cap, Scope

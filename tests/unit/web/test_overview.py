@@ -3,7 +3,6 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -46,7 +45,7 @@ def billed(
     uncached: int = 100,
     saved: Savings = Savings(),  # noqa: B008 - it is frozen
 ) -> Entry:
-    of = replace(
+    of = with_changes(
         call(id_, agent=agent, session_id=f"session of {agent}", at=at), category=category, model=model
     )
     return Entry(

@@ -78,8 +78,8 @@ async def test_the_head_tells_what_a_session_cost_and_lost(look: Looking) -> Non
     await asked(look, 2)
     await folded(look, 2)
     for category in (Category.MAIN, Category.COMPACTION):
-        call = with_(CALL, id=f"c-{category}", category=category)
-        await settle_one(look.store.ledger, with_(ENTRY, call=call), accounts=accounts_of(call))
+        call = replace(CALL, id=f"c-{category}", category=category)
+        await settle_one(look.store.ledger, replace(ENTRY, call=call), accounts=accounts_of(call))
     text = await text_of(look, "/-/sessions/s")
 
     for told in (
@@ -106,8 +106,8 @@ async def test_what_fills_the_window_now_adds_up(look: Looking) -> None:
 
 async def test_a_request_opens_to_its_edits_problems_and_break(look: Looking) -> None:
     await asked(look)
-    call = with_(CALL, id="r1")
-    await settle_one(look.store.ledger, with_(ENTRY, call=call), accounts=accounts_of(call))
+    call = replace(CALL, id="r1")
+    await settle_one(look.store.ledger, replace(ENTRY, call=call), accounts=accounts_of(call))
     text = await text_of(look, "/-/sessions/s")
     row = text[text.index("Added Status") :]
 

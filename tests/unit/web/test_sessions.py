@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import replace as with_
 from decimal import Decimal
 from pathlib import Path
 from urllib.parse import quote
@@ -33,8 +32,8 @@ def asked(session_id: str, **said: object) -> Trace:
 async def billed(
     look: Looking, session_id: str, dollars: str | None, *, at: float = NOW - 60, agent: str = "ana"
 ) -> None:
-    call = with_(CALL, id=f"of {session_id}", session_id=session_id, at=at, agent=agent)
-    entry = with_(ENTRY, call=call, dollars=None if dollars is None else Decimal(dollars))
+    call = replace(CALL, id=f"of {session_id}", session_id=session_id, at=at, agent=agent)
+    entry = replace(ENTRY, call=call, dollars=None if dollars is None else Decimal(dollars))
     await settle_one(look.store.ledger, entry, accounts=accounts_of(call))
 
 
@@ -128,8 +127,8 @@ async def test_the_next_page_stays_the_next_one_though_the_last_of_this_was_aske
         await billed(look, f"s{at:03}", str(PAGE + 2 - at), at=NOW - at)
     first = await look.page(f"/-/sessions?order={order}")
     (following,) = re.findall(r'href="(\?[^"]*)" rel="next"', first)
-    again = with_(CALL, id="again", session_id=f"s{PAGE - 1:03}", at=NOW + 1)
-    await settle_one(look.store.ledger, with_(ENTRY, call=again, dollars=Decimal(1_000)), accounts=())
+    again = replace(CALL, id="again", session_id=f"s{PAGE - 1:03}", at=NOW + 1)
+    await settle_one(look.store.ledger, replace(ENTRY, call=again, dollars=Decimal(1_000)), accounts=())
     second = await look.page(f"/-/sessions{following.replace('&amp;', '&')}")
 
     assert listed(second) == [f"s{PAGE:03}", f"s{PAGE + 1:03}"]

@@ -1,8 +1,9 @@
 """What was asked and paid for, added up as people read it."""
 
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from foveate.cache.hits import Level
 from foveate.cost.caps import accounts_of
