@@ -1,6 +1,6 @@
 """Caps: how much may be spent on a call, in a session, by an agent, in a day and in all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
@@ -84,17 +84,8 @@ class Cap:
 
     def account(self, call: Call) -> str | None:
         """The account of a call that it is on; None for one on the call alone."""
-        match self.scope:
-            case Scope.CALL:
-                return None
-            case Scope.SESSION:
-                return _session(call)
-            case Scope.AGENT:
-                return _agent(call)
-            case Scope.DAY:
-                return _day(call) if self.agent is None else _agent_day(call)
-            case Scope.TOTAL:
-                return _TOTAL if self.agent is None else _agent(call)
+        name = (_ACCOUNTS if self.agent is None else _ACCOUNTS_OF_ONE).get(self.scope)
+        return None if name is None else name(call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +105,6 @@ class Claim:
 
     dollars: Decimal
     caps: Mapping[str, Cap]
-
-
-_TOTAL = "total"
 
 
 def claim(caps: Sequence[Cap], call: Call, ceiling: Decimal | None) -> Claim | None:
@@ -153,10 +141,14 @@ def near(
     """The caps to be warned of, as the accounts of a call stand with what is reserved for it."""
     found = []
     for cap in caps:
+        if not cap.holds(call):
+            continue
         account = cap.account(call)
-        alone = None if ceiling is None else Standing(spent=Decimal(0), reserved=ceiling)
-        standing = alone if account is None else standings.get(account)
-        if standing is None or not cap.holds(call):
+        if account is not None:
+            standing = standings.get(account)
+        else:
+            standing = None if ceiling is None else Standing(spent=Decimal(0), reserved=ceiling)
+        if standing is None:
             continue
         if standing.spent + standing.reserved >= cap.warn_at * cap.dollars:
             found.append(Near(cap=cap, standing=standing))
@@ -191,7 +183,7 @@ def unchecked(cap: Cap, reason: str, remedy: str) -> CapUncheckable:
 
 def accounts_of(call: Call) -> Sequence[str]:
     """Every account that a call is booked on, in the order of their names."""
-    return sorted((_session(call), _agent(call), _day(call), _agent_day(call), _TOTAL))
+    return sorted((_session(call), _agent(call), _day(call), _agent_day(call), _total(call)))
 
 
 def day_of(at: float) -> str:
@@ -251,3 +243,17 @@ def _day(call: Call) -> str:
 
 def _agent_day(call: Call) -> str:
     return f"day {day_of(call.at)} of {call.agent}"
+
+
+def _total(_: Call) -> str:
+    return "total"
+
+
+# The account of a call that a cap is on, by its scope: of all agents, or of each; and where it is on one alone.
+_ACCOUNTS: Mapping[Scope, Callable[[Call], str]] = {
+    Scope.SESSION: _session,
+    Scope.AGENT: _agent,
+    Scope.DAY: _day,
+    Scope.TOTAL: _total,
+}
+_ACCOUNTS_OF_ONE = {**_ACCOUNTS, Scope.DAY: _agent_day, Scope.TOTAL: _agent}

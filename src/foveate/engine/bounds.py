@@ -231,6 +231,8 @@ def most_input_tokens(
     What the provider fetches, or has kept, fits into the window, and so does what each use of its tools adds.
     """
     asked = asked_of(request)
+    if not unexplained and not request.unexplained and not asked.adds_input:
+        return upper
     hidden = {*unexplained, *request.unexplained}
     within = sum(asked.within[name] for name in hidden if name in asked.within)
     if not asked.adds_input and hidden <= asked.within.keys():
