@@ -62,7 +62,7 @@ class LiveSettings(Generic[Made]):
         Raises:
             FoveateError: the file cannot be used: nothing holds yet that could go on.
         """
-        self._places = (path,) if path is not None else tuple(usual)
+        self._places = tuple(map(str, usual if path is None else (path,)))
         self._make = make
         self._tells = tells
         self._fixed = fixed
@@ -76,7 +76,7 @@ class LiveSettings(Generic[Made]):
         if path is None and self._stamp is None and held in (None, _ALL_BY_DEFAULT):
             self._now = InForce(made_from(_ALL_BY_DEFAULT, "no file", make))
         else:
-            self.path = self._places[-1]
+            self.path = Path(self._places[-1])
             self._now = self._first(self.path, held)
         self._at_start = fixed(self._now.made)
 
@@ -98,7 +98,7 @@ class LiveSettings(Generic[Made]):
         stamp = self._look()
         if stamp != self._stamp:
             self._stamp = stamp
-            self._now = self._changed(self._places[-1])
+            self._now = self._changed(Path(self._places[-1]))
         return self._now
 
     def look_again(self) -> None:
@@ -149,7 +149,7 @@ class LiveSettings(Generic[Made]):
         return made
 
 
-def _stamp(path: Path) -> _Stamp:
+def _stamp(path: str) -> _Stamp:
     try:
         found = os.stat(path)  # noqa: PTH116 - on the way of every request
     except OSError:

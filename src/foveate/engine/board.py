@@ -5,7 +5,7 @@ counters take a lock and several microseconds each, and want to know of workers 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -34,22 +34,32 @@ class Tally:
 
 
 class Spread:
-    """How often something was up to each of its bounds, or beyond all of them, and its sum."""
+    """How often something was up to each of its bounds, or beyond all of them, and its sum.
 
-    __slots__ = ("_bounds", "_counts", "_total")
+    What is observed waits until it is added up: whoever has much to observe has that done now and then.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_total", "_waiting", "observe")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._total = 0.0
-
-    def observe(self, value: float) -> None:
+        self._waiting: list[float] = []
+        self.observe: Callable[[float], None] = self._waiting.append
         """Count one more."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._total += value
+
+    def add_up(self) -> None:
+        """Add up what waits for it."""
+        bounds, counts = self._bounds, self._counts
+        for value in self._waiting:
+            counts[bisect_left(bounds, value)] += 1
+            self._total += value
+        self._waiting.clear()
 
     def numbers(self) -> list[float]:
         """The sum, and how many there are between each bound and the one before."""
+        self.add_up()
         return [self._total, *self._counts]
 
 
@@ -77,6 +87,11 @@ class Board:
         """The numbers of a histogram; the same ones each time."""
         key = (what.name, *labels)
         return self._spreads.get(key) or self._spreads.setdefault(key, Spread(what.buckets))
+
+    def add_up(self) -> None:
+        """Add up all that waits for it."""
+        for spread in self._spreads.values():
+            spread.add_up()
 
     def samples(self) -> list[Sample]:
         """All numbers as they are now."""

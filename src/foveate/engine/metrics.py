@@ -23,8 +23,8 @@ from foveate.fold.journal import Outcome
 
 _EXACT = {True: "true", False: "false"}
 _Set = tuple[str, str, str]
-# So many numbers wait to be added up together.
-_MOST_TOGETHER = 512
+# The numbers of so many requests are added up together.
+_TOGETHER = 64
 
 
 class Bundles(Protocol):
@@ -132,11 +132,11 @@ class Metrics:
         self._calls: dict[_Set, _Calls] = {}
         self._kinds: dict[_Set, _Calls] = {}
         self._steps: dict[str, Spread] = {}
-        self._took: list[tuple[str, float]] = []
         self._edits: dict[str, Tally] = {}
         self._waits: dict[str, tuple[Spread, Spread]] = {}
         self._bills = {outcome: self._board.tally(series.BILLS, outcome.value) for outcome in Bill}
         self._hits = Hits()
+        self._waiting = 0
         self._seen_agents: set[str] = set()
         self._polls: list[Callable[[], None]] = []
         self._grown: dict[tuple[str, str], float] = {}
@@ -160,18 +160,11 @@ class Metrics:
         self.troubles.add(problem, incoming.id, at=self._clock())
 
     def took(self, step: str, seconds: float) -> None:
-        """Have it added up, together with others."""
-        self._took.append((step, seconds))
-        if len(self._took) >= _MOST_TOGETHER:
-            self._add_up()
-
-    def _add_up(self) -> None:
-        for step, seconds in self._took:
-            found = self._steps.get(step)
-            if found is None:
-                found = self._steps[step] = self._board.spread(series.STEP_SECONDS, step)
-            found.observe(seconds if seconds > 0 else 0.0)
-        self._took.clear()
+        """Add it up."""
+        found = self._steps.get(step)
+        if found is None:
+            found = self._steps[step] = self._board.spread(series.STEP_SECONDS, step)
+        found.observe(seconds if seconds > 0 else 0.0)
 
     def refused(self, agent: str, error: FoveateError) -> None:
         """Count it by its code."""
@@ -246,6 +239,10 @@ class Metrics:
 
     def answered(self, agent: str, provider: str, model: str, status: int) -> None:
         """Count a request by the status that its client got; a model is believed where it has answered."""
+        self._waiting += 1
+        if self._waiting >= _TOGETHER:
+            self._waiting = 0
+            self._board.add_up()
         self._kind(agent, provider, model, may_be_new=200 <= status < 300).answered(status).value += 1
 
     def holds(self, *, config: bool | None = None, store: bool | None = None) -> None:
@@ -276,7 +273,6 @@ class Metrics:
         """All numbers as they are now, those too that change by themselves, as a sliding hour does."""
         for poll in self._polls:
             poll()
-        self._add_up()
         ratios = self._hits.ratios(at=self._clock())
         for agent in self._seen_agents | set(ratios):
             found = ratios.get(agent)
