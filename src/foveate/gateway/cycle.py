@@ -35,10 +35,8 @@ class Served(Protocol):
 class Cycle(RequestResponseCycle):
     """uvicorn's, which also tells whether all of the body is here, and at once that the client has gone."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self._leave: Callable[[], None] | None = None
-        self._head = b""  # what is not sent yet of it
+    _leave: Callable[[], None] | None = None
+    _head = b""  # what is not sent yet of it
 
     def whole_body(self) -> bytes | None:
         """The body, where all of it is here already."""

@@ -6,7 +6,6 @@ is done with it.
 
 import asyncio
 import select
-from collections import deque
 from typing import Any, cast
 
 import httptools
@@ -33,7 +32,8 @@ class Connection(asyncio.Protocol):
         self._asked = False
         self._head: asyncio.Future[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._pieces: deque[bytes] = deque()
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append  # a stream has many small ones, and several come at once
         self._waiting_bytes = 0
         self._header_bytes = 0
         self._is_whole = False
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
                 return b""
             self._waiter = self._loop.create_future()
             await self._waiter
-        found = self._pieces.popleft() if len(self._pieces) == 1 else b"".join(self._pieces)
+        found = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._waiting_bytes = 0
         if self._is_paused and self._transport is not None:
@@ -138,6 +138,16 @@ class Connection(asyncio.Protocol):
             self._fail(UpstreamUnreachable(self._url, "it wants another protocol than HTTP/1.1"))
         except httptools.HttpParserError as error:
             self._fail(self._error or UpstreamUnreachable(self._url, f"the answer is no HTTP ({error})"))
+        if self._pieces:
+            self._hold(len(data))
+
+    def _hold(self, new_bytes: int) -> None:
+        """Have somebody take what has come of the body; while they do not, no more is read than a little."""
+        self._waiting_bytes += new_bytes
+        if self._waiting_bytes > _MOST_WAITING_BYTES and not self._is_paused and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+        self._wake()
 
     def eof_received(self) -> bool:
         if self._asked and not self._is_whole and self.status and not self._has_length():
@@ -178,14 +188,6 @@ class Connection(asyncio.Protocol):
         if self._no_body:
             self.keeps_alive = False  # the parser waits for one
             self.on_message_complete()
-
-    def on_body(self, body: bytes) -> None:
-        self._pieces.append(body)
-        self._waiting_bytes += len(body)
-        if self._waiting_bytes > _MOST_WAITING_BYTES and not self._is_paused and self._transport is not None:
-            self._is_paused = True
-            self._transport.pause_reading()
-        self._wake()
 
     def on_message_complete(self) -> None:
         if self.status < 200:
