@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
+import msgspec
 import pytest
 
 from foveate.cost.admission import Admitted
@@ -170,7 +170,7 @@ async def test_what_was_reserved_is_freed_unless_nobody_knows_whether_it_is_bill
             raise RuntimeError("no")
 
     exchange = Exchange(
-        replace(incoming(), id="a"),
+        msgspec.structs.replace(incoming(), id="a"),
         None,
         Outgoing(body=BODY),
         settle=(),
