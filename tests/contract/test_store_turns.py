@@ -81,12 +81,15 @@ async def test_sessions_and_counts_of_many_requests_are_kept_in_one(store: Store
         CountRows(agent=AGENT, counter="o200k", counts={counted: b"7"}),
         Move(session=session("new", 1), turns=turns("new", 0, 1), after=None),
         CountRows(agent=AGENT, counter="claude", counts={counted: b"8"}),
+        # Both go on from what is kept with them.
+        Move(session=session("old", 5), turns=turns("old", 3, 5), after=session("old", 3).tip),
+        Move(session=session("new", 3), turns=turns("new", 1, 3), after=session("new", 1).tip),
     ]
 
     assert await store.turns.keep_all(kept)
 
-    assert [await store.turns.session(id_) for id_ in ("old", "new")] == [session("old", 3), session("new", 1)]
-    assert len(await store.turns.known(AGENT, [*hashes("old", 0, 3), counted])) == 4
+    assert [await store.turns.session(id_) for id_ in ("old", "new")] == [session("old", 5), session("new", 3)]
+    assert len(await store.turns.known(AGENT, [*hashes("old", 0, 5), *hashes("new", 0, 3)])) == 8
     assert [await store.turns.counts(AGENT, [counted], name) for name in ("o200k", "claude")] == [
         {counted: b"7"},
         {counted: b"8"},

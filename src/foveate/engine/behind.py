@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from foveate.cost.admission import Admission
 from foveate.errors import StoreUnavailable
 from foveate.session.news import News
-from foveate.session.turns import Turns
+from foveate.session.turns import CountRows, Move, Turns
 
 if TYPE_CHECKING:
     from foveate.engine.exchange import Exchange
@@ -89,31 +89,30 @@ class Behind:
 
     async def _kept(self, news: "Sequence[tuple[Exchange, News]]") -> None:
         """Keep what can be kept together in one, and then all else, each alone."""
-        alone = [(exchange, told) for exchange, told in news if told.rows is None]
-        together = [(exchange, told) for exchange, told in news if told.rows is not None]
+        rows = [told.rows() for _, told in news]
+        together = [one for one, row in zip(news, rows, strict=True) if row is not None]
+        alone = [one for one, row in zip(news, rows, strict=True) if row is None]
         try:
-            if await self._are_kept([told for _, told in together]):
-                for _, told in together:
-                    told.kept()
-            else:
-                alone += together
+            is_kept = await self._are_kept([row for row in rows if row is not None])
+            alone += () if is_kept else together
         except StoreUnavailable as error:
+            is_kept = False
             for exchange, _ in together:
                 exchange.failed("keep", error)
+        for _, told in together:
+            told.kept(is_kept)
         done = await asyncio.gather(*(told.alone() for _, told in alone), return_exceptions=True)
         for (exchange, _), kept in zip(alone, done, strict=True):
             if isinstance(kept, Exception):
                 exchange.failed("keep", kept)
 
-    async def _are_kept(self, news: Sequence[News]) -> bool:
-        """Whether all that these have to tell is kept, in one."""
+    async def _are_kept(self, rows: Sequence[Move | CountRows]) -> bool:
         try:
-            rows = [told.rows() for told in news if told.rows is not None]
             return self._turns is not None and (not rows or await self._turns.keep_all(rows))
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - a border: one that cannot be kept is not the end of the others
-            _LOG.info("what %d requests have told is kept one by one: %s", len(news), error)
+            _LOG.info("what requests have told is kept one by one: %s", error)
             return False
 
 

@@ -149,7 +149,7 @@ class TurnCounts:
         return News(
             alone,
             rows=lambda: CountRows(agent=agent, counter=counted.counter, counts=counted.rows()),
-            kept=partial(self._kept, agent, counted),
+            kept=lambda is_kept: self._kept(agent, counted) if is_kept else None,
         )
 
     def _kept(self, agent: str, counted: "Counted") -> None:

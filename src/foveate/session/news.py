@@ -10,29 +10,32 @@ from foveate.session.sessions import Guess, Tips, confirm
 from foveate.session.turns import CountRows, Move, Turns
 
 
-def _nothing() -> None:
-    """Nothing is to be done."""
-
-
 class News(msgspec.Struct, frozen=True):
-    """Something that is to be kept: `alone`, or where it has `rows`, with those of others.
+    """Something that is to be kept: `alone`, or where there are `rows` of it by then, with those of others.
 
-    Once these are kept, `kept` is called. Where one of them cannot be, each is kept alone.
+    Then `kept` is told whether these are. Where one of them cannot be, none is, and each is kept alone.
     """
 
     alone: Callable[[], Awaitable[object]]
-    rows: Callable[[], Move | CountRows] | None = None
-    kept: Callable[[], None] = _nothing
+    rows: Callable[[], Move | CountRows | None] = lambda: None
+    kept: Callable[[bool], None] = lambda _: None
 
 
 def moved(guessed: Guess, chain: Chain, turns: Turns, tips: Tips) -> News:
     """What `confirm` keeps; alone where it has to wait for something else first."""
-    alone = partial(confirm, guessed, chain, turns, tips)
-    if guessed.behind is not None:
-        return News(alone)
-    session, after = guessed.found.session, guessed.after
-    return News(
-        alone,
-        rows=lambda: Move(session=session, turns=guessed.new, after=after),
-        kept=lambda: tips.arrived(after, session, is_kept=True),
-    )
+    session, after, behind = guessed.found.session, guessed.after, guessed.behind
+
+    def rows() -> Move | None:
+        if behind is not None and (after is None or not behind.is_kept):
+            return None
+        if after is not None:
+            tips.set_out(session.agent, after, is_kept=True)
+        return Move(session=session, turns=guessed.new, after=after)
+
+    def kept(is_kept: bool) -> None:
+        if is_kept:
+            tips.arrived(after, session, is_kept=True)
+        elif after is not None:
+            tips.set_out(session.agent, after, is_kept=False)
+
+    return News(partial(confirm, guessed, chain, turns, tips), rows, kept)

@@ -111,6 +111,12 @@ class Tips:
                 return (at + shared, left) if shared >= 0 else (-1, None)
         return -1, None
 
+    def set_out(self, agent: str, tip: bytes, *, is_kept: bool) -> None:
+        """What has left a tip is being kept, or could not be yet: who goes on may be kept right after it."""
+        left = self._left.get((agent, tip))
+        if left is not None:
+            left.is_kept = is_kept
+
     def arrived(self, tip: bytes | None, session: Session, *, is_kept: bool) -> None:
         """What had left a tip is kept now, as it was taken to be or otherwise."""
         left = self._left.get((session.agent, tip)) if tip is not None else None
@@ -123,7 +129,7 @@ class Tips:
 
 
 class _Left:
-    """A session that is about to go on from its tip; once that has `arrived`, it `is_kept` so, or otherwise."""
+    """A session that is about to go on from its tip: it `is_kept` so or is being; then it has `arrived`."""
 
     def __init__(self, session: Session, new: tuple[bytes, ...], then: Session) -> None:
         self.session = session

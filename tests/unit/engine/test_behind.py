@@ -59,7 +59,7 @@ class Desk:
         self.books, self.shelf, self.watching = books, shelf or Shelf(), Ending()
         self.behind = Behind(admission(books), self.shelf, seconds=seconds)
         self.remembered: list[str] = []
-        self.kept: list[bytes] = []
+        self.kept: list[tuple[str, bool]] = []
 
     def over(self, id_: str, *, is_broken: bool = False, fails: bool = False) -> Exchange:
         """One that has a bill and a count to be kept, both under this name."""
@@ -67,7 +67,7 @@ class Desk:
         work = Work(incoming=incoming(), options=AgentOptions(), now=0.0, came=request, request=request)
         rows = CountRows(agent="ana", counter="c", counts={id_.encode(): b"1"})
         work.news.append(
-            News(lambda: self._alone(rows), lambda: rows, kept=lambda: self.kept.append(id_.encode()))
+            News(lambda: self._alone(rows), lambda: rows, lambda is_kept: self.kept.append((id_, is_kept)))
         )
 
         def settle(_: Exchange) -> None:
@@ -107,7 +107,7 @@ async def test_all_that_is_over_by_a_beat_is_booked_and_kept_in_one() -> None:
 
     assert desk.books.asked == ["settle a b c", "settle d"]
     assert desk.shelf.at_once == [3, 1]
-    assert desk.kept == [b"a", b"b", b"c", b"d"]
+    assert desk.kept == [(id_, True) for id_ in "abcd"]
     assert desk.watching.told == ["ended with 0"] * 4
 
 

@@ -3,6 +3,7 @@
 import asyncio
 
 from foveate.session.chain import Chain
+from foveate.session.news import News, moved
 from foveate.session.sessions import Found, Guess, Tips, confirm, find, guess
 from tests.unit.session.in_memory import InMemory, words
 
@@ -139,3 +140,53 @@ async def test_who_goes_on_from_what_is_not_kept_after_all_is_found_by_the_store
     assert found.session.parent_id == first.session.id
     assert later.session.id == found.session.id
     assert (await there.answered(words("q", "a", "here", "b", "more", "c", "d"))).session.id == found.session.id
+
+
+class Quick:
+    """Requests of an agent, each sent before the one before it is kept, as news for who keeps them together."""
+
+    def __init__(self) -> None:
+        self.store = InMemory()
+        self.gateway = Gateway(self.store)
+        self.session_id = ""
+
+    async def news(self) -> list[News]:
+        self.session_id = (await self.gateway.answered(words("q"))).session.id
+        told: list[News] = []
+        for turn in (1, 2, 3):
+            chain = words("q", *"abcdef"[: 2 * turn])
+            _, guessed = await self.gateway.sent(chain)
+            assert guessed is not None
+            told.append(moved(guessed, chain, self.store, self.gateway.tips))
+        return told
+
+    async def goes_on(self) -> bool:
+        """Whether the next request is of the same session, and all that was said before is kept."""
+        found, _ = await self.gateway.sent(words("q", *"abcdefgh"))
+        await asyncio.sleep(0)
+        return (found.session.id, found.known) == (self.session_id, 7) and len(self.store.turns) == 7
+
+
+async def test_what_goes_on_can_be_kept_in_one_with_what_it_goes_on_from() -> None:
+    quick = Quick()
+    told = await quick.news()
+    rows = [one.rows() for one in told]
+    assert await quick.store.keep_all([row for row in rows if row is not None])
+    for one in told:
+        one.kept(True)
+
+    assert None not in rows
+    assert await quick.goes_on()
+
+
+async def test_what_goes_on_is_kept_alone_where_the_one_before_it_is_not_over_or_could_not_be_kept() -> None:
+    quick = Quick()
+    first, second, third = await quick.news()
+
+    assert (second.rows(), third.rows()) == (None, None)
+    assert first.rows() is not None
+    first.kept(False)
+    assert second.rows() is None
+
+    await asyncio.gather(third.alone(), second.alone(), first.alone())
+    assert await quick.goes_on()
