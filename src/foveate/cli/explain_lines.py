@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 
+import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from foveate.cache.causes import Side
@@ -42,7 +43,10 @@ class Explained:
 def as_object(explained: Explained) -> dict[str, object]:
     """The verdict as JSON can say it; money is a string, so that nothing of it is lost."""
     verdict, rules = explained.verdict, explained.rules
-    shown: dict[str, object] = {"broken": isinstance(verdict, Break), **asdict(verdict)}
+    shown: dict[str, object] = {
+        "broken": isinstance(verdict, Break),
+        **msgspec.to_builtins(verdict, builtin_types=(Decimal,)),
+    }
     if isinstance(verdict, Break):
         shown["lost_dollars"] = None if verdict.lost_dollars is None else _plain(verdict.lost_dollars)
     return (shown if explained.kept is None else shown | asdict(explained.kept)) | {
