@@ -3,7 +3,6 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import fields
 from decimal import Decimal
 from itertools import groupby
 
@@ -195,7 +194,7 @@ def by_hand(group: tuple[str, ...], entries: Sequence[Entry]) -> Sum:
         dollars=added([one.dollars for one in entries]) or Decimal(0),
         estimated_dollars=added([one.estimated_dollars for one in entries]) or Decimal(0),
         savings=Savings(
-            **{f.name: added([getattr(e.savings, f.name) for e in entries]) for f in fields(Savings)}
+            **{name: added([getattr(e.savings, name) for e in entries]) for name in Savings.__struct_fields__}
         ),
         partial_calls=sum(one.is_partial for one in entries),
     )

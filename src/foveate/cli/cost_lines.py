@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from decimal import Decimal
 
+from msgspec import structs
 from rich.cells import cell_len, set_cell_size
 
 from foveate.cli.ids import short_ids
@@ -48,7 +49,7 @@ def report_object(report: Report) -> dict[str, object]:
 
 def _row_object(row: Row) -> dict[str, object]:
     numbers = {name: _jsonable(value) for name, value in asdict(row).items() if name not in ("group", "saved")}
-    return numbers | {"saved": {name: _jsonable(value) for name, value in asdict(row.saved).items()}}
+    return numbers | {"saved": {name: _jsonable(value) for name, value in structs.asdict(row.saved).items()}}
 
 
 def cap_object(held: Held) -> dict[str, object]:

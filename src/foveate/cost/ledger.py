@@ -32,8 +32,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Savings:
+class Savings(msgspec.Struct, frozen=True, kw_only=True):
     """What was not paid since the cache was read, history folded, or something cut; a loss is below zero.
 
     None where it is not known.
@@ -57,7 +56,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     dollars: Decimal | None
     estimated_input_tokens: int | None = None
     estimated_dollars: Decimal | None = None
-    savings: Savings = msgspec.field(default_factory=Savings)
+    savings: Savings = Savings()
     is_partial: bool = False
     charge: Decimal | None = None
 
