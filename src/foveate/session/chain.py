@@ -11,7 +11,6 @@ which a conversation begins. The format is part of it.
 """
 
 import asyncio
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -21,8 +20,8 @@ from blake3 import blake3
 from foveate import wire
 from foveate.tokens.caches import register
 from foveate.tokens.memo import digest
-from foveate.values import Block, Format, Request
-from foveate.wire.body import compact, value
+from foveate.values import Format, Request
+from foveate.wire.body import as_text, compact, message_record, value
 from foveate.wire.trails import Latest, noted
 
 HASH_BYTES = 16
@@ -92,9 +91,9 @@ def _chain(request: Request, trail: wire.Trail, known: int) -> Chain:
     if known < len(links):
         reached = links[known - 1].known[_LINK][0] if known else _begun(request.format)
         for at in range(known, len(links)):
-            said = _message(request.format, links[at].raw, wire.blocks_at(request, trail, at))
-            reached = digest(reached, *said)[:HASH_BYTES]
-            links[at].known[_LINK] = reached, spelling(links[at].raw)
+            message = message_record(links[at].raw)
+            reached = digest(reached, *_said(request, trail, at, message))[:HASH_BYTES]
+            links[at].known[_LINK] = reached, _spelling(links[at].raw, message)
     # A short one is put together sooner than it is found.
     is_long = len(links) > _FEW_MESSAGES
     size, before = (_CHAINS.before(links) if is_long else None) or (0, _NO_CHAIN)
@@ -114,25 +113,32 @@ def _begun(spoken: Format) -> bytes:
     return _short(_SEED + b"\0" + spoken.encode())
 
 
-def spelling(raw: bytes) -> bytes:
-    """A digest of one message as it is counted: without marks and spacing, with the order of its keys.
-
-    Raises:
-        MalformedRequest: the message cannot be read, or is nested too deeply.
-    """
-    return _short(compact(value(wire.unmarked(raw))))
+def _spelling(raw: bytes, message: dict[str, Any]) -> bytes:
+    """A digest of one message as it is counted: without marks and spacing, with the order of its keys."""
+    unmarked = wire.unmarked(raw)
+    return _short(compact(message) if unmarked is raw else unmarked)
 
 
-def _message(spoken: Format, raw: bytes, blocks: Sequence[Block]) -> list[bytes]:
-    role = blocks[0].role if blocks else wire.message(spoken, raw).role
+def _said(request: Request, trail: wire.Trail, at: int, message: dict[str, Any]) -> list[bytes]:
+    """Who speaks, and what is said."""
+    spoken = request.format
+    plain = wire.FORMATS[spoken].SHAPE.plain_block(message)
+    if plain is not None:  # its block is made when somebody looks at it
+        return [_role(message.get("role")), msgspec.json.encode(plain, order="sorted")]
+    blocks = wire.blocks_at(request, trail, at)
+    role = blocks[0].role if blocks else wire.message(spoken, trail.links[at].raw).role
     inside: list[bytes] = []
     # What stands beside the content of a chat message, where blocks come in the order of the keys.
     beside: list[bytes] = []
     for block in blocks:
-        found = value(block.said)
-        is_beside = spoken is Format.CHAT and isinstance(found, dict) and found.keys() == {block.kind}
-        (beside if is_beside else inside).append(_spelled(found, block.kind, spoken))
-    return [(role or "user").encode("utf-8", "replace"), *inside, *sorted(beside)]
+        inner = value(block.said)
+        is_beside = spoken is Format.CHAT and isinstance(inner, dict) and inner.keys() == {block.kind}
+        (beside if is_beside else inside).append(_spelled(inner, block.kind, spoken))
+    return [_role(role), *inside, *sorted(beside)]
+
+
+def _role(said: object) -> bytes:
+    return (as_text(said) or "user").encode("utf-8", "replace")
 
 
 def _spelled(found: Any, kind: str, spoken: Format) -> bytes:

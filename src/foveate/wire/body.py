@@ -128,9 +128,14 @@ def inner_fields(raw: msgspec.Raw | bytes | None) -> dict[str, msgspec.Raw]:
 
 def items(raw: msgspec.Raw | bytes | None) -> tuple[bytes, ...]:
     """The bytes of each item of a JSON list; nothing where there is no list."""
-    if raw is None or not is_list(raw):
+    if raw is None:
         return ()
-    found = _decoded(_ITEMS, raw)
+    try:
+        found = _ITEMS.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        if not is_list(raw):
+            return ()
+        found = _leniently(_ITEMS, raw)
     return tuple(map(bytes, found))
 
 

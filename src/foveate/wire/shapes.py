@@ -61,6 +61,13 @@ class Shape:
         kind = self.kind_of_text(role)
         return {"type": kind, "text": text} if kind else {"text": text}
 
+    def plain_block(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The one text block that a message is which says a plain string and nothing else; None for others."""
+        text = message.get(self.content)
+        if not isinstance(text, str) or len(message) != 2 or "role" not in message or self.whole_kind(message):
+            return None
+        return self.text_block(text, as_text(message["role"]))
+
     def block_kind(self, block: object) -> str:
         """What a block calls itself; what JSON calls it where it does not say."""
         found = as_record(block)
