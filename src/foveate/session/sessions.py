@@ -175,9 +175,9 @@ def guess(agent: str, chain: Chain, tips: Tips, *, now: float, forks: bool = Tru
         found = request.fork(turn, at + 1, frozenset())
         return Guess(found=found, new=request.turns(reached, found), after=None, behind=left)
     if there is None:
-        reached = _Reached(turn=None, known=0, missing=range(1))
         found = request.first(frozenset())
-        return Guess(found=found, new=request.turns(reached, found), after=None)
+        first = Turn(hash=chain.hashes[0], position=0, session_id=found.session.id)
+        return Guess(found=found, new=(first,), after=None)
     if behind is None and at + 1 == len(chain) and there.seen_at <= now < there.seen_at + _LATELY_SECONDS:
         found = Found(session=there, known=at + 1, is_new=False, is_fork=False)
         return Guess(found=found, new=(), after=there.tip, is_news=False)
