@@ -33,15 +33,26 @@ Held = TypeVar("Held")
 _SYSTEM_ROLES = frozenset(("system", "developer"))
 
 
+class _Made:
+    """How many notes were made. No attribute of their class: changing one costs all that looks anything up."""
+
+    __slots__ = ("notes",)
+
+    def __init__(self) -> None:
+        self.notes = 0
+
+
+_MADE = _Made()
+
+
 class Notes(dict[object, Any]):
     """What was found out about a message, each thing under a key of its own; how many there are is known."""
 
     __slots__ = ()
-    made = 0
 
     def __setitem__(self, key: object, note: Any) -> None:
         """Note something."""
-        Notes.made += 1
+        _MADE.notes += 1
         super().__setitem__(key, note)
 
 
@@ -95,7 +106,7 @@ class Trails:
         self._young: dict[Format, Link] = {}
         self._old: dict[Format, Link] = {}
         self._young_bytes = 0
-        self._notes_before = Notes.made
+        self._notes_before = _MADE.notes
         self._last: tuple[Format | None, Sequence[bytes], Trail] = None, (), Trail(0, ())
         # Under the first message of a long conversation, how it was last walked through.
         self._walked: dict[Link, tuple[tuple[bytes, ...], list[Link]]] = {}
@@ -103,7 +114,7 @@ class Trails:
     @property
     def held_bytes(self) -> int:
         """How much the younger generation holds, about."""
-        return self._young_bytes + _NOTE_BYTES * (Notes.made - self._notes_before)
+        return self._young_bytes + _NOTE_BYTES * (_MADE.notes - self._notes_before)
 
     def of(self, spoken: Format, raws: tuple[bytes, ...]) -> Trail:
         """The trail of these messages."""
@@ -112,7 +123,7 @@ class Trails:
             return last
         if self.held_bytes > self._most_bytes:
             self._old, self._young, self._young_bytes = self._young, {}, 0
-            self._notes_before = Notes.made
+            self._notes_before = _MADE.notes
             self._walked = {}
         begun = self._young.get(spoken)
         if begun is None:
