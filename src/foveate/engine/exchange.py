@@ -183,8 +183,7 @@ class Exchange:
 
     def settle(self) -> None:
         """Do what is done last."""
-        self._do(self._settle)
-        self._watch.ended(self)
+        self._do((*self._settle, self._watch.ended))
 
     def failed(self, what: str, error: Exception) -> None:
         """Tell that something could not be done with it."""

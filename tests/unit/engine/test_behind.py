@@ -21,6 +21,8 @@ from tests.unit.cost.books import Books, admission
 from tests.unit.engine.test_watch import BODY, Watching, incoming
 from tests.unit.session.in_memory import InMemory
 
+GONE = 410
+
 
 class Shelf(InMemory):
     """Turns that remember how many rows they were given at once; `never` holds hashes that cannot be kept."""
@@ -50,6 +52,8 @@ class Ending(Watching):
     def ended(self, exchange: Exchange) -> None:
         super().ended(exchange)
         self.has_ended.set()
+        if exchange.status == GONE:
+            raise RuntimeError("gone")
 
 
 class Desk:
@@ -136,15 +140,17 @@ async def test_one_that_fails_is_not_the_end_of_the_others() -> None:
     never = OverflowError("too many")
     desk = Desk(Books(never={"b": never}), Shelf(never=[b"c"]))
     for id_ in "abcd":
-        desk.over(id_, fails=id_ == "a")
+        desk.over(id_, fails=id_ == "a").status = GONE if id_ == "b" else 0
     await desk.behind.end()
 
     assert desk.books.booked == ["a", "c", "d"]
     assert {hash_ for _, hash_, _ in desk.shelf.counted} == {b"a", b"b", b"d"}
     assert sorted(desk.watching.told) == [
-        *["ended with 0"] * 4,
+        *["ended with 0"] * 3,
+        f"ended with {GONE}",
         "function failed: RuntimeError: a",
         "keep failed: RuntimeError: never",
+        "method failed: RuntimeError: gone",
     ]
 
 
