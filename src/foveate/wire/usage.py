@@ -290,7 +290,7 @@ def _written(total: object, by_ttl: object) -> tuple[int, int]:
 
 def _most(found: _Numbers, *names: str) -> int:
     """The largest of several names for one number: a host may fill only one of them."""
-    return max([tokens(found.get(name)) for name in names])
+    return max([tokens(found[name]) for name in names if name in found], default=0)
 
 
 def tokens(said: object) -> int:
