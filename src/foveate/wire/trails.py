@@ -137,11 +137,12 @@ class Trails:
     def _links(self, link: Link, old: Link | None, raws: tuple[bytes, ...]) -> list[Link]:
         """The links of these messages, from the first ones on; `old` are those of the older generation."""
         found: list[Link] = []
+        known: tuple[bytes, ...] = ()
         is_long = len(raws) > _FEW_MESSAGES
         if is_long and (walked := self._walked.get(link.after.get(raws[0], link))) is not None:
             size = _common(walked[0], raws)
             # What the older generation knows of the rest is not looked for, so nothing may come from there.
-            found, link, old = walked[1][:size], walked[1][size - 1], None
+            known, found, link, old = walked[0][:size], walked[1][:size], walked[1][size - 1], None
         carries = not found
         for raw in raws[len(found) :]:
             after = link.after.get(raw)
@@ -158,7 +159,9 @@ class Trails:
             found.append(after)
             link = after
         if is_long:
-            _held(self._walked, found[0], (raws, found), _KEPT_LATEST)
+            # With the bytes that the links hold already: those that came may be others that say the same.
+            own = known + tuple([link.raw for link in found[len(known) :]])
+            _held(self._walked, found[0], (own, found), _KEPT_LATEST)
         return found
 
 

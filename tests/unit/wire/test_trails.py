@@ -1,6 +1,7 @@
 """A conversation that was seen before is found by its bytes, message by message."""
 
 import json
+import sys
 
 from foveate import wire
 from foveate.values import Format
@@ -77,6 +78,20 @@ def test_a_long_conversation_keeps_its_links_however_it_goes_on() -> None:
     assert (again.head, list(again.links[:41])) == (1, list(grown.links))
     assert list(short.links) == list(first.links[:20])
     assert [link.raw for link in changed.links] == list(said(*words[:25], "another", *words[26:]))
+
+
+def test_a_long_conversation_that_comes_again_is_held_once() -> None:
+    trails = Trails()
+    words = [str(number) for number in range(40)]
+    trails.of(Format.CHAT, said(*words))
+    again = said(*words, "more")
+    before = sys.getrefcount(again)
+    trail = trails.of(Format.CHAT, again)
+    trails.of(Format.CHAT, said("another"))
+    after = sys.getrefcount(again)
+
+    assert len(trail.links) == 41
+    assert after == before
 
 
 def test_notes_of_a_long_conversation_outlive_their_generation_and_have_no_gaps() -> None:
