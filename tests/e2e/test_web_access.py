@@ -199,3 +199,12 @@ def test_a_gateway_ends_within_seconds_though_pages_are_open(
         assert "broken off" not in errors
         assert took_seconds < 10
         expect(page.locator("#live")).to_contain_text("Not connected")
+
+
+def test_the_address_on_the_page_is_the_one_that_a_proxy_before_the_gateway_was_asked_by(
+    served: Served,
+) -> None:
+    headers = {"host": "localhost", "x-forwarded-proto": "https"}
+
+    assert "https://localhost" in asked(served.url, "/", headers=headers)[2]
+    assert "https://localhost" not in asked(served.url, "/", headers={"host": "localhost"})[2]
