@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
 # A request asks many times what holds, and looks once.
-LOOK_EVERY_SECONDS = 0.005
+LOOK_EVERY_SECONDS = 0.05
 # What a file says that says nothing.
 _ALL_BY_DEFAULT = b"# all by default\n"
 # What tells one state of a file from another; None for one that is not there.
