@@ -26,11 +26,12 @@ class Memo(Generic[Value]):
 
     def get(self, key: Hashable) -> Value | None:
         """What was kept under `key`, which is now the most recently used."""
-        with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-            return found
+        found = self._kept.get(key)
+        if found is not None:  # what is new is asked for in vain, and waits for nobody
+            with self._lock:
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+        return found
 
     def forget(self, key: Hashable) -> None:
         """Keep nothing under `key`."""
