@@ -19,7 +19,7 @@ _BYTES_PER_TOKEN = 2
 class AnswerReader:
     """Looks at the pieces of one answer. `hides_usage`: the client gets it without the extra chunk of usage.
 
-    `keeps`: it can be had whole at its end, also where it streams.
+    `keeps`: it can be had whole at its end, also where it streams. `usage` is the bill, as far as it came.
     """
 
     def __init__(self, spoken: Format, *, streams: bool, hides_usage: bool, keeps: bool = False) -> None:
@@ -30,7 +30,7 @@ class AnswerReader:
         self._pieces: list[bytes] = []
         self._size = 0
         self._written_bytes = 0
-        self._usage: Usage | None = None
+        self.usage: Usage | None = None
 
     @property
     def changes(self) -> bool:
@@ -41,6 +41,7 @@ class AnswerReader:
         """What the client gets of a piece."""
         if self._stream is not None:
             self._stream.feed(piece)
+            self.usage = self._stream.usage
             self._written_bytes += sum(map(len, _WRITTEN.findall(piece)))
         if (self._stream is None or self._keeps) and self._size <= _MOST_BYTES:
             self._pieces.append(piece)
@@ -51,15 +52,10 @@ class AnswerReader:
         """What the client gets at the end."""
         if self._stream is not None:
             self._stream.end()
-            self._usage = self._stream.usage
+            self.usage = self._stream.usage
         elif self._size <= _MOST_BYTES:
-            self._usage = wire.reply_usage(self._spoken, b"".join(self._pieces))
+            self.usage = wire.reply_usage(self._spoken, b"".join(self._pieces))
         return self._filter.end() if self._filter is not None else b""
-
-    @property
-    def usage(self) -> Usage | None:
-        """The bill, as far as it came."""
-        return self._usage if self._usage is not None else self._stream.usage if self._stream else None
 
     @property
     def whole(self) -> bytes | None:
@@ -90,4 +86,4 @@ class AnswerReader:
     @property
     def is_whole(self) -> bool:
         """Whether the answer came to its end by its own account."""
-        return self._stream.is_complete if self._stream is not None else self._usage is not None
+        return self._stream.is_complete if self._stream is not None else self.usage is not None

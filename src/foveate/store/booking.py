@@ -19,7 +19,7 @@ from foveate.cost.money import LEAST_DOLLARS, MOST_PICODOLLARS, dollars, picodol
 from foveate.errors import BadOption
 from foveate.store.adding import add_bills
 from foveate.store.database import Rows, in_groups, in_rows
-from foveate.store.ledger_rows import ADD_ENTRIES, amount_of, name_of, row_of
+from foveate.store.ledger_rows import ADD_ENTRIES, amount_of, name_of, names_of, row_of
 
 _ADD_RESERVATIONS = """
 INSERT INTO reservations_v1 (call_id, accounts, picodollars, expires_at) VALUES {}
@@ -68,7 +68,7 @@ class Settlement:
         row = row_of(entry)
         dollars = entry.charge if entry.dollars is None else entry.dollars
         spent = None if dollars is None else amount_of(dollars)
-        return cls(row, [name_of(account) for account in accounts], spent)
+        return cls(row, names_of(*accounts), spent)
 
     @property
     def call_id(self) -> str:
@@ -105,7 +105,7 @@ class Wanted:
         return cls(
             call_id=name_of(reservation.call_id),
             amount=amount_of(reservation.dollars, rounded=picodollars_at_most),
-            names=[name_of(account) for account in reservation.accounts],
+            names=names_of(*reservation.accounts),
             limits={name_of(name): _limit(most) for name, most in reservation.limits.items()},
             limited={name_of(name): name for name in reservation.limits},
             expires_at=reservation.expires_at,
