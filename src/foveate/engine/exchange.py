@@ -210,7 +210,7 @@ class Exchange:
 
 def _is_empty(usage: Usage) -> bool:
     """Whether a bill says nothing: no call reads nothing, and what is not known is not free."""
-    return not usage.cache.input_tokens and not usage.output_tokens and usage.said_dollars is None
+    return not usage.output_tokens and usage.said_dollars is None and not usage.cache.input_tokens
 
 
 class Settle(Protocol):
