@@ -15,8 +15,8 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
 
     `session` is what a header calls its session, `kind` what it is sent for (`x-foveate-kind`). `provider` is
     who runs the `upstream` that it goes to, and `model` the name that its model has there, if that is another.
-    `betas` is the header `anthropic-beta`, as it came. `endpoint` is where a summary of its session can be
-    asked for, with the client's own key. `told` is what its headers say that injected sections depend on.
+    `betas` is the header `anthropic-beta`, as it came. `find_endpoint` tells where a summary of its session can
+    be asked for, with the client's own key. `told` is what its headers say that injected sections depend on.
     """
 
     id: str
@@ -29,12 +29,17 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = ""
     model: str | None = None
     betas: str = ""
-    endpoint: Endpoint | None = None
+    find_endpoint: Callable[[], Endpoint] | None = None
     told: Told = NOTHING_TOLD
 
     def __repr__(self) -> str:
         """Whose it is, without what it says and its key."""
         return f"Incoming(id={self.id!r}, agent={self.agent!r}, upstream={self.upstream!r})"
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where a summary of its session can be asked for; made only for those few that ask."""
+        return self.find_endpoint() if self.find_endpoint is not None else None
 
 
 @dataclass(frozen=True, slots=True)

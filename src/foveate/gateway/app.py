@@ -354,7 +354,7 @@ def _incoming(ask: Ask, spoken: Format, agent: str, body: bytes, routed: Routed)
         told=told_in(ask.headers),
         model=routed.model,
         betas=ask.headers.get("anthropic-beta", ""),
-        endpoint=_endpoint(ask, routed.upstream, spoken),
+        find_endpoint=lambda: _endpoint(ask, routed.upstream, spoken),
     )
 
 

@@ -102,7 +102,7 @@ class Shop:
                 provider="anthropic",
                 upstream="anthropic",
                 body=request.body,
-                endpoint=Endpoint(url=URL, spoken=Format.ANTHROPIC, headers={}),
+                find_endpoint=lambda: Endpoint(url=URL, spoken=Format.ANTHROPIC, headers={}),
             ),
             options=AgentOptions(compaction=True, fold=replace(OPTIONS, extractive=True)),
             now=AT,

@@ -67,7 +67,7 @@ class Agent:
             provider="anthropic",
             upstream="anthropic",
             body=body,
-            endpoint=Endpoint(
+            find_endpoint=lambda: Endpoint(
                 url="http://there/v1/messages", spoken=Format.ANTHROPIC, headers={"x-api-key": KEY}
             ),
         )
