@@ -52,6 +52,6 @@ def in_words(dollars: Decimal) -> str:
 def _whole(dollars: Decimal, rounding: str) -> int:
     if not dollars:
         return 0
-    if not dollars.is_finite() or abs(dollars) > MOST_DOLLARS:
+    if not dollars.is_finite() or not -MOST_DOLLARS <= dollars <= MOST_DOLLARS:
         raise OverflowError(f"{dollars} dollars are more than can be kept")
     return int(_EXACT.scaleb(dollars, _DIGITS).to_integral_value(rounding))

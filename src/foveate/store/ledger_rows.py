@@ -117,7 +117,7 @@ def row_of(entry: Entry) -> tuple[Any, ...]:
         None if usage.said_dollars is None else str(usage.said_dollars),
         tier,
         estimated,
-        *[None if one is None else _signed(one) for one in expected],
+        *[_signed(one) if one else None if one is None else 0 for one in expected],
         int(entry.is_partial),
         usage.raw,
     )
