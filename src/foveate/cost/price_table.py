@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from genai_prices.types import MatchLogic, ModelInfo, ModelPrice, Provider, TieredPrices
 
 _EPOCH = date(1970, 1, 1)
-_ALWAYS = (0, 0)  # the place of a time among no changes at all
 _Fact = TypeVar("_Fact", bound=Fact)
 
 # Its names for what has a price, and ours. Writes that it does not tell apart are for the short time.
@@ -106,16 +105,16 @@ class Schedule:
 
     def __init__(self, model: "ModelInfo", terms: _Terms, *, is_own: bool) -> None:
         self._model, self._terms, self._is_own = model, terms, is_own
-        self._days, self._seconds = _changes(model)
+        self._moments, self._seconds = _changes(model)
         self._found: dict[tuple[int, int], Rates | None] = {}
 
     def at(self, at: float) -> Rates | None:
         """The rates in force at a time; None where there are none."""
         # Between two changes nothing does, so that a place among them is all that has to be known of a time.
-        place = _ALWAYS
-        if self._days or self._seconds:
-            day, second = divmod(at, DAY_SECONDS)
-            place = bisect_right(self._days, day), bisect_right(self._seconds, second)
+        place = (
+            bisect_right(self._moments, at) if self._moments else 0,
+            bisect_right(self._seconds, at % DAY_SECONDS) if self._seconds else 0,
+        )
         if place not in self._found:
             self._found[place] = self._rates(datetime.fromtimestamp(at, UTC))
         return self._found[place]
@@ -180,19 +179,19 @@ def _has_variant(model: "ModelInfo", context: Mapping[str, str], moment: datetim
 
 
 def _changes(model: "ModelInfo") -> tuple[list[int], list[float]]:
-    """The days since 1970 on which prices of a model change, and the seconds of the day at which they do."""
+    """When prices of a model change, in seconds since 1970, and the seconds of the day at which they do."""
     prices = model.prices if isinstance(model.prices, list) else []
     from genai_prices.types import StartDateConstraint, TimeOfDateConstraint
 
-    days: set[int] = set()
+    moments: set[int] = set()
     seconds: set[float] = set()
     for constraint in (entry.constraint for entry in (*prices, *(model.price_variants or ()))):
         match constraint:
             case StartDateConstraint():
-                days.add((constraint.start_date - _EPOCH).days)
+                moments.add((constraint.start_date - _EPOCH).days * DAY_SECONDS)
             case TimeOfDateConstraint():
                 seconds.update(map(_second_of_day, (constraint.start_time, constraint.end_time)))
-    return sorted(days), sorted(seconds)
+    return sorted(moments), sorted(seconds)
 
 
 def _second_of_day(moment: time) -> float:
