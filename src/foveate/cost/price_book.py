@@ -88,24 +88,20 @@ class PriceBook:
         `ttl` is the longest time that a mark in it asks for, `tier` and `region` are the provider's words for
         how and where it is asked to be served. `searches` are in it where they have a price.
         """
-        found = []
+        most: Decimal | None = None
         # A tier that is asked for may not be had. Who asks for no region may have one set with the provider.
         for served in {"", tier or ""}:
             for where in regions() if region is None else (region,):
                 rates = self._rates(model, provider, served, where, at)
                 if rates is None:
                     return None
-                found.append(
-                    ceiling_of(
-                        rates,
-                        input_tokens=input_tokens,
-                        output_tokens=output_tokens,
-                        ttl=ttl,
-                        searches=searches,
-                    )
+                dollars = ceiling_of(
+                    rates, input_tokens=input_tokens, output_tokens=output_tokens, ttl=ttl, searches=searches
                 )
-        known = [dollars for dollars in found if dollars is not None]
-        return max(known) if len(known) == len(found) else None
+                if dollars is None:
+                    return None
+                most = dollars if most is None else max(most, dollars)
+        return most
 
     def warm(self) -> None:
         """Loads the tables now, which takes most of a second, and not when the first price is asked for."""
