@@ -71,6 +71,8 @@ def brought_back(headers: Headers, *, is_changed: bool) -> list[tuple[bytes, byt
 
 def _named(headers: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
     """Those that `connection` names are of one connection too."""
-    return {
-        word.strip().lower() for name, value in headers if name == _CONNECTION for word in value.split(b",")
-    }
+    named: set[bytes] = set()
+    for name, value in headers:
+        if name == _CONNECTION:
+            named.update(word.strip().lower() for word in value.split(b","))
+    return named
