@@ -29,11 +29,11 @@ class Calibrations:
 
     def of(self, upstream: str, model: str) -> Calibration:
         """What is known of a model at an upstream."""
-        return self._kept.get(_key(upstream, model)) or _UNKNOWN
+        return self._kept.get((upstream, model)) or _UNKNOWN
 
     def observed(self, upstream: str, model: str, estimated_tokens: int, billed_tokens: int) -> None:
         """One more bill of something that was estimated at so many tokens, raw."""
-        key = _key(upstream, model)
+        key = upstream, model
         known = self._kept.get(key) or _UNKNOWN
         self._kept.put(key, known.observed(estimated_tokens, billed_tokens))
 
@@ -48,10 +48,6 @@ class Calibrations:
         tokens = min(max(found.tokens, int(count.tokens / _FARTHEST), 1), most)
         upper = min(max(found.upper, tokens), int(_FARTHEST * most))
         return TokenCount(tokens, False, max(tokens, upper))
-
-
-def _key(upstream: str, model: str) -> bytes:
-    return f"{upstream}\0{model}".encode("utf-8", "surrogatepass")
 
 
 class Calibrate:
