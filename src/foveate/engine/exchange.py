@@ -83,7 +83,7 @@ class Exchange:
         self._answer = AnswerReader(
             self.incoming.spoken,
             streams=streams,
-            hides_usage=self._asks_for_usage(),
+            hides_usage=streams and self._asks_for_usage(),
             keeps=self.work is not None and self.work.options.pings.enabled,
         )
 
