@@ -19,7 +19,7 @@ from foveate.cost.money import LEAST_DOLLARS, MOST_PICODOLLARS, dollars, picodol
 from foveate.errors import BadOption
 from foveate.store.adding import add_bills
 from foveate.store.database import Rows, in_groups, in_rows
-from foveate.store.ledger_rows import ADD_ENTRIES, amount_of, name_of, names_of, row_of
+from foveate.store.ledger_rows import ADD_ENTRIES, SPENT_AT, amount_of, name_of, names_of, row_of
 
 _ADD_RESERVATIONS = """
 INSERT INTO reservations_v1 (call_id, accounts, picodollars, expires_at) VALUES {}
@@ -66,8 +66,9 @@ class Settlement:
     def of(cls, entry: Entry, accounts: Sequence[str]) -> "Settlement":
         """The same of an entry."""
         row = row_of(entry)
-        dollars = entry.charge if entry.dollars is None else entry.dollars
-        spent = None if dollars is None else amount_of(dollars)
+        spent: int | None = row[SPENT_AT]
+        if spent is None and entry.charge is not None:
+            spent = amount_of(entry.charge)
         return cls(row, names_of(*accounts), spent)
 
     @property

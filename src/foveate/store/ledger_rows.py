@@ -18,6 +18,8 @@ call_id, at, agent, session_id, provider, model, category, uncached, read, writt
 output_tokens, reasoning_tokens, picodollars, said_dollars, tier, estimated_input_tokens,
 estimated_picodollars, saved_by_cache, saved_by_folds, saved_by_cuts, is_partial, usage
 """
+SPENT_AT = 1 + [name.strip() for name in COLUMNS.split(",")].index("picodollars")
+"""Where a row has what its call cost: the day stands before the columns."""
 ADD_ENTRIES = f"""
 INSERT INTO ledger_v1 (day, {COLUMNS}) VALUES {{}} ON CONFLICT (call_id) DO NOTHING RETURNING call_id
 """
