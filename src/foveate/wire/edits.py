@@ -32,7 +32,8 @@ def written(request: Request, edits: Sequence[Edit], shape: Shape, style: MarkSt
         writer.system(wanted.system)
     if wanted.messages or wanted.inserted or wanted.dropped:
         writer.messages(wanted)
-    writer.parameters(writer.outline.root, wanted.parameters)
+    if wanted.parameters:
+        writer.parameters(writer.outline.root, wanted.parameters)
     return writer.patch.applied(request.body)
 
 

@@ -133,7 +133,7 @@ class Outline:
             if listed is None:
                 continue
             for row in self._declarations(listed) if self.shape.declarations else [self._entries(listed)]:
-                slots += [Slot(row, number) for number, span in enumerate(row) if not self.is_point(span)]
+                slots += [Slot(row, number) for number in self._blocks(row)]
         return slots
 
     def is_point(self, span: Span) -> bool:
@@ -163,6 +163,11 @@ class Outline:
             return ()
         return self._walked.get(span) or self.items(span)
 
+    def _blocks(self, entries: Sequence[Span]) -> Sequence[int]:
+        """The numbers of those that are no marks of Bedrock's."""
+        numbers = range(len(entries))
+        return [at for at in numbers if not self.is_point(entries[at])] if self._has_points else numbers
+
     def _at(self, path: Path) -> Span | None:
         owner = self.root
         for name in path[:-1]:
@@ -185,15 +190,12 @@ class Outline:
             written, entries = Written.SINGLE, (span,)
         else:
             written = Written.OTHER
-        blocks: Sequence[int] = range(len(entries))
-        if self._has_points and name not in self.shape.messages:
-            blocks = [number for number in blocks if not self.is_point(entries[number])]
         return Row(
             owner=owner,
             name=name,
             span=span,
             written=written,
             entries=entries,
-            blocks=blocks,
+            blocks=range(len(entries)) if name in self.shape.messages else self._blocks(entries),
             text_opening=text_opening,
         )

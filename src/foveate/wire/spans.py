@@ -25,7 +25,8 @@ _COMMA = re.compile(rb"[ \t\r\n]*+,[ \t\r\n]*+")
 _SCALAR = re.compile(rb'[^ \t\r\n,:\[\]{}"]++')
 _SIGN = re.compile(rb'["\[\]{}]')
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_KEY = re.compile(rb"(" + _STRING.pattern + rb")[ \t\r\n]*+:[ \t\r\n]*+", re.DOTALL)
+_KEY = re.compile(rb"[ \t\r\n]*+(" + _STRING.pattern + rb")[ \t\r\n]*+:[ \t\r\n]*+", re.DOTALL)
+_NEXT_KEY = re.compile(rb"[ \t\r\n]*+," + _KEY.pattern, re.DOTALL)
 _OPENING = frozenset((b"{", b"["))
 _BACKSLASH = ord("\\")
 _BLANK = frozenset(b" \t\r\n")
@@ -115,17 +116,14 @@ def _more_members(
     data: bytes, span: Span, values: dict[str, Span], last_end: int, end_of: Callable[[str, int], int]
 ) -> Members:
     """An object whose first members are `values`, of which the last ends there."""
-    at = _skip(data, last_end)
-    while not data.startswith(b"}", at):
-        if values:
-            at = _skip(data, _past(data, at, b","))
-        key = _KEY.match(data, at)
-        if key is None:
-            raise _broken(at)
-        name, at = _name(key[1], at), key.end()
+    key = (_NEXT_KEY if values else _KEY).match(data, last_end)
+    while key is not None:
+        at = key.end()
+        name = _name(key[1], at)
         last_end = end_of(name, at)
         values[name] = Span(at, last_end)
-        at = _skip(data, last_end)
+        key = _NEXT_KEY.match(data, last_end)
+    _past(data, _skip(data, last_end), b"}")
     return Members(span=span, values=values, last_end=last_end)
 
 
