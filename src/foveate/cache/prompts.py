@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -103,11 +103,13 @@ def landmarks_among(pieces: Sequence[Piece]) -> Landmarks:
 
 def numbers_of(prompt: CachedPrompt, places: Collection[Place]) -> dict[Place, int]:
     """The pieces that stand at `places`, looked for in the front and from the end on, where they mostly are."""
-    pieces, system_end = prompt.pieces, _system_end(prompt.pieces)
+    pieces, landmarks = prompt.pieces, prompt.landmarks
+    system_end = _system_end(pieces) if landmarks is None else landmarks.system_end
     indices = {place.index for place in places}  # told apart at less than the whole place
     found: dict[Place, int] = {}
-    for at in chain(range(system_end), reversed(range(system_end, len(pieces)))):
-        place = pieces[at].place
+    behind = zip(reversed(range(system_end, len(pieces))), reversed(pieces), strict=False)
+    for at, piece in chain(enumerate(islice(pieces, system_end)), behind):
+        place = piece.place
         if place is not None and place.index in indices and place in places:
             found[place] = at
             if len(found) == len(places):

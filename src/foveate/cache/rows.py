@@ -39,6 +39,9 @@ class Pieces(Row[Piece]):
     def __iter__(self) -> Iterator[Piece]:
         return chain(self._first, islice(self._own, 1, self._size))
 
+    def __reversed__(self) -> Iterator[Piece]:
+        return chain(map(self._own.__getitem__, range(self._size - 1, 0, -1)), self._first)
+
 
 class Ends(Row[int]):
     """Where pieces end, in tokens; all of them stand behind `rest` more."""

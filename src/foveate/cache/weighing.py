@@ -12,6 +12,7 @@ from foveate.cache.rhythm import Chances
 from foveate.cache.rules import Rules
 from foveate.cache.simulate import Cache
 from foveate.values import Place, Ttl
+from foveate.wire.begun import Begun
 
 # By what the next request may repeat.
 _Saved = tuple[float, float, float, float, float]
@@ -80,8 +81,9 @@ class Sums:
         self.rules = rules
         self.ends = _Ends(ends_of(prompt))
         self.tools_end, self.system_end, firm, _ = landmarks_of(prompt)
-        self._entries, self._keys, self._now = cache.entries, prefixes(prompt), now
-        pieces = prompt.pieces
+        keys, pieces = prefixes(prompt), prompt.pieces
+        self._keys = keys.items if isinstance(keys, Begun) else keys
+        self._entries, self._now = cache.entries, now
         # The last pieces up to which something can be read, and is kept for long.
         self.last_live = self.live_before(len(pieces))
         self.last_lasting = -1
