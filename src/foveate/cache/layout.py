@@ -193,16 +193,19 @@ def _best(
         return ()
     least, first = sums.cost(marks), -1
     floor = sums.floor(marks, candidates)
+    passed: tuple[MarkAt, ...] | None = None
     pairs = enumerate(_pairs(sums, own, candidates, lifetimes))
     for under, number, pair in sorted([(floor.under(pair), number, pair) for number, pair in pairs]):
         if under > least + _ROUNDING:
             break
-        if (under >= least and number > first) or len(pair) > free:
+        if (under >= least and number > first) or len(pair) > free or pair == passed:
             continue
         start = _ordered(sums, marks, pair)
         if start is None:
             continue
-        added, cost = _with_free_marks(sums, start, pair, candidates, free, lifetimes, under)
+        added, cost, all_pay = _with_free_marks(sums, start, pair, candidates, free, lifetimes, under)
+        if all_pay:  # from the first of them alone it would go on in the same way
+            passed = (added[0],)
         if cost < least or (cost == least and number < first):
             chosen, least, first = tuple(sorted(added)), cost, number
     return chosen
@@ -225,24 +228,27 @@ def _with_free_marks(
     free: int,
     lifetimes: Sequence[bool],
     under: float,
-) -> tuple[list[MarkAt], float]:
+) -> tuple[list[MarkAt], float, bool]:
     """A pair of which `marks` are the sums, and what is added to it as long as that pays; and what all cost.
 
-    Nothing that is added makes it cost less than `under`.
+    Nothing that is added makes it cost less than `under`. Says too whether there was no mark at first, and
+    every place was worth one.
     """
     # What writes nothing has to be long-lived up to the last mark that is.
     to_long = max((place.at for place in pair if place.is_long), default=-1)
     is_chosen = len(lifetimes) > 1
     taken = {place.at for place in pair}
     places = [MarkAt(at, at <= to_long if is_chosen else lifetimes[0]) for at in candidates if at not in taken]
-    added, cost = list(pair), sums.cost(marks)
+    added, cost, all_pay = list(pair), sums.cost(marks), False
     while len(added) < free and cost > under and (paying := sums.paying(marks, places, cost)):
+        if not added:
+            all_pay = len(paying) == len(places)
         cost, best = min(paying, key=itemgetter(0))
         added.append(best)
         marks = sums.with_mark(marks, best)
         # What does not pay alone, pays even less beside another.
         places = [place for _, place in paying if place is not best]
-    return added, cost
+    return added, cost, all_pay
 
 
 def _pairs(
