@@ -79,11 +79,12 @@ class Behind:
     async def _settle(self, over: "Sequence[Exchange]") -> None:
         self.keep(over)  # together with the bills, so that all of it is one transaction
         if self._admission is not None:
-            try:
-                await _book(over, self._admission)
-            except Exception as error:  # noqa: BLE001 - a border: what else is to be done is done all the same
-                for exchange in over:
-                    exchange.failed("book", error)
+            for do in (_book, _free):
+                try:
+                    await do(over, self._admission)
+                except Exception as error:  # noqa: BLE001 - a border: what else is to be done is done all the same
+                    for exchange in over:
+                        exchange.failed("book", error)
         for exchange in over:
             exchange.settle()
 
@@ -123,10 +124,14 @@ def _begin(tasks: set[asyncio.Task[None]], work: Coroutine[object, object, None]
 
 
 async def _book(over: "Sequence[Exchange]", admission: Admission) -> None:
-    """Book all bills, and free what was reserved where nothing is billed."""
+    """Book all bills."""
     bills = [exchange.entry for exchange in over if exchange.entry is not None]
-    unbilled = [admitted for exchange in over if (admitted := exchange.unbilled) is not None]
     if bills:
         await admission.settle_all(bills)
+
+
+async def _free(over: "Sequence[Exchange]", admission: Admission) -> None:
+    """Free what was reserved where nothing is billed."""
+    unbilled = [admitted for exchange in over if (admitted := exchange.unbilled) is not None]
     if unbilled:
         await asyncio.gather(*(admission.release(admitted) for admitted in unbilled))

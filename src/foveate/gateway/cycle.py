@@ -108,6 +108,8 @@ class Cycle(RequestResponseCycle):
         if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in _BODILESS:
             self.chunked_encoding = True
             headers.append((b"transfer-encoding", b"chunked"))
+        if status in _BODILESS:
+            self.expected_content_length = 0  # whatever length it says: what there would be otherwise
         lines = [b"%b: %b\r\n" % pair for pair in headers]
         head = b"".join((STATUS_LINE[status], *lines, b"\r\n"))
         if len(head) - len(head.translate(None, _CONTROLS)) != 2 * (len(lines) + 2):

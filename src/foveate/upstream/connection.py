@@ -6,6 +6,8 @@ is done with it.
 
 import asyncio
 import select
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import httptools
@@ -40,7 +42,7 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._no_body = False
         self._error: UpstreamError | None = None
-        self._poll = select.poll()
+        self._news: Callable[[], object] = list
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = 0.0
         self._idle_seconds = self._total_seconds = 0.0
@@ -112,7 +114,7 @@ class Connection(asyncio.Protocol):
     def is_stale(self) -> bool:
         """Whether the other side has closed it meanwhile, or said something unasked: then nothing is sent."""
         transport = self._transport
-        return transport is None or transport.is_closing() or bool(self._poll.poll(0))
+        return transport is None or transport.is_closing() or bool(self._news())
 
     def close(self) -> None:
         """Let go of it, whatever it is doing."""
@@ -125,7 +127,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._news = _news_of(transport.get_extra_info("socket").fileno())
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
@@ -138,7 +140,7 @@ class Connection(asyncio.Protocol):
             self._fail(UpstreamUnreachable(self._url, "it wants another protocol than HTTP/1.1"))
         except httptools.HttpParserError as error:
             self._fail(self._error or UpstreamUnreachable(self._url, f"the answer is no HTTP ({error})"))
-        if self._pieces:
+        if self._pieces and self._error is None:
             self._hold(len(data))
 
     def _hold(self, new_bytes: int) -> None:
@@ -248,3 +250,12 @@ def _keep_seconds(headers: Headers) -> float | None:
                 if key == b"timeout" and number.isdigit():
                     return float(number)
     return None
+
+
+def _news_of(descriptor: int) -> Callable[[], object]:
+    """What says, whenever it is asked, whether something is to be read there: nothing where there is not."""
+    if not hasattr(select, "poll"):  # on Windows
+        return lambda: select.select((descriptor,), (), (), 0)[0]
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return partial(poll.poll, 0)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from foveate.cost.admission import Admitted
+from foveate.cost.admission import Admission, Admitted, Settled
+from foveate.cost.ledger import Entry
 from foveate.engine.behind import Behind
 from foveate.engine.calls import Outgoing
 from foveate.engine.exchange import Exchange
@@ -189,3 +190,33 @@ async def test_what_was_reserved_is_freed_unless_nobody_knows_whether_it_is_bill
     await exchange.settled()
 
     assert books.asked == (["release a"] if is_noted else [])
+
+
+class Blot(Admission):
+    """Books nothing, and frees what was reserved."""
+
+    async def settle_all(self, entries: Sequence[Entry]) -> Sequence[Settled]:
+        raise RuntimeError(f"{len(entries)} bills")
+
+
+async def test_what_was_reserved_is_freed_also_where_the_bills_of_others_cannot_be_booked() -> None:
+    """Defect: it stood in the way of others under a cap for as long as a call may take."""
+    books = Books()
+    behind, watching = Behind(Blot(books, clock=lambda: 0.0)), Watching()
+    for id_, bill in (("a", entry(call("a"), "0.25")), ("b", None)):
+        exchange = Exchange(
+            incoming(),
+            None,
+            Outgoing(body=BODY),
+            settle=(),
+            clock=lambda: 0.0,
+            watch=watching,
+            behind=behind,
+            admitted=Admitted(call=call(id_), is_reserved=True),
+        )
+        exchange.entry = bill
+        exchange.over()
+    await behind.end()
+
+    assert books.asked == ["release b"]
+    assert watching.told == [*["book failed: RuntimeError: 1 bills"] * 2, *["ended with 0"] * 2]

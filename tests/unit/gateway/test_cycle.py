@@ -161,6 +161,15 @@ async def test_an_answer_is_sent_as_it_is_said(app: App, request_: bytes, got: b
     assert await answered(app, request_) == got
 
 
+async def test_an_answer_that_can_have_no_body_is_whole_whatever_length_it_says() -> None:
+    """Defect: one that says how long what is unchanged would be was taken for cut off, and its connection."""
+    unchanged = b"HTTP/1.1 304 Not Modified\r\ncontent-length: 2\r\n\r\n"
+    async with connected(saying({**start(*OK), "status": 304}, piece(b""))) as (reader, writer):
+        for _ in range(2):
+            writer.write(POST)
+            assert await reader.readexactly(len(unchanged)) == unchanged
+
+
 @pytest.mark.parametrize(
     "app",
     [

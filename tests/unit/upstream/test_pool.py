@@ -1,6 +1,7 @@
 """Connections: kept and used again, never when stale; answers as they come, and each way in which they fail."""
 
 import asyncio
+import select
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -107,6 +108,18 @@ async def test_a_connection_serves_one_request_after_the_other() -> None:
             b"POST /v1/x?y=1 HTTP/1.1\r\nhost: %b\r\nx-a: b\r\ncontent-length: 2\r\n\r\n22" % host,
         ]
     ]
+
+
+async def test_a_connection_is_used_again_also_where_the_system_has_no_poll(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Defect: Windows has none, and no connection could be made there."""
+    monkeypatch.delattr(select, "poll")
+    async with server(saying(HELLO)) as made, Pool() as pool:
+        for _ in range(2):
+            assert await got(pool, made.target) == b"hello"
+
+    assert [len(requests) for requests in made.heard] == [2]
 
 
 async def test_requests_at_once_have_a_connection_each() -> None:
