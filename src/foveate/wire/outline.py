@@ -4,7 +4,6 @@ Only what is asked for is looked into.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -27,8 +26,7 @@ class Written(Enum):
     OTHER = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """A row of blocks or messages, under `name` of `owner`; `span` is None where it is not there at all.
 
     `entries` are all that stand in it, `blocks` the numbers of those that are no marks of Bedrock's. Between
@@ -110,7 +108,7 @@ class Outline:
             return self._row(self.members(span), shape.system_content, shape.text_opening(""))
         around = b'{"' + shape.system_content.encode() + b'":['
         row = self._row(self.root, name, shape.text_opening(""))
-        return replace(row, opening=around, closing=b"]}")
+        return row._replace(opening=around, closing=b"]}")
 
     def content(self, message: Members, role: str) -> Row:
         """The blocks of a message."""
@@ -118,7 +116,7 @@ class Outline:
 
     def content_of_string(self, messages: Row) -> Row:
         """The one block of the one message, where the messages are written as a string."""
-        return replace(messages, text_opening=self.shape.text_opening("user"))
+        return messages._replace(text_opening=self.shape.text_opening("user"))
 
     def head(self, message: Members) -> dict[str, Any]:
         """What a message says of itself: who speaks, and what it is."""

@@ -9,7 +9,6 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -46,8 +45,7 @@ class Span(
         return data[self.start : self.end]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Members:
+class Members(NamedTuple):
     """An object: where it lies, where the value under each name lies, and where its last member ends.
 
     Of a repeated name it is the last one, which is the one that counts.

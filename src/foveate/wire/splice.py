@@ -1,15 +1,14 @@
 """Bytes put in the place of others, everything else staying as it is."""
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from foveate.errors import BadEdit
 from foveate.wire.body import compact
 from foveate.wire.spans import Members, Span
 
 
-@dataclass(frozen=True, slots=True)
-class Splice:
+class Splice(NamedTuple):
     """`put` in the place of what lies from `start` up to `end`."""
 
     start: int
