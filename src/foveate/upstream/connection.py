@@ -139,7 +139,10 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._fail(UpstreamUnreachable(self._url, "it wants another protocol than HTTP/1.1"))
         except httptools.HttpParserError as error:
-            self._fail(self._error or UpstreamUnreachable(self._url, f"the answer is no HTTP ({error})"))
+            if self._is_whole:  # what comes behind an answer is none of it
+                self.keeps_alive = False
+            else:
+                self._fail(self._error or UpstreamUnreachable(self._url, f"the answer is no HTTP ({error})"))
         if self._pieces and self._error is None:
             self._hold(len(data))
 
@@ -167,6 +170,10 @@ class Connection(asyncio.Protocol):
             self._fail(UpstreamUnreachable(self._url, "the connection was closed before an answer came"))
 
     # What the parser says.
+
+    def on_message_begin(self) -> None:
+        if self._is_whole:
+            raise httptools.HttpParserCallbackError("nobody asked for it")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)

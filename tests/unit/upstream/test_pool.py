@@ -188,6 +188,18 @@ async def test_a_word_that_nobody_asked_for_ends_a_connection() -> None:
     assert [len(requests) for requests in upstream.heard] == [1, 1]
 
 
+@pytest.mark.parametrize("behind", [b"HTTP/1.1 408 No\r\ncontent-length: 3\r\nx: y\r\n\r\nbye", b"junk"])
+async def test_what_comes_behind_an_answer_is_none_of_it(behind: bytes) -> None:
+    """Defect: where it came at once, the answer had its status and body, or was none."""
+    async with server(saying(HELLO + behind)) as upstream, Pool() as pool:
+        for _ in range(2):
+            async with pool.asked("POST", upstream.target, [], b"{}") as answer:
+                assert (answer.status, answer.headers) == (200, [(b"content-length", b"5")])
+                assert [await answer.piece(), await answer.piece()] == [b"hello", b""]
+
+    assert [len(requests) for requests in upstream.heard] == [1, 1]
+
+
 async def test_pieces_come_as_they_are_sent() -> None:
     more = asyncio.Event()
 
