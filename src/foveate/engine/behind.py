@@ -90,7 +90,7 @@ class Behind:
 
     async def _kept(self, news: "Sequence[tuple[Exchange, News]]") -> None:
         """Keep what can be kept together in one, and then all else, each alone."""
-        rows = [told.rows() for _, told in news]
+        rows = [_rows(told) for _, told in news]
         together = [one for one, row in zip(news, rows, strict=True) if row is not None]
         alone = [one for one, row in zip(news, rows, strict=True) if row is None]
         try:
@@ -115,6 +115,14 @@ class Behind:
         except Exception as error:  # noqa: BLE001 - a border: one that cannot be kept is not the end of the others
             _LOG.info("what requests have told is kept one by one: %s", error)
             return False
+
+
+def _rows(told: News) -> Move | CountRows | None:
+    try:
+        return told.rows()
+    except Exception as error:  # noqa: BLE001 - a border: alone, it is told what is wrong with it
+        _LOG.info("what a request has told is kept alone: %s", error)
+        return None
 
 
 def _begin(tasks: set[asyncio.Task[None]], work: Coroutine[object, object, None]) -> None:

@@ -155,6 +155,26 @@ async def test_one_that_fails_is_not_the_end_of_the_others() -> None:
     ]
 
 
+async def test_what_cannot_be_put_into_rows_is_told_and_is_not_the_end_of_the_others() -> None:
+    """Defect: nothing was kept of any request that was over by the same beat, and nobody was told."""
+    desk = Desk(Books())
+
+    def never() -> CountRows:
+        raise OverflowError("too many")
+
+    async def alone() -> None:
+        never()
+
+    exchange = desk.over("a")
+    assert exchange.work is not None
+    exchange.work.news[:] = [News(alone, never)]
+    desk.over("b")
+    await desk.behind.end()
+
+    assert {hash_ for _, hash_, _ in desk.shelf.counted} == {b"b"}
+    assert "keep failed: OverflowError: too many" in desk.watching.told
+
+
 async def test_a_store_that_is_away_is_told_of_each_and_its_bills_wait() -> None:
     away = StoreUnavailable("/data", "is locked")
     desk = Desk(Books(gone=1), Shelf(error=away))
