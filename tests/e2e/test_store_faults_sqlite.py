@@ -351,3 +351,26 @@ def test_a_file_that_somebody_has_changed_past_the_store_is_told(path: Path) -> 
             assert await store.turns.session("before")
 
     asyncio.run(use())
+
+
+@pytest.mark.parametrize("number", [1, 3])
+async def test_a_fault_of_the_disk_is_told_as_one_also_where_several_write_at_once(
+    path: Path, number: int
+) -> None:
+    """Defect: bills that were written together were taken for ones that can never be kept, and lost."""
+    database = SQLiteDatabase.open(path, wait_seconds=5)
+
+    def write(_: Rows) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    try:
+        before = asyncio.ensure_future(database.write(lambda _: time.sleep(0.1), again=True))
+        await asyncio.sleep(0.02)
+        writes = (database.write(write, again=True) for _ in range(number))
+        told = await asyncio.gather(*writes, return_exceptions=True)
+        await before
+        assert await database.write(lambda _: "kept", again=True) == "kept"
+    finally:
+        await database.close()
+
+    assert [type(error) for error in told] == [StoreUnavailable] * number

@@ -68,7 +68,7 @@ class _Job:
     alone: bool
     awaited: "asyncio.Future[Any]"
     result: object = None
-    error: BaseException | None = None
+    error: Exception | None = None
 
 
 class SQLiteDatabase:
@@ -234,7 +234,10 @@ class SQLiteDatabase:
         except Exception as error:  # noqa: BLE001 - this thread's border: it is raised where the jobs are awaited
             self._let_go(error)
             for job in jobs:
-                job.error = _translated(self._path, error)
+                job.error = error
+        for job in jobs:
+            if job.error is not None:
+                job.error = _translated(self._path, job.error)
         _tell(jobs)
 
     def _do_alone(self, job: _Job) -> None:
