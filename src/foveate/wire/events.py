@@ -165,7 +165,7 @@ class EventFinder:
         found, start = [], 0
         has_cr = b"\r" in chunk
         if self._is_first or has_cr or self._splitter.is_open:
-            self._is_first = False
+            self._is_first = self._is_first and not chunk  # a chunk without a byte is not where a stream begins
             blank = -1 if has_cr else chunk.find(_BLANK_LINE)
             start = len(chunk) if blank < 0 else blank + len(_BLANK_LINE)
             found = self._mattering(self._splitter.feed(chunk[:start]))

@@ -126,6 +126,14 @@ def test_a_byte_order_mark_is_passed_over_at_the_start_only() -> None:
         assert [event.data for event in split(stream, at)] == [b"1", b"", b"3"]
 
 
+def test_the_first_event_behind_a_byte_order_mark_is_found_also_where_an_empty_chunk_came_before() -> None:
+    finder = EventFinder(re.compile(b"1"))
+
+    found = finder.feed(b"") + finder.feed(b"\xef\xbb\xbfdata: 1\n\n")
+
+    assert [event.data for event in found] == [b"1"]
+
+
 def feed_all(splitter: EventSplitter | ListSplitter | FrameSplitter, stream: bytes, size: int) -> int:
     return sum(len(splitter.feed(stream[at : at + size])) for at in range(0, len(stream), size))
 
