@@ -30,9 +30,9 @@ from foveate.wire.trails import noted
 _NOTICED_CHARS = 8 * 1024
 # So many of a request's last messages are remembered alone: marks that move along the tail change some of them.
 _REMEMBERED_TAIL = 16
-# The system messages of a few agents, as long as they are not too long to be held.
+# The system messages of a few agents; those that are longer are told by their digest, and not held.
 _KEPT_HEADS = 64
-_LONG_HEAD_BYTES = 64 * 1024
+_SHORT_HEAD_BYTES = 16 * 1024
 # Messages are read and rendered under the interpreter's lock and tokenised without it: so many in turn, and no
 # other thread has to wait until all of a long session are read.
 _MESSAGES_AT_ONCE = 64
@@ -344,14 +344,14 @@ class RequestCounter:
         if not trail.head:
             return EMPTY
         raws = request.messages[: trail.head]
-        heads, key = self._memory.heads, (request.format, raws)
+        is_short = sum(map(len, raws)) < _SHORT_HEAD_BYTES
+        heads, key = self._memory.heads, (request.format, raws if is_short else digest(*raws))
         known = heads.get(key)
         if known is None:
             messages = [wire.message(request.format, wire.unmarked(raw)) for raw in raws]
             measured = measure([self._rules.message(message) for message in messages], self._ruler)
             known = self.add(EMPTY, measured)
-            if sum(map(len, raws)) < _LONG_HEAD_BYTES:
-                heads.put(key, known)
+            heads.put(key, known)
         return known
 
     def _breakdown(

@@ -269,15 +269,16 @@ async def test_another_time_in_the_system_message_counts_no_turn_again() -> None
     assert not [text for text in ruler.heard if "turn" in text]
 
 
-async def test_the_same_system_message_is_counted_once_for_all_conversations() -> None:
+@pytest.mark.parametrize("rule", ["Be brief.", "Be brief, and say it in a few words. " * 2000])
+async def test_the_same_system_message_is_counted_once_for_all_conversations(rule: str) -> None:
     counts = TurnCounts(InMemory())
     counter, ruler = listening("gpt-4o")
     for said in ("one thing", "another"):
-        asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"Tell me {said}"}]
+        asked = [{"role": "system", "content": rule}, {"role": "user", "content": f"Tell me {said}"}]
         found = await counted(counts, {"n": 1, "messages": asked}, counter)
 
         assert found.total == recounted({"n": 1, "messages": asked}, "gpt-4o")[0]
-    assert ruler.heard.count("Be brief.") == 1
+    assert ruler.heard.count(rule) == 1
 
 
 async def test_a_switch_of_model_and_back_reads_no_stale_count() -> None:
