@@ -16,7 +16,8 @@ where a machine has other work to do.
 - `stream`: one-shot calls that are answered in 500 pieces
 - `memory`: 10,000 requests of 25 to 40 KB, of sessions of 20 turns, to one that was started for it
 - `steps`: where the time goes, one request after the other, in a gateway that tells; CPU is that of its event
-  loop, of the first step with the HTTP before it, of `settle` with writing, sending and answering before it
+  loop, of the first step with the HTTP before it, of `settle` with writing, sending and answering before it;
+  by the clock `settle` is mostly the 20 ms after which calls are booked together, and which nobody waits for
 """
 
 import os
