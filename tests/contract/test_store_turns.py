@@ -96,6 +96,16 @@ async def test_sessions_and_counts_of_many_requests_are_kept_in_one(store: Store
     ]
 
 
+async def test_a_turn_that_two_requests_have_counted_is_kept_as_the_later_says(store: Store) -> None:
+    await store.turns.keep(session("s", 2), turns("s", 0, 2), after=None)
+    first, second = hashes("s", 0, 2)
+    told = [{first: b"7", second: b"8"}, {first: b"9"}]
+
+    assert await store.turns.keep_all([CountRows(agent=AGENT, counter="o200k", counts=one) for one in told])
+
+    assert await store.turns.counts(AGENT, [first, second], "o200k") == {first: b"9", second: b"8"}
+
+
 @pytest.mark.parametrize(
     "late",
     [

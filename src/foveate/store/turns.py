@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from foveate.session.turns import CountRows, Move, Session, Turn
-from foveate.store.database import Database, Rows, check_names, in_groups
+from foveate.store.database import Database, Rows, check_names, in_groups, in_rows
 
 _FIND_TURNS = "SELECT hash, position, session_id FROM turns_v1 WHERE agent = ? AND hash IN ({})"
 _FIND_SESSION = """
@@ -12,7 +12,7 @@ SELECT id, agent, tip, messages, created_at, seen_at, parent_id, forked_at FROM 
 """
 _ADD_SESSION = """
 INSERT INTO sessions_v1 (id, agent, tip, messages, created_at, seen_at, parent_id, forked_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
+VALUES {} ON CONFLICT (id) DO NOTHING
 """
 _MOVE_SESSION = """
 UPDATE sessions_v1 SET tip = ?, messages = ?, seen_at = ?, parent_id = ?, forked_at = ?
@@ -28,12 +28,12 @@ INSERT INTO session_parents_v1 (session_id, parent_id) VALUES (?, ?)
 ON CONFLICT (session_id, parent_id) DO NOTHING
 """
 _ADD_TURN = """
-INSERT INTO turns_v1 (agent, hash, position, session_id) VALUES (?, ?, ?, ?)
+INSERT INTO turns_v1 (agent, hash, position, session_id) VALUES {}
 ON CONFLICT (agent, hash) DO NOTHING
 """
 _FIND_COUNTS = "SELECT hash, counted FROM turn_counts_v1 WHERE agent = ? AND counter = ? AND hash IN ({})"
 _ADD_COUNT = """
-INSERT INTO turn_counts_v1 (agent, hash, counter, counted) VALUES (?, ?, ?, ?)
+INSERT INTO turn_counts_v1 (agent, hash, counter, counted) VALUES {}
 ON CONFLICT (agent, hash, counter) DO UPDATE SET counted = excluded.counted
 WHERE turn_counts_v1.counted <> excluded.counted
 """
@@ -78,7 +78,7 @@ class KeptTurns:
         def write(rows: Rows) -> None:
             if not (_add(rows, session) if after is None else _move(rows, session, after)):
                 raise _Overtaken
-            if new and rows.change_many(_ADD_TURN, new) != len(new):
+            if _insert(rows, _ADD_TURN, new) != len(new):
                 raise _Overtaken
 
         return await self._is_kept(write)
@@ -89,14 +89,16 @@ class KeptTurns:
         added = [_added(move.session) for move in moves if move.after is None]
         moved = [_moved_on(move.session, move.after) for move in moves if move.after is not None]
         turns = sorted(row for move in moves for row in _turn_rows(move.session, move.turns))
-        counts = sorted(row for one in rows if isinstance(one, CountRows) for row in _count_rows(one))
+        counts = _count_rows([one for one in rows if isinstance(one, CountRows)])
 
         def write(rows: Rows) -> None:
-            for statement, some in ((_ADD_SESSION, added), (_MOVE_ON, moved), (_ADD_TURN, turns)):
-                if some and rows.change_many(statement, some) != len(some):
-                    raise _Overtaken
-            if counts:
-                rows.change_many(_ADD_COUNT, counts)
+            if _insert(rows, _ADD_SESSION, added) != len(added):
+                raise _Overtaken
+            if moved and rows.change_many(_MOVE_ON, moved) != len(moved):
+                raise _Overtaken
+            if _insert(rows, _ADD_TURN, turns) != len(turns):
+                raise _Overtaken
+            _insert(rows, _ADD_COUNT, counts)
 
         return await self._is_kept(write)
 
@@ -115,9 +117,9 @@ class KeptTurns:
 
     async def keep_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
         """Keep what `counter` wrote down of turns; what it wrote before of the same ones is replaced."""
-        new = sorted(_count_rows(CountRows(agent=agent, counter=counter, counts=counts)))
+        new = _count_rows([CountRows(agent=agent, counter=counter, counts=counts)])
         if new:
-            await self._database.write(lambda rows: rows.change_many(_ADD_COUNT, new), again=True)
+            await self._database.write(lambda rows: _insert(rows, _ADD_COUNT, new), again=True)
 
     async def _is_kept(self, write: Callable[[Rows], None]) -> bool:
         try:
@@ -136,7 +138,7 @@ def _session(*row: object) -> Session:
 def _add(rows: Rows, session: Session) -> int:
     if session.parent_id is not None:
         _stand(rows, session, session.parent_id)
-    return rows.change(_ADD_SESSION, _added(session))
+    return _insert(rows, _ADD_SESSION, [_added(session)])
 
 
 def _added(session: Session) -> tuple[Any, ...]:
@@ -184,9 +186,19 @@ def _turn_rows(session: Session, turns: Sequence[Turn]) -> list[tuple[Any, ...]]
     return sorted((session.agent, turn.hash, turn.position, turn.session_id) for turn in turns)
 
 
-def _count_rows(rows: CountRows) -> list[tuple[Any, ...]]:
-    check_names(agent=rows.agent, counter=rows.counter)
-    return [(rows.agent, hash_, rows.counter, counted) for hash_, counted in rows.counts.items()]
+def _count_rows(counted: Sequence[CountRows]) -> list[tuple[Any, ...]]:
+    """In the order of their keys, each of them once: a statement may change a row only once."""
+    kept: dict[tuple[str, bytes, str], bytes] = {}
+    for rows in counted:
+        check_names(agent=rows.agent, counter=rows.counter)
+        for hash_, said in rows.counts.items():
+            kept[rows.agent, hash_, rows.counter] = said
+    return [(*key, kept[key]) for key in sorted(kept)]
+
+
+def _insert(rows: Rows, statement: str, new: Sequence[tuple[Any, ...]]) -> int:
+    """How many rows were inserted, many in one statement: between two, others take hold of the interpreter."""
+    return sum([rows.change(inserting, some) for inserting, some in in_rows(statement, new)])
 
 
 def _stand(rows: Rows, session: Session, parent_id: str) -> None:
