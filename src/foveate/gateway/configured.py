@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from foveate.config.settings import Settings, UpstreamServer
-from foveate.errors import BadOption
+from foveate.errors import BadOption, UpstreamUnreachable
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.doors import Family
 from foveate.gateway.keys import HashedKeys
 from foveate.gateway.routing import KNOWN_UPSTREAMS, VERSION, Route, Routing, Upstream
+from foveate.upstream.pool import target
 
 # A key goes out in a header (RFC 9110, 5.5).
 _SENDABLE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
@@ -28,8 +29,8 @@ def gateway_options(settings: Settings, environment: Mapping[str, str]) -> Gatew
     """The options of the gateway.
 
     Raises:
-        BadOption: an upstream of which too little is known, a route to one that there is not, a key that is not
-            in the environment; `path` leads to it.
+        BadOption: an upstream of which too little is known or that nobody can ask; a route to one that there is
+            not; a key that is not in the environment; `path` leads to it.
     """
     upstreams = {
         name: replace(known, key=_key(USUAL_VARIABLES.get(name, ""), environment))
@@ -83,6 +84,10 @@ def _upstream(
         base_url = base_url.rstrip("/").removesuffix(VERSION)
     elif base.speaks_both and said.base_url is None and said.api == "openai":
         base_url += VERSION
+    try:
+        target(base_url)
+    except UpstreamUnreachable as error:
+        raise BadOption(f"nobody can be asked there: {error.reason}", path=(*path, "base_url")) from None
     key = base.key
     if said.key_variable is not None:
         key = _key(said.key_variable, environment, path=(*path, "key_variable"))

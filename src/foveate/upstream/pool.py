@@ -76,7 +76,7 @@ def _read(url: str) -> Target:
         authority = f"{named}{own_port}".encode("ascii" if host.isascii() else "idna")
     except ValueError as error:
         raise UpstreamUnreachable(url, str(error)) from None
-    if parts.scheme not in _PORTS or not host:
+    if parts.scheme not in _PORTS or not host or not host.isprintable() or " " in host:
         raise UpstreamUnreachable(url, "is no address of the kind http://host or https://host")
     path = parts.path or "/"
     asked = f"{path}?{parts.query}" if parts.query else path

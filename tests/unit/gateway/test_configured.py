@@ -77,6 +77,18 @@ def test_what_does_not_fit_together_is_told_with_its_line(tmp_path: Path, text: 
         LiveSettings(path, lambda found: gateway_options(found.settings, {}))
 
 
+@pytest.mark.parametrize(
+    "address", ["http://a\\0b", "http://a b", "http://a:99999", "http://[::1", "http://a/ü"]
+)
+def test_an_address_that_nobody_can_ask_is_told_at_the_start(tmp_path: Path, address: str) -> None:
+    """Defect: it was found out by the first request; one with a NUL in it was answered with a fault of ours."""
+    path = tmp_path / "f.yaml"
+    path.write_text(f'upstreams:\n  mine:\n    api: openai\n    base_url: "{address}"')
+
+    with pytest.raises(BadSetting, match=r"f.yaml:4: .*nobody can be asked there"):
+        LiveSettings(path, lambda found: gateway_options(found.settings, {}))
+
+
 @pytest.mark.parametrize("key", ["sk-1\n", "sk\r\nx: y", " sk-1", "sk-ü", "sk-\x00"])
 def test_a_key_that_no_header_can_hold_is_told_at_the_start(key: str) -> None:
     """Defect: it was found out by the first request, or went out with a question mark in it."""
