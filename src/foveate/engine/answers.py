@@ -1,6 +1,7 @@
 """An answer on its way back: it passes as it comes, and what it says of itself is read beside."""
 
 import re
+from collections import deque
 
 from foveate import wire
 from foveate.values import Format, Usage
@@ -14,12 +15,14 @@ _WRITTEN = re.compile(
     re.DOTALL,
 )
 _BYTES_PER_TOKEN = 2
+# Of a stream, to be counted where its bill does not come: about a thousand tokens in their events.
+_MOST_UNCOUNTED_BYTES = 256 * 1024
 
 
 class AnswerReader:
     """Looks at the pieces of one answer. `hides_usage`: the client gets it without the extra chunk of usage.
 
-    `keeps`: it can be had whole at its end, also where it streams. `usage` is the bill, as far as it came.
+    `keeps`: it can be had whole at its end, also where it streams.
     """
 
     def __init__(self, spoken: Format, *, streams: bool, hides_usage: bool, keeps: bool = False) -> None:
@@ -29,8 +32,8 @@ class AnswerReader:
         self._filter = wire.UsageChunkFilter() if streams and hides_usage else None
         self._pieces: list[bytes] = []
         self._size = 0
-        self._written_bytes = 0
-        self.usage: Usage | None = None
+        self._written = _Written()
+        self._reply_usage: Usage | None = None
 
     @property
     def changes(self) -> bool:
@@ -41,8 +44,7 @@ class AnswerReader:
         """What the client gets of a piece."""
         if self._stream is not None:
             self._stream.feed(piece)
-            self.usage = self._stream.usage
-            self._written_bytes += sum(map(len, _WRITTEN.findall(piece)))
+            self._written.add(piece)
         if (self._stream is None or self._keeps) and self._size <= _MOST_BYTES:
             self._pieces.append(piece)
             self._size += len(piece)
@@ -52,10 +54,14 @@ class AnswerReader:
         """What the client gets at the end."""
         if self._stream is not None:
             self._stream.end()
-            self.usage = self._stream.usage
         elif self._size <= _MOST_BYTES:
-            self.usage = wire.reply_usage(self._spoken, b"".join(self._pieces))
+            self._reply_usage = wire.reply_usage(self._spoken, b"".join(self._pieces))
         return self._filter.end() if self._filter is not None else b""
+
+    @property
+    def usage(self) -> Usage | None:
+        """The bill, as far as it came."""
+        return self._stream.usage if self._stream is not None else self._reply_usage
 
     @property
     def whole(self) -> bytes | None:
@@ -71,7 +77,7 @@ class AnswerReader:
     @property
     def written_tokens(self) -> int:
         """About how many tokens of a stream have come, rather more than fewer."""
-        return -(-self._written_bytes // _BYTES_PER_TOKEN)
+        return -(-self._written.counted_bytes() // _BYTES_PER_TOKEN)
 
     @property
     def has_ended(self) -> bool:
@@ -87,3 +93,33 @@ class AnswerReader:
     def is_whole(self) -> bool:
         """Whether the answer came to its end by its own account."""
         return self._stream.is_complete if self._stream is not None else self.usage is not None
+
+
+class _Written:
+    """How much a model has written of a stream, of which only one without a whole bill has to know.
+
+    So the last pieces are not looked at until somebody asks.
+    """
+
+    def __init__(self) -> None:
+        self._uncounted: deque[bytes] = deque()
+        self._uncounted_bytes = 0
+        self._counted_bytes = 0
+
+    def add(self, piece: bytes) -> None:
+        """One more piece has come."""
+        self._uncounted.append(piece)
+        self._uncounted_bytes += len(piece)
+        while self._uncounted_bytes > _MOST_UNCOUNTED_BYTES:
+            self._count_first()
+
+    def counted_bytes(self) -> int:
+        """What is written in all of them."""
+        while self._uncounted:
+            self._count_first()
+        return self._counted_bytes
+
+    def _count_first(self) -> None:
+        piece = self._uncounted.popleft()
+        self._uncounted_bytes -= len(piece)
+        self._counted_bytes += sum(map(len, _WRITTEN.findall(piece)))

@@ -101,7 +101,7 @@ class Exchange:
         if self._answer is None:
             return piece
         passed = self._answer.passed(piece)
-        if self._answer.has_ended and not self._is_noted:
+        if not self._is_noted and self._answer.has_ended:
             self._have_noted()
         return passed
 

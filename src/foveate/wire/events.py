@@ -150,13 +150,14 @@ class EventSplitter:
 
 
 class EventFinder:
-    """Those of the events out of chunks that have certain bytes in them.
+    """Those of the events out of chunks that have certain bytes in them: what `matters`, or the `last` word.
 
     Most of a stream are deltas of text that nobody reads: they are not even cut apart.
     """
 
-    def __init__(self, matters: re.Pattern[bytes]) -> None:
+    def __init__(self, matters: re.Pattern[bytes], last: bytes | None = None) -> None:
         self._matters = matters
+        self._last = last
         self._splitter = EventSplitter()
         self._is_first = True
 
@@ -182,18 +183,27 @@ class EventFinder:
         return self._mattering(self._splitter.end())
 
     def _mattering(self, events: Sequence[Event]) -> list[Event]:
-        return [event for event in events if self._matters.search(event.raw)]
+        return [event for event in events if self._next(event.raw, 0, len(event.raw)) is not None]
 
     def _within(self, chunk: bytes, start: int, last: int) -> list[Event]:
         """The events that matter from `start`, where one begins, to the blank line at `last`."""
         found = []
-        while match := self._matters.search(chunk, start, last):
-            before = chunk.rfind(_BLANK_LINE, start, match.start())
+        while (at := self._next(chunk, start, last)) is not None:
+            before = chunk.rfind(_BLANK_LINE, start, at)
             begins = start if before < 0 else before + len(_BLANK_LINE)
-            start = chunk.index(_BLANK_LINE, match.end()) + len(_BLANK_LINE)
+            start = chunk.index(_BLANK_LINE, at) + len(_BLANK_LINE)
             if start - begins <= MOST_BYTES:
                 found.append(Event(chunk[begins:start]))
         return found
+
+    def _next(self, data: bytes, start: int, end: int) -> int | None:
+        """Where the first bytes that matter are."""
+        match = self._matters.search(data, start, end)
+        at = None if match is None else match.start()
+        if self._last is not None:
+            word = data.find(self._last, start, end if at is None else at)
+            at = at if word < 0 else word
+        return at
 
 
 @dataclass(frozen=True, slots=True)
