@@ -10,7 +10,7 @@ the whole history for the price of that block. And a mark finds an entry only a 
 turn brings many blocks, one mark has to stand near the entry that is known to be there.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -184,8 +184,8 @@ def _best(
     """The cheapest set that the provider takes, of those that can be told apart by how far they write.
 
     What is written, and for how long, is decided by the last long-lived and the last short-lived mark: each
-    such pair is tried, as long as it can still turn out the cheapest. All other marks cost nothing, and are
-    added one by one, the best first. Of sets that cost the same, it is the first one.
+    such pair is tried, as long as it can still turn out the cheapest. All other marks stand before these and
+    cost nothing, and are added one by one, the best first. Of sets that cost the same, it is the first one.
     """
     chosen: tuple[MarkAt, ...] = ()
     marks = _ordered(sums, sums.no_marks, own)
@@ -193,19 +193,16 @@ def _best(
         return ()
     least, first = sums.cost(marks), -1
     floor = sums.floor(marks, candidates)
-    passed: tuple[MarkAt, ...] | None = None
     pairs = enumerate(_pairs(sums, own, candidates, lifetimes))
     for under, number, pair in sorted([(floor.under(pair), number, pair) for number, pair in pairs]):
         if under > least + _ROUNDING:
             break
-        if (under >= least and number > first) or len(pair) > free or pair == passed:
+        if (under >= least and number > first) or len(pair) > free:
             continue
         start = _ordered(sums, marks, pair)
         if start is None:
             continue
-        added, cost, all_pay = _with_free_marks(sums, start, pair, candidates, free, lifetimes, under)
-        if all_pay:  # from the first of them alone it would go on in the same way
-            passed = (added[0],)
+        added, cost = _with_free_marks(sums, start, pair, candidates, free, lifetimes, under)
         if cost < least or (cost == least and number < first):
             chosen, least, first = tuple(sorted(added)), cost, number
     return chosen
@@ -228,27 +225,25 @@ def _with_free_marks(
     free: int,
     lifetimes: Sequence[bool],
     under: float,
-) -> tuple[list[MarkAt], float, bool]:
+) -> tuple[list[MarkAt], float]:
     """A pair of which `marks` are the sums, and what is added to it as long as that pays; and what all cost.
 
-    Nothing that is added makes it cost less than `under`. Says too whether there was no mark at first, and
-    every place was worth one.
+    Nothing that is added makes it cost less than `under`.
     """
     # What writes nothing has to be long-lived up to the last mark that is.
     to_long = max((place.at for place in pair if place.is_long), default=-1)
     is_chosen = len(lifetimes) > 1
     taken = {place.at for place in pair}
-    places = [MarkAt(at, at <= to_long if is_chosen else lifetimes[0]) for at in candidates if at not in taken]
-    added, cost, all_pay = list(pair), sums.cost(marks), False
+    before = candidates[: bisect_right(candidates, sums.reach(marks.last))]
+    places = [MarkAt(at, at <= to_long if is_chosen else lifetimes[0]) for at in before if at not in taken]
+    added, cost = list(pair), sums.cost(marks)
     while len(added) < free and cost > under and (paying := sums.paying(marks, places, cost)):
-        if not added:
-            all_pay = len(paying) == len(places)
         cost, best = min(paying, key=itemgetter(0))
         added.append(best)
         marks = sums.with_mark(marks, best)
         # What does not pay alone, pays even less beside another.
         places = [place for _, place in paying if place is not best]
-    return added, cost, all_pay
+    return added, cost
 
 
 def _pairs(

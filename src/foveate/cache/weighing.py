@@ -56,9 +56,13 @@ class Marks(NamedTuple):
 
 
 class _Ends(dict[int, int]):
-    """How many tokens there are up to and with a piece, of those that were asked for: a few, over and over."""
+    """How many tokens there are up to and with a piece, of those that were asked for: a few, over and over.
+
+    There are none up to -1, which is no piece.
+    """
 
     def __init__(self, ends: Sequence[int]) -> None:
+        super().__init__({-1: 0})
         self._all = ends
 
     def __missing__(self, at: int) -> int:
@@ -79,7 +83,9 @@ class Sums:
         passing: Collection[Place],
     ) -> None:
         self.rules = rules
-        self.ends = _Ends(ends_of(prompt))
+        ends = ends_of(prompt)
+        self.ends = _Ends(ends)
+        self.total = ends[-1]
         self.tools_end, self.system_end, firm, _ = landmarks_of(prompt)
         keys, pieces = prefixes(prompt), prompt.pieces
         self._keys = keys.items if isinstance(keys, Begun) else keys
@@ -120,6 +126,10 @@ class Sums:
         entry = self._entries.found(self._keys[at])
         return entry if entry is not None and entry.reads(self._now) else None
 
+    def reach(self, last: int) -> int:
+        """The last piece that a mark can stand on where nothing is written behind the mark on piece `last`."""
+        return max(last, self.last_live)
+
     def live_before(self, end: int) -> int:
         """The last of the pieces before `end` with an entry that can be read now, or -1."""
         return self._entries.last(self._keys, end, self._now)
@@ -153,7 +163,7 @@ class Sums:
         """What an entry that ends with piece `at` saves each next request that may come, as likely as it is."""
         found = self._saving.get(at)
         if found is None:
-            end = self.ends[at] if at >= 0 else 0
+            end = self.ends[at]
             each = [end * weight if at < pieces else 0.0 for pieces, weight in self._repeats]
             found = self._saving[at] = (each[0], each[1], each[2], each[3], each[4])
         return found
@@ -181,12 +191,8 @@ class Sums:
         read_price, long_price, short_price = self.read_price, self.long_price, self.short_price
         read_before, last, last_long, first_short, lasting_before, unread = marks
         as_read = _most(unread, self._saved(read_before)) if read_before >= 0 else unread
-        total, last_end = ends[-1], self._end(last)
-        read_end, long_end, lasting_end = (
-            self._end(read_before),
-            self._end(last_long),
-            self._end(lasting_before),
-        )
+        total, last_end = self.total, ends[last]
+        read_end, long_end, lasting_end = ends[read_before], ends[last_long], ends[lasting_before]
         found = []
         for place in places:
             at, is_long = place
@@ -230,15 +236,12 @@ class Sums:
                 found.append((cost, place))
         return found
 
-    def _end(self, at: int) -> int:
-        """How many tokens there are up to and with a piece; none where there is no such piece."""
-        return self.ends[at] if at >= 0 else 0
-
     def _weigh(self, at: int) -> "_Weights":
         """What a mark on a piece brings, kept for the next set that it is tried in."""
         reads, alone = self.found(at), self._saved(at)
         with_read = _most(alone, self._saved(reads)) if reads >= 0 else alone
-        found = self._weights[at] = reads, self._end(reads), self.ends[at], self.lasts(at), alone, with_read
+        found = reads, self.ends[reads], self.ends[at], self.lasts(at), alone, with_read
+        self._weights[at] = found
         return found
 
     def floor(self, own: Marks, candidates: Sequence[int]) -> "Floor":
@@ -254,25 +257,19 @@ class Sums:
         """What a request with these marks costs, in uncached tokens, less what it lets the next one save."""
         ends = self.ends
         read_at, last, last_long, _, lasting, saved = marks
-        read = 0
         if read_at >= 0:
-            read = ends[read_at]
             saved = _most(saved, self._saved(read_at))
             if read_at > lasting and self.lasts(read_at):
                 lasting = read_at
-        to_long = to_short = read
-        if last_long >= 0 and ends[last_long] > read:
-            to_long = to_short = ends[last_long]
-        if last >= 0 and ends[last] > to_short:
-            to_short = ends[last]
-        kept = to_long if to_long > read else 0
-        if lasting >= 0 and ends[lasting] > kept:
-            kept = ends[lasting]
+        read = ends[read_at]
+        to_long = max(read, ends[last_long])
+        to_short = max(to_long, ends[last])
+        kept = max(to_long if to_long > read else 0, ends[lasting])
         return (
             read * self.read_price
             + (to_long - read) * self.long_price
             + (to_short - to_long) * self.short_price
-            + (ends[-1] - to_short)
+            + (self.total - to_short)
             - kept * self.late
             - sum(saved)
         )
@@ -286,8 +283,7 @@ _Weights = tuple[int, int, int, bool, _Saved, _Saved]
 class Floor:
     """A bound that says quickly which sets of marks need not be weighed.
 
-    As much is read and saved as by any mark, and as little written as the set's own marks ask for, or up to
-    the candidate behind them at which writing costs least beside what it saves.
+    As much is read and saved as by any mark up to the set's own last, and as little written as these ask for.
     """
 
     def __init__(
@@ -297,33 +293,29 @@ class Floor:
         self._sums = sums
         self._own = own
         self._candidates = candidates
-        self._read = ends[read_at] if read_at >= 0 else 0
+        self._read = ends[read_at]
         self._saved = saved
-        self._lasting = ends[sums.last_lasting] if sums.last_lasting >= 0 else 0
-        dearer = sums.short_price - 1
-        written = [ends[at] * dearer - saves for at, saves in zip(candidates, saved[1:], strict=True)]
-        self._written = list(accumulate(reversed(written), min, initial=inf))[::-1]
+        self._lasting = ends[sums.last_lasting]
         # Of prices that are in another order than all known ones, nothing is said.
         self._holds = 0 <= sums.read_price <= 1 <= sums.short_price and sums.late >= 0
 
     def under(self, places: Sequence[MarkAt]) -> float:
-        """What a set with these marks costs at the least, whatever candidates are added to it."""
+        """What a set with these marks costs at the least, whatever candidates before them are added to it."""
         if not self._holds:
             return -inf
-        sums, read = self._sums, self._read
-        ends, last, last_long = sums.ends, self._own.last, self._own.last_long
+        sums, read, last, last_long = self._sums, self._read, self._own.last, self._own.last_long
         for at, is_long in places:
-            last = max(last, at)
-            last_long = max(last_long, at) if is_long else last_long
-        long_end = ends[last_long] if last_long >= 0 else 0
-        behind = bisect_right(self._candidates, last)
-        end = ends[last] if last >= 0 else 0
-        written = min(end * (sums.short_price - 1) - self._saved[behind], self._written[behind])
+            if at > last:
+                last = at
+            if is_long and at > last_long:
+                last_long = at
+        long_end = sums.ends[last_long]
         return (
-            ends[-1]
+            sums.total
             + read * (sums.read_price - sums.long_price)
             + max(read, long_end) * (sums.long_price - sums.short_price)
-            + written
+            + max(read, sums.ends[last]) * (sums.short_price - 1)
+            - self._saved[bisect_right(self._candidates, sums.reach(last))]
             - max(long_end, self._lasting) * sums.late
         )
 

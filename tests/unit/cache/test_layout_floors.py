@@ -30,7 +30,7 @@ KINDS = ("text", "tool_use", "tool_result", "thinking")
 def best_of_all(
     sums: Sums, own: Sequence[MarkAt], candidates: Sequence[int], free: int, lifetimes: Sequence[bool]
 ) -> tuple[MarkAt, ...]:
-    """The cheapest set, where every pair is weighed, and every mark beside it by itself."""
+    """The cheapest set, where every pair is weighed, and every mark before it by itself."""
     chosen: tuple[MarkAt, ...] = ()
     marks = _ordered(sums, sums.no_marks, own)
     if marks is None:
@@ -40,7 +40,8 @@ def best_of_all(
         if len(pair) > free or (here := _ordered(sums, marks, pair)) is None:
             continue
         to_long = max((place.at for place in pair if place.is_long), default=-1)
-        places = [MarkAt(at, at <= to_long if len(lifetimes) > 1 else lifetimes[0]) for at in candidates]
+        before = [at for at in candidates if at <= max(here.last, sums.last_live)]
+        places = [MarkAt(at, at <= to_long if len(lifetimes) > 1 else lifetimes[0]) for at in before]
         places = [place for place in places if place.at not in {one.at for one in pair}]
         added, cost = list(pair), sums.cost(here)
         while len(added) < free:
