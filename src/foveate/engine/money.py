@@ -11,7 +11,7 @@ from foveate.cost.caps import Cap, unchecked
 from foveate.cost.ledger import Call, Category, Entry, Savings
 from foveate.cost.price_book import PriceBook
 from foveate.cost.savings import NOTHING, PriceOf, Removed, pricing, savings_of
-from foveate.engine.bounds import AtMost, at_most
+from foveate.engine.bounds import at_most
 from foveate.engine.exchange import Exchange
 from foveate.engine.remembered import LastCall, Remembered
 from foveate.engine.steps import MakeRoom, ReplaceHistory
@@ -29,7 +29,10 @@ class MoneyOptions:
 
 
 class HoldCaps:
-    """What a call may cost is reserved under its caps, or the call is refused."""
+    """What a call may cost is reserved under its caps, or the call is refused.
+
+    Where no cap holds for it, that is worked out with its bill.
+    """
 
     name = "cost"
 
@@ -52,7 +55,7 @@ class HoldCaps:
             CapUncheckable: its price is not known, or what was spent so far.
         """
         incoming, options = work.incoming, self._options()
-        work.call = Call(
+        call = work.call = Call(
             id=incoming.id,
             agent=incoming.agent,
             session_id=work.session_id,
@@ -61,18 +64,17 @@ class HoldCaps:
             category=Category.MAIN,
             at=work.now,
         )
+        held = [cap for cap in options.caps if cap.holds(call)]
+        if not held:
+            return
         try:
-            work.at_most = _at_most(work)
-            work.ceiling = work.at_most.dollars(options.prices) if work.at_most is not None else None
+            _expect(work, options.prices)
             work.admitted = await let_through(
-                self._admission, work.call, work.ceiling, options.caps, caught_up=self._caught_up
+                self._admission, call, work.ceiling, held, caught_up=self._caught_up
             )
         except CallRefused:
             raise
         except Exception as error:  # a cap is held whatever fails: then nobody can say that there is room
-            held = [cap for cap in options.caps if cap.holds(work.call)]
-            if not held:
-                raise
             raise unchecked(held[0], f"{type(error).__name__}: {error}", "look into the log") from error
 
 
@@ -98,11 +100,11 @@ async def let_through(
     return await admission.admit(call, ceiling, caps)
 
 
-def _at_most(work: Work) -> AtMost | None:
-    """What a call can come to; None where nobody can say."""
+def _expect(work: Work, prices: PriceBook) -> None:
+    """Work out what a call can come to; nothing is known of one that was not counted."""
     if work.count is None:
-        return None
-    return at_most(
+        return
+    work.at_most = at_most(
         work.request,
         work.count,
         provider=work.incoming.provider,
@@ -111,6 +113,7 @@ def _at_most(work: Work) -> AtMost | None:
         at=work.now,
         unexplained=work.unexplained,
     )
+    work.ceiling = work.at_most.dollars(prices) if work.at_most is not None else None
 
 
 class Book:
@@ -135,6 +138,11 @@ class Book:
 
     def _entry(self, exchange: Exchange, work: Work, call: Call, *, has_bill: bool) -> Entry:
         prices = self._options().prices
+        if work.admitted is None:  # no cap wanted to know it before
+            try:
+                _expect(work, prices)
+            except Exception as error:  # noqa: BLE001 - a border: what is billed is booked, whatever was expected
+                exchange.failed(HoldCaps.name, error)
         price = pricing(prices, call)
         usage = exchange.usage or Usage(cache=CacheUsage())
         dollars = price(usage) if has_bill else None

@@ -50,10 +50,12 @@ class Counted:
 class Till:
     """An engine of nothing but money, and its ledger."""
 
-    def __init__(self, *caps: Cap, tokens: int = 1_000, ttl: Ttl | None = None) -> None:
-        self.ledger, self.clock = InMemory(), Clock()
+    def __init__(
+        self, *caps: Cap, tokens: int = 1_000, ttl: Ttl | None = None, prices: PriceBook = PRICES
+    ) -> None:
+        self.ledger, self.clock, self.watching = InMemory(), Clock(), Watching()
         self.admission = Admission(self.ledger, clock=self.clock)
-        money = MoneyOptions(caps=caps, prices=PRICES)
+        money = MoneyOptions(caps=caps, prices=prices)
         self.engine = Engine(
             steps=(Counted(tokens, ttl), HoldCaps(self.admission, lambda: money)),
             settle=(),
@@ -61,7 +63,7 @@ class Till:
             behind=Behind(self.admission),
             options=lambda _: AgentOptions(),
             clock=self.clock,
-            watch=Watching(),
+            watch=self.watching,
             uncounted=HoldUncounted(self.admission, lambda: money, self.clock),
         )
         self._calls = 0
@@ -147,18 +149,48 @@ async def test_a_call_that_the_cap_has_no_room_for_is_refused() -> None:
 WHOLE = json.dumps({"type": "message", "usage": {"input_tokens": 1_000, "output_tokens": 50}}).encode()
 
 
-async def test_a_bill_is_booked_and_frees_what_was_reserved() -> None:
-    till = Till(total("1"))
+async def booked(till: Till) -> Entry:
     exchange = await till.prepared()
     exchange.begun(200, streams=False)
     exchange.passed(WHOLE)
     exchange.rest()
     exchange.over()
     await exchange.settled()
+    return till.entry
+
+
+async def test_a_bill_is_booked_and_frees_what_was_reserved() -> None:
+    till = Till(total("1"))
+
+    await booked(till)
 
     assert till.entry.dollars == 1_000 * OPUS_IN + 50 * OPUS_OUT
     assert (till.entry.usage.output_tokens, till.entry.is_partial) == (50, False)
     assert till.ledger.open == {}
+
+
+class NoCeilings(PriceBook):
+    """Prices that fail for what a call may cost."""
+
+    def ceiling(self, *_: Any, **__: Any) -> Decimal | None:
+        raise ZeroDivisionError
+
+
+async def test_what_a_call_was_expected_to_cost_is_booked_alike_with_a_cap_and_without() -> None:
+    capped = Till(total("1"))
+
+    estimated = (await booked(capped)).estimated_dollars
+
+    assert estimated == capped.ledger.reserved[0].dollars
+    assert (await booked(Till())).estimated_dollars == estimated
+
+
+async def test_a_bill_is_booked_where_nobody_can_work_out_what_was_expected() -> None:
+    till = Till(prices=NoCeilings())
+
+    assert (await booked(till)).dollars == 1_000 * OPUS_IN + 50 * OPUS_OUT
+    assert till.entry.estimated_dollars is None
+    assert [problem.step for problem in till.watching.problems] == ["cost"]
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 529])
