@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
 from enum import StrEnum
+from functools import cached_property
 
 from foveate.values import Ttl
 from foveate.wire.bills import BilledCall, Unit
@@ -50,9 +51,10 @@ class Rate:
 
     def at(self, input_tokens: int) -> Decimal:
         """The dollars for one, in a call of so many input tokens."""
-        for step in reversed(self.steps):
-            if input_tokens > step.over_tokens:
-                return step.dollars
+        if self.steps:
+            for step in reversed(self.steps):
+                if input_tokens > step.over_tokens:
+                    return step.dollars
         return self.dollars
 
     def most(self, input_tokens: int) -> Decimal:
@@ -68,7 +70,7 @@ class Rate:
         return Rate(EXACT.multiply(self.dollars, multiple), tuple(steps))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Rates:
     """What one of each thing costs that a model is billed for; what is not in `by_kind` has no known price.
 
@@ -86,6 +88,16 @@ class Rates:
             kind: rate if kind in _PIECES else rate.times(multiple) for kind, rate in self.by_kind.items()
         }
         return replace(self, by_kind=scaled)
+
+    @cached_property
+    def dearest(self) -> "_Dearest":
+        """What each token may be billed as at most, where none is kept for the long time."""
+        return _dearest(self.by_kind, is_long=False)
+
+    @cached_property
+    def dearest_for_long(self) -> "_Dearest":
+        """The same where some may be."""
+        return _dearest(self.by_kind, is_long=True)
 
 
 _PIECES = frozenset((Unit.WEB_SEARCHES, Unit.RERANKS, Unit.REQUESTS))
@@ -190,8 +202,14 @@ def _parts(rates: Rates, call: BilledCall) -> tuple[dict[str, Decimal], dict[Uni
     by_kind, usage, cache = rates.by_kind, call.usage, call.usage.cache
     sure, size = not rates.assumed, cache.input_tokens
     reasoning = min(usage.reasoning_tokens, usage.output_tokens) if Kind.REASONING in by_kind else 0
-    tokens = (cache.uncached, cache.read, cache.written_5m, cache.written_1h)
-    counts = dict(zip(_KINDS, (*tokens, usage.output_tokens - reasoning, reasoning), strict=True))
+    counts = {
+        Kind.UNCACHED: cache.uncached,
+        Kind.READ: cache.read,
+        Kind.WRITTEN_5M: cache.written_5m,
+        Kind.WRITTEN_1H: cache.written_1h,
+        Kind.OUTPUT: usage.output_tokens - reasoning,
+        Kind.REASONING: reasoning,
+    }
     units: dict[Unit, Decimal] = {}
     for unit, count in (*call.units, (Unit.REQUESTS, 1)) if Unit.REQUESTS in by_kind else call.units:
         rate = _unit_rate(rates, unit)
@@ -219,7 +237,6 @@ def _parts(rates: Rates, call: BilledCall) -> tuple[dict[str, Decimal], dict[Uni
     return kinds, units, sure
 
 
-_KINDS = tuple(Kind)
 # The kind whose tokens hold those of a medium.
 _HOMES = {
     **{unit: Kind.UNCACHED for unit in Unit if unit.startswith("input_")},
@@ -240,6 +257,9 @@ def _unit_rate(rates: Rates, unit: Unit) -> Rate | None:
     return rate
 
 
+_LONG = (Ttl.ONE_HOUR, Ttl.TWELVE_HOURS)
+
+
 def ceiling_of(
     rates: Rates, *, input_tokens: int, output_tokens: int, ttl: Ttl | None = None, searches: int = 0
 ) -> Decimal | None:
@@ -249,8 +269,7 @@ def ceiling_of(
     for the short one where writing has a price, or as sound or pictures; and so is the output. Searches of the
     web are added where they have a price; other things that are counted (citations) nobody knows before.
     """
-    is_long = ttl in (Ttl.ONE_HOUR, Ttl.TWELVE_HOURS)
-    dearest = _dearest(rates, is_long=is_long)
+    dearest = rates.dearest_for_long if ttl in _LONG else rates.dearest
     if (
         dearest.is_unknown
         or (input_tokens and not dearest.has_input)
@@ -281,20 +300,11 @@ class _Dearest:
     is_unknown: bool
 
 
-# By which rates they are; these are held, so that no other ones can have their identity.
-_KNOWN_DEAREST: dict[tuple[int, bool], tuple[Rates, _Dearest]] = {}
-_MOST_KNOWN_DEAREST = 2048
-
-
-def _dearest(rates: Rates, *, is_long: bool) -> _Dearest:
-    known = _KNOWN_DEAREST.get((id(rates), is_long))
-    if known is not None:
-        return known[1]
-    by_kind = rates.by_kind
+def _dearest(by_kind: Mapping[Kind | Unit, Rate], *, is_long: bool) -> _Dearest:
     long = (Kind.WRITTEN_1H,) if is_long else ()
     kinds: tuple[Kind | Unit, ...] = (Kind.UNCACHED, Kind.READ, Kind.WRITTEN_5M, *long, *_INPUT)
     outs: tuple[Kind | Unit, ...] = (Kind.OUTPUT, Kind.REASONING, *(_OUTPUT - {Unit.CITATIONS}))
-    found = _Dearest(
+    return _Dearest(
         input=_most_of([by_kind[kind] for kind in kinds if kind in by_kind]),
         output=_most_of([by_kind[kind] for kind in outs if kind in by_kind]),
         request=by_kind.get(Unit.REQUESTS),
@@ -302,10 +312,6 @@ def _dearest(rates: Rates, *, is_long: bool) -> _Dearest:
         has_output=any(kind in by_kind for kind in outs),
         is_unknown=is_long and Kind.WRITTEN_5M in by_kind and Kind.WRITTEN_1H not in by_kind,
     )
-    if len(_KNOWN_DEAREST) >= _MOST_KNOWN_DEAREST:
-        _KNOWN_DEAREST.clear()
-    _KNOWN_DEAREST[id(rates), is_long] = rates, found
-    return found
 
 
 def _most_of(rates: Sequence[Rate]) -> Rate:
