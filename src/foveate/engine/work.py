@@ -1,9 +1,10 @@
 """A request while it goes through the steps."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
+
+import msgspec
 
 from foveate import wire
 from foveate.budget.windows import window_of
@@ -28,8 +29,7 @@ from foveate.values import Edit, Format, Mark, MarkStyle, Place, Request, TokenC
 _LONG_WINDOW_BETA, _LONG_WINDOW_TOKENS = "context-1m", 1_000_000
 
 
-@dataclass
-class Work:
+class Work(msgspec.Struct, dict=True, eq=False):
     """What is known of a request by now. `came` is what the client sent, `request` what would go out.
 
     `estimate` is the raw count that `count` was made of, where it was made here; `is_doubtful`, in the place of
@@ -42,7 +42,7 @@ class Work:
     now: float
     came: Request
     request: Request
-    state: SessionState = field(default_factory=SessionState)
+    state: SessionState = SessionState()
     chain: Chain | None = None
     found: Found | None = None
     folds: Sequence[Fold] = ()
@@ -61,14 +61,14 @@ class Work:
     at_most: AtMost | None = None
     ceiling: Decimal | None = None
     admitted: Admitted | None = None
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
     betas: tuple[str, ...] = ()
     cut_results: int = 0
     trail: wire.Trail | None = None  # of what would go out, once that is decided
     # What is to be kept of the request once it is answered.
-    news: list[News] = field(default_factory=list)
-    done: list[Done] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    news: list[News] = msgspec.field(default_factory=list)
+    done: list[Done] = msgspec.field(default_factory=list)
+    problems: list[Problem] = msgspec.field(default_factory=list)
 
     @property
     def model(self) -> str:
@@ -122,12 +122,12 @@ class Work:
     def widest_tokens(self) -> int | None:
         """The most that its provider can read: a window that is set smaller does not hold there."""
         known = window_of(self.request.model)
-        found = (
-            self.options.window_tokens,
-            known.tokens if known is not None else None,
-            _LONG_WINDOW_TOKENS if _LONG_WINDOW_BETA in self.incoming.betas else None,
+        widest = max(
+            self.options.window_tokens or 0,
+            known.tokens if known is not None else 0,
+            _LONG_WINDOW_TOKENS if _LONG_WINDOW_BETA in self.incoming.betas else 0,
         )
-        return max((tokens for tokens in found if tokens is not None), default=None)
+        return widest or None
 
     @property
     def unexplained(self) -> Sequence[str]:
@@ -147,7 +147,7 @@ class Work:
             asked += landmarks_of(self.prompt).marks.values()
         elif (own := longest_mark(self.request)) is not None:
             asked.append(own)
-        return max(asked, key=lambda ttl: ttl.seconds, default=None)
+        return max(asked, key=lambda ttl: ttl.seconds) if asked else None
 
     def edit(self, step: str, edits: Iterable[Edit], *, of: Request | None = None) -> None:
         """Have edits made, of the request as it is by now, or of another one that then takes its place."""
