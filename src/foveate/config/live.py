@@ -17,7 +17,7 @@ from foveate.errors import FoveateError
 _LOG = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
-# A request asks many times what holds, and looks once.
+# Who shows much of what holds asks many times, and looks once.
 LOOK_EVERY_SECONDS = 0.05
 # What a file says that says nothing.
 _ALL_BY_DEFAULT = b"# all by default\n"

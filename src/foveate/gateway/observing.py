@@ -69,13 +69,19 @@ class Observing:
         self.metrics = Metrics(version=version, clock=clock)
         self._telemetry: Telemetry | None = None
         self.traffic = Seen(self.metrics, log.put, clock=clock, listener=lambda: self._telemetry)
+        self.chosen = self.choices()
+        """What was decided when somebody last looked, as each request does at its beginning."""
+
+    def begin(self) -> None:
+        """Look whether something has changed, however lately somebody has."""
+        self.settings.look_again()
         self.choices()
 
     def choices(self) -> "Choices":
         """What is decided now; what changed is seen here first."""
         now = self.settings.now()
         if now is not self._now:
-            self._now = now
+            self._now, self.chosen = now, now.made
             server = now.made.settings.server
             logs.set_level(server.log_level)
             self._log.as_json = server.log == "json"

@@ -134,7 +134,7 @@ async def _served(
         choices, version=foveate.__version__, log=logs.current(), folder=metrics_folder.folder_in(environment)
     )
     async with assembled(
-        observing.choices,
+        lambda: observing.chosen,
         environment=environment,
         forgets=forgets,
         observing=observing,
@@ -145,13 +145,13 @@ async def _served(
         has_local = LOCAL in choices.now().made.settings.upstreams
         app = Cors(
             LocalModels(gateway, observing.traffic) if has_local else gateway,
-            lambda: choices.now().made.settings.server.cors_origins,
+            lambda: observing.chosen.settings.server.cors_origins,
             host=settings.host,
-            host_names=lambda: choices.now().made.settings.server.host_names,
+            host_names=lambda: observing.chosen.settings.server.host_names,
             traffic=observing.traffic,
         )
         server = _Server(
-            app, choices.look_again, grace_seconds=settings.grace_seconds, context=context, ready=ready
+            app, observing.begin, grace_seconds=settings.grace_seconds, context=context, ready=ready
         )
         observing.ends_when(lambda: server.should_exit)
         renewed = nullcontext() if context is None or settings.tls is None else renewing(context, settings.tls)

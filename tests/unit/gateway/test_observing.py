@@ -144,6 +144,17 @@ async def test_a_changed_configuration_changes_the_log_and_an_invalid_one_nothin
         assert b"foveate_config_valid 0.0" in (await asked(pages["/metrics"]))[1]
 
 
+def test_what_is_chosen_changes_at_the_beginning_of_the_next_request(config: Path) -> None:
+    live = LiveSettings(config, lambda found: choices_of(found, {}), look_every_seconds=60.0)
+    writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
+    watched = Observing(live, version="1", log=writer)
+
+    configure(config, "server: {port: 9123}\n")
+    assert watched.chosen.settings.server.port != 9123
+    watched.begin()
+    assert watched.chosen.settings.server.port == 9123
+
+
 class Told(Telemetry):
     """Telemetry that only knows whether it was closed."""
 
