@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from benchmarks.gateway_processes import cpu_seconds
 from benchmarks.gateway_requests import KINDS, requests
+from benchmarks.gateway_upstream import WRITTEN_AT
 
 _END = b"0\r\n\r\n"
 
@@ -44,12 +45,14 @@ class Job:
 class Measured:
     """What came of a job: the milliseconds of each answer, those of its first byte, and who used how much CPU.
 
-    `cold_ms` are the first requests of sessions, which are sent before the clock runs.
+    `cold_ms` are the first requests of sessions, which are sent before the clock runs; `piece_ms` is how long
+    pieces were under way, where they say when they were written.
     """
 
     answer_ms: list[float] = field(repr=False)
     first_byte_ms: list[float] = field(repr=False)
     cold_ms: list[float] = field(repr=False)
+    piece_ms: list[float] = field(repr=False)
     elapsed_seconds: float
     answer_bytes: int
     gateway_cpu_seconds: float
@@ -63,8 +66,10 @@ class Unexpected(Exception):
 class _Connection(asyncio.Protocol):
     """One kept connection: a request, and when its answer's first byte and its end came."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_slow: bool = False) -> None:
         self.answer_bytes = 0
+        self.piece_ms: list[float] = []
+        self._is_slow = is_slow
         self._transport: asyncio.Transport | None = None
         self._answered: asyncio.Future[tuple[float, float]] | None = None
         self._came = b""
@@ -92,6 +97,9 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.answer_bytes += len(data)
+        if self._is_slow:
+            now = time.monotonic()
+            self.piece_ms += [(now - float(at)) * 1e3 for at in WRITTEN_AT.findall(data)]
         if self._left is None and not self._is_chunked:
             self._came += data
             end = self._came.find(b"\r\n\r\n")
@@ -140,7 +148,8 @@ async def measure(job: Job, begun: Begun) -> Measured:
         if KINDS[job.kind].is_cold_first:
             cold = [await _begin(job.port, stream) for stream in streams]
             begun[key] = streams
-    connections = [await _connected(job.port) for _ in range(job.connections)]
+    is_slow = KINDS[job.kind].is_slow
+    connections = [await _connected(job.port, is_slow=is_slow) for _ in range(job.connections)]
     try:
         firsts: list[float] = []
         answers: list[float] = []
@@ -163,6 +172,7 @@ async def measure(job: Job, begun: Begun) -> Measured:
         answer_ms=answers,
         first_byte_ms=firsts,
         cold_ms=cold,
+        piece_ms=[ms for connection in connections for ms in connection.piece_ms],
         elapsed_seconds=elapsed,
         answer_bytes=sum(connection.answer_bytes for connection in connections),
         gateway_cpu_seconds=used,
@@ -180,8 +190,9 @@ async def _begin(port: int, stream: Iterator[bytes]) -> float:
     return seconds * 1e3
 
 
-async def _connected(port: int) -> _Connection:
-    _, connection = await asyncio.get_running_loop().create_connection(_Connection, "127.0.0.1", port)
+async def _connected(port: int, *, is_slow: bool = False) -> _Connection:
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(lambda: _Connection(is_slow=is_slow), "127.0.0.1", port)
     return connection
 
 

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gateway_upstream import SLOWLY
 from foveate.gateway.asks import AGENT
 
 MODEL, CHAT_MODEL = "claude-opus-5-5", "gpt-5.2"
@@ -50,12 +51,16 @@ _PATHS = {"anthropic": "/v1/messages", "chat": "/v1/chat/completions"}
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is sent over and over. `is_cold_first`: the first request of each session is told apart."""
+    """What is sent over and over. `is_cold_first`: the first request of each session is told apart.
+
+    `is_slow`: its answer comes piece by piece, as a model writes it.
+    """
 
     name: str
     spoken: str = "anthropic"
     is_cold_first: bool = False
     agent: str | None = None
+    is_slow: bool = False
 
 
 KINDS = {
@@ -67,6 +72,7 @@ KINDS = {
         Kind("same", is_cold_first=True),
         Kind("folded", is_cold_first=True, agent=FOLDING_AGENT),
         Kind("stream"),
+        Kind("stream paced", is_slow=True),
         Kind("many"),
     )
 }
@@ -90,6 +96,8 @@ def _bodies(kind: str, seed: str) -> Iterator[bytes]:
             return _small(seed, model=CHAT_MODEL)
         case "stream":
             return _small(seed, stream=True)
+        case "stream paced":
+            return _small(seed, stream=True, asking=SLOWLY)
         case "session" | "folded":
             return _session(seed)
         case "same":
@@ -100,12 +108,14 @@ def _bodies(kind: str, seed: str) -> Iterator[bytes]:
             raise ValueError(kind)
 
 
-def _small(seed: str, *, model: str = MODEL, stream: bool = False) -> Iterator[bytes]:
+def _small(
+    seed: str, *, model: str = MODEL, stream: bool = False, asking: str = "Answer with the number alone."
+) -> Iterator[bytes]:
     """One-shot calls."""
     number = 0
     while True:
         number += 1
-        said = f"What is the sum of {number} and 17? It is question {seed}. Answer with the number alone."
+        said = f"What is the sum of {number} and 17? It is question {seed}. {asking}"
         body: dict[str, Any] = {"model": model, "max_tokens": 100}
         if stream:
             body["stream"] = True

@@ -5,17 +5,26 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from benchmarks.gateway_load import Job, Measured
 from benchmarks.gateway_processes import Server, last, resident_bytes, started
-from benchmarks.gateway_upstream import STREAMED_CHUNKS
+from benchmarks.gateway_requests import KINDS
+from benchmarks.gateway_upstream import SLOW_CHUNKS, STREAMED_CHUNKS
 from benchmarks.harness import BadData, Cell
 
 DIRECT = "direct"
+_PACED = " paced"
+
+# Which times of those that were measured.
+_Times = Callable[[Measured], Sequence[float]]
+_ANSWERS: _Times = attrgetter("answer_ms")
+_FIRST_BYTES: _Times = attrgetter("first_byte_ms")
+_PIECES: _Times = attrgetter("piece_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +44,7 @@ class Case:
     @property
     def name(self) -> str:
         """What it is called in reports."""
-        return f"{self.kind} paced" if self.pause_seconds else self.kind
+        return self.kind.removesuffix(_PACED) + _PACED if self.pause_seconds else self.kind
 
 
 class Load:
@@ -117,43 +126,54 @@ def _row(case: Case, name: str, measured: Sequence[Measured], direct: Sequence[M
 
 
 def stream_rows(case: Case, found: Mapping[str, Sequence[Measured]]) -> list[dict[str, Cell]]:
-    """When the first byte of an answer comes, and how fast its pieces do."""
+    """When the first byte of an answer comes, how fast its pieces do, and how long each is under way.
+
+    The last is known of those that are written slowly: of the others, most wait for those before them.
+    """
     table: list[dict[str, Cell]] = []
+    is_slow = KINDS[case.kind].is_slow
     for name, measured in found.items():
         answers = sum(len(one.first_byte_ms) for one in measured)
-        row: dict[str, Cell] = {
-            "at_once": case.connections,
-            "who": name,
-            "first_byte_p50_ms": round(_middle(measured, 0.5, of_first_byte=True), 3),
-            "first_byte_p99_ms": round(_middle(measured, 0.99, of_first_byte=True), 3),
-        }
-        for share, key in ((0.5, "added_p50_ms"), (0.99, "added_p99_ms")):
-            added = _added(measured, found[DIRECT], share, of_first_byte=True)
-            row[f"first_byte_{key}"] = round(added, 3) if name != DIRECT else None
         elapsed = sum(one.elapsed_seconds for one in measured)
-        row["chunks_per_second"] = round(answers * STREAMED_CHUNKS / elapsed)
-        row["answer_kb"] = round(sum(one.answer_bytes for one in measured) / answers / 1e3, 1)
-        table.append(row)
+        direct = found[DIRECT] if name != DIRECT else None
+        table.append(
+            {
+                "case": case.name,
+                "at_once": case.connections,
+                "who": name,
+                **_delays("first_byte", measured, direct, _FIRST_BYTES),
+                **(_delays("piece", measured, direct, _PIECES) if is_slow else {}),
+                "chunks_per_second": round(answers * (SLOW_CHUNKS if is_slow else STREAMED_CHUNKS) / elapsed),
+                "answer_kb": round(sum(one.answer_bytes for one in measured) / answers / 1e3, 1),
+            }
+        )
     return table
 
 
-def _middle(measured: Sequence[Measured], share: float, *, of_first_byte: bool = False) -> float:
+def _delays(
+    what: str, measured: Sequence[Measured], direct: Sequence[Measured] | None, of: _Times
+) -> dict[str, Cell]:
+    row: dict[str, Cell] = {}
+    for share, name in ((0.5, "p50_ms"), (0.99, "p99_ms")):
+        row[f"{what}_{name}"] = round(_middle(measured, share, of), 3)
+        row[f"{what}_added_{name}"] = None if direct is None else round(_added(measured, direct, share, of), 3)
+    return row
+
+
+def _middle(measured: Sequence[Measured], share: float, of: _Times = _ANSWERS) -> float:
     """The quantile of a round, in the middle of all rounds."""
-    return statistics.median(_quantile(one, share, of_first_byte) for one in measured)
+    return statistics.median(_quantile(of(one), share) for one in measured)
 
 
 def _added(
-    measured: Sequence[Measured], direct: Sequence[Measured], share: float, *, of_first_byte: bool = False
+    measured: Sequence[Measured], direct: Sequence[Measured], share: float, of: _Times = _ANSWERS
 ) -> float:
     """How much longer it takes than the direct call; the median over rounds, as a busy moment hits both."""
     pairs = zip(measured, direct, strict=True)
-    return statistics.median(
-        _quantile(one, share, of_first_byte) - _quantile(other, share, of_first_byte) for one, other in pairs
-    )
+    return statistics.median(_quantile(of(one), share) - _quantile(of(other), share) for one, other in pairs)
 
 
-def _quantile(one: Measured, share: float, of_first_byte: bool) -> float:
-    values = one.first_byte_ms if of_first_byte else one.answer_ms
+def _quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 

@@ -1,17 +1,24 @@
 """A provider that answers at once, as a process of its own, for the benchmark of the gateway.
 
 It speaks just enough of Anthropic's and OpenAI's chat API for both proxies. Of a request it reads the path, the
-length, and whether it is to be streamed, so that it is far faster than what stands before it. It prints its
-port, and ends when its standard input does.
+length, and whether it is to be streamed, so that it is far faster than what stands before it. Who asks it to
+answer slowly gets a stream as a model writes it, piece by piece, each with the time at which it was written. It
+prints its port, and ends when its standard input does.
 """
 
 import asyncio
 import json
 import re
 import sys
+import time
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
-STREAMED_CHUNKS = 500
+STREAMED_CHUNKS, SLOW_CHUNKS = 500, 20
+SLOWLY = "Answer slowly."
+WRITTEN_AT = re.compile(rb" @([0-9]+\.[0-9]+)@")
+"""When a piece of a slow answer was written, by the clock that all processes of a machine share."""
+_SLOW_SECONDS = 0.002
 _BUFFER_BYTES = 256 * 1024
 # Long requests are not searched: none of those that are sent here is to be streamed.
 _SEARCHED_BYTES = 64 * 1024
@@ -66,8 +73,10 @@ class Provider(asyncio.BufferedProtocol):
         self._body_left = -1
         path = came[: came.index(b"\r\n")]
         is_chat = b"/chat/completions" in path
-        if _STREAMS.search(came) is not None:
-            self._write_next(_CHAT_PIECES if is_chat else _ANTHROPIC_PIECES, 0)
+        if SLOWLY.encode() in came:
+            self._write_next(_slow_pieces(), wait_seconds=_SLOW_SECONDS)
+        elif _STREAMS.search(came) is not None:
+            self._write_next(iter(_CHAT_PIECES if is_chat else _ANTHROPIC_PIECES))
         else:
             self._transport.write(_CHAT_ANSWER if is_chat else _anthropic_answer(self._size))
 
@@ -81,16 +90,20 @@ class Provider(asyncio.BufferedProtocol):
         for piece in waiting or ():
             self._transport.write(piece)
 
-    def _write_next(self, pieces: list[bytes], number: int) -> None:
+    def _write_next(self, pieces: Iterator[bytes], wait_seconds: float = 0.0) -> None:
         """Each piece in a turn of the loop of its own, so that it is sent by itself."""
-        if self._transport.is_closing():
+        piece = next(pieces, None)
+        if piece is None or self._transport.is_closing():
             return
         if self._waiting is None:
-            self._transport.write(pieces[number])
+            self._transport.write(piece)
         else:
-            self._waiting.append(pieces[number])
-        if number + 1 < len(pieces):
-            asyncio.get_running_loop().call_soon(self._write_next, pieces, number + 1)
+            self._waiting.append(piece)
+        loop = asyncio.get_running_loop()
+        if wait_seconds:
+            loop.call_later(wait_seconds, self._write_next, pieces, wait_seconds)
+        else:
+            loop.call_soon(self._write_next, pieces)
 
 
 def _whole(answer: object) -> bytes:
@@ -99,14 +112,21 @@ def _whole(answer: object) -> bytes:
     return head + body
 
 
-def _pieces(events: list[bytes]) -> list[bytes]:
+def _pieces(events: Iterable[bytes]) -> Iterator[bytes]:
     """An answer of events, each an HTTP chunk of its own; the first goes with the head."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-    first, *others = [b"%x\r\n%s\r\n" % (len(event), event) for event in events]
-    return [head + first, *others, b"0\r\n\r\n"]
+    for event in events:
+        yield b"%s%x\r\n%s\r\n" % (head, len(event), event)
+        head = b""
+    yield b"0\r\n\r\n"
 
 
-def _anthropic_events() -> list[bytes]:
+def _slow_pieces() -> Iterator[bytes]:
+    """An answer whose pieces say when they were written: when they are asked for."""
+    return _pieces(_anthropic_events(f" word @{time.monotonic():.6f}@" for _ in range(SLOW_CHUNKS)))
+
+
+def _anthropic_events(words: Iterable[str]) -> Iterator[bytes]:
     message: dict[str, Any] = {
         "id": "msg_1",
         "type": "message",
@@ -117,26 +137,18 @@ def _anthropic_events() -> list[bytes]:
         "stop_sequence": None,
         "usage": {"input_tokens": 45, "output_tokens": 1},
     }
-    said: list[dict[str, Any]] = [
-        {"type": "message_start", "message": message},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        *(
-            {
-                "type": "content_block_delta",
-                "index": 0,
-                "delta": {"type": "text_delta", "text": f" word {number}"},
-            }
-            for number in range(STREAMED_CHUNKS)
-        ),
-        {"type": "content_block_stop", "index": 0},
-        {
-            "type": "message_delta",
-            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
-            "usage": {"output_tokens": 1000},
-        },
-        {"type": "message_stop"},
-    ]
-    return [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in said]
+    yield _event("message_start", message=message)
+    yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+    for word in words:
+        yield _event("content_block_delta", index=0, delta={"type": "text_delta", "text": word})
+    yield _event("content_block_stop", index=0)
+    stop = {"stop_reason": "end_turn", "stop_sequence": None}
+    yield _event("message_delta", delta=stop, usage={"output_tokens": 1000})
+    yield _event("message_stop")
+
+
+def _event(kind: str, **said: Any) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **said})}\n\n".encode()
 
 
 def _chat_events() -> list[bytes]:
@@ -189,8 +201,8 @@ _SUMMARY = (
     "documentation has to say more. Next: go on with the module that was read last, and then run the tests."
 )
 _ANTHROPIC_BODY = {False: _anthropic_body("Hello"), True: _anthropic_body(_SUMMARY)}
-_ANTHROPIC_PIECES = _pieces(_anthropic_events())
-_CHAT_PIECES = _pieces(_chat_events())
+_ANTHROPIC_PIECES = list(_pieces(_anthropic_events(f" word {number}" for number in range(STREAMED_CHUNKS))))
+_CHAT_PIECES = list(_pieces(_chat_events()))
 _CHAT_ANSWER = _whole(
     {
         "id": "chatcmpl-1",

@@ -18,6 +18,7 @@ from benchmarks.gateway_load import Measured
 from benchmarks.gateway_processes import Server, cpu_seconds, upstream
 from benchmarks.gateway_requests import KINDS, SESSION_BYTES, SESSION_TURNS, requests
 from benchmarks.gateway_rounds import Case, Load, rows, sending
+from benchmarks.gateway_upstream import SLOW_CHUNKS
 from benchmarks.harness import BadData
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +64,7 @@ def test_no_two_requests_say_the_same_unless_that_is_meant() -> None:
         assert len(set(said)) == (2 if kind == "same" else 6), kind
 
 
-@pytest.mark.parametrize("kind", ["small", "small chat", "session", "stream"])
+@pytest.mark.parametrize("kind", ["small", "small chat", "session", "stream", "stream paced"])
 def test_the_provider_answers_every_kind_and_whoever_sends_times_it(
     provider: Server, load: Load, kind: str
 ) -> None:
@@ -74,6 +75,8 @@ def test_the_provider_answers_every_kind_and_whoever_sends_times_it(
         0 < first <= whole for first, whole in zip(measured.first_byte_ms, measured.answer_ms, strict=True)
     )
     assert len(measured.cold_ms) == (2 if KINDS[kind].is_cold_first else 0)
+    assert len(measured.piece_ms) == (6 * SLOW_CHUNKS if KINDS[kind].is_slow else 0)
+    assert all(0 < ms < whole for ms in measured.piece_ms for whole in measured.answer_ms)
 
 
 def test_sessions_that_were_begun_go_on_in_the_next_round(provider: Server, load: Load) -> None:
@@ -121,6 +124,7 @@ def test_what_is_added_is_measured_against_the_direct_call_of_the_same_round() -
             answer_ms=[ms] * 10,
             first_byte_ms=[ms] * 10,
             cold_ms=[],
+            piece_ms=[],
             elapsed_seconds=1.0,
             answer_bytes=0,
             gateway_cpu_seconds=0.02,
