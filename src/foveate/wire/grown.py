@@ -30,7 +30,7 @@ _KEPT_HEADS = 64
 _FIRST_BYTES = 1024
 # Of sessions that begin alike the last ones are tried.
 _ALIKE = 4
-# So much is compared at once: of a whole body, a copy would be made.
+# So much is compared at once, and where it differs, message by message.
 _COMPARED_BYTES = 64 * 1024
 
 _end_of = attrgetter("end")
@@ -134,10 +134,12 @@ class Grown:
 
 def _common(seen: _Seen, data: bytes) -> int:
     """How many messages `data` begins with, of those seen."""
-    body, spans = seen.body, seen.laid.spans
+    body, spans = memoryview(seen.body), seen.laid.spans
     same, end = spans[0].start, spans[-1].end
     while same < end and data.startswith(body[same : min(same + _COMPARED_BYTES, end)], same):
         same += _COMPARED_BYTES
+    if same >= end:
+        return len(spans)
     known = bisect_right(spans, same, key=_end_of)
     while known < len(spans):
         start = spans[known - 1].end if known else spans[0].start

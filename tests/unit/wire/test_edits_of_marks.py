@@ -113,6 +113,24 @@ def test_a_blocks_own_mark_counts_before_its_messages(own: Any, counts: Ttl) -> 
     assert block.mark is counts
 
 
+@pytest.mark.parametrize("spelled", ["cache_control", "cache\\u005fcontrol"])
+def test_a_blocks_own_mark_is_replaced_however_its_name_is_spelled(spelled: str) -> None:
+    body = b'{"messages":[{"role":"user","content":[{"%s":{} ,"type":"text","text":"a" }]}]}' % spelled.encode()
+
+    written = wire.write(wire.read(body, Format.ANTHROPIC), (mark(*PLACE, ttl=Ttl.ONE_HOUR),))
+
+    assert written == body.replace(b"{} ", b'{"type":"ephemeral","ttl":"1h"} ')
+
+
+@pytest.mark.parametrize("block", ["{}", "{ }", '{"a":"cache_control" }', '{"a":1\n}'])
+def test_a_mark_stands_behind_the_last_member_of_its_block(block: str) -> None:
+    body = b'{"messages":[{"role":"user","content":[%s]}]}' % block.encode()
+
+    written = json.loads(wire.write(wire.read(body, Format.ANTHROPIC), (mark(*PLACE),)))
+
+    assert written["messages"][0]["content"] == [{**json.loads(block), "cache_control": SHORT}]
+
+
 def bedrock(*entries: dict[str, Any]) -> bytes:
     tools = b" , ".join(json.dumps(entry).encode() for entry in entries)
     return b'{"messages":[],"toolConfig":{"tools":[ ' + tools + b" ]}}"
