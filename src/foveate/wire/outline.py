@@ -81,7 +81,7 @@ class Outline:
         return head.members(span) if head is not None and head.holds(span) else members(self.data, span)
 
     def end_without(self, span: Span, name: bytes) -> int | None:
-        """Where the last member of an object ends that has none of that `name`; None where `members` tells it."""
+        """Where the last member of an object without that `name` ends; None where `members` is to tell it."""
         head = self._head
         return None if head is not None and head.holds(span) else end_without(self.data, span, name)
 
