@@ -54,11 +54,15 @@ class Connection(asyncio.Protocol):
 
     def ask(
         self, head: bytes, body: bytes, *, idle_seconds: float, total_seconds: float, no_body: bool = False
-    ) -> None:
-        """Send a request, whose head ends with its empty line.
+    ) -> "asyncio.Future[None]":
+        """Send a request, whose head ends with its empty line. What it gives is done once the answer begins.
 
-        It fails after `idle_seconds` in which nothing came, and after `total_seconds` in all. `no_body`: the
-        answer has none, whatever its head says.
+        There are `status` and `headers` then. It fails after `idle_seconds` in which nothing came, and after
+        `total_seconds` in all. `no_body`: the answer has none, whatever its head says.
+
+        Raises, to whoever waits for it:
+            UpstreamUnreachable: the other side closed the connection without a word, or speaks no HTTP.
+            UpstreamTimeout: nothing came in time.
         """
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
@@ -67,21 +71,12 @@ class Connection(asyncio.Protocol):
         self._no_body = no_body
         self._header_bytes = 0
         self.status, self.headers, self.keeps_alive, self.keep_seconds = 0, [], False, None
-        self._head = self._loop.create_future()
+        begun = self._head = self._loop.create_future()
         self._idle_seconds, self._total_seconds = idle_seconds, total_seconds
         self._asked_at = self._heard_at = now = self._loop.time()
         self._ring_at(now + min(idle_seconds, total_seconds))
         self._transport.writelines((head, body))
-
-    async def begun(self) -> None:
-        """Wait for the head of the answer: `status` and `headers`.
-
-        Raises:
-            UpstreamUnreachable: the other side closed the connection without a word, or speaks no HTTP.
-            UpstreamTimeout: nothing came in time.
-        """
-        assert self._head is not None
-        await self._head
+        return begun
 
     async def piece(self) -> bytes:
         """All of the answer's body that has come since; nothing at its end.

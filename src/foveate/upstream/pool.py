@@ -154,8 +154,8 @@ class Pool:
         self._open.clear()
         self._kept.clear()
 
-    async def connected(self, where: Target, waits: Timeouts) -> Connection:
-        """A connection that nobody else uses, until it is given back."""
+    def kept(self, where: Target) -> Connection | None:
+        """One of the open connections that nobody uses; it is nobody else's until it is given back."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # connections of another loop are of no use here
             self._kept, self._open, self._loop = {}, set(), loop
@@ -165,9 +165,10 @@ class Pool:
             if loop.time() < until and not connection.is_stale:
                 return connection
             self._drop(connection)
-        return await self._opened(where, waits)
+        return None
 
-    async def _opened(self, where: Target, waits: Timeouts) -> Connection:
+    async def opened(self, where: Target, waits: Timeouts) -> Connection:
+        """A new connection; it is nobody else's until it is given back."""
         loop = asyncio.get_running_loop()
         secure = None
         if where.scheme == "https":
@@ -229,16 +230,16 @@ class Asked:
     async def __aenter__(self) -> Answer:
         """Send it, and wait for the head of its answer."""
         waits = self._waits
-        connection = self._connection = await self._pool.connected(self._where, waits)
+        connection = self._pool.kept(self._where) or await self._pool.opened(self._where, waits)
+        self._connection = connection
         try:
-            connection.ask(
+            await connection.ask(
                 self._head,
                 self._body,
                 idle_seconds=waits.idle_seconds,
                 total_seconds=waits.total_seconds,
                 no_body=self._method == "HEAD",
             )
-            await connection.begun()
         except BaseException:
             self._pool.give_back(self._where, connection)
             raise

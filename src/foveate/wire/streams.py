@@ -47,6 +47,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     numbers: Mapping[str, Any] = msgspec.field(default_factory=dict)  # of Anthropic, which come in two events
 
 
+_NOTHING = Seen()
 # A stream has many small chunks, and reading two takes hardly longer than reading one.
 _MOST_UNREAD_BYTES = 16 * 1024
 
@@ -60,7 +61,7 @@ class StreamReader:
     def __init__(self, spoken: Format) -> None:
         splits, self._matters, self._ends, self._look = _FORMATS[spoken]
         self._splitter = splits(self._matters)
-        self._read = Seen()
+        self._read = _NOTHING
         self._unread: list[bytes] = []
         self._unread_bytes = 0
         self._last_bytes = b""
