@@ -73,7 +73,7 @@ class StreamReader:
         self._unread_bytes += len(chunk)
         if not self._may_have_ended:
             near = self._last_bytes + chunk
-            self._may_have_ended = self._ends.search(near) is not None
+            self._may_have_ended = self._may_end(near)
             self._last_bytes = near[-_LONGEST_END_BYTES:]
         if self._unread_bytes > _MOST_UNREAD_BYTES:
             self._read_all()
@@ -97,8 +97,11 @@ class StreamReader:
 
     def _take(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
-            if self._matters.search(piece.raw) or self._ends.search(piece.raw):
+            if self._matters.search(piece.raw) or self._may_end(piece.raw):
                 self._see(piece.data)
+
+    def _may_end(self, data: bytes) -> bool:
+        return any(map(data.__contains__, self._ends))
 
     def _see(self, data: bytes) -> None:
         if not data:
@@ -340,21 +343,21 @@ def _text(found: Fields, name: str) -> str:
     return as_text(value(found.get(name)))
 
 
-# Per format: how it is cut, the bytes without which an event tells nothing (but that it is the last), those
-# without which it is not the last, and what is seen in one.
+# Per format: how it is cut, the bytes without which an event tells nothing (but that it is the last), those of
+# which the last has some, and what is seen in one.
 _FORMATS: dict[
     Format,
     tuple[
         Callable[[re.Pattern[bytes]], Splitter],
         re.Pattern[bytes],
-        re.Pattern[bytes],
+        tuple[bytes, ...],
         Callable[[Seen, bytes], Seen],
     ],
 ] = {
     Format.ANTHROPIC: (
         EventFinder,
         re.compile(rb'"(?:message_(?:start|delta|stop)|error)"'),
-        re.compile(rb'"message_stop"'),
+        (b'"message_stop"',),
         _anthropic,
     ),
     Format.CHAT: (
@@ -362,25 +365,20 @@ _FORMATS: dict[
         partial(EventFinder, last=b"[DONE]"),
         # The first chunk of an answer says its role, and by which model it is.
         re.compile(rb'"(?:role"|error"|x_groq"|timings"|finish_reason"\s*:\s*"|usage"\s*:\s*\{)'),
-        re.compile(rb"\[DONE\]"),
+        (b"[DONE]",),
         _chat,
     ),
     Format.RESPONSES: (
         EventFinder,
         re.compile(rb'"(?:response\.(?:created|completed|incomplete|failed|cancelled)|error)"'),
-        re.compile(rb'"(?:response\.)?(?:completed|incomplete|failed|cancelled)"'),
+        (b'completed"', b'incomplete"', b'failed"', b'cancelled"'),
         _responses,
     ),
-    Format.GEMINI: (
-        _GeminiSplitter,
-        re.compile(rb"[{]"),
-        re.compile(rb"\xFF"),  # no byte of JSON: none of its events is the last by its own account
-        _gemini,
-    ),
+    Format.GEMINI: (_GeminiSplitter, re.compile(rb"[{]"), (), _gemini),
     Format.BEDROCK: (
         lambda _: FrameSplitter(),
         re.compile(rb"messageStop|metadata|Exception"),
-        re.compile(rb"metadata"),
+        (b"metadata",),
         _bedrock,
     ),
 }
