@@ -73,8 +73,10 @@ class StreamReader:
         self._unread_bytes += len(chunk)
         if not self._may_have_ended:
             near = self._last_bytes + chunk
-            self._may_have_ended = self._may_end(near)
             self._last_bytes = near[-_LONGEST_END_BYTES:]
+            for end in self._ends:
+                if end in near:
+                    self._may_have_ended = True
         if self._unread_bytes > _MOST_UNREAD_BYTES:
             self._read_all()
 
@@ -97,11 +99,8 @@ class StreamReader:
 
     def _take(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
-            if self._matters.search(piece.raw) or self._may_end(piece.raw):
+            if self._may_have_ended or self._matters.search(piece.raw):
                 self._see(piece.data)
-
-    def _may_end(self, data: bytes) -> bool:
-        return any(map(data.__contains__, self._ends))
 
     def _see(self, data: bytes) -> None:
         if not data:
