@@ -255,10 +255,10 @@ def _pairs(
     for at in new:
         yield from ((MarkAt(at, is_long),) for is_long in lifetimes)
     if len(lifetimes) > 1:
-        for at, farther in ((at, farther) for at in candidates for farther in new if farther > at):
-            # What is read anyway is not written for longer: there a mark is one of those that cost nothing.
-            if own or at > sums.found(farther):
-                yield (MarkAt(at, True), MarkAt(farther, False))
+        # What is read anyway is not written for longer: there a mark is one of those that cost nothing.
+        behind = [(farther, -1 if own else sums.found(farther)) for farther in new]
+        for at in candidates:
+            yield from ((MarkAt(at, True), MarkAt(far, False)) for far, read_at in behind if read_at < at < far)
 
 
 def _mark(prompt: CachedPrompt, sums: Sums, place: MarkAt, rules: Rules) -> Mark:

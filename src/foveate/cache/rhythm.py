@@ -7,10 +7,11 @@ before those from recorded agents (`cache/rhythm.toml`), so that the first reque
 import math
 import tomllib
 from bisect import bisect_left
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypedDict
+
+import msgspec
 
 from foveate.cache.rules import Rules
 
@@ -39,8 +40,7 @@ def _prior() -> _Prior:
     return table
 
 
-@dataclass(frozen=True, slots=True)
-class Rhythm:
+class Rhythm(msgspec.Struct, frozen=True):
     """Gaps counted by their length; the last count is of those after which nothing came any more."""
 
     counts: tuple[float, ...] = ()
@@ -85,8 +85,7 @@ def _recorded() -> Rhythm:
     return Rhythm(tuple(share * prior["weight_gaps"] for share in prior["shares"]))
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(msgspec.Struct, frozen=True):
     """When the next request can be expected, by gaps like those of `rhythm`."""
 
     rhythm: Rhythm
@@ -115,8 +114,7 @@ def forecast(session: Rhythm = SILENT, agent: Rhythm = SILENT) -> Forecast:
     return Forecast(_recorded().joined(agent.scaled(_prior()["most_agent_gaps"])).joined(session))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chances:
+class Chances(msgspec.Struct, frozen=True, kw_only=True):
     """What the next request may do to what is kept now, as weights.
 
     It comes `soon`, while short-lived entries live, or `late`, while only long-lived ones do; with another last

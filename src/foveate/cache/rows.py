@@ -46,14 +46,14 @@ class Pieces(Row[Piece]):
 class Ends(Row[int]):
     """Where pieces end, in tokens; all of them stand behind `rest` more."""
 
-    __slots__ = ("_own", "_rest")
+    __slots__ = ("_own", "_rest", "_size")
 
     def __init__(self, own: Begun[int], rest: int) -> None:
-        self._own = own
+        self._own, self._size = own.items, len(own)
         self._rest = rest
 
     def __len__(self) -> int:
-        return len(self._own)
+        return self._size
 
     @overload
     def __getitem__(self, at: int) -> int: ...
@@ -61,8 +61,12 @@ class Ends(Row[int]):
     def __getitem__(self, at: slice) -> tuple[int, ...]: ...
     def __getitem__(self, at: int | slice) -> int | tuple[int, ...]:
         if isinstance(at, slice):
-            return tuple([end + self._rest for end in self._own[at]])
+            return tuple([self[each] for each in range(*at.indices(self._size))])
+        if at < 0:
+            at += self._size
+        if not 0 <= at < self._size:
+            raise IndexError(at)
         return self._own[at] + self._rest
 
     def __iter__(self) -> Iterator[int]:
-        return (end + self._rest for end in self._own)
+        return (end + self._rest for end in islice(self._own, self._size))

@@ -116,7 +116,6 @@ class Sums:
             (self.system_end, chances.rewritten_history * saving),
             (self.tools_end, chances.rewritten_system * saving),
         )
-        self._found: dict[int, int] = {}
         self._saving: dict[int, _Saved] = {}
         self._weights: dict[int, _Weights] = {}
         self.no_marks = Marks(-1, -1, -1, len(pieces), -1, self._saved(-1))
@@ -143,9 +142,7 @@ class Sums:
 
     def found(self, at: int) -> int:
         """The piece at which a mark on piece `at` finds an entry, or -1."""
-        if at not in self._found:
-            self._found[at] = self._find(at)
-        return self._found[at]
+        return self._weigh(at)[0]
 
     def _find(self, at: int) -> int:
         if self._only_at_marks:
@@ -172,14 +169,14 @@ class Sums:
         """The same marks and one more."""
         at, is_long = place
         read_at, last, last_long, first_short, lasting, saved = marks
-        found = self.found(at)
+        reads, _, _, lasts, alone, _ = self._weigh(at)
         return Marks(
-            found if found > read_at else read_at,
+            reads if reads > read_at else read_at,
             at if at > last else last,
             at if is_long and at > last_long else last_long,
             at if not is_long and at < first_short else first_short,
-            at if at > lasting and self.lasts(at) else lasting,
-            _most(saved, self._saved(at)),
+            at if lasts and at > lasting else lasting,
+            _most(saved, alone),
         )
 
     def paying(self, marks: Marks, places: Sequence[MarkAt], most: float) -> list[tuple[float, MarkAt]]:
@@ -238,20 +235,21 @@ class Sums:
 
     def _weigh(self, at: int) -> "_Weights":
         """What a mark on a piece brings, kept for the next set that it is tried in."""
-        reads, alone = self.found(at), self._saved(at)
-        with_read = _most(alone, self._saved(reads)) if reads >= 0 else alone
-        found = reads, self.ends[reads], self.ends[at], self.lasts(at), alone, with_read
-        self._weights[at] = found
+        found = self._weights.get(at)
+        if found is None:
+            reads, alone = self._find(at), self._saved(at)
+            with_read = _most(alone, self._saved(reads)) if 0 <= reads < at else alone
+            found = reads, self.ends[reads], self.ends[at], self.lasts(at), alone, with_read
+            self._weights[at] = found
         return found
 
     def floor(self, own: Marks, candidates: Sequence[int]) -> "Floor":
         """What no set of marks on `candidates`, beside those that are there already, costs less than."""
-        reads = [own.read_at, *map(self.found, candidates)]
-        saved = own.saved
-        for at in set(reads):
-            saved = _most(saved, self._saved(at))
-        by_candidate = list(accumulate(map(self._saved, candidates), _most, initial=saved))
-        return Floor(self, own, candidates, max(reads), [sum(each) for each in by_candidate])
+        weights = [self._weigh(at) for at in candidates]
+        read_at = max([own.read_at, *[reads for reads, *_ in weights]])
+        saved = _most(own.saved, self._saved(own.read_at))
+        each = accumulate([with_read for *_, with_read in weights], _most, initial=saved)
+        return Floor(self, own, candidates, read_at, [sum(saves) for saves in each])
 
     def cost(self, marks: Marks) -> float:
         """What a request with these marks costs, in uncached tokens, less what it lets the next one save."""

@@ -51,13 +51,15 @@ class MarkCache:
         takes_long = takes_ttl and work.incoming.provider in work.options.long_ttl_providers
         expected = forecast(work.state.rhythm, self._remembered.agent(work.incoming.agent))
         options = work.options.layout
+        if options.long_ttl and not takes_long:
+            options = replace(options, long_ttl=False)
         marks = layout(
             prompt,
             work.kept_rules,
             work.state.cache,
             chances(expected, rules),
             now=work.now,
-            options=replace(options, long_ttl=options.long_ttl and takes_long),
+            options=options,
             passing=work.passing,
         )
         work.marks = marks if takes_ttl else tuple(replace(mark, ttl=None) for mark in marks)
