@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from functools import cache, partial
+from functools import cache, cached_property, partial
 
 from foveate.cost.own_prices import OwnPrice, check_own_prices, price_in_force
 from foveate.cost.price_names import says_its_price
-from foveate.cost.price_table import Schedule, load, regions, schedule_of
+from foveate.cost.price_table import Schedule, load, schedule_of
 from foveate.cost.prices import EXACT, ZERO, Price, Rates, ceiling_of, dollars_of, price_of, said_price
 from foveate.values import Ttl, Usage
 from foveate.wire.bills import BilledCall, billed_calls
@@ -88,19 +88,20 @@ class PriceBook:
         `ttl` is the longest time that a mark in it asks for, `tier` and `region` are the provider's words for
         how and where it is asked to be served. `searches` are in it where they have a price.
         """
+        if region is None:  # one may be set with the provider
+            found = self._find(model, provider, "", "")
+            region = found.dearest_region if found is not None else ""
         most: Decimal | None = None
-        # A tier that is asked for may not be had. Who asks for no region may have one set with the provider.
-        for served in {"", tier or ""}:
-            for where in regions() if region is None else (region,):
-                rates = self._rates(model, provider, served, where, at)
-                if rates is None:
-                    return None
-                dollars = ceiling_of(
-                    rates, input_tokens=input_tokens, output_tokens=output_tokens, ttl=ttl, searches=searches
-                )
-                if dollars is None:
-                    return None
-                most = dollars if most is None else max(most, dollars)
+        for served in {"", tier or ""}:  # a tier that is asked for may not be had
+            rates = self._rates(model, provider, served, region, at)
+            if rates is None:
+                return None
+            dollars = ceiling_of(
+                rates, input_tokens=input_tokens, output_tokens=output_tokens, ttl=ttl, searches=searches
+            )
+            if dollars is None:
+                return None
+            most = dollars if most is None else max(most, dollars)
         return most
 
     def warm(self) -> None:
@@ -120,6 +121,10 @@ class PriceBook:
         return self._rates(call.model or model, provider, tier or call.usage.tier, call.region, at)
 
     def _rates(self, model: str, provider: str, tier: str, region: str, at: float) -> Rates | None:
+        found = self._find(model, provider, tier, region)
+        return None if found is None else found.at(at)
+
+    def _find(self, model: str, provider: str, tier: str, region: str) -> "_Found | None":
         key = provider, tier, region, model
         found = self._found.get(key)
         if found is None:
@@ -130,7 +135,7 @@ class PriceBook:
             own = tuple(price for price in self._own if price.fits(model, provider))
             found = _Found(own, partial(schedule_of, provider, model, tier=tier, region=region))
             self._found[key] = found
-        return found.at(at)
+        return found
 
 
 class _Found:
@@ -140,6 +145,12 @@ class _Found:
         self._own = own
         self._schedule = cache(look_up)
         self._made: dict[OwnPrice, tuple[Rates | None, Rates | None]] = {}
+
+    @cached_property
+    def dearest_region(self) -> str:
+        """Where the table has it dearest."""
+        schedule = self._schedule()
+        return schedule.dearest_region() if schedule else ""
 
     def at(self, at: float) -> Rates | None:
         """The rates in force at a time."""

@@ -80,12 +80,6 @@ def schedule_of(provider: str, model: str, *, tier: str = "", region: str = "") 
     return None
 
 
-@cache
-def regions() -> tuple[str, ...]:
-    """Where a call may be served at a price of its own: anywhere, and each region that some price names."""
-    return ("", *sorted({fact.region for fact in facts().multiples if fact.region}))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Terms:
     """How a model is bought."""
@@ -118,6 +112,14 @@ class Schedule:
         if place not in self._found:
             self._found[place] = self._rates(datetime.fromtimestamp(at, UTC))
         return self._found[place]
+
+    def dearest_region(self) -> str:
+        """Of the regions with a price of their own, the one where every token costs most; none if not more."""
+        multiples = {"": Decimal(1)}
+        for fact in self._terms.of(facts().multiples):
+            if fact.region:
+                multiples[fact.region] = EXACT.multiply(multiples.get(fact.region, Decimal(1)), fact.multiple)
+        return max(multiples, key=lambda region: multiples[region])
 
     def _rates(self, moment: datetime) -> Rates | None:
         at_tier = self._at_tier(moment)
