@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
+import msgspec
 from msgspec.structs import replace
 
 from foveate.cost.caps import Cap, Claim, Near, accounts_of, claim, exceeded, near, unchecked
@@ -47,8 +48,7 @@ class AdmissionOptions:
     most_waiting: int = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Bill:
+class _Bill(msgspec.Struct, frozen=True):
     """A bill, and what its call had reserved, where that may have run out before it is booked."""
 
     entry: Entry

@@ -182,8 +182,8 @@ def unchecked(cap: Cap, reason: str, remedy: str) -> CapUncheckable:
 
 
 def accounts_of(call: Call) -> Sequence[str]:
-    """Every account that a call is booked on, in the order of their names."""
-    return sorted((_session(call), _agent(call), _day(call), _agent_day(call), _total(call)))
+    """Every account that a call is booked on, in the order of their names, which is that of their first words."""
+    return (_agent(call), _day(call), _agent_day(call), _session(call), _total(call))
 
 
 def day_of(at: float) -> str:

@@ -42,8 +42,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
         return self.find_endpoint() if self.find_endpoint is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """An edit that was made, and the step that made it."""
 
     step: str

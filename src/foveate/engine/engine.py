@@ -108,8 +108,11 @@ class Engine:
             work.problems.append(self._failed(work.incoming, "write", error))
             work.marks, work.parameters = (), ()
             body, unmarked = work.request.body, None
-        betas = beta_header(self.beta_override, ",".join(filter(None, (work.incoming.betas, *work.betas))))
-        headers = work.headers if betas == work.incoming.betas else {**work.headers, BETAS: betas}
+        came = work.incoming.betas
+        betas = beta_header(
+            self.beta_override, ",".join(filter(None, (came, *work.betas))) if work.betas else came
+        )
+        headers = work.headers if betas == came else {**work.headers, BETAS: betas}
         return Outgoing(
             body=body,
             headers=headers,

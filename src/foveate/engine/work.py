@@ -158,7 +158,7 @@ class Work(msgspec.Struct, dict=True, eq=False):
 
     def all_done(self) -> tuple[Done, ...]:
         """Every edit, those too that are written last."""
-        return (*self.done, *(Done("cache", edit) for edit in (*self.parameters, *self.marks)))
+        return (*self.done, *[Done("cache", edit) for edit in (*self.parameters, *self.marks)])
 
     def written(self, *, with_marks: bool = True) -> bytes:
         """The body that goes out."""
