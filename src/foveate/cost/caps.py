@@ -182,7 +182,7 @@ def unchecked(cap: Cap, reason: str, remedy: str) -> CapUncheckable:
 
 
 def accounts_of(call: Call) -> Sequence[str]:
-    """Every account that a call is booked on, in the order of their names, which is that of their first words."""
+    """Every account that a call is booked on, in the order of their names."""
     return (_agent(call), _day(call), _agent_day(call), _session(call), _total(call))
 
 

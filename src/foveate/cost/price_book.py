@@ -9,7 +9,7 @@ from foveate.cost.price_names import says_its_price
 from foveate.cost.price_table import Schedule, load, schedule_of
 from foveate.cost.prices import EXACT, ZERO, Price, Rates, ceiling_of, dollars_of, price_of, said_price
 from foveate.values import Ttl, Usage
-from foveate.wire.bills import BilledCall, billed_calls
+from foveate.wire.bills import billed_calls
 
 _LONGEST_NAME_CHARS = 1_000  # names are kept, and anybody may send one
 _MOST_FOUND = 1024
@@ -45,7 +45,7 @@ class PriceBook:
             return said_price(said, provider)
         whole: Price | None = None
         for call in billed_calls(usage):
-            rates = self._billed_at(model, call, provider, at, tier)
+            rates = self._rates(call.model or model, provider, tier or call.usage.tier, call.region, at)
             price = None if rates is None else price_of(rates, call)
             if price is None:
                 return None
@@ -59,7 +59,7 @@ class PriceBook:
             return said
         whole = ZERO
         for call in billed_calls(usage):
-            rates = self._billed_at(model, call, provider, at)
+            rates = self._rates(call.model or model, provider, call.usage.tier, call.region, at)
             dollars = None if rates is None else dollars_of(rates, call)
             if dollars is None:
                 return None
@@ -114,11 +114,6 @@ class PriceBook:
             return None
         fitting = [price for price in self._own if price.fits(model, provider)]
         return usage.said_dollars if price_in_force(fitting, at) is None else None
-
-    def _billed_at(
-        self, model: str, call: BilledCall, provider: str, at: float, tier: str | None = None
-    ) -> Rates | None:
-        return self._rates(call.model or model, provider, tier or call.usage.tier, call.region, at)
 
     def _rates(self, model: str, provider: str, tier: str, region: str, at: float) -> Rates | None:
         found = self._find(model, provider, tier, region)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from foveate.engine.work import Work
 from foveate.tokens.calibration import Calibration
-from foveate.tokens.memo import Memo
 from foveate.values import TokenCount
 
 if TYPE_CHECKING:
@@ -25,17 +24,19 @@ class Calibrations:
     """What the bills of each model have taught, the ones heard of last."""
 
     def __init__(self) -> None:
-        self._kept: Memo[Calibration] = Memo(_KEPT_MODELS)
+        self._kept: dict[tuple[str, str], Calibration] = {}
 
     def of(self, upstream: str, model: str) -> Calibration:
         """What is known of a model at an upstream."""
-        return self._kept.get((upstream, model)) or _UNKNOWN
+        return self._kept.get((upstream, model), _UNKNOWN)
 
     def observed(self, upstream: str, model: str, estimated_tokens: int, billed_tokens: int) -> None:
         """One more bill of something that was estimated at so many tokens, raw."""
         key = upstream, model
-        known = self._kept.get(key) or _UNKNOWN
-        self._kept.put(key, known.observed(estimated_tokens, billed_tokens))
+        known = self._kept.pop(key, _UNKNOWN)  # so that it is the last one
+        self._kept[key] = known.observed(estimated_tokens, billed_tokens)
+        if len(self._kept) > _KEPT_MODELS:
+            del self._kept[next(iter(self._kept))]
 
     def applied(self, upstream: str, model: str, count: TokenCount) -> TokenCount:
         """`count` as the bills have it, an exact one as it is; never more than twice as many, or half."""

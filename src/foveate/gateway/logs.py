@@ -23,7 +23,7 @@ from foveate.gateway.told import Told, clock, escaped, stamp, told_line, told_ob
 
 MOST_WAITING = 10_000
 # So long the writer waits for more once there is something to write.
-_GATHER_SECONDS = 0.02
+_GATHER_SECONDS = 0.05
 _FLUSH_SECONDS = 2.0
 # So much is written to a pipe in one piece (POSIX has at least 512 bytes, Linux this).
 _WHOLE_BYTES = 4096

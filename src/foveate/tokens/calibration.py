@@ -17,12 +17,15 @@ _RATE_SPREAD = 0.25
 _EXTRA_SPREAD_TOKENS = 200.0
 # What one response tells is taken to be uncertain by this much, relative.
 _NOISE = 0.04
+# So much all of these weigh.
+_RATE_WEIGHT, _EXTRA_WEIGHT, _RESPONSE_WEIGHT = 1 / _RATE_SPREAD**2, 1 / _EXTRA_SPREAD_TOKENS**2, 1 / _NOISE**2
 # The weight of a response halves after about 35 more, that of how far off it was after 7: the first ones are
 # off because the line was not known yet.
 _MEMORY = 0.98
 _SPREAD_MEMORY = 0.9
 # A bill this far off is believed to come from something the estimate could not see (a server-side tool).
 _FARTHEST_RATIO = 4.0
+_LEAST_RATIO = 1 / _FARTHEST_RATIO
 # Once this many responses are known, one that is off by more than this, and by more than `upper` covers, moves
 # the line only as far as one that is off by just so much.
 _SETTLED_RESPONSES = 4
@@ -49,7 +52,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         if estimated_tokens <= 0 or billed_tokens <= 0:
             return self
         ratio = billed_tokens / estimated_tokens
-        if not 1 / _FARTHEST_RATIO <= ratio <= _FARTHEST_RATIO:
+        if not _LEAST_RATIO <= ratio <= _FARTHEST_RATIO:
             return self
         inverse = 1 / estimated_tokens
         drift_percent = 100 * (ratio - 1)
@@ -92,16 +95,15 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     def _predicted_ratio(self, inverse: float) -> float:
         """Bill over estimate for an estimate of `1 / inverse` tokens, never beyond what is believable."""
-        precision = 1 / _NOISE**2
-        a = self.weight * precision + 1 / _RATE_SPREAD**2
-        b = self.sum_inverse * precision
-        d = self.sum_inverse_squared * precision + 1 / _EXTRA_SPREAD_TOKENS**2
-        x = self.sum_ratio * precision + 1 / _RATE_SPREAD**2
-        y = self.sum_ratio_inverse * precision
+        a = self.weight * _RESPONSE_WEIGHT + _RATE_WEIGHT
+        b = self.sum_inverse * _RESPONSE_WEIGHT
+        d = self.sum_inverse_squared * _RESPONSE_WEIGHT + _EXTRA_WEIGHT
+        x = self.sum_ratio * _RESPONSE_WEIGHT + _RATE_WEIGHT
+        y = self.sum_ratio_inverse * _RESPONSE_WEIGHT
         determinant = a * d - b * b
         rate = (x * d - y * b) / determinant
         extra = (a * y - b * x) / determinant
-        return min(_FARTHEST_RATIO, max(1 / _FARTHEST_RATIO, rate + extra * inverse))
+        return min(_FARTHEST_RATIO, max(_LEAST_RATIO, rate + extra * inverse))
 
     def to_dict(self) -> dict[str, float]:
         """What a store keeps."""

@@ -176,3 +176,14 @@ def test_no_mark_stands_where_the_prefix_may_be_below_the_minimum(
     for mark in marks:
         prefix = sum(sizes[: mark.place.index + 1])
         assert prefix * max(lower_end(count), tokens / 2) / raw >= rules.minimum_tokens
+
+
+def test_of_very_many_models_those_are_remembered_whose_bills_came_last(bills: Calibrations) -> None:
+    for number in range(400):
+        bills.observed("u", f"model {number}", 1_000, 1_300)
+        bills.observed("u", "the usual one", 1_000, 1_300)
+
+    known = [number for number in range(400) if bills.of("u", f"model {number}").responses]
+    assert bills.of("u", "the usual one").responses == 400
+    assert known == list(range(400 - len(known), 400))
+    assert 100 < len(known) < 300
