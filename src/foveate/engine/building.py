@@ -102,6 +102,7 @@ def build_engine(
             *((HoldPings(pings),) if pings is not None else ()),
         ),
         remember=(
+            book,
             Calibrate(calibrations),
             RememberCache(remembered),
             *((pings,) if pings is not None else ()),

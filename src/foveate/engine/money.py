@@ -117,7 +117,10 @@ def _expect(work: Work, prices: PriceBook) -> None:
 
 
 class Book:
-    """What a call was billed goes into the ledger."""
+    """What a call was billed goes into the ledger.
+
+    It is noted before the client has all of the answer. What was expected and what was saved is added behind.
+    """
 
     def __init__(
         self, admission: Admission, options: Callable[[], MoneyOptions], remembered: Remembered
@@ -132,53 +135,64 @@ class Book:
         if work is None or work.call is None:
             return
         has_bill = exchange.has_bill
-        if has_bill or exchange.may_be_billed:
-            exchange.entry = self._entry(exchange, work, work.call, has_bill=has_bill)
-            self._admission.jot(exchange.entry)
-
-    def _entry(self, exchange: Exchange, work: Work, call: Call, *, has_bill: bool) -> Entry:
+        if not has_bill and not exchange.may_be_billed:
+            return
         prices = self._options().prices
-        if work.admitted is None:  # no cap wanted to know it before
-            try:
-                _expect(work, prices)
-            except Exception as error:  # noqa: BLE001 - a border: what is billed is booked, whatever was expected
-                exchange.failed(HoldCaps.name, error)
-        price = pricing(prices, call)
+        price = pricing(prices, work.call)
         usage = exchange.usage or Usage(cache=CacheUsage())
-        dollars = price(usage) if has_bill else None
-        return Entry(
-            call=call,
+        exchange.entry = Entry(
+            call=work.call,
             usage=usage,
-            dollars=dollars,
+            dollars=price(usage) if has_bill else None,
             estimated_input_tokens=work.count.tokens if work.count is not None else None,
             estimated_dollars=work.ceiling,
-            savings=self._saved(exchange, work, usage, price, dollars) if has_bill else Savings(),
             is_partial=not exchange.is_whole,
             charge=None if has_bill else _charge(exchange, work, price, prices),
         )
+        self._admission.jot(exchange.entry)
 
-    def _saved(
-        self, exchange: Exchange, work: Work, usage: Usage, price: PriceOf, dollars: Decimal | None
-    ) -> Savings:
+    def __call__(self, exchange: Exchange) -> None:
+        """Add to the bill what nobody waits for; one that another process books does without."""
+        work, entry = exchange.work, exchange.entry
+        if work is None or entry is None:
+            return
+        prices = self._options().prices
+        _know_most(exchange, work, prices)
+        price = pricing(prices, entry.call)
+        savings = self._saved(exchange, work, entry, price) if exchange.has_bill else entry.savings
+        exchange.entry = replace(entry, estimated_dollars=work.ceiling, savings=savings)
+
+    def _saved(self, exchange: Exchange, work: Work, entry: Entry, price: PriceOf) -> Savings:
         """What the mechanisms saved on this call, by what is remembered of the one before."""
-        agent, session_id = work.incoming.agent, work.session_id
+        agent, session_id = entry.call.agent, entry.call.session_id
         state = self._remembered.session(agent, session_id)
-        now = _last_call(exchange, work, usage)
+        now = _last_call(exchange, work, entry.usage)
         before = state.last or replace(now, input_tokens=0, warm_until=0.0)
         self._remembered.put(agent, session_id, state.called(now))
         return savings_of(
-            usage,
+            entry.usage,
             price,
             folds=_removed(now.folded_tokens, before.folded_tokens, is_new=now.fold_id != before.fold_id),
             cuts=_removed(now.cut_tokens, before.cut_tokens, is_new=now.cut_tokens != before.cut_tokens),
             known_tokens=before.input_tokens,
             was_warm=exchange.sent_at < before.warm_until,
-            dollars=dollars,
+            dollars=entry.dollars,
         )
+
+
+def _know_most(exchange: Exchange, work: Work, prices: PriceBook) -> None:
+    """Work out what a call can come to where no cap wanted to know it before."""
+    if work.admitted is not None or work.at_most is not None:
+        return
+    try:
+        _expect(work, prices)
+    except Exception as error:  # noqa: BLE001 - a border: what is billed is booked, whatever was expected
+        exchange.failed(HoldCaps.name, error)
 
 
 def _charge(exchange: Exchange, work: Work, price: PriceOf, prices: PriceBook) -> Decimal | None:
     """What a stream without a whole bill has cost by then; None where all that was reserved may be billed."""
+    _know_most(exchange, work, prices)
     written, most = exchange.written_tokens, work.at_most
     if written is None or most is None:
         return None

@@ -56,10 +56,12 @@ class Till:
         self.ledger, self.clock, self.watching = InMemory(), Clock(), Watching()
         self.admission = Admission(self.ledger, clock=self.clock)
         money = MoneyOptions(caps=caps, prices=prices)
+        book = Book(self.admission, lambda: money, Remembered())
         self.engine = Engine(
             steps=(Counted(tokens, ttl), HoldCaps(self.admission, lambda: money)),
             settle=(),
-            note=Book(self.admission, lambda: money, Remembered()).note,
+            note=book.note,
+            remember=(book,),
             behind=Behind(self.admission),
             options=lambda _: AgentOptions(),
             clock=self.clock,

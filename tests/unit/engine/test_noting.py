@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from foveate.cost.admission import Admission, Admitted
-from foveate.cost.ledger import Call, Category, Entry
+from foveate.cost.ledger import Call, Category, Entry, Savings
 from foveate.cost.price_book import PriceBook
 from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming
@@ -53,6 +54,7 @@ class Desk:
             steps=(HoldCaps(self.admission, lambda: self.money),),
             settle=(),
             note=book.note,
+            remember=(book,),
             behind=Behind(self.admission),
             options=lambda _: AgentOptions(),
             clock=clock,
@@ -117,7 +119,10 @@ async def test_the_bill_of_a_stream_is_jotted_down_before_its_last_event_is_pass
     await exchange.settled()
 
     assert (jotted.usage.output_tokens, jotted.is_partial) == (42, False)
-    assert (desk.ledger.settled, desk.notes.bills) == ([jotted], [jotted])
+    (booked,) = desk.ledger.settled
+    assert booked.savings.cache == 0
+    assert replace(booked, savings=Savings()) == jotted  # the rest, which nobody waits for, is added behind it
+    assert desk.notes.bills == [jotted]
     assert desk.notes.crossed_out == ["call"]
 
 
