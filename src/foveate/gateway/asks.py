@@ -87,9 +87,9 @@ def key_in(headers: Headers) -> str | None:
     for name, value in headers:
         if name in KEYS:
             said = value.decode("latin-1")
-            found = _KEY.search(said) or _KEY.search(_password(said))
-            if found is not None:
-                return found[0]
+            for text in (said, _password(said)):
+                if KEY_PREFIX in text and (found := _KEY.search(text)):
+                    return found[0]
     return None
 
 

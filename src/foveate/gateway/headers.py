@@ -41,15 +41,8 @@ def sent_on(
     `reads_answer`: the answer must come as it is, and not packed, since it is looked at. `key` takes the place
     of the client's keys, where there is one. `set_` are others that are set; an empty one is left out.
     """
-    never, named = _NEVER_SENT[key is not None, reads_answer], _named(headers)
-    kept = [
-        pair
-        for pair in headers
-        if (name := pair[0]) not in never
-        and name not in named
-        and name not in set_
-        and not name.startswith(OWN)
-    ]
+    left_out = _NEVER_SENT[key is not None, reads_answer].union(_named(headers), set_)
+    kept = [pair for pair in headers if pair[0] not in left_out and not pair[0].startswith(OWN)]
     kept += key or ()
     kept += [(name, value) for name, value in set_.items() if value]
     if reads_answer:

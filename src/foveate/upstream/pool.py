@@ -268,7 +268,7 @@ def _head(method: str, where: Target, headers: Sequence[tuple[bytes, bytes]], bo
     lines = [
         b"%b %b HTTP/1.1" % (method.encode("ascii"), where.path),
         b"host: " + where.authority,
-        *[b"%b: %b" % pair for pair in headers],
+        *map(b": ".join, headers),
     ]
     if body_bytes or method not in _BODILESS:
         lines.append(b"content-length: %d" % body_bytes)
