@@ -27,6 +27,7 @@ _SEALED = frozenset(
     ("data", "bytes", "file_data", "signature", "encrypted_content", "thoughtSignature", "thought_signature")
 )
 _SEALED_CHARS_PER_TOKEN = 16
+_LONG_WORD_CHARS = 64
 
 _row = attrgetter("row")
 
@@ -127,8 +128,12 @@ class BlockTokens:
         weights = self._weights
         found = weights.get(facts.digest)
         if found is None:
-            texts, sealed_chars = _legible(value(facts.block.said))
-            found = max(self._counter.text(texts).tokens + sealed_chars // _SEALED_CHARS_PER_TOKEN, 1)
+            words, sealed_chars = _legible(value(facts.block.said))
+            # Long ones are counted alone, as they have been with their message: who was asked then knows them.
+            texts = [word for word in words if len(word) >= _LONG_WORD_CHARS]
+            texts.append(" ".join([word for word in words if len(word) < _LONG_WORD_CHARS]))
+            tokens = sum([self._counter.text(text).tokens for text in texts])
+            found = max(tokens + sealed_chars // _SEALED_CHARS_PER_TOKEN, 1)
             weights.put(facts.digest, found)
         return found
 
@@ -170,7 +175,7 @@ def _divided(tokens: int, weights: Sequence[int]) -> list[int]:
     return [end - start for start, end in pairwise((0, *ends))]
 
 
-def _legible(said: Any) -> tuple[str, int]:
+def _legible(said: Any) -> tuple[list[str], int]:
     """The words in a block's JSON but for its images, and how many characters of it are sealed."""
     words: list[str] = []
     sealed_chars = 0
@@ -190,4 +195,4 @@ def _legible(said: Any) -> tuple[str, int]:
             words.append("" if entry.startswith("data:") else entry)
         elif not isinstance(entry, dict):
             words.append(str(entry))
-    return " ".join(words), sealed_chars
+    return words, sealed_chars

@@ -161,8 +161,14 @@ class Sums:
         found = self._saving.get(at)
         if found is None:
             end = self.ends[at]
-            each = [end * weight if at < pieces else 0.0 for pieces, weight in self._repeats]
-            found = self._saving[at] = (each[0], each[1], each[2], each[3], each[4])
+            (a, v), (b, w), (c, x), (d, y), (e, z) = self._repeats
+            found = self._saving[at] = (
+                end * v if at < a else 0.0,
+                end * w if at < b else 0.0,
+                end * x if at < c else 0.0,
+                end * y if at < d else 0.0,
+                end * z if at < e else 0.0,
+            )
         return found
 
     def with_mark(self, marks: Marks, place: MarkAt) -> Marks:

@@ -228,8 +228,8 @@ class RequestCounter:
         found: list[Measured] = []
         for start in range(0, len(messages), _MESSAGES_AT_ONCE):
             renderings = [self._rules.message(m) for m in messages[start : start + _MESSAGES_AT_ONCE]]
-            # A turn is new, so there is nothing to be remembered of it.
-            found += measure(renderings, self._plain_ruler)
+            # A turn is new, so there is nothing to be remembered of it for long.
+            found += measure(renderings, self._ruler.latest)
         return found
 
     def add(self, tally: Tally, measured: Iterable[Measured]) -> Tally:
@@ -382,7 +382,7 @@ def _is_certain(part: Measured) -> bool:
 
 def _rounded(tokens: float, upper: float, *, exact: bool) -> TokenCount:
     whole = max(0, round(tokens))
-    return TokenCount(whole, exact, max(whole, math.ceil(upper)))
+    return TokenCount(whole, exact, whole if exact else max(whole, math.ceil(upper)))
 
 
 def _whole(parts: Sequence[float], total: int) -> list[int]:

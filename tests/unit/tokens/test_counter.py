@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import foveate
 from foveate import wire
+from foveate.cache.block_facts import facts_of
+from foveate.cache.block_tokens import BlockTokens
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.families import counter_for
 from foveate.tokens.memo import Memo, digest
 from foveate.tokens.rendering import Counts, Length
+from foveate.tokens.rules.claude import claude_rules
 from foveate.tokens.rules.openai import openai_rules
 from foveate.values import Format, TokenCount
 from tests.unit.tokens.bodies import MODELS, anthropic_bodies, chat_bodies, chat_messages
@@ -69,6 +72,7 @@ def test_parts_add_up_to_the_total(body: dict[str, Any], model: str) -> None:
 
 @settings(max_examples=60)
 @given(body=chat_bodies | anthropic_bodies, model=st.sampled_from(MODELS))
+@example(body={"messages": [{"role": "user", "content": "0"}]}, model="qwen3-32b")
 def test_upper_is_never_below_the_count(body: dict[str, Any], model: str) -> None:
     total = foveate.count_request(body, model=model).total
 
@@ -279,6 +283,21 @@ def test_a_part_that_cannot_be_seen_whole_is_not_called_exact() -> None:
 
     assert counted.unexplained
     assert not next(part.exact for part in counted.parts if part.name == "messages[0]")
+
+
+def test_the_blocks_of_a_message_that_was_just_counted_are_not_tokenised_again() -> None:
+    model, ruler = "claude-sonnet-4-5", CountingRuler()
+    own = RequestCounter(model=model, backend="offline", ruler=ruler, rules=claude_rules(model))
+    said = "A long text, as an answer has it. " * 4
+    call = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
+    content = [{"type": "text", "text": said}, call]
+    request = wire.read({"model": model, "messages": [{"role": "assistant", "content": content}]})
+    own.measured(wire.message(request.format, request.messages[0]))
+
+    shares = BlockTokens(own).divided(300, 0, facts_of(wire.blocks(request)))
+
+    assert sum(shares) == 300
+    assert ruler.texts.count(said) == 1
 
 
 def test_one_message_is_counted_with_what_goes_around_it() -> None:
