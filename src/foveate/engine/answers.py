@@ -27,7 +27,7 @@ class AnswerReader:
 
     def __init__(self, spoken: Format, *, streams: bool, hides_usage: bool, keeps: bool = False) -> None:
         self._spoken = spoken
-        self._keeps = keeps
+        self._keeps = keeps or not streams
         self._stream = wire.StreamReader(spoken) if streams else None
         self._filter = wire.UsageChunkFilter() if streams and hides_usage else None
         self._pieces: list[bytes] = []
@@ -45,7 +45,7 @@ class AnswerReader:
         if self._stream is not None:
             self._stream.feed(piece)
             self._written.add(piece)
-        if (self._stream is None or self._keeps) and self._size <= _MOST_BYTES:
+        if self._keeps and self._size <= _MOST_BYTES:
             self._pieces.append(piece)
             self._size += len(piece)
         return self._filter.feed(piece) if self._filter is not None else piece
@@ -66,8 +66,7 @@ class AnswerReader:
     @property
     def whole(self) -> bytes | None:
         """All of it; None where that was not kept."""
-        is_kept = (self._stream is None or self._keeps) and self._size <= _MOST_BYTES
-        return b"".join(self._pieces) if is_kept else None
+        return b"".join(self._pieces) if self._keeps and self._size <= _MOST_BYTES else None
 
     @property
     def streams(self) -> bool:
