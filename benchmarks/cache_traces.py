@@ -14,6 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from benchmarks.harness import BadData
 from foveate.cache.prompts import CachedPrompt, Piece, digest
 from foveate.values import Area, Place
@@ -147,7 +149,7 @@ class _Cut:
             self._pieces.append(self._piece(runs, start, to, kind))
             self._ends.append(to)
         rest = max(0, tokens - said * self._block_tokens)
-        asks = replace(self._piece(runs, said, length, "asks"), tokens=rest, markable=False)
+        asks = structs.replace(self._piece(runs, said, length, "asks"), tokens=rest, markable=False)
         return (*self._pieces, asks)
 
     def _piece(self, runs: Runs, start: int, end: int, kind: str) -> Piece:

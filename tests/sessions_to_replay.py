@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from foveate.cache.prompts import CachedPrompt, Piece, digest
 from foveate.cache.rules import rules_for

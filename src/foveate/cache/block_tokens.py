@@ -9,6 +9,8 @@ from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from foveate.cache.block_facts import BlockFacts, Shared, facts_of, is_picture
 from foveate.cache.prompts import CachedPrompt, Piece, landmarks_of
 from foveate.cache.rules import Rules
@@ -146,7 +148,7 @@ def marked_at_end(prompt: CachedPrompt, ttl: Ttl | None) -> CachedPrompt:
     last = next((at for at in reversed(range(len(pieces))) if pieces[at].markable), None)
     if last is None or pieces[last].mark is not None:
         return replace(prompt, double_marks=1)
-    borne = (*pieces[:last], replace(pieces[last], mark=ttl), *pieces[last + 1 :])
+    borne = (*pieces[:last], structs.replace(pieces[last], mark=ttl), *pieces[last + 1 :])
     landmarks = landmarks_of(prompt)
     return replace(prompt, pieces=borne, landmarks=landmarks._replace(marks={**landmarks.marks, last: ttl}))
 

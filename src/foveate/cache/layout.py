@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from operator import itemgetter
 
+from msgspec import structs
+
 from foveate.cache.prompts import CachedPrompt, Piece, ends_of, landmarks_of, numbers_of
 from foveate.cache.rhythm import Chances
 from foveate.cache.rules import Caching, Rules
@@ -105,7 +107,7 @@ def marked(prompt: CachedPrompt, marks: Sequence[Mark]) -> CachedPrompt:
     borne = borne_by(prompt, marks)
     pieces, landmarks = list(prompt.pieces), landmarks_of(prompt)
     for at in borne.keys() | landmarks.marks.keys():
-        pieces[at] = replace(pieces[at], mark=borne.get(at))
+        pieces[at] = structs.replace(pieces[at], mark=borne.get(at))
     return replace(prompt, pieces=tuple(pieces), landmarks=landmarks._replace(marks=borne))
 
 

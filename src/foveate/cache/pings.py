@@ -8,6 +8,8 @@ and of writing the answer, all of it is kept for the long time, and the next req
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from foveate.cache.layout import kept
 from foveate.cache.prompts import CachedPrompt, Piece, ends_of
 from foveate.cache.rhythm import Forecast
@@ -76,14 +78,14 @@ def pinged(
 
     The long-lived ones that reach farthest are used with it, as many as there are places for marks.
     """
-    pieces = [replace(piece, mark=None) for piece in prompt.pieces[: ping.pieces]]
+    pieces = [structs.replace(piece, mark=None) for piece in prompt.pieces[: ping.pieces]]
     lasting = [at for at, entry in sorted(live.items()) if at < ping.pieces and entry.ttl is not rules.ttls[0]]
     for at in lasting[-(rules.most_marks - 1) :]:
-        pieces[at] = replace(pieces[at], mark=live[at].ttl)
+        pieces[at] = structs.replace(pieces[at], mark=live[at].ttl)
     if ping.with_answer:
-        pieces.append(replace(answer, mark=rules.ttls[-1]))
+        pieces.append(structs.replace(answer, mark=rules.ttls[-1]))
     elif pieces[-1].mark is None:
-        pieces[-1] = replace(pieces[-1], mark=live[ping.pieces - 1].ttl)
+        pieces[-1] = structs.replace(pieces[-1], mark=live[ping.pieces - 1].ttl)
     return replace(prompt, pieces=tuple(pieces), double_marks=0, keys=None, ends=None, landmarks=None)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice
 from typing import NamedTuple
 
+import msgspec
 from blake3 import blake3
 
 from foveate.values import Area, Place, Ttl
@@ -14,8 +15,7 @@ _RUNS = frozenset(("tool_use", "tool_result", "toolUse", "toolResult"))  # the l
 _THOUGHTS = frozenset(("thinking", "redacted_thinking"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """One block: what it says (by digest), its tokens, and the mark that it bears.
 
     `area` is the stretch it stands in. `markable` says whether the provider would take a mark on it.

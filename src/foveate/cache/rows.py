@@ -1,9 +1,10 @@
 """The pieces of a session's request and their ends, made from those of the request before it."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain, islice
 from typing import overload
+
+from msgspec.structs import replace
 
 from foveate.cache.prompts import Piece
 from foveate.wire.begun import Begun, Row

@@ -85,7 +85,9 @@ class _Other:
         before = self._stretches[id(here)][1] if here is not None else None
         for stretch in reversed(new):
             rate = self._rate_of(stretch.said, was) if stretch.said is not None else 1.0
-            pieces = [replace(piece, tokens=round(piece.tokens * rate)) for piece in stretch.pieces]
+            pieces = [
+                msgspec.structs.replace(piece, tokens=round(piece.tokens * rate)) for piece in stretch.pieces
+            ]
             before = rechained(before, stretch, pieces)
             self._stretches[id(stretch)] = stretch, before  # the first is held, so that no other has its id
         assert before is not None
@@ -93,7 +95,10 @@ class _Other:
 
     def _front(self, front: Front) -> Front:
         if id(front) not in self._fronts:
-            pieces = tuple(replace(piece, tokens=round(piece.tokens * self._rate)) for piece in front.pieces)
+            pieces = tuple(
+                msgspec.structs.replace(piece, tokens=round(piece.tokens * self._rate))
+                for piece in front.pieces
+            )
             tokens = sum(piece.tokens for piece in pieces)
             made = replace(front, model=self._model, pieces=pieces, tokens=tokens)
             self._fronts[id(front)] = front, made

@@ -1,8 +1,9 @@
 """A conversation as its bills tell it: what stands before its messages, and where each of these stands."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from foveate.cache.prompts import Piece, digest
 from foveate.replay.stretches import Front, Stretch, front_of, rechained

@@ -1,7 +1,8 @@
 """Prompts made by hand, for tests of what a cache does with them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from foveate.cache.prompts import CachedPrompt, Piece, digest
 from foveate.values import Area, Place, Ttl

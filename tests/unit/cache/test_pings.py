@@ -1,8 +1,7 @@
 """Pings are sent while they are expected to pay, and not once longer."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from foveate.cache.layout import kept, layout, marked
 from foveate.cache.pings import MARGIN_SECONDS, Ping, next_ping, pinged

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from foveate.cache.prompts import CachedPrompt, Piece, digest, prefixes
 from foveate.cache.rules import Rules, rules_for
@@ -91,7 +92,7 @@ def test_a_run_of_calls_or_of_results_is_one_position(kind: str) -> None:
     cache = after(prompt("a", {0: SHORT}))
     run = prompt(["a", *range(30)], {30: SHORT}, kind=kind)
     first, *others = run.pieces
-    asked = replace(run, pieces=(replace(first, kind="text"), *others))
+    asked = replace(run, pieces=(structs.replace(first, kind="text"), *others))
 
     assert billed(cache, asked).read == 1_000
     assert billed(cache, asked, replace(CLAUDE, runs_are_one_position=False)).read == 0
@@ -203,7 +204,7 @@ def test_models_do_not_share() -> None:
 
 def test_a_parameter_that_breaks_the_messages_leaves_the_system_prompt() -> None:
     asked = prompt("abc", {0: SHORT, 2: SHORT})
-    system = replace(asked.pieces[0], area=Area.SYSTEM)
+    system = structs.replace(asked.pieces[0], area=Area.SYSTEM)
     asked = replace(asked, pieces=(system, *asked.pieces[1:]))
     thinking = replace(asked, settings={Area.MESSAGES: b"thinking"})
 
@@ -382,7 +383,7 @@ def test_nothing_is_read_behind_a_change(
     asked = data.draw(prompts())
     changed = data.draw(st.integers(0, len(asked.pieces) - 1))
     pieces = list(asked.pieces)
-    pieces[changed] = replace(pieces[changed], digest=digest(b"never said before"))
+    pieces[changed] = structs.replace(pieces[changed], digest=digest(b"never said before"))
     cache, at = replayed([*history, (asked, 0)], rules)
 
     assert cache.serve(replace(asked, pieces=tuple(pieces)), rules, at=at).read_pieces <= changed

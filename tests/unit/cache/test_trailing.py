@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from foveate import wire
 from foveate.cache.prompts import CachedPrompt, landmarks_among, prefixes
@@ -36,7 +37,7 @@ def check(request: Request, model: str) -> None:
     trailed = cached_prompt(request, rules, BlockTokens(counter_for(model)))
 
     def told(prompt: Any) -> list[Any]:
-        return [replace(piece, tokens=0) for piece in prompt.pieces]
+        return [structs.replace(piece, tokens=0) for piece in prompt.pieces]
 
     assert told(trailed) == told(whole)
     assert trailed.tokens == whole.tokens
