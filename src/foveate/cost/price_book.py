@@ -7,7 +7,7 @@ from functools import cache, cached_property, partial
 from foveate.cost.own_prices import OwnPrice, check_own_prices, price_in_force
 from foveate.cost.price_names import says_its_price
 from foveate.cost.price_table import Schedule, load, schedule_of
-from foveate.cost.prices import EXACT, ZERO, Price, Rates, ceiling_of, dollars_of, price_of, said_price
+from foveate.cost.prices import EXACT, Price, Rates, ceiling_of, dollars_of, price_of, said_price
 from foveate.values import Ttl, Usage
 from foveate.wire.bills import billed_calls
 
@@ -57,13 +57,13 @@ class PriceBook:
         said = self._said(model, usage, provider, at)
         if said is not None:
             return said
-        whole = ZERO
+        whole: Decimal | None = None
         for call in billed_calls(usage):
             rates = self._rates(call.model or model, provider, call.usage.tier, call.region, at)
             dollars = None if rates is None else dollars_of(rates, call)
             if dollars is None:
                 return None
-            whole = EXACT.add(whole, dollars)
+            whole = dollars if whole is None else EXACT.add(whole, dollars)
         return whole
 
     def rates(self, model: str, *, provider: str, at: float, tier: str = "") -> Rates | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, reduce
 
 from foveate.values import Ttl
 from foveate.wire.bills import BilledCall, Unit
@@ -172,10 +172,7 @@ _OUTPUT = frozenset((*(unit for unit in Unit if unit.startswith("output_")), Uni
 
 
 def _total(dollars: Iterable[Decimal]) -> Decimal:
-    found = ZERO
-    for part in dollars:
-        found = EXACT.add(found, part)
-    return found
+    return reduce(EXACT.add, dollars, ZERO)
 
 
 def price_of(rates: Rates, call: BilledCall) -> Price | None:
@@ -202,14 +199,8 @@ def _parts(rates: Rates, call: BilledCall) -> tuple[dict[str, Decimal], dict[Uni
     by_kind, usage, cache = rates.by_kind, call.usage, call.usage.cache
     sure, size = not rates.assumed, cache.input_tokens
     reasoning = min(usage.reasoning_tokens, usage.output_tokens) if Kind.REASONING in by_kind else 0
-    counts = {
-        Kind.UNCACHED: cache.uncached,
-        Kind.READ: cache.read,
-        Kind.WRITTEN_5M: cache.written_5m,
-        Kind.WRITTEN_1H: cache.written_1h,
-        Kind.OUTPUT: usage.output_tokens - reasoning,
-        Kind.REASONING: reasoning,
-    }
+    tokens = (cache.uncached, cache.read, cache.written_5m, cache.written_1h)
+    counts = [*tokens, usage.output_tokens - reasoning, reasoning]
     units: dict[Unit, Decimal] = {}
     for unit, count in (*call.units, (Unit.REQUESTS, 1)) if Unit.REQUESTS in by_kind else call.units:
         rate = _unit_rate(rates, unit)
@@ -225,7 +216,7 @@ def _parts(rates: Rates, call: BilledCall) -> tuple[dict[str, Decimal], dict[Uni
             counts[home] -= taken
             units[unit] = EXACT.multiply(rate.at(size), taken)
     kinds: dict[str, Decimal] = {}
-    for kind, count in counts.items():
+    for kind, count in zip(_KINDS, counts, strict=True):
         if not count:
             continue
         rate = by_kind.get(kind)
@@ -237,11 +228,12 @@ def _parts(rates: Rates, call: BilledCall) -> tuple[dict[str, Decimal], dict[Uni
     return kinds, units, sure
 
 
-# The kind whose tokens hold those of a medium.
+_KINDS = tuple(Kind)
+# The place of the kind whose tokens hold those of a medium.
 _HOMES = {
-    **{unit: Kind.UNCACHED for unit in Unit if unit.startswith("input_")},
-    **{unit: Kind.READ for unit in Unit if unit.startswith("read_")},
-    **{unit: Kind.OUTPUT for unit in Unit if unit.startswith("output_")},
+    **{unit: _KINDS.index(Kind.UNCACHED) for unit in Unit if unit.startswith("input_")},
+    **{unit: _KINDS.index(Kind.READ) for unit in Unit if unit.startswith("read_")},
+    **{unit: _KINDS.index(Kind.OUTPUT) for unit in Unit if unit.startswith("output_")},
 }
 _ALWAYS_BILLED = frozenset((Unit.WEB_SEARCHES, Unit.RERANKS))
 # Sound is dearer than text wherever it has a price; pictures and video mostly cost the same.

@@ -212,7 +212,8 @@ def _last_call(exchange: Exchange, work: Work, usage: Usage) -> LastCall:
             folded += done.edit.saved_tokens
         elif done.step == MakeRoom.name or (is_history and isinstance(done.edit, ReplaceText)):
             cut += done.edit.saved_tokens
-    ttl = work.longest_ttl or next(iter(work.rules.ttls), None)
+    asked = work.at_most.ttl if work.at_most is not None else work.longest_ttl
+    ttl = asked or next(iter(work.rules.ttls), None)
     return LastCall(
         input_tokens=usage.cache.input_tokens,
         warm_until=exchange.begun_at + (ttl.seconds if ttl is not None else 0),

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from functools import cached_property
 
 import msgspec
 
@@ -29,7 +28,7 @@ from foveate.values import Edit, Format, Mark, MarkStyle, Place, Request, TokenC
 _LONG_WINDOW_BETA, _LONG_WINDOW_TOKENS = "context-1m", 1_000_000
 
 
-class Work(msgspec.Struct, dict=True, eq=False):
+class Work(msgspec.Struct, eq=False):
     """What is known of a request by now. `came` is what the client sent, `request` what would go out.
 
     `estimate` is the raw count that `count` was made of, where it was made here; `is_doubtful`, in the place of
@@ -139,7 +138,7 @@ class Work(msgspec.Struct, dict=True, eq=False):
         """How many tokens the answer may have, as the request asks for; 0 where it does not say."""
         return asked_of(self.came).output_tokens or 0
 
-    @cached_property
+    @property
     def longest_ttl(self) -> Ttl | None:
         """The longest time for which a mark asks, of the client's or ours; asked for once all are decided."""
         asked = [mark.ttl for mark in self.marks if mark.ttl is not None]
