@@ -127,10 +127,10 @@ class Exchange:
     @property
     def has_bill(self) -> bool:
         """Whether the bill is whole: a stream that breaks off may have told only a first part of it."""
-        answer = self._answer
-        if answer is None or answer.usage is None or answer.has_failed or _is_empty(answer.usage):
+        answer, usage = self._answer, self.usage
+        if answer is None or usage is None or answer.has_failed or _is_empty(usage):
             return False
-        return answer.is_whole or not self.is_broken
+        return not self.is_broken or answer.is_whole
 
     @property
     def may_be_billed(self) -> bool:

@@ -123,6 +123,7 @@ def _shown(text: str) -> str:
     return redacted(escaped(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"))
 
 
+@lru_cache(maxsize=256)
 def _cell(text: str, width: int) -> str:
     shown = _shown(text)
     return f"{shown if len(shown) <= width else f'{shown[: width - 1]}…':<{width}}"
