@@ -256,8 +256,7 @@ class MarkStyle(StrEnum):
     CACHE_POINT = "cachePoint"  # Bedrock: a block of its own behind the marked one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """Keep what stands up to here: a cache mark on a block. Without a `ttl` it is the provider's usual one."""
 
     place: Place

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from foveate.cache.keys import headers as key_headers
 from foveate.cache.keys import keyed
 from foveate.cache.layout import layout
@@ -62,7 +64,7 @@ class MarkCache:
             options=options,
             passing=work.passing,
         )
-        work.marks = marks if takes_ttl else tuple(replace(mark, ttl=None) for mark in marks)
+        work.marks = marks if takes_ttl else tuple(structs.replace(mark, ttl=None) for mark in marks)
 
 
 async def _prompt(work: Work) -> CachedPrompt:

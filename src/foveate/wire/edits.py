@@ -39,9 +39,9 @@ def written(request: Request, edits: Sequence[Edit], shape: Shape, style: MarkSt
 
 def _style(wanted: Wanted, shape: Shape, style: MarkStyle | None) -> MarkStyle:
     """How marks are to be written, if there are any."""
-    if wanted.marks and not shape.mark_styles:
+    if not shape.mark_styles and wanted.marks:
         raise BadEdit("this format has no cache marks")
-    if wanted.marks and style is not None and style not in shape.mark_styles:
+    if style is not None and style not in shape.mark_styles and wanted.marks:
         raise BadEdit(f"this format has no marks of the style `{style}`")
     return style or next(iter(shape.mark_styles), MarkStyle.CACHE_CONTROL)
 
