@@ -206,9 +206,10 @@ class MakeRoom:
         Raises:
             DoesNotFit: it does not, and no more may be done.
         """
-        if work.count is None or work.window_tokens is None:
+        window_tokens = work.window_tokens
+        if work.count is None or window_tokens is None:
             return
-        limit = work.window_tokens - work.output_reserve
+        limit = window_tokens - work.output_reserve
         if work.count.tokens > limit:
             await self._count.surely(work)
         if work.count.tokens <= limit:
@@ -220,7 +221,7 @@ class MakeRoom:
             raise DoesNotFit(
                 tokens=lower_end(work.count),
                 limit_tokens=limit,
-                window_tokens=work.window_tokens,
+                window_tokens=window_tokens,
                 reason=plan.reason,
             )
         if plan.edits:
