@@ -1,5 +1,7 @@
 """What a process remembers of sessions, beside what is kept: it may forget all of it and only be colder."""
 
+from collections import OrderedDict
+from typing import TypeVar
 from weakref import ReferenceType
 
 import msgspec
@@ -8,11 +10,13 @@ from msgspec.structs import replace
 from foveate.cache.rhythm import SILENT, Rhythm
 from foveate.cache.simulate import Cache
 from foveate.cache.tool_order import ToolOrders
-from foveate.tokens.memo import Memo
 from foveate.wire.around import Around
 
 _KEPT_SESSIONS = 4 * 1024
 _KEPT_AGENTS = 1024
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 # Values, which all new sessions share.
 _EMPTY, _NO_TOOLS = Cache(), ToolOrders()
@@ -65,24 +69,32 @@ _NEW = SessionState()
 
 
 class Remembered:
-    """The states of sessions and the rhythms of agents, the ones used last."""
+    """The states of sessions and the rhythms of agents, the ones heard of last. For one event loop."""
 
     def __init__(self) -> None:
-        self._sessions: Memo[SessionState] = Memo(_KEPT_SESSIONS)
-        self._agents: Memo[Rhythm] = Memo(_KEPT_AGENTS)
+        self._sessions: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
+        self._agents: OrderedDict[str, Rhythm] = OrderedDict()
 
     def session(self, agent: str, session_id: str) -> SessionState:
         """What is known of a session; nothing of one that is new here."""
-        return self._sessions.get((agent, session_id)) or _NEW
+        return self._sessions.get((agent, session_id), _NEW)
 
     def put(self, agent: str, session_id: str, state: SessionState) -> None:
         """Remember what a session is like now."""
-        self._sessions.put((agent, session_id), state)
+        _keep(self._sessions, (agent, session_id), state, most=_KEPT_SESSIONS)
 
     def agent(self, agent: str) -> Rhythm:
         """The gaps between the requests of all of an agent's sessions."""
-        return self._agents.get(agent) or SILENT
+        return self._agents.get(agent, SILENT)
 
     def heard(self, agent: str, gap_seconds: float) -> None:
         """Another gap of one of an agent's sessions."""
-        self._agents.put(agent, self.agent(agent).heard(gap_seconds))
+        _keep(self._agents, agent, self.agent(agent).heard(gap_seconds), most=_KEPT_AGENTS)
+
+
+def _keep(kept: OrderedDict[Key, Value], key: Key, value: Value, *, most: int) -> None:
+    """Put something last, and forget the first where there are more than so many."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)

@@ -1,0 +1,27 @@
+"""What a process remembers of sessions: the last ones, however many there were."""
+
+from foveate.cache.rhythm import SILENT
+from foveate.engine.remembered import Remembered, SessionState
+
+
+def test_of_very_many_sessions_those_are_remembered_that_were_heard_of_last() -> None:
+    remembered = Remembered()
+    for number in range(6_000):
+        remembered.put("ana", f"session {number}", SessionState(asked_at=float(number)))
+        remembered.put("ana", "the first", SessionState(asked_at=0.0))
+
+    known = [n for n in range(6_000) if remembered.session("ana", f"session {n}").asked_at is not None]
+    assert remembered.session("ana", "the first").asked_at == 0.0
+    assert remembered.session("bo", "the first") == SessionState()
+    assert known == list(range(6_000 - len(known), 6_000))
+    assert 1_000 < len(known) < 5_000
+
+
+def test_of_very_many_agents_the_rhythms_of_the_last_are_remembered() -> None:
+    remembered = Remembered()
+    for number in range(3_000):
+        remembered.heard(f"agent {number}", 5.0)
+
+    known = [number for number in range(3_000) if remembered.agent(f"agent {number}") != SILENT]
+    assert known == list(range(3_000 - len(known), 3_000))
+    assert 500 < len(known) < 2_000
