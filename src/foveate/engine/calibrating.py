@@ -43,10 +43,10 @@ class Calibrations:
         if count.exact:
             return count
         found = self.of(upstream, model).applied(count)
-        if found is count:
-            return count
-        most = max(int(_FARTHEST * count.tokens), count.upper)
-        tokens = min(max(found.tokens, int(count.tokens / _FARTHEST), 1), most)
+        least, most = int(count.tokens / _FARTHEST), max(int(_FARTHEST * count.tokens), count.upper)
+        if least <= found.tokens <= most and found.upper <= _FARTHEST * most:
+            return found
+        tokens = min(max(found.tokens, least, 1), most)
         upper = min(max(found.upper, tokens), int(_FARTHEST * most))
         return TokenCount(tokens, False, max(tokens, upper))
 
