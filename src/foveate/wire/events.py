@@ -183,27 +183,31 @@ class EventFinder:
         return self._mattering(self._splitter.end())
 
     def _mattering(self, events: Sequence[Event]) -> list[Event]:
-        return [event for event in events if self._next(event.raw, 0, len(event.raw)) is not None]
+        return [event for event in events if self._matters.search(event.raw) or self._is_last(event.raw)]
 
     def _within(self, chunk: bytes, start: int, last: int) -> list[Event]:
         """The events that matter from `start`, where one begins, to the blank line at `last`."""
-        found = []
-        while (at := self._next(chunk, start, last)) is not None:
+        found: list[Event] = []
+        # Each is looked for when it is passed, and not with the other: a text may be full of one of them alone.
+        matter = word = -1
+        while True:
+            if matter < start:
+                match = self._matters.search(chunk, start, last)
+                matter = last if match is None else match.start()
+            if word < start:
+                word = -1 if self._last is None else chunk.find(self._last, start, last)
+                word = last if word < 0 else word
+            at = min(matter, word)
+            if at == last:
+                return found
             before = chunk.rfind(_BLANK_LINE, start, at)
             begins = start if before < 0 else before + len(_BLANK_LINE)
             start = chunk.index(_BLANK_LINE, at) + len(_BLANK_LINE)
             if start - begins <= MOST_BYTES:
                 found.append(Event(chunk[begins:start]))
-        return found
 
-    def _next(self, data: bytes, start: int, end: int) -> int | None:
-        """Where the first bytes that matter are."""
-        match = self._matters.search(data, start, end)
-        at = None if match is None else match.start()
-        if self._last is not None:
-            word = data.find(self._last, start, end if at is None else at)
-            at = at if word < 0 else word
-        return at
+    def _is_last(self, raw: bytes) -> bool:
+        return self._last is not None and self._last in raw
 
 
 @dataclass(frozen=True, slots=True)

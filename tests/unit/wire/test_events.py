@@ -61,14 +61,20 @@ def test_the_events_and_the_rest_are_the_stream(stream: bytes, at: list[int], mo
 
 
 @settings(max_examples=120)
-@given(stream=streams, at=cuts, matters=st.sampled_from([rb"x", rb"ping|DONE", rb"data", rb"nothing"]))
+@given(
+    stream=streams,
+    at=cuts,
+    matters=st.sampled_from([rb"x", rb"ping|DONE", rb"data", rb"nothing"]),
+    last=st.sampled_from([None, b"[DONE]", b"x", b":"]),
+)
 def test_all_events_that_matter_are_found_and_no_others_however_a_stream_is_cut(
-    stream: bytes, at: list[int], matters: bytes
+    stream: bytes, at: list[int], matters: bytes, last: bytes | None
 ) -> None:
-    finder = EventFinder(re.compile(matters))
+    finder = EventFinder(re.compile(matters), last)
     found = [event for chunk in cut(stream, at) for event in finder.feed(chunk)] + finder.end()
 
-    expected = [event for event in split(stream, []) if re.search(matters, event.raw)]
+    either = matters if last is None else matters + b"|" + re.escape(last)
+    expected = [event for event in split(stream, []) if re.search(either, event.raw)]
     assert [(event.name, event.data) for event in found] == [(event.name, event.data) for event in expected]
 
 

@@ -397,3 +397,12 @@ def test_a_long_stream_in_tiny_chunks_takes_time_in_proportion() -> None:
         return time.process_time() - started
 
     assert min(seconds(3_000) for _ in range(2)) < 30 * min(seconds(300) for _ in range(2))
+
+
+def test_a_text_full_of_the_last_word_of_streams_takes_time_in_proportion() -> None:
+    """For each of these words, what else matters was looked for in all that came behind it."""
+    stream = events(*[chunk("[DONE]")] * 4_000)
+    started = time.process_time()
+    read(Format.CHAT, stream)
+
+    assert time.process_time() - started < 2
