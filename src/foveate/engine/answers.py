@@ -1,7 +1,6 @@
 """An answer on its way back: it passes as it comes, and what it says of itself is read beside."""
 
 import re
-from collections import deque
 
 from foveate import wire
 from foveate.values import Format, Usage
@@ -15,8 +14,9 @@ _WRITTEN = re.compile(
     re.DOTALL,
 )
 _BYTES_PER_TOKEN = 2
-# Of a stream, to be counted where its bill does not come: about a thousand tokens in their events.
-_MOST_UNCOUNTED_BYTES = 256 * 1024
+# Of each stream, to be counted where its bill does not come: a few hundred tokens in their events. There may
+# be a thousand streams, and all may break off at once.
+_MOST_UNCOUNTED_BYTES = 64 * 1024
 
 
 class AnswerReader:
@@ -97,11 +97,11 @@ class AnswerReader:
 class _Written:
     """How much a model has written of a stream, of which only one without a whole bill has to know.
 
-    So the last pieces are not looked at until somebody asks.
+    So the last pieces are not looked at until somebody asks, and many together: that takes half the time.
     """
 
     def __init__(self) -> None:
-        self._uncounted: deque[bytes] = deque()
+        self._uncounted: list[bytes] = []
         self._uncounted_bytes = 0
         self._counted_bytes = 0
 
@@ -109,16 +109,15 @@ class _Written:
         """One more piece has come."""
         self._uncounted.append(piece)
         self._uncounted_bytes += len(piece)
-        while self._uncounted_bytes > _MOST_UNCOUNTED_BYTES:
-            self._count_first()
+        if self._uncounted_bytes > _MOST_UNCOUNTED_BYTES:
+            self._count()
 
     def counted_bytes(self) -> int:
         """What is written in all of them."""
-        while self._uncounted:
-            self._count_first()
+        self._count()
         return self._counted_bytes
 
-    def _count_first(self) -> None:
-        piece = self._uncounted.popleft()
-        self._uncounted_bytes -= len(piece)
-        self._counted_bytes += sum(map(len, _WRITTEN.findall(piece)))
+    def _count(self) -> None:
+        self._counted_bytes += sum(map(len, _WRITTEN.findall(b"".join(self._uncounted))))
+        self._uncounted.clear()
+        self._uncounted_bytes = 0
