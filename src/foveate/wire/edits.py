@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from foveate.errors import BadEdit
 from foveate.values import Edit, Mark, MarkStyle, Message, Request
 from foveate.wire import writing
-from foveate.wire.body import as_text, compact
+from foveate.wire.body import as_list, as_record, as_text, compact, value
+from foveate.wire.marks import written as written_mark
 from foveate.wire.outline import Outline, Row, Slot, Written
 from foveate.wire.rows import RowWriter
 from foveate.wire.shapes import Path, Shape
@@ -129,6 +130,8 @@ class _Writer:
         return [writing.message(one, self._shape) for one in given]
 
     def _message(self, span: Span, edits: RowEdits) -> None:
+        if not edits.texts and not edits.inserts and self._marked(span, edits.marks):
+            return
         message = self.outline.members(span)
         head = self.outline.head(message)
         kind = self._shape.whole_kind(head)
@@ -153,6 +156,28 @@ class _Writer:
         (held,) = self._shape.results[kind]
         if edits.texts or edits.marks:
             self._rows.result(message, held, edits.texts.get(0), edits.marks.get(0), path)
+
+    def _marked(self, span: Span, marks: Mapping[int, Mark]) -> bool:
+        """Marks blocks of a message that is spelled as it would be here: so it is known where they lie.
+
+        False, and nothing done, where one bears a mark or cannot, and where it has to be looked at otherwise.
+        """
+        said, name = span.of(self._data), self._style.value
+        message = as_record(value(said))
+        blocks = as_list(message.get(self._shape.content))
+        if self._style is MarkStyle.CACHE_POINT or not blocks or self._shape.whole_kind(message):
+            return False
+        if name in message or next(reversed(message)) != self._shape.content or compact(message) != said:
+            return False
+        takes = [bool(block) and isinstance(block, dict) and name not in block for block in blocks]
+        if not all(0 <= at < len(takes) and takes[at] for at in marks):
+            return False
+        sizes = [len(compact(block)) for block in blocks]
+        first = span.end - len(b"]}") - sum(sizes) - len(b",") * (len(sizes) - 1)
+        for at, mark in marks.items():
+            end = first + sum(sizes[: at + 1]) + at - len(b"}")
+            self.patch.put(end, end, b"," + compact(name) + b":" + written_mark(mark, self._style))
+        return True
 
     def _bears_mark(self, message: Members) -> bool:
         """Whether a message bears a mark itself, which counts as long as its last block bears none."""

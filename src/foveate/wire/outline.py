@@ -13,7 +13,7 @@ from foveate.wire.body import value
 from foveate.wire.heads import Head, Laid
 from foveate.wire.marks import is_point
 from foveate.wire.shapes import Path, Shape
-from foveate.wire.spans import Members, Span, end_without, items, members, members_around, whole
+from foveate.wire.spans import Members, Span, items, members, members_around, whole
 
 
 class Written(Enum):
@@ -79,11 +79,6 @@ class Outline:
         """The members of the object that lies there."""
         head = self._head
         return head.members(span) if head is not None and head.holds(span) else members(self.data, span)
-
-    def end_without(self, span: Span, name: bytes) -> int | None:
-        """Where the last member of an object without that `name` ends; None where `members` is to tell it."""
-        head = self._head
-        return None if head is not None and head.holds(span) else end_without(self.data, span, name)
 
     def items(self, span: Span) -> tuple[Span, ...]:
         """The items of the list that lies there."""

@@ -25,7 +25,6 @@ class RowWriter:
         self._shape = outline.shape
         self._patch = patch
         self._style = style
-        self._name = compact(style.value)
 
     def blocks(self, row: Row, edits: RowEdits, role: str) -> None:
         """All that is asked of a row of blocks.
@@ -91,8 +90,6 @@ class RowWriter:
             self._point(span, entries[number + 1 : number + 2], mark)
         elif not self._data.startswith(b"{", span.start):
             raise BadEdit("is no block that could bear a mark", path=path)
-        elif (end := self._outline.end_without(span, self._name)) is not None:
-            self._patch.put(end, end, b"," + self._name + b":" + marks.written(mark, self._style))
         else:
             self.mark_object(self._outline.members(span), mark)
 

@@ -72,18 +72,6 @@ def members(data: bytes, span: Span) -> Members:
     return _members(data, span, lambda name, at: _leap(data, at, raws.get(name)))
 
 
-def end_without(data: bytes, span: Span, name: bytes) -> int | None:
-    """Where the last member of the object at `span` ends; None where it may have one of that `name`, or none.
-
-    A look through its bytes, where `members` would walk over all of them. `name` is as JSON spells it.
-    """
-    said = span.of(data)
-    if name in said or b"\\u" in said:  # an escape could spell it too
-        return None
-    size = len(said[:-1].rstrip(b" \t\r\n"))
-    return span.start + size if size > 1 else None
-
-
 def members_around(
     data: bytes, span: Span, lists: Mapping[str, Sequence[bytes]]
 ) -> tuple[Members, dict[Span, tuple[Span, ...]]]:

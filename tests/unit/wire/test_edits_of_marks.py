@@ -113,22 +113,25 @@ def test_a_blocks_own_mark_counts_before_its_messages(own: Any, counts: Ttl) -> 
     assert block.mark is counts
 
 
-@pytest.mark.parametrize("spelled", ["cache_control", "cache\\u005fcontrol"])
-def test_a_blocks_own_mark_is_replaced_however_its_name_is_spelled(spelled: str) -> None:
-    body = b'{"messages":[{"role":"user","content":[{"%s":{} ,"type":"text","text":"a" }]}]}' % spelled.encode()
+@pytest.mark.parametrize("blank", [b"", b" "])
+@pytest.mark.parametrize("name", [b"cache_control", b"cache\\u005fcontrol"])
+def test_a_blocks_own_mark_is_replaced_however_it_is_spelled(name: bytes, blank: bytes) -> None:
+    body = b'{"messages":[{"role":"user","content":[{"%s":{}%s,"type":"text","text":"a"}]}]}' % (name, blank)
 
     written = wire.write(wire.read(body, Format.ANTHROPIC), (mark(*PLACE, ttl=Ttl.ONE_HOUR),))
 
-    assert written == body.replace(b"{} ", b'{"type":"ephemeral","ttl":"1h"} ')
+    assert written == body.replace(b"{}", b'{"type":"ephemeral","ttl":"1h"}')
 
 
-@pytest.mark.parametrize("block", ["{}", "{ }", '{"a":"cache_control" }', '{"a":1\n}'])
+@pytest.mark.parametrize("block", ["{}", "{ }", '{"a":"cache_control" }', '{"a":1\n}', '{"a":1},{"b":2}'])
 def test_a_mark_stands_behind_the_last_member_of_its_block(block: str) -> None:
     body = b'{"messages":[{"role":"user","content":[%s]}]}' % block.encode()
+    *others, last = json.loads(f"[{block}]")
+    edits = (mark(Area.MESSAGES, 0, len(others)),)
 
-    written = json.loads(wire.write(wire.read(body, Format.ANTHROPIC), (mark(*PLACE),)))
+    written = json.loads(wire.write(wire.read(body, Format.ANTHROPIC), edits))
 
-    assert written["messages"][0]["content"] == [{**json.loads(block), "cache_control": SHORT}]
+    assert written["messages"][0]["content"] == [*others, {**last, "cache_control": SHORT}]
 
 
 def bedrock(*entries: dict[str, Any]) -> bytes:
