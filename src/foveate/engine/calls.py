@@ -6,8 +6,21 @@ from dataclasses import dataclass
 import msgspec
 
 from foveate.engine.injecting.options import NOTHING_TOLD, Told
+from foveate.errors import MalformedRequest
 from foveate.fold.model import Endpoint
 from foveate.values import Edit, Format
+
+_LONGEST_MODEL_CHARS = 1_000
+
+
+def check_model(name: str) -> None:
+    """See that this may be the name of a model: much is remembered by it, of many.
+
+    Raises:
+        MalformedRequest: it is too long for one.
+    """
+    if len(name) > _LONGEST_MODEL_CHARS:
+        raise MalformedRequest(f"the name of its model has {len(name):,} characters")
 
 
 class Incoming(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from foveate.cost.admission import Admission, Admitted
 from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.savings import pricing
 from foveate.engine.behind import Behind
-from foveate.engine.calls import Done, Incoming, Outgoing
+from foveate.engine.calls import Done, Incoming, Outgoing, check_model
 from foveate.engine.exchange import Exchange
 from foveate.engine.money import MoneyOptions, let_through
 from foveate.engine.uncounted import Uncounted
@@ -33,12 +33,13 @@ def embeddings_asked(body: bytes) -> EmbeddingsAsked:
     """What a request for embeddings says: texts, lists of token ids, or one of either.
 
     Raises:
-        MalformedRequest: it has no model, or its input is something else.
+        MalformedRequest: it has no model, or none of that name can be, or its input is something else.
     """
     found = fields(body)
     model, given = value(found.get("model")), value(found.get("input"))
     if not isinstance(model, str) or not model:
         raise MalformedRequest("no model in the request for embeddings")
+    check_model(model)
     counter = counter_for(model)
 
     def counted(part: object) -> TokenCount:

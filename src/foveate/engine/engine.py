@@ -8,7 +8,7 @@ from foveate import wire
 from foveate.cache.beta_header import HEADER as BETAS
 from foveate.cache.beta_header import beta_header
 from foveate.engine.behind import Behind
-from foveate.engine.calls import Incoming, Outgoing, Problem
+from foveate.engine.calls import Incoming, Outgoing, Problem, check_model
 from foveate.engine.exchange import Exchange, Settle
 from foveate.engine.options import AgentOptions
 from foveate.engine.steps import FoldNow, Step
@@ -90,6 +90,7 @@ class Engine:
 
     def _begun(self, incoming: Incoming) -> Work:
         request = wire.read(incoming.body, incoming.spoken)
+        check_model(request.model)
         now = self.clock()
         work = Work(
             incoming=incoming, options=self.options(incoming.agent), now=now, came=request, request=request

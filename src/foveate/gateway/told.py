@@ -117,15 +117,23 @@ def _reason(problem: Problem) -> str:
     return _shown(problem.reason)
 
 
-# Names come again and again.
-@lru_cache(maxsize=4096)
 def _shown(text: str) -> str:
+    return _short(text[: _LONGEST + 1])
+
+
+def _cell(text: str, width: int) -> str:
+    return _padded(text[: _LONGEST + 1], width)
+
+
+# Names come again and again; of what is longer, no more is remembered than is shown.
+@lru_cache(maxsize=4096)
+def _short(text: str) -> str:
     return redacted(escaped(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"))
 
 
 @lru_cache(maxsize=256)
-def _cell(text: str, width: int) -> str:
-    shown = _shown(text)
+def _padded(text: str, width: int) -> str:
+    shown = _short(text)
     return f"{shown if len(shown) <= width else f'{shown[: width - 1]}…':<{width}}"
 
 

@@ -73,7 +73,17 @@ def test_the_size_of_texts_and_of_token_ids_is_known(given: Any, tokens: int) ->
 
 @pytest.mark.parametrize(
     "sent",
-    [b"no", b"{}", body("x", None), body("x", ""), body(None), body([{"a": 1}]), body([1, "x"]), body(7)],
+    [
+        b"no",
+        b"{}",
+        body("x", None),
+        body("x", ""),
+        body("x", "m" * 1_001),
+        body(None),
+        body([{"a": 1}]),
+        body([1, "x"]),
+        body(7),
+    ],
 )
 async def test_what_cannot_be_read_is_refused_under_a_cap_and_goes_out_without(sent: bytes) -> None:
     with pytest.raises(MalformedRequest):

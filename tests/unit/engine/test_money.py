@@ -127,7 +127,15 @@ async def test_a_call_that_cannot_be_counted_is_refused_under_a_cap() -> None:
     await Till(total("1", Unknown.ALLOW), tokens=0).prepared()
 
 
-@pytest.mark.parametrize("body", [b"not JSON", b'{"model": "claude-opus-4-5", "messages": "Hi"}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"not JSON",
+        b'{"model": "claude-opus-4-5", "messages": "Hi"}',
+        # Defect: names of any length were remembered, thousands of them.
+        b'{"model": "claude-%b", "messages": [{"role": "user", "content": "Hi"}]}' % (b"x" * 1_000),
+    ],
+)
 async def test_a_request_that_cannot_be_read_is_refused_under_a_cap_and_goes_out_without(body: bytes) -> None:
     """Defect: it was sent as it came, whatever the caps."""
     with pytest.raises(CapUncheckable, match="cannot be read"):

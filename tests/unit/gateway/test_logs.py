@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from foveate.engine.calls import Done, Problem
 from foveate.engine.redacting import redacted
@@ -75,6 +77,22 @@ def test_lines_stand_below_each_other_also_where_names_are_long_and_nothing_was_
 
     assert one.index("req_1") == two.index("req_1")
     assert "GET /v1/models" in two
+
+
+def test_of_long_names_no_more_is_remembered_than_is_shown() -> None:
+    """Defect: thousands of them were, whole, and an address may have 256 KB."""
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            long = f"{number} {'x' * 1_000_000}"
+            told_line(replace(TOLD, path=long, session=long, model=""))
+            told_object(replace(TOLD, model=long))
+        del long
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert held_bytes < 1_000_000
 
 
 def test_json_has_the_same_as_an_object_a_line() -> None:
