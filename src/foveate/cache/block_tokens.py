@@ -30,6 +30,8 @@ _SEALED = frozenset(
 )
 _SEALED_CHARS_PER_TOKEN = 16
 _LONG_WORD_CHARS = 64
+# Of more than so many long words, nobody knows all any longer, and all are counted at once.
+_MOST_APART = 16
 
 _row = attrgetter("row")
 
@@ -133,7 +135,10 @@ class BlockTokens:
             words, sealed_chars = _legible(value(facts.block.said))
             # Long ones are counted alone, as they have been with their message: who was asked then knows them.
             texts = [word for word in words if len(word) >= _LONG_WORD_CHARS]
-            texts.append(" ".join([word for word in words if len(word) < _LONG_WORD_CHARS]))
+            if len(texts) <= _MOST_APART:
+                texts.append(" ".join([word for word in words if len(word) < _LONG_WORD_CHARS]))
+            else:
+                texts = [" ".join(words)]
             tokens = sum([self._counter.text(text).tokens for text in texts])
             found = max(tokens + sealed_chars // _SEALED_CHARS_PER_TOKEN, 1)
             weights.put(facts.digest, found)

@@ -312,6 +312,19 @@ def test_a_session_that_grows_counts_the_texts_of_its_new_turn_alone() -> None:
     assert asked[-1] <= 41
 
 
+def test_a_block_of_many_long_texts_is_counted_at_once() -> None:
+    """Defect: each of its texts was counted alone, which took three times as long."""
+    counter = Counting()
+    rows = [f"{number} {'word ' * 20}" for number in range(1_000)]
+    call = {"type": "tool_use", "id": "t", "name": "put", "input": {"rows": rows}}
+    said = [{"type": "text", "text": "Now."}, call]
+    cached_prompt(
+        request_of(claude("Hi", {"role": "assistant", "content": said})), rules_for(MODEL), BlockTokens(counter)
+    )
+
+    assert counter.texts == 2
+
+
 def test_what_blocks_weigh_is_forgotten_with_everything_else() -> None:
     counter = Counting()
     tokens = BlockTokens(counter)
