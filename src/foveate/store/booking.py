@@ -54,8 +54,7 @@ Standings = dict[str, tuple[int, int]]
 """By the names of accounts: what is spent and what is reserved, in picodollars."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(msgspec.Struct, frozen=True):
     """A bill as a row, and what it adds to accounts; None: what was reserved for it."""
 
     row: tuple[Any, ...]
