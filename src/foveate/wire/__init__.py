@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from foveate.errors import MalformedRequest
 from foveate.values import Block, Edit, Format, MarkStyle, Message, Request, Tool, Ttl
 from foveate.wire import anthropic, bedrock, chat, gemini, responses
-from foveate.wire.around import AROUNDS
+from foveate.wire.around import AROUNDS, Around
 from foveate.wire.blocks import automatic_mark_of, blocks_of, front_of, link_blocks, message_blocks_of
 from foveate.wire.body import (
     TOO_DEEP,
@@ -108,7 +108,7 @@ def read(body: Mapping[str, Any] | str | bytes, spoken: Format | None = None) ->
     if grown is not None and spoken is not None:
         around = AROUNDS.of(spoken, grown.fields)
         if around is not None and around.request is not None:
-            return _with_messages(around.request, data, grown.messages, grown.laid)
+            return _with_messages(around.request, around, data, grown.messages, grown.laid)
     found = fields(data)
     is_told, spoken = spoken is not None, spoken or recognise(found)
     try:
@@ -116,8 +116,8 @@ def read(body: Mapping[str, Any] | str | bytes, spoken: Format | None = None) ->
         if around is None:
             return FORMATS[spoken].read(data, found)
         if around.request is None:
-            around.request = replace(FORMATS[spoken].read(data, found), body=b"", messages=(), around=around)
-        request = _with_messages(around.request, data, FORMATS[spoken].messages(found))
+            around.request = replace(FORMATS[spoken].read(data, found), body=b"", messages=())
+        request = _with_messages(around.request, around, data, FORMATS[spoken].messages(found))
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
     if is_told and grown is None:
@@ -126,7 +126,7 @@ def read(body: Mapping[str, Any] | str | bytes, spoken: Format | None = None) ->
 
 
 def _with_messages(
-    known: Request, body: bytes, messages: tuple[bytes, ...], laid: Laid | None = None
+    known: Request, around: Around, body: bytes, messages: tuple[bytes, ...], laid: Laid | None = None
 ) -> Request:
     """The same request with other messages; all fields by their names, at a third of what `replace` takes."""
     return Request(
@@ -141,7 +141,7 @@ def _with_messages(
         schema=known.schema,
         extras=known.extras,
         unexplained=known.unexplained,
-        around=known.around,
+        around=around,
         laid=laid,
     )
 

@@ -17,7 +17,11 @@ _Key = tuple[tuple[str, bytes], ...]
 
 
 class Around:
-    """Every field of a request but its messages, each with its own bytes, and what rooms have noted of them."""
+    """Every field of a request but its messages, each with its own bytes, and what rooms have noted of them.
+
+    `request` is what they say. Neither it nor a note may lead back here: what is forgotten has to be gone at
+    once, and not when garbage is looked for.
+    """
 
     __slots__ = ("__weakref__", "fields", "known", "request")
 

@@ -1,11 +1,13 @@
 """A conversation that was seen before is found by its bytes, message by message."""
 
+import gc
 import json
 import sys
+import weakref
 
 from foveate import wire
 from foveate.values import Format
-from foveate.wire.around import Arounds, around_of
+from foveate.wire.around import AROUNDS, Arounds, around_of
 from foveate.wire.body import fields
 from foveate.wire.trails import Latest, Trails, noted
 
@@ -136,6 +138,22 @@ def test_what_stands_around_is_forgotten_when_it_is_not_used() -> None:
         assert kept.of(Format.CHAT, used) is first
 
     assert kept.of(Format.CHAT, unused) is not forgotten
+
+
+def test_what_stood_around_a_request_is_gone_with_the_last_who_has_it() -> None:
+    """Defect: each led back to itself, and was there until garbage was looked for, which is seldom done."""
+    request = wire.read({"model": "gone soon", "messages": [{"role": "user", "content": "a"}]}, Format.CHAT)
+    around = around_of(request)
+    assert around is not None
+    assert around.request is not None
+    left = weakref.ref(around)
+    gc.disable()
+    try:
+        AROUNDS.drop()
+        del request, around
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_notes_that_clients_can_make_without_end_are_forgotten_in_time() -> None:
