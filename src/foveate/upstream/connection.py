@@ -112,11 +112,14 @@ class Connection(asyncio.Protocol):
         return transport is None or transport.is_closing() or bool(self._news())
 
     def close(self) -> None:
-        """Let go of it, whatever it is doing."""
-        self._asked = False
-        self._stop_timer()
-        if self._transport is not None:
-            self._transport.abort()
+        """Let go of it, whatever it is doing; nobody may wait for it any more.
+
+        What it has failed with is forgotten: an error knows who was told of it, and they know this connection.
+        All that they hold, with the request, would be there until garbage is looked for.
+        """
+        self._end()
+        self._error = self._head = None
+        self._pieces.clear()
 
     # What the event loop says.
 
@@ -226,9 +229,15 @@ class Connection(asyncio.Protocol):
         is_total = now - self._asked_at >= self._total_seconds
         self._fail(UpstreamTimeout(self._url, self._total_seconds if is_total else self._idle_seconds))
 
+    def _end(self) -> None:
+        self._asked = False
+        self._stop_timer()
+        if self._transport is not None:
+            self._transport.abort()
+
     def _fail(self, error: UpstreamError) -> None:
         self._error = error
-        self.close()
+        self._end()
         if self._head is not None and not self._head.done():
             self._head.set_exception(error)
         self._wake()

@@ -1,10 +1,12 @@
 """Connections: kept and used again, never when stale; answers as they come, and each way in which they fail."""
 
 import asyncio
+import gc
 import select
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from weakref import ReferenceType, ref
 
 import pytest
 
@@ -270,6 +272,34 @@ async def test_an_answer_that_breaks_off_is_told_from_none(said: bytes) -> None:
         with pytest.raises(UpstreamUnreachable) as failure:
             await got(Pool(), upstream.target)
     assert not isinstance(failure.value, UpstreamBroken)
+
+
+class Held:
+    """Something that whoever asks has at hand."""
+
+
+@pytest.mark.parametrize(
+    "reply", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello"], ids=["none", "cut"]
+)
+async def test_who_was_told_of_a_failure_is_gone_with_it(reply: bytes) -> None:
+    """Defect: each failed call stayed, with its request, until garbage was looked for, which is seldom done."""
+    held: list[ReferenceType[Held]] = []
+
+    async def asking(where: Target) -> None:
+        own = Held()
+        held.append(ref(own))
+        await got(pool, where)
+
+    pool = Pool()
+    gc.disable()
+    try:
+        async with server(closing(reply)) as upstream:
+            with suppress(UpstreamUnreachable):
+                await asking(upstream.target)
+            await asyncio.sleep(0)  # the loop has it until then
+            assert held[0]() is None
+    finally:
+        gc.enable()
 
 
 async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
