@@ -277,12 +277,16 @@ def _tell(jobs: Sequence[_Job]) -> None:
 
 def _resolve(jobs: Sequence[_Job]) -> None:
     for job in jobs:
-        if job.awaited.done():
+        awaited, error = job.awaited, job.error
+        # An error knows the frames that it went through, and they the job. If that knew the error too, all that
+        # those hold who are told of it, with their requests, would be there until garbage is looked for.
+        del job.awaited, job.error
+        if awaited.done():
             continue
-        if job.error is None:
-            job.awaited.set_result(job.result)
+        if error is None:
+            awaited.set_result(job.result)
         else:
-            job.awaited.set_exception(job.error)
+            awaited.set_exception(error)
 
 
 def _connect(path: Path, wait_seconds: float) -> sqlite3.Connection:
