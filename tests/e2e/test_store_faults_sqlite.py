@@ -1,7 +1,6 @@
 """A SQLite file that is locked, full, read-only, damaged or gone: told in words, and nothing half written."""
 
 import asyncio
-import gc
 import os
 import re
 import shutil
@@ -12,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from weakref import ReferenceType, ref
 
 import pytest
 
@@ -231,32 +229,6 @@ def test_one_job_that_fails_takes_none_of_those_in_the_same_transaction_with_it(
 
     asyncio.run(make(path))
     asyncio.run(use())
-
-
-class Held:
-    """Something that whoever writes has at hand."""
-
-
-async def test_who_was_told_of_a_failure_is_gone_with_it(path: Path) -> None:
-    """Defect: while a store was away, each request stayed until garbage was looked for, which is seldom."""
-    await make(path)
-    database = SQLiteDatabase.open(path, wait_seconds=1.0)
-    held: list[ReferenceType[Held]] = []
-
-    async def writing() -> None:
-        own = Held()
-        held.append(ref(own))
-        await database.write(lambda rows: rows.change("no SQL"), again=False)
-
-    gc.disable()
-    try:
-        for at_once in (1, 3):
-            await asyncio.gather(*(writing() for _ in range(at_once)), return_exceptions=True)
-        await asyncio.sleep(0)  # the loop has them until then
-        assert [one() for one in held] == [None] * 4
-    finally:
-        gc.enable()
-        await database.close()
 
 
 def test_whoever_no_longer_waits_disturbs_nobody(path: Path) -> None:

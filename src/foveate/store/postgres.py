@@ -144,9 +144,9 @@ class PostgresDatabase:
         if self._closed:
             raise StoreUnavailable(self._where, "is closed")
         # A server that neither answers nor goes away keeps its thread, but not whoever asked.
-        done = self._threads.run(lambda: self._do(work, again, reads))
         try:
-            return await asyncio.wait_for(done, self._most_seconds)
+            async with asyncio.timeout(self._most_seconds):
+                return await self._threads.run(lambda: self._do(work, again, reads))
         except TimeoutError:
             raise StoreUnavailable(
                 self._where,

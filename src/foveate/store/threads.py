@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
@@ -28,10 +29,13 @@ class Threads:
     async def run(self, work: Callable[[], T]) -> T:
         """What `work` gives, once one of the threads has come to it."""
         done: Future[T] = Future()
-        self._work.put(lambda: _do(work, done))
+        self._work.put(partial(_do, work, done))
         if not self._idle.acquire(blocking=False):
             self._begin()
-        return await asyncio.wrap_future(done)
+        try:
+            return await asyncio.wrap_future(done)
+        finally:
+            del done  # it knows what the work failed with, and that this frame
 
     def end(self, seconds: float | None = None) -> bool:
         """Whether all threads have ended, after what they were asked to do, within so many seconds."""
@@ -60,6 +64,7 @@ class Threads:
             if work is None:
                 return
             work()
+            del work  # who waits for more holds nothing
 
 
 def _do(work: Callable[[], T], done: "Future[T]") -> None:
@@ -69,5 +74,6 @@ def _do(work: Callable[[], T], done: "Future[T]") -> None:
         result = work()
     except BaseException as error:  # noqa: BLE001 - this thread's border: it is raised where the work is awaited
         done.set_exception(error)
+        del done  # as above
     else:
         done.set_result(result)
