@@ -63,15 +63,19 @@ def test_official_clients_count_through_the_gateway_what_their_provider_counts(t
 
 def test_a_count_is_of_the_folded_history_that_would_be_sent_and_leaves_no_trace(tmp_path: Path) -> None:
     options = AgentOptions(compaction=True, window_tokens=12_000, fold=FoldOptions(extractive=True))
-    with (
-        running_sandbox() as sandbox,
-        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
-        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
-    ):
-        bill = turns(client, sandbox, 20, MODEL)
-        messages = last_messages()
-        before = rows(tmp_path)
-        counted = client.messages.count_tokens(model=MODEL, system=SYSTEM, tools=TOOLS, messages=messages)
+    messages = last_messages()
+    with running_sandbox() as sandbox:
+        with (
+            running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as asked,
+            anthropic.Anthropic(base_url=asked.url, api_key=KEY, max_retries=0) as client,
+        ):
+            bill = turns(client, sandbox, 20, MODEL)
+        before = rows(tmp_path)  # a gateway that has ended has kept all of it
+        with (
+            running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+            anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+        ):
+            counted = client.messages.count_tokens(model=MODEL, system=SYSTEM, tools=TOOLS, messages=messages)
         sent = json.loads(sandbox.heard[-1].body)
         after = rows(tmp_path)
         with anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=0) as direct:
@@ -81,7 +85,7 @@ def test_a_count_is_of_the_folded_history_that_would_be_sent_and_leaves_no_trace
     assert counted.input_tokens < 12_000 < whole.input_tokens
     assert counted.input_tokens <= max(bill.inputs) * 1.2
     assert before == after
-    assert gateway.failed == []
+    assert asked.failed == gateway.failed == []
 
 
 def last_messages() -> list[Any]:
