@@ -9,7 +9,7 @@ step, which the model is to go on from; the steps between go, the oldest first. 
 question, speakers follow each other as they did before, and no call has lost its result, nor a result its call.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
@@ -199,6 +199,20 @@ def seams(history: Sequence[Message], kinds: Sequence[Kind]) -> list[bool]:
         earliest = min(earliest, answers_to[place])
         found[place] = earliest >= place
     return found
+
+
+def answers_itself(messages: Sequence[Message]) -> bool:
+    """Whether every result in some messages answers a call in them, whatever stands before them."""
+    asked: Counter[str] = Counter()
+    for message in messages:
+        for part in message.parts:
+            if (call := _asked(part)) is not None:
+                asked[call] += 1
+            elif (answered := _answered(part)) is not None:
+                if not asked[answered]:
+                    return False
+                asked[answered] -= 1
+    return True
 
 
 def is_system(message: Message) -> bool:

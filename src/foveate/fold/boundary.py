@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, dropwhile
 
-from msgspec.structs import replace
-
 from foveate.budget.eviction import Kind, is_system, kind_of, seams
 from foveate.errors import BadOption
+from foveate.fold.outlines import COMPACTION, without_words
 from foveate.values import Message, Opaque, Part, Request, Text, ToolCall, ToolResult
 from foveate.wire.body import as_text, record
 
@@ -26,10 +25,6 @@ COMPACT_AT_PCT = 0.75
 TAIL_KEEP_TOKENS = 20_000
 MIN_TURNS_BETWEEN = 4
 
-# A block by which a provider stands for all before it. That of the Responses format only OpenAI can read;
-# Anthropic's has its summary in plain words (https://platform.claude.com/docs/en/build-with-claude/compaction,
-# read November 2026), and one without words did not come about.
-_COMPACTION = "compaction"
 # With these, stored turns come before the messages of a request: those of an earlier response, or of a
 # conversation (https://platform.openai.com/docs/guides/conversation-state, read November 2026).
 _STORED = frozenset(("previous_response_id", "conversation"))
@@ -111,13 +106,13 @@ def continues_stored(request: Request) -> bool:
 
 def compacted_text(part: Part) -> str:
     """The summary that a provider has made of all before `part`, as far as it can be read."""
-    if not isinstance(part, Opaque) or part.kind != _COMPACTION:
+    if not isinstance(part, Opaque) or part.kind != COMPACTION:
         return ""
     return as_text(record(part.raw).get("content"))
 
 
 def _is_sealed(part: Part) -> bool:
-    return isinstance(part, Opaque) and part.kind == _COMPACTION and not compacted_text(part)
+    return isinstance(part, Opaque) and part.kind == COMPACTION and not compacted_text(part)
 
 
 def _spoken(messages: Sequence[Message]) -> list[int]:
@@ -264,7 +259,9 @@ def head_of(messages: Sequence[Message]) -> Head:
     spoken = tuple(history.spoken)
     if not spoken:
         return Head(spoken=(), question=(), bridge=())
-    calls = tuple(shell for place in spoken for part in messages[place].parts if (shell := _shell(part)))
+    calls = tuple(
+        without_words(part) for place in spoken for part in messages[place].parts if _calls_or_answers(part)
+    )
     said = Message(role="assistant", parts=calls)
     return Head(spoken=spoken, question=history.kept(cut), bridge=(said, _LAST[history.ends_with(cut)]))
 
@@ -276,14 +273,6 @@ _LAST = {
 }
 
 
-def _shell(part: Part) -> Part | None:
-    """A call or a result without what it says."""
-    match part:
-        case ToolCall():
-            return replace(part, arguments="")
-        case ToolResult():
-            return replace(part, parts=())
-        case Opaque() if part.kind != _COMPACTION:
-            return Opaque(part.kind, b"")
-        case _:
-            return None
+def _calls_or_answers(part: Part) -> bool:
+    is_unknown = isinstance(part, Opaque) and part.kind != COMPACTION
+    return is_unknown or isinstance(part, ToolCall | ToolResult)

@@ -6,11 +6,14 @@ matches no fold and is left alone. What stays, the tail above all, stays byte fo
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 
 from foveate import wire
+from foveate.budget.eviction import answers_itself
 from foveate.fold.boundary import Head, Junction, continues_stored, head_of
 from foveate.fold.journal import Fold, Outcome
+from foveate.fold.outlines import outlines
 from foveate.fold.telling import stands
 from foveate.fold.thoughts import unbound_thoughts
 from foveate.session.chain import Chain
@@ -39,8 +42,12 @@ _HEADING = (
 )
 _CARRIED = "Also named there:"
 _TITLE_CHARS = 80
-_UNSPACED = 0x2E80
+_UNSPACED = "\u2e80"
 _KEPT_HEADS = 1024
+# Under it, and what a head ends with, it is noted where that meets what stays.
+_JUNCTION = object()
+# A request of a folded session says the same as the one before.
+_KEPT_SUMMARIES = 64
 
 
 def fold_of(chain: Chain, folds: Sequence[Fold]) -> Fold | None:
@@ -93,8 +100,7 @@ def folded_edits(
         start = chain.head + (min(undone) if unbound is None and undone else 0)
         return (unbound_thoughts(request, model, changed_from=start, within=within) or ()) if undone else ()
     cut = chain.head + fold.messages
-    tail = [wire.message(request.format, raw) for raw in request.messages[cut:]]
-    junction = _head(request, chain.head, fold).before(tail)
+    junction = _junction(request, chain.head, fold)
     if junction is None:  # a fork that goes on in the middle of a step
         return ()
     thoughts = unbound_thoughts(request, model, changed_from=cut, within=within)
@@ -138,6 +144,35 @@ def _summary_for_head(
         )
 
 
+def _junction(request: Request, start: int, fold: Fold) -> Junction | None:
+    """Where the head that a fold has replaced meets what stays of a request.
+
+    It is noted with the last message: what comes after it changes nothing, unless it answers an earlier call.
+    """
+    trail = wire.trail(request)
+    links, cut = trail.links, start + fold.messages
+    key = _JUNCTION, fold.boundary
+    known = len(links)
+    while known > cut - trail.head and key not in links[known - 1].known:
+        known -= 1
+    junction: Junction | None = None
+    if known > cut - trail.head and answers_itself(outlines(request, trail, trail.head + known)):
+        junction = links[known - 1].known[key]
+    if junction is None:
+        junction = _head(request, start, fold).before(outlines(request, trail, cut))
+    if junction is not None and key not in links[-1].known:
+        links[-1].known[key] = junction
+    return junction
+
+
+@lru_cache(maxsize=_KEPT_SUMMARIES)
+def _summary_text(messages: int, summary: str, facts: tuple[str, ...]) -> str:
+    told = " ".join(summary.split()) if facts else ""
+    carried = carried_text([fact for fact in facts if not stands(" ".join(fact.split()), told)])
+    heading = _HEADING.format(messages=messages)
+    return "\n\n".join(filter(None, (heading, summary.strip(), carried)))
+
+
 class _Heads:
     """What is known of heads that were folded, by the hash at their end."""
 
@@ -145,8 +180,9 @@ class _Heads:
         self.drop()
 
     def drop(self) -> None:
-        """Forget all of them."""
+        """Forget all of them, and what was said in their place."""
         self.known: Memo[Head] = Memo(_KEPT_HEADS)
+        _summary_text.cache_clear()
 
 
 _HEADS = _Heads()
@@ -165,23 +201,25 @@ def _head(request: Request, start: int, fold: Fold) -> Head:
 
 def summary_text(fold: Fold) -> str:
     """What is said in the place of a folded head, the same each time."""
-    told = " ".join(fold.summary.split()) if fold.carried else ""
-    carried = carried_text([fact for fact in fold.carried if not stands(" ".join(fact.split()), told)])
-    heading = _HEADING.format(messages=fold.messages)
-    return "\n\n".join(filter(None, (heading, fold.summary.strip(), carried)))
+    return _summary_text(fold.messages, fold.summary, fold.carried)
 
 
 def carried_text(carried: Sequence[str]) -> str:
     """The list after a summary: names in one line, since each line takes tokens; the rest each in its own."""
-    names = " ".join(fact for fact in carried if _is_name(fact))
-    rest = (" ".join(fact.split()) for fact in carried if not _is_name(fact))
-    lines = [f"- {line}" for line in (names, *rest) if line]
+    names: list[str] = []
+    rest: list[str] = []
+    for fact in carried:
+        if _is_name(fact):
+            names.append(fact)
+        else:
+            rest.append(" ".join(fact.split()))
+    lines = [f"- {line}" for line in (" ".join(names), *rest) if line]
     return "\n".join((_CARRIED, *lines)) if lines else ""
 
 
 def _is_name(fact: str) -> bool:
     """Whether it is one word; in scripts that write no spaces a sentence would seem one."""
-    return not any(char.isspace() or ord(char) >= _UNSPACED for char in fact)
+    return not fact or (fact.split() == [fact] and (fact.isascii() or max(fact) < _UNSPACED))
 
 
 def stand_in(

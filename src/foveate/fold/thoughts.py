@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 from foveate import wire
 from foveate.cache.rules import rules_for
+from foveate.fold.outlines import thinks
 from foveate.values import (
     Edit,
     Format,
@@ -17,7 +18,7 @@ from foveate.values import (
     Thinking,
     ToolCall,
 )
-from foveate.wire.body import as_record, fields, items, record, value
+from foveate.wire.body import as_record, fields, items, record
 
 NO_THOUGHT = "[thinking left out]"
 
@@ -26,10 +27,6 @@ _THOUGHTS = {
     Format.ANTHROPIC: ("thinking", "redacted_thinking"),
     Format.BEDROCK: ("reasoningContent",),
 }
-# Where chat completions carry the signed thoughts of Claude: at OpenRouter and in LiteLLM.
-# https://openrouter.ai/docs/guides/best-practices/reasoning-tokens (read November 2026)
-# https://docs.litellm.ai/docs/reasoning_content (read November 2026)
-_CARRIERS = ("reasoning_details", "thinking_blocks")
 # https://platform.claude.com/docs/en/build-with-claude/preserved-thinking (read November 2026): the provider
 # leaves out thoughts whose prefix was changed, instead of refusing them. Without the beta this is a 400.
 _BINDING = ("block_binding", "prefix_mismatch_behavior")
@@ -71,12 +68,13 @@ def unbound_thoughts(
     if not rules_for(model).binds_thinking:
         return ()
     size = len(request.messages)
+    trail = wire.trail(request)
     bearing = [
         place
         for place in range(changed_from, size if before is None else min(before, size))
         if place not in gone
         and (within is None or any(place in some for some in within))
-        and _thinks(request, place)
+        and thinks(request, trail, place)
     ]
     if not bearing or _drops(request):
         return ()
@@ -92,15 +90,6 @@ def unbound_thoughts(
         ReplaceMessages(start=place, end=place + 1, messages=(message,), reason=reason)
         for place, message in written.items()
     )
-
-
-def _thinks(request: Request, place: int) -> bool:
-    """Whether there are thoughts in a message that its provider has signed."""
-    raw = request.messages[place]
-    if request.format is Format.CHAT:
-        found = fields(raw)
-        return any(value(found.get(name)) for name in _CARRIERS)
-    return any(isinstance(part, Thinking) for part in wire.message(request.format, raw).parts)
 
 
 def _is_under_way(request: Request, place: int) -> bool:

@@ -262,7 +262,9 @@ def name_of(counter: RequestCounter) -> str:
 
 
 async def counted_beside(request: Request, counter: RequestCounter) -> RequestCount:
-    """The count of a request of which nothing is kept; beside the event loop where much of it is new.
+    """The count of a request of which nothing is kept, without its parts.
+
+    It is made beside the event loop where much of it is new.
 
     Raises:
         MalformedRequest: as `RequestCounter.request`.
@@ -270,7 +272,7 @@ async def counted_beside(request: Request, counter: RequestCounter) -> RequestCo
     trail = wire.trail(request)
     new = (*request.messages[: trail.head], *(link.raw for link in trail.links[counter.tallied(trail)[0] :]))
     size_bytes = counter.new_around_bytes(request) + sum(map(len, new))
-    return await beside(lambda: counter.request(request), size_bytes)
+    return await beside(lambda: counter.request(request, in_parts=False), size_bytes)
 
 
 async def beside(work: Callable[[], Result], size_bytes: int) -> Result:

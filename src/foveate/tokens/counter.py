@@ -145,20 +145,20 @@ class RequestCounter:
         certain = measured.certain and not measured.unexplained and not measured.thought_tokens
         return _rounded(total, upper, exact=self._ruler.exact and certain)
 
-    def request(self, request: Request) -> RequestCount:
-        """The count of a whole request, part by part.
+    def request(self, request: Request, *, in_parts: bool = True) -> RequestCount:
+        """The count of a whole request, part by part where that is wanted.
 
         Raises:
             MalformedRequest: a part cannot be read, or is nested too deeply to be rendered.
         """
         with courtesy(len(request.body)):
-            return self._request(request)
+            return self._request(request, in_parts=in_parts)
 
-    def _request(self, request: Request) -> RequestCount:
+    def _request(self, request: Request, *, in_parts: bool) -> RequestCount:
         try:
             trail = wire.trail(request)
             head, tally = self.head(request, trail), self.tally(request, trail)
-            return self.counted(request, trail, head, tally, in_parts=True)
+            return self.counted(request, trail, head, tally, in_parts=in_parts)
         except RecursionError:
             raise MalformedRequest(TOO_DEEP) from None
 

@@ -1,0 +1,115 @@
+"""What is noted of the messages that stay behind a fold changes nothing of what is sent."""
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from foveate import wire
+from foveate.budget.eviction import answers_itself
+from foveate.fold.outlines import outline
+from foveate.fold.replacing import folded_edits
+from foveate.session.chain import chain_of
+from foveate.tokens.caches import drop_caches
+from foveate.values import (
+    Document,
+    Edit,
+    Format,
+    Message,
+    Request,
+    Source,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+from foveate.wire.body import compact
+from tests.unit.fold.talks import Body, cuts_of, fold_at, requests
+
+CALL = ToolCall(name="read", arguments='{"path":"a"}', format=Format.ANTHROPIC, id="1")
+RESULT = ToolResult(parts=(Text("much"),), id="1")
+
+
+def by(role: str, *parts: Text | Thinking | ToolCall | ToolResult | Document) -> Message:
+    return Message(role=role, parts=parts)
+
+
+@settings(max_examples=60)
+@given(requests(), st.data())
+def test_a_session_that_grows_message_by_message_is_folded_as_one_that_nobody_knows(
+    body: Body, data: st.DataObject
+) -> None:
+    request = wire.read(compact(body))
+    assume(cuts_of(request))
+    cut = data.draw(st.sampled_from(cuts_of(request)))
+    fold = fold_at(request, cut)
+    field = "input" if "input" in body else "messages"
+    said = body[field]
+    # Some of it once more at the end: results of calls that were folded, or calls without results.
+    said = [*said, *data.draw(st.lists(st.sampled_from(said), max_size=3))]
+
+    def at(size: int) -> Request:
+        return wire.read(compact({**body, field: said[:size]}))
+
+    def edits(size: int) -> tuple[Edit, ...]:
+        return folded_edits(at(size), chain_of(at(size)), [fold])
+
+    drop_caches()
+    noted = [edits(size) for size in range(cut + 1, len(said) + 1)]
+    fresh = []
+    for size in range(cut + 1, len(said) + 1):
+        drop_caches()
+        fresh.append(edits(size))
+
+    assert noted == fresh
+
+
+def test_a_late_answer_to_a_folded_call_is_seen_in_a_session_that_was_folded_before() -> None:
+    """Nothing may be folded then: the result would be sent without its call."""
+
+    def request(*more: Body) -> Request:
+        call = {"id": "1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+        begun: list[Body] = [
+            {"role": "user", "content": "Look."},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "done"},
+            {"role": "assistant", "content": "It is there."},
+            {"role": "user", "content": "Then?"},
+        ]
+        return wire.read({"model": "gpt-4.1", "messages": [*begun, *more]}, Format.CHAT)
+
+    fold = fold_at(request(), 4)
+    late: Body = {"role": "tool", "tool_call_id": "1", "content": "once more"}
+
+    assert folded_edits(request(), chain_of(request()), [fold])
+    assert folded_edits(request(late), chain_of(request(late)), [fold]) == ()
+
+
+@pytest.mark.parametrize(
+    ("messages", "is_so"),
+    [
+        ([], True),
+        ([by("user", Text("Go."))], True),
+        ([by("assistant", CALL), by("user", RESULT)], True),
+        ([by("user", RESULT)], False),
+        ([by("user", RESULT), by("assistant", CALL)], False),
+        ([by("assistant", CALL), by("user", RESULT, RESULT)], False),
+        ([by("assistant", CALL, CALL), by("user", RESULT, RESULT)], True),
+    ],
+)
+def test_what_answers_only_itself(messages: list[Message], is_so: bool) -> None:
+    assert answers_itself(messages) is is_so
+
+
+def test_an_outline_has_who_speaks_calls_answers_and_thinks_and_not_a_word() -> None:
+    shown = Document(source=Source.INLINE, media_type="text/plain", text="secret")
+    message = by("assistant", Text("secret"), Thinking("secret", 400), CALL, RESULT, shown)
+
+    found = outline(message)
+
+    assert [type(part) for part in found.parts] == [type(part) for part in message.parts]
+    assert (found.role, found.parts[2], found.parts[3]) == (
+        "assistant",
+        ToolCall(name="read", arguments="", format=Format.ANTHROPIC, id="1"),
+        ToolResult(parts=(), id="1"),
+    )
+    assert "secret" not in repr(found)
