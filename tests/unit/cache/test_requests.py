@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate import wire
-from foveate.cache.block_facts import KnownBlocks
 from foveate.cache.parameters import cache_options
 from foveate.cache.prompts import CachedPrompt
 from foveate.cache.requests import BlockTokens, block_tokens_for, cached_prompt
@@ -328,7 +327,10 @@ def test_a_block_of_many_long_texts_is_counted_at_once() -> None:
 def test_what_blocks_weigh_is_forgotten_with_everything_else() -> None:
     counter = Counting()
     tokens = BlockTokens(counter)
-    request = request_of(claude([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]))
+    texts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    tool = {"name": "t", "description": "three", "input_schema": {"type": "object"}}
+    request = request_of(claude(texts, tools=[tool]))
+    drop_caches()
     cached_prompt(request, rules_for(MODEL), tokens)
     before = counter.texts
     assert SEEN.held_bytes
@@ -376,20 +378,6 @@ def test_what_a_growing_session_has_sent_keeps_its_tokens(model: str) -> None:
         messages[-1] = copy.deepcopy(messages[-1])
         del messages[-1]["content"][-1]["cache_control"]
         messages.append({"role": "assistant", "content": [call]})
-
-
-def test_blocks_are_known_by_which_they_are_and_forgotten_in_time() -> None:
-    known = KnownBlocks(most_blocks=40)
-    first = wire.blocks(request_of(claude(*map(str, range(30)))))
-    facts = known.of(first)
-
-    assert all(one is other for one, other in zip(facts, known.of(first), strict=True))
-    for round_ in range(9):
-        known.of(wire.blocks(request_of(claude(*(f"{round_} {n}" for n in range(30))))))
-        assert len(known) <= 80
-    assert known.of(first)[0] is not facts[0]
-    known.drop()
-    assert len(known) == 0
 
 
 def test_tools_of_one_size_that_changed_are_shared_anew() -> None:
