@@ -17,6 +17,7 @@ from foveate import wire
 from foveate.engine.options import AgentOptions
 from foveate.fold.cuts import FoldOptions
 from foveate.fold.journal import Fold, Outcome, Use
+from foveate.fold.overflow import OnOverflow
 from foveate.session.chain import chain_of
 from foveate.store import Store, open_store
 from tests.gateways import RunningGateway, running_gateway
@@ -32,6 +33,8 @@ FOLDING = AgentOptions(
 ROOMY = replace(FOLDING, window_tokens=None)
 ADAPTIVE: Any = {"type": "adaptive"}
 ENABLED: Any = {"type": "enabled", "budget_tokens": 1024}
+LEFT_OUT = b"[left out: "
+DROPS = b'"prefix_mismatch_behavior":"drop_block"'
 SUMMARY = b"were folded into this summary"
 
 
@@ -159,7 +162,7 @@ def test_after_an_undo_only_what_was_thought_behind_the_summary_is_left_out(tmp_
     assert sent[-1][1] == [*kept, *new]
 
 
-def test_where_somebody_was_mistaken_about_a_fold_one_request_is_refused_and_not_the_next(
+def test_where_somebody_was_mistaken_about_a_fold_the_provider_leaves_out_what_does_not_fit(
     tmp_path: Path,
 ) -> None:
     with agent_of(ADAPTIVE) as agent, two_gateways(agent, tmp_path):
@@ -173,8 +176,8 @@ def test_where_somebody_was_mistaken_about_a_fold_one_request_is_refused_and_not
             await store.journal.used([use])
 
         at_store(tmp_path, mistake)
-        with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
-            agent.step()
+        agent.step()
+        assert DROPS in agent.sandbox.heard[-1].body
 
         async def is_doubted(store: Store) -> bool:
             (fold,) = await made(store)
@@ -187,3 +190,40 @@ def test_where_somebody_was_mistaken_about_a_fold_one_request_is_refused_and_not
         is_folded, thoughts = agent.step()
         assert (is_folded, thoughts) == (True, [])
         assert len(agent.step()[1]) == 1
+
+
+@pytest.mark.parametrize("thinking", [ADAPTIVE, ENABLED], ids=["adaptive", "enabled"])
+def test_what_was_thought_while_room_was_made_may_be_sent_where_there_is_room_again(
+    tmp_path: Path, thinking: Any
+) -> None:
+    """Was refused for ever."""
+    tight = AgentOptions(compaction=False, on_overflow=OnOverflow.MAKE_ROOM, window_tokens=9_000)
+    with agent_of(thinking) as agent:
+        with two_gateways(agent, tmp_path, tight):
+            while LEFT_OUT not in agent.sandbox.heard[-1].body if agent.sandbox.heard else True:
+                agent.step()
+            for _ in range(3):
+                agent.step()
+        with two_gateways(agent, tmp_path, replace(tight, window_tokens=None)):
+            asked = [count_asked(agent) for _ in range(6)]
+
+    assert asked == [2, 2, 1, 1, 1, 1]  # each gateway has to find out
+
+
+def count_asked(agent: Agent) -> int:
+    before = len(agent.sandbox.heard)
+    agent.step()
+    assert DROPS in agent.sandbox.heard[-1].body
+    return len(agent.sandbox.heard) - before
+
+
+def test_a_client_that_wants_its_thoughts_refused_has_them_refused(tmp_path: Path) -> None:
+    strict = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}
+    beta = {"anthropic-beta": "thinking-binding-controls-2026-08-01"}
+    with running_sandbox() as sandbox, running_gateway(sandbox.url, tmp_path) as gateway:
+        client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0, default_headers=beta)
+        agent = Agent(sandbox, strict, itertools.repeat(client))
+        agent.step()
+        agent.messages[0]["content"] = "Find another one."
+        with client, pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
+            agent.step()

@@ -29,7 +29,7 @@ from foveate.engine.previewing import (
     no_fold,
 )
 from foveate.engine.remembered import Remembered
-from foveate.engine.settling import DoubtThoughts, RememberCache, RememberRefusal
+from foveate.engine.settling import DoubtThoughts, RememberCache, RememberRefusal, RememberThoughts
 from foveate.engine.steps import (
     AskForUsage,
     Count,
@@ -107,6 +107,7 @@ def build_engine(
             RememberCache(remembered),
             *((pings,) if pings is not None else ()),
             RememberRefusal(refusals),
+            RememberThoughts(remembered),
             DoubtThoughts(journal),
         ),
         settle=(*(settle for settle in (breaks, keeping, tracing) if settle is not None), folds),

@@ -71,27 +71,13 @@ class Problem:
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent: a body, and headers that are set (an empty one is left out).
-
-    `unmarked` writes the body that is sent where the provider refuses our marks; None where there are none.
-    """
+    """What is sent: a body, and headers that are set (an empty one is left out)."""
 
     body: bytes
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    unmarked: Callable[[], bytes] | None = None
     done: tuple[Done, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     def __repr__(self) -> str:
         """What was done to it, without what it says."""
         return f"Outgoing(done={self.done!r}, problems={self.problems!r})"
-
-    @property
-    def has_marks(self) -> bool:
-        """Whether there are marks of ours in it."""
-        return self.unmarked is not None
-
-    @property
-    def without_marks(self) -> bytes | None:
-        """The body without our marks; None where there are none."""
-        return self.unmarked() if self.unmarked is not None else None

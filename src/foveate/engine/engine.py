@@ -16,6 +16,7 @@ from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import Watch
 from foveate.engine.work import Work
 from foveate.errors import CallRefused, DoesNotFit, FoveateError, MalformedRequest
+from foveate.fold.thoughts import betas_of
 from foveate.values import SetParameter
 
 _LOG = logging.getLogger(__name__)
@@ -104,21 +105,18 @@ class Engine:
     def _written(self, work: Work) -> Outgoing:
         try:
             body = work.written()
-            unmarked = (lambda: work.written(with_marks=False)) if work.marks else None
         except FoveateError as error:
             work.problems.append(self._failed(work.incoming, "write", error))
             work.marks, work.parameters = (), ()
-            body, unmarked = work.request.body, None
-        came = work.incoming.betas
-        betas = beta_header(
-            self.beta_override, ",".join(filter(None, (came, *work.betas))) if work.betas else came
-        )
+            body = work.request.body
+        done = work.all_done()
+        came, ours = work.incoming.betas, betas_of([one.edit for one in done])
+        betas = beta_header(self.beta_override, ",".join(filter(None, (came, *ours))) if ours else came)
         headers = work.headers if betas == came else {**work.headers, BETAS: betas}
         return Outgoing(
             body=body,
             headers=headers,
-            unmarked=unmarked,
-            done=work.all_done(),
+            done=done,
             problems=tuple(work.problems),
         )
 
@@ -131,6 +129,7 @@ class Engine:
             clock=self.clock,
             watch=self.watch,
             came_at=came_at,
+            write=self._written,
             note=self.note,
             remember=self.remember,
             behind=self.behind,

@@ -13,6 +13,7 @@ from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming, Outgoing, Problem
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.engine.work import Work
+from foveate.fold.thoughts import is_mismatch, left_to_provider
 from foveate.values import SetParameter, Usage
 
 _LOG = logging.getLogger(__name__)
@@ -34,12 +35,15 @@ class Exchange:
         clock: Callable[[], float],
         watch: Watch = UNWATCHED,
         came_at: float | None = None,
+        write: Callable[[Work], Outgoing] | None = None,
         note: "Settle | None" = None,
         remember: "Sequence[Settle]" = (),
         behind: Behind | None = None,
         admitted: Admitted | None = None,
     ) -> None:
         """`work` is None for a request that could not be understood. `came_at`: when it was here.
+
+        `write` makes of the work what is sent where that is refused for what we did or left to it.
 
         `note` is done before the client has all of it, `remember` before its next request, and `settle`
         `behind` the answer, once its bill is booked. `admitted` is what its work was let through as, or it.
@@ -51,6 +55,7 @@ class Exchange:
         self.came_at = self.sent_at if came_at is None else came_at
         self.status = 0
         self.refused: Refusal | None = None
+        self.has_bad_thoughts = False  # some were refused, since they do not fit what stands before them
         self.is_broken = False
         self.is_unsent = False
         self.entry: Entry | None = None  # what is booked
@@ -59,18 +64,44 @@ class Exchange:
         self._watch = watch
         self._behind = behind or Behind()
         self._settle = settle
+        self._write = write
         self._note = note
         self._is_noted = note is None
         self._remember = remember
         self._clock = clock
         self._answer: AnswerReader | None = None
 
-    def without_marks(self, status: int, body: bytes) -> bytes | None:
-        """The body to be sent once more, where an answer refuses our marks; None where it is not about them."""
-        if not self.outgoing.has_marks or self.refused is not None:
-            return None
-        self.refused = refusal(status, body)
-        return self.outgoing.without_marks if self.refused is not None else None
+    def goes_again(self, status: int, said: bytes) -> bool:
+        """Whether `outgoing` is to be sent once more, as it is now: an answer refuses what may be of our doing.
+
+        Our marks, and thoughts that do not stand after what they were thought after: each is believed once.
+        """
+        work = self.work
+        if work is None or self._write is None:
+            return False
+        if not (self._is_unmarked(work, status, said) or self._is_spared(work, status, said)):
+            return False
+        self.outgoing = self._write(work)
+        return True
+
+    def _is_unmarked(self, work: Work, status: int, said: bytes) -> bool:
+        """Whether the answer refuses our marks, which are taken out then."""
+        if not work.marks or self.refused is not None:
+            return False
+        self.refused = refusal(status, said)
+        if self.refused is not None:
+            work.marks = ()
+        return self.refused is not None
+
+    def _is_spared(self, work: Work, status: int, said: bytes) -> bool:
+        """Whether the answer refuses thoughts for what stands before them; the provider is to drop them."""
+        if self.has_bad_thoughts or not work.rules.binds_thinking or not is_mismatch(status, said):
+            return False
+        asks = left_to_provider(work.request)
+        if asks is not None:
+            work.parameters += (asks,)
+            self.has_bad_thoughts = True
+        return asks is not None
 
     def unsent(self) -> None:
         """The provider was not reached."""

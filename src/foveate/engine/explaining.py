@@ -126,8 +126,6 @@ class Breaks:
         before, left_tokens = self._last.get(key), _left(usage.cache, rules)
         if before is None and not left_tokens:  # there was nothing to read, and will not be
             return
-        outgoing = exchange.outgoing
-        body = outgoing.body if exchange.refused is None else outgoing.without_marks
         now = _Last(
             request_id=exchange.incoming.id,
             spoken=exchange.incoming.spoken,
@@ -135,7 +133,7 @@ class Breaks:
             left_tokens=left_tokens,
             rules=rules,
             tokens=work.block_tokens,
-            body=body,
+            body=exchange.outgoing.body,
         )
         if before is not None and before.sent_at > now.sent_at:  # they came at the same time
             return

@@ -121,9 +121,7 @@ class KeepRequests:
 
 
 def _kept(exchange: Exchange, work: Work) -> KeptRequest:
-    incoming, outgoing = exchange.incoming, exchange.outgoing
-    unmarked = outgoing.without_marks
-    sent = outgoing.body if exchange.refused is None or unmarked is None else unmarked
+    incoming, sent = exchange.incoming, exchange.outgoing.body
     return KeptRequest(
         id=incoming.id,
         agent=incoming.agent,

@@ -36,7 +36,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     """What one session has left at its provider, its rhythm, and the orders that its tools had.
 
     `settled` is what stood around its messages when its tools were last in the order that they are to have, as
-    long as somebody else remembers it.
+    long as somebody else remembers it. `has_bad_thoughts`: its provider is asked to leave out what no longer
+    fits.
     """
 
     cache: Cache = _EMPTY
@@ -45,6 +46,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     settled: "ReferenceType[Around] | None" = None
     asked_at: float | None = None
     last: LastCall | None = None
+    has_bad_thoughts: bool = False
 
     def heard(self, now: float) -> "SessionState":
         """With a request that comes now."""
@@ -59,6 +61,10 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     def served(self, cache: Cache) -> "SessionState":
         """With what a request has left at the provider."""
         return replace(self, cache=cache)
+
+    def sparing_thoughts(self) -> "SessionState":
+        """With thoughts that were refused."""
+        return replace(self, has_bad_thoughts=True)
 
     def called(self, last: LastCall) -> "SessionState":
         """With a call that is billed."""

@@ -28,7 +28,7 @@ class RememberCache:
             return
         if work.rules.caching is Caching.NONE:
             return
-        marks = borne_by(work.prompt, work.marks if exchange.refused is None else ())
+        marks = borne_by(work.prompt, work.marks)
         # Others of the session may have come meanwhile.
         agent, session_id = work.incoming.agent, work.session_id
         state = self.remembered.session(agent, session_id)
@@ -46,11 +46,26 @@ class DoubtThoughts:
 
     def __call__(self, exchange: Exchange) -> None:
         """Have them doubted, where the provider has refused the request for what it says."""
-        work = exchange.work
-        if work is None or exchange.status != _BAD_REQUEST or work.fold is None or work.chain is None:
+        work, is_refused = exchange.work, exchange.has_bad_thoughts or exchange.status == _BAD_REQUEST
+        if work is None or not is_refused or work.fold is None or work.chain is None:
             return
         if work.rules.binds_thinking:
             work.news.append(News(partial(doubted, work.chain, work.fold, self.journal)))
+
+
+@dataclass(frozen=True, slots=True)
+class RememberThoughts:
+    """Sessions with thoughts that do not fit any more: known once the provider has left them out itself."""
+
+    remembered: Remembered
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Remember it."""
+        work = exchange.work
+        if work is None or not exchange.has_bad_thoughts or not 200 <= exchange.status < 300:
+            return
+        state = self.remembered.session(work.incoming.agent, work.session_id)
+        self.remembered.put(work.incoming.agent, work.session_id, state.sparing_thoughts())
 
 
 @dataclass(frozen=True, slots=True)

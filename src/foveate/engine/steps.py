@@ -16,7 +16,7 @@ from foveate.engine.calls import Problem
 from foveate.engine.counting import Counts
 from foveate.engine.remembered import Remembered
 from foveate.engine.work import Work
-from foveate.errors import DoesNotFit
+from foveate.errors import DoesNotFit, StoreUnavailable
 from foveate.fold.clearing import result_limit_tokens
 from foveate.fold.cuts import Subject
 from foveate.fold.folding import Folded
@@ -24,7 +24,7 @@ from foveate.fold.journal import Fold, Journal, Outcome
 from foveate.fold.overflow import Plan, lower_end, plan_for
 from foveate.fold.overflow import Step as Room
 from foveate.fold.replacing import fold_of, folded_edits
-from foveate.fold.thoughts import betas_of
+from foveate.fold.thoughts import betas_of, left_to_provider
 from foveate.fold.truncating import truncate
 from foveate.fold.uses import keep_uses, line_of
 from foveate.session.chain import Chain, chain_beside
@@ -103,6 +103,8 @@ class ReplaceHistory:
 
     async def take(self, work: Work) -> None:
         """Make both edits of the history as the client sent it."""
+        if work.state.has_bad_thoughts and (asks := left_to_provider(work.came)) is not None:
+            work.parameters += (asks,)
         if not work.options.compaction or work.chain is None or work.found is None:
             return
         if len(work.chain) < _LEAST_MESSAGES and len(work.came.body) < _SHORT_BYTES:
@@ -110,12 +112,26 @@ class ReplaceHistory:
         work.folds = await self._folds(work.incoming.agent, work.chain)
         await self.replace(work)
 
+    async def found_anew(self, work: Work) -> bool:
+        """Whether there are folds of it, where it was only believed that there are none; they are made then."""
+        agent = work.incoming.agent
+        if work.folds or work.chain is None or not self._believes_none(agent):
+            return False
+        self.looks_anew(agent)
+        try:
+            work.folds = await self._folds(agent, work.chain)
+            if work.folds:
+                await self.replace(work)
+        except StoreUnavailable:  # room is made without it
+            work.folds = ()
+        return bool(work.folds)
+
     async def _folds(self, agent: str, chain: Chain) -> Sequence[Fold]:
         """What is kept of a conversation. That an agent has nothing at all is believed for a moment.
 
         Another process may have made its first fold by then: a request more goes out as it came.
         """
-        if time.monotonic() < self._none.get(agent, 0.0):
+        if self._believes_none(agent):
             return ()
         found = await self._journal.folds(agent, chain.hashes)
         if not found and not await self._journal.has_folds(agent):
@@ -123,6 +139,9 @@ class ReplaceHistory:
                 self._none.clear()
             self._none[agent] = time.monotonic() + _NONE_SECONDS
         return found
+
+    def _believes_none(self, agent: str) -> bool:
+        return time.monotonic() < self._none.get(agent, 0.0)
 
     async def replace(self, work: Work) -> None:
         """The same with the folds that the work knows of."""
@@ -154,10 +173,9 @@ class ReplaceHistory:
                 work.problems.append(Problem(self.name, f"a cut could not be kept: {made.problem}"))
         work.done = [done for done in work.done if done.step != self.name]
         work.edit(self.name, (*folded, *cut), of=work.came)
-        work.betas = betas_of(folded)
         if line is not None:
             # What the provider leaves out itself stands before the answer, and soon no longer will.
-            await keep_uses(line, self._journal, is_applied=work.fold is not None and not work.betas)
+            await keep_uses(line, self._journal, is_applied=work.fold is not None and not betas_of(folded))
 
 
 class Count:
@@ -214,6 +232,10 @@ class MakeRoom:
             await self._count.surely(work)
         if work.count.tokens <= limit:
             return
+        if await self._history.found_anew(work):
+            await self._count.take(work)
+            if work.count.tokens <= limit:
+                return
         if await _can_fold(work, limit) and await self._folded(work) and work.count.tokens <= limit:
             return
         plan = await beside(lambda: _plan(work, limit), len(work.request.body))
@@ -226,7 +248,6 @@ class MakeRoom:
             )
         if plan.edits:
             work.edit(self.name, plan.edits)
-            work.betas += betas_of(plan.edits)
             await self._count.take(work)
 
     async def _folded(self, work: Work) -> bool:

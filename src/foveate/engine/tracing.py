@@ -31,7 +31,6 @@ class Passed(NamedTuple):
     incoming: Incoming
     work: Work
     outgoing: Outgoing
-    has_refused_marks: bool
     status: int
     came_at: float
     sent_at: float
@@ -126,7 +125,6 @@ def passed(exchange: Exchange) -> Passed | None:
         incoming=exchange.incoming,
         work=exchange.work,
         outgoing=exchange.outgoing,
-        has_refused_marks=exchange.refused is not None,
         status=exchange.status,
         came_at=exchange.came_at,
         sent_at=exchange.sent_at,
@@ -140,7 +138,7 @@ def _traces_of(waiting: Sequence[Passed]) -> list[Trace]:
 def trace_of(over: Passed) -> Trace:
     """What was done to a request that is over, without a word of what it says."""
     incoming, work, outgoing = over.incoming, over.work, over.outgoing
-    done = [one for one in outgoing.done if not over.has_refused_marks or not isinstance(one.edit, Mark)]
+    done = outgoing.done
     count = work.count
     return Trace(
         id=incoming.id,

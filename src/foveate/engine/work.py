@@ -61,7 +61,6 @@ class Work(msgspec.Struct, eq=False):
     ceiling: Decimal | None = None
     admitted: Admitted | None = None
     headers: dict[str, str] = msgspec.field(default_factory=dict)
-    betas: tuple[str, ...] = ()
     cut_results: int = 0
     trail: wire.Trail | None = None  # of what would go out, once that is decided
     # What is to be kept of the request once it is answered.
@@ -159,8 +158,8 @@ class Work(msgspec.Struct, eq=False):
         """Every edit, those too that are written last."""
         return (*self.done, *[Done("cache", edit) for edit in (*self.parameters, *self.marks)])
 
-    def written(self, *, with_marks: bool = True) -> bytes:
+    def written(self) -> bytes:
         """The body that goes out."""
-        edits = (*self.parameters, *(self.marks if with_marks else ()))
+        edits = (*self.parameters, *self.marks)
         is_openai = self.request.format is Format.CHAT and self.rules.provider == "openai"
         return wire.write(self.request, edits, marks=MarkStyle.BREAKPOINT if is_openai else None)

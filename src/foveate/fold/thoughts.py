@@ -32,6 +32,7 @@ _THOUGHTS = {
 _BINDING = ("block_binding", "prefix_mismatch_behavior")
 _BINDING_BETA = "thinking-binding-controls-2026-08-01"
 _DROP_BLOCK = "drop_block"
+_BAD_REQUEST, _MISMATCH = 400, b"prefix_mismatch"
 
 
 def betas_of(edits: Sequence[Edit]) -> tuple[str, ...]:
@@ -42,6 +43,24 @@ def betas_of(edits: Sequence[Edit]) -> tuple[str, ...]:
     """
     asking = (isinstance(edit, SetParameter) and edit.path[-len(_BINDING) :] == _BINDING for edit in edits)
     return (_BINDING_BETA,) if any(asking) else ()
+
+
+def is_mismatch(status: int, body: bytes) -> bool:
+    """Whether an answer refuses a thought, since what stands before it is not what it was thought after."""
+    return status == _BAD_REQUEST and _MISMATCH in body
+
+
+def left_to_provider(request: Request) -> SetParameter | None:
+    """What has the provider leave out thoughts that do not fit, instead of refusing them; see `betas_of`.
+
+    None where it cannot be asked to, and where the client has said itself what is to be done with them.
+    """
+    if request.format is not Format.ANTHROPIC or request.thinking not in ("adaptive", "enabled"):
+        return None
+    if _wish(request) is not None:
+        return None
+    reason = "a thought was refused that had stood after something else; the provider leaves such out"
+    return SetParameter(path=(*_thinking_path(request), *_BINDING), value=_DROP_BLOCK, reason=reason)
 
 
 def unbound_thoughts(
@@ -76,7 +95,7 @@ def unbound_thoughts(
         and (within is None or any(place in some for some in within))
         and thinks(request, trail, place)
     ]
-    if not bearing or _drops(request):
+    if not bearing or _wish(request) == _DROP_BLOCK:
         return ()
     reason = "what stood before these thoughts is changed, and this model takes them only after it"
     if request.thinking == "enabled" and request.format in _THOUGHTS and _is_under_way(request, bearing[-1]):
@@ -123,10 +142,10 @@ def _thinking_path(request: Request) -> tuple[str, ...]:
     return ("additionalModelRequestFields", "thinking") if request.format is Format.BEDROCK else ("thinking",)
 
 
-def _drops(request: Request) -> bool:
-    """Whether the client itself has the provider leave such thoughts out."""
+def _wish(request: Request) -> object:
+    """What the client itself has the provider do with thoughts that do not fit; None where it does not say."""
     path = (*_thinking_path(request), *_BINDING)
     found: object = record(fields(request.body).get(path[0]))
     for name in path[1:]:
         found = as_record(found).get(name)
-    return found == _DROP_BLOCK
+    return found

@@ -236,14 +236,12 @@ class Gateway:
 
     async def _relayed(self, ask: Ask, routed: Routed, exchange: Exchange, client: Client) -> bytes:
         """Relay all but the end of an answer, which is given back."""
-        sent = exchange.outgoing
-        async with self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
-            said = await _error_in(answer) if sent.has_marks else b""
-            again = exchange.without_marks(answer.status, said) if said else None
-            if again is None:
-                return await _passed_on(exchange, answer, client, said)
-        async with self._asked(ask, routed, again, sent.headers, reads_answer=True) as answer:
-            return await _passed_on(exchange, answer, client, b"")
+        while True:
+            sent = exchange.outgoing
+            async with self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
+                said = await _error_in(answer)
+                if not said or not exchange.goes_again(answer.status, said):
+                    return await _passed_on(exchange, answer, client, said)
 
     async def _counted(self, ask: Ask, routed: Routed, exchange: Exchange, client: Client) -> bytes:
         """Relay a count; where the upstream has no route for it, answer with our own."""

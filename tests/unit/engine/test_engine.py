@@ -1,5 +1,6 @@
 """The engine's way: every step in its order, each may fail alone, and what is refused is refused."""
 
+import json
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -14,6 +15,7 @@ from foveate.engine.watch import Unwatched
 from foveate.engine.work import Work
 from foveate.errors import CapExceeded, DoesNotFit
 from foveate.values import Area, Format, Mark, Place, ReplaceText, SetParameter
+from foveate.wire.body import compact
 
 BODY = b'{"model": "claude-opus-4-5",  "max_tokens": 9, "messages": [{"role":"user","content":"Hi"}]}'
 
@@ -92,7 +94,6 @@ async def test_a_request_that_nothing_is_done_to_goes_out_byte_for_byte() -> Non
     exchange, watching = await prepared(None, None)
 
     assert exchange.outgoing.body is BODY
-    assert exchange.outgoing.without_marks is None
     assert (watching.steps, watching.problems) == (["step 1", "step 2"], [])
 
 
@@ -101,7 +102,6 @@ async def test_edits_of_all_steps_are_in_what_goes_out_and_told_with_their_step(
 
     assert b'"Hello"' in exchange.outgoing.body
     assert b"cache_control" in exchange.outgoing.body
-    assert exchange.outgoing.without_marks == BODY.replace(b'"Hi"', b'"Hello"')
     assert [done.step for done in exchange.outgoing.done] == ["step 1", "cache"]
 
 
@@ -119,7 +119,6 @@ async def test_marks_that_cannot_be_written_are_left_out() -> None:
     exchange, watching = await prepared(SAYS, NOWHERE)
 
     assert exchange.outgoing.body == BODY.replace(b'"Hi"', b'"Hello"')
-    assert exchange.outgoing.without_marks is None
     assert [problem.step for problem in watching.problems] == ["write"]
 
 
@@ -152,15 +151,69 @@ async def test_a_model_goes_out_under_the_name_that_it_has_there() -> None:
 
 
 async def test_marks_that_are_refused_are_left_out_once() -> None:
-    exchange, _ = await prepared(MARK)
+    exchange, _ = await prepared(SAYS, MARK)
+    marked = exchange.outgoing
     refused = b'{"error": {"message": "messages.0.cache_control: Extra inputs are not permitted"}}'
 
-    assert exchange.without_marks(400, b'{"error": {"message": "max_tokens is too large"}}') is None
-    assert exchange.without_marks(400, refused) == BODY
-    assert exchange.without_marks(400, refused) is None
+    assert not exchange.goes_again(400, b'{"error": {"message": "max_tokens is too large"}}')
+    assert exchange.outgoing is marked
+    assert exchange.goes_again(400, refused)
+    assert exchange.outgoing.body == BODY.replace(b'"Hi"', b'"Hello"')
+    assert [done.step for done in exchange.outgoing.done] == ["step 1"]
+    assert not exchange.goes_again(400, refused)
 
 
 async def test_where_nothing_was_marked_a_refusal_is_the_clients_own() -> None:
     exchange, _ = await prepared(None)
 
-    assert exchange.without_marks(400, b'{"error": {"message": "cache_control: not permitted"}}') is None
+    assert not exchange.goes_again(400, b'{"error": {"message": "cache_control: not permitted"}}')
+
+
+THINKS = {
+    "model": "claude-opus-5-5",
+    "max_tokens": 2000,
+    "thinking": {"type": "adaptive"},
+    "messages": [{"role": "user", "content": "Hi"}],
+}
+MISMATCH = b'{"error": {"message": "messages.5.content.0: prefix_mismatch: the messages before this block"}}'
+LEFT_OUT = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+
+
+async def test_thoughts_that_are_refused_are_left_to_the_provider_once() -> None:
+    exchange, _ = await prepared(MARK, body=compact(THINKS))
+
+    assert exchange.goes_again(400, MISMATCH)
+    assert json.loads(exchange.outgoing.body)["thinking"] == LEFT_OUT
+    assert b"cache_control" in exchange.outgoing.body
+    assert "thinking-binding-controls" in exchange.outgoing.headers["anthropic-beta"]
+    assert not exchange.goes_again(400, MISMATCH)
+
+
+async def test_marks_and_thoughts_may_both_be_refused() -> None:
+    exchange, _ = await prepared(MARK, body=compact(THINKS))
+
+    assert exchange.goes_again(400, MISMATCH)
+    assert exchange.goes_again(400, b'{"error": {"message": "messages.0.cache_control: Extra inputs"}}')
+    assert json.loads(exchange.outgoing.body) == THINKS | {"thinking": LEFT_OUT}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"thinking": {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}},
+        {"thinking": {"type": "disabled"}},
+        {"model": "claude-opus-4-5"},
+    ],
+    ids=["the client wants it refused", "nothing is thought", "the model binds nothing"],
+)
+async def test_a_refusal_of_thoughts_is_passed_on(own: dict[str, object]) -> None:
+    exchange, _ = await prepared(body=compact(THINKS | own))
+
+    assert not exchange.goes_again(400, MISMATCH)
+
+
+async def test_what_is_no_refusal_of_thoughts_is_passed_on() -> None:
+    exchange, _ = await prepared(body=compact(THINKS))
+
+    assert not exchange.goes_again(429, MISMATCH)
+    assert not exchange.goes_again(400, b'{"error": {"message": "max_tokens is too large"}}')

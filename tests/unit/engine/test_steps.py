@@ -13,13 +13,14 @@ from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import Remembered
 from foveate.engine.steps import Count, FindSession, MakeRoom, ReplaceHistory
 from foveate.engine.work import Work
-from foveate.errors import DoesNotFit
+from foveate.errors import DoesNotFit, StoreUnavailable
 from foveate.fold.cuts import Subject
 from foveate.fold.folding import Folded
 from foveate.tokens import drop_caches
 from foveate.values import Format, TokenCount
 from tests.unit.engine.loops import turns_while
 from tests.unit.fold.journals import InMemory as Folds
+from tests.unit.fold.talks import fold_at
 from tests.unit.session.in_memory import InMemory
 
 RESULT = {"type": "tool_result", "tool_use_id": "t", "content": "x y " * 900}
@@ -96,3 +97,53 @@ async def test_nobody_pays_for_a_fold_that_cannot_make_room(last: dict[str, obje
     with suppress(DoesNotFit):
         await MakeRoom(ReplaceHistory(Folds()), count, fold_now).take(work)
     assert bool(folded) == is_folded
+
+
+class Away(Folds):
+    """Answers until it is away."""
+
+    is_away = False
+
+    def _there(self, what: str) -> None:
+        if self.is_away:
+            raise StoreUnavailable("the store", "it is gone")
+
+
+def talk_of(questions: int) -> bytes:
+    roles = ["user", "assistant"] * questions
+    messages = [{"role": role, "content": f"{at} is said here. " * 60} for at, role in enumerate(roles)]
+    asked = {"role": "user", "content": "And then?"}
+    return json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": [*messages, asked]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("is_folded", "is_away", "steps"),
+    [(True, False, {"fold"}), (False, False, {"room"}), (True, True, {"room"})],
+    ids=["folded meanwhile", "not folded", "folded, but the store is away"],
+)
+async def test_before_room_is_made_a_fold_of_another_process_is_looked_for(
+    is_folded: bool, is_away: bool, steps: set[str]
+) -> None:
+    """Was left out of the history for a second, in which nobody looked, though its summary was there."""
+    journal, turns = Away(), InMemory()
+    history, count = ReplaceHistory(journal), Count(turns, Counts(Calibrations()))
+    options = AgentOptions(window_tokens=2_000, compaction=True)
+    await history_of(talk_of(2), options, history)
+    work = await history_of(talk_of(6), options, history)
+    await count.take(work)
+    if is_folded:
+        await journal.record(fold_at(work.came, 9, agent="ana"), (), lease=None)
+    journal.is_away = is_away
+
+    await MakeRoom(history, count, no_fold).take(work)
+
+    assert {done.step for done in work.done} == steps
+    assert work.count is not None
+    assert work.count.tokens <= 2_000
+
+
+async def history_of(body: bytes, options: AgentOptions, history: ReplaceHistory) -> Work:
+    work = worked_on(body, options)
+    await FindSession(InMemory(), Remembered()).take(work)
+    await history.take(work)
+    return work

@@ -178,18 +178,9 @@ async def test_of_very_many_edits_the_first_are_told_and_how_many_more_there_wer
     assert (len(trace.edits), trace.edits_left_out) == (MOST_EDITS, 7)
 
 
-async def test_marks_that_were_refused_are_not_told_and_keys_in_problems_neither() -> None:
-    exchange = await exchange_of(
-        Mark(place=PLACE, reason="r"), problems=[Problem("memory", "401 for sk-ant-1234567890")]
-    )
-    exchange.outgoing = Outgoing(
-        body=b"", unmarked=lambda: b"", done=exchange.outgoing.done, problems=exchange.outgoing.problems
-    )
-    refused = b'{"error": {"type": "invalid_request_error", "message": "cache_control: not permitted"}}'
-    assert exchange.without_marks(400, refused) is not None
-    trace = traced_of(exchange)
+async def test_keys_in_problems_are_not_told() -> None:
+    trace = traced_of(await exchange_of(problems=[Problem("memory", "401 for sk-ant-1234567890")]))
 
-    assert trace.edits == ()
     assert trace.problems == (("memory", "401 for [key]"),)
 
 

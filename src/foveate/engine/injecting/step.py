@@ -20,7 +20,7 @@ from foveate.engine.injecting.placing import (
 from foveate.engine.injecting.sources import PATIENCE_SECONDS, Sources
 from foveate.engine.injecting.staying import Said, SaidBefore, Stay, has_to_stay, place_now
 from foveate.engine.work import Work
-from foveate.fold.thoughts import betas_of, unbound_thoughts
+from foveate.fold.thoughts import unbound_thoughts
 from foveate.values import NOTHING, Area, Edit, Insert, Place, SetParameter, TokenCount
 
 _NO_SECTIONS = SectionOptions()
@@ -85,7 +85,6 @@ class Inject:
         self._keep(work, _with_turn(work, said, turn, placed) if stays else said, known)
         if edits:
             work.edit(self.name, edits)
-            work.betas += betas_of(edits)
             _count(work, added + turn.count if placed.edits else added)
         if not stays:
             work.passing = tuple(

@@ -8,6 +8,7 @@ import pytest
 
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.options import AgentOptions
+from foveate.fold.thoughts import betas_of
 from foveate.values import Format
 from tests.injected import HEADING, Injecting, body_of, garden, only
 
@@ -165,7 +166,7 @@ def test_a_turn_under_way_asks_the_provider_to_leave_thoughts_out(sections: Sect
     found = body_of(work)
     assert found["thinking"]["block_binding"] == {"prefix_mismatch_behavior": "drop_block"}
     assert found["messages"][1] == CALL
-    assert work.betas
+    assert betas_of([done.edit for done in work.all_done()])
 
 
 def test_what_there_is_no_room_to_repeat_is_given_up_with_the_thoughts_after_it(
