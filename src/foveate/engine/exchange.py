@@ -13,7 +13,7 @@ from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming, Outgoing, Problem
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.engine.work import Work
-from foveate.fold.thoughts import is_mismatch, left_to_provider
+from foveate.fold.thoughts import is_mismatch
 from foveate.values import SetParameter, Usage
 
 _LOG = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Exchange:
     ) -> None:
         """`work` is None for a request that could not be understood. `came_at`: when it was here.
 
-        `write` makes of the work what is sent where that is refused for what we did or left to it.
+        `write` makes of the work what is sent once our marks are taken out of it.
 
         `note` is done before the client has all of it, `remember` before its next request, and `settle`
         `behind` the answer, once its bill is booked. `admitted` is what its work was let through as, or it.
@@ -72,36 +72,19 @@ class Exchange:
         self._answer: AnswerReader | None = None
 
     def goes_again(self, status: int, said: bytes) -> bool:
-        """Whether `outgoing` is to be sent once more, as it is now: an answer refuses what may be of our doing.
-
-        Our marks, and thoughts that do not stand after what they were thought after: each is believed once.
-        """
+        """Whether `outgoing` is to be sent once more, as it is then: an answer refuses our marks."""
         work = self.work
-        if work is None or self._write is None:
+        if work is None:
             return False
-        if not (self._is_unmarked(work, status, said) or self._is_spared(work, status, said)):
-            return False
-        self.outgoing = self._write(work)
-        return True
-
-    def _is_unmarked(self, work: Work, status: int, said: bytes) -> bool:
-        """Whether the answer refuses our marks, which are taken out then."""
-        if not work.marks or self.refused is not None:
+        self.has_bad_thoughts = work.rules.binds_thinking and is_mismatch(status, said)
+        if not work.marks or self.refused is not None or self._write is None:
             return False
         self.refused = refusal(status, said)
-        if self.refused is not None:
-            work.marks = ()
-        return self.refused is not None
-
-    def _is_spared(self, work: Work, status: int, said: bytes) -> bool:
-        """Whether the answer refuses thoughts for what stands before them; the provider is to drop them."""
-        if self.has_bad_thoughts or not work.rules.binds_thinking or not is_mismatch(status, said):
+        if self.refused is None:
             return False
-        asks = left_to_provider(work.request)
-        if asks is not None:
-            work.parameters += (asks,)
-            self.has_bad_thoughts = True
-        return asks is not None
+        work.marks = ()
+        self.outgoing = self._write(work)
+        return True
 
     def unsent(self) -> None:
         """The provider was not reached."""

@@ -62,7 +62,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
         """With what a request has left at the provider."""
         return replace(self, cache=cache)
 
-    def sparing_thoughts(self) -> "SessionState":
+    def refused_thoughts(self) -> "SessionState":
         """With thoughts that were refused."""
         return replace(self, has_bad_thoughts=True)
 

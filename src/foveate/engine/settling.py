@@ -46,8 +46,8 @@ class DoubtThoughts:
 
     def __call__(self, exchange: Exchange) -> None:
         """Have them doubted, where the provider has refused the request for what it says."""
-        work, is_refused = exchange.work, exchange.has_bad_thoughts or exchange.status == _BAD_REQUEST
-        if work is None or not is_refused or work.fold is None or work.chain is None:
+        work = exchange.work
+        if work is None or exchange.status != _BAD_REQUEST or work.fold is None or work.chain is None:
             return
         if work.rules.binds_thinking:
             work.news.append(News(partial(doubted, work.chain, work.fold, self.journal)))
@@ -55,17 +55,20 @@ class DoubtThoughts:
 
 @dataclass(frozen=True, slots=True)
 class RememberThoughts:
-    """Sessions with thoughts that do not fit any more: known once the provider has left them out itself."""
+    """Sessions with thoughts that were refused, since they do not fit what stands before them any more.
+
+    The client has had the refusal. From its next request on, the provider is asked to leave them out itself.
+    """
 
     remembered: Remembered
 
     def __call__(self, exchange: Exchange) -> None:
         """Remember it."""
         work = exchange.work
-        if work is None or not exchange.has_bad_thoughts or not 200 <= exchange.status < 300:
+        if work is None or not exchange.has_bad_thoughts:
             return
         state = self.remembered.session(work.incoming.agent, work.session_id)
-        self.remembered.put(work.incoming.agent, work.session_id, state.sparing_thoughts())
+        self.remembered.put(work.incoming.agent, work.session_id, state.refused_thoughts())
 
 
 @dataclass(frozen=True, slots=True)

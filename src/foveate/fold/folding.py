@@ -29,6 +29,8 @@ _RENEWALS = 3
 _REDRAFT_SHARE = 0.25
 # How many of the last rows of a session are looked at for when it was last folded.
 _LAST_ROWS = 32
+# So many seconds are waited, one after the other, for who folds a session that cannot be sent otherwise.
+_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 # After these a fold is not tried again at once.
 _RESTING = frozenset((Outcome.OK, Outcome.FAILED, Outcome.NO_BOUNDARY))
 _LOST = "the right to fold it was lost meanwhile"
@@ -123,6 +125,10 @@ class Folder:
         if cut is None:
             return await self._ended(row, Outcome.NO_BOUNDARY, "there is no place to cut", lease=None)
         lease = await self._leased(subject.session_id)
+        for pause in _PAUSES if subject.must_fit else ():
+            if lease is None:  # whoever has it may be done in a moment: then there is theirs
+                await self._sleep(pause)
+                lease = await self._leased(subject.session_id)
         if lease is None:
             return await self._ended(row, Outcome.LOCK_HELD, "somebody else is folding it", lease=None)
         try:

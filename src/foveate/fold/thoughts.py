@@ -59,7 +59,7 @@ def left_to_provider(request: Request) -> SetParameter | None:
         return None
     if _wish(request) is not None:
         return None
-    reason = "a thought was refused that had stood after something else; the provider leaves such out"
+    reason = "a thought was refused that had stood after something else; such are to be left out"
     return SetParameter(path=(*_thinking_path(request), *_BINDING), value=_DROP_BLOCK, reason=reason)
 
 

@@ -1,6 +1,5 @@
 """The engine's way: every step in its order, each may fail alone, and what is refused is refused."""
 
-import json
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -176,44 +175,24 @@ THINKS = {
     "messages": [{"role": "user", "content": "Hi"}],
 }
 MISMATCH = b'{"error": {"message": "messages.5.content.0: prefix_mismatch: the messages before this block"}}'
-LEFT_OUT = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-
-
-async def test_thoughts_that_are_refused_are_left_to_the_provider_once() -> None:
-    exchange, _ = await prepared(MARK, body=compact(THINKS))
-
-    assert exchange.goes_again(400, MISMATCH)
-    assert json.loads(exchange.outgoing.body)["thinking"] == LEFT_OUT
-    assert b"cache_control" in exchange.outgoing.body
-    assert "thinking-binding-controls" in exchange.outgoing.headers["anthropic-beta"]
-    assert not exchange.goes_again(400, MISMATCH)
-
-
-async def test_marks_and_thoughts_may_both_be_refused() -> None:
-    exchange, _ = await prepared(MARK, body=compact(THINKS))
-
-    assert exchange.goes_again(400, MISMATCH)
-    assert exchange.goes_again(400, b'{"error": {"message": "messages.0.cache_control: Extra inputs"}}')
-    assert json.loads(exchange.outgoing.body) == THINKS | {"thinking": LEFT_OUT}
 
 
 @pytest.mark.parametrize(
-    "own",
+    ("model", "status", "said", "is_one"),
     [
-        {"thinking": {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}},
-        {"thinking": {"type": "disabled"}},
-        {"model": "claude-opus-4-5"},
+        ("claude-opus-5-5", 400, MISMATCH, True),
+        ("claude-opus-5-5", 400, b'{"error": {"message": "max_tokens is too large"}}', False),
+        ("claude-opus-5-5", 429, MISMATCH, False),
+        ("claude-opus-4-5", 400, MISMATCH, False),
     ],
-    ids=["the client wants it refused", "nothing is thought", "the model binds nothing"],
+    ids=["refused", "something else", "not refused", "the model binds nothing"],
 )
-async def test_a_refusal_of_thoughts_is_passed_on(own: dict[str, object]) -> None:
-    exchange, _ = await prepared(body=compact(THINKS | own))
+async def test_thoughts_that_are_refused_are_seen_and_nothing_is_sent_again(
+    model: str, status: int, said: bytes, is_one: bool
+) -> None:
+    exchange, _ = await prepared(MARK, body=compact(THINKS | {"model": model}))
+    sent = exchange.outgoing
 
-    assert not exchange.goes_again(400, MISMATCH)
-
-
-async def test_what_is_no_refusal_of_thoughts_is_passed_on() -> None:
-    exchange, _ = await prepared(body=compact(THINKS))
-
-    assert not exchange.goes_again(429, MISMATCH)
-    assert not exchange.goes_again(400, b'{"error": {"message": "max_tokens is too large"}}')
+    assert not exchange.goes_again(status, said)
+    assert exchange.outgoing is sent
+    assert exchange.has_bad_thoughts == is_one

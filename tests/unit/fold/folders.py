@@ -1,5 +1,7 @@
 """Folders for tests, and what they are told."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from decimal import Decimal
 
 from foveate.fold.cuts import FoldOptions, Subject
@@ -16,7 +18,12 @@ DROPPED = "The user looks for the slow parser, and has asked which one it was."
 USAGE = Usage(cache=CacheUsage(uncached=1_000), output_tokens=100)
 
 
-def folder(journal: Journal, summariser: Summariser | None, options: FoldOptions = OPTIONS) -> Folder:
+def folder(
+    journal: Journal,
+    summariser: Summariser | None,
+    options: FoldOptions = OPTIONS,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> Folder:
     return Folder(
         journal,
         summariser,
@@ -24,6 +31,7 @@ def folder(journal: Journal, summariser: Summariser | None, options: FoldOptions
         holder="this one",
         clock=lambda: 100.0,
         options=options,
+        sleep=sleep,
         price=lambda _model, usage: Decimal(usage.cache.uncached) / 1_000_000,
     )
 

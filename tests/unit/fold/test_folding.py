@@ -215,6 +215,35 @@ async def test_who_was_late_makes_no_second_fold_of_the_same() -> None:
     assert journal.rows == [first.fold]
 
 
+async def test_a_request_that_must_fit_waits_for_the_fold_that_another_is_making() -> None:
+    journal, subject = InMemory(), subject_of(claude_body(12))
+    slow = Scripted(TOLD, TOLD, seconds=0.2)
+    first = asyncio.create_task(fold(subject, slow, journal))
+    await slow.asked.wait()
+    second = await fold(must_fit(subject), Scripted(TOLD, TOLD), journal)
+
+    assert second.fold is not None
+    assert (second.outcome, second.fold) == (Outcome.LOCK_HELD, (await first).fold)
+
+
+@pytest.mark.parametrize("must", [False, True], ids=["it fits", "it must fit"])
+async def test_nobody_waits_long_for_who_folds_the_same(must: bool) -> None:
+    journal, subject = InMemory(), subject_of(claude_body(12))
+    assert await journal.lease(subject.session_id, "another", ttl_seconds=300, now=100.0)
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    late = folder(journal, Scripted(TOLD, TOLD), sleep=sleep)
+    folded = await late.fold(must_fit(subject) if must else subject)
+
+    assert folded is not None
+    assert folded.outcome is Outcome.LOCK_HELD
+    assert bool(waited) == must
+    assert sum(waited) < 2
+
+
 @pytest.mark.parametrize("what", ["listed", "lease", "folds", "record"])
 async def test_a_store_that_is_gone_is_a_failed_fold_and_no_error(what: str) -> None:
     journal = InMemory(gone=[what])
