@@ -1,6 +1,5 @@
 """Long sessions with all sections on: read from the cache, within the window, and no thought refused."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.options import AgentOptions
 from foveate.fold.cuts import FoldOptions
 from foveate.prompt.workspace import WorkspaceCacheOptions
+from tests.aftermath import until
 from tests.gateways import RunningGateway, running_gateway
 from tests.injected import HEADING, garden
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
@@ -162,8 +162,7 @@ def test_an_edit_of_the_workspace_is_sent_at_once_and_no_thought_is_refused(
         session = Session(client, sandbox, "claude-opus-5-5", ADAPTIVE)
         session.go_on(5)
         (tmp_path / "garden" / "workspace" / "USER.md").write_text("# Bob\n\nHas tulips.\n")
-        time.sleep(0.5)
-        session.go_on(1)
+        until(lambda: session.go_on(1), lambda _: "Has tulips." in session.sent)  # as soon as it is seen
         edited = session.sent
         session.go_on(5)
 
