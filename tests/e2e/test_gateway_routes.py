@@ -14,6 +14,7 @@ import pytest
 
 from foveate.gateway.doors import Family
 from foveate.gateway.routing import Route, Upstream
+from tests.aftermath import sums_of
 from tests.gateways import RunningGateway, running_gateway
 
 SAID = {
@@ -143,3 +144,17 @@ def test_what_only_passes_is_routed_by_its_model_too(routed: tuple[RunningGatewa
 
     assert [(path, body["model"]) for path, body in at_other] == [("/v1/completions", "gpt-4.1-mini")]
     assert [(path, body["model"]) for path, body in at_usual] == [("/v1/completions", "gpt-4.1")]
+
+
+def test_a_base_url_with_the_version_missing_or_doubled_leads_to_the_same_and_is_booked(tmp_path: Path) -> None:
+    """Defect: chats of a client that was not given `/v1` were answered, and not in the ledger."""
+    with provider() as (url, heard), running_gateway(url, tmp_path) as gateway:
+        for base_url in (gateway.url, f"{gateway.url}/v1/v1", f"{gateway.url}//v1"):
+            with openai.OpenAI(base_url=base_url, api_key="sk-x", max_retries=0) as client:
+                client.chat.completions.create(model="gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
+        with anthropic.Anthropic(base_url=gateway.openai_url, api_key="sk-x", max_retries=0) as claude:
+            claude.messages.create(model="gpt-4.1", max_tokens=9, messages=[{"role": "user", "content": "Hi"}])
+
+    assert [path for path, _ in heard] == ["/v1/chat/completions"] * 3 + ["/v1/messages"]
+    (found,) = sums_of(tmp_path / "gateway.sqlite", "default", 4)
+    assert found.calls == 4

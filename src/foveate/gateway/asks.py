@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from foveate.gateway.doors import Door, Family, door_of
+from foveate.gateway.doors import Door, Family, door_of, meant_path
 from foveate.gateway.headers import KEYS, Headers
 from foveate.values import Format
 
@@ -38,8 +38,8 @@ _IDS = Random()
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks for what. `raw_headers` are as they came, names in small letters; so are those of `headers`.
 
-    `path` is readable, `raw_path` as it came: `%2F` in a name is no slash to the provider. `key` is the key of
-    the gateway that the client shows; None for one that shows its provider's own, or none.
+    `path` is readable, `raw_path` as it goes out: `%2F` in a name is no slash to the provider. `key` is the key
+    of the gateway that the client shows; None for one that shows its provider's own, or none.
     """
 
     id: str
@@ -66,8 +66,8 @@ def ask_of(scope: Scope) -> Ask:
     """What an ASGI scope says."""
     raw = list(scope["headers"])
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
-    method, path = scope["method"], scope["path"]
-    raw_path = (scope.get("raw_path") or path.encode()).decode("latin-1")
+    method, path = scope["method"], meant_path(scope["path"])
+    raw_path = meant_path((scope.get("raw_path") or path.encode()).decode("latin-1"))
     return Ask(
         id=f"req_{_IDS.getrandbits(128):032x}",
         method=method,

@@ -46,7 +46,9 @@ _DOORS = {
     ("POST", "/v1/embeddings"): Door(Asks.EMBEDDINGS, Family.OPENAI),
 }
 _MODELS = "/v1/models"
+_PATHS = frozenset((*(path for _, path in _DOORS), _MODELS))
 _SLASHES = re.compile("/+")
+_VERSIONS = re.compile("(?:/v1)+(?=/)")
 
 
 def plain_path(path: str) -> str:
@@ -56,17 +58,34 @@ def plain_path(path: str) -> str:
     return path.rstrip("/")
 
 
-def door_of(method: str, path: str, headers: Mapping[str, str]) -> Door:
-    """The door of a request; `headers` have their names in small letters.
+def meant_path(path: str) -> str:
+    """The path of what Foveate reads, however it is written; any other as it came.
 
-    Where two providers share a path, the headers tell which one the client means. Doubled slashes and one at
-    the end make no other path, since servers overlook them.
+    Clients put one together from a base URL that somebody wrote: with the version though they add it
+    themselves, without though they do not, or with a slash at its end. A provider takes some of these paths
+    too, so that they must not pass the engine by; no provider has the version twice.
     """
-    path = plain_path(path)
+    if path in _PATHS:
+        return path
+    plain = plain_path(path)
+    had = _VERSIONS.match(plain)
+    versioned = f"/v1{plain[had.end() if had else 0 :]}"
+    is_doubled = had is not None and had[0] != "/v1"
+    return versioned if is_doubled or _is_models(versioned) or versioned in _PATHS else path
+
+
+def _is_models(path: str) -> bool:
+    return path == _MODELS or path.startswith(f"{_MODELS}/")
+
+
+def door_of(method: str, path: str, headers: Mapping[str, str]) -> Door:
+    """The door of a request for a path that is meant; `headers` have their names in small letters.
+
+    Where two providers share a path, the headers tell which one the client means.
+    """
     known = _DOORS.get((method, path))
     if known is not None:
         return known
-    is_anthropic = path.startswith("/v1/messages") or not _ANTHROPIC_HEADERS.isdisjoint(headers)
+    is_anthropic = plain_path(path).startswith("/v1/messages") or not _ANTHROPIC_HEADERS.isdisjoint(headers)
     family = Family.ANTHROPIC if is_anthropic else Family.OPENAI
-    is_models = method == "GET" and (path == _MODELS or path.startswith(f"{_MODELS}/"))
-    return Door(Asks.MODELS if is_models else Asks.OTHER, family)
+    return Door(Asks.MODELS if method == "GET" and _is_models(path) else Asks.OTHER, family)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foveate.gateway.doors import Asks, Door, Family, door_of
+from foveate.gateway.doors import Asks, Door, Family, door_of, meant_path
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Routing, Upstream
 from foveate.values import Format
 
@@ -19,15 +19,12 @@ OPENAI = {"authorization": "Bearer k"}
         ("POST", "/v1/chat/completions", ANTHROPIC, Door(Asks.ANSWER, Family.OPENAI, Format.CHAT)),
         ("POST", "/v1/responses", OPENAI, Door(Asks.ANSWER, Family.OPENAI, Format.RESPONSES)),
         ("GET", "/v1/responses/resp_1", OPENAI, Door(Asks.OTHER, Family.OPENAI)),
-        ("POST", "/v1/chat/completions/", OPENAI, Door(Asks.ANSWER, Family.OPENAI, Format.CHAT)),
-        ("POST", "/v1//chat///completions", OPENAI, Door(Asks.ANSWER, Family.OPENAI, Format.CHAT)),
-        ("POST", "//v1/messages//", OPENAI, Door(Asks.ANSWER, Family.ANTHROPIC, Format.ANTHROPIC)),
-        ("POST", "/v1/embeddings/", OPENAI, Door(Asks.EMBEDDINGS, Family.OPENAI)),
         ("POST", "/", OPENAI, Door(Asks.OTHER, Family.OPENAI)),
         ("POST", "/v1/embeddings", OPENAI, Door(Asks.EMBEDDINGS, Family.OPENAI)),
         ("GET", "/v1/models", OPENAI, Door(Asks.MODELS, Family.OPENAI)),
         ("GET", "/v1/models", ANTHROPIC, Door(Asks.MODELS, Family.ANTHROPIC)),
         ("GET", "/v1/models/claude-opus-5-5", ANTHROPIC, Door(Asks.MODELS, Family.ANTHROPIC)),
+        ("POST", "//v1/messages/batches", {}, Door(Asks.OTHER, Family.ANTHROPIC)),
         ("GET", "/v1/files", ANTHROPIC, Door(Asks.OTHER, Family.ANTHROPIC)),
         ("GET", "/v1/files", OPENAI, Door(Asks.OTHER, Family.OPENAI)),
         ("GET", "/v1/chat/completions", OPENAI, Door(Asks.OTHER, Family.OPENAI)),
@@ -35,6 +32,37 @@ OPENAI = {"authorization": "Bearer k"}
 )
 def test_a_request_comes_through_a_door(method: str, path: str, headers: dict[str, str], door: Door) -> None:
     assert door_of(method, path, headers) == door
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/v1/messages", "/v1/messages"),
+        ("/v1/messages/", "/v1/messages"),
+        ("//v1/messages//", "/v1/messages"),
+        ("/messages", "/v1/messages"),
+        ("/v1/v1/messages", "/v1/messages"),
+        ("/v1/v1/messages/batches", "/v1/messages/batches"),
+        ("/v1//chat///completions", "/v1/chat/completions"),
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"),
+        ("/responses", "/v1/responses"),
+        ("/embeddings/", "/v1/embeddings"),
+        ("/models", "/v1/models"),
+        ("/models/gpt-4o", "/v1/models/gpt-4o"),
+        ("/v1/v1/models/a%2Fb", "/v1/models/a%2Fb"),
+    ],
+)
+def test_a_base_url_may_have_the_version_or_not_and_a_slash_at_its_end(path: str, meant: str) -> None:
+    assert meant_path(path) == meant
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "*", "/", "/v1", "/v1/v1", "/v1/files//x/", "/v1beta/models/x", "/api/v1/messages", "/v12/messages"],
+)
+def test_a_path_that_is_not_read_stays_as_it_came(path: str) -> None:
+    assert meant_path(path) == path
 
 
 CHAT = door_of("POST", "/v1/chat/completions", {})
