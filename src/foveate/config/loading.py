@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 
+# `api_key` is no misspelled `api`.
+_CLOSE = 0.65
+# Where a key may stand in the place of its hash or of its variable's name. Addresses may hold a password.
+_SECRETS = frozenset(("keys", "key_variable"))
 # A line that is neither empty nor a comment, nor where a document begins.
 _SAYS_SOMETHING = re.compile(rb"^(?!\s*(#|---\s*$|$))", re.MULTILINE)
 
@@ -134,8 +138,9 @@ def problem_of(document: Document, detail: "ErrorDetails") -> BadSetting:
     if kind == "missing":
         return document.problem(f"{place[-1]} has to be given", place[:-1])
     wanted = f"{_key(place)} {_wanted(kind, context, detail['msg'])}"
-    # In the place of its hash there may be the key itself.
-    return document.problem(wanted if "keys" in place else f"{wanted}, not {_shown(given)}", place)
+    if not _SECRETS.isdisjoint(place) or (isinstance(given, str) and "@" in given):
+        return document.problem(wanted, place)
+    return document.problem(f"{wanted}, not {_shown(given)}", place)
 
 
 def _wanted(kind: str, context: Mapping[str, Any], message: str) -> str:
@@ -152,12 +157,18 @@ def _wanted(kind: str, context: Mapping[str, Any], message: str) -> str:
             return f"is at most {context['le']:g}"
         case "string_pattern_mismatch" if "https?" in context["pattern"]:
             return "is an address such as https://host/v1"
+        case "string_pattern_mismatch" if "sqlite" in context["pattern"]:
+            return "is sqlite:///path or postgresql://user@host/name"
         case "string_pattern_mismatch" if "://" in context["pattern"]:
             return "is an origin such as https://app.example, without a path"
         case "string_pattern_mismatch" if "._-" in context["pattern"]:
             return "is the name of a host, without a port"
         case "string_pattern_mismatch" if "0-9a-f" in context["pattern"]:
             return "is the hash of a key, 64 letters and digits long; `foveate config key` makes one"
+        case "string_pattern_mismatch" if "A-Za-z_" in context["pattern"]:
+            return (
+                "is the name of a variable that holds the key, such as OPENAI_API_KEY, and not the key itself"
+            )
         case "string_too_short":
             return "has to say something"
         case _:
@@ -167,9 +178,10 @@ def _wanted(kind: str, context: Mapping[str, Any], message: str) -> str:
 def _unknown(place: Place) -> str:
     """What is said of a key that there is none of."""
     name = str(place[-1])
-    close = get_close_matches(name, _keys_beside(place), n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    return f"there is no setting {name!r} here{hint}"
+    there = _keys_beside(place)
+    close = get_close_matches(name, there, n=1, cutoff=_CLOSE)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(there)}"
+    return f"there is no setting {name!r} here; {hint}"
 
 
 def _keys_beside(place: Place) -> list[str]:
@@ -197,6 +209,8 @@ def _key(place: Place) -> str:
 
 
 def _shown(given: object) -> str:
+    if isinstance(given, dict | list):  # of which any part may be a key
+        return "a mapping" if isinstance(given, dict) else "a list"
     return "nothing" if given is None else repr(given)[:80]
 
 

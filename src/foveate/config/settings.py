@@ -13,6 +13,7 @@ Seconds = Annotated[float, Field(gt=0)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 FilePath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]")]
+StoreUrl = Annotated[str, StringConstraints(pattern=r"^(?:sqlite:///[^:]|postgres(?:ql)?://)")]
 
 
 class _Settings(BaseModel):
@@ -198,13 +199,13 @@ class Agent(_Settings):
 class UpstreamServer(_Settings):
     """A server that requests go to. What is left out is what is known of an upstream of that name.
 
-    The `base_url` of one that speaks both APIs, as llama.cpp and vLLM do, is without the version.
+    The `base_url` of one that speaks OpenAI's API alone has the version in it, as OpenAI's clients want it.
     """
 
     base_url: Url | None = None
     """As its clients would be given it; not said: the known one."""
     api: Literal["anthropic", "openai", "both"] | None = None
-    """Whose API it speaks; not said: the known one. With `both` the base URL is without `/v1`."""
+    """Whose API it speaks; not said: the known one. With `openai` the base URL has the `/v1` in it."""
     provider: Name | None = None
     """Who runs it, for the rules of its cache and its prices; not said: its name."""
     key_variable: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
@@ -225,7 +226,7 @@ class RouteTo(_Settings):
 class StoreAt(_Settings):
     """Where sessions, folds and the ledger are kept, and for how long."""
 
-    url: str | None = None
+    url: StoreUrl | None = None
     """Where sessions, folds and the ledger are kept; not said: a file in the data folder."""
     keep_days: Annotated[float, Field(gt=0)] = 30
     """What was not seen for so many days is forgotten, every few hours; the ledger is kept."""

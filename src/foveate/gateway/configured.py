@@ -80,7 +80,9 @@ def _upstream(
     base = known or Upstream(name=name, base_url="", family=family or Family.OPENAI, provider=name)
     speaks_both = base.speaks_both if said.api is None else said.api == "both"
     base_url = said.base_url or base.base_url
-    if said.api is None and speaks_both:  # it may be given as the clients of one API have it
+    if (
+        speaks_both or (family or base.family) is Family.ANTHROPIC
+    ):  # it may be given as OpenAI's clients have it
         base_url = base_url.rstrip("/").removesuffix(VERSION)
     elif base.speaks_both and said.base_url is None and said.api == "openai":
         base_url += VERSION

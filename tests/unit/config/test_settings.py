@@ -69,7 +69,9 @@ def test_an_agents_switches_are_set_and_nothing_else_of_it() -> None:
         ("contxt_optimization: {}", 1, "did you mean context_optimization"),
         ("agents:\n- id: a\n- id: b\n  kyes: []", 4, "no setting 'kyes' here; did you mean keys"),
         ("upstreams:\n  mine:\n    base_ulr: x", 3, "did you mean base_url"),
-        ("xyzzy: 1", 1, "there is no setting 'xyzzy' here"),
+        ("xyzzy: 1", 1, "there is no setting 'xyzzy' here; there are context_optimization, agents"),
+        ("upstreams:\n  mine:\n    api_key: x", 3, "'api_key' here; there are base_url, api, provider, key"),
+        ("store:\n  url: mysql", 2, "url is sqlite:///path or postgresql://user@host/name, not 'mysql'"),
         (f"{COMPACTION}\n    compact_at_pct: 1.5", 3, "compact_at_pct is at most 1, not 1.5"),
         (f"{COMPACTION}\n    compact_at_pct: 0", 3, "compact_at_pct is more than 0"),
         (f"{COMPACTION}\n    tail_keep_tokens: 1.5", 3, "tail_keep_tokens is a whole number"),
@@ -97,6 +99,26 @@ def test_what_is_wrong_is_named_with_its_file_line_and_key(text: str, line: int,
 
     assert str(wrong.value).startswith(f"foveate.yaml:{line}: ")
     assert said in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("agents: [{id: ana, keys: [SECRET]}]", "hash of a key"),
+        ("upstreams: {openai: {key_variable: sk-SECRET}}", "name of a variable that holds the key"),
+        ("upstreams: {openai: {base_url: 'htps://ana:SECRET@host'}}", "address such as https://host/v1"),
+        ("upstreams: [{name: openai, api_key: SECRET}]", "upstreams is a mapping (key: value), not a list"),
+        ("upstreams: {openai: {base_url: {SECRET: 1}}}", "base_url is a text, not a mapping"),
+        ("store: {url: 'mysql://ana:SECRET@host/name'}", "url is sqlite:///path or postgresql://user@host/name"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_without_a_key_that_stands_there(text: str, said: str) -> None:
+    """Defect: a key that stood where the name of its variable belongs was told, to the log too."""
+    with pytest.raises(BadSetting) as wrong:
+        settings_from(text.encode(), "foveate.yaml")
+
+    assert said in str(wrong.value)
+    assert "SECRET" not in str(wrong.value)
 
 
 @pytest.mark.parametrize("text", [b"# all by default\n", b"---\n\n  # nothing\n"])

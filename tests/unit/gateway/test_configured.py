@@ -40,6 +40,15 @@ def test_an_upstream_that_speaks_both_apis_is_reached_through_both_doors() -> No
         assert routed.upstream.url(path) == f"http://h:1{path}"
 
 
+@pytest.mark.parametrize("said", ["api: both", "api: anthropic", "api: anthropic, provider: mine"])
+@pytest.mark.parametrize("base_url", ["http://h:1/x", "http://h:1/x/v1", "http://h:1/x/v1/"])
+def test_an_address_of_messages_may_have_the_version_or_not(base_url: str, said: str) -> None:
+    """Defect: with it, requests went to `/v1/v1/messages`, and all checks had said that it can be used."""
+    upstream = made(f"upstreams: {{mine: {{base_url: '{base_url}', {said}}}}}").routing.upstreams["mine"]
+
+    assert upstream.url("/v1/messages") == "http://h:1/x/v1/messages"
+
+
 def test_an_upstream_is_named_with_what_differs_from_what_is_known() -> None:
     options = made(
         """
