@@ -10,6 +10,7 @@ from foveate.fold.journal import Fold, Outcome, Use
 from foveate.session.requests import KeptRequest
 from foveate.session.traces import CacheBreak, Trace, TracedEdit, WindowSection
 from foveate.session.turns import Session, Turn
+from foveate.tokens.calibration import Calibration
 from foveate.values import CacheUsage, Format, Usage
 
 AGENT = "ana"
@@ -121,6 +122,10 @@ TRACE = Trace(
     fold_id="fold-1",
     broke=CacheBreak(cause="timestamp", where="system[0]", lost_tokens=3_000, lost_dollars=Decimal("0.0123")),
 )
+
+LESSONS = {
+    ("anthropic", "'claude-opus-9' offline 3 aa"): Calibration().observed(1_000, 1_300).observed(100, 120)
+}
 
 
 def fold(id_: str, *, session_id: str = "s", boundary: bytes = FOLD.boundary, at: float = 200.0) -> Fold:

@@ -59,6 +59,28 @@ def test_an_unseen_model_whose_tokenizer_differs_by_a_third_is_soon_counted_with
     assert all(abs(error) < 0.05 for error in found[2 * FEW :]), found
 
 
+def test_a_gateway_that_starts_again_counts_as_well_as_before(tmp_path: Path) -> None:
+    """Was off by a third again, so that what no longer fitted was sent."""
+    words = "The parser reads {n} lines and {n} words of src/part_{n}.py before it stops. "
+    with running_sandbox(tokens=scaled(1.3)) as sandbox:
+        for start in range(2):
+            with (
+                running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
+                anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+            ):
+                for number in range(6):
+                    said: Any = [
+                        {"role": "user", "content": words.format(n=10 * start + number) * (9 + 20 * number)}
+                    ]
+                    client.messages.create(model="claude-opus-9", max_tokens=50, messages=said)
+                    sandbox.clock.now += 1
+
+    found = errors(tmp_path)
+    assert len(found) == 12
+    assert abs(found[0]) > 0.15
+    assert all(abs(error) < 0.05 for error in found[6:]), found
+
+
 def test_calibration_holds_for_folded_histories_which_stay_within_the_window(tmp_path: Path) -> None:
     options = AgentOptions(compaction=True, window_tokens=16_000, fold=FoldOptions(extractive=True))
     with (

@@ -13,6 +13,7 @@ from foveate.engine.filling import SeeTrail
 from foveate.engine.folds import Folds
 from foveate.engine.injecting.step import Inject
 from foveate.engine.keeping import KeepRequests
+from foveate.engine.lessons import KeepLessons
 from foveate.engine.marking import MarkCache, RefusalsHeld
 from foveate.engine.money import Book, HoldCaps, MoneyOptions
 from foveate.engine.options import AgentOptions
@@ -63,9 +64,12 @@ def build_engine(
     breaks: Breaks | None = None,
     keeping: KeepRequests | None = None,
     tracing: KeepTraces | None = None,
+    calibrations: Calibrations | None = None,
+    lessons: KeepLessons | None = None,
 ) -> Engine:
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
-    remembered, refusals, calibrations = remembered or Remembered(), RefusalsHeld(), Calibrations()
+    remembered, refusals = remembered or Remembered(), RefusalsHeld()
+    calibrations = calibrations or Calibrations()
     history, count = ReplaceHistory(journal), Count(turns, Counts(calibrations, asking))
     behind = Behind(admission, turns)
     book = Book(admission, cost, remembered)
@@ -110,7 +114,7 @@ def build_engine(
             RememberThoughts(remembered),
             DoubtThoughts(journal),
         ),
-        settle=(*(settle for settle in (breaks, keeping, tracing) if settle is not None), folds),
+        settle=(*(settle for settle in (breaks, keeping, tracing, lessons) if settle is not None), folds),
         behind=behind,
         options=options,
         clock=clock,

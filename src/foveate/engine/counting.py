@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from foveate.engine.asking import Asking
-from foveate.engine.calibrating import Calibrations, learn
+from foveate.engine.calibrating import Calibrations, learn, learner_of
 from foveate.engine.work import Work
 from foveate.session.counting import counted_beside
 from foveate.tokens import RequestCount
@@ -35,7 +35,7 @@ class Counts:
         if work.is_doubtful:
             # It stands in for an endpoint that is failing, and the two kinds of counts must not be mixed.
             total = replace(total, exact=False)
-        work.count = self._calibrations.applied(work.incoming.upstream, work.model, total)
+        work.count = self._calibrations.applied(learner_of(work), total)
 
     async def surely(self, work: Work) -> None:
         """Have an estimate give way to what the upstream says, if it may be asked: a decision hangs on it."""

@@ -11,6 +11,7 @@ from foveate.engine.exchange import Exchange
 from foveate.engine.explaining import SeenBreak
 from foveate.engine.filling import filling
 from foveate.engine.redacting import redacted
+from foveate.engine.soon import Soon
 from foveate.engine.work import Work
 from foveate.errors import FoveateError, StoreUnavailable
 from foveate.session.traces import CacheBreak, Trace, TracedEdit, Traces, WindowSection
@@ -50,13 +51,11 @@ class KeepTraces:
         self._traces = traces
         self._most_waiting_bytes = most_waiting_bytes
         self._waiting_bytes = 0
-        self._every_seconds = every_seconds
         self._most_waiting = most_waiting
         self._waiting: list[Passed] = []
         self._broke: list[SeenBreak] = []
         self._left_out = 0
-        self._at_it: asyncio.Task[None] | None = None
-        self._soon: asyncio.TimerHandle | None = None
+        self._soon = Soon(self._write, every_seconds)
 
     @property
     def left_out(self) -> int:
@@ -74,32 +73,17 @@ class KeepTraces:
             return
         self._waiting.append(over)
         self._waiting_bytes = size
-        self._begin_soon()
+        self._soon.want()
 
     def broke(self, seen: SeenBreak) -> None:
         """Have it kept with its request that the cache broke there."""
         if len(self._broke) < self._most_waiting:
             self._broke.append(seen)
-            self._begin_soon()
+            self._soon.want()
 
     async def close(self) -> None:
         """Wait until what came so far is kept."""
-        if self._soon is not None:
-            self._soon.cancel()
-        if self._at_it is not None:
-            await asyncio.wait([self._at_it])
-        await self._write()
-
-    def _begin_soon(self) -> None:
-        if self._soon is None:
-            self._soon = asyncio.get_running_loop().call_later(self._every_seconds, self._begin)
-
-    def _begin(self) -> None:
-        self._soon = None
-        if self._at_it is None or self._at_it.done():
-            self._at_it = asyncio.create_task(self._write())
-        else:
-            self._begin_soon()  # the store is slow, and what waits is written together
+        await self._soon.close()
 
     async def _write(self) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0

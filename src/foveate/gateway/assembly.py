@@ -29,6 +29,7 @@ from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.injecting.sources import Sources
 from foveate.engine.injecting.step import Inject
 from foveate.engine.keeping import KeepRequests
+from foveate.engine.lessons import KeepLessons, calibrations_of
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.pinging import Pings
@@ -210,6 +211,8 @@ async def assembled(
         sources = Sources()
         warming = asyncio.ensure_future(sources.warm(_sections_of(choices())))
         tracing = KeepTraces(store.traces)
+        calibrations = await calibrations_of(store.lessons)
+        lessons = KeepLessons(store.lessons, calibrations, clock=clock)
         breaks = Breaks(lambda: choices().cost, watch=watch, told=tracing.broke)
         keeping = KeepRequests(store.requests, lambda: choices().settings.keep_requests, clock=clock)
         engine = build_engine(
@@ -228,6 +231,8 @@ async def assembled(
             breaks=breaks,
             keeping=keeping,
             tracing=tracing,
+            calibrations=calibrations,
+            lessons=lessons,
             inject=Inject(
                 sources,
                 Money(
@@ -281,6 +286,7 @@ async def assembled(
             await breaks.close()
             await keeping.close()
             await tracing.close()
+            await lessons.close()
             await pings.close()
             await asking.close()
             warming.cancel()

@@ -27,6 +27,7 @@ TABLES = (
     "traces_v1",
     "totals_v1",
     "session_totals_v1",
+    "lessons_v1",
 )
 """Those of `schema.py`, for whoever must not wait for the libraries that it is written with."""
 

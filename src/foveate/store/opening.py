@@ -16,6 +16,7 @@ from foveate.store.finding import fold_ids, folded_sessions, kept_ids
 from foveate.store.glances import Glances
 from foveate.store.journal import KeptFolds
 from foveate.store.ledger import KeptLedger
+from foveate.store.lessons import KeptLessons
 from foveate.store.postgres import PostgresDatabase
 from foveate.store.postgres_urls import server_parts
 from foveate.store.requests import KeptRequests
@@ -38,7 +39,8 @@ _NAME_CHARS = 16
 class Store:
     """What is kept: `turns` of sessions, `journal` of folds, `ledger` of calls, whole `requests` if wanted.
 
-    `traces` say what was done to each request, and `totals` what all of it adds up to.
+    `traces` say what was done to each request, `totals` what all of it adds up to, and `lessons` how far counts
+    were off from bills.
 
     `glances` are light looks at sessions, for pages.
 
@@ -54,6 +56,7 @@ class Store:
         self.ledger = KeptLedger(database)
         self.requests = KeptRequests(database)
         self.traces = KeptTraces(database)
+        self.lessons = KeptLessons(database)
         self._aside = Aside(database)
         self.glances = Glances(self._aside)
         self.totals = KeptTotals(self._aside)

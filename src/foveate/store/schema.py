@@ -238,3 +238,14 @@ session_totals = Table(
     Index("session_totals_v1_agent", "agent", "last_at", "session_id"),
     # None by money, which every bill changes: the dearest of ten thousand are found in 4 ms without.
 )
+
+lessons = Table(
+    "lessons_v1",
+    tables,
+    Column("upstream", Text, primary_key=True),
+    Column("counter", Text, primary_key=True),
+    Column("responses", BigInteger, nullable=False),
+    Column("learnt", LargeBinary, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("lessons_v1_time", "at"),
+)

@@ -7,6 +7,8 @@ forgotten slowly. Everything needed is a few running sums, so a response costs n
 """
 
 import math
+from collections.abc import Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -114,3 +116,17 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         """What a store kept."""
         rest = {name: value for name, value in kept.items() if name != "responses"}
         return cls(responses=int(kept["responses"]), **rest)
+
+
+Learner = tuple[str, str]
+"""Whose count is corrected: an upstream, and a counter by the name that its counts are kept under."""
+
+
+class Lessons(Protocol):
+    """Keeps what bills have taught."""
+
+    async def learnt(self, *, limit: int) -> Mapping[Learner, Calibration]:
+        """What was kept last, the newest at the end."""
+
+    async def keep(self, lessons: Mapping[Learner, Calibration], *, now: float) -> None:
+        """Keep these, unless what is there has been learnt from more responses."""

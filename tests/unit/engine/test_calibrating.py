@@ -13,7 +13,7 @@ from foveate.cache.prompts import CachedPrompt, Piece
 from foveate.cache.rhythm import chances, forecast
 from foveate.cache.rules import rules_for
 from foveate.cache.simulate import Cache
-from foveate.engine.calibrating import Calibrate, Calibrations
+from foveate.engine.calibrating import MOST_LEARNERS, Calibrate, Calibrations, learner_of
 from foveate.engine.calls import Incoming, Outgoing
 from foveate.engine.counters import surely_kept
 from foveate.engine.counting import Counts
@@ -109,17 +109,28 @@ async def test_a_bill_that_cannot_be_compared_teaches_nothing(
 
 
 async def test_each_upstream_teaches_of_itself_alone(bills: Calibrations) -> None:
-    bills.observed("poisoned", MODEL, 1_000, 2_000)
+    _, counter = learner_of(work_of(bills, RAW))
+    bills.observed(("poisoned", counter), 1_000, 2_000)
+
+    assert work_of(bills, RAW).count == RAW
+
+
+async def test_what_was_learnt_of_one_counter_is_not_said_of_another(bills: Calibrations) -> None:
+    """What is kept may be of a vocabulary or of rules of before."""
+    upstream, counter = learner_of(work_of(bills, RAW))
+    bills.observed((upstream, f"{counter} of before"), 1_000, 2_000)
 
     assert work_of(bills, RAW).count == RAW
 
 
 def test_models_that_were_heard_of_long_ago_are_forgotten(bills: Calibrations) -> None:
     for number in range(1_000):
-        bills.observed("there", f"model-{number}", 100, 130)
+        bills.observed(("there", f"model-{number}"), 100, 130)
 
-    assert bills.of("there", "model-0").responses == 0
-    assert bills.of("there", "model-999").responses == 1
+    assert bills.of(("there", "model-0")).responses == 0
+    assert bills.of(("there", "model-999")).responses == 1
+    assert len(bills.news()) == MOST_LEARNERS
+    assert not bills.has_news
 
 
 @settings(max_examples=80, deadline=None)
@@ -134,10 +145,10 @@ def test_no_bills_make_a_count_absurd(
 ) -> None:
     known = Calibrations()
     for estimated, billed in pairs:
-        known.observed("there", MODEL, estimated, billed)
+        known.observed(("there", MODEL), estimated, billed)
     raw = TokenCount(tokens, exact, tokens + margin)
 
-    found = known.applied("there", MODEL, raw)
+    found = known.applied(("there", MODEL), raw)
 
     if exact:
         assert found == raw
@@ -180,10 +191,10 @@ def test_no_mark_stands_where_the_prefix_may_be_below_the_minimum(
 
 def test_of_very_many_models_those_are_remembered_whose_bills_came_last(bills: Calibrations) -> None:
     for number in range(400):
-        bills.observed("u", f"model {number}", 1_000, 1_300)
-        bills.observed("u", "the usual one", 1_000, 1_300)
+        bills.observed(("u", f"model {number}"), 1_000, 1_300)
+        bills.observed(("u", "the usual one"), 1_000, 1_300)
 
-    known = [number for number in range(400) if bills.of("u", f"model {number}").responses]
-    assert bills.of("u", "the usual one").responses == 400
+    known = [number for number in range(400) if bills.of(("u", f"model {number}")).responses]
+    assert bills.of(("u", "the usual one")).responses == 400
     assert known == list(range(400 - len(known), 400))
     assert 100 < len(known) < 300

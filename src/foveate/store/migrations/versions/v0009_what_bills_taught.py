@@ -1,0 +1,20 @@
+"""What bills have taught of each counter at each upstream."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0009"
+down_revision = "0008"
+
+
+def upgrade() -> None:
+    """From 0008 to 0009."""
+    op.create_table(
+        "lessons_v1",
+        sa.Column("upstream", sa.Text, primary_key=True),
+        sa.Column("counter", sa.Text, primary_key=True),
+        sa.Column("responses", sa.BigInteger, nullable=False),
+        sa.Column("learnt", sa.LargeBinary, nullable=False),
+        sa.Column("at", sa.Double, nullable=False),
+    )
+    op.create_index("lessons_v1_time", "lessons_v1", ["at"])
