@@ -98,7 +98,7 @@ class Behind:
             alone += () if is_kept else together
         except StoreUnavailable as error:
             is_kept = False
-            for exchange, _ in together:
+            for exchange in dict.fromkeys(exchange for exchange, _ in together):
                 exchange.failed("keep", error)
         for _, told in together:
             told.kept(is_kept)

@@ -13,6 +13,7 @@ from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming, Outgoing, Problem
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.engine.work import Work
+from foveate.errors import FoveateError
 from foveate.fold.thoughts import is_mismatch
 from foveate.values import SetParameter, Usage
 
@@ -200,9 +201,11 @@ class Exchange:
         self._do((*self._settle, self._watch.ended))
 
     def failed(self, what: str, error: Exception) -> None:
-        """Tell that something could not be done with it."""
-        _LOG.error("%s: %s failed", self.incoming.id, what, exc_info=error)
-        self._watch.failed(self.incoming, Problem(what, f"{type(error).__name__}: {error}"))
+        """Tell that something could not be done with it; of a fault of ours, with where it happened."""
+        problem = Problem(what, f"{type(error).__name__}: {error}")
+        fault = None if isinstance(error, FoveateError) else error
+        _LOG.error("%s: %s failed: %s", self.incoming.id, what, problem.reason, exc_info=fault)
+        self._watch.failed(self.incoming, problem)
 
     def _have_noted(self) -> None:
         self._is_noted = True

@@ -20,7 +20,7 @@ from foveate.engine.money import MoneyOptions
 from foveate.engine.steps import subject_of
 from foveate.engine.summaries import PaidClient, Payment
 from foveate.engine.work import Work
-from foveate.errors import CallRefused
+from foveate.errors import CallRefused, FoveateError
 from foveate.fold.cuts import Subject, trigger_of
 from foveate.fold.folding import Folded, Folder
 from foveate.fold.journal import Journal, Outcome
@@ -105,8 +105,10 @@ class Folds:
             try:
                 await self._folded(work, subject)
             except Exception as error:  # noqa: BLE001 - nobody waits: whatever fails, the session goes on unfolded
-                _LOG.exception("%s: the fold of session %s failed", work.incoming.id, work.session_id)
                 reason = f"{type(error).__name__}: {error}"
+                fault = None if isinstance(error, FoveateError) else error
+                told = "%s: the fold of session %s failed: %s"
+                _LOG.error(told, work.incoming.id, work.session_id, reason, exc_info=fault)
                 self._told(work.incoming.agent, Folded(outcome=Outcome.FAILED, reason=reason))
 
     async def _folded(self, work: Work, subject: Subject) -> Folded | None:

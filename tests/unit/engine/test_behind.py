@@ -175,16 +175,23 @@ async def test_what_cannot_be_put_into_rows_is_told_and_is_not_the_end_of_the_ot
     assert "keep failed: OverflowError: too many" in desk.watching.told
 
 
-async def test_a_store_that_is_away_is_told_of_each_and_its_bills_wait() -> None:
+async def test_a_store_that_is_away_is_told_of_each_and_its_bills_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Defect: a full disk was told twice of each request, each time with twenty lines of where in the code."""
     away = StoreUnavailable("/data", "is locked")
     desk = Desk(Books(gone=1), Shelf(error=away))
     for id_ in "ab":
-        desk.over(id_)
+        work = desk.over(id_).work
+        assert work is not None
+        work.news *= 2
     await desk.behind.end()
 
     assert (desk.books.asked, desk.books.booked) == (["settle a b"], [])
     assert [told for told in desk.watching.told if told.startswith("keep failed: StoreUnavailable")] != []
     assert len(desk.watching.told) == 4
+    assert caplog.text.count("keep failed: StoreUnavailable: /data") == 2
+    assert "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize("is_noted", [True, False])
