@@ -59,13 +59,13 @@ async def test_each_request_on_a_connection_has_its_own_time() -> None:
         await asyncio.sleep(waits.pop(0))
         writer.write(HELLO)
 
-    waits = [0.0, 0.0, 0.4, 5.0]
+    waits = [0.0, 0.0, 0.8, 5.0]
     async with server(talk) as upstream:
         pool = Pool(timeouts=Timeouts(idle_seconds=600))
         assert await got(pool, upstream.target) == b"hello"
-        pool.timeouts = Timeouts(idle_seconds=0.2)
+        pool.timeouts = Timeouts(idle_seconds=0.6)
         assert await got(pool, upstream.target) == b"hello"
-        pool.timeouts = Timeouts(idle_seconds=2)
+        pool.timeouts = Timeouts(idle_seconds=4)
         assert await got(pool, upstream.target) == b"hello"
         pool.timeouts = Timeouts(idle_seconds=0.1)
         with pytest.raises(UpstreamTimeout):
@@ -149,9 +149,9 @@ async def test_who_reads_slowly_keeps_the_server_waiting() -> None:
             await writer.drain()
             sent += 100_000
 
-    pool = Pool(timeouts=Timeouts(idle_seconds=0.2))
+    pool = Pool(timeouts=Timeouts(idle_seconds=0.6))
     async with server(talk) as upstream, pool.asked("GET", upstream.target, []) as answer:
-        await asyncio.sleep(0.6)  # longer than may pass without a word, but it is not the server that is slow
+        await asyncio.sleep(0.9)  # longer than may pass without a word, but it is not the server that is slow
         assert sent < 20_000_000
         assert len(await whole(answer, most_bytes=10**8, url="")) == 50_000_000
     await pool.close()
@@ -267,14 +267,14 @@ async def test_what_takes_too_long_is_given_up_and_the_server_sees_that(timeouts
 
 async def test_pieces_that_keep_coming_are_not_idle() -> None:
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n")
-        for _round in range(8):
-            await asyncio.sleep(0.05)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n")
+        for _round in range(12):
+            await asyncio.sleep(0.1)
             writer.write(b".")
 
-    pool = Pool(timeouts=Timeouts(idle_seconds=0.25))
+    pool = Pool(timeouts=Timeouts(idle_seconds=0.8))  # less than all of it takes, and much more than one piece
     async with server(talk) as upstream:
-        assert await got(pool, upstream.target) == b"." * 8
+        assert await got(pool, upstream.target) == b"." * 12
     await pool.close()
 
 
