@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,22 @@ def on_terminal(*arguments: str, env: dict[str, str] | None = None, columns: int
         process.wait(60)
     os.close(controller)
     return shown.decode()
+
+
+def wait_until_open(path: Path, process: "subprocess.Popen[bytes]") -> None:
+    """Wait until a process has a file open."""
+    deadline = time.monotonic() + 60
+    while not any(_leads_to(path, link) for link in Path(f"/proc/{process.pid}/fd").iterdir()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _leads_to(path: Path, link: Path) -> bool:
+    try:
+        return link.readlink() == path
+    except FileNotFoundError:  # it is closed by now
+        return False
 
 
 def write(path: Path, content: object) -> Path:

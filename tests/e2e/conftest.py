@@ -1,5 +1,6 @@
 """The command in this process, which is quicker, a file to count, and a server that may be stopped."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,12 @@ from tests.browsers import CannotBrowse, running_browser
 from tests.databases import CannotServe, PostgresServer, running_postgres
 from tests.e2e.command import Outcome
 from tests.work_to_see import Shown, work_done
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c() -> None:
+    """Ends what tests start: whoever runs in the background has it ignored, and so have its children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from foveate.cost.caps import accounts_of
 from foveate.store import open_store
 from tests.billed import ENTRY, call, settle_one
-from tests.e2e.command import COMMAND, WITHOUT_KEYS, Outcome, on_terminal, spawn
+from tests.e2e.command import COMMAND, WITHOUT_KEYS, Outcome, on_terminal, spawn, wait_until_open
 from tests.e2e.test_compactions_faults import LOADED, locked
 
 CONTROL = "a\x1b[31m\nb"
@@ -111,8 +111,6 @@ def test_caps_are_told_while_somebody_writes_and_nothing_is_freed_by_it(url: str
 
 
 def test_control_c_ends_waiting_for_a_store_with_130(url: str) -> None:
-    # Whoever runs in the background has it ignored, and so have its children.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     alone = sqlite3.connect(path_of(url))
     alone.execute("PRAGMA locking_mode = EXCLUSIVE")
     alone.execute("BEGIN IMMEDIATE")  # nobody else can even read
@@ -122,8 +120,7 @@ def test_control_c_ends_waiting_for_a_store_with_130(url: str) -> None:
         stderr=subprocess.PIPE,
         env=WITHOUT_KEYS,
     ) as process:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(2)
+        wait_until_open(path_of(url), process)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     alone.close()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from threading import Timer
+from threading import Event, Timer
 from typing import TYPE_CHECKING, TextIO
 
 from foveate.errors import BudgetExceeded, FoveateError, UnreadableInput, UnwritableOutput
@@ -192,16 +192,23 @@ def patience(what: str) -> Iterator[None]:
     if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
-    shown = Timer(LONG_SECONDS, _write_now, (f"foveate: {what} …",))
-    shown.daemon = True
-    shown.start()
+    line = f"foveate: {what} …"
+    begun = Event()
+
+    def show() -> None:
+        begun.set()
+        _write_now(line)
+
+    timer = Timer(LONG_SECONDS, show)
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        was_shown = not shown.is_alive()
-        shown.cancel()
-        if was_shown:
-            _write_now("\r\x1b[K")
+        timer.cancel()
+        timer.join()  # it may be at it
+        if begun.is_set():
+            _write_now(f"\r{' ' * len(line)}\r")  # which every terminal understands
 
 
 def _write_now(text: str) -> None:
