@@ -35,7 +35,6 @@ BODY_WAIT_SECONDS = 0.5
 CAPS = [Cap(scope=Scope.TOTAL, dollars=Decimal(1000))]  # so that something is reserved for each call
 EVENTS = claude_events(*["word "] * 20)
 WELL = once(answer(claude_reply("Well")))
-HEALTH = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
 
 
 @dataclass
@@ -202,8 +201,8 @@ def test_clients_that_leave_at_any_moment_are_settled_once_each(between: Between
         thread.start()
     for thread in threads:
         thread.join()
-    # Who is answered came after all of them; then they are over as soon as their connections are.
-    assert sent(between.gateway.url, HEALTH).status == 200
+    # Who is refused now came after all of them; so they are over as soon as their connections are.
+    assert sent(between.gateway.url, b"no HTTP\r\n\r\n").status == 400
     assert until(open_sockets, lambda now: now <= sockets) <= sockets
     booked = between.books(before + len(between.upstream.heard))
 
