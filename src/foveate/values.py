@@ -247,6 +247,11 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     tier: str = ""
     raw: bytes = b""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing: no call reads nothing, and what is not known is not free."""
+        return not self.output_tokens and self.said_dollars is None and not self.cache.input_tokens
+
 
 class MarkStyle(StrEnum):
     """The ways in which providers want a mark written."""

@@ -57,9 +57,10 @@ class _Bill(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A call that may be made. It is settled by its bill, or released where there is none."""
+    """A call that may be made, at `ceiling` dollars at most. It is settled by its bill, or else released."""
 
     call: Call
+    ceiling: Decimal | None = None
     is_reserved: bool = False
     warnings: tuple[Near, ...] = ()
 
@@ -149,11 +150,12 @@ class Admission:
         """
         claimed = claim(caps, call, ceiling)
         if claimed is None:
-            return Admitted(call=call, warnings=near(caps, call, ceiling, {}))
+            return Admitted(call=call, ceiling=ceiling, warnings=near(caps, call, ceiling, {}))
         found = await self._reserved(call, claimed)
         if isinstance(found, Over):
             raise exceeded(claimed.caps[found.account], found.standing, ceiling)
-        return Admitted(call=call, is_reserved=True, warnings=near(caps, call, ceiling, found))
+        warnings = near(caps, call, ceiling, found)
+        return Admitted(call=call, ceiling=ceiling, is_reserved=True, warnings=warnings)
 
     def jot(self, entry: Entry) -> None:
         """Have a bill outlive this process until it is settled."""

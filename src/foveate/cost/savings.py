@@ -15,6 +15,7 @@ from decimal import Decimal
 from msgspec.structs import replace
 
 from foveate.cost.ledger import Call, Savings
+from foveate.cost.money import MOST_DOLLARS
 from foveate.cost.price_book import PriceBook
 from foveate.cost.prices import EXACT, ZERO
 from foveate.errors import BadOption
@@ -89,10 +90,11 @@ _NONE_SAVED = Savings(cache=ZERO, folds=ZERO, cuts=ZERO)
 
 
 def pricing(book: PriceBook, call: Call) -> PriceOf:
-    """The dollars of a bill, had it been that of `call`."""
+    """The dollars of a bill, had it been that of `call`; more than can be kept are not known."""
 
     def price(usage: Usage) -> Decimal | None:
-        return book.dollars(call.model, usage, provider=call.provider, at=call.at)
+        dollars = book.dollars(call.model, usage, provider=call.provider, at=call.at)
+        return dollars if dollars is None or dollars <= MOST_DOLLARS else None
 
     return price
 

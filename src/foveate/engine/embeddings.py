@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 
 from foveate import wire
 from foveate.cost.admission import Admission, Admitted
@@ -102,7 +101,7 @@ class Embeddings:
             options.caps,
             caught_up=self.behind.caught_up,
         )
-        noted = _Noted(self, admitted, asked.count, ceiling)
+        noted = _Noted(self, admitted, asked.count)
         return self._exchange(incoming, outgoing, came_at=now, note=noted, admitted=admitted)
 
     def _exchange(
@@ -149,20 +148,19 @@ class _Noted:
     of: Embeddings
     admitted: Admitted
     count: TokenCount
-    ceiling: Decimal | None
 
     def __call__(self, exchange: Exchange) -> None:
         """Jot down what it was billed, where it may be."""
-        usage, call = exchange.usage, self.admitted.call
-        if usage is None and not exchange.may_be_billed:
+        usage, has_bill, call = exchange.usage, exchange.has_bill, self.admitted.call
+        if not has_bill and not exchange.may_be_billed:
             return
         price = pricing(self.of.options().prices, call)
         exchange.entry = Entry(
             call=call,
             usage=usage or Usage(cache=CacheUsage()),
-            dollars=price(usage) if usage is not None else None,
+            dollars=price(usage) if usage is not None and has_bill else None,
             estimated_input_tokens=self.count.tokens,
-            estimated_dollars=self.ceiling,
+            estimated_dollars=self.admitted.ceiling,
             is_partial=not exchange.is_whole,
         )
         self.of.admission.jot(exchange.entry)

@@ -143,7 +143,7 @@ class Exchange:
     def has_bill(self) -> bool:
         """Whether the bill is whole: a stream that breaks off may have told only a first part of it."""
         answer, usage = self._answer, self.usage
-        if answer is None or usage is None or answer.has_failed or _is_empty(usage):
+        if answer is None or usage is None or answer.has_failed or usage.is_empty:
             return False
         return not self.is_broken or answer.is_whole
 
@@ -223,11 +223,6 @@ class Exchange:
                 settle(self)
             except Exception as error:  # noqa: BLE001 - a border as that of steps: the client has its answer
                 self.failed(type(settle).__name__, error)
-
-
-def _is_empty(usage: Usage) -> bool:
-    """Whether a bill says nothing: no call reads nothing, and what is not known is not free."""
-    return not usage.output_tokens and usage.said_dollars is None and not usage.cache.input_tokens
 
 
 class Settle(Protocol):

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 
 from foveate import wire
 from foveate.budget.windows import window_of
 from foveate.cost.admission import Admission, Admitted
-from foveate.cost.ledger import Call, Entry
-from foveate.cost.savings import pricing
+from foveate.cost.ledger import Call, Category, Entry, Savings
+from foveate.cost.prices import EXACT, ZERO
+from foveate.cost.savings import PriceOf, pricing, savings_of
 from foveate.engine.bounds import at_most, longest_mark
 from foveate.engine.money import MoneyOptions
 from foveate.errors import CallRefused, MalformedRequest, UpstreamBroken, UpstreamStatus, UpstreamUnreachable
@@ -60,7 +62,7 @@ class PaidClient(Client):
             is_free = not isinstance(error, UpstreamBroken)
             raise
         finally:
-            paid = self._payment.admission.release(admitted) if is_free else self._booked(admitted.call, usage)
+            paid = self._payment.admission.release(admitted) if is_free else self._booked(admitted, usage)
             await asyncio.shield(asyncio.ensure_future(paid))
         return reply
 
@@ -90,20 +92,32 @@ class PaidClient(Client):
         ceiling = most.dollars(options.prices) if most is not None else None
         return await self._payment.admission.admit(call, ceiling, options.caps)
 
-    async def _booked(self, call: Call, usage: Usage | None) -> None:
+    async def _booked(self, admitted: Admitted, usage: Usage | None) -> None:
+        call = admitted.call
         price = pricing(self._payment.options().prices, call)
+        dollars = price(usage) if usage is not None else None
         entry = Entry(
             call=call,
             usage=usage or Usage(cache=CacheUsage()),
-            dollars=price(usage) if usage is not None else None,
+            dollars=dollars,
+            estimated_dollars=admitted.ceiling,
+            savings=Savings() if usage is None else _saved(call, usage, price, dollars),
             is_partial=usage is None,
         )
         self._payment.admission.jot(entry)
         await self._payment.admission.settle(entry)
 
 
+def _saved(call: Call, usage: Usage, price: PriceOf, dollars: Decimal | None) -> Savings:
+    """What the cache saved on a call; without one nobody would ping, so that of a ping it is a loss."""
+    if call.category is not Category.PING:
+        return savings_of(usage, price, dollars=dollars)
+    return Savings(cache=None if dollars is None else EXACT.minus(dollars), folds=ZERO, cuts=ZERO)
+
+
 def _usage(spoken: Format, reply: Reply) -> Usage | None:
     try:
-        return usage_in(spoken, reply)
+        usage = usage_in(spoken, reply)
     except MalformedRequest:
         return None
+    return None if usage is None or usage.is_empty else usage

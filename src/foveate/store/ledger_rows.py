@@ -119,7 +119,7 @@ def row_of(entry: Entry) -> tuple[Any, ...]:
         None if usage.said_dollars is None else str(usage.said_dollars),
         tier,
         estimated,
-        *[_signed(one) if one else None if one is None else 0 for one in expected],
+        *[_expected(one) if one else None if one is None else 0 for one in expected],
         int(entry.is_partial),
         usage.raw,
     )
@@ -186,17 +186,21 @@ def amount_of(money: Decimal, *, rounded: Callable[[Decimal], int] = picodollars
     Raises:
         BadOption: less than nothing, more than can be kept, or no number.
     """
-    found = _signed(money, rounded=rounded)
+    try:
+        found = rounded(money)
+    except OverflowError as error:
+        raise BadOption(str(error)) from None
     if found < 0:
         raise BadOption(f"{money} dollars: nothing costs less than nothing")
     return found
 
 
-def _signed(money: Decimal, *, rounded: Callable[[Decimal], int] = picodollars) -> int:
+def _expected(money: Decimal) -> int | None:
+    """Dollars that nobody pays, in whole picodollars; None where they cannot be kept: the bill can be."""
     try:
-        return rounded(money)
-    except OverflowError as error:
-        raise BadOption(str(error)) from None
+        return picodollars(money)
+    except OverflowError:
+        return None
 
 
 def names_of(*said: str) -> tuple[str, ...]:

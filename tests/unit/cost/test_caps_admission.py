@@ -35,7 +35,8 @@ async def test_under_a_cap_what_it_may_cost_is_reserved_until_it_is_settled() ->
     books = Books()
     ours = admission(books)
 
-    assert await ours.admit(CALL, Decimal("0.5"), DAY) == Admitted(call=CALL, is_reserved=True)
+    admitted = await ours.admit(CALL, Decimal("0.5"), DAY)
+    assert admitted == Admitted(call=CALL, ceiling=Decimal("0.5"), is_reserved=True)
     assert books.reserved[CALL.id] == Reservation(
         call_id=CALL.id,
         dollars=Decimal("0.5"),

@@ -104,6 +104,21 @@ async def test_long_texts_are_counted_beside_the_event_loop(times: int, is_besid
     assert (await turns_while(Desk().prepared(body(["Hello there! " * times]))) > 0) == is_beside
 
 
+async def test_a_bill_that_says_nothing_is_not_known_and_not_free() -> None:
+    """Defect: hosts that count nothing, and say 0, were booked as free."""
+    desk = Desk(total("1"))
+    exchange = await desk.prepared(body("Hello world"))
+    exchange.begun(200, streams=False)
+    exchange.passed(b'{"data": [], "usage": {"prompt_tokens": 0, "total_tokens": 0}}')
+    exchange.rest()
+    exchange.over()
+    await exchange.settled()
+
+    (entry,) = desk.ledger.settled
+    assert entry.dollars is None
+    assert desk.ledger.spent["total"] == desk.ledger.reserved[0].dollars > 0
+
+
 async def test_what_they_can_cost_is_reserved_and_their_bill_is_booked() -> None:
     desk = Desk(total("1"))
     exchange = await desk.prepared(body([[1] * 1_000]))

@@ -63,7 +63,7 @@ class Asked(Client):
         said = {
             "content": [{"type": "tool_use" if answer == CALLS else "text", "text": answer}],
             "stop_reason": "end_turn",
-            "usage": {"input_tokens": self._input_tokens, "output_tokens": 100},
+            "usage": {"input_tokens": self._input_tokens, "output_tokens": 100 if self._input_tokens else 0},
         }
         return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in said.items()}
 
@@ -129,7 +129,8 @@ async def test_a_summary_is_reserved_for_before_it_is_asked_for_and_booked_after
         assert entry.call.id == reserved.call_id
         assert entry.call.category is Category.COMPACTION
         assert entry.dollars == 1_000 * Decimal("5e-6") + 100 * Decimal("25e-6")
-        assert reserved.dollars > entry.dollars
+        assert entry.estimated_dollars == reserved.dollars > entry.dollars
+        assert entry.savings.cache == 0  # all of it was uncached
     assert shop.ledger.open == {}
 
 
@@ -253,6 +254,14 @@ async def test_a_call_that_may_be_billed_is_charged_all_that_was_reserved_for_it
     assert reserved.dollars >= 200 * Decimal("6.25e-6") + 1_000 * Decimal("25e-6")
     assert shop.ledger.spent["total"] - spent == (reserved.dollars if is_charged else 0)
     assert shop.ledger.open == {}
+
+
+async def test_a_bill_that_says_nothing_is_not_known_and_not_free() -> None:
+    """Defect: summaries of hosts that count nothing, and say 0, were booked as free."""
+    shop = Shop(TOLD, input_tokens=0)
+    await paid(shop).post_json(URL, BODY)
+
+    assert [entry.dollars for entry in shop.ledger.settled] == [None]
 
 
 async def test_a_call_that_is_broken_off_is_charged_as_well() -> None:

@@ -179,6 +179,20 @@ async def test_a_bill_is_booked_and_frees_what_was_reserved() -> None:
     assert till.ledger.open == {}
 
 
+async def test_a_bill_of_more_dollars_than_can_be_kept_is_of_unknown_price_to_everybody() -> None:
+    """Defect: the ledger had none, and the metrics billions."""
+    till = Till(total("1"))
+    exchange = await till.prepared()
+    exchange.begun(200, streams=False)
+    exchange.passed(b'{"usage": {"input_tokens": 1000, "output_tokens": 9007199254740991}}')
+    exchange.rest()
+    exchange.over()
+    await exchange.settled()
+
+    assert (till.entry.dollars, till.entry.savings.cache) == (None, Decimal(0))
+    assert till.ledger.spent["total"] == till.ledger.reserved[0].dollars
+
+
 class NoCeilings(PriceBook):
     """Prices that fail for what a call may cost."""
 

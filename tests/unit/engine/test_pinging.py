@@ -139,6 +139,7 @@ async def test_only_the_sessions_that_save_most_are_kept_warm() -> None:
     assert sorted(map(len, agent.client.bodies))[0] > 30_000  # the smallest has none
     assert len(agent.client.bodies) == 2
     assert {entry.call.category for entry in agent.ledger.settled} == {"ping"}
+    assert all(-(entry.savings.cache or 0) == entry.dollars != 0 for entry in agent.ledger.settled)
 
 
 async def test_a_request_takes_back_what_was_planned_and_only_the_last_of_a_session_plans_anew() -> None:
