@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from foveate.cost.admission import Admission, Outcome
-from foveate.cost.ledger import Entry
+from foveate.cost.ledger import Entry, LeftOut, Removed, Savings
+from foveate.cost.price_book import PriceBook
+from foveate.cost.savings import with_savings
 from foveate.engine.billing import book_orphans
 from foveate.store.notes import BillNotes
 from foveate.store.spool import BillSpool
@@ -48,10 +50,28 @@ async def test_a_bill_outlives_its_process_until_it_is_booked(tmp_path: Path) ->
     killed(notes)
 
     spool = BillSpool(folder)
-    assert await book_orphans(spool, Admission(books, clock=lambda: NOON)) == 1
+    assert await book_orphans(spool, Admission(books, clock=lambda: NOON), PriceBook()) == 1
     await spool.close()
     assert sorted(books.booked) == ["booked", "lost"]
     assert list(folder.iterdir()) == []
+
+
+async def test_what_was_saved_on_a_call_is_known_to_whoever_books_its_bill(tmp_path: Path) -> None:
+    """Defect: of a call whose process was killed before it was booked it was not."""
+    fold = Removed(tokens=90_000, is_new=True, earlier_tokens=5)
+    left_out = LeftOut(folds=fold, known_tokens=100_000, was_warm=True)
+    noted = replace(ENTRY, savings=Savings(), left_out=left_out)
+    notes, books, prices = BillNotes(tmp_path), Books(), PriceBook()
+    notes.jot(noted)
+    killed(notes)
+
+    spool = BillSpool(tmp_path)
+    assert await book_orphans(spool, Admission(books, clock=lambda: NOON), prices) == 1
+    await spool.close()
+    (booked,) = books.entries_
+    assert booked == with_savings(noted, prices)
+    assert (booked.savings.cache or 0) > 0 != booked.savings.folds
+    assert booked.left_out is None
 
 
 async def test_a_bill_that_waits_for_the_store_waits_in_one_place(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 from foveate.config.cost import load_cost
 from foveate.cost.admission import Admission, Outcome
-from foveate.cost.ledger import Call, Category, Entry
+from foveate.cost.ledger import Call, Category, Entry, Removed
 from foveate.cost.price_book import PriceBook
-from foveate.cost.savings import Removed, pricing, savings_of
+from foveate.cost.savings import pricing, savings_of
 from foveate.errors import CapExceeded, CapUncheckable
 from foveate.store import open_store
 from foveate.values import CacheUsage, Usage

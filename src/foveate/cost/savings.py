@@ -9,51 +9,20 @@ The numbers in examples are for a model at $10 for a million uncached tokens, $1
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal
 
 from msgspec.structs import replace
 
-from foveate.cost.ledger import Call, Savings
+from foveate.cost.ledger import NOTHING, Call, Entry, LeftOut, Removed, Savings
 from foveate.cost.money import MOST_DOLLARS
 from foveate.cost.price_book import PriceBook
 from foveate.cost.prices import EXACT, ZERO
-from foveate.errors import BadOption
 from foveate.values import CacheUsage, Usage
 from foveate.wire.bills import billed_calls
 from foveate.wire.body import compact
 
 PriceOf = Callable[[Usage], Decimal | None]
 """The dollars of a bill; None where they are not known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removed:
-    """So many input tokens that were left out of a call.
-
-    `is_new`: the call before had another prefix, since these were still in it, or not all of them were left
-    out; `earlier_tokens` were left out of it already.
-
-    Raises:
-        BadOption: fewer than none.
-    """
-
-    tokens: int = 0
-    is_new: bool = False
-    earlier_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuses what cannot be left out."""
-        if self.tokens < 0 or self.earlier_tokens < 0:
-            raise BadOption(f"no fewer than 0 tokens can be left out: {self.tokens}, {self.earlier_tokens}")
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether the call is the same without it."""
-        return not self.tokens and not self.is_new
-
-
-NOTHING = Removed()
 
 
 def savings_of(
@@ -87,6 +56,21 @@ def savings_of(
 
 
 _NONE_SAVED = Savings(cache=ZERO, folds=ZERO, cuts=ZERO)
+
+
+def with_savings(entry: Entry, prices: PriceBook) -> Entry:
+    """A bill, and what was saved on its call by what was left out of it."""
+    left_out = entry.left_out or LeftOut()
+    savings = savings_of(
+        entry.usage,
+        pricing(prices, entry.call),
+        folds=left_out.folds,
+        cuts=left_out.cuts,
+        known_tokens=left_out.known_tokens,
+        was_warm=left_out.was_warm,
+        dollars=entry.dollars,
+    )
+    return replace(entry, savings=savings, left_out=None)
 
 
 def pricing(book: PriceBook, call: Call) -> PriceOf:

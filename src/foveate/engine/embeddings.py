@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from foveate import wire
 from foveate.cost.admission import Admission, Admitted
 from foveate.cost.ledger import Call, Category, Entry
-from foveate.cost.savings import pricing
+from foveate.cost.savings import pricing, with_savings
 from foveate.engine.behind import Behind
 from foveate.engine.calls import Done, Incoming, Outgoing, check_model
 from foveate.engine.exchange import Exchange
@@ -154,8 +154,9 @@ class _Noted:
         usage, has_bill, call = exchange.usage, exchange.has_bill, self.admitted.call
         if not has_bill and not exchange.may_be_billed:
             return
-        price = pricing(self.of.options().prices, call)
-        exchange.entry = Entry(
+        prices = self.of.options().prices
+        price = pricing(prices, call)
+        entry = Entry(
             call=call,
             usage=usage or Usage(cache=CacheUsage()),
             dollars=price(usage) if usage is not None and has_bill else None,
@@ -163,4 +164,5 @@ class _Noted:
             estimated_dollars=self.admitted.ceiling,
             is_partial=not exchange.is_whole,
         )
+        exchange.entry = with_savings(entry, prices) if has_bill else entry
         self.of.admission.jot(exchange.entry)

@@ -1,6 +1,8 @@
 """Money on the way of a call: a cap is held before it is made, and its bill is booked after."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -8,9 +10,9 @@ from msgspec.structs import replace
 
 from foveate.cost.admission import Admission, Admitted
 from foveate.cost.caps import Cap, unchecked
-from foveate.cost.ledger import Call, Category, Entry, Savings
+from foveate.cost.ledger import NOTHING, Call, Category, Entry, LeftOut, Removed
 from foveate.cost.price_book import PriceBook
-from foveate.cost.savings import NOTHING, PriceOf, Removed, pricing, savings_of
+from foveate.cost.savings import PriceOf, pricing, with_savings
 from foveate.engine.bounds import at_most
 from foveate.engine.exchange import Exchange
 from foveate.engine.remembered import LastCall, Remembered
@@ -31,7 +33,7 @@ class MoneyOptions:
 class HoldCaps:
     """What a call may cost is reserved under its caps, or the call is refused.
 
-    Where no cap holds for it, that is worked out with its bill.
+    Where no cap holds for it, that is worked out while its provider answers.
     """
 
     name = "cost"
@@ -66,6 +68,7 @@ class HoldCaps:
         )
         held = [cap for cap in options.caps if cap.holds(call)]
         if not held:
+            asyncio.get_running_loop().call_soon(_expect_meanwhile, work, options.prices)
             return
         try:
             _expect(work, options.prices)
@@ -104,7 +107,7 @@ def _expect(work: Work, prices: PriceBook) -> None:
     """Work out what a call can come to; nothing is known of one that was not counted."""
     if work.count is None:
         return
-    work.at_most = at_most(
+    most = at_most(
         work.request,
         work.count,
         provider=work.incoming.provider,
@@ -113,13 +116,19 @@ def _expect(work: Work, prices: PriceBook) -> None:
         at=work.now,
         unexplained=work.unexplained,
     )
-    work.ceiling = work.at_most.dollars(prices) if work.at_most is not None else None
+    work.ceiling = most.dollars(prices) if most is not None else None
+    work.at_most = most
+
+
+def _expect_meanwhile(work: Work, prices: PriceBook) -> None:
+    with suppress(Exception):  # a border: it is tried once more with the bill, and told then
+        _expect(work, prices)
 
 
 class Book:
     """What a call was billed goes into the ledger.
 
-    It is noted before the client has all of the answer. What was expected and what was saved is added behind.
+    It is noted before the client has all of the answer, with all that savings are worked out from behind it.
     """
 
     def __init__(
@@ -148,35 +157,42 @@ class Book:
             estimated_dollars=work.ceiling,
             is_partial=not exchange.is_whole,
             charge=None if has_bill else _charge(exchange, work, price, prices),
+            left_out=self._left_out(exchange, work, usage) if has_bill else None,
         )
         self._admission.jot(exchange.entry)
 
     def __call__(self, exchange: Exchange) -> None:
-        """Add to the bill what nobody waits for; one that another process books does without."""
+        """Add to the bill what nobody waits for."""
         work, entry = exchange.work, exchange.entry
         if work is None or entry is None:
             return
         prices = self._options().prices
         _know_most(exchange, work, prices)
-        price = pricing(prices, entry.call)
-        savings = self._saved(exchange, work, entry, price) if exchange.has_bill else entry.savings
-        exchange.entry = replace(entry, estimated_dollars=work.ceiling, savings=savings)
+        if exchange.has_bill:
+            agent, session_id = entry.call.agent, entry.call.session_id
+            state = self._remembered.session(agent, session_id)
+            self._remembered.put(agent, session_id, state.called(_last_call(exchange, work, entry.usage)))
+            entry = with_savings(entry, prices)
+        exchange.entry = replace(entry, estimated_dollars=work.ceiling)
 
-    def _saved(self, exchange: Exchange, work: Work, entry: Entry, price: PriceOf) -> Savings:
-        """What the mechanisms saved on this call, by what is remembered of the one before."""
-        agent, session_id = entry.call.agent, entry.call.session_id
-        state = self._remembered.session(agent, session_id)
-        now = _last_call(exchange, work, entry.usage)
-        before = state.last or replace(now, input_tokens=0, warm_until=0.0)
-        self._remembered.put(agent, session_id, state.called(now))
-        return savings_of(
-            entry.usage,
-            price,
-            folds=_removed(now.folded_tokens, before.folded_tokens, is_new=now.fold_id != before.fold_id),
-            cuts=_removed(now.cut_tokens, before.cut_tokens, is_new=now.cut_tokens != before.cut_tokens),
+    def _left_out(self, exchange: Exchange, work: Work, usage: Usage) -> LeftOut | None:
+        """What was left out of this call, beside what is remembered of the one before; None: nothing."""
+        folded, cut = _left_out_tokens(work)
+        fold_id = work.fold.id if work.fold is not None else None
+        before = self._remembered.session(work.incoming.agent, work.session_id).last or LastCall(
+            input_tokens=0, warm_until=0.0, fold_id=fold_id, folded_tokens=folded, cut_tokens=cut
+        )
+        folds = _removed(folded, before.folded_tokens, is_new=fold_id != before.fold_id)
+        cuts = _removed(cut, before.cut_tokens, is_new=cut != before.cut_tokens)
+        if folds is NOTHING and cuts is NOTHING:
+            return None
+        # Another gateway, or this one before it was restarted, may have kept it warm: then most of it was read.
+        is_read = 2 * usage.cache.read > usage.cache.input_tokens
+        return LeftOut(
+            folds=folds,
+            cuts=cuts,
             known_tokens=before.input_tokens,
-            was_warm=exchange.sent_at < before.warm_until,
-            dollars=entry.dollars,
+            was_warm=is_read or exchange.sent_at < before.warm_until,
         )
 
 
@@ -203,8 +219,8 @@ def _charge(exchange: Exchange, work: Work, price: PriceOf, prices: PriceBook) -
     return replace(most, output_tokens=written).dollars(prices)
 
 
-def _last_call(exchange: Exchange, work: Work, usage: Usage) -> LastCall:
-    """What there is to remember of a call for the next one of its session."""
+def _left_out_tokens(work: Work) -> tuple[int, int]:
+    """How many tokens folds have left out of a call, and how many cuts."""
     folded = cut = 0
     for done in work.done:
         is_history = done.step == ReplaceHistory.name
@@ -212,14 +228,20 @@ def _last_call(exchange: Exchange, work: Work, usage: Usage) -> LastCall:
             folded += done.edit.saved_tokens
         elif done.step == MakeRoom.name or (is_history and isinstance(done.edit, ReplaceText)):
             cut += done.edit.saved_tokens
+    return max(0, folded), max(0, cut)
+
+
+def _last_call(exchange: Exchange, work: Work, usage: Usage) -> LastCall:
+    """What there is to remember of a call for the next one of its session."""
+    folded, cut = _left_out_tokens(work)
     asked = work.at_most.ttl if work.at_most is not None else work.longest_ttl
     ttl = asked or next(iter(work.rules.ttls), None)
     return LastCall(
         input_tokens=usage.cache.input_tokens,
         warm_until=exchange.begun_at + (ttl.seconds if ttl is not None else 0),
         fold_id=work.fold.id if work.fold is not None else None,
-        folded_tokens=max(0, folded),
-        cut_tokens=max(0, cut),
+        folded_tokens=folded,
+        cut_tokens=cut,
     )
 
 

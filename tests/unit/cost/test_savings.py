@@ -9,10 +9,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from foveate.cost.ledger import Savings
+from foveate.cost.ledger import NOTHING, Removed, Savings
 from foveate.cost.own_prices import OwnPrice, OwnTier, PerMillion
 from foveate.cost.price_book import PriceBook
-from foveate.cost.savings import NOTHING, PriceOf, Removed, pricing, savings_of
+from foveate.cost.savings import PriceOf, pricing, savings_of
 from foveate.errors import BadOption
 from foveate.values import CacheUsage, Usage
 from tests.billed import CALL

@@ -8,7 +8,8 @@ from itertools import takewhile
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from foveate.cost.savings import Removed, savings_of
+from foveate.cost.ledger import Removed
+from foveate.cost.savings import savings_of
 from foveate.values import CacheUsage, Usage
 from tests.unit.cost.test_savings import priced
 
