@@ -22,8 +22,11 @@ _TOLD_EVERY_SECONDS = 1.0
 _UPGRADE = re.compile(rb"^(?=upgrade[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _END = re.compile(rb"\n\r?\n")
 _BLANK = (b"\r\n", b"\n")
-# What else comes first is no HTTP (TLS, perhaps), and told so at once.
+# What else comes first is no HTTP, and told so at once.
 _BEGINNINGS = tuple(bytes((letter,)) for letter in b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\n")
+# A handshake of TLS (RFC 8446, 5.1). Its client tells its user no more than that there is no connection.
+_HANDSHAKE = b"\x16\x03"
+_NO_TLS = "A client asks by https://, and here is http://: its base URL has to begin with that."
 
 
 class PlainHttp(HttpToolsProtocol):
@@ -88,7 +91,10 @@ class PlainHttp(HttpToolsProtocol):
             self._since = self.loop.time()
         self._head_bytes += len(data)
         is_begun = self._has_line or bool(self._held)
-        if not is_begun and (b"\r\n\r\n" in data or not data.startswith(_BEGINNINGS)):
+        if not is_begun and data.startswith(_HANDSHAKE):
+            self.logger.warning(_NO_TLS)
+            self.send_400_response(_NO_TLS)
+        elif not is_begun and (b"\r\n\r\n" in data or not data.startswith(_BEGINNINGS)):
             super().data_received(self._without_upgrade(data))
         else:
             self._by_lines(data)

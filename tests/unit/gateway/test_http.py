@@ -122,7 +122,15 @@ async def test_an_upgrade_that_is_seen_too_late_is_refused_and_nothing_of_it_is_
 
 async def test_what_is_no_http_is_told_so_at_once() -> None:
     async with served() as here:
+        assert b"400 Bad Request" in await said(here, b"\x00\x03\x01\x02\x00\x01")
+
+
+async def test_a_client_that_asks_by_https_is_told_of_in_words(caplog: pytest.LogCaptureFixture) -> None:
+    """Its user sees `Connection error.`, and finds here what to change."""
+    async with served() as here:
         assert b"400 Bad Request" in await said(here, b"\x16\x03\x01\x02\x00\x01")
+
+    assert "asks by https://, and here is http://" in caplog.text
 
 
 async def test_trailers_are_no_headers() -> None:
