@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 # As tests run it: by root in containers too, with little shared memory, and asking nobody for anything.
@@ -21,7 +21,8 @@ _ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
-_PATIENCE_MS = 15_000
+# Only a test that fails waits it out. What has changed is shown after ten times what a page takes to load.
+_PATIENCE_MS = 30_000
 
 
 class CannotBrowse(Exception):
@@ -41,6 +42,7 @@ def running_browser() -> Iterator[Browser]:
     if found is None:
         raise CannotBrowse("Chromium is not installed (apt-get install chromium)")
     with sync_playwright() as playwright:
+        expect.set_options(timeout=_PATIENCE_MS)
         browser = playwright.chromium.launch(executable_path=found, args=list(_ARGUMENTS))
         try:
             yield browser

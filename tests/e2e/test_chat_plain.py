@@ -131,7 +131,7 @@ def test_control_c_ends_a_pipe_with_130_and_books_what_came(tmp_path: Path) -> N
             assert process.stdout is not None
             assert process.stdout.read(3) == b"One"
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=30)
+            _, errors = process.communicate(timeout=60)
 
     assert process.returncode == 130
     assert b"Traceback" not in errors
@@ -160,7 +160,7 @@ def test_nothing_more_is_asked_once_nobody_reads_the_answers(config: Path, sandb
             process.stdin.write(b"Hello?\n" * 20)
             process.stdin.close()
             errors = process.stderr.read() if process.stderr else b""
-            assert (process.wait(timeout=30), errors) == (0, b"")
+            assert (process.wait(timeout=60), errors) == (0, b"")
 
         assert len(sandbox.heard) == 2
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_read_or_written_ends_it_with_one_line(config: Path, tmp_
                 stdin=stdin,
                 stdout=stdout,
                 stderr=subprocess.PIPE,
-                timeout=30,
+                timeout=60,
                 check=False,
                 cwd=config.parent,
                 env={**WITHOUT_KEYS, **KEYS, "FOVEATE_HOME": str(config.parent)},

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,16 +111,12 @@ def test_a_dead_upstream_costs_few_seconds_and_fails(tmp_path: Path) -> None:
             f"upstreams:\n  silent: {{base_url: '{where}', api: openai}}\n"
             "  gone: {base_url: 'http://127.0.0.1:1', api: openai}\n",
         )
-        began = time.monotonic()
         done = doctor(tmp_path, "--json")
-        took = time.monotonic() - began
 
     assert done.returncode == 1
-    assert {one["name"]: one["level"] for one in findings(done, "upstream")} == {
-        "silent": "failed",
-        "gone": "failed",
-    }
-    assert took < 20, "5 s for the upstream, and the start of a process on a busy machine"
+    found = {one["name"]: one for one in findings(done, "upstream")}
+    assert {name: one["level"] for name, one in found.items()} == {"silent": "failed", "gone": "failed"}
+    assert "no answer within 3 s" in found["silent"]["said"]
 
 
 def test_a_server_of_ones_own_is_asked_whether_it_tokenises(tmp_path: Path, llama_server: LlamaServer) -> None:

@@ -143,7 +143,7 @@ def test_what_somebody_types_and_marks_is_left_alone(browser: Browser, watched: 
         page.wait_for_timeout(2_500)
         assert page.evaluate("String(getSelection())") == named("ana", "while it is typed")[:11] + "…"
         page.evaluate("getSelection().removeAllRanges()")
-        expect(row_of(page, "ana", "while it is marked")).to_be_visible(timeout=10_000)
+        expect(row_of(page, "ana", "while it is marked")).to_be_visible()
 
 
 def test_a_changed_configuration_is_shown_with_what_is_wrong_with_it(
@@ -172,7 +172,7 @@ def test_an_answer_of_something_between_is_not_taken_for_the_page(browser: Brows
 
         expect(page.locator("#live")).to_have_text("Not connected: trying again")
         page.unroute("**/-/sessions")
-        expect(row_of(page, "ana", "behind a proxy")).to_be_visible(timeout=10_000)
+        expect(row_of(page, "ana", "behind a proxy")).to_be_visible()
         expect(page.locator("#live")).to_have_text("Live")
         assert is_the_same(page)
 
