@@ -59,8 +59,8 @@ class Heartbeat:
 
 
 async def beaten(work: Callable[[int], Awaitable[RequestCount]]) -> tuple[list[RequestCount], Heartbeat]:
-    """Five counts beside a heartbeat, up to three times: the machine may be busy, but not always."""
-    for attempt in range(3):
+    """Five counts beside a heartbeat, up to ten times: the machine may be busy, but not always."""
+    for attempt in range(10):
         async with Heartbeat() as heart:
             counts = [await work(5 * attempt + i) for i in range(5)]
         if heart.is_steady:

@@ -66,10 +66,11 @@ def _longest_gap(work: Callable[[], object]) -> float:
     gaps = []
 
     def beat() -> None:
-        last = time.perf_counter()
+        last = time.perf_counter(), time.process_time()
         while not done.wait(0.001):
-            now = time.perf_counter()
-            gaps.append(now - last)
+            now = time.perf_counter(), time.process_time()
+            # Whoever holds the lock is at work: what the machine does meanwhile for others is no gap.
+            gaps.append(min(now[0] - last[0], now[1] - last[1]))
             last = now
 
     beating = threading.Thread(target=beat)
