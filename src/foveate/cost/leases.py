@@ -131,6 +131,9 @@ class Leases:
             # Whatever is left of the caps by now: what it may cost is to be found there.
             again = replace(held.reservation, limits={}, expires_at=until)
             await self._ledger.reserve(again, now=self._clock())
+            if call_id not in self._held:  # it was over before that, and is not to be found there
+                await self._ledger.release(call_id)
+                return
             self._lapsed += 1
             _LOG.warning("what was reserved for %s had run out; it is reserved once more", call_id)
         if self._held.get(call_id) is held:

@@ -183,3 +183,26 @@ async def test_a_call_that_ends_while_leases_are_renewed_is_not_reserved_for_aga
     assert not books.reserved
     assert ours.lapsed == 0
     await ours.close()
+
+
+async def test_nothing_stays_reserved_for_a_call_that_ends_while_it_is_reserved_for_once_more() -> None:
+    """Defect: it did for the time of a lease, after a stall."""
+    books, time = Books(), Time()
+    ours = admission(books, time)
+    await ours.admit(CALL, Decimal("0.8"), DAY)
+    assert freed(books, time.now + 300) == [CALL.id]
+    renewing, reserving = asyncio.Event(), asyncio.Event()
+    books.pause = renewing
+    await time.passes(300)
+    books.pause = reserving
+    renewing.set()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert books.asked[-1] == f"reserve {CALL.id}"
+    books.pause = None
+    assert (await ours.settle(entry(CALL, "0.1"))).outcome is Outcome.BOOKED
+    reserving.set()
+    await time.passes(0)
+
+    assert not books.reserved
+    await ours.close()
