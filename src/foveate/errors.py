@@ -24,7 +24,7 @@
     │   └── NothingKept        there is no such database yet, and nobody asked to have it made
     └── UpstreamError          somebody else's server did not give an answer that can be used
         ├── UpstreamUnreachable  no connection, or none that gave an answer
-        │   └── UpstreamBroken   one that broke off in the middle of its answer
+        │   └── UpstreamBroken   one that broke off in its answer, or long after it was asked
         ├── UpstreamTimeout      no answer in time
         ├── UpstreamStatus       an HTTP status that is not a success; carries it
         └── UpstreamGarbled      a success whose body is not what the route promises
@@ -335,7 +335,7 @@ class UpstreamUnreachable(UpstreamError):
 
 
 class UpstreamBroken(UpstreamUnreachable):
-    """A connection that broke off in the middle of its answer, which may be billed all the same."""
+    """A connection that broke off in its answer, or long after it was asked: it may be billed all the same."""
 
     code = "upstream_broken"
 

@@ -255,7 +255,7 @@ class Gateway:
         return b""
 
     def _is_unsent(self, error: UpstreamError) -> bool:
-        """Whether nothing can have been done for a request: there was no connection, or it was closed on us."""
+        """Whether nothing can have been done for a request: no connection, or one that was soon closed."""
         if isinstance(error, UpstreamTimeout):
             waits = self._pool.timeouts
             seconds = error.timeout_seconds

@@ -45,7 +45,7 @@ class Connection(asyncio.Protocol):
         self._news: Callable[[], object] = list
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = 0.0
-        self._idle_seconds = self._total_seconds = 0.0
+        self._idle_seconds = self._total_seconds = self._work_seconds = 0.0
         self._asked_at = self._heard_at = 0.0
         self.status = 0
         self.headers: Headers = []
@@ -53,7 +53,14 @@ class Connection(asyncio.Protocol):
         self.keep_seconds: float | None = None
 
     def ask(
-        self, head: bytes, body: bytes, *, idle_seconds: float, total_seconds: float, no_body: bool = False
+        self,
+        head: bytes,
+        body: bytes,
+        *,
+        idle_seconds: float,
+        total_seconds: float,
+        work_seconds: float,
+        no_body: bool = False,
     ) -> "asyncio.Future[None]":
         """Send a request, whose head ends with its empty line. What it gives is done once the answer begins.
 
@@ -62,6 +69,7 @@ class Connection(asyncio.Protocol):
 
         Raises, to whoever waits for it:
             UpstreamUnreachable: the other side closed the connection without a word, or speaks no HTTP.
+            UpstreamBroken: it did so after `work_seconds`.
             UpstreamTimeout: nothing came in time.
         """
         assert self._transport is not None
@@ -73,6 +81,7 @@ class Connection(asyncio.Protocol):
         self.status, self.headers, self.keeps_alive, self.keep_seconds = 0, [], False, None
         begun = self._head = self._loop.create_future()
         self._idle_seconds, self._total_seconds = idle_seconds, total_seconds
+        self._work_seconds = work_seconds
         self._asked_at = self._heard_at = now = self._loop.time()
         self._ring_at(now + min(idle_seconds, total_seconds))
         self._transport.writelines((head, body))
@@ -165,7 +174,9 @@ class Connection(asyncio.Protocol):
         if self.status:
             self._fail(UpstreamBroken(self._url, "the answer broke off"))
         else:
-            self._fail(UpstreamUnreachable(self._url, "the connection was closed before an answer came"))
+            has_worked = self._loop.time() - self._asked_at >= self._work_seconds
+            kind = UpstreamBroken if has_worked else UpstreamUnreachable
+            self._fail(kind(self._url, "the connection was closed before an answer came"))
 
     # What the parser says.
 

@@ -31,11 +31,16 @@ _USUAL_CHARS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long to wait: for a connection, for the next piece of an answer, and for all of it."""
+    """How long to wait: for a connection, for the next piece of an answer, and for all of it.
+
+    A server that closes a connection without a word has done nothing for `work_seconds`. After these it may
+    have: a network that drops what is silent does so while a model thinks.
+    """
 
     connect_seconds: float = 10.0
     idle_seconds: float = 600.0
     total_seconds: float = 3600.0
+    work_seconds: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +243,7 @@ class Asked:
                 self._body,
                 idle_seconds=waits.idle_seconds,
                 total_seconds=waits.total_seconds,
+                work_seconds=waits.work_seconds,
                 no_body=self._method == "HEAD",
             )
         except BaseException:

@@ -192,6 +192,18 @@ async def test_an_answer_that_breaks_off_is_told_from_none(said: bytes) -> None:
     assert not isinstance(failure.value, UpstreamBroken)
 
 
+@pytest.mark.parametrize(("work_seconds", "kind"), [(60.0, UpstreamUnreachable), (0.0, UpstreamBroken)])
+async def test_who_closes_without_a_word_may_have_done_what_it_had_the_time_for(
+    work_seconds: float, kind: type[Exception]
+) -> None:
+    """Defect: a network that drops what is silent left no trace of calls that were billed."""
+    async with server(closing(b"")) as upstream, Pool(timeouts=Timeouts(work_seconds=work_seconds)) as pool:
+        with pytest.raises(UpstreamUnreachable, match="before an answer came") as failure:
+            await got(pool, upstream.target)
+
+    assert type(failure.value) is kind
+
+
 class Held:
     """Something that whoever asks has at hand."""
 
