@@ -31,7 +31,7 @@ from foveate.gateway.asks import (
     ask_of,
     body_of,
 )
-from foveate.gateway.callers import agent_of, check_payer, key_headers
+from foveate.gateway.callers import agent_of, check_key, check_payer, key_headers
 from foveate.gateway.client import Client
 from foveate.gateway.counting import NoCounts, own_count
 from foveate.gateway.cycle import CYCLE, Served
@@ -184,6 +184,7 @@ class Gateway:
     def _routed(self, ask: Ask, model: str, options: GatewayOptions) -> Routed:
         routed = options.routing.of(ask.door, model)
         check_payer(ask, routed.upstream, is_open=self._is_open)
+        check_key(ask, routed.upstream)
         return routed
 
     async def _passed(
