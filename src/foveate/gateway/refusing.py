@@ -4,6 +4,8 @@ Clients decide by the status whether to try again, so each has the one with whic
 trying again cannot help, `x-should-retry` says so as well, which the official clients heed.
 """
 
+import re
+
 from foveate.errors import (
     CallRefused,
     DoesNotFit,
@@ -18,7 +20,7 @@ from foveate.wire.refusals import Refusal, failed
 
 SHOULD_RETRY = "x-should-retry"
 
-_SERVER_ERROR = "server_error"
+_HOST = re.compile(r"https?://(?:[^/?#]*@)?([^/?#@]+)")
 
 
 def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
@@ -41,8 +43,11 @@ def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
 
 
 def reason_of(error: FoveateError) -> str:
-    """What is told of an error in the log: not where it was, since an address may hold a key."""
-    return error.reason if isinstance(error, UpstreamError) else str(error)
+    """What is told of an error in the log: of where it was only the host, since an address may hold a key."""
+    if not isinstance(error, UpstreamError):
+        return str(error)
+    found = _HOST.match(error.url)
+    return error.reason if found is None else f"{found[1]}: {error.reason}"
 
 
 def may_retry(error: FoveateError) -> bool:

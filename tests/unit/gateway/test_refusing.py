@@ -1,0 +1,24 @@
+"""What is told of an error: enough to mend it, and no key."""
+
+import pytest
+
+from foveate.errors import BadOption, UpstreamUnreachable
+from foveate.gateway.refusing import reason_of
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://api.example/v1/messages?key=SECRET", "api.example: no connection"),
+        ("http://ana:SECRET@10.0.0.5:8000/v1", "10.0.0.5:8000: no connection"),
+        ("https://api.example?key=SECRET@x", "api.example: no connection"),
+        ("http://[::1]:8000", "[::1]:8000: no connection"),
+        ("the local model", "no connection"),
+    ],
+)
+def test_the_log_says_who_could_not_be_reached_and_nothing_else_of_the_address(url: str, said: str) -> None:
+    assert reason_of(UpstreamUnreachable(url, "no connection")) == said
+
+
+def test_any_other_error_is_told_as_it_is() -> None:
+    assert reason_of(BadOption("no")) == "no"
