@@ -61,7 +61,7 @@ async def test_a_bill_that_waits_is_on_the_disk_and_gone_from_there_once_it_is_b
 
     await naps.end()
     await naps.end()
-    for _ in range(100):
+    for _ in range(1000):
         await asyncio.sleep(0.01)
         if not path.stat().st_size:
             break
