@@ -8,6 +8,7 @@ from threading import Thread
 
 import anthropic
 
+from foveate.cost.ledger import Entry
 from foveate.sandbox.scripts import Step
 from foveate.store import open_store
 from tests.aftermath import until
@@ -92,7 +93,10 @@ def test_bills_outlive_kill_9_of_a_gateway_whose_clients_have_just_had_their_ans
             served.process.kill()
             served.process.wait()
         with serving(tmp_path, "--config", str(config)):
-            assert len(until(lambda: booked(tmp_path), lambda found: len(found) >= 2)) == 2
+            found = until(lambda: booked(tmp_path), lambda found: len(found) >= 2)
+    assert len(found) == 2
+    assert all(one.estimated_dollars for one in found)
+    assert all(one.savings.cache is not None for one in found)
 
 
 def until_it_ends_with(connection: socket.socket, end: bytes) -> None:
@@ -104,9 +108,9 @@ def until_it_ends_with(connection: socket.socket, end: bytes) -> None:
         heard += piece
 
 
-def booked(folder: Path) -> list[str]:
-    async def read() -> list[str]:
+def booked(folder: Path) -> list[Entry]:
+    async def read() -> list[Entry]:
         async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
-            return [one.call.id async for one in store.ledger.entries()]
+            return [one async for one in store.ledger.entries()]
 
     return asyncio.run(read())
