@@ -33,8 +33,10 @@ FOLDING = AgentOptions(
 ROOMY = replace(FOLDING, window_tokens=None)
 ADAPTIVE: Any = {"type": "adaptive"}
 ENABLED: Any = {"type": "enabled", "budget_tokens": 1024}
+TIGHT = AgentOptions(compaction=False, on_overflow=OnOverflow.MAKE_ROOM, window_tokens=9_000)
 LEFT_OUT = b"[left out: "
 DROPS = b'"prefix_mismatch_behavior":"drop_block"'
+BETA = "thinking-binding-controls-2026-08-01"
 SUMMARY = b"were folded into this summary"
 
 
@@ -192,19 +194,23 @@ def test_where_somebody_was_mistaken_about_a_fold_one_request_is_refused_and_not
         assert len(agent.step()[1]) == 1
 
 
+def made_room_for(agent: Agent, folder: Path) -> None:
+    """Have some of what the agent thinks stand after messages that were left out."""
+    with two_gateways(agent, folder, TIGHT):
+        while not agent.sandbox.heard or LEFT_OUT not in agent.sandbox.heard[-1].body:
+            agent.step()
+        for _ in range(3):
+            agent.step()
+
+
 @pytest.mark.parametrize("thinking", [ADAPTIVE, ENABLED], ids=["adaptive", "enabled"])
 def test_what_was_thought_while_room_was_made_is_refused_once_where_there_is_room_again(
     tmp_path: Path, thinking: Any
 ) -> None:
     """Was refused for ever."""
-    tight = AgentOptions(compaction=False, on_overflow=OnOverflow.MAKE_ROOM, window_tokens=9_000)
     with agent_of(thinking) as agent:
-        with two_gateways(agent, tmp_path, tight):
-            while not agent.sandbox.heard or LEFT_OUT not in agent.sandbox.heard[-1].body:
-                agent.step()
-            for _ in range(3):
-                agent.step()
-        with two_gateways(agent, tmp_path, replace(tight, window_tokens=None)):
+        made_room_for(agent, tmp_path)
+        with two_gateways(agent, tmp_path, replace(TIGHT, window_tokens=None)):
             for _ in range(2):  # each gateway has to find out
                 with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
                     agent.step()
@@ -215,7 +221,7 @@ def test_what_was_thought_while_room_was_made_is_refused_once_where_there_is_roo
 
 def test_a_client_that_wants_its_thoughts_refused_has_them_refused(tmp_path: Path) -> None:
     strict = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}
-    beta = {"anthropic-beta": "thinking-binding-controls-2026-08-01"}
+    beta = {"anthropic-beta": BETA}
     with running_sandbox() as sandbox, running_gateway(sandbox.url, tmp_path) as gateway:
         client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0, default_headers=beta)
         agent = Agent(sandbox, strict, itertools.repeat(client))
@@ -225,3 +231,60 @@ def test_a_client_that_wants_its_thoughts_refused_has_them_refused(tmp_path: Pat
             for _ in range(3):
                 with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
                     agent.step()
+
+
+@pytest.mark.parametrize("said", [{}, {"thinking": {"type": "disabled"}}], ids=["unasked", "switched off"])
+def test_thoughts_are_refused_once_however_little_is_said_of_thinking(
+    tmp_path: Path, said: dict[str, Any]
+) -> None:
+    """Was refused for ever: the provider was asked only by who asked for thinking."""
+    with agent_of(ADAPTIVE) as agent:
+        made_room_for(agent, tmp_path)
+        asks: dict[str, Any] = {"model": MODEL, "tools": TOOLS, "messages": agent.messages, **said}
+        with two_gateways(agent, tmp_path, replace(TIGHT, window_tokens=None)):
+            client = next(agent.clients)
+            with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
+                client.messages.create(max_tokens=1500, **asks)
+            assert client.messages.create(max_tokens=1500, **asks).content
+            assert client.messages.count_tokens(**asks).input_tokens > 0
+            sent = agent.sandbox.heard[-1].body
+
+    assert bool(thoughts_in(json.loads(sent)["messages"])) is (DROPS in sent) is not bool(said)
+
+
+def test_after_a_refusal_of_something_else_thoughts_behind_a_fold_are_trusted_still(tmp_path: Path) -> None:
+    """Was all left out, for ever, that had been thought behind the fold."""
+    with agent_of(ADAPTIVE) as agent:
+        with two_gateways(agent, tmp_path):
+            before = folded_for(agent, 4)[-1]
+            with pytest.raises(anthropic.BadRequestError, match="top_k"):
+                next(agent.clients).messages.create(
+                    model=MODEL,
+                    max_tokens=1500,
+                    tools=TOOLS,
+                    thinking=ADAPTIVE,
+                    messages=agent.messages,
+                    extra_body={"top_k": 5},
+                )
+        with two_gateways(agent, tmp_path):  # all is kept by then
+            is_folded, thoughts = agent.step()
+
+    assert is_folded
+    assert len(before) > 1
+    assert thoughts[: len(before)] == before
+
+
+def test_whoever_else_is_sent_what_the_provider_is_to_leave_out_is_asked_for_that_beta(tmp_path: Path) -> None:
+    """Was: a summary that reads the cache was refused, and asked for once more at its full price."""
+    with agent_of(ENABLED) as agent:
+        made_room_for(agent, tmp_path)
+        before = len(agent.sandbox.heard)
+        with two_gateways(agent, tmp_path, replace(FOLDING, window_tokens=20_000)):
+            for _ in range(2):
+                with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
+                    agent.step()
+            folded_for(agent, 1)
+        dropping = [ask for ask in agent.sandbox.heard[before:] if DROPS in ask.body]
+
+    assert [ask for ask in dropping if "x-sandbox-answer" not in ask.headers]  # who asks for a summary
+    assert {ask.headers.get("anthropic-beta") for ask in dropping} == {BETA}

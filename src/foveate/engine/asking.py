@@ -69,7 +69,7 @@ class Asking:
             await client.close()
 
     async def _asked(self, work: Work, options: CounterOptions) -> Answered:
-        where, request = work.incoming.endpoint, work.request
+        where, request = work.endpoint, work.request
         if where is None:
             return _NOBODY
         endpoint = _endpoint(

@@ -31,6 +31,7 @@ from foveate.engine.previewing import (
 )
 from foveate.engine.remembered import Remembered
 from foveate.engine.settling import DoubtThoughts, RememberCache, RememberRefusal, RememberThoughts
+from foveate.engine.sparing import SpareThoughts
 from foveate.engine.steps import (
     AskForUsage,
     Count,
@@ -98,6 +99,7 @@ def build_engine(
             count,
             MakeRoom(history, count, folds.now),
             *((inject,) if inject is not None else ()),
+            SpareThoughts(),
             OrderTools(remembered),
             MarkCache(remembered, refusals),
             *((SeeTrail(),) if tracing is not None else ()),
@@ -149,6 +151,7 @@ def _preview(
             count,
             RoomIfAny(MakeRoom(history, count, no_fold)),
             *((inject,) if inject is not None else ()),
+            SpareThoughts(),
             OrderTools(sessions),
         ),
         settle=(BookCount(asking),) if asking is not None else (),

@@ -16,7 +16,6 @@ from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import Watch
 from foveate.engine.work import Work
 from foveate.errors import CallRefused, DoesNotFit, FoveateError, MalformedRequest
-from foveate.fold.thoughts import betas_of
 from foveate.values import SetParameter
 
 _LOG = logging.getLogger(__name__)
@@ -109,14 +108,12 @@ class Engine:
             work.problems.append(self._failed(work.incoming, "write", error))
             work.marks, work.parameters = (), ()
             body = work.request.body
-        done = work.all_done()
-        came, ours = work.incoming.betas, betas_of([one.edit for one in done])
-        betas = beta_header(self.beta_override, ",".join(filter(None, (came, *ours))) if ours else came)
-        headers = work.headers if betas == came else {**work.headers, BETAS: betas}
+        betas = beta_header(self.beta_override, work.betas)
+        headers = work.headers if betas == work.incoming.betas else {**work.headers, BETAS: betas}
         return Outgoing(
             body=body,
             headers=headers,
-            done=done,
+            done=work.all_done(),
             problems=tuple(work.problems),
         )
 

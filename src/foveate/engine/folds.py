@@ -113,7 +113,7 @@ class Folds:
 
     async def _folded(self, work: Work, subject: Subject) -> Folded | None:
         client = await self._paid(work, subject)
-        endpoint = work.incoming.endpoint
+        endpoint = work.endpoint
         folder = Folder(
             self._journal,
             ModelSummariser(client, endpoint, model=work.options.summarizer_model)
@@ -137,7 +137,7 @@ class Folds:
 
     async def _paid(self, work: Work, subject: Subject) -> PaidClient | None:
         """What asks for a summary, once the caps have room for a first call; None where no model is asked."""
-        endpoint = work.incoming.endpoint
+        endpoint = work.endpoint
         if endpoint is None:
             return None
         options, call, asked = self._cost(), self._call(work), asked_of(subject.sent)

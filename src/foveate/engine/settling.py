@@ -12,8 +12,6 @@ from foveate.fold.journal import Journal
 from foveate.fold.uses import doubted
 from foveate.session.news import News
 
-_BAD_REQUEST = 400
-
 
 @dataclass(frozen=True, slots=True)
 class RememberCache:
@@ -40,16 +38,14 @@ class RememberCache:
 
 @dataclass(frozen=True, slots=True)
 class DoubtThoughts:
-    """Thoughts behind a summary that may have been refused are left out from then on."""
+    """Thoughts behind a summary that were refused are left out from then on, by other gateways too."""
 
     journal: Journal
 
     def __call__(self, exchange: Exchange) -> None:
-        """Have them doubted, where the provider has refused the request for what it says."""
+        """Have them doubted."""
         work = exchange.work
-        if work is None or exchange.status != _BAD_REQUEST or work.fold is None or work.chain is None:
-            return
-        if work.rules.binds_thinking:
+        if work is not None and exchange.has_bad_thoughts and work.fold is not None and work.chain is not None:
             work.news.append(News(partial(doubted, work.chain, work.fold, self.journal)))
 
 

@@ -24,7 +24,7 @@ from foveate.fold.journal import Fold, Journal, Outcome
 from foveate.fold.overflow import Plan, lower_end, plan_for
 from foveate.fold.overflow import Step as Room
 from foveate.fold.replacing import fold_of, folded_edits
-from foveate.fold.thoughts import betas_of, left_to_provider
+from foveate.fold.thoughts import betas_of
 from foveate.fold.truncating import truncate
 from foveate.fold.uses import keep_uses, line_of
 from foveate.session.chain import Chain, chain_beside
@@ -103,8 +103,6 @@ class ReplaceHistory:
 
     async def take(self, work: Work) -> None:
         """Make both edits of the history as the client sent it."""
-        if work.state.has_bad_thoughts and (asks := left_to_provider(work.came)) is not None:
-            work.parameters += (asks,)
         if not work.options.compaction or work.chain is None or work.found is None:
             return
         if len(work.chain) < _LEAST_MESSAGES and len(work.came.body) < _SHORT_BYTES:
@@ -115,7 +113,7 @@ class ReplaceHistory:
     async def found_anew(self, work: Work) -> bool:
         """Whether there are folds of it, where it was only believed that there are none; they are made then."""
         agent = work.incoming.agent
-        if work.folds or work.chain is None or not self._believes_none(agent):
+        if work.folds or work.chain is None or not (work.options.compaction and self._believes_none(agent)):
             return False
         self.looks_anew(agent)
         try:

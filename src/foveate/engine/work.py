@@ -1,12 +1,14 @@
 """A request while it goes through the steps."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 
 import msgspec
 
 from foveate import wire
 from foveate.budget.windows import window_of
+from foveate.cache.beta_header import HEADER as BETAS
 from foveate.cache.prompts import CachedPrompt, landmarks_of
 from foveate.cache.requests import BlockTokens
 from foveate.cache.rules import Rules, rules_for
@@ -18,6 +20,8 @@ from foveate.engine.counters import block_tokens, offline_counter, surely_kept
 from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import SessionState
 from foveate.fold.journal import Fold
+from foveate.fold.model import Endpoint
+from foveate.fold.thoughts import betas_of
 from foveate.session.chain import Chain
 from foveate.session.news import News
 from foveate.session.sessions import Found
@@ -146,6 +150,20 @@ class Work(msgspec.Struct, eq=False):
         elif (own := longest_mark(self.request)) is not None:
             asked.append(own)
         return max(asked, key=lambda ttl: ttl.seconds) if asked else None
+
+    @property
+    def betas(self) -> str:
+        """The header `anthropic-beta` for what would go out: as it came, and what our edits take."""
+        ours = betas_of([done.edit for done in self.all_done()])
+        return ",".join(filter(None, (self.incoming.betas, *ours))) if ours else self.incoming.betas
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where a count or a summary of what would go out can be asked for; made for those few that ask."""
+        where, betas = self.incoming.endpoint, self.betas
+        if where is None or betas == self.incoming.betas:
+            return where
+        return replace(where, headers={**where.headers, BETAS: betas})
 
     def edit(self, step: str, edits: Iterable[Edit], *, of: Request | None = None) -> None:
         """Have edits made, of the request as it is by now, or of another one that then takes its place."""

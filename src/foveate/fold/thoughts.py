@@ -32,6 +32,10 @@ _THOUGHTS = {
 _BINDING = ("block_binding", "prefix_mismatch_behavior")
 _BINDING_BETA = "thinking-binding-controls-2026-08-01"
 _DROP_BLOCK = "drop_block"
+# Where a request does not say how to think, these models think so: ".../fix-bound-to-a-different-conversation"
+# below that page, read November 2026. With thinking switched off, its thoughts have to be taken out instead.
+_UNASKED = "adaptive"
+_ASKABLE = frozenset(("", _UNASKED, "enabled"))
 _BAD_REQUEST, _MISMATCH = 400, b"prefix_mismatch"
 
 
@@ -50,17 +54,27 @@ def is_mismatch(status: int, body: bytes) -> bool:
     return status == _BAD_REQUEST and _MISMATCH in body
 
 
-def left_to_provider(request: Request) -> SetParameter | None:
+def left_to_provider(request: Request, model: str) -> tuple[SetParameter, ...]:
     """What has the provider leave out thoughts that do not fit, instead of refusing them; see `betas_of`.
 
-    None where it cannot be asked to, and where the client has said itself what is to be done with them.
+    Nothing where it would not refuse them, where it cannot be asked to, as with thinking switched off, and
+    where the client has said itself what is to be done with them.
     """
-    if request.format is not Format.ANTHROPIC or request.thinking not in ("adaptive", "enabled"):
-        return None
-    if _wish(request) is not None:
-        return None
+    if request.format is not Format.ANTHROPIC or not rules_for(model).binds_thinking:
+        return ()
+    if request.thinking not in _ASKABLE or _wish(request) is not None:
+        return ()
     reason = "a thought was refused that had stood after something else; such are to be left out"
-    return SetParameter(path=(*_thinking_path(request), *_BINDING), value=_DROP_BLOCK, reason=reason)
+    path = _thinking_path(request)
+    asks = SetParameter(path=(*path, *_BINDING), value=_DROP_BLOCK, reason=reason)
+    if request.thinking:
+        return (asks,)
+    return SetParameter(path=(*path, "type"), value=_UNASKED, reason="these models think so unasked"), asks
+
+
+def thoughtless(request: Request, model: str) -> tuple[Edit, ...]:
+    """What leaves out all thoughts; nothing where it cannot be done, or the client has said what is to be."""
+    return () if _wish(request) is not None else unbound_thoughts(request, model, changed_from=0) or ()
 
 
 def unbound_thoughts(

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from foveate.engine.work import Work
 from foveate.errors import DoesNotFit, StoreUnavailable
 from foveate.fold.cuts import Subject
 from foveate.fold.folding import Folded
+from foveate.fold.overflow import OnOverflow
 from foveate.tokens import drop_caches
 from foveate.values import Format, TokenCount
 from tests.unit.engine.loops import turns_while
@@ -117,18 +119,24 @@ def talk_of(questions: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("is_folded", "is_away", "steps"),
-    [(True, False, {"fold"}), (False, False, {"room"}), (True, True, {"room"})],
-    ids=["folded meanwhile", "not folded", "folded, but the store is away"],
+    ("is_folded", "is_away", "is_on", "steps"),
+    [
+        (True, False, True, {"fold"}),
+        (False, False, True, {"room"}),
+        (True, True, True, {"room"}),
+        (True, False, False, {"room"}),
+    ],
+    ids=["folded meanwhile", "not folded", "folded, but the store is away", "folded, but switched off since"],
 )
 async def test_before_room_is_made_a_fold_of_another_process_is_looked_for(
-    is_folded: bool, is_away: bool, steps: set[str]
+    is_folded: bool, is_away: bool, is_on: bool, steps: set[str]
 ) -> None:
     """Was left out of the history for a second, in which nobody looked, though its summary was there."""
     journal, turns = Away(), InMemory()
     history, count = ReplaceHistory(journal), Count(turns, Counts(Calibrations()))
     options = AgentOptions(window_tokens=2_000, compaction=True)
     await history_of(talk_of(2), options, history)
+    options = replace(options, compaction=is_on, on_overflow=OnOverflow.MAKE_ROOM)
     work = await history_of(talk_of(6), options, history)
     await count.take(work)
     if is_folded:

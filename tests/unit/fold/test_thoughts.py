@@ -9,7 +9,7 @@ import pytest
 from foveate import wire
 from foveate.fold.journal import Fold
 from foveate.fold.replacing import folded_edits
-from foveate.fold.thoughts import NO_THOUGHT, betas_of
+from foveate.fold.thoughts import NO_THOUGHT, betas_of, left_to_provider
 from foveate.sandbox import accept
 from foveate.session.chain import chain_of
 from foveate.values import Format, Request, SetParameter
@@ -216,3 +216,9 @@ def test_a_chat_completion_whose_thoughts_cannot_be_left_out_goes_out_as_it_came
         "anthropic/claude-opus-5.5", *messages[:4], result, said("assistant", "B"), said("user", "C")
     )
     assert edited(before, fold_at(before, 6)).body != before.body  # what is folded is not sent
+
+
+@pytest.mark.parametrize(("model", "is_asked"), [("claude-opus-5-5", True), ("claude-opus-4-5", False)])
+def test_a_model_that_binds_no_thought_is_not_asked_to_leave_out_any(model: str, is_asked: bool) -> None:
+    """Was asked to, in a session that had gone on from one that does."""
+    assert bool(left_to_provider(wire.read(claude_turn(model, ADAPTIVE)), model)) is is_asked

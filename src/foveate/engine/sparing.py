@@ -1,0 +1,16 @@
+"""The step that keeps a session from being refused for ever, since some of its thoughts do not fit any more."""
+
+from foveate.engine.work import Work
+from foveate.fold.thoughts import left_to_provider, thoughtless
+
+
+class SpareThoughts:
+    """Thoughts of a session of which some were refused are left out: once all else stands before them."""
+
+    name = "thoughts"
+
+    async def take(self, work: Work) -> None:
+        """By the provider, which knows which of them do not fit; where it cannot be asked to, all of them."""
+        if work.state.has_bad_thoughts:
+            request, model = work.request, work.model
+            work.edit(self.name, left_to_provider(request, model) or thoughtless(request, model))
