@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -127,9 +128,10 @@ class Terminal:
             came = self.process.read_nonblocking(65_536, timeout=0.05)
         except (pexpect.TIMEOUT, pexpect.EOF):
             return
+        is_asked = _ASKS_WHERE in self.raw[1 - len(_ASKS_WHERE) :] + came  # it may come in two pieces
         self.raw += came
         self._stream.feed(came)
-        if _ASKS_WHERE in came:  # as a terminal answers where its cursor is
+        if is_asked:  # as a terminal answers where its cursor is
             self.process.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
 
 
@@ -152,7 +154,9 @@ def at_terminal(
     try:
         yield Terminal(process, rows=rows, columns=columns)
     finally:
-        process.close(force=True)
+        process.kill(signal.SIGKILL)
+        process.wait()
+        process.close()
 
 
 def sent(ask: Ask) -> dict[str, Any]:
