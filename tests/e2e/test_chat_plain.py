@@ -93,7 +93,7 @@ def test_messages_that_fail_have_a_code_and_a_line_and_the_rest_is_asked(tmp_pat
 BAD = {
     "an empty question": (("  ",), "the question is empty"),
     "a model without a key": (("Hi", "--model", "deepseek/deepseek-chat"), "DEEPSEEK_API_KEY"),
-    "an agent that no header can name": (("Hi", "--agent", "日本"), "--agent"),
+    "an agent without a name": (("Hi", "--agent", " "), "--agent"),
     "an agent that would be obeyed": (("Hi", "--agent", "\x1b[31m"), "--agent"),
     "a model without a name": (("Hi", "--model", ""), "a model has a name"),
 }

@@ -11,7 +11,10 @@ from foveate.chat.bodies import Speaking, Whose, body_of, scope_of
 from foveate.chat.failures import Trouble, failure_of
 from foveate.chat.reading import Kind, Said, StreamedAnswer, whole_answer
 from foveate.chat.turns import CUT, answered, asked
+from foveate.gateway.asks import ask_of
+from foveate.gateway.callers import agent_of
 from foveate.gateway.doors import Family
+from foveate.gateway.keys import NoKeys
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream
 from foveate.tokens.cutting import cut_by
 from foveate.tokens.vocabulary import bundled
@@ -93,6 +96,14 @@ def test_a_conversation_is_sent_as_each_provider_wants_it() -> None:
     assert openai["messages"] == anthropic["messages"]
     assert openai["messages"][1] == {"role": "assistant", "content": f"Hello, I {CUT}"}
     assert openai["stream"] is True
+
+
+@pytest.mark.parametrize("agent", ["ana", "Zoë", "日本 🦊", "50%25"])
+def test_an_agent_of_any_name_is_the_one_of_the_configuration(agent: str) -> None:
+    """Defect: one whose name is in other letters than Latin ones could not be talked as."""
+    ask = ask_of(scope_of(speaking(), Whose(agent=agent, session="s")))
+
+    assert agent_of(ask, NoKeys()) == agent
 
 
 def test_the_key_goes_in_the_header_of_its_family_and_none_where_there_is_none() -> None:

@@ -60,7 +60,7 @@ def scope_of(speaking: Speaking, whose: Whose) -> Scope:
     path = _PATHS[speaking.spoken]
     headers = {
         "content-type": "application/json",
-        AGENT: whose.agent,
+        AGENT: quote(whose.agent),
         SESSION: whose.session,
     }
     if whose.focus:

@@ -65,12 +65,8 @@ def command(
     Example: foveate chat --model claude-sonnet-5-5 --agent ana
     """
     with telling(as_json=json), ExitStack() as stack:
-        if (
-            not agent.isprintable()
-            or not agent.strip()
-            or agent != agent.encode("latin-1", "ignore").decode("latin-1")
-        ):
-            raise BadOption("--agent is a name as a header can hold it: Latin letters, digits, hyphens")
+        if not agent.isprintable() or not agent.strip():
+            raise BadOption("--agent needs the name of an agent, in letters that can be shown")
         if question is not None and not question.strip():
             raise BadOption("the question is empty: leave it out to talk, or say something")
         with screen.patience("starting"):
