@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from foveate import wire
+from foveate.cache.causes import Cause
 from foveate.cache.explain import Break, NoBreak, explain
 from foveate.cache.remembered import Remembered, remember
 from foveate.cache.requests import BlockTokens
@@ -22,7 +23,7 @@ from foveate.engine.money import MoneyOptions
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.engine.work import Work
 from foveate.errors import FoveateError
-from foveate.values import CacheUsage, Format, Usage
+from foveate.values import Area, CacheUsage, Format, Usage
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,11 +57,15 @@ class SeenBreak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Last:
-    """A session's last request: what it left in the cache by its bill, and its body, warm or cold, if any."""
+    """A session's last request: what it left in the cache by its bill, and its body, warm or cold, if any.
+
+    `fold_id` is the fold that stands for the head of its history.
+    """
 
     request_id: str
     spoken: Format
     sent_at: float
+    fold_id: str | None
     left_tokens: int
     rules: Rules
     tokens: BlockTokens = field(repr=False)
@@ -130,6 +135,7 @@ class Breaks:
             request_id=exchange.incoming.id,
             spoken=exchange.incoming.spoken,
             sent_at=exchange.sent_at,
+            fold_id=None if work.fold is None else work.fold.id,
             left_tokens=left_tokens,
             rules=rules,
             tokens=work.block_tokens,
@@ -243,7 +249,7 @@ def _verdict(
         previous, current = before.remembered(), now.remembered()
         if previous is None or current is None:
             return None
-        return explain(
+        verdict = explain(
             previous,
             current,
             now.rules,
@@ -251,9 +257,18 @@ def _verdict(
             billed=billed,
             price_per_token=price_per_token,
         )
+        return verdict if before.fold_id == now.fold_id else _by_fold(verdict, now.fold_id)
     except FoveateError as error:
         _LOG.info("%s: why it was not read from the cache cannot be said: %s", now.request_id, error)
         return None
+
+
+def _by_fold(verdict: Break | NoBreak, fold_id: str | None) -> Break | NoBreak:
+    """A break since another fold, or none, stands for the head of a history: bodies alone do not show it."""
+    if not isinstance(verdict, Break) or verdict.place is None or verdict.place.area is not Area.MESSAGES:
+        return verdict
+    because = "a fold is no longer sent" if fold_id is None else "a fold is sent for the first time"
+    return replace(verdict, cause=Cause.MESSAGES_REPLACED, because=f"messages[0]: {because}")
 
 
 def _price_per_token(options: MoneyOptions, work: Work) -> Decimal | None:

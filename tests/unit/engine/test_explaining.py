@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from itertools import chain, repeat
 
@@ -17,9 +18,10 @@ from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.watch import Unwatched
 from foveate.engine.work import Work
+from foveate.fold.journal import Fold
 from foveate.session.sessions import Found
 from foveate.values import Area, Format
-from tests.kept import session
+from tests.kept import FOLD, session
 
 MODEL = "claude-opus-5-5"
 MARK = {"type": "ephemeral"}
@@ -43,8 +45,11 @@ def breaks(
     return Breaks(lambda: cost, watch=watch or Told(), most_bytes=most_bytes, ticks=lambda: next(clock))
 
 
-def body(system: str, *, turns: int = 1) -> bytes:
-    said = [{"role": ("user", "assistant")[at % 2], "content": f"turn {at}"} for at in range(2 * turns - 1)]
+def body(system: str, *, turns: int = 1, word: str = "turn") -> bytes:
+    said: list[dict[str, object]] = [
+        {"role": ("user", "assistant")[at % 2], "content": f"{word} {at}"} for at in range(2 * turns - 1)
+    ]
+    said[-1]["content"] = [{"type": "text", "text": said[-1]["content"], "cache_control": MARK}]
     front = [{"type": "text", "text": system, "cache_control": MARK}]
     return json.dumps({"model": MODEL, "max_tokens": 9, "system": front, "messages": said}).encode()
 
@@ -58,10 +63,12 @@ async def call(
     read: int = 0,
     written: int = 0,
     turns: int = 1,
+    word: str = "turn",
+    fold: Fold | None = None,
     status: int = 200,
 ) -> None:
     """A call of a session, billed so."""
-    sent = body(system, turns=turns)
+    sent = body(system, turns=turns, word=word)
     incoming = Incoming(
         id=f"req {name} {at}",
         agent="ana",
@@ -72,6 +79,7 @@ async def call(
     )
     request = wire.read(sent)
     work = Work(incoming=incoming, options=AgentOptions(), now=at, came=request, request=request)
+    work.fold = fold
     work.found = Found(session=session(name, 2), known=0, is_new=False, is_fork=False)
     exchange = Exchange(incoming, work, Outgoing(body=sent), settle=(ours,), clock=lambda: at)
     exchange.begun(status, streams=False)
@@ -111,6 +119,19 @@ async def test_a_break_is_told_with_the_bytes_that_changed_and_its_price() -> No
     assert verdict.lost_dollars is not None
     assert Decimal("0.01") < verdict.lost_dollars < Decimal("0.1")
     assert told(seen).startswith("req s 20: session s could not read its cache: time at system 0, bytes ")
+
+
+async def test_a_fold_that_is_sent_for_the_first_time_is_told_as_that_and_not_as_another_conversation() -> None:
+    """Defect: where nothing of the last request stayed, it was told as `other_conversation` or `edited`."""
+    watch = Told()
+    ours = breaks(watch)
+    folds = {"oak": None, "elm": FOLD, "ash": replace(FOLD, id="fold-3"), "fir": None, "yew": None}
+    for at, (word, fold) in enumerate(folds.items()):
+        await call(ours, LONG, at=at, read=3600, written=3600, turns=2, word=f"{word} " * 1200, fold=fold)
+    await ours.close()
+
+    causes = [seen.verdict.cause for seen in watch.seen]
+    assert causes == [*[Cause.MESSAGES_REPLACED] * 3, Cause.OTHER_CONVERSATION]
 
 
 @pytest.mark.parametrize(
