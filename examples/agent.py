@@ -12,6 +12,7 @@ import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,8 +32,13 @@ def ask(messages: list[Any], *, agent: str, model: str, clock: bool) -> tuple[di
         "x-foveate-agent": agent,
     }
     body = {"model": model, "max_tokens": 300, "system": system, "messages": messages}
-    with urlopen(Request(f"{BASE_URL}/v1/messages", json.dumps(body).encode(), headers)) as answer:
-        return json.load(answer), answer.headers["x-foveate-request-id"]
+    try:
+        with urlopen(Request(f"{BASE_URL}/v1/messages", json.dumps(body).encode(), headers)) as answer:
+            return json.load(answer), answer.headers["x-foveate-request-id"]
+    except HTTPError as error:
+        raise SystemExit(f"{error.code}: {error.read().decode()}") from None
+    except URLError as error:
+        raise SystemExit(f"nobody answers at {BASE_URL} ({error.reason}): is the gateway running?") from None
 
 
 def main() -> None:
@@ -51,7 +57,7 @@ def main() -> None:
         answer, request_id = ask(messages, agent=options.agent, model=options.model, clock=options.clock)
         messages.append({"role": "assistant", "content": answer["content"]})
         usage = answer["usage"]
-        read, written = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
+        read, written = usage.get("cache_read_input_tokens", 0), usage.get("cache_creation_input_tokens", 0)
         sent = usage["input_tokens"] + read + written
         print(f"turn {turn}: {sent:>6,} tokens in, {read:>6,} of them from the cache")
     print(request_id)
