@@ -31,6 +31,8 @@ _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 # Whoever gave up while it was being reserved for: by then it is.
 _RELEASED_AFTER_SECONDS = 1.0
+# So many bills that waited are booked in one go.
+_MOST_TOGETHER = 256
 _BRING_IT_BACK = "bring the store back, or take the cap away"
 
 
@@ -288,25 +290,19 @@ class Admission:
             pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
 
     async def _write_waiting(self) -> bool:
-        """Book what waits, in the order that it came; whether nothing waits any longer."""
+        """Book what waits, what came first before the rest; whether nothing waits any longer."""
         async with self._writing:
             while self._waiting:
-                for number in sorted(self._waiting):
-                    if not await self._write(self._waiting[number]):
-                        return False
-                    written = self._waiting.pop(number)
-                    if self._spool is not None:
-                        await self._spool.done(written.entry.call.id)
+                first = sorted(self._waiting)[:_MOST_TOGETHER]
+                try:
+                    await self._booked([self._waiting[number] for number in first])
+                except StoreUnavailable as error:
+                    self._problem = str(error)
+                    return False
+                written = [self._waiting.pop(number) for number in first]
+                if self._spool is not None:
+                    await asyncio.gather(*(self._spool.done(bill.entry.call.id) for bill in written))
             return True
-
-    async def _write(self, bill: _Bill) -> bool:
-        """Whether a bill need not wait any longer: it is booked, or can never be."""
-        try:
-            await self._booked([bill])
-        except StoreUnavailable as error:
-            self._problem = str(error)
-            return False
-        return True
 
     async def _booked(self, bills: Sequence[_Bill]) -> Sequence[Settled]:
         """What becomes of bills where the ledger can be reached.

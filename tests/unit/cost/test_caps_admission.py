@@ -292,3 +292,17 @@ def test_every_bill_that_came_is_booked_once_or_told_to_be_lost_whatever_the_led
         assert ours.lost >= told_lost
 
     asyncio.run(check())
+
+
+async def test_bills_that_have_waited_are_booked_together_before_a_cap_is_checked() -> None:
+    """Defect: each was by itself, and whoever asked first after an outage waited for thousands of them."""
+    books = Books(gone=1)
+    ours = admission(books, most_waiting=1_000)
+    for number in range(300):
+        await ours.settle(entry(call(f"{number:03}"), "0.001"))
+    assert ours.waiting == 300
+    await ours.admit(CALL, Decimal("0.5"), DAY)
+
+    assert len(books.entries_) == 300
+    assert len(books.asked) == 4  # the first of them in vain, two times all that go together, and the call
+    await ours.close()
