@@ -2,7 +2,9 @@
 
 import logging
 import os
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -72,6 +74,24 @@ async def test_what_was_saved_on_a_call_is_known_to_whoever_books_its_bill(tmp_p
     assert booked == with_savings(noted, prices)
     assert (booked.savings.cache or 0) > 0 != booked.savings.folds
     assert booked.left_out is None
+
+
+class NoPrices(PriceBook):
+    """Prices that fail."""
+
+    def dollars(self, *_: Any, **__: Any) -> Decimal | None:
+        raise ZeroDivisionError
+
+
+async def test_a_bill_is_booked_where_nobody_can_work_out_what_was_saved(tmp_path: Path) -> None:
+    noted, notes, books = replace(ENTRY, savings=Savings()), BillNotes(tmp_path), Books()
+    notes.jot(noted)
+    killed(notes)
+
+    spool = BillSpool(tmp_path)
+    assert await book_orphans(spool, Admission(books, clock=lambda: NOON), NoPrices()) == 1
+    await spool.close()
+    assert books.entries_ == [noted]
 
 
 async def test_a_bill_that_waits_for_the_store_waits_in_one_place(tmp_path: Path) -> None:

@@ -116,8 +116,13 @@ async def book_orphans(left: Orphans, admission: Admission, prices: PriceBook) -
 
 
 def _whole(bill: Entry, prices: PriceBook) -> Entry:
-    is_noted = bill.dollars is not None and bill.savings == Savings()
-    return with_savings(bill, prices) if is_noted else bill
+    if bill.dollars is None or bill.savings != Savings():
+        return bill
+    try:
+        return with_savings(bill, prices)
+    except Exception:  # noqa: BLE001 - a border: a bill is booked, whatever was saved
+        _LOG.warning("what was saved on %s is not known", bill.call.id, exc_info=True)
+        return bill
 
 
 async def adopt_orphans(
