@@ -211,6 +211,8 @@ def settle_on_a_full_disk(url: str, said: Connection) -> None:
             outcomes: list[Outcome] = []
             while outcomes[-20:] != [Outcome.WAITING] * 20:
                 outcomes.append((await admission.settle(entry(call(f"call {len(outcomes)}"), "0.25"))).outcome)
+            # A file that was closed begins anew: room for what is looked at there, and for no bill.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (34_000, unlimited))
             refusal = ""
             try:
                 await admission.admit(call("refused"), Decimal("0.5"), [cap(Scope.TOTAL, 1_000_000)])
