@@ -57,7 +57,7 @@ def running_gateway(
     folder: Path,
     *,
     clock: Callable[[], float] = time.time,
-    options: AgentOptions = AgentOptions(),  # noqa: B008 - it is frozen
+    options: AgentOptions | Callable[[], AgentOptions] = AgentOptions(),  # noqa: B008 - it is frozen
     caps: Sequence[Cap] = (),
     server: Server = Server(),  # noqa: B008 - it is frozen
     store_url: str | None = None,
@@ -68,7 +68,7 @@ def running_gateway(
 ) -> Iterator[RunningGateway]:
     """A gateway to whatever answers at `upstream_url`, its store in `folder`, until the end of the block.
 
-    What is `configured` takes the place of all else that is chosen.
+    What is `configured` takes the place of all else that is chosen. `options` may change while it runs.
     """
     routing = Routing(
         upstreams={
@@ -89,7 +89,7 @@ def running_gateway(
         gateway=GatewayOptions(
             routing=routing, limit_bytes=server.body_limit_bytes, body_wait_seconds=body_wait_seconds
         ),
-        agents=lambda _agent: options,
+        agents=lambda _agent: options() if callable(options) else options,
         cost=MoneyOptions(caps=caps, prices=PriceBook()),
     )
 
