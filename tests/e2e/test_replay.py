@@ -198,6 +198,15 @@ def test_a_recording_may_come_through_a_pipe(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())  # what was kept of it is gone
 
 
+def test_what_comes_in_and_cannot_be_read_is_told_by_the_name_that_was_given(tmp_path: Path) -> None:
+    """Defect: it was told by that of a file in a folder of Foveate's own, which was gone by then."""
+    for name, said in (("-", "standard input"), ("/dev/stdin", "/dev/stdin")):
+        outcome = spawn("replay", name, stdin=b'{"a": 1}', env={"TMPDIR": str(tmp_path)})
+
+        assert outcome.err.startswith(f"foveate: {said}: is no recording that is known")
+        assert str(tmp_path) not in outcome.err
+
+
 def test_a_file_is_known_as_one_that_was_named_however_its_name_is_written(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "empty.jsonl").write_bytes(b"")

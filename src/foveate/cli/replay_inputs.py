@@ -30,7 +30,13 @@ def readable_twice(files: list[str]) -> Iterator[list[str]]:
         return
     with tempfile.TemporaryDirectory(prefix="foveate-") as folder:
         kept = {name: _kept(name, Path(folder, str(number))) for number, name in enumerate(once)}
-        yield [kept.get(name, name) for name in files]
+        try:
+            yield [kept.get(name, name) for name in files]
+        except UnreadableInput as error:  # by the names that were given: theirs are gone by now
+            source, reason = error.source, error.reason
+            for name, path in kept.items():
+                source, reason = (text.replace(path, _told(name)) for text in (source, reason))
+            raise UnreadableInput(source, reason) from None
 
 
 def _is_pipe(name: str) -> bool:
@@ -42,16 +48,18 @@ def _is_pipe(name: str) -> bool:
 
 
 def _kept(name: str, folder: Path) -> str:
-    is_standard = name == STANDARD_INPUT
-    path = folder / (_NAME if is_standard else Path(name).name)
+    path = folder / (_NAME if name == STANDARD_INPUT else Path(name).name)
     try:
         folder.mkdir()
         with _opened(name) as come, path.open("wb") as file:
             shutil.copyfileobj(come, file)
     except OSError as error:
-        told = "standard input" if is_standard else name
-        raise UnreadableInput(told, error.strerror or "cannot be read") from None
+        raise UnreadableInput(_told(name), error.strerror or "cannot be read") from None
     return str(path)
+
+
+def _told(name: str) -> str:
+    return "standard input" if name == STANDARD_INPUT else name
 
 
 @contextmanager
