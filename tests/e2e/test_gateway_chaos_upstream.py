@@ -94,7 +94,7 @@ def test_a_provider_that_does_not_answer_is_a_time_out_in_its_own_format(
     started = time.monotonic()
     found = between.sent(message(SECRET) if is_claude else chat(SECRET), silent)
 
-    assert IDLE_SECONDS <= time.monotonic() - started < 5
+    assert IDLE_SECONDS <= time.monotonic() - started < 20
     assert found.status == 504
     error = json.loads(found.body)["error"]
     assert error["type"] == ("timeout_error" if is_claude else "server_error")

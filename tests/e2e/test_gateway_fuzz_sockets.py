@@ -198,7 +198,7 @@ def test_clients_that_say_nothing_or_half_a_request_harm_nobody_and_leave_nothin
     started = time.monotonic()
 
     assert serves(gateway)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     for connection in connections:
         connection.close()
     assert until(open_sockets, lambda now: now <= sockets + 1) <= sockets + 1

@@ -1,7 +1,7 @@
 """Who refuses cache marks is understood, in the words of each provider, and remembered for a while."""
 
 import json
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -184,10 +184,10 @@ def test_any_body_is_read(body: bytes) -> None:
     "text", ["'a " * 100_000, "{" * 100_000, '{"error":' * 50_000, "input_value=" * 50_000]
 )
 def test_an_odd_body_is_read_in_no_time(text: str) -> None:
-    begun = perf_counter()
+    begun = thread_time()
 
     assert refusal(400, text.encode()) is None
-    assert perf_counter() - begun < 5
+    assert thread_time() - begun < 5
 
 
 def refused(kind: Refusal, at: float = 0.0) -> Refusals:

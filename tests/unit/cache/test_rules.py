@@ -210,7 +210,13 @@ def test_only_some_blocks_may_be_marked() -> None:
 def test_thinking_is_bound_where_the_provider_checks_what_stands_before_it() -> None:
     bound = {model for model in CLAUDES if rules_for(model).binds_thinking}
 
-    assert bound == {"claude-fable-5-1", "claude-mythos-5-1", "claude-opus-5-5", "claude-sonnet-5-5"}
+    assert bound == {
+        "claude-fable-5-1",
+        "claude-mythos-5-1",
+        "claude-opus-5-5",
+        "claude-sonnet-5-5",
+        "claude-haiku-5-5",
+    }
 
 
 def test_thinking_of_earlier_turns_is_left_out_up_to_the_models_that_keep_it() -> None:

@@ -84,11 +84,15 @@ async def test_a_cap_is_told_with_its_calls_of_unknown_price_and_no_more_is_aske
 
 async def test_many_sessions_take_no_longer_each_than_a_few() -> None:
     """Was the square of them: 6,000 sessions took 17 seconds."""
-    ledger = Sums(unknown={("ana", f"{number:05}", True): 1 for number in range(6_000)})
 
-    begun = time.perf_counter()
-    session, agent = await held(ledger, [cap(Scope.SESSION, 1), cap(Scope.AGENT, 1)], now=NOON)
+    async def taken(sessions: int) -> float:
+        ledger = Sums(unknown={("ana", f"{number:05}", True): 1 for number in range(sessions)})
+        begun = time.thread_time()
+        session, agent = await held(ledger, [cap(Scope.SESSION, 1), cap(Scope.AGENT, 1)], now=NOON)
+        took = time.thread_time() - begun
+        assert {use.unknown_calls for use in session.uses} == {1}
+        assert [use.unknown_calls for use in agent.uses] == [sessions]
+        return took
 
-    assert time.perf_counter() - begun < 3
-    assert {use.unknown_calls for use in session.uses} == {1}
-    assert [use.unknown_calls for use in agent.uses] == [6_000]
+    few = min([await taken(500) for _ in range(3)])
+    assert await taken(6_000) < 4 * 12 * few

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.budget import graphemes
+from foveate.cache.rules import rules_for
 from foveate.errors import BadOption
 from foveate.fold.clearing import cleared_results, result_limit_tokens, truncated_results
 from foveate.sandbox import accept
@@ -294,6 +295,6 @@ def test_a_result_that_was_cleared_is_not_cleared_again() -> None:
 @limited
 @given(st.one_of(claude_loops(), chats()), st.integers(0, 5000))
 def test_whatever_is_cleared_the_provider_takes_what_is_sent(body: Body, need: int) -> None:
-    assume(body["model"] not in ("claude-opus-5-5", "claude-fable-5-1"))  # overflow leaves out their thoughts
+    assume(not rules_for(body["model"]).binds_thinking)  # overflow leaves out their thoughts
     request = wire.read(compact(body))
     assert accept(written(request, clear(request, need=need))) is None

@@ -194,7 +194,7 @@ def test_who_writes_is_not_waited_for_and_what_is_lost_is_told() -> None:
         started = time.perf_counter()
         for _ in range(6000):  # more than the pipe takes, which nobody reads yet
             writer.put(TOLD)
-        assert time.perf_counter() - started < 2
+        assert time.perf_counter() - started < 20
 
         said: list[bytes] = []
         reader = threading.Thread(target=lambda: said.extend(iter(lambda: os.read(read.fileno(), 65536), b"")))

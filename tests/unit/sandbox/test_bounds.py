@@ -51,11 +51,11 @@ NAMES = [str(number) for number in range(10)]
     ids=["a long string", "lists in lists", "itself, ten times", "many parts", "many names", "a long constant"],
 )
 def test_a_value_is_short_whatever_its_schema_wants(schema: Json) -> None:
-    begun = time.monotonic()
+    begun = time.thread_time()
     value = fitting(schema)
 
     assert len(compact(value)) < 64 * 1024
-    assert time.monotonic() - begun < 5
+    assert time.thread_time() - begun < 5
 
 
 async def posted(app: App, body: Json) -> int:
