@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from foveate.cost.caps import Cap, Scope
 from tests.aftermath import holders, settled, until
 from tests.databases import PostgresServer
 from tests.gateways import RunningGateway, running_gateway
-from tests.raw_http import Heard, message, sent
+from tests.raw_http import ANTHROPIC, Heard, message, post, sent
 from tests.upstreams import ScriptedUpstream, answer, answering, claude_reply, running_upstream
 
 SECRET = "sk-nobody-may-read-this-4715"
@@ -82,6 +82,38 @@ def test_a_locked_file_loses_no_answer_and_no_bill_and_lets_nothing_past_a_cap(
     assert (len(capped_books.calls), capped_books.reserved) == (6 - len(refused), 0)
     assert SECRET not in caplog.text
     assert holders(tmp_path, SECRET) == []
+
+
+@pytest.mark.parametrize("headers", [{}, {"x_foveate_session": "nightly"}], ids=["found", "named"])
+def test_no_request_of_a_session_waits_for_the_turns_before_it_to_be_stored(
+    upstream: ScriptedUpstream, tmp_path: Path, headers: dict[str, str]
+) -> None:
+    """Defect: with four workers on one file, the second request of a session waited seconds for the writer."""
+    file = tmp_path / "gateway.sqlite"
+
+    def turn(gateway: RunningGateway, number: int) -> int:
+        said = [
+            {"role": ("user", "assistant")[at % 2], "content": f"word {at}"} for at in range(2 * number + 1)
+        ]
+        body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 100, "messages": said}).encode()
+        return sent(gateway.url, post("/v1/messages", body, **ANTHROPIC, x_api_key=SECRET, **headers)).status
+
+    with running_gateway(upstream.url, tmp_path) as gateway, ThreadPoolExecutor(1) as client:
+        with locked(file):
+            went = [client.submit(turn, gateway, number) for number in range(5)]
+            assert wait(went, timeout=4.5).not_done == set()  # sooner than a writer gives up
+        assert [one.result() for one in went] == [200] * 5
+        assert turn(gateway, 5) == 200
+        books = settled(file, 6)
+        found = until(lambda: turns_by_session(file), lambda found: sum(found.values()) == 11, 30)
+
+    assert len(books.calls) == 6
+    assert list(found.values()) == [11]  # one session, and no turn is lost
+
+
+def turns_by_session(file: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(file)) as connection:
+        return dict(connection.execute("SELECT session_id, count(*) FROM turns_v1 GROUP BY session_id"))
 
 
 def booked(url: str) -> Counter[str]:

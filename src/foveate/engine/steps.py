@@ -30,7 +30,7 @@ from foveate.fold.uses import keep_uses, line_of
 from foveate.session.chain import Chain, chain_beside
 from foveate.session.counting import TurnCounts, beside, counted_beside
 from foveate.session.news import moved
-from foveate.session.sessions import Tips, find, guess
+from foveate.session.sessions import Tips, guess, look_up
 from foveate.session.turns import Turns
 from foveate.values import Area, Edit, Format, SetParameter
 from foveate.wire.around import around_of, parameters_of
@@ -76,11 +76,10 @@ class FindSession:
         work.chain = chain
         guessed = guess(agent, chain, self._tips, now=work.now) if named is None else None
         if guessed is None:
-            work.found = await find(agent, chain, self._turns, now=work.now, header_id=named, tips=self._tips)
-        else:
-            work.found = guessed.found
-            if guessed.is_news:
-                work.news.append(moved(guessed, chain, self._turns, self._tips))
+            guessed = await look_up(agent, chain, self._turns, self._tips, now=work.now, header_id=named)
+        work.found = guessed.found
+        if guessed.is_news:
+            work.news.append(moved(guessed, chain, self._turns, self._tips))
         before = self._remembered.session(agent, work.session_id)
         work.state = before.heard(work.now)
         if before.asked_at is not None:

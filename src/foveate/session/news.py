@@ -23,19 +23,19 @@ class News(msgspec.Struct, frozen=True):
 
 def moved(guessed: Guess, chain: Chain, turns: Turns, tips: Tips) -> News:
     """What `confirm` keeps; alone where it has to wait for something else first."""
-    session, after, behind = guessed.found.session, guessed.after, guessed.behind
+    session, behind, pending = guessed.found.session, guessed.behind, guessed.pending
 
     def rows() -> Move | None:
-        if behind is not None and (after is None or not behind.is_kept):
+        if guessed.has_new_parent or (behind is not None and not behind.is_kept):
             return None
-        if after is not None:
-            tips.set_out(session.agent, after, is_kept=True)
-        return Move(session=session, turns=guessed.new, after=after)
+        if pending is not None:
+            pending.is_kept = True  # those that follow can be kept in the same transaction
+        return Move(session=session, turns=guessed.new, after=guessed.after)
 
     def kept(is_kept: bool) -> None:
-        if is_kept:
-            tips.arrived(after, session, is_kept=True)
-        elif after is not None:
-            tips.set_out(session.agent, after, is_kept=False)
+        if is_kept and guessed.named is None:
+            tips.arrived(pending, session, is_kept=True)
+        elif pending is not None:
+            pending.is_kept = False
 
     return News(partial(confirm, guessed, chain, turns, tips), rows, kept)

@@ -75,14 +75,22 @@ class Tips:
         """Remember a session that was just kept."""
         self._kept.put((session.agent, session.tip), session)
 
-    def leave(self, session: Session, new: Sequence[Turn], then: Session) -> None:
+    def leave(self, session: Session, new: Sequence[Turn], then: Session) -> "_Left":
         """A session is about to go on from its tip with `new` turns: who goes on otherwise makes a fork.
 
         `then` is the session once it has.
         """
         key = session.agent, session.tip
         self._kept.forget(key)
-        self._left.put(key, _Left(session, tuple([turn.hash for turn in new]), then))
+        pending = _Left(session, tuple([turn.hash for turn in new]), then)
+        self._left.put(key, pending)
+        return pending
+
+    def begin(self, session: Session) -> "_Left":
+        """Remember a new session whose write is pending, so that its next request need not wait for it."""
+        pending = _Left(session, (), session)
+        self._left.put((session.agent, session.tip), pending)
+        return pending
 
     def has_left(self, session: Session) -> bool:
         """Whether a session is about to go on from its tip."""
@@ -111,21 +119,20 @@ class Tips:
                 return (at + shared, left) if shared >= 0 else (-1, None)
         return -1, None
 
-    def set_out(self, agent: str, tip: bytes, *, is_kept: bool) -> None:
-        """What has left a tip is being kept, or could not be yet: who goes on may be kept right after it."""
-        left = self._left.get((agent, tip))
-        if left is not None:
-            left.is_kept = is_kept
-
-    def arrived(self, tip: bytes | None, session: Session, *, is_kept: bool) -> None:
-        """What had left a tip is kept now, as it was taken to be or otherwise."""
-        left = self._left.get((session.agent, tip)) if tip is not None else None
-        if left is not None:
-            left.is_kept = is_kept
-            left.arrived.set()
-            self._left.forget((session.agent, left.session.tip))
+    def arrived(self, pending: "_Left | None", session: Session, *, is_kept: bool) -> None:
+        """A pending write is done, as it was meant to be or otherwise; `session` is what is stored now."""
+        if pending is not None:
+            self.end(pending, is_kept=is_kept)
         if not self.has_left(session):
             self.put(session)
+
+    def end(self, pending: "_Left", *, is_kept: bool) -> None:
+        """Wake those that wait for a pending write, and forget it."""
+        pending.is_kept = is_kept
+        pending.arrived.set()
+        key = pending.session.agent, pending.session.tip
+        if self._left.get(key) is pending:
+            self._left.forget(key)
 
 
 class _Left:
@@ -143,7 +150,8 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
     """The session that a request is taken to be of, by what this process remembers.
 
     Where it `is_news`, it is to be kept with its `new` turns; `after` is the tip that it had. A fork, and what
-    goes on before that is kept, stands on what the session that it is `behind` is about to say.
+    goes on before that is kept, stands on what the session that it is `behind` is about to say. `pending` is this
+    write, for those that follow it; a session that a header names (`named`, its id) has none.
     """
 
     found: Found
@@ -151,6 +159,9 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
     after: bytes | None
     is_news: bool = True
     behind: "_Left | None" = None
+    pending: "_Left | None" = None
+    named: str | None = None
+    has_new_parent: bool = False
 
 
 def guess(agent: str, chain: Chain, tips: Tips, *, now: float, forks: bool = True) -> Guess | None:
@@ -173,11 +184,13 @@ def guess(agent: str, chain: Chain, tips: Tips, *, now: float, forks: bool = Tru
         turn = Turn(hash=chain.hashes[at], position=at, session_id=left.session.id)
         reached = _Reached(turn=turn, known=at + 1, missing=range(at + 1, len(chain)))
         found = request.fork(turn, at + 1, frozenset())
-        return Guess(found=found, new=request.turns(reached, found), after=None, behind=left)
+        new = request.turns(reached, found)
+        pending = tips.begin(found.session)
+        return Guess(found=found, new=new, after=None, behind=left, pending=pending, has_new_parent=True)
     if there is None:
         found = request.first(frozenset())
         first = Turn(hash=chain.hashes[0], position=0, session_id=found.session.id)
-        return Guess(found=found, new=(first,), after=None)
+        return Guess(found=found, new=(first,), after=None, pending=tips.begin(found.session))
     if behind is None and at + 1 == len(chain) and there.seen_at <= now < there.seen_at + _LATELY_SECONDS:
         found = Found(session=there, known=at + 1, is_new=False, is_fork=False)
         return Guess(found=found, new=(), after=there.tip, is_news=False)
@@ -185,9 +198,40 @@ def guess(agent: str, chain: Chain, tips: Tips, *, now: float, forks: bool = Tru
     reached = _Reached(turn=turn, known=at + 1, missing=range(at + 1, len(chain)))
     found = request.decided(reached, there, frozenset())
     new = request.turns(reached, found)
-    if new:
-        tips.leave(there, new, found.session)
-    return Guess(found=found, new=new, after=there.tip, behind=behind)
+    pending = tips.leave(there, new, found.session) if new else None
+    return Guess(found=found, new=new, after=there.tip, behind=behind, pending=pending)
+
+
+async def look_up(
+    agent: str, chain: Chain, turns: Turns, tips: Tips, *, now: float, header_id: str | None = None
+) -> Guess:
+    """The session of a request by what is stored of it. Reads only, so no request waits for a writer.
+
+    Another process may not have stored an earlier turn yet. Ids are made of what makes a session new, so the
+    session is found all the same, with fewer known turns.
+    """
+    request = _Request.of(agent, chain, now, header_id)
+    if not chain and header_id is None:
+        return Guess(found=request.first(frozenset()), new=(), after=None, is_news=False)
+    there, found, new = await _decided(request, turns, frozenset(), doubtful=False)
+    session = found.session
+    parent_id = there.parent_id if there is not None and not found.is_new else None
+    has_new_parent = session.parent_id != parent_id
+    was_seen_lately = there is not None and there.seen_at <= now < there.seen_at + _LATELY_SECONDS
+    pending: _Left | None = None
+    if header_id is None and there is not None and new and not found.is_new:
+        pending = tips.leave(there, new, session)
+    elif header_id is None and found.is_new:
+        pending = tips.begin(session)
+    return Guess(
+        found=found,
+        new=new,
+        after=there.tip if there is not None and not found.is_new else None,
+        is_news=bool(new) or found.is_new or has_new_parent or not was_seen_lately,
+        pending=pending,
+        named=request.named,
+        has_new_parent=has_new_parent,
+    )
 
 
 async def confirm(guessed: Guess, chain: Chain, turns: Turns, tips: Tips) -> Found:
@@ -195,13 +239,19 @@ async def confirm(guessed: Guess, chain: Chain, turns: Turns, tips: Tips) -> Fou
     session = guessed.found.session
     if not guessed.is_news:
         return guessed.found
-    stands = guessed.behind is None or await _stands(guessed.behind)
-    is_kept = stands and await turns.keep(session, guessed.new, after=guessed.after)
-    found = guessed.found
-    if not is_kept:
-        request = _Request(agent=session.agent, chain=chain, now=session.seen_at, named=None)
-        found = await _found(request, turns)
-    tips.arrived(guessed.after, found.session, is_kept=is_kept)
+    found, pending = guessed.found, guessed.pending
+    try:
+        stands = guessed.behind is None or await _stands(guessed.behind)
+        is_kept = stands and await turns.keep(session, guessed.new, after=guessed.after)
+        if not is_kept:
+            request = _Request(agent=session.agent, chain=chain, now=session.seen_at, named=guessed.named)
+            found = await _found(request, turns)
+    except BaseException:
+        if pending is not None:
+            tips.end(pending, is_kept=False)
+        raise
+    if guessed.named is None:
+        tips.arrived(pending, found.session, is_kept=is_kept)
     return found
 
 
@@ -227,12 +277,7 @@ async def find(
     without any message is of a session of its own, which is not kept unless it is named. With `tips` of the
     same `turns`, a session that goes on as it did last costs one question.
     """
-    request = _Request(
-        agent=agent,
-        chain=chain,
-        now=now,
-        named=None if header_id is None else named_id(agent, header_id),
-    )
+    request = _Request.of(agent, chain, now, header_id)
     if not chain and header_id is None:
         return request.first(frozenset())
     if tips is None or header_id is not None:
@@ -248,21 +293,27 @@ async def find(
 async def _found(request: "_Request", turns: Turns) -> Found:
     taken: set[str] = set()
     for attempt in range(_ATTEMPTS):
-        doubtful = attempt >= _DOUBTFUL
-        reached = await _reached(request.agent, request.chain.hashes, turns, doubtful=doubtful)
-        if doubtful and request.named and reached.turn and not await turns.session(reached.turn.session_id):
-            # The session was forgotten, and its turns were not: nobody can stand on it.
-            reached = replace(reached, turn=replace(reached.turn, session_id=request.named))
-        holder = request.named or (reached.turn.session_id if reached.turn else None)
-        there = await turns.session(holder) if holder else None
-        found = request.decided(reached, there, taken)
-        new = request.turns(reached, found)
+        there, found, new = await _decided(request, turns, taken, doubtful=attempt >= _DOUBTFUL)
         after = there.tip if there is not None and not found.is_new else None
         if await turns.keep(found.session, new, after=after) or not (new or found.is_new):
             break
         if found.is_new:
             taken.add(found.session.id)
     return found
+
+
+async def _decided(
+    request: "_Request", turns: Turns, taken: Set[str], *, doubtful: bool
+) -> tuple[Session | None, Found, list[Turn]]:
+    """The session that is stored, if any; the session of the request; and the turns that are new."""
+    reached = await _reached(request.agent, request.chain.hashes, turns, doubtful=doubtful)
+    if doubtful and request.named and reached.turn and not await turns.session(reached.turn.session_id):
+        # The session was forgotten, and its turns were not: nobody can stand on it.
+        reached = replace(reached, turn=replace(reached.turn, session_id=request.named))
+    holder = request.named or (reached.turn.session_id if reached.turn else None)
+    there = await turns.session(holder) if holder else None
+    found = request.decided(reached, there, taken)
+    return there, found, request.turns(reached, found)
 
 
 def named_id(agent: str, name: str) -> str:
@@ -283,6 +334,12 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
     chain: Chain
     now: float
     named: str | None
+
+    @classmethod
+    def of(cls, agent: str, chain: Chain, now: float, header_id: str | None) -> "_Request":
+        """A request whose session a header may name."""
+        named = None if header_id is None else named_id(agent, header_id)
+        return cls(agent=agent, chain=chain, now=now, named=named)
 
     def decided(self, reached: _Reached, there: Session | None, taken: Set[str]) -> Found:
         """Its session; `there` is the named one, or else the one that the last known turn is of.

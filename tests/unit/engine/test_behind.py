@@ -1,7 +1,7 @@
 """What is over is booked, kept and settled together; nothing of it is lost, and nothing ends the rest."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import pytest
@@ -41,6 +41,11 @@ class Shelf(InMemory):
         if any(one in self.never for row in rows if isinstance(row, CountRows) for one in row.counts):
             return False
         return await super().keep_all(rows)
+
+    async def keep_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
+        if self.error is not None:
+            raise self.error
+        await super().keep_counts(agent, counts, counter)
 
 
 class Ending(Watching):

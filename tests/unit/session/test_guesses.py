@@ -1,10 +1,15 @@
 """A session is taken for the one that goes on before the store is asked, and that is confirmed behind."""
 
 import asyncio
+from collections.abc import Sequence
 
+import pytest
+
+from foveate.errors import StoreUnavailable
 from foveate.session.chain import Chain
 from foveate.session.news import News, moved
-from foveate.session.sessions import Found, Guess, Tips, confirm, find, guess
+from foveate.session.sessions import Found, Guess, Tips, confirm, find, guess, look_up, named_id
+from foveate.session.turns import Session, Turn
 from tests.unit.session.in_memory import InMemory, words
 
 AGENT = "ana"
@@ -190,3 +195,79 @@ async def test_what_goes_on_is_kept_alone_where_the_one_before_it_is_not_over_or
 
     await asyncio.gather(third.alone(), second.alone(), first.alone())
     assert await quick.goes_on()
+
+
+class ReadOnly(InMemory):
+    """A store whose writer never comes to its turn."""
+
+    async def keep(self, session: Session, turns: Sequence[Turn], *, after: bytes | None) -> bool:
+        raise AssertionError(
+            f"a request waited for a write of {session.id} with {len(turns)} turns, after {after!r}"
+        )
+
+
+async def test_a_new_session_goes_on_before_its_first_turn_is_stored_and_asks_nobody() -> None:
+    """Defect: the second request waited for the writer, which served other processes for seconds."""
+    store, tips = ReadOnly(), Tips()
+    first = guess(AGENT, words("q"), tips, now=1.0)
+    second = guess(AGENT, words("q", "a", "b"), tips, now=2.0)
+    third = guess(AGENT, words("q", "a", "b", "c", "d"), tips, now=3.0)
+
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert {one.found.session.id for one in (first, second, third)} == {first.found.session.id}
+    assert [one.found.known for one in (first, second, third)] == [0, 1, 3]
+    assert store.asked == []
+
+
+async def test_a_session_that_another_process_has_not_stored_yet_is_found_without_a_write() -> None:
+    here, there = Tips(), Tips()
+    first = guess(AGENT, words("q"), there, now=1.0)
+    found = await look_up(AGENT, words("q", "a", "b"), ReadOnly(), here, now=2.0)
+    named = await look_up(AGENT, words("q", "a", "b"), ReadOnly(), here, now=2.0, header_id="mine")
+
+    assert first is not None
+    assert found.found.session.id == first.found.session.id
+    assert (found.found.known, found.is_news) == (0, True)
+    assert named.found.session.id == named_id(AGENT, "mine")
+
+
+@pytest.mark.parametrize("header_id", [None, "mine"])
+async def test_what_is_looked_up_is_stored_afterwards_as_if_it_had_been_found_at_once(
+    header_id: str | None,
+) -> None:
+    store, once = InMemory(), InMemory()
+    tips = Tips()
+    chains = [words("q"), words("q", "a", "b"), words("q", "other", "b"), words("q", "a", "b", "c", "d")]
+    for number, chain in enumerate(chains):
+        looked_up = await look_up(AGENT, chain, store, tips, now=float(number), header_id=header_id)
+        found = await find(AGENT, chain, once, now=float(number), header_id=header_id)
+        assert looked_up.found == found
+        if looked_up.is_news:
+            assert await confirm(looked_up, chain, store, tips) == found
+
+    assert (store.sessions, store.turns) == (once.sessions, once.turns)
+
+
+async def test_who_follows_a_write_that_failed_does_not_wait_for_it() -> None:
+    """Defect: it waited ten minutes for a turn that a locked store had refused."""
+
+    class Away(InMemory):
+        async def keep(self, session: Session, turns: Sequence[Turn], *, after: bytes | None) -> bool:
+            if not turns or turns[0].position == 0 and len(turns) == 1:
+                raise StoreUnavailable("store", "is locked")
+            return await super().keep(session, turns, after=after)
+
+    store, tips = Away(), Tips()
+    chains = [words("q"), words("q", "a", "b")]
+    first, second = [guess(AGENT, chain, tips, now=1.0) for chain in chains]
+    assert first is not None
+    assert second is not None
+    following = asyncio.ensure_future(confirm(second, chains[1], store, tips))
+    with pytest.raises(StoreUnavailable):
+        await confirm(first, chains[0], store, tips)
+    found = await asyncio.wait_for(following, 30)
+
+    assert found.session.id == first.found.session.id
+    assert len(store.turns) == 3
