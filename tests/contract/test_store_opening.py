@@ -329,7 +329,7 @@ async def test_a_file_is_for_its_owner_alone_and_its_folders_are_made(tmp_path: 
         await fill(store)
         modes = [stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()]
 
-        assert len(modes) == 3  # SQLite's two beside it
+        assert len(modes) == 5  # beside it SQLite's two, and two locks by which writers take turns
         assert set(modes) == {0o600}
 
 

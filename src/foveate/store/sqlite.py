@@ -20,6 +20,7 @@ from foveate.errors import NothingKept, StoreUnavailable
 from foveate.store.database import OfOneProcess, T, Work
 from foveate.store.migrating import FIND_VERSION, VERSION_TABLE, is_behind, migrate
 from foveate.store.threads import Threads
+from foveate.store.writer_turns import WriterTurns
 
 _READERS = 4
 _MOST_AT_ONCE = 1_024
@@ -84,6 +85,7 @@ class SQLiteDatabase:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._asking = threading.Lock()
         self._closed = False
+        self._turns = WriterTurns(path)
         # A daemon: a program that ends without closing the store is not kept from ending.
         self._writer = threading.Thread(target=self._keep_writing, name="foveate-store-writer", daemon=True)
         self._writer.start()
@@ -147,6 +149,7 @@ class SQLiteDatabase:
         await asyncio.to_thread(self._readers.end)
         while self._connections:
             self._connections.pop().close()
+        self._turns.close()
 
     async def _written(self, work: Callable[[SQLiteRows], object], *, alone: bool) -> object:
         self._process.check()
@@ -224,13 +227,14 @@ class SQLiteDatabase:
             return
         try:
             connection = self._connection(self._wait_seconds)
-            connection.execute("BEGIN IMMEDIATE")
-            if len(jobs) == 1:
-                jobs[0].result = jobs[0].work(SQLiteRows(connection))
-            else:
-                for job in jobs:
-                    _do(job, connection)
-            connection.execute("COMMIT")
+            with self._turns.turn():
+                connection.execute("BEGIN IMMEDIATE")
+                if len(jobs) == 1:
+                    jobs[0].result = jobs[0].work(SQLiteRows(connection))
+                else:
+                    for job in jobs:
+                        _do(job, connection)
+                connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - this thread's border: it is raised where the jobs are awaited
             self._let_go(error)
             for job in jobs:
