@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
-_CONNECTIONS = 8
+# Reads have connections of their own, so that no request that reads waits for writes that wait for a lock.
+_WRITERS, _READERS = 6, 4
 _MIGRATION_WAIT_SECONDS = 60.0
 _MIGRATION_LOCK = 0x666F7665617465
 """Any number that nobody else in the same database would take."""
@@ -77,7 +78,8 @@ class PostgresDatabase:
         self._own = threading.local()
         self._connections: set[Connection] = set()
         self._process = OfOneProcess(where)
-        self._threads = Threads(_CONNECTIONS, "foveate-store")
+        self._writers = Threads(_WRITERS, "foveate-store-writer")
+        self._readers = Threads(_READERS, "foveate-store-reader")
         self._most_seconds = 3 * wait_seconds
         self._closed = False
         self._hung_up = False
@@ -131,13 +133,18 @@ class PostgresDatabase:
         """Wait for what is under way, and let go of the server, also of one that has gone dead."""
         self._process.check()
         self._closed = True
-        if not await asyncio.to_thread(self._threads.end, self._most_seconds):
+        if not await self._have_ended(self._most_seconds):
             self._hung_up = True
             for connection in list(self._connections):
                 _hang_up(connection)
-            await asyncio.to_thread(self._threads.end, _HANGING_UP_SECONDS)
+            await self._have_ended(_HANGING_UP_SECONDS)
         while self._connections:
             self._connections.pop().close()
+
+    async def _have_ended(self, seconds: float) -> bool:
+        """Wait until all threads have ended; false if they have not within so many seconds."""
+        ending = (asyncio.to_thread(threads.end, seconds) for threads in (self._writers, self._readers))
+        return all(await asyncio.gather(*ending))
 
     async def _done(self, work: Work[T], *, again: bool, reads: bool) -> T:
         self._process.check()
@@ -146,7 +153,8 @@ class PostgresDatabase:
         # A server that neither answers nor goes away keeps its thread, but not whoever asked.
         try:
             async with asyncio.timeout(self._most_seconds):
-                return await self._threads.run(lambda: self._do(work, again, reads))
+                threads = self._readers if reads else self._writers
+                return await threads.run(lambda: self._do(work, again, reads))
         except TimeoutError:
             raise StoreUnavailable(
                 self._where,
