@@ -20,7 +20,7 @@ def is_queued(database: Path) -> bool:
 
 
 def test_a_process_that_writes_again_at_once_lets_the_one_in_line_go_first(tmp_path: Path) -> None:
-    """Defect: a busy process starved the others for seconds, since SQLite's waiting writers poll ever less often."""
+    """Defect: a busy process starved the others for seconds: SQLite's waiting writers poll ever less often."""
     database = tmp_path / "store.sqlite"
     busy, waiting = WriterTurns(database), WriterTurns(database)
     order: list[str] = []

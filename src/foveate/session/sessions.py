@@ -150,8 +150,8 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
     """The session that a request is taken to be of, by what this process remembers.
 
     Where it `is_news`, it is to be kept with its `new` turns; `after` is the tip that it had. A fork, and what
-    goes on before that is kept, stands on what the session that it is `behind` is about to say. `pending` is this
-    write, for those that follow it; a session that a header names (`named`, its id) has none.
+    goes on before that is kept, stands on what the session that it is `behind` is about to say. `pending` is
+    this write, for those that follow it; a session that a header names (`named`, its id) has none.
     """
 
     found: Found

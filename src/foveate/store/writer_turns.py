@@ -1,9 +1,9 @@
 """Turns at writing one SQLite file, for the processes that share it.
 
-SQLite has waiting writers poll with growing pauses, so a process that writes often starves the others. Here the
-first writer in line holds the lock `next` while it waits for the lock `turn`, and whoever has just written queues
-behind it. The locks only order the writers. SQLite's own lock keeps them apart, so writing without a turn is safe:
-it happens if the locks cannot be had, or if somebody keeps one for too long.
+SQLite has waiting writers poll with growing pauses, so a process that writes often starves the others. Here
+the first writer in line holds the lock `next` while it waits for the lock `turn`, and whoever has just written
+queues behind it. The locks only order the writers. SQLite's own lock keeps them apart, so writing without a
+turn is safe: it happens if the locks cannot be had, or if somebody keeps one for too long.
 """
 
 import os

@@ -255,7 +255,7 @@ async def test_who_follows_a_write_that_failed_does_not_wait_for_it() -> None:
 
     class Away(InMemory):
         async def keep(self, session: Session, turns: Sequence[Turn], *, after: bytes | None) -> bool:
-            if not turns or turns[0].position == 0 and len(turns) == 1:
+            if not turns or (turns[0].position == 0 and len(turns) == 1):
                 raise StoreUnavailable("store", "is locked")
             return await super().keep(session, turns, after=after)
 
