@@ -185,8 +185,14 @@ def guess(agent: str, chain: Chain, tips: Tips, *, now: float, forks: bool = Tru
         reached = _Reached(turn=turn, known=at + 1, missing=range(at + 1, len(chain)))
         found = request.fork(turn, at + 1, frozenset())
         new = request.turns(reached, found)
-        pending = tips.begin(found.session)
-        return Guess(found=found, new=new, after=None, behind=left, pending=pending, has_new_parent=True)
+        return Guess(
+            found=found,
+            new=new,
+            after=None,
+            behind=left,
+            pending=tips.begin(found.session),
+            has_new_parent=True,
+        )
     if there is None:
         found = request.first(frozenset())
         first = Turn(hash=chain.hashes[0], position=0, session_id=found.session.id)
