@@ -68,7 +68,8 @@ def count_request(body: Mapping[str, Any] | str | bytes, model: str | None = Non
         TokenCount(tokens=9, exact=True, upper=9)
 
     Raises:
-        foveate.errors.MalformedRequest: not JSON, or none of these formats.
+        foveate.errors.MalformedRequest: not JSON, or none of these formats, or an object in it has the same key
+            twice (`foveate.errors.DuplicateKey`).
     """
     from foveate.tokens import count_body
 

@@ -4,6 +4,7 @@
     ├── InputError             what was handed in cannot be used as it is
     │   ├── UnreadableInput    a file that is not there, not text, or not UTF-8
     │   ├── MalformedRequest   a request body that is not JSON or has none of the known shapes
+    │   │   └── DuplicateKey   a JSON object in it that has the same key twice
     │   ├── BadEdit            an edit that cannot be written into a request, or contradicts another
     │   ├── WrongApi           a request for a model whose upstream does not speak the API that it came in
     │   ├── KeyRefused         a key of the gateway that is not known, or the want of one
@@ -74,6 +75,27 @@ class MalformedRequest(InputError):
     """A request body that is not JSON or has none of the known shapes."""
 
     code = "malformed_request"
+
+
+class DuplicateKey(MalformedRequest):
+    """A request body with a JSON object that has the same key twice; `path` leads to the second one.
+
+    `other` is the first one, if it is written otherwise.
+    """
+
+    code = "duplicate_key"
+
+    def __init__(self, path: tuple[str | int, ...], *, other: str = "") -> None:
+        steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
+        place = "".join(steps).removeprefix(".")
+        twice = (
+            f"the keys `{other}` and `{place}` differ only in case"
+            if other
+            else f"the key `{place}` occurs twice"
+        )
+        super().__init__(f"{twice}: send it once, because servers differ in which of the two they read")
+        self.path = path
+        self.other = other
 
 
 class BadEdit(InputError):

@@ -10,6 +10,7 @@ from foveate import errors
 RAISED = [
     errors.UnreadableInput("notes.txt", "is binary"),
     errors.MalformedRequest("not JSON"),
+    errors.DuplicateKey(("messages", 3, "Role"), other="role"),
     errors.BadEdit("there is no such message", path=("messages", 7)),
     errors.BadVocabulary("a.tiktoken", "is empty"),
     errors.WrongApi("qwen3", "vllm", api="anthropic"),

@@ -13,11 +13,12 @@ from foveate.engine.exchange import Exchange
 from foveate.engine.money import MoneyOptions, let_through
 from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import UNWATCHED, Watch
-from foveate.errors import BadEdit, MalformedRequest
+from foveate.errors import BadEdit, DuplicateKey, MalformedRequest
 from foveate.session.counting import beside
 from foveate.tokens import counter_for
 from foveate.values import NOTHING, CacheUsage, Format, SetParameter, TokenCount, Usage
 from foveate.wire.body import fields, value
+from foveate.wire.duplicate_keys import check_unique_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +33,11 @@ def embeddings_asked(body: bytes) -> EmbeddingsAsked:
     """What a request for embeddings says: texts, lists of token ids, or one of either.
 
     Raises:
+        DuplicateKey: one of its objects has the same key twice.
         MalformedRequest: it has no model, or none of that name can be, or its input is something else.
     """
     found = fields(body)
+    check_unique_keys(body, found)
     model, given = value(found.get("model")), value(found.get("input"))
     if not isinstance(model, str) or not model:
         raise MalformedRequest("no model in the request for embeddings")
@@ -67,12 +70,15 @@ class Embeddings:
         """The request as it came; one that cannot be read is let through where no cap holds.
 
         Raises:
+            DuplicateKey: its upstream could read another value than Foveate does.
             CallRefused: a cap keeps it from being made.
         """
         outgoing, size_bytes = Outgoing(body=incoming.body), len(incoming.body)
         try:
             outgoing = await beside(lambda: _named(incoming), size_bytes)
             asked = await beside(lambda: embeddings_asked(outgoing.body), size_bytes)
+        except DuplicateKey:
+            raise
         except (MalformedRequest, BadEdit) as error:
             await self.uncounted(incoming.id, incoming.agent, f"the request cannot be read ({error})")
             return self._exchange(incoming, outgoing)

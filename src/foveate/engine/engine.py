@@ -15,7 +15,7 @@ from foveate.engine.steps import FoldNow, Step
 from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import Watch
 from foveate.engine.work import Work
-from foveate.errors import CallRefused, DoesNotFit, FoveateError, MalformedRequest
+from foveate.errors import CallRefused, DoesNotFit, DuplicateKey, FoveateError, MalformedRequest
 from foveate.values import SetParameter
 
 _LOG = logging.getLogger(__name__)
@@ -53,12 +53,15 @@ class Engine:
         But not under a cap, which nobody could hold it to.
 
         Raises:
+            DuplicateKey: its upstream could read another value than Foveate does.
             DoesNotFit: it is larger than the window, and may not be made smaller.
             CallRefused: a cap keeps it from being made.
         """
         came_at = self.clock()
         try:
             work = self._begun(incoming)
+        except DuplicateKey:
+            raise
         except FoveateError as error:
             problem = self._failed(incoming, "read", error)
             self.watch.failed(incoming, problem)

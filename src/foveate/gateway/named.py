@@ -4,11 +4,12 @@ import re
 from urllib.parse import unquote
 
 from foveate import wire
-from foveate.errors import FoveateError, MalformedRequest
+from foveate.errors import DuplicateKey, FoveateError, MalformedRequest
 from foveate.gateway.asks import Ask
 from foveate.gateway.doors import Asks
 from foveate.values import Format, SetParameter
 from foveate.wire.body import fields, value
+from foveate.wire.duplicate_keys import check_unique_keys
 
 _FORM = "multipart/form-data"
 # A field of a form (RFC 7578, 4.2), as files are sent with.
@@ -24,8 +25,27 @@ def model_in(body: bytes) -> str:
     return found if isinstance(found, str) else ""
 
 
+def _checked_model_in(body: bytes) -> str:
+    """The same of a body that nobody else checks for duplicate keys.
+
+    Raises:
+        DuplicateKey: one of its objects has the same key twice.
+    """
+    try:
+        check_unique_keys(body, fields(body))
+    except DuplicateKey:
+        raise
+    except MalformedRequest:
+        return ""
+    return model_in(body)
+
+
 def model_of(ask: Ask, body: bytes) -> str:
-    """The model that a request of any kind names, in its path, a form or JSON; empty where it names none."""
+    """The model that a request of any kind names, in its path, a form or JSON; empty where it names none.
+
+    Raises:
+        DuplicateKey: one of the JSON objects of the body has the same key twice.
+    """
     if ask.door.asks is Asks.MODELS:
         return unquote(ask.raw_path.rpartition("/models")[2].strip("/"))
     if not body:
@@ -33,7 +53,7 @@ def model_of(ask: Ask, body: bytes) -> str:
     if ask.headers.get("content-type", "").lower().startswith(_FORM):
         found = _FIELD.search(body)
         return "" if found is None else found[1].decode("utf-8", "replace").strip()
-    return model_in(body)
+    return _checked_model_in(body)
 
 
 def renamed(body: bytes, model: str) -> bytes:

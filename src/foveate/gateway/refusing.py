@@ -9,8 +9,10 @@ import re
 from foveate.errors import (
     CallRefused,
     DoesNotFit,
+    DuplicateKey,
     FoveateError,
     KeyRefused,
+    MalformedRequest,
     UpstreamError,
     UpstreamTimeout,
     WrongApi,
@@ -32,7 +34,7 @@ def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
             return _over_cap(error, spoken)
         case KeyRefused():
             return failed(spoken, 401, str(error))
-        case WrongApi():
+        case WrongApi() | MalformedRequest():
             return failed(spoken, 400, str(error))
         case UpstreamTimeout():
             return failed(spoken, 504, f"the provider did not answer in time ({error.reason})")
@@ -43,7 +45,12 @@ def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
 
 
 def reason_of(error: FoveateError) -> str:
-    """What is told of an error in the log: of where it was only the host, since an address may hold a key."""
+    """What is told of an error in the log: of where it was only the host, since an address may hold a key.
+
+    Of a duplicate key only the field that holds it, because keys further inside can be part of a message.
+    """
+    if isinstance(error, DuplicateKey):
+        return f"a key occurs twice in `{error.path[0]}`" if len(error.path) > 1 else str(error)
     if not isinstance(error, UpstreamError):
         return str(error)
     found = _HOST.match(error.url)

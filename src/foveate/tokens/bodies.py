@@ -25,6 +25,7 @@ def count_body(body: Mapping[str, Any] | str | bytes, model: str | None = None) 
     """The offline count of a request body.
 
     Raises:
+        DuplicateKey: an object in it has the same key twice.
         MalformedRequest: not JSON, or none of the known formats.
     """
     data = to_bytes(body)

@@ -25,6 +25,7 @@ from foveate.wire.body import (
     to_bytes,
     value,
 )
+from foveate.wire.duplicate_keys import check_unique_keys
 from foveate.wire.edits import written
 from foveate.wire.grown import GROWN
 from foveate.wire.heads import Laid
@@ -101,6 +102,7 @@ def read(body: Mapping[str, Any] | str | bytes, spoken: Format | None = None) ->
     """A request body as a `Request`; its format is recognised unless it is said.
 
     Raises:
+        DuplicateKey: one of its objects has the same key twice.
         MalformedRequest: not JSON, not an object, or none of the known shapes.
     """
     data = to_bytes(body)
@@ -110,6 +112,7 @@ def read(body: Mapping[str, Any] | str | bytes, spoken: Format | None = None) ->
         if around is not None and around.request is not None:
             return _with_messages(around.request, around, data, grown.messages, grown.laid)
     found = fields(data)
+    check_unique_keys(data, found)
     is_told, spoken = spoken is not None, spoken or recognise(found)
     try:
         around = AROUNDS.of(spoken, found)

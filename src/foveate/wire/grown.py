@@ -18,6 +18,7 @@ from foveate.values import Format, Request
 from foveate.wire.around import MESSAGES
 from foveate.wire.begun import Begun
 from foveate.wire.body import Fields, fields, items
+from foveate.wire.duplicate_keys import check_unique_keys
 from foveate.wire.heads import Head, Laid
 from foveate.wire.spans import Span, members_around, whole
 from foveate.wire.spans import items as item_spans
@@ -163,7 +164,10 @@ def _rest(spoken: Format, seen: _Seen, known: int, data: bytes) -> Read | None:
         return None
     at = len(data) - len(rest)
     try:
-        listed = bytes(fields(b'{"%s":[%s' % (name.encode(), rest))[name])
+        shortened = b'{"%s":[%s' % (name.encode(), rest)  # the body without what was read before
+        found = fields(shortened)
+        check_unique_keys(shortened, [*head.fields, *found])
+        listed = bytes(found[name])
         new = items(listed)
         behind = rest[len(listed) - 1 :].lstrip(b" \t\r\n")
         if not rest.startswith(listed[1:]) or not behind.startswith((b",", b"}")):

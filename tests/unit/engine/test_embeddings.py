@@ -15,7 +15,7 @@ from foveate.engine.embeddings import Embeddings, embeddings_asked
 from foveate.engine.exchange import Exchange
 from foveate.engine.money import MoneyOptions
 from foveate.engine.uncounted import HoldUncounted
-from foveate.errors import CapExceeded, CapUncheckable, MalformedRequest
+from foveate.errors import CapExceeded, CapUncheckable, DuplicateKey, MalformedRequest
 from foveate.values import Format
 from tests.sandboxes import Clock
 from tests.unit.engine.ledgers import InMemory
@@ -156,3 +156,11 @@ async def test_without_a_bill_all_that_was_reserved_is_charged_unless_it_failed(
 
     assert desk.ledger.spent.get("total", 0) == (1_000 * PER_TOKEN if is_charged else 0)
     assert desk.ledger.open == {}
+
+
+@pytest.mark.parametrize("caps", [(), (total("0.01"),), (total("0.01", Unknown.ALLOW),)])
+async def test_embeddings_with_a_duplicate_key_are_refused(caps: tuple[Cap, ...]) -> None:
+    sent = b'{"model":"text-embedding-3-large","input":"Hi","mod\\u0065l":"text-embedding-3-small"}'
+
+    with pytest.raises(DuplicateKey, match="`model` occurs twice"):
+        await Desk(*caps).prepared(sent)

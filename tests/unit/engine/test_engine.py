@@ -12,7 +12,7 @@ from foveate.engine.options import AgentOptions
 from foveate.engine.steps import Step
 from foveate.engine.watch import Unwatched
 from foveate.engine.work import Work
-from foveate.errors import CapExceeded, DoesNotFit
+from foveate.errors import CapExceeded, DoesNotFit, DuplicateKey
 from foveate.values import Area, Format, Mark, Place, ReplaceText, SetParameter
 from foveate.wire.body import compact
 
@@ -196,3 +196,10 @@ async def test_thoughts_that_are_refused_are_seen_and_nothing_is_sent_again(
     assert not exchange.goes_again(status, said)
     assert exchange.outgoing is sent
     assert exchange.has_bad_thoughts == is_one
+
+
+async def test_a_request_with_a_duplicate_key_is_refused_though_no_cap_holds() -> None:
+    sent = BODY.replace(b'"max_tokens": 9', b'"max_tokens": 64000, "max_tokens": 9')
+
+    with pytest.raises(DuplicateKey, match="`max_tokens` occurs twice"):
+        await engine(Watching(), []).prepare(incoming(sent, None))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foveate.errors import BadOption, UpstreamUnreachable
+from foveate.errors import BadOption, DuplicateKey, UpstreamUnreachable
 from foveate.gateway.refusing import reason_of
 
 
@@ -22,3 +22,11 @@ def test_the_log_says_who_could_not_be_reached_and_nothing_else_of_the_address(u
 
 def test_any_other_error_is_told_as_it_is() -> None:
     assert reason_of(BadOption("no")) == "no"
+
+
+def test_the_log_names_a_duplicate_key_only_if_it_is_a_parameter() -> None:
+    """Keys inside messages can be what a model or a user has written."""
+    inside = DuplicateKey(("messages", 3, "content", 0, "input", "SECRET"))
+
+    assert reason_of(inside) == "a key occurs twice in `messages`"
+    assert reason_of(DuplicateKey(("max_tokens",))).startswith("the key `max_tokens` occurs twice")

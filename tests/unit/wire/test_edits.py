@@ -161,16 +161,6 @@ def test_a_lone_surrogate_stays_what_it_is() -> None:
     assert written(body, text("b", Area.MESSAGES, 1, 0)) == body.replace(b'"a"', b'"b"')
 
 
-def test_of_repeated_names_the_last_is_edited_and_all_stay() -> None:
-    body = (
-        b'{"messages":[1],"system":"x","messages":[{"content":"no","role":"user","content":"a"}],"system":"y"}'
-    )
-
-    assert written(body, text("b", Area.MESSAGES, 0, 0), text("z", Area.SYSTEM, 0)) == body.replace(
-        b'"a"', b'"b"'
-    ).replace(b'"y"', b'"z"')
-
-
 @pytest.mark.parametrize(
     ("edits", "said"),
     [

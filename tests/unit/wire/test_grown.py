@@ -103,6 +103,34 @@ def test_whatever_stands_behind_is_read_as_it_would_be_alone(new: bytes, behind:
     assert after(whole, begun + new + b"]" + behind) == plainly(begun + new + b"]" + behind)
 
 
+@pytest.mark.parametrize(
+    ("behind", "place"),
+    [
+        (b',{"role":"user","content":"a","content":"b"}]}', "`messages[2].content` occurs twice"),
+        (b',{"role":"user","content":[{"type":"text","t\\u0079pe":"b"}]}]}', "`messages[2].content[0].type`"),
+        (b'],"max_tokens":64000}', "`max_tokens` occurs twice"),
+        (b'],"max\\u005ftokens":64000}', "`max_tokens` occurs twice"),
+        (b'],"Max_Tokens":64000}', "`max_tokens` and `Max_Tokens` differ only in case"),
+        (b'],"Messages":[]}', "`messages` and `Messages` differ only in case"),
+        (b'],"top_p":1,"top_p":0}', "`top_p` occurs twice"),
+        (b'],"messages":[]}', "`messages` occurs twice"),
+    ],
+)
+def test_a_duplicate_key_in_what_is_new_is_refused(behind: bytes, place: str) -> None:
+    whole = body([said(0, LONG), said(1)], order=("model", "max_tokens", "system", "tools"))
+    begun = whole.removesuffix(b"]}")
+    turn = b',{"role":"user","content":"so"}'
+    # All fields as they would be read if the last of two counted, so that these were seen before.
+    alike = whole.replace(b'"max_tokens":10', b'"max_tokens":64000')
+
+    refused = after(alike, whole, begun + behind)
+
+    assert isinstance(refused, str)
+    assert place in refused
+    assert isinstance(after(whole, begun + behind, begun + turn + b"]}"), Request)
+    assert isinstance(after(begun + behind, begun + behind), str)  # nor is it remembered
+
+
 def test_another_session_that_begins_with_the_same_words_is_not_taken_for_it() -> None:
     one, other = body([said(0, LONG), said(1, "one")]), body([said(0, LONG), said(1, "other"), said(2)])
 
