@@ -51,7 +51,7 @@ _LONG_BYTES = 8 * 1024
 _NOTE_BYTES = 64
 
 # What is kept was counted by these rules: raised with each change by which a message comes to something else.
-RULES = 2
+RULES = 3
 
 _ROW = msgspec.msgpack.Decoder(tuple[bytes, Measured])
 _NOTHING = astuple(Measured())

@@ -41,6 +41,7 @@ from foveate.values import (
 )
 from foveate.wire import anthropic
 from foveate.wire.body import as_record, record
+from foveate.wire.duplicate_keys import has_unique_keys
 
 _SYSTEM_ROLES = ("system", "developer")
 # A sealed thought is about this many characters a token.
@@ -259,6 +260,8 @@ def _named(raw: bytes) -> tuple[str, ...]:
 
 
 def _given(arguments: str) -> object:
+    if not has_unique_keys(arguments):  # all of it counts, and not only the last of two values
+        return arguments
     try:
         return msgspec.json.decode(arguments)
     except (msgspec.MsgspecError, ValueError, RecursionError):  # the standard library reads more, in more time

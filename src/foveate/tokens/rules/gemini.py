@@ -36,6 +36,7 @@ from foveate.values import (
     ToolCall,
     ToolResult,
 )
+from foveate.wire.duplicate_keys import has_unique_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +217,13 @@ class GeminiRules:
 
 
 def _object(raw: bytes) -> Json | None:
-    """The JSON object that a text is, null being an empty one; None where it is something else."""
+    """The JSON object that a text is, null being an empty one; None where it is something else.
+
+    An object with duplicate keys is something else: parsing it would drop all but the last of them.
+    """
     try:
+        if not has_unique_keys(raw.decode("utf-8", "surrogatepass")):
+            return None
         found = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None

@@ -10,6 +10,7 @@ from foveate.tokens.rules.joined import roughly
 from foveate.tokens.rules.typescript import function_type
 from foveate.values import Schema, Tool, ToolCall
 from foveate.wire.body import as_record, record, value
+from foveate.wire.duplicate_keys import has_unique_keys
 
 # Stands for one control token while a text is put together.
 _MARK = "\0"
@@ -102,7 +103,9 @@ def _invocation(call: ToolCall) -> Iterator[str]:
 
 
 def _arguments(call: ToolCall) -> dict[str, Any] | None:
-    """A call's arguments; None where they are no object, as when an answer was cut off in them."""
+    """A call's arguments; None if they are not an object or have duplicate keys: a model can write anything."""
+    if not has_unique_keys(call.arguments or "{}"):
+        return None
     try:
         found = value((call.arguments or "{}").encode("utf-8", "surrogatepass"))
     except MalformedRequest:
