@@ -44,6 +44,7 @@ from foveate.gateway.refusing import may_retry, reason_of, refusal_for
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Routed, Routing, Upstream
 from foveate.gateway.telling import told_in
 from foveate.gateway.traffic import UNSEEN, Traffic
+from foveate.session.counting import beside
 from foveate.upstream.pool import Answer, Pool, target
 from foveate.values import Format
 from foveate.wire.refusals import failed, too_large
@@ -195,7 +196,7 @@ class Gateway:
         if options.routing.routes:
             encodings = encodings_of(ask.raw_headers)
             plain = await read_beside(body, encodings, limit_bytes=options.limit_bytes) or b""
-            model = model_of(ask, plain)
+            model = await beside(lambda: model_of(ask, plain), len(plain))
         routed = self._routed(ask, model, options)
         if routed.model is not None and plain:
             ask = msgspec.structs.replace(ask, raw_headers=without_encodings(ask.raw_headers))

@@ -1,19 +1,15 @@
 """The model that a request names, and the same request with the name that it has elsewhere."""
 
-import re
 from urllib.parse import unquote
 
 from foveate import wire
 from foveate.errors import DuplicateKey, FoveateError, MalformedRequest
 from foveate.gateway.asks import Ask
 from foveate.gateway.doors import Asks
+from foveate.gateway.multipart import form_boundary, form_field
 from foveate.values import Format, SetParameter
 from foveate.wire.body import fields, value
 from foveate.wire.duplicate_keys import check_unique_keys
-
-_FORM = "multipart/form-data"
-# A field of a form (RFC 7578, 4.2), as files are sent with.
-_FIELD = re.compile(rb'name="?model"?[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]*)\r\n', re.IGNORECASE)
 
 
 def model_in(body: bytes) -> str:
@@ -45,14 +41,15 @@ def model_of(ask: Ask, body: bytes) -> str:
 
     Raises:
         DuplicateKey: one of the JSON objects of the body has the same key twice.
+        MalformedRequest: a form that names it twice, or is beyond what clients send.
     """
     if ask.door.asks is Asks.MODELS:
         return unquote(ask.raw_path.rpartition("/models")[2].strip("/"))
     if not body:
         return ""
-    if ask.headers.get("content-type", "").lower().startswith(_FORM):
-        found = _FIELD.search(body)
-        return "" if found is None else found[1].decode("utf-8", "replace").strip()
+    boundary = form_boundary(ask.headers.get("content-type", ""))
+    if boundary is not None:
+        return (form_field(body, boundary, "model") or "").strip()
     return _checked_model_in(body)
 
 
