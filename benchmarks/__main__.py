@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.harness import BadData, as_json, as_text, discover, table
+from benchmarks.harness import BadData, as_json, as_text, discover, table, undeclared_figures
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,6 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     print((as_json if options.json else as_text)(options.name, report))
+    if undeclared := undeclared_figures(benchmarks[options.name], report):
+        print(
+            f"./bench {options.name}: add these figures to FIGURES of the benchmark: {', '.join(undeclared)}",
+            file=sys.stderr,
+        )
+        return 1
     return 0
 
 

@@ -26,6 +26,26 @@ _LINEAR_EXPONENT = 1.1
 _COUNTED_TEXTS, _COUNTED_TOKENS, _COUNTED_ROUNDS = 100, 100_000, 15
 
 
+FIGURES = (
+    "least_speedup_over_<peer>_<state>",
+    "median_speedup_over_<peer>_<state>",
+    "worst_growth_exponent",
+    "growth_exponent_<case>",
+    "time_per_token_2m_over_10k_<case>",
+    "counted_before_<limit>_over_<peer>",
+    "<peer>_100k_ms",
+    "right_by_tiktoken_share",
+    "used_mean_<cut>",
+    "used_p5_<cut>",
+    "used_min_<cut>",
+    "used_cases_<cut>",
+    "joins_not_additive_<kind>",
+    "joins_not_additive_<kind>_blank_line_with_what_is_before",
+    "cores",
+    "load_before",
+)
+
+
 def run(data: Path | None) -> Report:
     """Ratios, exponents and shares; the aims are rows."""
     load = os.getloadavg()[0]

@@ -24,6 +24,26 @@ TRACES = "agent_cache_traces.jsonl.gz"
 Policy = Callable[[Line, Rules], float]
 
 
+FIGURES = (
+    "uncached",
+    "usual_5m",
+    "always_1h",
+    "ours",
+    "ours_pings",
+    "optimum",
+    "optimum_pings",
+    "bound",
+    "bound_pings",
+    "ours_over_optimum",
+    "ours_pings_over_optimum_pings",
+    "ours_over_bound",
+    "ours_pings_over_bound_pings",
+    "sessions",
+    "requests",
+    "requests_left_out",
+)
+
+
 def run(data: Path | None) -> Report:
     """Each policy's share, and how far ours are from the optimum."""
     path = (data or DATA) / TRACES if (data or DATA).is_dir() else data

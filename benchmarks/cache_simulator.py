@@ -52,6 +52,19 @@ class Prediction:
         return _agree(self.peer, self.billed)
 
 
+FIGURES = (
+    "requests",
+    "scored",
+    "within_2pct",
+    "read_within_2pct",
+    "hard",
+    "hard_within_2pct",
+    "hard_with_a_cause",
+    "where_the_log_shows_why",
+    "broken_lines",
+)
+
+
 def run(data: Path | None) -> Report:
     """`within_2pct` is the share of scored requests whose read and written tokens both agree with the bill.
 

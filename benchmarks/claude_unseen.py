@@ -16,6 +16,14 @@ from foveate.tokens.claude import Constants
 FOLDS = 8
 
 
+FIGURES = (
+    "<group>_rows",
+    "<group>_median_error",
+    "<group>_p95_error",
+    "<group>_upper_covers",
+)
+
+
 def run(data: Path | None) -> Report:
     """Errors on bills that the fit had not seen."""
     folder = data or DEFAULT_DATA

@@ -53,6 +53,12 @@ class Timed:
     cpu_seconds: float
 
 
+FIGURES = (
+    "<database>_<processes>_processes_per_second",
+    "load_before",
+)
+
+
 def run(_data: Path | None) -> Report:
     """Reserve and settle, as often as it goes."""
     load = os.getloadavg()[0]

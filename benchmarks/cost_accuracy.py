@@ -50,6 +50,28 @@ class Compared:
     reason: str
 
 
+FIGURES = (
+    "prices",
+    "equal_share",
+    "equal_or_explained_share",
+    "within_a_cent_thousandth_share",
+    "unexplained",
+    "unknown",
+    "dollars",
+    "dollars_of_theirs",
+    "log_prices",
+    "log_equal_share",
+    "log_equal_or_explained_share",
+    "log_within_a_cent_thousandth_share",
+    "log_unexplained",
+    "log_unknown",
+    "log_dollars",
+    "log_dollars_of_theirs",
+    "bills",
+    "readings_without_a_price_of_theirs",
+)
+
+
 def run(data: Path | None) -> Report:
     """The shares of prices that are equal, that are explained, and that are neither."""
     where = data or DATA

@@ -34,6 +34,19 @@ class Row:
     litellm: int | None
 
 
+FIGURES = (
+    "rows_counted",
+    "rows_left_out",
+    "called_exact_share",
+    "called_exact_right_share",
+    "<group>_exact_share",
+    "<group>_median_error",
+    "<group>_p95_error",
+    "<group>_upper_covers",
+    "<group>_upper_over_billed_median",
+)
+
+
 def run(data: Path | None) -> Report:
     """Errors by provider and by whether there are tools."""
     from benchmarks import litellm_peer

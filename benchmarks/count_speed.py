@@ -30,6 +30,23 @@ Count = Callable[[str], object]
 Timed = Mapping[tuple[str, str], Mapping[str, list[float]]]
 
 
+FIGURES = (
+    "speedup_over_<peer>_<size>",
+    "speedup_over_<peer>_<size>_worst_kind",
+    "speedup_over_<peer>_<size>_<kind>",
+    "counts_as_tiktoken_share",
+    "growing_session_turns",
+    "growing_session_seconds",
+    "growing_session_count_request_seconds",
+    "growing_session_speedup_over_<peer>",
+    "growing_session_cost_per_turn_<turn>_over_10",
+    "longest_stall_ms_<what>",
+    "worst_growth",
+    "cores",
+    "load_before",
+)
+
+
 def run(data: Path | None) -> Report:
     """MB/s, calls/s and ratios."""
     load = os.getloadavg()[0]

@@ -216,6 +216,19 @@ def _by_langchain(base_url: str, point: FoldPoint, seconds: float) -> FoldPoint:
     return FoldPoint(session=point.session, sent=point.sent, span=span, summary=summary)
 
 
+FIGURES = (
+    "folds",
+    "summary_share_of_tokens",
+    "summary_share_of_replaced",
+    "carried_<what>",
+    "carried_<what>_by_summary",
+    "carried_<what>_paths",
+    "carried_<what>_identifiers",
+    "carried_<what>_numbers",
+    "carried_odd_words",
+)
+
+
 def run(data: Path | None) -> Report:
     """The report of one run; `data` is a folder of sessions."""
     sessions = recorded_sessions(data or DATA)

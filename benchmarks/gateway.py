@@ -95,6 +95,26 @@ AIMS = (
 )
 
 
+FIGURES = (
+    "<case>_added_p10_ms",
+    "<case>_added_p50_ms",
+    "<case>_added_p99_ms",
+    "<case>_per_second",
+    "<case>_cpu_us",
+    "<case>_times_litellm_per_second",
+    "<case>_times_litellm_cpu",
+    "<case>_times_relay_per_second",
+    "<case>_times_relay_cpu",
+    "<case>_first_byte_added_p50_ms",
+    "<case>_piece_added_p50_ms",
+    "<case>_chunks_per_second",
+    "memory_after_mb",
+    "memory_growth_of_second_half_mb",
+    "load_before",
+    "cores",
+)
+
+
 def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
     """Every case, every contender, round by round; `only` some of either, by their names."""
     parts, gateways = _chosen(only)

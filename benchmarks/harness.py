@@ -4,6 +4,7 @@ import ast
 import importlib
 import json
 import os
+import re
 import statistics
 import sys
 import time
@@ -34,12 +35,16 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """One that can be run by name."""
+    """One that can be run by name.
+
+    `figures` are the names that its report can have; `<word>` in one stands for what depends on data or cases.
+    """
 
     name: str
     module: str
     measures: str
     options: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
 
     def run(self, data: Path | None, **options: object) -> Report:
         """The report of one run; what the benchmark or its peers print goes to standard error."""
@@ -64,8 +69,28 @@ def discover() -> dict[str, Benchmark]:
                 module=module,
                 measures=first_line,
                 options=tuple(argument.arg for argument in function.args.kwonlyargs),
+                figures=_declared_figures(tree),
             )
     return found
+
+
+def _declared_figures(tree: ast.Module) -> tuple[str, ...]:
+    """Read `FIGURES` of a module without importing it."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(ast.unparse(target) == "FIGURES" for target in node.targets):
+            return tuple(ast.literal_eval(node.value))
+    return ()
+
+
+def fixed_parts(figure: str) -> list[str]:
+    """Split the declared name of a figure at its `<words>`."""
+    return re.split(r"<[^>]+>", figure)
+
+
+def undeclared_figures(benchmark: Benchmark, report: Report) -> list[str]:
+    """List the figures of a report that its benchmark does not declare in `FIGURES`."""
+    patterns = [re.compile(".+".join(map(re.escape, fixed_parts(figure)))) for figure in benchmark.figures]
+    return [name for name in report.figures if not any(pattern.fullmatch(name) for pattern in patterns)]
 
 
 @contextmanager

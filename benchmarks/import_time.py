@@ -15,6 +15,13 @@ SMALL_TEXT = "The quick brown fox jumps over the lazy dog.\n" * 20
 PEERS = ("tiktoken", "litellm", "langchain_core.messages.utils")
 
 
+FIGURES = (
+    "import_ms",
+    "count_small_file_ms",
+    "bare_python_ms",
+)
+
+
 def run(data: Path | None) -> Report:
     """Milliseconds of fresh processes."""
     if data is not None:

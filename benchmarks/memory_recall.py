@@ -60,6 +60,16 @@ class Result:
     """What the largest share could be at each limit."""
 
 
+FIGURES = (
+    "<notes>_<limit>",
+    "<notes>_<limit>_markdown",
+    "<notes>_<limit>_largest_possible",
+    "<notes>_<limit>_over_<peer>",
+    "over_the_limit",
+    "load_before",
+)
+
+
 def run(data: Path | None) -> Report:
     """Shares, and how they compare."""
     load = os.getloadavg()[0]

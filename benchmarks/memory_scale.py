@@ -42,6 +42,29 @@ _GROWING = (
 Trial = Mapping[str, Any]
 
 
+FIGURES = (
+    "<measure>_ms_<nodes>",
+    "bytes_a_node_beside_text_<nodes>",
+    "bytes_a_node_beside_text_loaded_<nodes>",
+    "bytes_a_node_beside_text_after_changes_<nodes>",
+    "bytes_a_node_of_text_<nodes>",
+    "nodes_<nodes>",
+    "problems_<nodes>",
+    "new_text_found_<nodes>",
+    "others_read_again_<nodes>",
+    "growth_exponent_<what>",
+    "traced_bytes_a_node_beside_text",
+    "traced_load_bytes_a_node_beside_text",
+    "worg_files",
+    "worg_documents",
+    "worg_nodes",
+    "worg_problems",
+    "worg_load_ms",
+    "cores",
+    "load_before",
+)
+
+
 def run(data: Path | None) -> Report:
     """Seconds, bytes and exponents; the aims are rows."""
     load = os.getloadavg()[0]

@@ -43,6 +43,23 @@ _SETS: dict[str, tuple[Policy, ...]] = {
 }
 
 
+FIGURES = (
+    "sessions",
+    "mb",
+    "mb_per_second",
+    "sessions_per_second",
+    "read_mb_per_second",
+    "recorded_mb_per_second",
+    "long_mb_per_second",
+    "long_us_per_call",
+    "cores",
+    "alone_mb_per_second",
+    "side_by_side_mb_per_second",
+    "within_3pct",
+    "worst_off",
+)
+
+
 def run(data: Path | None, *, quick: bool = False) -> Report:
     """`mb_per_second` is of all policies, with reading; `within_3pct` is the share so near its bill."""
     logs = _logs(data or DATA / "sessions")

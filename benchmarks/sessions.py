@@ -68,6 +68,12 @@ class Timed:
     cold_seconds: float
 
 
+FIGURES = (
+    "<database>_<processes>_processes_<turns>_turns_per_second",
+    "load_before",
+)
+
+
 def run(_data: Path | None) -> Report:
     """Requests a second, and how long one takes, also where nothing is remembered of its session."""
     load = os.getloadavg()[0]

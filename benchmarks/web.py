@@ -56,6 +56,20 @@ _TOOK = """
 _IS_PAINTED = "() => window.paintedMs > 0 && performance.getEntriesByType('navigation')[0].loadEventEnd > 0"
 
 
+FIGURES = (
+    "<page>_load_p50_ms",
+    "slowest_load_p50_ms",
+    "slowest_load_p95_ms",
+    "load_aim_p50_ms",
+    "is_aim_met",
+    "request_p50_added_by_a_page_ms",
+    "sessions",
+    "ledger_rows",
+    "load_before",
+    "cores",
+)
+
+
 def run(data: Path | None, *, quick: bool = False) -> Report:
     """Every page, one load after the other in turns, then requests beside an idle and an open page.
 

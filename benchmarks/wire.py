@@ -38,6 +38,17 @@ ERROR: test_edit failed: expected 'a\\tb' but got "a b" (exit code 1); see the l
 WORDS = TEXT.split(" ")
 
 
+FIGURES = (
+    "time_of_json",
+    "time_of_msgspec",
+    "write_time_of_json",
+    "blocks_seen_before_time_of_json",
+    "cut_emoji_time_of_json",
+    "growth_exponent",
+    "ms",
+)
+
+
 def run(data: Path | None) -> Report:
     """Our time as a share of the peers'."""
     if data is not None:

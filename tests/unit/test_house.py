@@ -16,7 +16,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from benchmarks.harness import Report, Timings, as_json, as_text, discover
+from benchmarks.harness import (
+    Benchmark,
+    Report,
+    Timings,
+    as_json,
+    as_text,
+    discover,
+    undeclared_figures,
+)
 from tests import loopback
 
 ROOT = Path(__file__).parents[2]
@@ -190,6 +198,13 @@ def test_a_report_without_peers_and_rows_can_be_read_and_parsed() -> None:
 
     assert "1,790" in as_text("bare", report)
     assert json.loads(as_json("bare", report))["rows"] == []
+
+
+def test_a_figure_that_its_benchmark_does_not_declare_is_found() -> None:
+    benchmark = Benchmark(name="b", module="b", measures="", figures=("load_before", "<size>_ms"))
+    report = Report(figures={"load_before": 1, "1mb_ms": 2, "_ms": 3, "load": 4})
+
+    assert undeclared_figures(benchmark, report) == ["_ms", "load"]
 
 
 def test_a_figure_that_is_not_a_number_is_not_printed_as_json() -> None:
