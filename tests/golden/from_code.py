@@ -1,0 +1,146 @@
+"""Contracts that the code itself declares, read by introspection and without starting a process."""
+
+import asyncio
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+import typer.main
+
+import foveate
+from benchmarks.harness import discover
+from foveate import errors
+from foveate.chat.failures import Trouble
+from foveate.cli import app, exits
+from foveate.cli.chat_plain import _CODES as CHAT_EXIT_CODES
+from foveate.gateway.refusing import may_retry, refusal_for
+from foveate.values import Format
+from tests.golden.observability import log_keys, metrics, telemetry
+from tests.golden.settings import settings
+from tests.golden.signatures import signatures
+from tests.golden.source_names import environment_variables, headers
+from tests.golden.tables import tables
+from tests.golden.vocabularies import vocabularies
+
+
+def contracts() -> dict[str, dict[str, str]]:
+    """Derive every section that needs no process."""
+    return {
+        "benchmarks": dict(benchmarks()),
+        "commands": dict(commands(typer.main.get_command(app))),
+        "environment variables": environment_variables(),
+        "errors": dict(error_codes()),
+        "exit codes": exit_codes(),
+        "headers": headers(),
+        "library": dict(signatures(foveate)),
+        "log keys": log_keys(),
+        "metrics": metrics(),
+        "names": vocabularies(),
+        "settings": dict(settings()),
+        "tables": tables(),
+        "telemetry": asyncio.run(telemetry()),
+    }
+
+
+# Commands
+
+
+def commands(command: Any, above: Any = None, name: str = "foveate") -> Iterator[tuple[str, str]]:
+    """Every command with its arguments and options, down the tree."""
+    context = command.make_context(name, [], parent=above, resilient_parsing=True)
+    below: Mapping[str, Any] = getattr(command, "commands", {})
+    kind = "group of commands" if below else "command"
+    yield name, f"{kind}, help by {', '.join(sorted(command.get_help_option_names(context)))}"
+    places = 0
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            places += 1
+            yield f"{name} (argument {places})", f"{parameter.name}: {_parameter(parameter)}"
+        else:
+            spelled = ", ".join([*parameter.opts, *parameter.secondary_opts])
+            yield f"{name} {spelled}", _parameter(parameter)
+    for word, inner in below.items():
+        yield from commands(inner, context, f"{name} {word}")
+
+
+def _parameter(parameter: Any) -> str:
+    kind = parameter.type
+    said = [kind.name]
+    said += [
+        f"{bound} {found}" for bound in ("min", "max") if (found := getattr(kind, bound, None)) is not None
+    ]
+    if choices := getattr(kind, "choices", None):
+        said.append(f"one of {', '.join(choices)}")
+    if getattr(parameter, "is_flag", False):
+        said.append("flag")
+    if parameter.multiple or parameter.nargs != 1:
+        said.append("several")
+    if parameter.required:
+        said.append("required")
+    elif parameter.default is not None:
+        said.append(f"default {parameter.default}")
+    if parameter.envvar:
+        said.append(f"variable {parameter.envvar}")
+    if getattr(parameter, "hidden", False):
+        said.append("hidden")
+    return ", ".join(said)
+
+
+# Errors and exit codes
+
+
+def error_codes() -> Iterator[tuple[str, str]]:
+    """Every error by its code: its class, its parent, and what a command or the gateway makes of it."""
+    for name, kind in inspect.getmembers(errors, inspect.isclass):
+        if issubclass(kind, errors.FoveateError):
+            error = _made(kind)
+            refusals = [refusal_for(error, spoken) for spoken in (Format.ANTHROPIC, Format.CHAT)]
+            (status,) = {refusal.status for refusal in refusals}
+            kinds = " and ".join(dict.fromkeys(refusal.kind for refusal in refusals))
+            retry = "may be retried" if may_retry(error) else "not retried"
+            attributes = ", ".join(sorted(vars(error))) or "none"
+            yield (
+                kind.code,
+                f"{name}, subclass of {kind.__base__.__name__}, exit {exits.exit_code(error)}, "
+                f"HTTP {status} {kinds}, {retry}, attributes {attributes}",
+            )
+
+
+_SAMPLES: Mapping[object, object] = {
+    str: "x",
+    int: 1,
+    float: 1.0,
+    Decimal: Decimal(1),
+    Decimal | None: Decimal(1),
+    tuple[errors.SectionSize, ...]: (),
+}
+
+
+def _made(kind: type[errors.FoveateError]) -> errors.FoveateError:
+    """An error of a class, made with any arguments that fit its constructor."""
+    if kind.__init__ is Exception.__init__:
+        return kind("x")
+    given = inspect.signature(kind).parameters.values()
+    needed = [one for one in given if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
+    named = {one.name: _SAMPLES[one.annotation] for one in needed if one.kind is one.KEYWORD_ONLY}
+    return kind(*(_SAMPLES[one.annotation] for one in needed if one.name not in named), **named)
+
+
+def exit_codes() -> dict[str, str]:
+    """What commands end with, by number, and what a failed answer of `foveate chat` ends it with."""
+    constants = {name: code for name, code in vars(exits).items() if re.fullmatch("[A-Z][A-Z_]*", name)}
+    found = {str(code): name.lower().replace("_", " ") for name, code in constants.items()}
+    chat = {f"chat, {trouble}": str(CHAT_EXIT_CODES.get(trouble, exits.UPSTREAM_FAILED)) for trouble in Trouble}
+    return found | chat
+
+
+# Benchmarks
+
+
+def benchmarks() -> Iterator[tuple[str, str]]:
+    """Every benchmark with its options, and the names of its figures."""
+    for name, benchmark in discover().items():
+        yield name, f"benchmark, options {', '.join(benchmark.options) or 'none'}"
+        yield from ((f"{name}: {figure}", "figure") for figure in benchmark.figures)

@@ -1,0 +1,218 @@
+"""Contracts that show only when something runs: JSON of commands, exit codes, refusals, response headers.
+
+Run as a module it prints them. `contracts` does that in a process of its own, whose environment and working
+folder depend on nothing outside.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import typer.main
+from typer.testing import CliRunner
+
+from foveate.cli import app
+from tests import loopback
+from tests.golden.from_gateway import NOWHERE, Gateway, running_gateway
+from tests.golden.shapes import shape_of
+from tests.golden.stored_work import LATER, SESSION, fill
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+from tests.served import configure
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+SECTIONS = ("exit codes of runs", "gateway refusals", "json keys", "response headers")
+MODEL = "claude-opus-4-5"
+# Paths of objects whose keys are data: names of settings and models, failed steps.
+MAPS = ("settings", r"(sessions\[\]\.)?(unpriced_calls|models)", "failures")
+
+
+def contracts() -> dict[str, dict[str, str]]:
+    """Derive every section that needs processes."""
+    with TemporaryDirectory() as home:
+        environment = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+        finished = subprocess.run(
+            [sys.executable, "-m", "tests.golden.from_commands"],
+            cwd=ROOT,
+            env={**environment, "HOME": home, "LANG": "C.UTF-8", "TZ": "UTC", "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert finished.returncode == 0, finished.stderr
+    found: dict[str, dict[str, str]] = json.loads(finished.stdout)
+    return found
+
+
+class Runs:
+    """Runs commands, and keeps what they print as JSON and what they end with."""
+
+    def __init__(self) -> None:
+        self._documents: dict[str, list[object]] = {}
+        self.exit_codes: dict[str, str] = {}
+
+    def add(self, name: str, document: Any) -> None:
+        """Keep a document by what printed it; an error looks the same whichever command fails."""
+        is_error = set(document) == {"error"} and name.startswith("foveate")
+        self._documents.setdefault("foveate, any command that fails" if is_error else name, []).append(document)
+
+    def run(self, command: str, *arguments: str | Path, kind: str = "", case: str = "") -> None:
+        """Run a command with `--json`, in this process.
+
+        `kind` tells apart different documents of one command, `case` only its exit codes.
+        """
+        given = [*command.split(), *map(str, arguments), "--json"]
+        result = CliRunner().invoke(app, given, catch_exceptions=False)
+        self._keep(f"foveate {command}", result.stdout, result.exit_code, kind, case)
+
+    def spawn(self, command: str, *arguments: str, kind: str = "", case: str = "", said: str = "") -> None:
+        """Run a command with `--json` in a process of its own, with something on standard input."""
+        given = [sys.executable, "-m", "foveate", command, *arguments, "--json"]
+        finished = subprocess.run(given, input=said, capture_output=True, text=True, check=False)
+        self._keep(f"foveate {command}", finished.stdout, finished.returncode, kind, case)
+
+    def _keep(self, name: str, printed: str, code: int, kind: str, case: str) -> None:
+        documents = [json.loads(line) for line in printed.splitlines()]
+        assert documents, f"{name} printed nothing and ended with {code}"
+        for document in documents:
+            self.add(f"{name}, {kind}" if kind else name, document)
+        self.exit_codes[", ".join(filter(None, (name, kind, case)))] = str(code)
+
+    def keys(self) -> dict[str, str]:
+        """The keys of all documents, by what printed them."""
+        return {
+            f"{name}: {path}": kind
+            for name, documents in self._documents.items()
+            for path, kind in shape_of(documents, MAPS).items()
+        }
+
+    def untold(self) -> list[str]:
+        """The commands that take `--json` and were not run."""
+        told = " ".join(f"{name}," for name in self._documents)
+        return [name for name in _commands_with_json(typer.main.get_command(app)) if f"{name}," not in told]
+
+
+def _commands_with_json(command: Any, name: str = "foveate") -> list[str]:
+    own = [name] if any("--json" in parameter.opts for parameter in command.params) else []
+    below = getattr(command, "commands", {}).items()
+    return own + [found for word, inner in below for found in _commands_with_json(inner, f"{name} {word}")]
+
+
+def run_all(folder: Path) -> dict[str, dict[str, str]]:
+    """Run every command that prints JSON; `folder` is the working folder and holds all data."""
+    runs = Runs()
+    _run_offline(runs, folder)
+    _run_on_store(runs, folder)
+    with running_sandbox() as sandbox:
+        gateway = _run_servers(runs, folder, sandbox)
+        _run_chat(runs, folder, sandbox)
+    assert not runs.untold(), f"run these with --json too: {', '.join(runs.untold())}"
+    found = (runs.exit_codes, gateway.refusals, runs.keys(), gateway.response_headers)
+    return dict(zip(SECTIONS, found, strict=True))
+
+
+def _run_offline(runs: Runs, folder: Path) -> None:
+    """What needs neither a store nor a server."""
+    request, sections = EXAMPLES / "request.json", EXAMPLES / "sections.yaml"
+    runs.run("count", request)
+    runs.run("count", "--request", request, case="request")
+    runs.run("count", folder / "missing", case="missing file")
+    runs.run("count", "--backend", "nonsense", request, case="wrong option")
+    runs.run("assemble", "--sections", sections, "--total-tokens", "120")
+    runs.run("assemble", "--sections", sections, "--total-tokens", "5", case="required sections do not fit")
+    first, second = (EXAMPLES / "cache" / name for name in ("first.json", "second.json"))
+    runs.run("explain", "--cache", first, second, "--price", "3", "--gap", "2h", kind="cache", case="break")
+    runs.run("explain", "--cache", first, first, kind="no cache break")
+    notes = EXAMPLES / "notes"
+    broken = folder / "broken.org"
+    broken.write_bytes(b"* \xff\n")
+    runs.run("memory render", notes, broken, "--query", "water")
+    runs.run("memory query", notes, broken)
+    runs.run("memory outline", notes, broken)
+    runs.run("config init", folder / "first.yaml")
+    runs.run("config check", folder / "first.yaml")
+    (folder / "wrong.yaml").write_text("server: {port: many}\nnonsense: 1\n", encoding="utf-8")
+    runs.run("config check", folder / "wrong.yaml", case="wrong file")
+    runs.run("config show", folder / "first.yaml")
+    runs.run("config key")
+    recorded = (EXAMPLES / "session.jsonl").read_text(encoding="utf-8").splitlines()
+    (folder / "short.jsonl").write_text("\n".join(recorded[:12]) + "\n", encoding="utf-8")
+    (folder / "broken.jsonl").write_text("\n".join([*recorded, '{"type":']) + "\n", encoding="utf-8")
+    runs.run("replay", folder / "broken.jsonl")
+    runs.run("replay", folder / "broken.jsonl", folder / "first.yaml", case="unreadable file")
+    runs.run("demo", "--session", folder / "short.jsonl")
+    runs.run("doctor", "--offline")
+    del runs.exit_codes["foveate doctor"]  # whether something is wrong depends on the machine
+
+
+def _run_on_store(runs: Runs, folder: Path) -> None:
+    """What reads the store; the commands that change it come last."""
+    bodies = EXAMPLES / "cache" / "first.json", EXAMPLES / "cache" / "second.json"
+    asyncio.run(fill(f"sqlite:///{folder}/foveate.sqlite", bodies))
+    caps = ("scope: day, dollars: 2", "scope: agent, agent: ana, dollars: 1", "scope: session, dollars: 1")
+    listed = ", ".join(f"{{{cap}}}" for cap in caps)
+    (folder / "caps.yaml").write_text(f"cost: {{caps: [{listed}]}}\n", encoding="utf-8")
+    runs.run("cost", "--by", "agent,session,model,category,day")
+    runs.run("cost", "--by", "model", "--since", "7d", "--until", "2100-01-01", case="since")
+    runs.run("cost caps", "--config", folder / "caps.yaml")
+    runs.run("cost export", "--output", folder / "calls.csv")
+    runs.run("explain", kind="sessions")
+    runs.run("explain", SESSION, kind="session")
+    runs.run("explain", "call-1", kind="request")
+    runs.run("explain", "call-2", kind="request")
+    runs.run("explain", SESSION, "--cache", kind="cache of kept requests")
+    runs.run("explain", "unknown", case="unknown session")
+    runs.run("replay", folder / "foveate.sqlite", case="store")
+    runs.run("compactions list")
+    runs.run("compactions show", LATER.id)
+    runs.run("compactions show", LATER.id, "--full", case="full")
+    runs.run("compactions show", "undone", case="undone")
+    runs.run("compactions export", "--output", folder / "compactions.jsonl")
+    for line in (folder / "compactions.jsonl").read_text(encoding="utf-8").splitlines():
+        runs.add("compactions.jsonl", json.loads(line))
+    runs.run("compactions undo", LATER.id)
+    runs.run("compactions undo", LATER.id, case="again")
+    runs.run("store info")
+    runs.run("store vacuum", "--dry-run")
+    runs.run("store vacuum", "--keep-ledger-days", "90", case="for good")
+
+
+def _run_servers(runs: Runs, folder: Path, sandbox: RunningSandbox) -> Gateway:
+    """`foveate sandbox` and `foveate serve`, each until Ctrl-C."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "foveate", "sandbox", "--port", "0", "--json"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        runs.add("foveate sandbox", json.loads(process.stdout.readline()))
+        process.send_signal(signal.SIGINT)
+        runs.exit_codes["foveate sandbox, Ctrl-C"] = str(process.wait(60))
+    gateway = running_gateway(folder, sandbox.url)
+    for name, documents in gateway.documents.items():
+        for document in documents:
+            runs.add(name, document)
+    runs.exit_codes["foveate serve, Ctrl-C"] = str(gateway.exit_code)
+    return gateway
+
+
+def _run_chat(runs: Runs, folder: Path, sandbox: RunningSandbox) -> None:
+    os.environ["ANTHROPIC_API_KEY"] = KEY
+    configure(folder / "foveate.yaml", sandbox.url)
+    runs.spawn("chat", "--model", MODEL, "Hello!", kind="answer")
+    runs.spawn("chat", "--model", MODEL, said=":cost\n", kind="command")
+    configure(folder / "foveate.yaml", NOWHERE)
+    runs.spawn("chat", "--model", MODEL, "Hello!", kind="answer", case="unreachable")
+
+
+if __name__ == "__main__":
+    loopback.guard()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with TemporaryDirectory() as made:
+        os.environ["FOVEATE_HOME"] = made
+        os.chdir(made)
+        sys.stdout.write(json.dumps(run_all(Path(made))))

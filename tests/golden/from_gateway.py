@@ -1,0 +1,130 @@
+"""What clients of a real gateway get: its own pages, its refusals in both providers' formats, its headers."""
+
+import http.client
+import json
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.sandboxes import KEY
+from tests.served import Served, configure, serving
+
+CLAUDE, GPT = "claude-opus-4-5", "gpt-4.1"
+CHAT = "/v1/chat/completions"
+NOWHERE = "http://127.0.0.1:9"
+LIMIT_BYTES = 200_000
+# Below the upstreams that go to the sandbox.
+CONFIGURATION = f"""\
+  nowhere: {{base_url: '{NOWHERE}', api: both}}
+routes:
+  - {{models: 'nowhere-*', upstream: nowhere}}
+  - {{models: 'spoken-otherwise', upstream: openai}}
+server: {{log: json, body_limit_bytes: {LIMIT_BYTES}}}
+agents:
+  - {{id: narrow, window_tokens: 2000}}
+  - {{id: keyed, keys: ['{"0" * 64}']}}
+cost:
+  caps:
+    - {{scope: agent, agent: poor, dollars: 0.000001}}
+"""
+
+
+@dataclass
+class Gateway:
+    """What was seen of a gateway: JSON documents by where they are from, codes of refusals, own headers."""
+
+    documents: dict[str, list[object]] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    response_headers: dict[str, str] = field(default_factory=dict)
+    exit_code: int = 0
+
+
+def running_gateway(folder: Path, upstream_url: str) -> Gateway:
+    """Run a gateway, have it answer and refuse, and end it as Ctrl-C does."""
+    seen = Gateway()
+    configure(folder / "foveate.yaml", upstream_url, CONFIGURATION)
+    with serving(folder, OPENAI_API_KEY=KEY) as served:
+        seen.documents["foveate serve"] = [served.told]
+        for page in ("/health", "/ready"):
+            seen.documents[f"GET {page}"] = [json.loads(_ask(served, page, method="GET").body)]
+        answers = _answers(served)
+        configure(folder / "foveate.yaml", upstream_url, "nonsense: 1\n")
+        seen.documents["GET /health"].append(_health_with_wrong_configuration(served))
+        served.process.send_signal(signal.SIGINT)
+        seen.exit_code, log = served.ended()
+    for path, answer in answers:
+        seen.response_headers |= {name: "header" for name in answer.headers if name.startswith("x-foveate-")}
+        if answer.status >= 400:
+            seen.documents.setdefault(f"error response of {path}", []).append(json.loads(answer.body))
+    seen.refusals = _refusals([answer for _, answer in answers], log)
+    return seen
+
+
+def _health_with_wrong_configuration(served: Served) -> object:
+    deadline = time.monotonic() + 60
+    while (health := json.loads(_ask(served, "/health", method="GET").body))["config"]["valid"]:
+        assert time.monotonic() < deadline, "the gateway never saw that its configuration is wrong"
+        time.sleep(0.05)
+    return health
+
+
+class Answer:
+    """What a client got."""
+
+    def __init__(self, answer: http.client.HTTPResponse) -> None:
+        self.status = answer.status
+        self.headers = {name.lower(): value for name, value in answer.getheaders()}
+        self.body = answer.read()
+
+
+def _ask(
+    served: Served, path: str, *, method: str, body: object = None, headers: Mapping[str, str] | None = None
+) -> Answer:
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    try:
+        sent = None if body is None else json.dumps(body)
+        connection.request(method, path, sent, {"content-type": "application/json", **(headers or {})})
+        return Answer(connection.getresponse())
+    finally:
+        connection.close()
+
+
+def _answers(served: Served) -> list[tuple[str, Answer]]:
+    """An answer, a count that the gateway makes itself, and every refusal that a client can bring about."""
+    found: list[tuple[str, Answer]] = []
+
+    def ask(path: str, model: str, text: str = "Hello!", **headers: str) -> None:
+        body = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
+        named = {name.replace("_", "-"): said for name, said in headers.items()}
+        sent = {"x-api-key": KEY, "authorization": f"Bearer {KEY}", **named}
+        found.append((path, _ask(served, path, method="POST", body=body, headers=sent)))
+
+    for path, model in (("/v1/messages", CLAUDE), (CHAT, GPT)):
+        ask(path, model)
+        ask(path, model, x_api_key="fov-unknown")
+        ask(path, model, x_foveate_agent="poor")
+        ask(path, model, "Where does it all end? " * 2000, x_foveate_agent="narrow")
+        ask(path, model, "x" * LIMIT_BYTES)
+        ask(path, model, host="elsewhere.example")
+        ask(path, model, origin="https://elsewhere.example")
+        ask(path, "nowhere-1")
+    ask("/v1/messages", "spoken-otherwise")
+    ask(f"{CHAT}/input_tokens", GPT)
+    return found
+
+
+def _refusals(answers: list[Answer], log: str) -> dict[str, str]:
+    """The status that goes with each code in the log, and whether clients are told to try again."""
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    codes = {line["id"]: line["refused"] for line in lines if line.get("refused")}
+    found: dict[str, str] = {}
+    for answer in answers:
+        code = codes.get(answer.headers.get("x-foveate-request-id", ""))
+        if code is not None:
+            found[code] = (
+                f"HTTP {answer.status}, x-should-retry {answer.headers.get('x-should-retry', 'not set')}"
+            )
+    return found

@@ -1,0 +1,109 @@
+"""What a gateway tells of itself: metrics, OpenTelemetry, and the keys of its log."""
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from foveate.engine.calls import Done, Problem
+from foveate.engine.series import SERIES
+from foveate.gateway.asks import ask_of
+from foveate.gateway.client import Client
+from foveate.gateway.logs import LogWriter
+from foveate.gateway.telemetry import Telemetry
+from foveate.gateway.told import Told
+from tests.golden.shapes import shape_of
+from tests.unit.engine.watched import MARK, ended
+
+
+def metrics() -> dict[str, str]:
+    """Every metric: its type, its labels, and the buckets of a histogram."""
+    return {
+        one.name: f"{one.kind} {{{', '.join(one.labels)}}}"
+        + (f" buckets {', '.join(map(str, one.buckets))}" if one.buckets else "")
+        for one in SERIES
+    }
+
+
+async def telemetry() -> dict[str, str]:
+    """OpenTelemetry: metrics and attributes, as exporters in memory see two calls, one of which failed."""
+    spans, reader = InMemorySpanExporter(), InMemoryMetricReader()
+    tracing = TracerProvider()
+    tracing.add_span_processor(SimpleSpanProcessor(spans))
+    exported = Telemetry(tracing, MeterProvider([reader]))
+    for status in (200, 529):
+        path = "/v1/messages"
+        ask = ask_of(
+            {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": []}
+        )
+        client = Client(ask, _send_nothing)
+        client.exchange, client.status, client.provider = await ended(status=status), status, "anthropic"
+        exported.ended(ask, client)
+    found = {
+        f"span attribute {name}": type(value).__name__
+        for span in spans.get_finished_spans()
+        for name, value in (span.attributes or {}).items()
+    }
+    data = reader.get_metrics_data()
+    assert data is not None
+    for resource in data.resource_metrics:
+        for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
+            names = {name for point in metric.data.data_points for name in point.attributes or {}}
+            found[f"metric {metric.name}"] = (
+                f"{type(metric.data).__name__} in {metric.unit} {{{', '.join(sorted(names))}}}"
+            )
+    return found
+
+
+async def _send_nothing(_: object) -> None:
+    """Nobody reads what is sent."""
+
+
+def log_keys() -> dict[str, str]:
+    """The keys of JSON log lines: of a request that ended, and of anything else that is logged."""
+    request = Told(
+        at=0.0,
+        id="r",
+        method="POST",
+        path="/",
+        agent="a",
+        status=200,
+        whole_seconds=1.0,
+        added_seconds=0.1,
+        dollars=Decimal(1),
+        done=(Done(step="cache", edit=MARK),),
+        problems=(Problem(step="cache", reason="x"),),
+    )
+    try:
+        raise ValueError("x")
+    except ValueError:
+        failed = logging.LogRecord("foveate", logging.ERROR, "", 0, "x", None, sys.exc_info())
+    plain = logging.LogRecord("foveate", logging.INFO, "", 0, "x", None, None)
+    written = {
+        "request": _logged([request, msgspec.structs.replace(request, added_seconds=None, dollars=None)]),
+        "message": _logged([plain, failed]),
+    }
+    return {
+        f"{of}: {path}": kind
+        for of, lines in written.items()
+        for path, kind in shape_of(lines, maps=["edits"]).items()
+    }
+
+
+def _logged(records: Iterable[Any]) -> list[object]:
+    output = io.BytesIO()
+    writer = LogWriter(output, as_json=True, colours=False)
+    for record in records:
+        writer.put(record)
+    writer.close()
+    return [json.loads(line) for line in output.getvalue().splitlines()]

@@ -1,0 +1,101 @@
+"""Every key that a file of Foveate's can have: the configuration, budgets, sections and sandbox scripts."""
+
+import inspect
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from foveate.budget.budgets import Budget, SectionRule
+from foveate.budget.data import _BUDGET_KEYS, _RULE_KEYS
+from foveate.budget.ladders import BUILT_IN, rung_as_data
+from foveate.budget.sections import Item, Section
+from foveate.config.cost import CAP_KEYS, COST_KEYS, KINDS, PRICE_KEYS, TIER_KEYS
+from foveate.config.sections import _ITEM_KEYS, _SECTION_KEYS
+from foveate.config.settings import Settings
+from foveate.cost.caps import Cap
+from foveate.cost.own_prices import OwnPrice, OwnTier, PerMillion
+from foveate.sandbox.scripts import Script
+from tests.golden.signatures import parameter_text
+
+Described = Iterator[tuple[str, str]]
+
+_REQUIRED = object()
+_NOT_CONTRACT = ("title", "description", "default")
+
+
+def settings() -> Described:
+    """Each key by its path, with its type, its limits and its default; `[]` is a list, `*` any name."""
+    schema = Settings.model_json_schema()
+    yield from _keys("", schema, schema["$defs"], Settings().model_dump(mode="json"))
+    yield from _cost_keys()
+    yield from _budget_keys()
+    script = msgspec.json.schema(Script)
+    for path, said in _keys("", {"$ref": script["$ref"]}, script["$defs"], {}):
+        yield f"sandbox script: {path}", said
+
+
+def _keys(path: str, schema: Mapping[str, Any], models: Mapping[str, Any], default: object) -> Described:
+    """The keys below a place of a JSON schema; `default` is what holds there if a file says nothing."""
+    options = [_resolved(option, models) for option in schema.get("anyOf", [schema])]
+    model = next((option for option in options if "properties" in option), None)
+    if model is None:
+        yield path, _described(schema, default)
+    elif len(options) > 1:
+        yield path, f"mapping or null, default {json.dumps(default)}"
+    defaults = default if isinstance(default, dict) else {}
+    for key, inner in (model or {}).get("properties", {}).items():
+        own_default = inner.get("default", _REQUIRED)
+        yield from _keys(f"{path}.{key}" if path else key, inner, models, defaults.get(key, own_default))
+    for option in options:
+        named = (option.get("additionalProperties"), *option.get("patternProperties", {}).values())
+        for below, inner in (("[]", option.get("items")), *((".*", inner) for inner in named)):
+            if isinstance(inner, dict) and "properties" in _resolved(inner, models):
+                yield from _keys(f"{path}{below}", inner, models, None)
+
+
+def _resolved(schema: Mapping[str, Any], models: Mapping[str, Any]) -> Mapping[str, Any]:
+    reference = schema.get("$ref")
+    resolved: Mapping[str, Any] = models[reference.rpartition("/")[2]] if reference else schema
+    return resolved
+
+
+def _described(schema: Mapping[str, Any], default: object) -> str:
+    """The type and limits of a value, as JSON schema says them; names of classes are left out."""
+    said = json.dumps(_without_names(schema), sort_keys=True, ensure_ascii=False)
+    ends = "required" if default is _REQUIRED else f"default {json.dumps(default)}"
+    return f"{said}, {ends}"
+
+
+def _without_names(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        kept = {key: _without_names(inner) for key, inner in schema.items() if key not in _NOT_CONTRACT}
+        return {"type": "object"} if "$ref" in kept else kept
+    return [_without_names(inner) for inner in schema] if isinstance(schema, list) else schema
+
+
+def _cost_keys() -> Described:
+    """What stands under `cost`, which is read by code of its own."""
+    yield "cost", f"mapping of {', '.join(COST_KEYS)}"
+    yield from _fields("cost.caps[]", CAP_KEYS, Cap)
+    yield from _fields("cost.prices[]", PRICE_KEYS, OwnPrice, PerMillion)
+    yield from _fields("cost.prices[].tiers[]", TIER_KEYS, OwnTier, PerMillion)
+
+
+def _budget_keys() -> Described:
+    """Budgets, also those under `agents[].sections.limits`, and the sections of `foveate assemble`."""
+    yield from _fields("budget: ", _BUDGET_KEYS, Budget)
+    yield from _fields("budget: sections.*", _RULE_KEYS, SectionRule)
+    yield from _fields("sections: []", _SECTION_KEYS, Section)
+    yield from _fields("sections: [].items[]", _ITEM_KEYS, Item)
+    for name, ladder in BUILT_IN.items():
+        yield f"budget: ladder {name}", json.dumps([rung_as_data(rung) for rung in ladder.rungs])
+
+
+def _fields(path: str, keys: Iterable[str], *kinds: type) -> Described:
+    """Keys of a mapping that becomes an object of one of `kinds`, as its constructor takes them."""
+    taken = {name: one for kind in reversed(kinds) for name, one in inspect.signature(kind).parameters.items()}
+    for key in keys:
+        dot = "" if path.endswith(" ") else "."
+        yield f"{path}{dot}{key}", parameter_text(taken[KINDS.get(key, key)])

@@ -1,0 +1,71 @@
+"""Signatures of a package's public names, in a spelling that does not depend on where a class is defined."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from enum import Enum
+from types import ModuleType
+from typing import Any
+
+_MODULES = re.compile(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])")
+
+
+def signatures(package: ModuleType) -> Iterator[tuple[str, str]]:
+    """Every name in `__all__`: functions with their signatures, classes with what can be read and called."""
+    for name in package.__all__:
+        found = getattr(package, name)
+        if inspect.isclass(found):
+            yield name, f"class {signature(found)}"
+            yield from ((f"{name}.{member}", said) for member, said in _members(found))
+        else:
+            yield name, f"function {signature(found)}"
+
+
+def _members(kind: type) -> Iterator[tuple[str, str]]:
+    """The public attributes and methods of a class."""
+    annotations: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        annotations |= inspect.get_annotations(base)
+    for name in sorted({*dir(kind), *annotations}):
+        if name.startswith("_"):
+            continue
+        found = inspect.getattr_static(kind, name, None)
+        match found:
+            case property():
+                yield name, f"property -> {_type(found.fget.__annotations__['return'])}" if found.fget else ""
+            case staticmethod() | classmethod():
+                yield name, f"{type(found).__name__} {signature(found.__func__)}"
+            case _ if inspect.isfunction(found):
+                is_async = "async " if inspect.iscoroutinefunction(found) else ""
+                yield name, f"{is_async}method {signature(found)}"
+            case _:
+                yield name, f"attribute {_type(annotations.get(name, ''))}".rstrip()
+
+
+def signature(found: Any) -> str:
+    """The signature of a function or class."""
+    signature = inspect.signature(found)
+    parts: list[str] = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not any(part.startswith("*") for part in parts):
+            parts.append("*")
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        parts.append(f"{stars}{parameter.name}: {parameter_text(parameter)}".removesuffix(": "))
+    ends = "" if inspect.isclass(found) else f" -> {_type(signature.return_annotation)}"
+    return f"({', '.join(parts)}){ends}"
+
+
+def parameter_text(parameter: inspect.Parameter) -> str:
+    """The type of a parameter and its default, without its name."""
+    said = "" if parameter.annotation is parameter.empty else _type(parameter.annotation)
+    return said if parameter.default is parameter.empty else f"{said} = {_default(parameter.default)}"
+
+
+def _default(value: object) -> str:
+    return repr(value.value) if isinstance(value, Enum) else repr(value)
+
+
+def _type(annotation: object) -> str:
+    """An annotation without the modules that its names come from."""
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return _MODULES.sub("", text.replace("'", ""))

@@ -1,0 +1,86 @@
+"""Names that the code mentions as texts: headers of Foveate's own and variables of the environment."""
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import foveate
+from foveate.gateway.configured import USUAL_VARIABLES
+
+SOURCE = Path(foveate.__file__).parent
+
+
+def _nodes(mentions: str) -> Iterator[tuple[str, list[ast.AST]]]:
+    """The syntax nodes of each module whose text has a match for `mentions`, by the module's name."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if re.search(mentions, text):
+            parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+            yield ".".join(parts).removesuffix(".__init__"), list(ast.walk(ast.parse(text)))
+
+
+def _constants(nodes: list[ast.AST]) -> Iterator[str]:
+    """Every text in the code but docstrings."""
+    statements = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and id(node) not in statements:
+            if isinstance(node.value, str):
+                yield node.value
+            elif isinstance(node.value, bytes):
+                yield node.value.decode("latin-1")
+
+
+_HEADER = r"x-foveate-[a-z-]*"
+
+
+def headers() -> dict[str, str]:
+    """Every header of Foveate's own that the code names; one that ends in `*` is a prefix."""
+    found = {
+        name for _, nodes in _nodes(_HEADER) for text in _constants(nodes) for name in re.findall(_HEADER, text)
+    }
+    return {name + "*" * name.endswith("-"): "prefix" if name.endswith("-") else "header" for name in found}
+
+
+_ENVIRONMENT = r"\b(environ|environment)\b"
+# Read through tables of names, so that no look-up in the environment names them.
+_INDIRECT_VARIABLE = r"\b(CONTEXT|DEADLINE|FOVEATE|TIME)(_[A-Z]+)+|[A-Z]+_API_KEY\b"
+
+
+def environment_variables() -> dict[str, str]:
+    """Every variable that the code looks up by name."""
+    found = set(USUAL_VARIABLES.values())
+    for module, nodes in _nodes(f"{_ENVIRONMENT}|{_INDIRECT_VARIABLE}"):
+        found.update(text for text in _constants(nodes) if re.fullmatch(_INDIRECT_VARIABLE, text))
+        for node in nodes:
+            match _looked_up(node):
+                case ast.Constant(str(name)):
+                    found.add(name)
+                case ast.Name(constant) if constant.isupper():
+                    found.add(_module_constant(module, nodes, constant))
+    return dict.fromkeys(found, "variable")
+
+
+def _looked_up(node: ast.AST) -> ast.expr | None:
+    """What is looked up in an environment at a node, if anything."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=where, attr="get"), args=[name, *_]):
+            pass
+        case ast.Subscript(value=where, slice=name):
+            pass
+        case ast.Compare(left=name, ops=[ast.In() | ast.NotIn()], comparators=[where]):
+            pass
+        case _:
+            return None
+    return name if re.search(f"{_ENVIRONMENT}$", ast.unparse(where)) else None
+
+
+def _module_constant(module: str, nodes: list[ast.AST], constant: str) -> str:
+    """The value of a name in a module, also if a function in it imports the name."""
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                if (alias.asname or alias.name) == constant:
+                    return str(getattr(importlib.import_module(node.module), alias.name))
+    return str(getattr(importlib.import_module(module), constant))

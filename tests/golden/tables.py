@@ -1,0 +1,49 @@
+"""Tables, columns and indexes of the store."""
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import create_engine, inspect
+from sqlalchemy.dialects import postgresql
+
+from foveate.store import open_store
+from foveate.store.schema import tables as schema
+
+
+def tables() -> dict[str, str]:
+    """Tables, columns and indexes of a SQLite store that was really migrated, with PostgreSQL's types."""
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/store.sqlite"
+
+        async def migrate() -> None:
+            async with await open_store(url):
+                pass
+
+        asyncio.run(migrate())
+        engine = create_engine(url)
+        try:
+            return dict(_tables(inspect(engine)))
+        finally:
+            engine.dispose()
+
+
+def _tables(found: Any) -> Iterator[tuple[str, str]]:
+    for table in found.get_table_names():
+        keys = found.get_pk_constraint(table)["constrained_columns"]
+        yield table, f"table, primary key {', '.join(keys)}"
+        declared = schema.tables[table].columns if table in schema.tables else {}
+        for column in found.get_columns(table):
+            said = [str(column["type"])]
+            if column["name"] in declared:
+                said.append(f"PostgreSQL {declared[column['name']].type.compile(postgresql.dialect())}")
+            said.append("null" if column["nullable"] else "not null")
+            if column["default"] is not None:
+                said.append(f"default {column['default']}")
+            yield f"{table}.{column['name']}", ", ".join(said)
+        for index in found.get_indexes(table):
+            where = index["dialect_options"].get("sqlite_where")
+            kind = "unique index" if index["unique"] else "index"
+            condition = "" if where is None else f" where {where}"
+            yield f"{table} {index['name']}", f"{kind} on {', '.join(index['column_names'])}{condition}"

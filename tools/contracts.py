@@ -1,0 +1,24 @@
+"""Writes the golden file of public contracts anew, and shows what changed in it.
+
+Called as `tools/contracts.py`. Contracts are what users rely on: commands, options, JSON keys, settings,
+headers, metrics, tables, error codes, the library's signatures and more. A commit that changes the file says
+why.
+"""
+
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Derive every contract and write the file."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.golden import contract_file, from_code, from_commands
+
+    before = contract_file.load() if contract_file.GOLDEN.exists() else {}
+    current = {**from_code.contracts(), **from_commands.contracts()}
+    contract_file.save(current)
+    print(contract_file.differences(before, current) or "nothing changed")
+
+
+if __name__ == "__main__":
+    main()
