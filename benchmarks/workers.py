@@ -33,6 +33,15 @@ _TURNS, _FIRST_WORDS = 10, 300
 _REPLY = "ok " * 40
 _WORDS = [f"{chr(97 + one) * 2}{chr(97 + two) * 2}" for one in range(26) for two in range(26)]
 
+FIGURES = (
+    "<contender>_cpu_ms",
+    "<contender>_p50_ms",
+    "<contender>_p99_ms",
+    "<contender>_p99_times_direct",
+    "<contender>_per_second",
+    "<contender>_share",
+)
+
 # When a call ended (by the clock that all processes share), how long it took, and whether it was answered.
 Call = tuple[float, float, bool]
 

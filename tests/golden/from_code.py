@@ -115,6 +115,7 @@ _SAMPLES: Mapping[object, object] = {
     Decimal: Decimal(1),
     Decimal | None: Decimal(1),
     tuple[errors.SectionSize, ...]: (),
+    tuple[str | int, ...]: ("x",),
 }
 
 
