@@ -53,7 +53,7 @@ async def _serve(now: float, config: Path) -> None:
     def clock() -> float:
         return now + time.time() - began
 
-    live = live_choices(config, os.environ)
+    live = live_choices(config, os.environ, clock=clock)
     logs.start(as_json=False, level="error")
     observing = Observing(live, version="0.1.0", log=logs.current(), clock=clock)
     with listening("127.0.0.1", 0) as where:

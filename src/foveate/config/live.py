@@ -5,7 +5,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -30,9 +30,9 @@ class InForce(Generic[Made]):
     """What was made of the configuration that holds, since when, and what is wrong with the file since."""
 
     made: Made
+    since: float
     problem: FoveateError | None = None
     changes: int = 0
-    since: float = field(default_factory=time.time)
 
 
 class LiveSettings(Generic[Made]):
@@ -52,12 +52,14 @@ class LiveSettings(Generic[Made]):
         tells: bool = True,
         fixed: Callable[[Made], Mapping[str, object]] = lambda _: {},
         look_every_seconds: float = LOOK_EVERY_SECONDS,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Where no path is named, the first file of the `usual` places holds, also one that appears later.
 
         Without any, everything is as it is by default. `held` is what the file said when it last could be used:
         where it cannot be now, that holds. One that `tells` has changes in the log; of several processes that
         look at one file, one is enough. What is `fixed` at the start is named there where it has changed.
+        `clock` tells the time since when a configuration is in force.
 
         Raises:
             FoveateError: the file cannot be used: nothing holds yet that could go on.
@@ -66,6 +68,7 @@ class LiveSettings(Generic[Made]):
         self._make = make
         self._tells = tells
         self._fixed = fixed
+        self._clock = clock
         self._looked_at = 0.0
         self._look_every_seconds = look_every_seconds
         self._stamp = self._look()
@@ -74,7 +77,7 @@ class LiveSettings(Generic[Made]):
         self.path: Path | None = None
         """The file that holds, or should; None where there is none."""
         if path is None and self._stamp is None and held in (None, _ALL_BY_DEFAULT):
-            self._now = InForce(made_from(_ALL_BY_DEFAULT, "no file", make))
+            self._now = InForce(made_from(_ALL_BY_DEFAULT, "no file", make), clock())
         else:
             self.path = Path(self._places[-1])
             self._now = self._first(self.path, held)
@@ -82,12 +85,12 @@ class LiveSettings(Generic[Made]):
 
     def _first(self, path: Path, held: bytes | None) -> InForce[Made]:
         try:
-            return InForce(self._read(path))
+            return InForce(self._read(path), self._clock())
         except FoveateError as error:
             if held is None:
                 raise
             self.text = held
-            return InForce(made_from(held, shown(path), self._make), error)
+            return InForce(made_from(held, shown(path), self._make), self._clock(), error)
 
     def now(self) -> InForce[Made]:
         """What holds now."""
@@ -130,7 +133,7 @@ class LiveSettings(Generic[Made]):
         except FoveateError as error:
             if self._tells:
                 _LOG.error("the configuration stays as it was: %s", error)
-            return InForce(self._now.made, error, self._now.changes, self._now.since)
+            return replace(self._now, problem=error)
         if self._tells:
             waiting = ", ".join(self._waiting(made))
             _LOG.log(
@@ -140,7 +143,7 @@ class LiveSettings(Generic[Made]):
                 "is there" if is_new else "has changed",
                 f", except for {waiting}: start the gateway anew for that" if waiting else "",
             )
-        return InForce(made, None, self._now.changes + 1)
+        return InForce(made, self._clock(), changes=self._now.changes + 1)
 
     def _read(self, path: Path) -> Made:
         text = read_bytes(path, limit_bytes=SETTINGS_LIMIT_BYTES)

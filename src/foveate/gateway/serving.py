@@ -7,6 +7,7 @@ import signal
 import socket
 import ssl
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -46,11 +47,13 @@ def live_choices(
     usual: Sequence[Path] = (),
     held: bytes | None = None,
     tells: bool = True,
+    clock: Callable[[], float] = time.time,
 ) -> LiveSettings[Choices]:
     """What the configuration in a file decides, and what goes over it, now and whenever it has changed.
 
     Without a path, it is the first that is in one of the `usual` places, now or later. Where the file cannot be
-    used at the start, what it said when it `held` does. One that `tells` has changes in the log.
+    used at the start, what it said when it `held` does. One that `tells` has changes in the log. `clock` tells
+    the time since when a configuration is in force.
 
     Raises:
         FoveateError: it cannot be used.
@@ -61,7 +64,7 @@ def live_choices(
             tls_context(found.settings.server.tls)
         return choices_of(overridden(found, environment, flags), environment)
 
-    return LiveSettings(path, made, usual=usual, held=held, tells=tells, fixed=fixed_at_start)
+    return LiveSettings(path, made, usual=usual, held=held, tells=tells, fixed=fixed_at_start, clock=clock)
 
 
 def fixed_at_start(choices: Choices) -> Mapping[str, object]:

@@ -39,6 +39,19 @@ def test_a_changed_file_holds_from_the_next_look_on(tmp_path: Path) -> None:
     assert live.now().made == 44
 
 
+def test_the_time_since_when_a_configuration_is_in_force_comes_from_the_clock(tmp_path: Path) -> None:
+    path = tmp_path / "foveate.yaml"
+    path.write_text("server: {port: 2}")
+    times = iter((100.0, 200.0))
+    live = LiveSettings(path, port, look_every_seconds=0, clock=lambda: next(times))
+
+    assert live.now().since == 100.0
+    write(path, "server: {port: 1}")
+    assert live.now().since == 100.0
+    write(path, "server: {port: 3}")
+    assert live.now().since == 200.0
+
+
 def test_a_change_is_seen_by_who_looks_again_however_lately_somebody_looked(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
