@@ -102,7 +102,7 @@ def running_gateway(
                     gateway,
                     http="foveate.gateway.http:PlainHttp",
                     lifespan="off",
-                    log_level="warning",
+                    log_config=None,
                     access_log=False,
                     ws="none",
                 )
