@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING
 
 from foveate.cost.admission import Admission
+from foveate.errors import StoreUnavailable
 from foveate.session.news import News
 from foveate.session.turns import CountRows, Move, Turns
 
@@ -92,12 +93,17 @@ class Behind:
         rows = [_rows(told) for _, told in news]
         together = [one for one, row in zip(news, rows, strict=True) if row is not None]
         alone = [one for one, row in zip(news, rows, strict=True) if row is None]
-        is_kept = await self._are_kept([row for row in rows if row is not None])
-        alone += () if is_kept else together
-        for _, told in together:
-            told.kept(is_kept)
-        done = await asyncio.gather(*(told.alone() for _, told in alone), return_exceptions=True)
         failed: dict[Exchange, Exception] = {}  # each request is reported once
+        try:
+            is_kept = await self._are_kept([row for row in rows if row is not None])
+            alone += () if is_kept else together
+            for _, told in together:
+                told.kept(is_kept)
+        except StoreUnavailable as error:  # one by one, they would only keep others from the store
+            for exchange, told in together:
+                told.dropped()
+                failed[exchange] = error
+        done = await asyncio.gather(*(told.alone() for _, told in alone), return_exceptions=True)
         for (exchange, _), kept in zip(alone, done, strict=True):
             if isinstance(kept, Exception):
                 failed.setdefault(exchange, kept)
@@ -107,6 +113,8 @@ class Behind:
     async def _are_kept(self, rows: Sequence[Move | CountRows]) -> bool:
         try:
             return self._turns is not None and (not rows or await self._turns.keep_all(rows))
+        except StoreUnavailable:
+            raise
         except Exception as error:  # noqa: BLE001 - a border: one that cannot be kept is not the end of the others
             _LOG.info("what requests have told is kept one by one: %s", error)
             return False

@@ -14,11 +14,13 @@ class News(msgspec.Struct, frozen=True):
     """Something that is to be kept: `alone`, or where there are `rows` of it by then, with those of others.
 
     Then `kept` is told whether these are. Where one of them cannot be, none is, and each is kept alone.
+    `dropped` is called if the store was away: then nothing is kept, and nobody may wait for it.
     """
 
     alone: Callable[[], Awaitable[object]]
     rows: Callable[[], Move | CountRows | None] = lambda: None
     kept: Callable[[bool], None] = lambda _: None
+    dropped: Callable[[], None] = lambda: None
 
 
 def moved(guessed: Guess, chain: Chain, turns: Turns, tips: Tips) -> News:
@@ -38,4 +40,8 @@ def moved(guessed: Guess, chain: Chain, turns: Turns, tips: Tips) -> News:
         elif pending is not None:
             pending.is_kept = False
 
-    return News(partial(confirm, guessed, chain, turns, tips), rows, kept)
+    def dropped() -> None:
+        if pending is not None:
+            tips.end(pending, is_kept=False)
+
+    return News(partial(confirm, guessed, chain, turns, tips), rows, kept, dropped)

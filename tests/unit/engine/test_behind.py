@@ -1,7 +1,7 @@
 """What is over is booked, kept and settled together; nothing of it is lost, and nothing ends the rest."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -42,11 +42,6 @@ class Shelf(InMemory):
             return False
         return await super().keep_all(rows)
 
-    async def keep_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
-        if self.error is not None:
-            raise self.error
-        await super().keep_counts(agent, counts, counter)
-
 
 class Ending(Watching):
     """Tells when something has come to its end."""
@@ -70,6 +65,7 @@ class Desk:
         self.behind = Behind(admission(books), self.shelf, seconds=seconds)
         self.remembered: list[str] = []
         self.kept: list[tuple[str, bool]] = []
+        self.dropped: list[str] = []
 
     def over(self, id_: str, *, is_broken: bool = False, fails: bool = False) -> Exchange:
         """One that has a bill and a count to be kept, both under this name."""
@@ -77,7 +73,12 @@ class Desk:
         work = Work(incoming=incoming(), options=AgentOptions(), now=0.0, came=request, request=request)
         rows = CountRows(agent="ana", counter="c", counts={id_.encode(): b"1"})
         work.news.append(
-            News(lambda: self._alone(rows), lambda: rows, lambda is_kept: self.kept.append((id_, is_kept)))
+            News(
+                lambda: self._alone(rows),
+                lambda: rows,
+                lambda is_kept: self.kept.append((id_, is_kept)),
+                lambda: self.dropped.append(id_),
+            )
         )
 
         def settle(_: Exchange) -> None:
@@ -193,6 +194,7 @@ async def test_a_store_that_is_away_is_told_of_each_and_its_bills_wait(
     await desk.behind.end()
 
     assert (desk.books.asked, desk.books.booked) == (["settle a b"], [])
+    assert (desk.kept, desk.dropped) == ([], ["a", "a", "b", "b"])
     assert [told for told in desk.watching.told if told.startswith("keep failed: StoreUnavailable")] != []
     assert len(desk.watching.told) == 4
     assert caplog.text.count("keep failed: StoreUnavailable: /data") == 2

@@ -128,7 +128,9 @@ async def test_what_is_no_http_is_told_so_at_once() -> None:
 
 async def test_a_client_that_asks_by_https_is_told_of_in_words(caplog: pytest.LogCaptureFixture) -> None:
     """Its user sees `Connection error.`, and finds here what to change."""
-    caplog.set_level(logging.WARNING, logger="uvicorn.error")  # other servers in this process may have raised it
+    caplog.set_level(
+        logging.WARNING, logger="uvicorn.error"
+    )  # other servers in this process may have raised it
     async with served() as here:
         assert b"400 Bad Request" in await said(here, b"\x16\x03\x01\x02\x00\x01")
 

@@ -271,3 +271,14 @@ async def test_who_follows_a_write_that_failed_does_not_wait_for_it() -> None:
 
     assert found.session.id == first.found.session.id
     assert len(store.turns) == 3
+
+
+async def test_who_follows_a_turn_that_was_dropped_with_others_does_not_wait_for_it() -> None:
+    quick = Quick()
+    first, second, third = await quick.news()
+    first.rows()
+    first.dropped()
+
+    assert second.rows() is None
+    await asyncio.wait_for(asyncio.gather(second.alone(), third.alone()), 30)
+    assert await quick.goes_on()
