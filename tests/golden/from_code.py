@@ -103,7 +103,7 @@ def error_codes() -> Iterator[tuple[str, str]]:
             attributes = ", ".join(sorted(vars(error))) or "none"
             yield (
                 kind.code,
-                f"{name}, subclass of {kind.__base__.__name__}, exit {exits.exit_code(error)}, "
+                f"{name}, subclass of {kind.__mro__[1].__name__}, exit {exits.exit_code(error)}, "
                 f"HTTP {status} {kinds}, {retry}, attributes {attributes}",
             )
 

@@ -49,7 +49,7 @@ def signature(found: Any) -> str:
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and not any(part.startswith("*") for part in parts):
             parts.append("*")
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
         parts.append(f"{stars}{parameter.name}: {parameter_text(parameter)}".removesuffix(": "))
     ends = "" if inspect.isclass(found) else f" -> {_type(signature.return_annotation)}"
     return f"({', '.join(parts)}){ends}"

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import create_engine, inspect
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql.psycopg import dialect
 
 from foveate.store import open_store
 from foveate.store.schema import tables as schema
+
+_POSTGRESQL: Any = dialect
 
 
 def tables() -> dict[str, str]:
@@ -33,11 +35,11 @@ def _tables(found: Any) -> Iterator[tuple[str, str]]:
     for table in found.get_table_names():
         keys = found.get_pk_constraint(table)["constrained_columns"]
         yield table, f"table, primary key {', '.join(keys)}"
-        declared = schema.tables[table].columns if table in schema.tables else {}
+        declared: Any = schema.tables[table].columns if table in schema.tables else {}
         for column in found.get_columns(table):
             said = [str(column["type"])]
             if column["name"] in declared:
-                said.append(f"PostgreSQL {declared[column['name']].type.compile(postgresql.dialect())}")
+                said.append(f"PostgreSQL {declared[column['name']].type.compile(dialect=_POSTGRESQL())}")
             said.append("null" if column["nullable"] else "not null")
             if column["default"] is not None:
                 said.append(f"default {column['default']}")

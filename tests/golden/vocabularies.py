@@ -88,7 +88,7 @@ def _request_steps() -> set[str]:
         for found in pkgutil.walk_packages(foveate.engine.__path__, f"{foveate.engine.__name__}.")
     ]
     return {
-        kind.name
+        str(getattr(kind, "name", ""))
         for module in modules
         for kind in vars(module).values()
         if isinstance(kind, type)

@@ -107,8 +107,8 @@ class Behind:
         for (exchange, _), kept in zip(alone, done, strict=True):
             if isinstance(kept, Exception):
                 failed.setdefault(exchange, kept)
-        for exchange, error in failed.items():
-            exchange.failed("keep", error)
+        for exchange, problem in failed.items():
+            exchange.failed("keep", problem)
 
     async def _are_kept(self, rows: Sequence[Move | CountRows]) -> bool:
         try:
