@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from tests import databases, loopback
 from tests.llama import CannotServe, LlamaServer, running_llama_server
+from tests.support import markers
 from tests.watched_examples import first_examples
 
 ROOT = Path(__file__).parents[1]
@@ -20,6 +21,20 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 loopback.guard()
+markers.watch_processes()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Add the markers that follow from fixtures, before `-m` selects by them."""
+    for item in items:
+        markers.add_derived_markers(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Record the processes of one test, its fixtures included."""
+    markers.forget_processes()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -27,6 +42,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """Tries a test."""
     with first_examples(item):
         yield
+    markers.require_process_marker(item)
 
 
 # What tests keep does not get among what a user keeps.

@@ -117,6 +117,7 @@ def test_nothing_is_left_of_what_was_booked(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=60))
 @settings(max_examples=60)
 async def test_whatever_comes_and_goes_what_is_not_booked_is_found(

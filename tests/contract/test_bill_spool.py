@@ -249,6 +249,8 @@ def wait_and_say(folder: Path, said: Connection, name: str) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_kill_9_of_two_processes_loses_no_bill_that_was_told_to_wait(tmp_path: Path, database_url: str) -> None:
     folder = tmp_path / "spool"
     pipes = [SPAWN.Pipe(duplex=False) for _ in range(2)]
@@ -310,6 +312,8 @@ def fill_up(folder: Path, said: Connection) -> None:
     said.send(asyncio.run(work()))
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_on_a_full_disk_what_was_kept_before_and_after_is_whole(tmp_path: Path) -> None:
     hears, says = SPAWN.Pipe(duplex=False)
     process = SPAWN.Process(target=fill_up, args=(tmp_path, says))

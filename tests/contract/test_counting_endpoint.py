@@ -111,6 +111,7 @@ async def counted(server: LlamaServer, body: dict[str, Any]) -> RequestCount:
         return await cascade.request(wire.read(body))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 async def test_a_text_is_as_long_as_the_server_says(llama_server: LlamaServer, text: str) -> None:
     async with Counting(options(llama_server)) as cascade:
@@ -121,6 +122,7 @@ async def test_a_text_is_as_long_as_the_server_says(llama_server: LlamaServer, t
     assert count.backend == "endpoint"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chat", CHATS.values(), ids=CHATS)
 async def test_a_chat_is_counted_as_it_is_billed(llama_server: LlamaServer, chat: dict[str, Any]) -> None:
     body = {"model": llama_server.model, "max_tokens": 1, "n": 1, **chat}
@@ -132,6 +134,7 @@ async def test_a_chat_is_counted_as_it_is_billed(llama_server: LlamaServer, chat
     assert count.backend == "endpoint"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("messages", MESSAGES.values(), ids=MESSAGES)
 async def test_an_anthropic_request_is_counted_as_it_is_billed(
     llama_server: LlamaServer, messages: dict[str, Any]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import pytest
 
 from foveate.cost.ledger import Category, Entry
 from foveate.engine.options import AgentOptions
@@ -15,6 +16,7 @@ from tests.llama import LlamaServer
 from tests.sandboxes import KEY
 
 
+@pytest.mark.slow
 def test_what_the_server_counts_is_what_it_bills(llama_server: LlamaServer, tmp_path: Path) -> None:
     counter = CounterOptions(backend=Backend.ENDPOINT, use_endpoint=True, timeout_ms=20_000)
     messages: Any = [

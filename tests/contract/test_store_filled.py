@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from benchmarks.web_data import filled
 from foveate.session.totals import Per
 from foveate.store import open_store
@@ -11,6 +13,7 @@ from tests.contract.test_store_totals_always import check
 NOW = 1_794_744_000.0
 
 
+@pytest.mark.slow
 def test_a_filled_store_has_as_much_as_was_asked_for_and_its_totals_are_right(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/filled.sqlite"
 

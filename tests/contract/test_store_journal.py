@@ -64,6 +64,7 @@ FOLDS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recorded=st.lists(st.tuples(FOLDS, st.lists(st.binary(max_size=20), max_size=4)), max_size=4))
 def test_any_fold_comes_back_to_the_last_digit_and_character(
@@ -167,6 +168,7 @@ async def test_folds_are_listed_newest_first_by_agent_session_and_time(store: St
     assert await store.journal.listed(agent="nobody") == []
 
 
+@pytest.mark.slow
 async def test_a_model_of_an_impossible_name_is_refused_and_nothing_is_kept(store: Store) -> None:
     with pytest.raises(BadOption, match="model"):
         await store.journal.record(replace(FOLD, model="gpt\0"), FOLDED, lease=None)
@@ -225,6 +227,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 @example(

@@ -358,6 +358,7 @@ async def test_hundreds_of_calls_are_renewed_at_once(ledger: Ledger) -> None:
     assert await total(ledger, now=NOON + 4999) == standing(0, "0.7")
 
 
+@pytest.mark.slow
 async def test_old_calls_are_forgotten_and_what_was_spent_is_not(store: Store) -> None:
     day = 86_400.0
     for number in range(1_205):

@@ -229,6 +229,7 @@ class Interleavings(RuleBasedStateMachine):
         return f"{self.agent} {session}"
 
 
+@pytest.mark.slow
 def test_caps_hold_and_no_bill_is_lost_whatever_is_done_at_once(database_url: str) -> None:
     machine = type("OnOneDatabase", (Interleavings,), {"url": database_url})
     run_state_machine_as_test(
@@ -286,6 +287,8 @@ def crew() -> Iterator[Crew]:
     processes.close()
 
 
+@pytest.mark.slow
+@pytest.mark.process
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=CREWS)
 def test_caps_hold_and_no_bill_is_lost_by_processes(
@@ -299,6 +302,7 @@ def test_caps_hold_and_no_bill_is_lost_by_processes(
     asyncio.run(check(database_url, load, made))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=CREWS)
 def test_caps_hold_and_no_bill_is_lost_by_threads(database_url: str, steps: list[list[Step]]) -> None:

@@ -200,6 +200,7 @@ def by_hand(group: tuple[str, ...], entries: Sequence[Entry]) -> Sum:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     entries=st.lists(ENTRIES, max_size=8),

@@ -159,6 +159,8 @@ async def test_the_same_call_reserved_for_by_several_at_once_is_reserved_for_onc
         await one.close()
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_nobody_waits_for_each_other_in_a_circle(postgres: PostgresServer) -> None:
     """Was a trap: accounts that are locked in any order, by four processes."""
     url = postgres.new_database()

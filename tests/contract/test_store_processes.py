@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from foveate.fold.journal import Lease
 from foveate.store import open_store
 from tests.kept import AGENT, FOLD, FOLDED, hashes
@@ -21,6 +23,8 @@ from tests.store_processes import (
     open_and_lease,
 )
 
+pytestmark = pytest.mark.process
+
 
 async def make(database_url: str) -> None:
     await (await open_store(database_url)).close()
@@ -33,6 +37,7 @@ def test_eight_processes_open_a_new_database_at_once_and_exactly_one_may_fold(da
     assert lease.fence == 1
 
 
+@pytest.mark.slow
 def test_four_processes_keep_the_same_turns_and_lengthen_a_session_with_nothing_twice(
     database_url: str,
 ) -> None:
@@ -110,6 +115,7 @@ asyncio.run(end(store))
 """
 
 
+@pytest.mark.slow
 def test_a_fork_is_told_that_the_store_is_not_its_own(database_url: str, root: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKED, database_url],

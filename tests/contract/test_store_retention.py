@@ -85,6 +85,7 @@ async def test_a_parent_is_kept_as_long_as_its_child_since_the_child_stands_on_i
     assert await store.journal.folds(AGENT, [parent.tip]) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(family=st.lists(st.tuples(st.none() | st.integers(0, 9), st.integers(0, 9)), max_size=8))
 def test_whatever_is_forgotten_a_session_in_use_stands_on_whole_ones(

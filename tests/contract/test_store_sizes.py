@@ -156,6 +156,7 @@ async def test_a_session_with_several_folds_is_found_once(store: Store) -> None:
     assert await store.folded_sessions("", limit=9) == ["same"]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     family=st.lists(st.tuples(st.none() | st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=8),

@@ -115,6 +115,7 @@ WORDS = st.text("ab", min_size=1, max_size=5)
 REQUESTS = st.lists(st.tuples(NAMES, WORDS, st.booleans()), max_size=9)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests=REQUESTS)
 @example(requests=[("one", "a", True), ("two", "ab", True), ("three", "b", False), ("two", "b", False)])

@@ -252,6 +252,8 @@ def tell_all(url: str, first: int, end: int) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
+@pytest.mark.process
 async def test_totals_are_what_is_kept_whatever_several_processes_tell_at_once(database_url: str) -> None:
     async with await open_store(database_url) as store:
         spans = [(0, 120), (60, 180), (0, 180)]

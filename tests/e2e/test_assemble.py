@@ -129,6 +129,7 @@ def test_a_folder_has_one_file_a_section_and_the_budget_rules_them_by_name(run: 
     assert shown["text"] == CUT
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "listed",
     [json.dumps(SECTIONS), f"- {{name: rules, text: {RULES}}}\n- name: log\n  items: [{', '.join(LOG)}]\n"],
@@ -141,6 +142,7 @@ def test_a_dash_is_a_list_on_standard_input(listed: str) -> None:
     assert json.loads(outcome.out)["text"] == WHOLE
 
 
+@pytest.mark.process
 def test_a_dash_is_a_budget_on_standard_input(sections: Path) -> None:
     outcome = spawn("assemble", "--sections", sections, "--budget", "-", "--json", stdin=b"total_tokens: 20\n")
 
@@ -276,6 +278,7 @@ def test_the_prompt_is_written_to_a_file_and_the_picture_shown(
     assert target.read_text(encoding="utf-8") == json.loads(with_json.out)["text"]
 
 
+@pytest.mark.process
 def test_the_prompt_goes_to_standard_output_as_it_is_and_the_picture_beside_it(sections: Path) -> None:
     outcome = spawn("assemble", "--sections", sections, "--output", "-", env={"PYTHONIOENCODING": "ascii"})
 
@@ -284,6 +287,7 @@ def test_the_prompt_goes_to_standard_output_as_it_is_and_the_picture_beside_it(s
     assert "##" in outcome.err
 
 
+@pytest.mark.process
 def test_what_is_no_character_is_written_as_the_replacement_character(tmp_path: Path) -> None:
     """A lone surrogate, which JSON can hold and UTF-8 cannot."""
     listed = write(
@@ -310,6 +314,7 @@ def examples() -> list[tuple[str, str]]:
     return [(line, re.sub(r"^    ", "", shown, flags=re.MULTILINE)) for line, shown in blocks]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("line", "shown"), examples(), ids=[line for line, _ in examples()])
 def test_the_examples_in_the_reference_show_what_they_do(line: str, shown: str) -> None:
     script = f'cd "{ROOT}" && ' + line.replace("foveate", '"$@"', 1)

@@ -157,6 +157,7 @@ def test_options_that_cannot_be_are_one_line_and_exit_code_2(
     assert said in outcome.err
 
 
+@pytest.mark.process
 def test_a_budget_on_standard_input_that_cannot_be_used_names_its_line(sections: Path) -> None:
     wrong = b"total_tokens: 100\nsections:\n  log: {priority: urgent}\n"
     outcome = spawn("assemble", "--sections", sections, "--budget", "-", stdin=wrong)
@@ -165,6 +166,7 @@ def test_a_budget_on_standard_input_that_cannot_be_used_names_its_line(sections:
     assert outcome.err.startswith("foveate: standard input:3: ")
 
 
+@pytest.mark.process
 def test_an_impossible_number_in_the_environment_is_one_line(sections: Path) -> None:
     outcome = spawn("assemble", "--sections", sections, env={"CONTEXT_MAX_TOKENS": "plenty"})
 

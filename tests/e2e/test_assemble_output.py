@@ -95,6 +95,7 @@ def test_a_ladders_name_is_no_input(
     assert run("assemble", "--sections", sections, "--budget", "progressive", "-o", "progressive").code == 0
 
 
+@pytest.mark.process
 def test_where_memory_runs_out_it_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     """It was once a traceback."""
     huge = tmp_path / "sections.json"

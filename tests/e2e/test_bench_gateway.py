@@ -64,6 +64,7 @@ def test_no_two_requests_say_the_same_unless_that_is_meant() -> None:
         assert len(set(said)) == (2 if kind == "same" else 6), kind
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["small", "small chat", "session", "stream", "stream paced"])
 def test_the_provider_answers_every_kind_and_whoever_sends_times_it(
     provider: Server, load: Load, kind: str
@@ -86,6 +87,7 @@ def test_sessions_that_were_begun_go_on_in_the_next_round(provider: Server, load
     assert not load.measure(provider, case).cold_ms
 
 
+@pytest.mark.process
 def test_an_answer_that_is_an_error_is_told_and_not_timed(tmp_path: Path, load: Load) -> None:
     log = tmp_path / "log"
     log.write_text("what the server said", encoding="utf-8")
@@ -105,6 +107,7 @@ def test_an_answer_that_is_an_error_is_told_and_not_timed(tmp_path: Path, load: 
         process.kill()
 
 
+@pytest.mark.process
 def test_cpu_time_is_that_of_a_process_with_all_that_it_has_started() -> None:
     busy = "import time; until = time.process_time() + 0.3\nwhile time.process_time() < until: pass"
     code = (
@@ -164,6 +167,7 @@ def test_a_short_run_measures_the_gateway_and_says_where_its_time_goes() -> None
     assert [row["aim"] for row in report["tables"]["aims"]] == [name for name, _, _ in AIMS[:2]]
 
 
+@pytest.mark.process
 def test_a_part_that_there_is_none_of_is_refused_with_those_there_are() -> None:
     refused = subprocess.run([*_QUICK, "--only", "smal"], cwd=ROOT, capture_output=True, text=True, check=False)
 

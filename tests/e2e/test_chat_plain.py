@@ -16,6 +16,8 @@ from tests.e2e.command import COMMAND, ESCAPE, WITHOUT_KEYS, Outcome, spawn
 from tests.sandboxes import RunningSandbox, running_sandbox
 from tests.served import configure
 
+pytestmark = pytest.mark.process
+
 MODEL = ("--model", "gpt-4o")
 
 

@@ -16,6 +16,8 @@ from tests.e2e.command import spawn
 from tests.sandboxes import RunningSandbox, running_sandbox
 from tests.served import configure
 
+pytestmark = pytest.mark.process
+
 CONTROL_C, CONTROL_D, UP, ALT_ENTER = "\x03", "\x04", "\x1b[A", "\x1b\r"
 COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:[2347]|[349]\d|10\d|38;\S+|48;\S+)m")
 

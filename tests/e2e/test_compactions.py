@@ -67,6 +67,7 @@ def going_out(url: str, body: Any) -> bytes:
     return asyncio.run(look())
 
 
+@pytest.mark.process
 def test_a_session_is_folded_listed_shown_exported_and_undone(database_url: str, tmp_path: Path) -> None:
     body = claude_body(24)
     came = wire.read(body)
@@ -197,6 +198,7 @@ def test_a_fold_of_a_store_that_is_not_there_is_an_error(run: Any, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 def test_an_empty_database_on_a_server_stays_empty(run: Any, postgres: Any) -> None:
     url = postgres.new_database()
 
@@ -204,6 +206,7 @@ def test_an_empty_database_on_a_server_stays_empty(run: Any, postgres: Any) -> N
     assert "CREATE TABLE" not in postgres.dump(url)
 
 
+@pytest.mark.process
 def test_the_store_is_named_by_the_variable_or_lies_in_the_data_folder(tmp_path: Path) -> None:
     by_variable, by_home = tmp_path / "mine.sqlite", tmp_path / "home" / "foveate.sqlite"
     kept(f"sqlite:///{by_variable}", fold("by-variable"))

@@ -19,6 +19,8 @@ from foveate.store.migrating import VERSION_TABLE
 from tests.e2e.command import COMMAND, WITHOUT_KEYS, Outcome, on_terminal, spawn, wait_until_open
 from tests.kept import FOLDED, fold
 
+pytestmark = pytest.mark.process
+
 
 def made(path: Path, turns: tuple[bytes, ...] = FOLDED, *, folds: int = 1) -> str:
     """The URL of a store with some folds in it."""

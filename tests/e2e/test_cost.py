@@ -244,6 +244,7 @@ def test_a_store_that_is_not_there_is_no_error_and_is_not_made(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 def test_the_store_is_named_by_the_variable(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/mine.sqlite"
     settled(url, [ENTRY])

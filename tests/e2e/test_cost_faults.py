@@ -60,6 +60,7 @@ def rest(hears: Connection) -> Said:
         return said
 
 
+@pytest.mark.process
 def test_kill_9_between_reserve_and_settle_leaves_nothing_reserved_after_its_time(database_url: str) -> None:
     heard_before_kill_9(database_url, at_once=1, until=("reserved", "call 20"), seconds=0)
 
@@ -80,6 +81,7 @@ def test_kill_9_between_reserve_and_settle_leaves_nothing_reserved_after_its_tim
     asyncio.run(look())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seconds", [0.0, 0.02])
 def test_kill_9_amid_many_calls_loses_no_bill_that_was_told_to_be_booked(
     database_url: str, seconds: float
@@ -129,6 +131,7 @@ def test_on_a_full_disk_bills_wait_caps_refuse_and_all_are_booked_once_there_is_
     asyncio.run(look())
 
 
+@pytest.mark.process
 async def test_while_a_file_is_locked_caps_refuse_and_bills_wait_and_none_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "foveate.sqlite"
     async with await open_store(f"sqlite:///{path}", wait_seconds=0.2) as store:

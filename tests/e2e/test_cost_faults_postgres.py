@@ -55,6 +55,7 @@ async def some_more(billed: list[str]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("wait_seconds", [0.3, 30.0])
 async def test_a_server_that_crashes_and_comes_back_loses_no_bill_and_books_none_twice(
     own_server: PostgresServer, url: str, wait_seconds: float
@@ -84,6 +85,7 @@ async def test_a_server_that_crashes_and_comes_back_loses_no_bill_and_books_none
             assert refused == 0
 
 
+@pytest.mark.process
 async def test_while_a_server_is_away_caps_refuse_and_bills_wait_for_it(
     own_server: PostgresServer, url: str
 ) -> None:

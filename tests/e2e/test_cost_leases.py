@@ -6,10 +6,14 @@ import signal
 import time
 from decimal import Decimal
 
+import pytest
+
 from foveate.store import open_store
 from tests.billed import call, reserve, standing
 from tests.billing_processes import go_on_and_on
 from tests.store_processes import SPAWN, WAIT_SECONDS
+
+pytestmark = pytest.mark.process
 
 LEASE_SECONDS = 1.0
 

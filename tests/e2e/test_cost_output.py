@@ -18,6 +18,8 @@ from tests.billed import ENTRY, call, settle_one
 from tests.e2e.command import COMMAND, WITHOUT_KEYS, Outcome, on_terminal, spawn, wait_until_open
 from tests.e2e.test_compactions_faults import LOADED, locked
 
+pytestmark = pytest.mark.process
+
 CONTROL = "a\x1b[31m\nb"
 
 

@@ -10,6 +10,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from foveate.config.cost import load_cost
 from foveate.cost.admission import Admission, Outcome
 from foveate.cost.ledger import Call, Category, Entry, Removed
@@ -20,6 +22,8 @@ from foveate.store import open_store
 from foveate.values import CacheUsage, Usage
 from tests.e2e.command import spawn
 from tests.store_processes import at_once
+
+pytestmark = pytest.mark.process
 
 CONFIG = """
 # The gateway's own settings are none of the ledger's business.

@@ -49,6 +49,7 @@ def test_several_files_have_a_row_each_also_where_one_comes_twice(run: Any, tmp_
     assert shown["total"] == {"tokens": 7, "exact": True, "upper": 7}
 
 
+@pytest.mark.process
 def test_standard_input_is_counted_where_no_file_is_named_or_a_dash() -> None:
     for arguments in ((), ("-",)):
         outcome = spawn("count", *arguments, stdin="naïve ☕\n".encode())
@@ -93,6 +94,7 @@ def test_a_file_that_is_no_text_is_one_line_and_exit_code_2(
     assert (outcome.code, outcome.out, outcome.err) == (2, "", f"foveate: {path}: {reason}\n")
 
 
+@pytest.mark.process
 def test_a_name_that_is_no_utf_8_is_shown_all_the_same(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/caf\xe9"
     Path(os.fsdecode(path)).write_text("one two", encoding="utf-8")
@@ -116,6 +118,7 @@ def test_a_request_of_any_format_is_broken_down(run: Any, tmp_path: Path, body: 
     assert names[:2] + names[-2:] == ["system", "tools", "images", "overhead"]
 
 
+@pytest.mark.process
 def test_a_request_can_come_from_standard_input_for_another_model() -> None:
     outcome = spawn("count", "--request", "-", "--model", "gpt-4", "--json", stdin=json.dumps(CHAT).encode())
 
@@ -192,6 +195,7 @@ def test_tiktoken_is_a_backend_and_magic_is_none(run: Any, text_file: Path) -> N
     assert "there is no backend 'magic'; choose one of auto, offline" in unknown.err
 
 
+@pytest.mark.process
 def test_a_backend_that_needs_a_key_says_where_it_is_looked_for(text_file: Path) -> None:
     outcome = spawn("count", text_file, "--backend", "anthropic_api")
 
@@ -227,6 +231,7 @@ def test_options_that_cannot_be_are_one_line_and_exit_code_2(
     assert not outcome.out
 
 
+@pytest.mark.process
 def test_a_server_of_ones_own_counts_for_its_model(
     run: Any, text_file: Path, tmp_path: Path, llama_server: LlamaServer
 ) -> None:

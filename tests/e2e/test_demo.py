@@ -12,6 +12,8 @@ import pytest
 
 from tests.e2e.command import WITHOUT_KEYS, on_terminal
 
+pytestmark = pytest.mark.process
+
 COMMAND = [sys.executable, "-m", "foveate", "demo"]
 
 

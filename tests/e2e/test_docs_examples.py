@@ -197,6 +197,7 @@ def session(common: Stage, tmp_path: Path) -> Session:
     return Session(replace(common, addresses=dict(common.addresses)), tmp_path, environment)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("page", named(block.page for block in BLOCKS if block.language in SHELLS))
 def test_every_command_of_a_page_gives_what_it_shows(
     session: Session, page: str, request: pytest.FixtureRequest
@@ -233,6 +234,7 @@ def check(session: Session, block: Block, command: Command) -> None:
 PYTHON = [block for block in BLOCKS if block.language == "python" and not block.text.startswith(">>>")]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("page", named(block.page for block in PYTHON))
 def test_every_program_of_a_page_runs(common: Stage, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)

@@ -13,6 +13,8 @@ from tests.e2e.command import WITHOUT_KEYS
 from tests.llama import LlamaServer
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[RunningSandbox]:

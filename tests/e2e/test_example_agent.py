@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.gateways import running_gateway
+
+pytestmark = pytest.mark.process
 
 AGENT = Path(__file__).resolve().parents[2] / "examples" / "agent.py"
 NOBODY = "http://127.0.0.1:9"

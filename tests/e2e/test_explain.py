@@ -100,6 +100,7 @@ def _turn_tools(body: dict[str, Any]) -> None:
     (tools[0]["functionDeclarations"] if len(tools) == 1 else tools).reverse()
 
 
+@pytest.mark.process
 def test_one_of_both_can_be_standard_input(tmp_path: Path) -> None:
     previous, current = stamped(tmp_path)
     for arguments, given in (((previous, "-"), current), (("-", current), previous)):
@@ -185,6 +186,7 @@ def test_an_option_that_cannot_be_is_one_line(run: Any, arguments: tuple[str, ..
     assert outcome.err.startswith(f"foveate: {reason}")
 
 
+@pytest.mark.process
 def test_a_terminal_gets_colours_unless_it_wants_none_and_lines_that_fit() -> None:
     arguments = ("explain", "--cache", str(FIRST), str(SECOND))
     plain = on_terminal(*arguments, columns=40, env={"NO_COLOR": "1"})

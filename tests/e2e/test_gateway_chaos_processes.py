@@ -24,6 +24,8 @@ from tests.sandboxes import RunningSandbox, doing, running_sandbox
 from tests.served import Served, configure, serving
 from tests.upstreams import LAST_CHUNK, STREAM_HEAD, chunk, claude_events, once, running_upstream
 
+pytestmark = pytest.mark.process
+
 SECRET = "sk-nobody-may-read-this-4716"
 MODEL = "claude-opus-4-5"
 STREAMS = 200

@@ -128,6 +128,7 @@ def reserved(url: str) -> int:
     return int(found[0])
 
 
+@pytest.mark.process
 def test_a_server_that_is_stopped_and_started_loses_no_answer_and_no_bill(
     upstream: ScriptedUpstream, own_server: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

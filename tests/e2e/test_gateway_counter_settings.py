@@ -238,6 +238,7 @@ def test_without_the_counter_nothing_is_counted_the_window_is_left_to_the_provid
     assert gateway.failed == []
 
 
+@pytest.mark.process
 def test_another_counter_counts_from_the_next_request_on(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     told = "context_optimization: {{token_counter: {{{0}}}}}\n"

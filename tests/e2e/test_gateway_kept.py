@@ -20,6 +20,8 @@ from foveate.store import open_store
 from tests.sandboxes import KEY, running_sandbox
 from tests.served import configure, serving
 
+pytestmark = pytest.mark.process
+
 RULES = "You are a careful engineer. " * 400
 ON = "keep_requests: {enabled: true, days: 3, most_bytes: 1000000}\n"
 

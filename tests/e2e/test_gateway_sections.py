@@ -165,6 +165,7 @@ def test_a_count_is_of_what_would_be_sent(claude: anthropic.Anthropic, sandbox: 
     assert "You are Ana" in json.dumps(arrived(sandbox))
 
 
+@pytest.mark.process
 def test_sections_take_effect_change_and_go_with_the_configuration(
     tmp_path: Path, sandbox: RunningSandbox
 ) -> None:

@@ -302,6 +302,7 @@ def test_tags_that_hide_add_to_those_that_always_do(run: Any, notes: Path) -> No
     assert private_words(more.out) == []
 
 
+@pytest.mark.process
 def test_the_same_question_has_the_same_answer_in_every_process(notes: Path) -> None:
     arguments = ("memory", "render", notes, "--query", "watering", "--limit-tokens", "400", "--json")
 

@@ -169,6 +169,7 @@ def test_a_file_of_50_mb_is_read_like_any_other(run: Any, notes: Path, suffix: s
     assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.process
 def test_a_folder_that_cannot_be_read_is_named(notes: Path) -> None:
     closed = notes / "closed"
     closed.mkdir()
@@ -288,6 +289,7 @@ def test_a_threshold_in_the_environment_that_is_none_is_one_line(
     assert "CONTEXT_SEMANTIC_THRESHOLD is a number from 0 to 1, not 'much'" in outcome.err
 
 
+@pytest.mark.process
 def test_where_vectors_cannot_be_kept_it_works_without_and_says_so(root: Path) -> None:
     arguments = ("memory", "render", root / "examples" / "notes", "--query", "watering")
     kept, without = spawn(*arguments), spawn(*arguments, env={"FOVEATE_HOME": "/dev/null/\x1b[31m"})

@@ -12,6 +12,8 @@ import pytest
 
 from tests.e2e.command import COMMAND, ESCAPE, WITHOUT_KEYS, Outcome, on_terminal, spawn
 
+pytestmark = pytest.mark.process
+
 COLOUR = re.compile(r"\x1b\[\d+m")
 COMMANDS = ("render", "query", "outline")
 ODD = """\

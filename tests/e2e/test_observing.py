@@ -13,11 +13,14 @@ from typing import Any
 
 import anthropic
 import openai
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from foveate.sandbox.scripts import Step
 from tests.sandboxes import KEY, doing, running_sandbox
 from tests.served import configure, serving
+
+pytestmark = pytest.mark.process
 
 SECRETS = (
     "sk-ant-secret-one",

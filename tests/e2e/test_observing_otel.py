@@ -8,9 +8,12 @@ from pathlib import Path
 from threading import Thread
 
 import anthropic
+import pytest
 
 from tests.sandboxes import KEY, running_sandbox
 from tests.served import configure, serving
+
+pytestmark = pytest.mark.process
 
 TEXT = "the words of a message"
 

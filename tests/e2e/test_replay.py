@@ -73,6 +73,7 @@ def test_the_same_holds_for_each_file_alone_and_for_what_it_says_itself(shared_d
     assert {name: error for name, error in said.items() if abs(error) > 0.03} == {}
 
 
+@pytest.mark.process
 def test_a_session_is_a_table_of_policies_and_a_check() -> None:
     outcome = spawn("replay", SESSION)
 
@@ -94,6 +95,7 @@ def test_a_narrow_terminal_has_it_in_short_lines() -> None:
     assert "hit 76%" in outcome.out
 
 
+@pytest.mark.process
 def test_a_terminal_has_colours_unless_they_are_not_wanted() -> None:
     assert ESCAPE + "[2m" in on_terminal("replay", str(SESSION))
     assert ESCAPE not in on_terminal("replay", str(SESSION), env={"NO_COLOR": "1"})
@@ -183,6 +185,7 @@ def test_a_named_file_that_is_no_recording_does_not_stop_the_others(tmp_path: Pa
     assert "strange.json" in outcome.err
 
 
+@pytest.mark.process
 def test_a_recording_may_come_through_a_pipe(tmp_path: Path) -> None:
     for arguments in (["-"], ["/dev/stdin"], ["-", "-"]):
         outcome = spawn("replay", *arguments, "--json", "--policy", "recorded", stdin=SESSION.read_bytes())
@@ -198,6 +201,7 @@ def test_a_recording_may_come_through_a_pipe(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())  # what was kept of it is gone
 
 
+@pytest.mark.process
 def test_what_comes_in_and_cannot_be_read_is_told_by_the_name_that_was_given(tmp_path: Path) -> None:
     """Defect: it was told by that of a file in a folder of Foveate's own, which was gone by then."""
     for name, said in (("-", "standard input"), ("/dev/stdin", "/dev/stdin")):

@@ -15,6 +15,8 @@ import pytest
 
 from tests.e2e.command import COMMAND, WITHOUT_KEYS, spawn
 
+pytestmark = pytest.mark.process
+
 HEADERS = {"x-api-key": "any", "anthropic-version": "2023-06-01"}
 ASKED = {"model": "claude-opus-5-5", "max_tokens": 100, "messages": [{"role": "user", "content": "Hello"}]}
 

@@ -15,6 +15,8 @@ from foveate.sandbox.scripts import Step
 from tests.sandboxes import KEY, doing, running_sandbox
 from tests.served import COMMAND, configure, serving
 
+pytestmark = pytest.mark.process
+
 
 def ask(url: str, step: Step | None = None) -> int:
     """How many tokens the answer to a request has."""

@@ -17,6 +17,8 @@ from tests.raw_http import connected
 from tests.sandboxes import KEY, RunningSandbox, doing, running_sandbox
 from tests.served import configure, serving, wait_until_gone
 
+pytestmark = pytest.mark.process
+
 SLOW = Step(text="word " * 12, pace_seconds=0.1)
 ENDLESS = Step(text="word " * 400, pace_seconds=0.1)
 

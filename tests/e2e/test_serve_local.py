@@ -17,6 +17,8 @@ from foveate.errors import BadOption
 from foveate.gateway.local import weights
 from tests.served import children_of, serving, wait_until_gone
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _has_model() -> None:

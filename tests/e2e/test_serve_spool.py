@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Thread
 
 import anthropic
+import pytest
 
 from foveate.cost.ledger import Entry
 from foveate.sandbox.scripts import Step
@@ -26,6 +27,8 @@ from tests.upstreams import (
     claude_reply,
     running_upstream,
 )
+
+pytestmark = pytest.mark.process
 
 
 def ask(url: str, *, seconds: float = 0.0) -> None:

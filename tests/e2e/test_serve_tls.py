@@ -20,6 +20,8 @@ from foveate.sandbox.scripts import Step
 from tests.sandboxes import KEY, doing, running_sandbox
 from tests.served import COMMAND, configure, serving
 
+pytestmark = pytest.mark.process
+
 GATEWAY_KEY = new_key()
 APP = "https://app.example"
 HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "content-type": "application/json"}

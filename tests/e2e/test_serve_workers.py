@@ -20,6 +20,8 @@ from tests.databases import PostgresServer
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
 from tests.served import COMMAND, Served, configure, serving, wait_until_gone
 
+pytestmark = pytest.mark.process
+
 HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "content-type": "application/json"}
 BODY = json.dumps(
     {"model": "claude-opus-4-5", "max_tokens": 20, "messages": [{"role": "user", "content": "Hello"}]}

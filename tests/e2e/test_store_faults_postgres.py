@@ -49,6 +49,7 @@ async def is_there(store: Store, name: str) -> bool:
         return False
 
 
+@pytest.mark.process
 async def test_a_server_that_crashes_and_comes_back_in_the_middle_of_a_run_is_hardly_noticed(
     own_server: PostgresServer, url: str
 ) -> None:
@@ -72,6 +73,7 @@ async def test_a_server_that_crashes_and_comes_back_in_the_middle_of_a_run_is_ha
                 assert len(known) == 3, "told to be kept, and is not"
 
 
+@pytest.mark.process
 async def test_a_server_that_stays_away_is_told_in_time_and_used_again_when_it_is_back(
     own_server: PostgresServer, url: str
 ) -> None:
@@ -237,6 +239,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 def test_a_program_that_ends_without_closing_its_store_is_not_kept_by_a_dead_server(url: str) -> None:
     ended_ = subprocess.run(
         [sys.executable, "-c", ENDS, url], capture_output=True, text=True, check=True, timeout=60
@@ -248,6 +251,7 @@ def test_a_program_that_ends_without_closing_its_store_is_not_kept_by_a_dead_ser
     assert processes
 
 
+@pytest.mark.process
 async def test_a_server_that_is_away_for_a_moment_is_waited_for_when_a_store_is_opened(
     own_server: PostgresServer, url: str
 ) -> None:
@@ -275,6 +279,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 async def test_a_server_that_ends_its_start_right_after_it_said_no_is_waited_for(
     tmp_path: Path, url: str
 ) -> None:

@@ -64,6 +64,7 @@ def locked_by_another_process(path: Path) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
+@pytest.mark.process
 def test_a_file_that_stays_locked_is_told_in_time_and_can_be_read_meanwhile(path: Path) -> None:
     async def use() -> None:
         async with await open_store(f"sqlite:///{path}", wait_seconds=0.3) as store:
@@ -107,6 +108,7 @@ def test_however_many_read_a_file_that_stays_locked_all_are_told_in_time(path: P
     asyncio.run(use())
 
 
+@pytest.mark.process
 def test_a_file_that_is_locked_for_a_moment_is_waited_for(path: Path) -> None:
     async def use() -> None:
         async with await open_store(f"sqlite:///{path}", wait_seconds=30.0) as store:
@@ -158,6 +160,7 @@ async def check_full(store: Store, kept: list[str]) -> None:
     assert await store.journal.folded(f"f{len(kept)}") == []
 
 
+@pytest.mark.process
 def test_a_full_disk_loses_nothing_and_is_written_to_again_once_there_is_room(tmp_path: Path) -> None:
     async def use(disk: Path) -> None:
         ballast = disk / "ballast"
@@ -196,6 +199,7 @@ asyncio.run(use(Path(sys.argv[1])))
 """
 
 
+@pytest.mark.process
 def test_a_file_that_may_grow_no_further_loses_nothing(path: Path, root: Path) -> None:
     """As a full disk, also where none can be mounted."""
     done = subprocess.run(
@@ -309,6 +313,7 @@ def test_a_damaged_file_is_told_when_what_is_damaged_is_read(path: Path) -> None
     asyncio.run(use())
 
 
+@pytest.mark.process
 def test_a_folder_that_may_not_be_written_to_is_told(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 4) as disk:
         asyncio.run(make(disk / "foveate.sqlite"))

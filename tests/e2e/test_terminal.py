@@ -15,6 +15,8 @@ from rich.cells import cell_len
 
 from tests.e2e.command import COMMAND, ESCAPE, WITHOUT_KEYS, Outcome, on_terminal, spawn, write
 
+pytestmark = pytest.mark.process
+
 SECTIONS = [
     {"name": "rules", "text": "Answer in one word.", "priority": "required"},
     {"name": "📚 本棚 the shelf", "text": "one two " * 40, "priority": "low"},

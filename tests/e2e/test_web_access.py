@@ -18,6 +18,8 @@ from tests.browsers import looking
 from tests.sandboxes import RunningSandbox, running_sandbox
 from tests.served import Served, configure, serving
 
+pytestmark = pytest.mark.process
+
 GATEWAY_KEY = new_key()
 SHOWN = [path for path in PAGES if "{" not in path]
 MISSING = ["/-/", "/-/nothing", "/-/sessions/nobody%27s", "/-/assets/nothing.js", "/-/sessions?order=sideways"]

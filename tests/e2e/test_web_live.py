@@ -14,6 +14,8 @@ from tests.sandboxes import RunningSandbox, running_sandbox
 from tests.served import configure, serving
 from tests.work_to_see import REVIEW, REVIEWER, ask, configuration, named, reviewed
 
+pytestmark = pytest.mark.process
+
 LOST = "ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|ERR_ABORTED"
 
 

@@ -75,6 +75,7 @@ def test_what_was_typed_is_kept_for_the_user_alone_and_a_broken_line_is_left_out
     assert read_history(tmp_path / "none") == []
 
 
+@pytest.mark.process
 def test_several_conversations_write_their_lines_whole(tmp_path: Path) -> None:
     path = tmp_path / "history"
     code = (

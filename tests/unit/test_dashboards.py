@@ -105,12 +105,15 @@ def promtool() -> str:
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_promtool_takes_the_rules_and_they_fire_on_what_they_are_for(promtool: str) -> None:
     for asked in (("check", "rules", "alerts.yaml"), ("test", "rules", "alerts_test.yaml")):
         done = subprocess.run([promtool, *asked], cwd=FOLDER, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.process
 def test_promtool_takes_every_expression_of_the_dashboard(promtool: str, tmp_path: Path) -> None:
     listed = [
         {"record": f"panel:{number}", "expr": target["expr"].replace("$__rate_interval", "5m")}
@@ -124,6 +127,7 @@ def test_promtool_takes_every_expression_of_the_dashboard(promtool: str, tmp_pat
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.process
 def test_promtool_takes_the_page_of_metrics(promtool: str) -> None:
     board = Board()
     for series in SERIES:

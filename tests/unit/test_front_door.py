@@ -89,6 +89,7 @@ def test_arguments_and_schemas_nested_without_end_are_counted_or_refused(model: 
     assert counted is None or counted > 4
 
 
+@pytest.mark.process
 def test_importing_it_loads_nothing_heavy() -> None:
     heavy = "splintr", "aiohttp", "rich", "msgspec", "yaml", "numpy", "pydantic", "foveate.tokens"
     script = f"import foveate, sys; print([name for name in {heavy} if name in sys.modules])"
@@ -97,6 +98,7 @@ def test_importing_it_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.process
 def test_help_loads_nothing_that_it_does_not_show() -> None:
     heavy = ["foveate.values", "httpx2", "numpy", "prompt_toolkit", "pydantic", "rich"]
     script = (

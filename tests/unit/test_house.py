@@ -104,6 +104,7 @@ def test_benchmarks_measure_the_product_with_the_versions_it_is_tested_with() ->
         assert measured[name] == tested[name]
 
 
+@pytest.mark.process
 def test_no_file_names_the_address_of_a_package_index() -> None:
     for path in tracked_files():
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -111,10 +112,12 @@ def test_no_file_names_the_address_of_a_package_index() -> None:
         assert not found, f"{path.relative_to(ROOT)} names {found}"
 
 
+@pytest.mark.process
 def test_there_is_no_lock_file_that_holds_addresses() -> None:
     assert not [path for path in tracked_files() if path.name in {"uv.lock", "poetry.lock"}]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_can_be_executed_and_is_posix_shell(command: str) -> None:
     path = ROOT / command
@@ -124,10 +127,12 @@ def test_a_command_can_be_executed_and_is_posix_shell(command: str) -> None:
     subprocess.run(["sh", "-n", str(path)], check=True)
 
 
+@pytest.mark.process
 def test_the_setup_that_the_commands_share_is_posix_shell() -> None:
     subprocess.run(["sh", "-n", str(ROOT / "tools" / "setup.sh")], check=True)
 
 
+@pytest.mark.process
 def test_every_benchmark_is_listed_with_what_it_measures() -> None:
     listing = subprocess.run(
         [sys.executable, "-m", "benchmarks"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -144,6 +149,7 @@ def test_every_benchmark_is_listed_with_what_it_measures() -> None:
         assert re.search(rf"^{name}  +\S", listing, re.MULTILINE), f"{name} is not in:\n{listing}"
 
 
+@pytest.mark.process
 def test_an_unknown_benchmark_is_refused_with_the_names_there_are() -> None:
     refusal = subprocess.run(
         [sys.executable, "-m", "benchmarks", "nonsense"],
@@ -158,6 +164,7 @@ def test_an_unknown_benchmark_is_refused_with_the_names_there_are() -> None:
     assert not refusal.stdout
 
 
+@pytest.mark.process
 def test_a_benchmark_prints_one_json_object_whatever_its_peers_print(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(
         "import os, subprocess\n"

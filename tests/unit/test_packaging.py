@@ -75,6 +75,7 @@ def test_the_steps_in_the_unit_write_the_file_that_it_is_started_with() -> None:
     assert "systemctl enable" in steps[written + 1]
 
 
+@pytest.mark.process
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:

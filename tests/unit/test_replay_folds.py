@@ -3,6 +3,7 @@
 import json
 from itertools import accumulate
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,6 +89,7 @@ def places(way: list[Stretch], reading: Reading, earlier: Folded | None) -> tupl
     return place, limit
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(kinds=KINDS)
 def test_a_fold_behind_another_is_always_the_one_that_the_whole_history_gives(

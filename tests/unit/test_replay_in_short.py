@@ -2,6 +2,7 @@
 
 from itertools import accumulate
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -68,6 +69,7 @@ def test_a_fork_goes_its_own_way_and_leaves_the_other_as_it_is() -> None:
     assert telling.of(last) == other.of(last)
 
 
+@pytest.mark.slow
 def test_the_history_of_a_long_session_makes_no_call_longer_to_tell() -> None:
     telling, sizes = Telling(), []
     for sent in sent_in(recorded([Turn(result_chars=40) for _ in range(150)])):

@@ -144,6 +144,7 @@ def test_tokens_added_up_first_always_cost_what_each_call_costs(bills: list[Cach
     assert till.dollars == dollars
 
 
+@pytest.mark.slow
 def test_a_long_session_is_folded_and_fits_then() -> None:
     found = replay(recorded(LONG), BOOK, ReplayOptions(window_tokens=60_000))
 

@@ -35,6 +35,8 @@ def told(done: list[Done]) -> list[object]:
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_several_processes_give_what_one_gives(sessions: list[Session]) -> None:
     alone = list(replay_sessions(sessions, OPTIONS, processes=1))
     together = list(replay_sessions(sessions, OPTIONS, processes=2))

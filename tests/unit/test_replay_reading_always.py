@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -86,6 +87,7 @@ def test_no_bytes_make_reading_fail_otherwise_than_it_says(content: bytes, sourc
         recordings(content)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(_FILES), st.data())
 @_FEW
 def test_no_odd_value_anywhere_in_a_log_makes_reading_fail(source: Source, data: st.DataObject) -> None:
@@ -114,6 +116,7 @@ def test_a_cut_log_loses_at_most_the_call_of_its_last_line(source: Source, share
     assert [told(one) for one in cut][: len(kept)] == [told(one) for one in kept]
 
 
+@pytest.mark.slow
 @given(st.sampled_from(_FILES), st.lists(st.tuples(st.integers(0, 9), _VALUES), max_size=4))
 @_FEW
 def test_lines_that_are_unknown_change_nothing(source: Source, others: list[tuple[int, Any]]) -> None:
@@ -147,6 +150,7 @@ def test_any_tree_of_lines_is_read_and_each_history_is_a_way_up(kinds: list[str]
         assert [said.depth for said in history] == list(range(len(history)))
 
 
+@pytest.mark.slow
 def test_no_depth_of_nesting_makes_reading_fail() -> None:
     """Was: what could just be read was too deep to be written again, a few calls further down."""
     for depth in range(100, 1_300, 60):
@@ -157,6 +161,7 @@ def test_no_depth_of_nesting_makes_reading_fail() -> None:
                 told(one)
 
 
+@pytest.mark.slow
 def test_a_long_session_is_read_in_time_that_grows_with_it(tmp_path: Path) -> None:
     """2,000 turns, each with a line of the agent's own between; what is shared is held once."""
     lines: list[Any] = []

@@ -308,6 +308,7 @@ def test_a_list_of_rows_is_read_like_rows(tmp_path: Path) -> None:
     assert len(found.calls) == 2
 
 
+@pytest.mark.slow
 def test_recorded_calls_of_all_providers_are_read(shared_data: Path) -> None:
     found = list(read(shared_data / "usage_pairs.jsonl.gz"))
     calls = [call for one in found for call in one.calls]

@@ -37,12 +37,14 @@ def off_by(recording: Recording) -> float:
     return check.off
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(turns=TURNS, ttl=st.sampled_from((Ttl.FIVE_MINUTES, Ttl.ONE_HOUR)))
 def test_the_bill_of_what_was_really_done_is_always_within_three_percent(turns: list[Turn], ttl: Ttl) -> None:
     assert abs(off_by(recorded(turns, ttl=ttl))) <= 0.03
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(turns=TURNS)
 def test_the_parts_of_a_call_always_add_up_to_what_was_billed_for_it(turns: list[Turn]) -> None:

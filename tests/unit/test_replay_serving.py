@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,6 +58,7 @@ def test_what_has_no_marks_is_sent_whole_and_leaves_nothing() -> None:
     assert not served.cache.entries
 
 
+@pytest.mark.slow
 def test_a_message_that_takes_no_mark_is_not_looked_for_through_the_whole_history() -> None:
     sent = sent_in(recorded([Turn(result_chars=10) for _ in range(120)], model="gpt-5.1"))[-1]
     assert not any(piece.markable for piece in sent.last.pieces)

@@ -1,5 +1,6 @@
 """Whose rules hold at the front door, and an agent that cannot give itself more than its operator does."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ def test_an_agent_is_held_to_the_operators_caps_and_switches() -> None:
     assert prompt.sections[1].action == "disabled"
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(agent=_few_budgets, configuration=_few_budgets)
 def test_an_agent_never_gets_more_than_its_operator_allows(agent: Budget, configuration: Budget) -> None:

@@ -36,6 +36,7 @@ def assembled(
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", counters())
 def test_the_finished_prompt_counted_whole_is_within_the_budget(name: str) -> None:
     counter = counters()[name]
@@ -53,6 +54,7 @@ def test_the_finished_prompt_counted_whole_is_within_the_budget(name: str) -> No
     holds()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "vocabulary"), [("gpt-4o", "o200k_base"), ("gpt-4", "cl100k_base")])
 def test_an_independent_tokenizer_counts_the_same(shared_data: Path, model: str, vocabulary: str) -> None:
     oracle = tiktoken_encoding(shared_data, vocabulary)
@@ -69,6 +71,7 @@ def test_an_independent_tokenizer_counts_the_same(shared_data: Path, model: str,
     holds()
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(case=cases(), ladder=ladders, name=counter_names, show=st.booleans())
 def test_a_required_section_is_whole_up_to_its_own_cap(
@@ -89,6 +92,7 @@ def test_a_required_section_is_whole_up_to_its_own_cap(
             assert {cut.rung for cut in prompt.cuts if cut.section == section.name} <= {"cap"}
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(case=cases(), ladder=PRIORITY_LADDERS, name=counter_names, show=st.booleans())
 def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_give(
@@ -107,6 +111,7 @@ def test_nothing_is_cut_for_want_of_room_while_something_lower_has_tokens_to_giv
             assert other.text == ""
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(case=cases(), ladder=ladders, name=counter_names)
 def test_no_section_is_over_its_own_cap(case: tuple[list[Section], int], ladder: object, name: str) -> None:
@@ -118,6 +123,7 @@ def test_no_section_is_over_its_own_cap(case: tuple[list[Section], int], ladder:
             assert report.upper <= report.cap_tokens
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(case=cases(), ladder=PRIORITY_LADDERS, name=counter_names)
 def test_the_budget_that_is_shown_says_its_own_number(
@@ -131,6 +137,7 @@ def test_the_budget_that_is_shown_says_its_own_number(
         assert prompt.sections[-1].text.count("\n- ") == len(enabled)
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(case=cases(), ladder=ladders, name=counter_names)
 def test_every_cut_is_recorded_with_its_reason_and_numbers(
@@ -153,6 +160,7 @@ def test_every_cut_is_recorded_with_its_reason_and_numbers(
             assert all(one.after == other.before for one, other in pairwise(cuts))
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(case=cases(required=False), ladder=PRIORITY_LADDERS)
 def test_on_the_priority_ladders_what_is_not_required_always_gives_way(
@@ -162,6 +170,7 @@ def test_on_the_priority_ladders_what_is_not_required_always_gives_way(
     assert assembled(some, limit_tokens, ladder, "gpt-4o") is not None
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(case=cases())
 def test_the_same_sections_give_the_same_prompt(case: tuple[list[Section], int]) -> None:

@@ -359,6 +359,7 @@ def test_a_counter_can_stand_for_the_model() -> None:
     assert prompt.count == TokenCount(60, True, 60)
 
 
+@pytest.mark.slow
 def test_a_section_of_a_hundred_thousand_items_is_cut() -> None:
     items = [(f"item {number}", number % 1000) for number in range(100_000)]
 

@@ -74,6 +74,7 @@ KEPT = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(budget=budgets, usage=usages)
 def test_what_is_kept_is_what_is_restored(budget: Budget, usage: Usage) -> None:

@@ -107,6 +107,7 @@ def test_a_rung_goes_over_the_prompt_a_few_times_however_many_sections_it_names(
     assert counter.chars < 20 * whole
 
 
+@pytest.mark.slow
 def test_a_piece_that_is_put_back_is_within_its_own_cap_also_where_parts_do_not_add_up() -> None:
     rules = Section("rules", "some rules\n" * 3, priority="required")
     for cap, limit_tokens in product(range(24, 34), range(40, 60)):

@@ -45,6 +45,7 @@ def limit_of(text: str, share: float) -> int:
     return max(round(share * foveate.count(text).tokens), 8)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(line=one_liners, share=shares)
 def test_of_a_single_line_the_largest_head_is_kept(line: str, share: float) -> None:
@@ -58,6 +59,7 @@ def test_of_a_single_line_the_largest_head_is_kept(line: str, share: float) -> N
     assert text == (f"{best}\n{TRUNCATED}" if best else "")
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(line=one_liners, share=shares)
 def test_of_a_single_line_the_largest_tail_is_kept(line: str, share: float) -> None:
@@ -78,6 +80,7 @@ lines = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(lines=lines, limit_tokens=st.integers(8, 80))
 def test_where_there_are_lines_whole_ones_are_kept(lines: list[str], limit_tokens: int) -> None:
@@ -189,6 +192,7 @@ def test_items_without_a_score_rank_by_their_place_after_all_that_have_one() -> 
     assert "scored high" in kept(section, whole // 2 - 6)
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(
     text=texts.map("Some words. {}".format),
@@ -236,6 +240,7 @@ MEGABYTE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MEGABYTE)
 @pytest.mark.parametrize("keep", ["head", "newest", "ends"])
 def test_one_line_of_a_megabyte_is_cut_close_to_the_limit(kind: str, keep: str) -> None:

@@ -68,6 +68,7 @@ class Notebook:
 # What always holds
 
 
+@pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
 def test_what_goes_is_the_oldest_that_may_go(talk: Talk, token_budget: int, max_turns: int) -> None:
@@ -76,6 +77,7 @@ def test_what_goes_is_the_oldest_that_may_go(talk: Talk, token_budget: int, max_
     assert gone(eviction) == talk.may_go[: len(eviction.evicted)]
 
 
+@pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
 def test_no_call_is_parted_from_its_result(talk: Talk, token_budget: int, max_turns: int) -> None:
@@ -86,6 +88,7 @@ def test_no_call_is_parted_from_its_result(talk: Talk, token_budget: int, max_tu
     assert new_orphans(talk.messages, eviction.kept) == Counter()
 
 
+@pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
 def test_every_message_stays_or_goes_once_and_in_order(talk: Talk, token_budget: int, max_turns: int) -> None:
@@ -98,6 +101,7 @@ def test_every_message_stays_or_goes_once_and_in_order(talk: Talk, token_budget:
     assert all(talk.lines[place].turn != SYSTEM for place in went)
 
 
+@pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
 def test_both_limits_hold_or_only_what_may_not_go_is_left(
@@ -111,6 +115,7 @@ def test_both_limits_hold_or_only_what_may_not_go_is_left(
     assert talk.turns_in(eviction.kept) <= max_turns
 
 
+@pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
 def test_nothing_goes_that_need_not_and_every_reason_is_true(
@@ -134,6 +139,7 @@ def test_nothing_goes_that_need_not_and_every_reason_is_true(
     assert eviction.tokens_before == sum(talk.tokens)
 
 
+@pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
 def test_what_stays_opens_with_a_question_and_the_model_never_speaks_after_itself(
@@ -152,6 +158,7 @@ def test_what_stays_opens_with_a_question_and_the_model_never_speaks_after_itsel
             assert talk.is_model(other)
 
 
+@pytest.mark.slow
 @limited
 @given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
 def test_a_summariser_is_offered_all_that_goes_once_and_oldest_first(
@@ -346,6 +353,7 @@ def test_an_impossible_limit_is_refused(
 # Long and real ones
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("turns", "steps"), [(2_000, 4), (1, 10_000)])
 def test_the_cost_is_linear_in_the_messages(turns: int, steps: int) -> None:
     """A loop over all messages for each of them would take half a minute."""
@@ -359,6 +367,7 @@ def test_the_cost_is_linear_in_the_messages(turns: int, steps: int) -> None:
     assert len(eviction.kept) <= 4
 
 
+@pytest.mark.slow
 def test_no_recorded_request_gets_an_orphan(shared_data: Path) -> None:
     evictions = 0
     for messages, tokens in recorded(shared_data):

@@ -54,6 +54,7 @@ def test_each_kind_of_change_is_told_as_what_it_is_and_where(name: str, kind: st
     assert found.lost_tokens > 0
 
 
+@pytest.mark.slow
 def test_changes_of_recorded_requests_are_told_as_what_they_are(shared_data: Path) -> None:
     with gzip.open(shared_data / "usage_pairs.jsonl.gz") as lines:
         rows = [json.loads(line) for line in list(lines)[7::90]]
@@ -255,6 +256,7 @@ def test_what_comes_first_is_told_a_parameter_or_a_text() -> None:
 SLOTS = len(list(text_slots(claude())))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(slot=st.integers(0, SLOTS - 1), name=st.sampled_from(sorted(CHANGING)), later=st.integers(0, SLOTS - 1))
 def test_of_two_changes_the_first_is_always_the_one_that_is_told(slot: int, name: str, later: int) -> None:

@@ -105,6 +105,7 @@ def test_always_it_is_what_adding_up_every_request_would_give(
     )
 
 
+@pytest.mark.slow
 def test_a_busy_day_takes_no_more_room_than_a_busy_hour() -> None:
     tracemalloc.start()
     try:

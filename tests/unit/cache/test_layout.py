@@ -166,6 +166,7 @@ def rows(draw: st.DrawFn) -> CachedPrompt:
     return prompt(*with_marks(pieces, lives))
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(
     st.lists(st.tuples(rows(), st.floats(0, 5000)), min_size=1, max_size=3),

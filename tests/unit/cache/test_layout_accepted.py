@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,6 +58,7 @@ def without_marks(found: Any) -> Any:
     return [without_marks(inner) for inner in found] if isinstance(found, list) else found
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(claude_bodies(), st.lists(st.floats(1, 9000), max_size=6))
 def test_every_request_with_our_marks_is_taken(body: Body, gaps: list[float]) -> None:
@@ -69,6 +71,7 @@ def test_every_request_with_our_marks_is_taken(body: Body, gaps: list[float]) ->
     assert without_marks(said) == without_marks(body)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(claude_bodies(most_turns=6), st.lists(st.floats(0.1, 4000), min_size=7, max_size=7))
 def test_every_request_of_a_session_that_grows_is_taken(body: Body, gaps: list[float]) -> None:

@@ -94,6 +94,7 @@ def test_a_provider_that_reads_only_at_marks_gets_one_where_an_entry_is() -> Non
     assert ours(session, [20.0] * 30) < 0.18
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [5, 15, 30])
 def test_thinking_that_will_be_left_out_does_not_take_the_history_with_it(calls: int) -> None:
     session: list[CachedPrompt] = []
@@ -138,6 +139,7 @@ def sessions(draw: st.DrawFn) -> tuple[list[CachedPrompt], list[float]]:
     return rows, gaps
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(sessions())
 def test_no_session_is_much_dearer_than_with_the_usual_marks(

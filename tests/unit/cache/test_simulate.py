@@ -362,6 +362,7 @@ def test_nothing_is_read_that_was_not_sent_before_or_is_too_old(
     assert served.usage.read == 0 or served.usage.read >= rules.minimum_tokens
 
 
+@pytest.mark.slow
 @given(HISTORIES, prompts(), KINDS_OF_CACHE)
 @settings(max_examples=60)
 def test_a_request_repeated_at_once_reads_all_that_it_wrote_or_read(
@@ -389,6 +390,7 @@ def test_nothing_is_read_behind_a_change(
     assert cache.serve(replace(asked, pieces=tuple(pieces)), rules, at=at).read_pieces <= changed
 
 
+@pytest.mark.slow
 @given(HISTORIES, prompts(), GAPS, GAPS, KINDS_OF_CACHE)
 @settings(max_examples=60)
 def test_waiting_longer_never_reads_more(

@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -57,6 +58,7 @@ def check(request: Request, model: str) -> None:
         assert list(trailed.keys) == list(prefixes(replace(trailed, keys=None)))
 
 
+@pytest.mark.slow
 @given(body=claude_bodies(most_turns=4, most_calls=2, marks=True), forgets=st.booleans(), data=st.data())
 @settings(max_examples=60)
 def test_a_growing_session_is_to_a_cache_what_it_is_at_once(

@@ -83,6 +83,7 @@ def prompts(draw: st.DrawFn) -> Prompt:
     return prompt(*sections, cuts=tuple(cuts), count=TokenCount(123_456, exact, 234_567))
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(shown=prompts(), columns=st.integers(NARROWEST_COLUMNS, 200), colours=st.booleans())
 def test_no_line_is_wider_than_the_screen(shown: Prompt, columns: int, colours: bool) -> None:

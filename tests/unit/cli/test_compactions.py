@@ -77,6 +77,7 @@ KINDS = st.lists(
 BOUNDS = st.none() | st.integers(-1, 4)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kinds=KINDS, copies=st.sampled_from((1, 40, 90)), agent=st.sampled_from((None, "ana")),
        session=st.sampled_from((None, "s")), outcome=st.none() | st.sampled_from(Outcome), since=BOUNDS,
@@ -162,6 +163,7 @@ async def test_a_session_is_named_in_the_same_way(store: Store) -> None:
         await session_named(store, "ab")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "spoken"),
     [(claude_body(12), Format.ANTHROPIC), (chat_body(12), Format.CHAT)],

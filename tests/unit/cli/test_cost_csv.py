@@ -101,6 +101,7 @@ def test_no_spreadsheet_that_splits_elsewhere_takes_the_rest_for_a_formula(name:
     assert found == written
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=12).filter(lambda text: text.isprintable() or text.isascii()), min_size=2))
 @example(["\t=", "';'", ";; =", "\r\n'"])
 @example(["'=1", '"', "a,b", "\r\n", " '", "-1"])

@@ -134,6 +134,7 @@ def test_what_is_no_recording_is_told(tmp_path: Path, text: str) -> None:
         played(path)
 
 
+@pytest.mark.slow
 async def test_the_provider_refuses_what_foveate_makes_fit(recording: Path) -> None:
     """Through real gateways to a real sandbox, as short as can be."""
     session, done = played(recording), list[int]()

@@ -236,6 +236,7 @@ def test_notes_that_are_not_there_are_told(tmp_path: Path) -> None:
     assert told["bo"] == (Level.WARNING, f"its memory {tmp_path}/gone.org cannot be read")
 
 
+@pytest.mark.slow
 async def test_every_upstream_says_whether_it_counts_and_a_busy_one_that_it_did_not_say() -> None:
     with listening("127.0.0.1", 0) as silent:
         busy = replace(KNOWN_UPSTREAMS["llama.cpp"], base_url=f"http://127.0.0.1:{silent.getsockname()[1]}")

@@ -150,6 +150,7 @@ def test_colours_are_put_around_what_was_made_plain(tmp_path: Path) -> None:
     assert next(node_lines([node], Look(encoding="ascii"))) == "i\\x1bd  Odd\\x1b[31m  house.org"
 
 
+@pytest.mark.slow
 def test_a_chain_of_thousands_of_headings_is_listed_quickly_and_without_recursion(tmp_path: Path) -> None:
     nodes = read(tmp_path, "".join(f"{'*' * level} {level}\n" for level in range(1, 3001)))
 

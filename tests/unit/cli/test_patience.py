@@ -5,6 +5,8 @@ import time
 from contextlib import redirect_stderr
 from threading import Event
 
+import pytest
+
 from foveate.cli.screen import patience
 
 
@@ -24,6 +26,7 @@ class SlowTerminal(io.StringIO):
         return super().write(text)
 
 
+@pytest.mark.slow
 def test_it_goes_away_by_what_every_terminal_knows_though_the_end_comes_while_it_is_written() -> None:
     """Defect: it stayed there, in the line of what came next."""
     terminal = SlowTerminal()

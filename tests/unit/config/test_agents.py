@@ -189,6 +189,7 @@ def test_no_rule_gives_more_than_is_allowed(asked: SectionRule, most: SectionRul
     assert within(held, allowed, defaults=defaults) == (held, ())
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(wish=wishes, defaults=few_budgets, allowed=few_budgets)
 def test_whatever_an_agent_writes_it_never_gets_more_than_is_allowed(
@@ -211,6 +212,7 @@ def test_whatever_an_agent_writes_it_never_gets_more_than_is_allowed(
         assert all(budget.sections[name].keep is rule.keep for name, rule in wished.sections.items())
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     wish=wishes,

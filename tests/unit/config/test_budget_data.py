@@ -42,6 +42,7 @@ def test_a_budget_comes_back_from_json_as_it_was(budget: Budget) -> None:
     assert budget_from_data(json.loads(json.dumps(budget_as_data(budget)))) == budget
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(budget=budgets(), other=budgets())
 def test_a_whole_budget_laid_over_another_leaves_only_sections_that_it_does_not_name(

@@ -58,6 +58,7 @@ def is_whole(budget: Budget) -> bool:
     return len(budget.sections) == count and {r.max_tokens for r in budget.sections.values()} == {count}
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(budget=budgets().filter(leaves_room))
 @example(budget=Budget(ladder=[Replace(("a",), "\x85\u2028 🎉")]))
@@ -102,6 +103,7 @@ def test_a_new_file_has_the_permissions_that_new_files_have(tmp_path: Path) -> N
     assert len(modes) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "budget",
     [
@@ -164,6 +166,7 @@ def test_a_folder_that_is_read_only_is_told(file: Path) -> None:
     assert load_budget(file) == PRESET
 
 
+@pytest.mark.process
 def test_a_disk_that_takes_no_more_leaves_the_old_file_and_nothing_else(file: Path) -> None:
     """A limit on the size of files stands for the full disk: the write fails in the middle."""
     save_agent_budget(file, PRESET)
@@ -189,6 +192,8 @@ def test_a_disk_that_takes_no_more_leaves_the_old_file_and_nothing_else(file: Pa
     assert [path.name for path in file.parent.iterdir()] == ["budget.yaml"]
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_a_save_that_is_killed_leaves_a_whole_file(file: Path) -> None:
     replace_file(file, KINDS[0])
     for pause in range(8):
@@ -200,6 +205,8 @@ def test_a_save_that_is_killed_leaves_a_whole_file(file: Path) -> None:
         assert file.read_bytes() in KINDS
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_two_that_save_at_once_leave_one_of_both_whole(file: Path) -> None:
     processes = [started(SAVING, file) for _ in range(2)]
     while any(process.poll() is None for process in processes):

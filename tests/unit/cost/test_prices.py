@@ -220,6 +220,7 @@ def any_call(draw: st.DrawFn) -> BilledCall:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(found=any_rates(), billed=any_call())
 def test_the_kinds_add_up_to_the_whole_and_none_is_below_zero(found: Rates, billed: BilledCall) -> None:
@@ -253,6 +254,7 @@ def test_more_of_any_kind_never_costs_less(found: Rates, billed: BilledCall, mor
     assert known(after).dollars >= known(before).dollars
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(found=any_rates(), first=any_call(), second=any_call())
 def test_within_a_tier_two_calls_cost_what_they_cost_together(
@@ -291,6 +293,7 @@ def test_reasoning_is_never_counted_twice(found: Rates, output: int, data: st.Da
     assert price.output + price.reasoning == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(found=any_rates(), billed=any_call(), spare=tokens, ttl=st.sampled_from([None, *Ttl]))
 def test_no_call_costs_more_than_its_ceiling(

@@ -321,6 +321,7 @@ def test_prices_can_be_asked_for_by_many_threads() -> None:
     assert len({price.dollars for price in found if price}) == 3
 
 
+@pytest.mark.process
 def test_nothing_heavy_is_loaded_before_a_price_of_the_tables_is_asked_for() -> None:
     script = """
 import sys

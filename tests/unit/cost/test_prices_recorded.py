@@ -15,6 +15,7 @@ def reasons(report: Report) -> dict[str, object]:
     return {str(row["reason"]): row["prices"] for row in report.rows}
 
 
+@pytest.mark.slow
 def test_every_recorded_price_is_equal_to_ours_or_differs_for_a_reason(shared_data: Path) -> None:
     figures = run(shared_data).figures
 

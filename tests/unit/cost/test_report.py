@@ -106,6 +106,7 @@ def sums(draw: st.DrawFn) -> Sum:
 TOKENS = [field.name for field in fields(Sum) if field.type is int and "calls" not in field.name]
 
 
+@pytest.mark.slow
 @given(st.lists(sums(), max_size=6))
 def test_the_rows_always_add_up_to_the_total_and_the_total_to_the_sums(some: list[Sum]) -> None:
     by = (By.AGENT, By.MODEL)

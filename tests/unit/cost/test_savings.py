@@ -282,6 +282,7 @@ def test_no_call_ever_saves_more_than_all_of_its_tokens_cost_at_their_dearest(
     assert (cheapest or 0) <= without <= (dearest or 0)
 
 
+@pytest.mark.slow
 @given(USAGES, PRICES, TOKENS, TOKENS)
 def test_a_fold_never_saves_more_on_the_call_on_which_it_is_new(
     usage: Usage, per_million: PerMillion, tokens: int, known: int

@@ -215,6 +215,7 @@ def test_any_text_can_be_written_as_a_label(value: str) -> None:
     assert "\n" not in plain(value)
 
 
+@pytest.mark.slow
 async def test_any_number_of_agents_and_models_makes_a_bounded_number_of_series() -> None:
     watch = metrics()
     watch.know(["ana"])

@@ -328,6 +328,7 @@ async def test_a_bill_that_came_before_the_client_left_is_booked() -> None:
     assert till.entry.dollars == 900 * OPUS_IN + 42 * OPUS_OUT
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.sampled_from(("whole", "cut", "gone", "error")), st.integers(0, 100), st.integers(0, 100)),

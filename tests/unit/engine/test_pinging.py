@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -125,6 +126,7 @@ async def until_sent(agent: Agent) -> None:
         await agent.client.has_heard.wait()
 
 
+@pytest.mark.slow
 async def test_only_the_sessions_that_save_most_are_kept_warm() -> None:
     agent = Agent(PingOptions(enabled=True, most_sessions=2))
     for session, words in (("small", 3_500), ("large", 12_000), ("middling", 6_000)):
@@ -171,6 +173,7 @@ async def test_with_the_end_of_the_process_pings_end_also_the_one_that_is_under_
     assert agent.client.was_left
 
 
+@pytest.mark.slow
 async def test_switched_off_nothing_more_is_sent() -> None:
     agent = Agent(PingOptions(enabled=True))
     await agent.answered(await agent.came("one", body_of(0)), "Yes.")

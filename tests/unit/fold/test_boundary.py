@@ -186,6 +186,7 @@ def test_one_count_is_needed_for_each_message() -> None:
         boundary([asked()], [], trigger_tokens=10)
 
 
+@pytest.mark.slow
 @limited
 @given(talks(), numbers, numbers)
 def test_a_cut_never_separates_a_call_from_its_result(talk: Talk, keep: int, trigger: int) -> None:
@@ -196,6 +197,7 @@ def test_a_cut_never_separates_a_call_from_its_result(talk: Talk, keep: int, tri
         assert not new_orphans(talk.messages, kept)
 
 
+@pytest.mark.slow
 @limited
 @given(talks(), numbers, numbers)
 def test_the_tail_is_long_enough_unless_a_long_step_stands_in_the_way(
@@ -214,6 +216,7 @@ def test_the_tail_is_long_enough_unless_a_long_step_stands_in_the_way(
         assert sum(talk.tokens[later:]) < wanted or sum(talk.tokens[cut:]) < wanted
 
 
+@pytest.mark.slow
 @limited
 @given(talks())
 def test_the_question_of_the_turn_that_is_cut_stays_and_so_does_every_system_message(talk: Talk) -> None:
@@ -231,6 +234,7 @@ def test_the_question_of_the_turn_that_is_cut_stays_and_so_does_every_system_mes
         }
 
 
+@pytest.mark.slow
 @limited
 @given(talks(), st.data())
 def test_what_is_known_of_a_head_tells_what_may_follow_it(talk: Talk, data: st.DataObject) -> None:
@@ -244,6 +248,7 @@ def test_what_is_known_of_a_head_tells_what_may_follow_it(talk: Talk, data: st.D
         assert (junction.kept, junction.replaced) == (history.kept(place), history.folded(place))
 
 
+@pytest.mark.slow
 def test_a_session_four_times_as_long_is_looked_through_in_about_four_times_the_time() -> None:
     def seconds(turns: int) -> float:
         talk = long_talk(20, turns)

@@ -244,6 +244,7 @@ _PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @limited
 @given(st.lists(_PIECES, min_size=100, max_size=400).map("".join), st.integers(30, 200))
 def test_a_cut_result_fits_and_tears_no_character(text: str, limit: int) -> None:

@@ -1,5 +1,7 @@
 """What is folded and what a summary of it may take, also where something was folded before, or elsewhere."""
 
+import pytest
+
 from foveate import wire
 from foveate.fold import prompts
 from foveate.fold.cuts import Cut, FoldOptions, Subject, cut_of
@@ -58,6 +60,7 @@ def test_the_summary_of_a_second_fold_is_shorter_than_what_it_takes_the_place_of
     assert again.limit_tokens == again.span.tokens // 2 < summary_limit(again.tokens)
 
 
+@pytest.mark.slow
 def test_the_summary_of_a_session_of_any_length_leaves_room_in_the_window() -> None:
     told = turns(*("a long story " * 400 for _ in range(40)))
     request = wire.read({"model": "gpt-4.1", "messages": [*told, said("user", "?")]}, Format.CHAT)

@@ -133,6 +133,7 @@ def test_a_summary_may_have_a_tenth_of_what_it_stands_for_and_short_ones_more(fo
     assert summary_limit(folded) == limit
 
 
+@pytest.mark.slow
 @given(conversations, st.integers(0, 300), conversations)
 @settings(max_examples=60)
 def test_a_summary_is_never_longer_than_its_limit_and_always_the_same(

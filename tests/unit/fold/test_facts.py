@@ -263,6 +263,7 @@ def _steps(message: Message) -> int:
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [*_PIECES, "a/", "a\\b", "1,", "A a ", "... "])
 @pytest.mark.parametrize("role", ["user", "tool"])
 def test_a_quarter_of_a_megabyte_of_anything_is_no_trouble(piece: str, role: str) -> None:

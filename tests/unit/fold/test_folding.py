@@ -367,6 +367,7 @@ async def test_a_later_fold_folds_only_what_is_new_and_the_earlier_summary() -> 
     assert await journal.folded(second.fold.id) == messages
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.one_of(claude_loops(), claude_bodies()), st.integers(1, 60))
 def test_what_is_sent_after_a_fold_is_taken_and_undone_gives_all_of_it_back(body: Body, tail: int) -> None:

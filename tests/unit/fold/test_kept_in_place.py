@@ -117,6 +117,7 @@ def test_a_fork_between_two_steps_keeps_the_question_that_the_summary_does_not_t
     assert accept(sent) is None
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(requests(), st.data())
 def test_whoever_speaks_next_nothing_is_replaced_that_the_summary_does_not_tell(

@@ -33,6 +33,7 @@ def by(role: str, *parts: Text | Thinking | ToolCall | ToolResult | Document) ->
     return Message(role=role, parts=parts)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(requests(), st.data())
 def test_a_session_that_grows_message_by_message_is_folded_as_one_that_nobody_knows(

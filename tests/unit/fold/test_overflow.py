@@ -227,6 +227,7 @@ def test_nothing_is_taken_out_before_thoughts_that_can_be_neither_sent_nor_left_
     assert planned(bound, 8_500).edits == ()
 
 
+@pytest.mark.slow
 @limited
 @given(st.one_of(requests(), claude_bodies(most_calls=4)), st.integers(1, 12_000), st.booleans())
 def test_whatever_is_taken_out_the_provider_takes_what_is_sent(body: Body, limit: int, sure: bool) -> None:
@@ -247,6 +248,7 @@ def test_whatever_is_taken_out_the_provider_takes_what_is_sent(body: Body, limit
         assert left.body == request.body
 
 
+@pytest.mark.slow
 @limited
 @given(requests(), st.data(), st.integers(1, 12_000))
 def test_a_folded_request_that_still_does_not_fit_has_more_taken_out(

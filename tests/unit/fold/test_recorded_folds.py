@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pytest
+
 from foveate import wire
 from foveate.errors import MalformedRequest
 from foveate.fold.overflow import OnOverflow, OverflowOptions, plan_for
@@ -46,6 +48,7 @@ def orphans(messages: Sequence[Message]) -> set[str]:
     return {known_by for known_by, left in balance.items() if left}
 
 
+@pytest.mark.slow
 def test_every_fold_of_a_recorded_request_is_taken_and_leaves_its_tail(shared_data: Path) -> None:
     folded: Counter[Format] = Counter()
     for request in recorded(shared_data):
@@ -60,6 +63,7 @@ def test_every_fold_of_a_recorded_request_is_taken_and_leaves_its_tail(shared_da
     assert folded.total() > 300
 
 
+@pytest.mark.slow
 def test_whatever_is_taken_out_of_a_recorded_request_no_call_loses_its_result(shared_data: Path) -> None:
     edited = 0
     for request in recorded(shared_data):

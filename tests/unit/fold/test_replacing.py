@@ -180,6 +180,7 @@ def tail_without_thoughts(raws: Sequence[bytes]) -> list[Any]:
     return left
 
 
+@pytest.mark.slow
 @limited
 @given(st.one_of(requests(), claude_bodies(most_calls=4)), st.data())
 def test_whatever_is_folded_the_provider_takes_what_is_sent(body: Body, data: st.DataObject) -> None:
@@ -197,6 +198,7 @@ def test_whatever_is_folded_the_provider_takes_what_is_sent(body: Body, data: st
         assert left == tail_without_thoughts(tail)
 
 
+@pytest.mark.slow
 @limited
 @given(claude_loops(), st.data())
 def test_a_later_fold_stands_for_the_earlier_one_too(body: Body, data: st.DataObject) -> None:
@@ -209,6 +211,7 @@ def test_a_later_fold_stands_for_the_earlier_one_too(body: Body, data: st.DataOb
     assert edited(request, fold_at(request, near), later).body == edited(request, later).body
 
 
+@pytest.mark.slow
 @limited
 @given(requests(), st.data())
 def test_a_fold_is_the_same_in_each_later_request(body: Body, data: st.DataObject) -> None:

@@ -179,6 +179,7 @@ def test_no_word_that_tells_a_constraint_may_be_left_out_of_one() -> None:
     assert not rules().small & (single | rules().negating)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece", ["I don't ", "no ", "are e nicht ", "ne ", "the\n", "x, no, no ", "must I ? ", "e.g. "]
 )

@@ -151,6 +151,7 @@ def test_every_fact_tells_itself(messages: list[Message]) -> None:
         assert Known(each.text).tells(each), each
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

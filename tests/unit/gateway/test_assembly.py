@@ -22,6 +22,7 @@ async def booked(url: str) -> list[str]:
         return [one.call.id async for one in store.ledger.entries()]
 
 
+@pytest.mark.slow
 async def test_a_bill_that_was_left_is_booked_in_the_store_that_it_is_for(tmp_path: Path) -> None:
     """Defect: whoever ran next in the data folder booked it, in whichever store it had."""
     ours, other = (f"sqlite:///{tmp_path}/{name}.sqlite" for name in ("ours", "other"))

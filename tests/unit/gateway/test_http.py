@@ -128,9 +128,8 @@ async def test_what_is_no_http_is_told_so_at_once() -> None:
 
 async def test_a_client_that_asks_by_https_is_told_of_in_words(caplog: pytest.LogCaptureFixture) -> None:
     """Its user sees `Connection error.`, and finds here what to change."""
-    caplog.set_level(
-        logging.WARNING, logger="uvicorn.error"
-    )  # other servers in this process may have raised it
+    # Other servers in this process may have raised it.
+    caplog.set_level(logging.WARNING, logger="uvicorn.error")
     async with served() as here:
         assert b"400 Bad Request" in await said(here, b"\x16\x03\x01\x02\x00\x01")
 
@@ -170,6 +169,7 @@ async def test_a_connection_whose_head_does_not_come_is_closed(pieces: list[byte
     assert answer.count(b"200 OK") == len(here.bodies) == (len(pieces) == 2)
 
 
+@pytest.mark.slow
 async def test_a_body_that_takes_its_time_is_waited_for() -> None:
     async with served(Hurried) as here:
         reader, writer = await asyncio.open_connection("127.0.0.1", here.port)

@@ -122,6 +122,7 @@ def test_colours_are_only_where_they_are_wanted() -> None:
     assert "\x1b[" not in written(TOLD)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.text(alphabet=st.characters(categories=("L", "Cc", "Cs", "Zl", "Zp")), max_size=30), st.booleans())
 def test_no_name_that_a_client_sends_breaks_a_line_or_disturbs_a_terminal(name: str, as_json: bool) -> None:

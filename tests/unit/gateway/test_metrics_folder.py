@@ -4,6 +4,7 @@ import multiprocessing
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +41,8 @@ def values(samples: list[Sample]) -> dict[str, list[float]]:
     return {sample.name: sample.numbers for sample in samples}
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_any_worker_shows_the_numbers_of_all_and_of_dead_ones_what_they_had_counted() -> None:
     environment: dict[str, str] = {}
     folder = metrics_folder.prepare(environment)
@@ -92,6 +95,7 @@ def prepare_and_die(within: Path) -> None:
     os._exit(0)
 
 
+@pytest.mark.process
 def test_what_a_killed_gateway_has_left_is_removed_and_what_another_uses_is_not(tmp_path: Path) -> None:
     """Defect: the folder of a gateway that was killed stayed for ever."""
     process = multiprocessing.get_context("spawn").Process(target=prepare_and_die, args=(tmp_path,))

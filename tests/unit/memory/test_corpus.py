@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ _sown = st.builds(Sown, title=_words, content=_words, level=st.integers(1, 3))
 _files = st.builds(lambda sown, days: _file(*sown, days=days), st.lists(_sown, max_size=6), st.integers(0, 90))
 
 
+@pytest.mark.slow
 @given(st.lists(_files, min_size=1, max_size=8), st.integers(1, 12), st.data())
 @settings(max_examples=60)
 def test_it_makes_no_difference_how_many_nodes_a_shard_may_have(
@@ -61,6 +63,7 @@ def test_no_more_nodes_than_it_may_have_come_into_a_shard_but_those_of_one_file(
     assert [len(vectors) for vectors in snapshot.vectors] == [10, 21, 4]
 
 
+@pytest.mark.slow
 def test_however_often_files_change_there_are_few_shards() -> None:
     corpus = _corpus(64)
     files = [_file(Sown(title=f"n{number}")) for number in range(100)]

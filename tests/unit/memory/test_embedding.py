@@ -43,6 +43,7 @@ def test_rows_without_a_direction_stay_zeros() -> None:
     ]
 
 
+@pytest.mark.process
 def test_the_package_itself_is_not_imported_and_logging_stays_as_it_is() -> None:
     code = (
         "import logging, sys; from foveate.memory.embedding import default_embedder; "
@@ -52,6 +53,8 @@ def test_the_package_itself_is_not_imported_and_logging_stays_as_it_is() -> None
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_its_vectors_are_those_of_the_package() -> None:
     code = """
 import sys

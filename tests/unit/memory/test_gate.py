@@ -75,6 +75,7 @@ def test_exactly_what_is_not_private_comes_through(made: tuple[Outline, set[str]
     assert admitted.problems == (() if private else read.problems)
 
 
+@pytest.mark.slow
 @given(made=outlines())
 def test_what_comes_through_has_its_places_in_its_own_text(made: tuple[Outline, set[str], set[str]]) -> None:
     admitted = Gate().admitted(made[0])
@@ -87,6 +88,7 @@ def test_what_comes_through_has_its_places_in_its_own_text(made: tuple[Outline, 
     assert all(one.end == next_one.start for one, next_one in pairwise(admitted.entries))
 
 
+@pytest.mark.slow
 @given(made=outlines())
 def test_what_has_come_through_comes_through_again_as_it_is(made: tuple[Outline, set[str], set[str]]) -> None:
     once = Gate().admitted(made[0])

@@ -40,6 +40,7 @@ def test_scores_are_those_of_bm25s(texts: list[list[str]], query: list[str]) -> 
     np.testing.assert_allclose(found.scores, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @given(_texts, _texts, st.data())
 def test_scores_depend_on_the_texts_that_are_there_and_not_on_how_they_came(
     first: list[list[str]], second: list[list[str]], data: st.DataObject
@@ -74,6 +75,7 @@ def test_scores_depend_on_the_texts_that_are_there_and_not_on_how_they_came(
     np.testing.assert_array_equal(match(Field([(whole, None)]), query).scores, expected.scores)
 
 
+@pytest.mark.slow
 @given(_texts, st.lists(st.lists(st.sampled_from(_WORDS), min_size=1), min_size=1), st.integers(0, 12))
 def test_what_was_asked_before_does_not_change_the_scores(
     texts: list[list[str]], queries: list[list[str]], most_hits: int

@@ -279,6 +279,7 @@ def somebody_writing(path: Path) -> Iterator[None]:
         writer.join()
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_while_it_is_read_stays_what_it_was(tmp_path: Path) -> None:
     path = write(tmp_path, {"a.org": "* One\n", "b.org": "* Other\n"}) / "a.org"
     library = loaded(tmp_path)
@@ -325,6 +326,7 @@ def test_a_file_larger_than_what_is_read_is_told(tmp_path: Path) -> None:
     assert said(library) == ["a.org: is larger than 1,000,000,000 bytes, the most that is read"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["large.org", "large.md"])
 def test_a_file_of_50_megabytes_is_read(tmp_path: Path, name: str) -> None:
     star = "*" if name.endswith("org") else "#"
@@ -343,6 +345,7 @@ def test_what_the_parser_finds_odd_is_told(tmp_path: Path) -> None:
     assert [problem.path for problem in library.problems] == [str(tmp_path / "a.org")]
 
 
+@pytest.mark.slow
 def test_readers_see_one_state_or_the_next_while_it_is_refreshed(tmp_path: Path) -> None:
     count = 30
     library = loaded(write(tmp_path, {f"{n:02}.org": WITH_ID.format(f"T{n}", f"id-{n}") for n in range(count)}))

@@ -51,6 +51,7 @@ def assert_as_if_read_anew(library: Library, folder: Path) -> None:
         assert library.node(node.id) is node
 
 
+@pytest.mark.slow
 @given(forest=forests(), data=st.data())
 def test_any_edit_changes_the_version_and_to_take_it_back_brings_it_back(
     forest: Forest, data: st.DataObject
@@ -96,6 +97,7 @@ def strings(root: object) -> Iterator[str]:
                 pending.append(other)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(forest=forests(), edited=forests())
 def test_nothing_private_can_be_reached_from_a_library(forest: Forest, edited: Forest) -> None:
@@ -165,6 +167,7 @@ def written(tree: list[tuple[int, str, str, bool]], pinned: str) -> str:
     return text
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_after_any_changes_a_library_is_as_if_it_was_read_anew(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -185,6 +188,7 @@ def test_after_any_changes_a_library_is_as_if_it_was_read_anew(data: st.DataObje
             assert len({node.id for node in nodes}) == len(nodes)
 
 
+@pytest.mark.slow
 @given(texts=st.lists(note_texts, min_size=1, max_size=3))
 def test_whatever_a_file_says_it_is_read_whole(texts: list[str]) -> None:
     written = [text.encode("utf-8", "replace").decode() for text in texts]
@@ -199,6 +203,7 @@ def test_whatever_a_file_says_it_is_read_whole(texts: list[str]) -> None:
         assert_as_if_read_anew(library, folder)
 
 
+@pytest.mark.slow
 @given(forest=forests())
 def test_ids_do_not_depend_on_where_the_folder_lies(forest: Forest) -> None:
     with shelf(forest) as here, shelf(forest) as there:
@@ -236,6 +241,7 @@ def test_an_id_that_one_file_has_twice_is_told(tmp_path: Path) -> None:
     assert said(library)[0].startswith("a.md: 'Two' has the id same of 'One' here too, so it goes by")
 
 
+@pytest.mark.slow
 def test_the_real_notes_are_read_whole(tmp_path: Path, shared_data: Path) -> None:
     import tarfile
 

@@ -52,6 +52,7 @@ def test_no_lines_are_shown_where_none_are_wanted(log: Path) -> None:
     assert log_tail(log, 0, gate=GATE) == LogTail()
 
 
+@pytest.mark.slow
 @given(
     lines=st.lists(
         st.text(st.characters(codec="utf-8", exclude_characters="\n\r")).map(lambda line: line * 9000)

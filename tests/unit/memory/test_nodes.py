@@ -171,6 +171,7 @@ def test_a_made_id_gives_way_to_one_that_was_given() -> None:
     assert taken not in {node.id for node in made.nodes}
 
 
+@pytest.mark.slow
 @given(
     tree=st.lists(st.tuples(st.integers(1, 4), TITLES, st.booleans(), st.sampled_from("xyz-")), max_size=12),
 )

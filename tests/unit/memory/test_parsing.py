@@ -51,6 +51,7 @@ def test_nothing_of_a_text_is_lost_whatever_it_is(text: str, path: str) -> None:
     event(f"{min(len(outline.entries), 5)} entries")
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(forest=forests())
 def test_no_private_word_comes_through_the_gate_and_every_public_one_does(forest: Forest) -> None:
@@ -91,6 +92,7 @@ _BLOCKS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(
     lines=st.lists(st.sampled_from(_BLOCKS), max_size=25),
@@ -125,6 +127,7 @@ def members(archive: Path) -> Iterator[tuple[str, bytes]]:
                 yield member.name, file.read()
 
 
+@pytest.mark.slow
 def test_a_real_collection_of_org_files_is_read_whole_and_as_orgparse_reads_it(shared_data: Path) -> None:
     count = 0
     for name, data in members(shared_data / "knowledge" / "worg.tar.gz"):
@@ -152,6 +155,7 @@ def test_a_real_collection_of_org_files_is_read_whole_and_as_orgparse_reads_it(s
     assert count == 6669
 
 
+@pytest.mark.slow
 def test_a_real_collection_of_markdown_is_read_whole_and_as_the_library_reads_it(shared_data: Path) -> None:
     count, titled = 0, False
     for name, data in members(shared_data / "knowledge" / "tau2_banking.tar.gz"):
@@ -233,6 +237,7 @@ _KILLERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _KILLERS)
 @pytest.mark.parametrize("path", ["a.org", "a.md"])
 def test_no_text_takes_longer_than_its_length_explains(name: str, path: str) -> None:
@@ -286,6 +291,7 @@ def test_a_stamp_is_in_the_time_of_its_writer() -> None:
     )
 
 
+@pytest.mark.process
 def test_a_library_is_loaded_only_for_what_it_reads() -> None:
     script = (
         "import sys; from foveate.memory.gate import Gate; from foveate.memory.parsing import parse\n"

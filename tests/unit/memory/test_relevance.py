@@ -229,6 +229,7 @@ _files = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(_files, max_size=8), st.data())
 @settings(max_examples=60)
 def test_scores_depend_on_the_files_and_not_on_how_they_came_to_be(

@@ -3,10 +3,13 @@
 from pathlib import Path
 from threading import Event, Thread
 
+import pytest
+
 from foveate import Memory
 from foveate.memory.relevance import Index
 
 
+@pytest.mark.slow
 def test_a_view_is_of_one_moment_whatever_is_read_meanwhile(tmp_path: Path) -> None:
     """Was: a node was looked up in the new files, and its place in the old ones."""
     for number in range(20):

@@ -205,6 +205,7 @@ def test_private_skills_are_not_there_and_nothing_is_told_of_them(folder: Path) 
         skill_source(folder, "secret", GATE)
 
 
+@pytest.mark.slow
 @given(forest=forests())
 def test_always_nothing_private_is_in_what_is_said_of_skills_or_read_from_them(forest: Forest) -> None:
     with TemporaryDirectory() as folder:

@@ -170,6 +170,8 @@ def _writer(path: Path, first: int, last: int) -> "subprocess.Popen[bytes]":
     )
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_two_processes_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "v.sqlite"
     writers = [_writer(path, 0, 60), _writer(path, 30, 90)]
@@ -181,6 +183,7 @@ def test_two_processes_share_a_file(tmp_path: Path) -> None:
     assert not again.asked
 
 
+@pytest.mark.process
 def test_a_process_that_is_killed_leaves_a_file_that_can_be_used(tmp_path: Path) -> None:
     path = tmp_path / "v.sqlite"
     writer = _writer(path, 0, 1_000_000)
@@ -195,6 +198,7 @@ def test_a_process_that_is_killed_leaves_a_file_that_can_be_used(tmp_path: Path)
     assert vectors.trouble is None
 
 
+@pytest.mark.process
 def test_a_full_disk_is_done_without(tmp_path: Path) -> None:
     code = """
 import resource, signal, sys

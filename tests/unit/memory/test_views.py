@@ -30,6 +30,7 @@ def loaded(forest: Forest, folder: Path) -> Memory:
     return Memory.load(folder)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(data=st.data(), forest=forests(), limit_tokens=LIMITS, form=FORMATS)
 def test_nothing_private_is_ever_in_a_view(
@@ -49,6 +50,7 @@ def test_nothing_private_is_ever_in_a_view(
         assert not forest.leaked(told)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), forest=forests(), form=FORMATS)
 def test_the_focus_is_there_with_what_it_stands_in_or_it_is_an_error(
@@ -111,6 +113,7 @@ def long_notes(draw: st.DrawFn) -> str:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     text=long_notes(),
@@ -147,6 +150,8 @@ for limit_tokens in (60, 150, 250, 400):
 """
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_a_view_is_the_same_in_another_process(tmp_path: Path) -> None:
     (tmp_path / "a.org").write_text(_NOTES, encoding="utf-8")
     (tmp_path / "b.org").write_text(_NOTES.replace("Leaf", "Twig"), encoding="utf-8")
@@ -164,6 +169,7 @@ def test_a_view_is_the_same_in_another_process(tmp_path: Path) -> None:
     assert b"Leaf c3" in told.pop()
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), forest=forests(), limit_tokens=st.integers(1, 500), form=FORMATS)
 def test_a_view_is_never_over_its_limit_and_always_the_same(
@@ -194,6 +200,7 @@ def nested(levels: int) -> str:
     return "".join(f"{'*' * level} Level {level}\ntext {level}\n" for level in range(1, levels + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [2, 7, 60])
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5"])
 def test_with_a_focus_deep_down_a_view_is_within_every_limit(tmp_path: Path, levels: int, model: str) -> None:

@@ -213,6 +213,7 @@ def test_a_named_path_that_is_not_there_is_missing(tmp_path: Path, name: str) ->
     assert [each.key for each in found.files] == [f"{tmp_path.name}/a.md"]
 
 
+@pytest.mark.process
 def test_folders_are_read_at_any_depth(tmp_path: Path) -> None:
     levels = sys.getrecursionlimit() + 100
     deepest = tmp_path / "top"

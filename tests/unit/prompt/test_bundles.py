@@ -171,6 +171,7 @@ FILES = st.builds(
 TROUBLES = st.sampled_from(ROLES).map(lambda name: Trouble(name, "is wrong", name))
 
 
+@pytest.mark.slow
 @given(
     readings=st.lists(
         st.builds(

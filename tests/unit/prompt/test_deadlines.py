@@ -168,6 +168,7 @@ ZONES = st.timezones()
 MOMENTS = st.datetimes()
 
 
+@pytest.mark.slow
 @given(
     now=st.datetimes(timezones=ZONES),
     zone=ZONES,

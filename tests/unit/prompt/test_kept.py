@@ -1,5 +1,6 @@
 """What is kept of what was built, against the plainest model of it."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,6 +9,7 @@ from foveate.prompt.kept import Kept
 KEYS = st.integers(0, 3)
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(
     capacity=st.integers(0, 3),

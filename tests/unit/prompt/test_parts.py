@@ -45,6 +45,7 @@ def test_equal_inputs_render_the_prefix_once_and_give_the_same_bytes(inputs: Pre
     assert first == render_prefix(inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIELDS[ContextInputs])
 @settings(max_examples=50)
 @given(data=st.data(), inputs=any_inputs(ContextInputs))
@@ -66,6 +67,7 @@ def test_any_single_input_of_the_context_that_differs_builds_it_anew(
     assert len(memory.asked) == 2, "the way back is remembered too"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIELDS[PrefixInputs])
 @settings(max_examples=50)
 @given(data=st.data(), inputs=any_inputs(PrefixInputs))

@@ -110,6 +110,7 @@ def test_a_missing_part_of_the_prefix_is_a_visible_line_and_a_warning(nothing: P
     ]
 
 
+@pytest.mark.slow
 @given(inputs=any_inputs(PrefixInputs))
 def test_no_section_of_the_prefix_is_ever_invisible(inputs: PrefixInputs) -> None:
     assert all(section.text.strip() for section in render_prefix(inputs).sections)
@@ -138,6 +139,7 @@ def test_a_memory_that_is_not_there_is_a_visible_line_and_a_warning_that_says_wh
     assert built.warnings == (why,)
 
 
+@pytest.mark.slow
 @given(inputs=any_inputs(ContextInputs), text=st.text())
 def test_the_context_is_never_invisible(inputs: ContextInputs, text: str) -> None:
     (section,) = render_context(inputs, text).sections

@@ -139,6 +139,7 @@ def test_a_time_without_a_zone_is_refused(arguments: dict[str, Any]) -> None:
         render_time(**arguments)
 
 
+@pytest.mark.slow
 @given(
     now=st.datetimes(timezones=st.timezones()),
     zone=st.none() | st.timezones(),

@@ -118,6 +118,7 @@ def test_files_that_are_switched_by_a_link_beside_them_are_seen(tmp_path: Path) 
         until(says(workspaces, Workspace(tmp_path), "Version ..2."), "the other version")
 
 
+@pytest.mark.slow
 def test_any_markdown_file_and_every_extra_counts_and_nothing_else_does(tmp_path: Path) -> None:
     root = fill(
         tmp_path / "ana", {"SOUL.md": "Kind.", "docs/tone.txt": "Short.", "notes.md": "", "other.txt": ""}
@@ -175,6 +176,7 @@ def test_a_change_drops_every_bundle_of_its_root_and_of_no_other(tmp_path: Path)
         assert workspaces.counts()[str(ana)].invalidations == 1
 
 
+@pytest.mark.slow
 def test_changes_that_come_together_drop_a_bundle_once(tmp_path: Path) -> None:
     root = fill(tmp_path, {"SOUL.md": "0"})
     with watching(debounce_ms=1500) as workspaces:
@@ -194,6 +196,7 @@ def test_changes_that_come_together_drop_a_bundle_once(tmp_path: Path) -> None:
         assert 1 <= workspaces.counts()[str(root)].invalidations <= 1 + windows
 
 
+@pytest.mark.slow
 def test_a_thousand_agents_are_watched_by_one_thread(tmp_path: Path) -> None:
     roots = [fill(tmp_path / str(number), {"SOUL.md": "Kind."}) for number in range(1000)]
     before = {thread.name for thread in running()}
@@ -209,6 +212,7 @@ def test_a_thousand_agents_are_watched_by_one_thread(tmp_path: Path) -> None:
         assert {thread.name for thread in running()} - before == {"foveate-watcher"}
 
 
+@pytest.mark.slow
 def test_a_name_that_is_no_text_beside_the_files_does_not_end_the_watching(tmp_path: Path) -> None:
     root = fill(tmp_path, {"SOUL.md": "one"})
     with watching() as workspaces:
@@ -256,6 +260,8 @@ def ran(script: str, root: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_a_process_ends_in_peace_that_did_not_close_anything(tmp_path: Path) -> None:
     script = """
 workspaces = Workspaces(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20))
@@ -268,6 +274,8 @@ print(workspaces.bundle(workspace).text)
     assert (done.returncode, done.stdout, done.stderr) == (0, "one\n", "")
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_a_forked_process_sees_changes_too(tmp_path: Path) -> None:
     script = """
 workspaces = Workspaces(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20))
@@ -290,6 +298,8 @@ workspaces.close()
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_where_nothing_can_be_watched_a_warning_says_so_until_something_can(tmp_path: Path) -> None:
     script = """
 with Workspaces(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20, max_age_seconds=600)) as workspaces:

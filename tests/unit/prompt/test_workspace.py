@@ -91,6 +91,7 @@ def test_a_scope_that_is_not_there_leaves_the_root_and_says_so(root: Path) -> No
     assert [str(warning) for warning in bundle.warnings] == ["suport/: is not there"]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(forest=forests())
 def test_nothing_private_is_in_a_bundle_and_all_else_is(forest: Forest) -> None:
@@ -214,6 +215,7 @@ def test_a_whole_root_that_vanishes_leaves_the_last_good_bundle(root: Path) -> N
     assert {warning.name for warning in now.warnings} >= {file.name for file in good.files}
 
 
+@pytest.mark.process
 def test_a_writer_that_is_killed_halfway_leaves_the_last_good_bundle(root: Path) -> None:
     clock = Clock()
     workspaces = blind(clock)
@@ -270,6 +272,7 @@ def test_a_file_that_is_emptied_to_be_written_is_not_believed_and_one_that_stays
     assert now.warnings == ()
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_tried_again_soon_and_then_ever_more_rarely(root: Path) -> None:
     clock = Clock()
     workspaces = blind(clock, max_age_seconds=10_000)

@@ -168,6 +168,8 @@ def test_an_extra_that_is_a_role_of_the_scope_stands_in_the_bundle_once(tmp_path
     assert read_bundle(Workspace(tmp_path, "support", ["support/SOUL.md"]), Gate()).text == "Kind."
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_what_may_not_be_read_is_a_warning() -> None:
     # As somebody who is not root, to whom nothing is forbidden.
     script = """
@@ -202,6 +204,7 @@ PLACES = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
 TARGETS = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     folders=st.lists(PLACES, max_size=4),

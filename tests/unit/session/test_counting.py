@@ -107,6 +107,7 @@ def run(counts: TurnCounts, body: Body, model: str) -> tuple[TokenCount, tuple[s
     return found.total, found.unexplained
 
 
+@pytest.mark.slow
 @given(body=chat_bodies | anthropic_bodies, steps=steps)
 @settings(max_examples=80)
 def test_what_is_kept_adds_up_to_a_recount_from_scratch(
@@ -142,6 +143,7 @@ PARTS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(
     messages=st.lists(
         st.fixed_dictionaries(
@@ -182,6 +184,7 @@ def test_the_same_words_in_another_format_are_counted_as_that_format_counts_them
         assert at_once(counts, request, model).total == fresh(model).request(request).total
 
 
+@pytest.mark.slow
 @given(body=claude_bodies(most_turns=3, most_calls=2, marks=True), forgets=st.booleans())
 @settings(max_examples=25)
 async def test_thinking_images_and_parallel_calls_add_up_too(body: Body, forgets: bool) -> None:

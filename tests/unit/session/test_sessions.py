@@ -260,6 +260,7 @@ async def test_what_is_remembered_of_one_agent_or_name_is_nothing_to_another() -
 conversations = st.lists(st.sampled_from("abc"), max_size=6).map(tuple)
 
 
+@pytest.mark.slow
 @given(
     batches=st.lists(
         st.lists(st.tuples(conversations, st.integers(0, 2)), min_size=1, max_size=4), min_size=1, max_size=5

@@ -57,6 +57,7 @@ def vectors(shared_data: Path, name: str) -> Iterator[tuple[str, int]]:
         yield text, len(line.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PATTERNS)
 def test_random_texts_are_counted_as_tiktoken_counts_them(shared_data: Path, name: str) -> None:
     oracle, tokenizer = tiktoken_encoding(shared_data, name), bundled(name)
@@ -74,6 +75,7 @@ def _is_in_both_editions(text: str) -> bool:
     return all(unicodedata.category(char) != "Cn" for char in text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_rank_file_counts_as_the_bundled_vocabulary(shared_data: Path, tmp_path: Path, name: str) -> None:
     path = tmp_path / f"{name}.tiktoken"
@@ -96,6 +98,7 @@ def test_the_vectors_of_llama_cpp_are_met(shared_data: Path, vector: str, name: 
     assert [bundled(name).count(text) for text, _ in found] == [tokens for _, tokens in found]
 
 
+@pytest.mark.slow
 def test_a_users_own_tokenizer_json_counts_as_the_library_that_wrote_it(
     shared_data: Path, qwen_file: Path
 ) -> None:
@@ -114,6 +117,7 @@ def test_a_users_own_tokenizer_json_counts_as_the_library_that_wrote_it(
     holds()
 
 
+@pytest.mark.slow
 def test_a_long_text_that_spells_a_special_token_is_cut_for_a_users_tokenizer_too(
     qwen_file: Path, tmp_path: Path
 ) -> None:
@@ -143,6 +147,7 @@ def test_qwen_reads_a_letter_and_its_accent_as_one() -> None:
     assert bundled("o200k_base").count("cafe\u0301") > bundled("o200k_base").count("café")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUNDLED)
 def test_a_special_token_that_is_spelled_out_counts_as_its_characters(name: str) -> None:
     engine = splintr.Tokenizer.from_pretrained(name)
@@ -185,6 +190,7 @@ def test_ids_are_as_many_as_the_count(text: str, name: str) -> None:
     assert sum(map(len, bundled(name).ids(text))) == bundled(name).count(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["o200k_base", "gemma3"])
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "?", "漢", "\r\n", "\n ", "<"])
 def test_no_character_makes_the_time_grow_faster_than_the_text(name: str, unit: str) -> None:
@@ -205,6 +211,7 @@ def _seconds(tokenizer: Bpe, text: str) -> float:
     return min(taken)
 
 
+@pytest.mark.slow
 def test_a_megabyte_of_one_character_is_counted_right(shared_data: Path) -> None:
     """By halves, which tokenizers merge alike, as the oracle itself is slow on such texts."""
     oracle = tiktoken_encoding(shared_data, "o200k_base")
@@ -217,6 +224,7 @@ def test_a_megabyte_of_one_character_is_counted_right(shared_data: Path) -> None
         )
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only where there is fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_child_still_counts() -> None:

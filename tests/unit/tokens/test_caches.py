@@ -72,6 +72,7 @@ def test_a_counter_that_only_its_user_holds_is_dropped_too() -> None:
     assert not any(SECRET in text for text in held(own))
 
 
+@pytest.mark.slow
 def test_what_nobody_holds_is_not_held_to_be_dropped() -> None:
     class Nothing:
         def drop(self) -> None:
@@ -129,6 +130,7 @@ def test_what_meets_is_not_kept_either_where_there_is_no_more_room_for_it() -> N
     assert [text for text in held(gauge) if SECRET in text] == []
 
 
+@pytest.mark.slow
 def test_threads_that_count_while_all_is_dropped_count_right() -> None:
     texts = [f"{i} {SECRET} and some more. " * (i * 40) for i in range(1, 9)]
     sections = [foveate.Section(f"part {i}", text) for i, text in enumerate(texts)]

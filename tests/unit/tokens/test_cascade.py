@@ -106,6 +106,7 @@ async def test_an_endpoint_that_hangs_delays_three_counts_by_its_time_out() -> N
     assert server.requests == 3
 
 
+@pytest.mark.slow
 async def test_a_reply_of_100_mb_that_nobody_announced_is_not_read_to_its_end() -> None:
     chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
     endless = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunk * 100 + b"0\r\n\r\n"

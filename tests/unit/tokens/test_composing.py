@@ -4,6 +4,7 @@ import sys
 import time
 import unicodedata
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ def _runs_of_marks(text: str) -> list[str]:
     return classes.split()
 
 
+@pytest.mark.slow
 def test_no_character_at_which_a_text_is_cut_is_made_one_with_what_stands_before() -> None:
     every = [chr(code) for code in range(sys.maxunicode + 1)]
     later = {char for one in every for char in unicodedata.normalize("NFD", one)[1:]}

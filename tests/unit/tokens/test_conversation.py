@@ -23,6 +23,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(
     body=chat_bodies | anthropic_bodies,

@@ -115,6 +115,7 @@ def test_with_a_key_and_no_address_auto_may_ask_anthropic() -> None:
     assert CounterOptions(api_key="sk-ant").ask_a_server
 
 
+@pytest.mark.slow
 async def test_models_that_a_client_makes_up_do_not_fill_the_memory() -> None:
     """Each was once kept for ever, whole."""
     endpoints = Endpoints()

@@ -68,6 +68,7 @@ async def beaten(work: Callable[[int], Awaitable[RequestCount]]) -> tuple[list[R
     return counts, heart
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5", "gemini-2.5-pro", "a-model-of-next-year"])
 @pytest.mark.parametrize("text", LONG_TEXTS.values(), ids=LONG_TEXTS)
 async def test_the_loop_goes_on_while_a_megabyte_is_counted(text: str, model: str) -> None:
@@ -80,6 +81,8 @@ async def test_the_loop_goes_on_while_a_megabyte_is_counted(text: str, model: st
     assert heart.is_steady, heart.gaps_seconds
 
 
+@pytest.mark.slow
+@pytest.mark.process
 async def test_the_loop_goes_on_while_a_server_counts_a_megabyte() -> None:
     """This once had no heartbeat, and could not fail. The server is elsewhere, or its work would be a gap."""
     text = LONG_TEXTS["prose"]

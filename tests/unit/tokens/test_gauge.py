@@ -45,6 +45,7 @@ def joined(draw: st.DrawFn) -> list[str | tuple[str, int, int]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", counters())
 def test_what_is_joined_counts_as_it_does_whole(name: str) -> None:
     counter = counters()[name]
@@ -64,6 +65,7 @@ def test_what_is_joined_counts_as_it_does_whole(name: str) -> None:
     holds()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", counters())
 def test_whole_texts_that_are_joined_count_as_they_do_whole(name: str) -> None:
     counter = counters()[name]

@@ -31,6 +31,7 @@ def test_pieces_put_together_are_the_text(text: str, piece_chars: int) -> None:
     assert "".join(broken(text, SPECIAL)) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @given(text=texts.map(lambda text: text + "\n" + "what follows is long " * 500))
 def test_a_long_text_counts_as_if_it_were_never_cut(vocabulary: str, text: str) -> None:
@@ -92,6 +93,7 @@ HOLDERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("vocabulary", "text"), HOLDERS.values(), ids=HOLDERS)
 def test_no_text_keeps_other_threads_waiting(vocabulary: str, text: str) -> None:
     """These once held the interpreter's lock for 0.3 to 1.5 s."""

@@ -240,6 +240,7 @@ def bills(shared_data: Path) -> list[tuple[str, bool, int, RequestCount]]:
     return found
 
 
+@pytest.mark.slow
 def test_recorded_bills_are_met(shared_data: Path) -> None:
     """Measured in November 2026: 99% of plain chats and 88% of those with tools to the token."""
     found = bills(shared_data)

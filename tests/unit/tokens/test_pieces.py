@@ -45,6 +45,7 @@ def lengths(engine: splintr.AnyTokenizer, some: Sequence[str]) -> list[int]:
     return [end - start for start, end in pairwise(ends)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEAMS)
 def test_tokens_of_pieces_add_up_to_the_tokens_of_the_whole(name: str) -> None:
     tokenizer, seam = engine(name), SEAMS[name]
@@ -68,6 +69,7 @@ def test_every_bundled_vocabulary_that_is_cut_is_tested_here() -> None:
     assert all(bundled(name).seam is seam for name, seam in SEAMS.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_a_seam_holds_after_every_letter_and_digit_there_is(name: str) -> None:
     """Python and the engine may know different editions of Unicode."""

@@ -145,6 +145,7 @@ def test_a_definition_is_followed_wherever_a_schema_of_ordinary_size_names_it() 
     )
 
 
+@pytest.mark.slow
 def test_a_definition_used_thousands_of_times_is_written_in_proportion_to_the_schema() -> None:
     definition = {"type": "object", "properties": {f"q{i}": {"type": "string"} for i in range(500)}}
     used = {f"p{i}": {"$ref": "#/$defs/node"} for i in range(3_000)}
@@ -210,6 +211,7 @@ def bodies(value: Any) -> dict[Format, dict[str, Any]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", FAMILIES)
 @settings(max_examples=80)
 @given(value=json_values, spoken=st.sampled_from(list(Format)))

@@ -27,6 +27,7 @@ def engine(name: str) -> splintr.AnyTokenizer:
     return splintr.Tokenizer.from_pretrained(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _LEADS)
 def test_the_tokens_of_the_steps_are_the_tokens_of_the_whole(name: str) -> None:
     tokenizer, lead = engine(name), _LEADS[name]
@@ -50,6 +51,7 @@ def test_a_long_text_is_cut_into_steps_indeed(name: str, unit: str) -> None:
     assert [token for step in steps for token in step] == engine(name).encode_ordinary(text)
 
 
+@pytest.mark.slow
 def test_every_bundled_vocabulary_without_a_pattern_is_tested_here() -> None:
     assert {name for name in BUNDLED if engine(name).family != "BPE"} == set(_LEADS)
     assert all(bundled(name)._frame == 0 for name in _LEADS)

@@ -52,6 +52,7 @@ async def test_requests_at_once_have_a_connection_each() -> None:
         await pool.close()
 
 
+@pytest.mark.slow
 async def test_each_request_on_a_connection_has_its_own_time() -> None:
     """One timer watches over a connection, from one request to the next."""
 
@@ -138,6 +139,7 @@ async def test_pieces_come_as_they_are_sent() -> None:
     await pool.close()
 
 
+@pytest.mark.slow
 async def test_who_reads_slowly_keeps_the_server_waiting() -> None:
     sent = 0
 
@@ -277,6 +279,7 @@ async def test_what_takes_too_long_is_given_up_and_the_server_sees_that(timeouts
     assert failure.value.timeout_seconds == 0.1
 
 
+@pytest.mark.slow
 async def test_pieces_that_keep_coming_are_not_idle() -> None:
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n")
@@ -326,6 +329,7 @@ def test_a_pool_can_be_used_from_one_event_loop_after_the_other() -> None:
     assert [asyncio.run(once()), asyncio.run(once())] == [b"hello"] * 2
 
 
+@pytest.mark.slow
 def test_the_same_holds_on_the_event_loop_of_servers() -> None:
     uvloop = pytest.importorskip("uvloop")
     uvloop.run(test_a_connection_serves_one_request_after_the_other())

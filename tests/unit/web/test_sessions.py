@@ -75,6 +75,7 @@ async def test_what_nobody_knows_is_not_nothing(look: Looking) -> None:
     assert "unknown" in text[text.index("uncounted") : text.index("unwindowed")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "expected"),
     [

@@ -27,6 +27,7 @@ def test_no_edits_give_the_very_same_bytes(spoken: Format, data: st.DataObject) 
     assert wire.write(wire.read(body, spoken), []) == body
 
 
+@pytest.mark.slow
 @in_every_format
 @given(st.data())
 @settings(max_examples=100)
@@ -43,6 +44,7 @@ def test_edits_are_written_and_every_other_byte_stays(spoken: Format, data: st.D
     assert written[node.end :] == case.body[expected.end :]
 
 
+@pytest.mark.slow
 @in_every_format
 @given(st.data())
 @settings(max_examples=40)

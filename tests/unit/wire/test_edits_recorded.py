@@ -4,6 +4,8 @@ import gzip
 import json
 from pathlib import Path
 
+import pytest
+
 from foveate import wire
 from foveate.errors import BadEdit, MalformedRequest
 from foveate.values import Area, Edit, Format, Insert, Mark, MarkStyle, Place, ReplaceText, SetParameter, Text
@@ -16,6 +18,7 @@ TEXTS = ("text", "input_text", "output_text")
 EVERY = 4
 
 
+@pytest.mark.slow
 def test_recorded_requests_keep_every_byte_that_no_edit_means(shared_data: Path) -> None:
     edited = 0
     with gzip.open(shared_data / "usage_pairs.jsonl.gz", "rt", encoding="utf-8") as lines:

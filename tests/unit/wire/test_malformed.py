@@ -72,6 +72,7 @@ def read_all(body: Any, spoken: Format | None = None) -> None:
         wire.tool(request.format, raw)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(body=bodies, listed=st.sampled_from(LISTS), inner=messages, spoken=st.sampled_from(list(Format)))
 def test_any_json_in_any_field_is_read_or_refused(
@@ -106,6 +107,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         wire.read(data)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(body=bodies, at=st.integers(0, 400))
 def test_a_body_that_breaks_off_is_refused(body: dict[str, Any], at: int) -> None:
@@ -192,6 +194,7 @@ def test_a_body_that_holds_itself_is_refused() -> None:
         wire.read(body)
 
 
+@pytest.mark.slow
 def test_a_body_nested_too_deep_for_python_is_refused() -> None:
     inner: Any = "end"
     for _ in range(50_000):

@@ -243,6 +243,7 @@ def test_an_event_of_a_wrong_shape_is_passed_over(spoken: Format, name: str) -> 
         assert (reader.id, reader.model) in (("", ""), ("x", "x"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoken", Format)
 def test_nesting_at_the_edge_of_the_stack_harms_nobody(spoken: Format) -> None:
     for depth in range(100, 1_100, 25):

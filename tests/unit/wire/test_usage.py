@@ -296,6 +296,7 @@ blocks = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(
     spoken=st.sampled_from(list(Format)), numbers=st.dictionaries(st.sampled_from(NAMES), blocks, max_size=10)

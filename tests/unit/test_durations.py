@@ -1,0 +1,44 @@
+"""The report of `./test --durations`: where the time of a run went."""
+
+from tests.support.durations import TimedTest, format_report
+
+TIMES = [
+    TimedTest("tests/e2e/test_serve.py::test_ends", 30.0, 2.0, ("slow", "process")),
+    TimedTest("tests/e2e/test_serve.py::test_starts", 9.0, 1.0, ("process",)),
+    *(TimedTest(f"tests/unit/wire/test_edits.py::test_{number}", 0.5, 0.4, ()) for number in range(22)),
+]
+
+
+def rows(title: str) -> list[list[str]]:
+    """The rows of one table of the report."""
+    lines = list(format_report(TIMES))
+    start = next(number for number, line in enumerate(lines) if line.endswith(f"  {title}"))
+    table = lines[start + 1 :]
+    return [line.split() for line in (table[: table.index("")] if "" in table else table)]
+
+
+def test_times_are_summed_up_by_directory_marker_and_file() -> None:
+    assert rows("directory") == [["39.0", "3.0", "2", "tests/e2e"], ["11.0", "8.8", "22", "tests/unit/wire"]]
+    assert rows("marker") == [
+        ["39.0", "3.0", "2", "process"],
+        ["30.0", "2.0", "1", "slow"],
+        ["11.0", "8.8", "22", "(none)"],
+    ]
+    assert rows("file")[0] == ["39.0", "3.0", "2", "tests/e2e/test_serve.py"]
+
+
+def test_the_slowest_tests_come_first_with_their_markers() -> None:
+    first = rows("test")[0]
+
+    assert first == ["30.0", "2.0", "1", "tests/e2e/test_serve.py::test_ends", "slow", "process"]
+
+
+def test_the_share_of_the_slowest_tests_is_reported() -> None:
+    first, second, *_ = format_report(TIMES)
+
+    assert first == "24 tests took 50 s in all workers together"
+    assert second == "the slowest 5% (2 tests, from 9.00 s on) took 78% of it"
+
+
+def test_no_tests_are_no_report() -> None:
+    assert list(format_report([])) == []
