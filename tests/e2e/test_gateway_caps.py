@@ -51,7 +51,7 @@ def provider() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", heard
     finally:

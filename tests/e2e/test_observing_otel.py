@@ -35,7 +35,7 @@ def collecting() -> Iterator[tuple[str, dict[str, bytes]]]:
             """Nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
-        thread = Thread(target=server.serve_forever, daemon=True)
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}", sent
