@@ -20,7 +20,9 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 # The mark is known, but not that it says for how long: `cache_control.ephemeral.ttl: Extra inputs are …`.
-_TTL = re.compile(r"(cache_?control|cache_?point|prompt_cache_options)[\w.]*\bttl\b|\[ttl\]", re.IGNORECASE)
+_TTL = re.compile(
+    r"(cache_?control|cache_?point|prompt_cache_options)[\w.]{0,200}\bttl\b|\[ttl\]", re.IGNORECASE
+)
 # Marks are known, but not in this place, in this order, or in this number.
 _PLACING = re.compile(
     r"maximum of \d|at most \d|too many|must not come after|can ?not be (set for|inserted|placed)"

@@ -16,6 +16,8 @@ from foveate.values import Area, Ttl
 _TABLE = Path(__file__).with_name("rules.toml")
 # Models that come and go in a long-lived process are forgotten again.
 _KEPT_RULES = 256
+# Names are looked through for each provider.
+_LONGEST_NAME_CHARS = 256
 
 
 class Caching(StrEnum):
@@ -143,7 +145,7 @@ class _Table:
 
 def _host(model: str, table: _Table) -> _Provider | None:
     """The provider that a model's name points to: by the path to it, by how it is spelled, by whose it is."""
-    spelled = model.lower()
+    spelled = model.lower()[:_LONGEST_NAME_CHARS]
     path = spelled.split("/")[:-1]
     for part in path:
         if part in table.by_name:

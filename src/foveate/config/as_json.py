@@ -9,8 +9,8 @@ from typing import Any
 from foveate.config.places import DEEPEST, Place, dotted, short
 from foveate.errors import BadSetting
 
-# A text, a bracket, or anything else that stands for itself.
-_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{},:]|[^][{},:"\s]+')
+# A text, a bracket, or anything else that stands for itself. A text without an end takes the rest.
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[][{},:]|[^][{},:"\s]+')
 _NESTED = frozenset({dict, list})
 
 

@@ -215,7 +215,7 @@ def _number(said: object, key: str) -> Decimal:
 
 
 def _is_number(said: str) -> bool:
-    return re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+", said.strip()) is not None
+    return re.fullmatch(r"[-+]?(?:[0-9]*\.)?[0-9]+", said.strip()) is not None
 
 
 def _text(said: object, key: str) -> str:

@@ -24,7 +24,7 @@ class Fact:
 
     def holds(self, provider: str, model: str) -> bool:
         """Whether it says something of this model."""
-        return provider == self.provider and re.fullmatch(self.names, model) is not None
+        return provider == self.provider and re.fullmatch(self.names, model, re.DOTALL) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

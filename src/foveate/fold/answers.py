@@ -17,7 +17,7 @@ _CALLED = frozenset(("tool_use", "tool_calls", "function_call", "pause_turn"))
 # Local models that think do so in their answer where the server does not part the two. Some templates open the
 # block in the prompt, and only its end is answered: ggml-org/llama.cpp#11861, vllm-project/vllm#13125 (2025).
 _THOUGHT = re.compile(r"\s*<(think|thinking)>.*?(</\1>|\Z)", re.DOTALL)
-_THOUGHT_END = re.compile(r"^\s*</(think|thinking)>[ \t]*$", re.MULTILINE)
+_THOUGHT_END = re.compile(r"^[^\S\n]*</(think|thinking)>[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

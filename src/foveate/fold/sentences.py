@@ -25,7 +25,7 @@ _CODE_ENDS = tuple(";{,")
 _MAYBE_CODE_ENDS = tuple("}])>")
 # What is named with a colon after it is told, not dealt with; also where it ends in a bracket.
 _TOLD_ERROR = re.compile(
-    r"\W*(?:E +)?(?:[\w.]*(?:Error|Exception)|error|fatal)(?:\[\w+\])?: |segmentation fault", re.IGNORECASE
+    r"\W*+(?:E +)?(?:[\w.]*(?:Error|Exception)|error|fatal)(?:\[\w+\])?: |segmentation fault", re.IGNORECASE
 )
 # "0 failed", "no errors", "Errors: 0", "exit code 0".
 _NONE_BEFORE, _NONE_AFTER = re.compile(r"\b(?:0|no|without) $", re.IGNORECASE), re.compile(r"s?:? 0\b")

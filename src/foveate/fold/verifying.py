@@ -46,9 +46,10 @@ _PLAIN_ERROR = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
+# Blanks are read once: from where they begin, to where they end.
 _REFUSAL = re.compile(
     r"""\s*((i[ ]?['’]?a?m\s+(very\s+|so\s+)?sorry|sorry|unfortunately|i\s+apologi[sz]e|my\s+apologies
-        |as\s+an\s+ai\b[^.,]{0,40})[^.!?]{0,60}?[,.!;:]?\s*(but\s+)?)?
+        |as\s+an\s+ai\b[^.,]{0,40})[^.!?]{0,60}?(?!(?<=\s)\s)[,.!;:]?\s*+(but\s++)?)?
         i(\s+am|['’]m)?\s*(can['’]?t|can\s?not|won['’]?t|will\s+not|not\s+able\s+to|unable\s+to|must\s+decline
           |am\s+not\s+able\s+to|do\s?n['’]?o?t\s+have\s+(access|the\s+ability)|have\s+to\s+decline)
         (\s+(to|in\s+good\s+conscience))?\s*

@@ -15,8 +15,9 @@ _WORD = re.compile(r"[\w./\\:@~#+\-]+(?:\(\))?")
 _URL = re.compile(r"\bhttps?://[^\s\"'<>`\\)\]}]{1,400}")
 _ESCAPES = re.compile(r"\\[ntr]?")
 _WINDOWS_PATH = re.compile(r"(?:[A-Za-z]:|\\)\\[\w.\\+@~-]{1,180}|(?:[\w.+@~-]+\\(?![ntr]))+[\w+@~-]+\.\w{1,8}")
-_LINE_OF_FILE = re.compile(r"(?::\d+)+:?$")
-_VERSION = re.compile(r"(?:v\d+(?:\.\d+){0,3}|\d+\.\d+\.\d+(?:\.\d+)?)(?:[-.+]?[a-z]+[\w.]*)?", re.IGNORECASE)
+# Read backwards: the end of a word is looked at once, not from each colon in it.
+_LINE_OF_FILE = re.compile(r"(?:\d+:)+")
+_VERSION = re.compile(r"(?:v\d+(?:\.\d+){0,3}|\d+\.\d+\.\d+(?:\.\d+)?)(?:[-.+]?[a-z][\w.]*)?", re.IGNORECASE)
 _DIGEST = re.compile(
     r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
 )
@@ -27,7 +28,7 @@ _TICKET = re.compile(r"#\d{1,9}|[A-Z][A-Z0-9]{1,9}-\d{1,9}")
 _FLAG = re.compile(r"--[a-z][\w-]{1,60}")
 _PART = re.compile(r"[\w-]+")
 _SLASH = re.compile("/")
-_KEBAB = re.compile(r"[a-z]\w*(?:-\w+){2,6}|[a-z]+\d*-\w*\d\w*")
+_KEBAB = re.compile(r"[a-z]\w*(?:-\w+){2,6}|[a-z]+\d*-[^\W\d]*\d\w*")
 _CAPITAL = r"[A-ZÀ-ÞА-Я][^\W\dA-Z_][\w-]{1,30}"
 _NAME = re.compile(rf"(?<=[^\W\d_A-Z] ){_CAPITAL}(?: {_CAPITAL}){{0,3}}")
 _QUOTED = re.compile(
@@ -92,7 +93,10 @@ def names_of_word(word: str) -> Iterator[str]:
 
 def _bare(word: str) -> str:
     """A word without marks around it, and without the line of a file."""
-    return _LINE_OF_FILE.sub("", word.rstrip(".:-+@~")).lstrip(":+@") or word
+    bare = word.rstrip(".:-+@~")
+    if line := _LINE_OF_FILE.match(bare[::-1]):
+        bare = bare[: -line.end()]
+    return bare.lstrip(":+@") or word
 
 
 def is_path(word: str) -> bool:

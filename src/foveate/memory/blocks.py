@@ -10,7 +10,7 @@ from foveate.memory.view import ViewFormat
 # What would be taken for a heading of the view, and is none. Org knows a star after a blank as a list.
 _STARS = re.compile(r"^(?=\*+[ \t])", re.MULTILINE)
 _HASHES = re.compile(r"^( {0,3})(?=#{1,6}(?:[ \t]|$))", re.MULTILINE)
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^ {0,3}(`{3,}+|~{3,}+)[^\n]*+\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _MARKDOWN_LEVELS = 6
 _LONGEST_TITLE = 240
 

@@ -49,7 +49,7 @@ _NAMES = frozenset({"TITLE", "NAME", "ALIAS", "ALIASES"})
 # Where a privacy tag may stand among others, though these are no tags otherwise.
 _LIKE_TAG_KEYS = frozenset({"CATEGORY", "CATEGORIES", "LABEL", "LABELS", "TOPIC", "TOPICS", "GROUPS"})
 # Without and with commas; what has a sign before it is a tag of its own anyhow.
-_BETWEEN_TAGS = re.compile(r"\s+"), re.compile(r"\s*[,;]\s*|\s+(?=[#@])")
+_BETWEEN_TAGS = re.compile(r"\s+"), re.compile(r"[,;]\s*|(?<!\s)\s++(?:[,;]\s*|(?=[#@]))")
 _NO = frozenset({"false", "no", "off", "0", "n", "f"})
 _PLANNED = {kind.upper(): kind for kind in StampKind}
 

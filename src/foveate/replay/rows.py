@@ -48,7 +48,8 @@ _TOLD = frozenset(
 # Of requests that ask for no text.
 _NO_TEXT = frozenset(("encoding_format", "dimensions", "output_dimension", "input_type"))
 _DEEPEST = 4
-_MODEL_IN_PATH = re.compile(r"/(?:model|models|deployments)/([^/?]+?)(?::[a-z]+[A-Za-z]*)?(?:[/?]|$)")
+# Up to a verb of the API, as in `gemini-2.5-pro:streamGenerateContent`; other colons are the name's own.
+_MODEL_IN_PATH = re.compile(r"/(?:model|models|deployments)/([^/?](?:[^/?:]|:(?![a-z][A-Za-z]*(?:[/?]|$)))*+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,7 @@ def _object(raw: msgspec.Raw) -> Fields:
 def _model_in_path(told: Fields) -> str:
     """The model where only the address names it: Gemini, Bedrock, Azure."""
     found = _MODEL_IN_PATH.search(_first(told, ("uri", "url", "path", "route")))
-    return unquote(found[1]) if found else ""
+    return unquote(found[1].strip()) if found else ""
 
 
 def _first(told: Fields, names: Iterable[str]) -> str:

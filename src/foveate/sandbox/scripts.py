@@ -14,8 +14,9 @@ from foveate.config.documents import read_document
 from foveate.errors import BadOption
 
 HEADER = "x-sandbox-answer"
-_MARKER = re.compile(r"\[\[sandbox\s*(\{.*\})\s*\]\]", re.DOTALL)
-_WHERE = re.compile(r"^(.*?)(?: - at `\$(.*)`)?$", re.DOTALL)
+# What the first marker does not find behind it, no later one finds either, so there is no second try.
+_MARKER = re.compile(r"(?>.*?\[\[sandbox\s*(?=\{))(\{.*\})\s*\]\]", re.DOTALL)
+_PLACE_FOLLOWS = " - at `$"
 _PLACE = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
@@ -87,7 +88,7 @@ def asked_step(header: str | None, text: str) -> Step | None:
     Raises:
         BadOption: it is not JSON, or has something in it that there is not.
     """
-    found = _MARKER.search(text) if header is None else None
+    found = _MARKER.match(text) if header is None else None
     said = header if header is not None else found[1] if found else None
     if said is None:
         return None
@@ -102,7 +103,6 @@ def asked_step(header: str | None, text: str) -> Step | None:
 
 def _told(error: msgspec.ValidationError) -> tuple[str, tuple[str | int, ...]]:
     """What is wrong, and where."""
-    found = _WHERE.match(str(error))
-    reason, path = (found[1], found[2] or "") if found else (str(error), "")
-    place = tuple(int(index) if index else name for name, index in _PLACE.findall(path))
+    reason, _, path = str(error).partition(_PLACE_FOLLOWS)
+    place = tuple(int(index) if index else name for name, index in _PLACE.findall(path.removesuffix("`")))
     return reason[:1].lower() + reason[1:], place

@@ -26,7 +26,7 @@ from foveate.values import Format
 _FOLDER = Path(__file__).parent
 _KIND = re.compile(r"(?P<name>\w+)(?: (?P<least>-?\d+)\.\.(?P<most>\d*))?")
 _LIST = re.compile(r"\[(?P<inner>.*)\](?: (?P<least>\d+)\.\.(?P<most>\d*))?")
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+=*\s*")
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+(?:=+\s*)?")
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "base64": (str,),

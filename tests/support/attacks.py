@@ -1,0 +1,251 @@
+"""Texts that make a regular expression slow, made from its own parse tree."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+from re import _constants as op  # type: ignore[attr-defined]  # the tree has no public name
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any, TypeVar
+
+Node = tuple[Any, Any]
+Kind = TypeVar("Kind")
+
+# One character at least of every kind that a class can mean; those that texts are full of come first.
+_ALPHABET = "a0 \nA_-./:\\\"'`#*@,;=()[]{}<>|+~!?$%&^\t\r\f\0éß中。：＃\u0301\u200d\ufeffфзf9zZ"
+_REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
+_CATEGORIES = {
+    op.CATEGORY_DIGIT: r"\d",
+    op.CATEGORY_NOT_DIGIT: r"\D",
+    op.CATEGORY_SPACE: r"\s",
+    op.CATEGORY_NOT_SPACE: r"\S",
+    op.CATEGORY_WORD: r"\w",
+    op.CATEGORY_NOT_WORD: r"\W",
+}
+# What is slow for many expressions, whatever they look for.
+_NASTY = (
+    *(
+        "a",
+        "0",
+        " ",
+        "\n",
+        "\t",
+        "-",
+        "*",
+        "_",
+        ".",
+        "/",
+        "\\",
+        '"',
+        "'",
+        "`",
+        "#",
+        ":",
+        "<",
+        "[",
+        "(",
+        "{",
+        "|",
+    ),
+    *(
+        " \n",
+        "\n ",
+        "a\n",
+        "a ",
+        "a.",
+        "a-",
+        "a_",
+        "0.",
+        "0-",
+        '\\"',
+        "\r\n",
+        "\r",
+        "[a",
+        "a: ",
+        "- a\n",
+        "é",
+        "中",
+    ),
+    *(
+        "\u0301",
+        "\u200d",
+        "🇦",
+        "👩\u200d",
+        "\u1100",
+        "\uac00",
+        "\ufeff",
+        "# a\n",
+        "* a\n",
+        "```\n",
+        "<!--",
+        ":a",
+        "#a",
+    ),
+)
+# What hardly any expression goes on with.
+_END = "\0\n!"
+_MOST_OF_EACH = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """A text of any size: something once, something again and again, and something once more."""
+
+    before: str
+    unit: str
+    after: str
+
+    def text(self, size: int) -> str:
+        """The text with about so many characters."""
+        return self.before + self.unit * (size // len(self.unit)) + self.after
+
+
+def attacks(pattern: "re.Pattern[Any] | None" = None) -> list[Attack]:
+    """Texts to try an expression with: those made for it, and those that are bad for many."""
+    found = [Attack("", unit, _END) for unit in _NASTY]
+    if pattern is not None:
+        found += _own(pattern)
+    return list(dict.fromkeys(found))
+
+
+def _own(pattern: "re.Pattern[Any]") -> list[Attack]:
+    written = pattern.pattern
+    text = written.decode("latin-1") if isinstance(written, bytes) else written
+    tree = parser.parse(text, pattern.flags & ~re.UNICODE if isinstance(written, bytes) else pattern.flags)
+    writer = _Writer(pattern.flags)
+    random = Random(repr(text))
+    repeats = list(dict.fromkeys(writer.repeats(tree, "")))
+    pieces = list(dict.fromkeys(piece for piece in writer.pieces(tree) if piece))
+    chars = list(dict.fromkeys(writer.chars(tree)))
+    mixed = pieces + chars
+    repeated = _some(repeats, random)
+    once = [("", unit) for unit in _some(pieces, random) + _some(chars, random)]
+    if pieces:
+        once += [("", "".join(random.choices(mixed, k=2))) for _ in range(_MOST_OF_EACH // 2)]
+        once += [(random.choice(pieces), random.choice(mixed)) for _ in range(_MOST_OF_EACH // 4)]
+        # All but the end of it: every start looks far, and finds nothing.
+        once += [("", piece[:-1]) for piece in _some(pieces, random)[:10] if len(piece) > 1]
+    return [
+        *(Attack(before, unit, after) for before, unit in repeated for after in ("", _END)),
+        *(Attack(before, unit, _END) for before, unit in once),
+    ]
+
+
+def _some(found: list[Kind], random: Random) -> list[Kind]:
+    return found if len(found) <= _MOST_OF_EACH else random.sample(found, _MOST_OF_EACH)
+
+
+class _Writer:
+    """Writes texts that parts of an expression match, or nearly match."""
+
+    def __init__(self, flags: int) -> None:
+        self._flags = flags
+        self._groups: dict[int, str] = {}
+
+    def text(self, nodes: Iterable[Node], *, times: int = 1) -> str:
+        """One that a sequence matches, its repeats as often as `times`, if they may be."""
+        return "".join(self._node(kind, said, times) for kind, said in nodes)
+
+    def repeats(self, nodes: Sequence[Node], before: str) -> Iterator[tuple[str, str]]:
+        """What stands before each thing that may be repeated, and what is repeated."""
+        for at, (kind, said) in enumerate(nodes):
+            ahead = before + self.text(list(nodes)[:at])
+            if kind in _REPEATS:
+                _, most, inner = said
+                if most > 1:
+                    yield from self._repeated(inner, ahead)
+                yield from self.repeats(inner, ahead)
+            for inner in _inside(kind, said):
+                yield from self.repeats(inner, ahead)
+
+    def pieces(self, nodes: Sequence[Node]) -> Iterator[str]:
+        """What each stretch of the expression matches, the inner ones too."""
+        for times in (1, 2, 0):
+            for at in range(len(nodes)):
+                yield self.text(list(nodes)[: at + 1], times=times)
+                yield self.text(list(nodes)[at:], times=times)
+        for kind, said in nodes:
+            if kind in _REPEATS:
+                yield from self.pieces(said[2])
+            for inner in _inside(kind, said):
+                yield from self.pieces(inner)
+
+    def chars(self, nodes: Sequence[Node]) -> Iterator[str]:
+        """Some characters that the expression has something to do with, alone and on lines of their own."""
+        for kind, said in nodes:
+            if (accepts := self._accepted(kind, said)) is not None:
+                for char in islice(filter(accepts, _ALPHABET), 3):
+                    yield from (char, f"{char}\n", f" {char}", f"{char} ")
+            if kind in _REPEATS:
+                yield from self.chars(said[2])
+            for inner in _inside(kind, said):
+                yield from self.chars(inner)
+
+    def _repeated(self, inner: Sequence[Node], ahead: str) -> Iterator[tuple[str, str]]:
+        for times in (1, 0, 2):
+            if unit := self.text(inner, times=times):
+                yield ahead, unit
+                yield "", ahead + unit
+                yield "", unit
+        if len(inner) == 1 and (accepts := self._accepted(*inner[0])) is not None:
+            for char in islice(filter(accepts, _ALPHABET), 6):
+                yield ahead, char
+
+    def _node(self, kind: Any, said: Any, times: int) -> str:
+        if (accepts := self._accepted(kind, said)) is not None:
+            return next(filter(accepts, _ALPHABET), chr(said) if kind is op.LITERAL else "")
+        if kind in _REPEATS:
+            least, most, inner = said
+            count: int = min(max(least, times), most, 64)
+            return self.text(inner, times=times) * count
+        if kind is op.BRANCH:
+            return self.text(said[1][0], times=times)
+        if kind is op.SUBPATTERN:
+            text = self.text(said[3], times=times)
+            self._groups[said[0]] = text
+            return text
+        if kind is op.ATOMIC_GROUP:
+            return self.text(said, times=times)
+        if kind is op.GROUPREF:
+            return self._groups.get(said, "")
+        if kind is op.GROUPREF_EXISTS:
+            return self.text(said[1], times=times)
+        return ""  # what is only looked at
+
+    def _accepted(self, kind: Any, said: Any) -> Callable[[str], bool] | None:
+        """Whether a node that matches one character matches this one; None for other nodes."""
+        if kind is op.LITERAL:
+            return lambda char: char == chr(said)
+        if kind is op.NOT_LITERAL:
+            return lambda char: char != chr(said)
+        if kind is op.ANY:
+            return lambda char: char != "\n" or bool(self._flags & re.DOTALL)
+        if kind is op.IN:
+            return lambda char: self._is_in(said, char)
+        return None
+
+    def _is_in(self, members: Sequence[Node], char: str) -> bool:
+        is_negated = members[0][0] is op.NEGATE
+        found = any(
+            (kind is op.LITERAL and ord(char) == said)
+            or (kind is op.RANGE and said[0] <= ord(char) <= said[1])
+            or (kind is op.CATEGORY and re.match(_CATEGORIES[said], char) is not None)
+            for kind, said in members
+        )
+        return found != is_negated
+
+
+def _inside(kind: Any, said: Any) -> Sequence[Sequence[Node]]:
+    """The sequences that a node holds, unless it repeats one."""
+    if kind is op.BRANCH:
+        return list(said[1])
+    if kind is op.SUBPATTERN:
+        return [said[3]]
+    if kind is op.ATOMIC_GROUP:
+        return [said]
+    if kind in (op.ASSERT, op.ASSERT_NOT):
+        return [said[1]]
+    if kind is op.GROUPREF_EXISTS:
+        return [branch for branch in said[1:] if branch is not None]
+    return []

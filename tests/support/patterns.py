@@ -1,0 +1,188 @@
+"""Every regular expression of the package, and by which of its methods the code runs it."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import regex
+
+import foveate
+
+METHODS = frozenset(("match", "fullmatch", "search", "finditer", "findall", "split", "sub", "subn"))
+_MODULES = {"re": re, "regex": regex}
+# Attributes of an expression that do not run it.
+_STILL = frozenset(("pattern", "flags", "groups", "groupindex"))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An expression, where it stands, and how it is run."""
+
+    where: str
+    pattern: Any
+    methods: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A call in a function that compiles or runs an expression that is only known when it runs."""
+
+    where: str
+    line: int
+
+
+@cache
+def modules() -> Mapping[str, ModuleType]:
+    """All modules of the package by their names."""
+    names = [found.name for found in pkgutil.walk_packages(foveate.__path__, "foveate.")]
+    return {name: importlib.import_module(name) for name in ["foveate", *names]}
+
+
+def patterns() -> Iterator[Found]:
+    """Those that modules hold, and those that are written out in functions."""
+    for name, module in modules().items():
+        scan = _scanned(name)
+        for variable in scan.assigned:
+            for path, pattern in patterns_in(getattr(module, variable, None), variable):
+                yield Found(f"{name}.{path}", pattern, uses(name, variable))
+        yield from scan.written_out
+
+
+def hidden() -> Iterator[Hidden]:
+    """What `patterns` cannot see."""
+    for name in modules():
+        yield from _scanned(name).hidden
+
+
+def uses(module: str, variable: str) -> frozenset[str]:
+    """The methods by which a module's expression is run, wherever; all if that cannot be told."""
+    found: set[str] = set()
+    for other in modules():
+        scan = _scanned(other)
+        alias = variable if other == module else scan.imported.get((module, variable))
+        if alias is not None:
+            found |= scan.uses.get(alias, set())
+    return frozenset(found) if found <= METHODS else METHODS
+
+
+def field_uses(name: str, package: str) -> frozenset[str]:
+    """The methods by which a package runs an expression in a field of that name; all if that cannot be told."""
+    scans = [_scanned(module) for module in modules() if module.startswith(f"{package}.")]
+    found: set[str] = set().union(*(scan.field_uses.get(name, set()) for scan in scans))
+    return frozenset(found) if found and found <= METHODS else METHODS
+
+
+def patterns_in(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The expressions that a value is or holds, each with the way to it."""
+    if isinstance(value, re.Pattern | regex.Pattern):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from patterns_in(inner, f"{path}[{key!r}]")
+    elif isinstance(value, tuple | list | set | frozenset):
+        for at, inner in enumerate(value):
+            yield from patterns_in(inner, f"{path}[{at}]")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from patterns_in(getattr(value, field.name), f"{path}.{field.name}")
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from patterns_in(getattr(value, name), f"{path}.{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    assigned: list[str]
+    imported: dict[tuple[str, str], str]
+    uses: dict[str, set[str]]
+    field_uses: dict[str, set[str]]
+    written_out: list[Found]
+    hidden: list[Hidden]
+
+
+@cache
+def _scanned(name: str) -> _Scan:
+    tree = ast.parse(inspect.getsource(modules()[name]))
+    scan = _Scan(_assigned(tree), {}, {}, {}, [], [])
+    parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(origin), names=names):
+                assert origin not in _MODULES, f"{name}: write `import {origin}`, so that tests see its use"
+                scan.imported.update({(origin, a.name): a.asname or a.name for a in names})
+            case ast.Import(names=names):
+                renamed = [a.name for a in names if a.name in _MODULES and a.asname not in (None, a.name)]
+                assert not renamed, f"{name}: write `import {renamed[0]}`, so that tests see its use"
+            case ast.Name(id=variable, ctx=ast.Load()):
+                scan.uses.setdefault(variable, set()).update(_methods(node, parents))
+            case ast.Attribute(attr=field, ctx=ast.Load()):
+                scan.field_uses.setdefault(field, set()).update(_methods(node, parents))
+        if (call := _call(node)) is not None and (inside := _function(node, parents)) is not None:
+            _note_call(scan, f"{name}.{inside}", *call)
+    return scan
+
+
+def _assigned(tree: ast.Module) -> list[str]:
+    """The names that a module gives to values of its own, those in tuples too."""
+    targets: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            targets += node.targets
+        elif isinstance(node, ast.AnnAssign):
+            targets.append(node.target)
+    inner = [part for target in targets for part in ast.walk(target)]
+    return list(dict.fromkeys(part.id for part in inner if isinstance(part, ast.Name)))
+
+
+def _methods(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> set[str]:
+    """What is called of a name, "" for any other use; nothing if it is only asked how it is written."""
+    parent = parents.get(node)
+    # `(_ONE if first else _OTHER).match(...)` and `_EACH[name].match(...)`
+    while (isinstance(parent, ast.IfExp) and node is not parent.test) or (
+        isinstance(parent, ast.Subscript) and node is parent.value
+    ):
+        node, parent = parent, parents.get(parent)
+    if not isinstance(parent, ast.Attribute) or parent.value is not node:
+        return {""}
+    return set() if parent.attr in _STILL else {parent.attr}
+
+
+def _call(node: ast.AST) -> tuple[ast.Call, str, str] | None:
+    """A call of a function of re or regex that compiles or runs something: its module and its name."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=function)) if (
+            module in _MODULES and function in METHODS | {"compile"}
+        ):
+            return node, module, function
+    return None
+
+
+def _function(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> str | None:
+    """The function or class that a node stands in; None for one at the top of its module."""
+    names: list[str] = []
+    while (parent := parents.get(node)) is not None:
+        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.append(parent.name)
+        node = parent
+    return ".".join(reversed(names)) or None
+
+
+def _note_call(scan: _Scan, where: str, call: ast.Call, module: str, function: str) -> None:
+    flags = [key.value for key in call.keywords if key.arg == "flags"] + call.args[
+        3 if "sub" in function else 2 :
+    ]
+    if isinstance(call.args[0], ast.Constant) and not flags:
+        pattern = _MODULES[module].compile(call.args[0].value)
+        methods = METHODS if function == "compile" else frozenset((function,))
+        scan.written_out.append(Found(f"{where}:{call.lineno}", pattern, methods))
+    else:
+        scan.hidden.append(Hidden(where, call.lineno))

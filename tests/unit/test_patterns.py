@@ -1,0 +1,190 @@
+"""No regular expression takes more than linear time, whatever it is run on.
+
+Python's engine backtracks: an expression may look harmless and still take minutes for a few hundred kilobytes
+that somebody made for it. Texts to try each one with are made from its own parse tree.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from foveate.budget import answers, windows
+from foveate.cache import rules as cache_rules
+from foveate.cost import price_facts
+from foveate.fold import rules as fold_rules
+from foveate.memory import queries, words
+from foveate.sandbox import models as sandbox_models
+from foveate.tokens.rules import openai_models, template
+from tests.support.attacks import Attack, attacks
+from tests.support.growth import superlinear_ratio
+from tests.support.patterns import METHODS, Found, field_uses, hidden, patterns, patterns_in
+
+_SIZE = 2**13
+_PACKAGES = sorted({found.where.split(".")[1] for found in patterns()})
+
+# How those are run that the code hands around, which a look at names does not show.
+_RUN_BY = {
+    "foveate.cache.wording._WORD": "match",
+    "foveate.cache.wording._BEFORE_IN_WORD": "match",
+    "foveate.cache.wording._BASE64": "match",
+    "foveate.cache.wording._BEFORE_IN_BASE64": "match",
+    "foveate.config.as_yaml._PATTERNS": "match",
+    "foveate.fold.words._COLOUR": "fullmatch",
+    "foveate.fold.words._DIGEST": "fullmatch",
+    "foveate.fold.words._FLAG": "fullmatch",
+    "foveate.fold.words._KEBAB": "fullmatch",
+    "foveate.fold.words._TICKET": "fullmatch",
+}
+
+# Those that may take longer, since what they are run on is bounded where they are run: its characters at most.
+_BOUNDED = {
+    # A row of flags takes `\X` quadratic time, 3 ms for as many as this.
+    "foveate.cache.fields._GRAPHEME": 1_056,
+    # Names of models, which are cut.
+    "foveate.cache.rules.rules_for": 256,
+    "foveate.tokens.rules.template._read": 256,
+}
+
+
+def _texts(
+    pairs: Iterable[tuple[str, str]], flags: int = 0
+) -> Iterator[tuple[re.Pattern[str], frozenset[str]]]:
+    return ((re.compile(text, flags), frozenset((method,))) for text, method in pairs if text)
+
+
+def _of_windows() -> Iterator[tuple[str, str]]:
+    for family in windows._table().families:
+        yield family.match, "search"
+        yield from ((names, "fullmatch") for names in family.windows)
+
+
+def _of_answers() -> Iterator[tuple[str, str]]:
+    for family in answers._families():
+        yield family.match, "search"
+        yield from ((names, "fullmatch") for names in family.answers)
+
+
+def _of_caches() -> Iterator[tuple[str, str]]:
+    for provider in cache_rules._table().providers:
+        yield from ((text, "search") for text in (provider.match, provider.spelling))
+        for row in provider.rows:
+            yield from ((row.names, "fullmatch"), (row.newer, "search"))
+
+
+def _of_prices() -> Iterator[tuple[str, str]]:
+    known = price_facts.facts()
+    facts = chain(known.likes, known.costs_as, known.free, known.multiples)
+    return ((fact.names, "fullmatch") for fact in facts)
+
+
+def _of_sandbox() -> Iterator[tuple[str, str]]:
+    for provider in sandbox_models._table().values():
+        yield from ((family, "fullmatch") for family in provider["families"])
+        yield from ((row["match"], "match") for row in provider["model"])
+
+
+def _by_field(value: object, package: str) -> Iterator[tuple[Any, frozenset[str]]]:
+    """Those in a value, as the package runs what it calls so; `[…]` stands for one of several."""
+    for path, found in patterns_in(value):
+        yield found, field_uses(path.partition(".")[2].partition("[")[0], package)
+
+
+# Expressions that functions make, from tables or from input, by the function that compiles or runs them.
+_MADE: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]] = {
+    "foveate.budget.answers.longest_answer_of": lambda: _texts(_of_answers()),
+    "foveate.budget.windows._tokens": lambda: (),  # those of window_of
+    "foveate.budget.windows.window_of": lambda: _texts(_of_windows()),
+    "foveate.cache.rules._Provider.row_of": lambda: (),  # those of rules_for
+    "foveate.cache.rules._host": lambda: (),
+    "foveate.cache.rules.rules_for": lambda: _texts(_of_caches()),
+    "foveate.cost.price_facts.Fact.holds": lambda: _texts(_of_prices(), re.DOTALL),
+    "foveate.fold.rules._phrases": lambda: (),  # those of rules
+    "foveate.fold.rules.rules": lambda: _by_field(fold_rules.rules(), "foveate.fold"),
+    "foveate.memory.commonmark._Scan._fence": lambda: [
+        (re.compile(rf"^ {{0,3}}`{{{length},}}[ \t]*$", re.MULTILINE), frozenset(("search",)))
+        for length in (3, 500)
+    ],
+    "foveate.memory.queries._phrases": lambda: [
+        (pattern, METHODS) for pattern in queries._phrases('"a b a" a " a"')
+    ],
+    "foveate.memory.words._patterns": lambda: [(pattern, METHODS) for pattern in words._patterns()],
+    "foveate.sandbox.models.model_of": lambda: _texts(_of_sandbox()),
+    "foveate.tokens.rules.openai_models.generation_of": lambda: _texts(
+        (text, "match") for text, _ in openai_models._GENERATIONS
+    ),
+    "foveate.tokens.rules.template._read": lambda: _by_field(template._entries(), "foveate.tokens"),
+}
+
+
+def _all() -> Iterator[Found]:
+    for found in patterns():
+        run_by = _RUN_BY.get(found.where.partition("[")[0])
+        yield found if run_by is None else Found(found.where, found.pattern, frozenset((run_by,)))
+    for where, made in _MADE.items():
+        yield from (Found(where, pattern, methods) for pattern, methods in made())
+
+
+def _runs(found: Found) -> dict[str, Callable[[Any], object]]:
+    """The ways to run an expression, by the least number of methods that stand for those that the code uses."""
+    pattern = found.pattern
+    runs: dict[str, Callable[[Any], object]] = {}
+    if found.methods & {"finditer", "findall", "sub", "subn", "split"}:
+        runs["finditer"] = lambda text: [None for _ in pattern.finditer(text)]
+    elif "search" in found.methods:
+        runs["search"] = pattern.search
+    runs |= {name: getattr(pattern, name) for name in ("match", "fullmatch") if name in found.methods}
+    return runs
+
+
+def _slow(found: Found) -> Iterator[str]:
+    for name, run in _runs(found).items():
+        for attack in attacks(found.pattern if isinstance(found.pattern, re.Pattern) else None):
+            ratio = superlinear_ratio(run, _maker(found.pattern, attack), max_size=_SIZE)
+            if ratio is not None:
+                yield f"{found.where}: {name} of {attack} takes {ratio:.0f} times as long for 8 times as much"
+                break
+
+
+def _maker(pattern: Any, attack: Attack) -> Callable[[int], Any]:
+    is_bytes = isinstance(pattern.pattern, bytes)
+    return (lambda size: attack.text(size).encode()) if is_bytes else attack.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", _PACKAGES)
+def test_no_regular_expression_takes_more_than_linear_time(package: str) -> None:
+    own = [found for found in _all() if found.where.split(".")[1] == package]
+    # One expression may have many names, and stand in many rows of a table.
+    distinct = {(found.pattern, found.methods): found for found in own if found.where not in _BOUNDED}
+
+    assert [told for found in distinct.values() for told in _slow(found)] == []
+
+
+def test_every_regular_expression_is_tried() -> None:
+    """A function that makes one has to be in the table, with what it makes; so must what is bounded."""
+    assert {found.where for found in hidden()} == _MADE.keys()
+    known = {found.where.partition("[")[0] for found in patterns()}
+    assert known | _MADE.keys() >= _RUN_BY.keys() | _BOUNDED.keys()
+    assert len(known) > 200
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        (r'name="?model"?[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]*)\r\n', re.IGNORECASE),
+        (r"(a+)+b", 0),
+        (r"\s+$", 0),
+        (r"^\s*</(think|thinking)>[ \t]*$", re.MULTILINE),
+        (r"\[\[sandbox\s*(\{.*\})\s*\]\]", re.DOTALL),
+        (r"(cache_?control|cache_?point)[\w.]*\bttl\b", re.IGNORECASE),
+        (r"^ {0,3}(`{3,}|~{3,})[^\n]*\n", re.MULTILINE),
+        (r"(?::\d+)+:?$", 0),
+    ],
+)
+def test_an_expression_that_takes_more_is_found_out(text: str, flags: int) -> None:
+    found = Found("", re.compile(text, flags), frozenset(("finditer",)))
+
+    assert next(_slow(found), "")
