@@ -344,6 +344,7 @@ print(json.dumps([name for name in ("numpy", "sqlalchemy", "alembic", "psycopg")
 """
 
 
+@pytest.mark.process
 def test_opening_what_is_up_to_date_loads_only_the_driver(database_url: str) -> None:
     loaded = [
         subprocess.run(

@@ -6,8 +6,9 @@ against the words of the history, and not against the names that should stand in
 """
 
 import re
-import unicodedata
 from collections.abc import Iterable
+
+from foveate.tokens.composing import composed
 
 # So many words of the history, besides those below, must stand in a text that tells of it.
 _LEAST_WORDS = 2
@@ -78,7 +79,7 @@ def tells_of(text: str, history: Iterable[str]) -> bool:
 
 def _split(text: str) -> tuple[set[str], set[str]]:
     """How the words of a text begin, and its names; and the pairs of characters where it writes no spaces."""
-    plain = unicodedata.normalize("NFKC", text).casefold()
+    plain = composed(text, "NFKC").casefold()
     runs = {run.strip(_ENDS) for run in _RUN.findall(plain)}
     words = {run for run in runs if not _JOINTS.isdisjoint(run)}
     pairs: set[str] = set()

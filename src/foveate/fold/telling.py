@@ -7,13 +7,13 @@ Time grows with what is told and what is asked for, not with their product: plac
 """
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 
 from foveate.fold.facts import Fact
 from foveate.fold.rules import SENTENCES, FactKind, rules
 from foveate.fold.sentences import plain, sentences_of
 from foveate.fold.words import bare_number, classified, names_of_word, numbers_in, urls_in, words_of
+from foveate.tokens.composing import composed
 
 # A word at more places than these is looked at no further: what it is in may then be told twice, never lost.
 _MOST_PLACES = 64
@@ -131,7 +131,7 @@ def _is_wordy(char: str) -> bool:
 
 
 def _normal(text: str) -> str:
-    return plain(unicodedata.normalize("NFKC", text))
+    return plain(composed(text, "NFKC"))
 
 
 def _place(found: Sequence[str], row: list[str], places: dict[str, list[int]]) -> None:

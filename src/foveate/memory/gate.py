@@ -8,12 +8,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
-from unicodedata import category, normalize
+from unicodedata import category
 
 import msgspec
 
 from foveate.errors import BadOption
 from foveate.memory.outline import Entry, Outline
+from foveate.tokens.composing import composed
 
 PRIVACY_TAGS = frozenset({"private", "@personal"})
 """What is private unless the configuration says otherwise."""
@@ -98,11 +99,11 @@ def folded(text: str) -> str:
     if text.isascii():
         return text.lower()
     # A letter can be written as two characters, or in another width; to a reader it is the same.
-    text = normalize("NFKC", text)
+    text = composed(text, "NFKC")
     # Nobody sees a soft hyphen or a blank without width.
     unseen = [letter for letter in set(text) if category(letter) == "Cf"]
     seen = text.translate(dict.fromkeys(map(ord, unseen))) if unseen else text
-    return normalize("NFKC", seen.casefold())
+    return composed(seen.casefold(), "NFKC")
 
 
 def bare(tag: str) -> str:

@@ -5,7 +5,6 @@ notes are.
 """
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
@@ -16,6 +15,7 @@ from foveate.errors import BadOption
 from foveate.memory.gate import bare
 from foveate.memory.nodes import Node
 from foveate.memory.outline import StampKind
+from foveate.tokens.composing import composed
 
 PROJECT = "project"
 RECENT = 10
@@ -198,7 +198,7 @@ def _phrases(text: str) -> Iterator[re.Pattern[str]]:
 
 def _folded(text: str) -> str:
     """Without what makes no difference: case, and whether an accent is a character of its own."""
-    return text.casefold() if text.isascii() else unicodedata.normalize("NFC", text).casefold()
+    return composed(text).casefold()
 
 
 def _parts(tag: str) -> list[str]:

@@ -2,10 +2,11 @@
 
 import re
 import threading
-import unicodedata
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from foveate.tokens.composing import composed
 
 if TYPE_CHECKING:
     import regex
@@ -44,7 +45,7 @@ def words(text: str) -> list[str]:
     if text.isascii():
         found = text.translate(_ASCII_WORDS).split()
     else:
-        found = _words_of_any_script(unicodedata.normalize("NFKC", text).casefold())
+        found = _words_of_any_script(composed(text, "NFKC").casefold())
     is_long = max(map(len, found), default=0) > _LONGEST_WORD
     return [word[:_LONGEST_WORD] for word in found] if is_long else found
 

@@ -1,4 +1,4 @@
-"""Letters and their accents made one (NFC), in time that grows with the text.
+"""Letters and their accents made one (NFC, NFKC), in time that grows with the text.
 
 `unicodedata.normalize` sorts a run of marks in time that grows with its square, and holds the interpreter's
 lock until the whole text is done. So a text is composed a stretch at a time.
@@ -7,6 +7,8 @@ lock until the whole text is done. So a text is composed a stretch at a time.
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import partial
+from typing import Literal
 
 _STRETCH_CHARS = 4 * 1024
 # No language puts so many on a letter; what does is there to be slow, and is left as it is.
@@ -15,19 +17,23 @@ _MOST_MARKS = 64
 # Never a mark, and never made one with what stands before it, so a text can be cut before it.
 _BEGINNINGS = (
     "\0-\u02ff\u0370-\u0482\u048a-\u0590\u05d0-\u05ea\u0620-\u064a\u0904-\u0939\u0e01-\u0e30\u2010-\u20cf"
-    "\u2100-\u2bff\u3001-\u3029\u3041-\u3096\u309d-\u30ff\u3400-\u9fff\uac00-\ud7a3\uff01-\uffef"
+    "\u2100-\u2bff\u3001-\u3029\u3041-\u3096\u309d-\u30ff\u3400-\u9fff\uac00-\ud7a3\uff01-\uff9d\uffe0-\uffef"
     "\U0001f000-\U0001faff"
 )
 BEGINNING = re.compile(f"[{_BEGINNINGS}]")
 _LONG_RUN_OF_OTHERS = re.compile(f"[^{_BEGINNINGS}]{{{_MOST_MARKS + 1}}}")
 _LONG_RUN_OF_MARKS = re.compile(rb"[^\0]{%d,}" % (_MOST_MARKS + 1))
+# No marks by their own class, but they are made of marks, or NFKC makes them one; each with such a mark.
+_MADE_OF_MARKS = str.maketrans("\u0f73\u0f75\u0f81\uff9e\uff9f", "\u0f72\u0f74\u0f80\u3099\u309a")
+
+Form = Literal["NFC", "NFKC"]
 
 
-def composed(text: str) -> str:
-    """`text` in NFC, but for runs of more than 64 marks."""
+def composed(text: str, form: Form = "NFC") -> str:
+    """`text` in a normal form, but for runs of more than 64 marks."""
     if text.isascii():
         return text
-    return "".join(map(_composed, _stretches(text)))
+    return "".join(map(partial(_composed, form), _stretches(text)))
 
 
 def _stretches(text: str) -> Iterator[str]:
@@ -39,12 +45,12 @@ def _stretches(text: str) -> Iterator[str]:
         start = end
 
 
-def _composed(stretch: str) -> str:
+def _composed(form: Form, stretch: str) -> str:
     if _LONG_RUN_OF_OTHERS.search(stretch) is None:
-        return unicodedata.normalize("NFC", stretch)
-    classes = bytes(map(unicodedata.combining, stretch))
+        return unicodedata.normalize(form, stretch)
+    classes = bytes(map(unicodedata.combining, stretch.translate(_MADE_OF_MARKS)))
     kept, start = [], 0
     for run in _LONG_RUN_OF_MARKS.finditer(classes):
-        kept += [unicodedata.normalize("NFC", stretch[start : run.start()]), stretch[run.start() : run.end()]]
+        kept += [unicodedata.normalize(form, stretch[start : run.start()]), stretch[run.start() : run.end()]]
         start = run.end()
-    return "".join((*kept, unicodedata.normalize("NFC", stretch[start:])))
+    return "".join((*kept, unicodedata.normalize(form, stretch[start:])))
