@@ -18,9 +18,10 @@ from foveate.engine.explaining import SeenBreak
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.watch import Unwatched
-from foveate.gateway.app import BODY_WAIT_SECONDS, GatewayOptions
+from foveate.gateway.app import GatewayOptions
 from foveate.gateway.assembly import Choices, assembled
 from foveate.gateway.doors import Family
+from foveate.gateway.request_body import BodyLimits
 from foveate.gateway.routing import Route, Routing, Upstream
 from foveate.sandbox.server import address, listening
 
@@ -61,7 +62,7 @@ def running_gateway(
     caps: Sequence[Cap] = (),
     server: Server = Server(),  # noqa: B008 - it is frozen
     store_url: str | None = None,
-    body_wait_seconds: float = BODY_WAIT_SECONDS,
+    body: BodyLimits | None = None,
     upstreams: Sequence[Upstream] = (),
     routes: Sequence[Route] = (),
     configured: Choices | None = None,
@@ -86,9 +87,7 @@ def running_gateway(
     breaks: list[SeenBreak] = []
     choices = configured or Choices(
         settings=Settings(store=StoreAt(url=store_url or f"sqlite:///{folder}/gateway.sqlite"), server=server),
-        gateway=GatewayOptions(
-            routing=routing, limit_bytes=server.body_limit_bytes, body_wait_seconds=body_wait_seconds
-        ),
+        gateway=GatewayOptions(routing=routing, body=body or BodyLimits(max_bytes=server.body_limit_bytes)),
         agents=lambda _agent: options() if callable(options) else options,
         cost=MoneyOptions(caps=caps, prices=PriceBook()),
     )

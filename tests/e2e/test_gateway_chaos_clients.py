@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from foveate.cost.caps import Cap, Scope
+from foveate.gateway.request_body import BodyLimits
 from tests.aftermath import Books, holders, open_sockets, resident_bytes, settled, until
 from tests.gateways import RunningGateway, running_gateway
 from tests.raw_http import all_of, chat, connected, heard, message, received_bytes, sent
@@ -64,7 +65,9 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Between]:
     folder = tmp_path_factory.mktemp("gateway")
     with (
         running_upstream(WELL) as upstream,
-        running_gateway(upstream.url, folder, caps=CAPS, body_wait_seconds=BODY_WAIT_SECONDS) as gateway,
+        running_gateway(
+            upstream.url, folder, caps=CAPS, body=BodyLimits(idle_seconds=BODY_WAIT_SECONDS)
+        ) as gateway,
     ):
         assert sent(gateway.url, message(SECRET)).status == 200
         yield Between(gateway, upstream, folder / "gateway.sqlite")

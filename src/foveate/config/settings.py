@@ -263,6 +263,10 @@ class Server(_Settings):
     """How many processes serve."""
     body_limit_bytes: Annotated[int, Field(gt=0)] = 64 * 1024 * 1024
     """Larger requests are refused with 413."""
+    body_memory_bytes: Annotated[int, Field(gt=0)] = 512 * 1024 * 1024
+    """Limit for all bodies in memory, of each process; requests wait 30 seconds for room, then get 503."""
+    body_timeout_seconds: Seconds = 300
+    """How long a body may take to arrive; then its request is refused with 408."""
     timeouts: Timeouts = Timeouts()
     tls: Tls | None = None
     cors_origins: list[Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^\s/]+)$")]] = []

@@ -13,24 +13,16 @@ from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.errors import (
     FoveateError,
+    KeyRefused,
     UpstreamBroken,
     UpstreamError,
     UpstreamTimeout,
     UpstreamUnreachable,
 )
 from foveate.fold.model import Endpoint
-from foveate.gateway.asks import (
-    KIND,
-    SESSION,
-    Ask,
-    Receive,
-    Scope,
-    Send,
-    Stalled,
-    TooLarge,
-    ask_of,
-    body_of,
-)
+from foveate.gateway.asks import KIND, SESSION, Ask, Receive, Scope, Send, ask_of
+from foveate.gateway.body_errors import BodyRefused
+from foveate.gateway.body_memory import BodyMemory, HeldBody
 from foveate.gateway.callers import agent_of, check_key, check_payer, key_headers
 from foveate.gateway.client import Client
 from foveate.gateway.counting import NoCounts, own_count
@@ -41,18 +33,16 @@ from foveate.gateway.headers import KEYS, sent_on
 from foveate.gateway.keys import Keys, NoKeys
 from foveate.gateway.named import model_in, model_of, renamed
 from foveate.gateway.refusing import may_retry, reason_of, refusal_for
+from foveate.gateway.request_body import BodyLimits, read_body
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Routed, Routing, Upstream
 from foveate.gateway.telling import told_in
 from foveate.gateway.traffic import UNSEEN, Traffic
 from foveate.session.counting import beside
 from foveate.upstream.pool import Answer, Pool, target
 from foveate.values import Format
-from foveate.wire.refusals import failed, too_large
 
 BELOW = "/-/"
 """No provider has anything there."""
-LIMIT_BYTES = 64 * 1024 * 1024
-BODY_WAIT_SECONDS = 60.0
 # An error that says something about marks is no longer than this.
 _MOST_ERROR_BYTES = 64 * 1024
 _STREAM = b"text/event-stream"
@@ -72,8 +62,7 @@ class GatewayOptions:
 
     routing: Routing = field(default_factory=lambda: Routing(upstreams=KNOWN_UPSTREAMS))
     keys: Keys = field(default_factory=NoKeys)
-    limit_bytes: int = LIMIT_BYTES
-    body_wait_seconds: float = BODY_WAIT_SECONDS
+    body: BodyLimits = field(default_factory=BodyLimits)
 
 
 class Gateway:
@@ -101,6 +90,7 @@ class Gateway:
         self._traffic = traffic
         self._is_open = is_open
         self._no_counts = NoCounts()
+        self._body_memory = BodyMemory()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -113,32 +103,28 @@ class Gateway:
             return
         ask = ask_of(scope)
         client = Client(ask, send)
-        spoken = client.spoken
         options = self._options()
         self._traffic.came(client)
         try:
-            body = served.whole_body() if served is not None else None
-            if body is None:
-                body = await body_of(
-                    receive, limit_bytes=options.limit_bytes, wait_seconds=options.body_wait_seconds
-                )
-            elif len(body) > options.limit_bytes:
-                raise TooLarge
+            # Whatever the headers decide is decided before any of the body is read.
+            client.agent = agent_of(ask, options.keys)
+            self._check_keys(ask, options)
+            body = await read_body(served, receive, ask.headers, limits=options.body, memory=self._body_memory)
             if body is not None:
-                client.received_bytes = len(body)
-                await _until_gone(served, receive, client, self._served(ask, body, client, options))
-        except TooLarge:
-            client.refused, client.reason = "too_large", f"more than {options.limit_bytes:,} bytes"
-            await client.refuse(too_large(spoken, options.limit_bytes), retry=False)
-        except Stalled:
-            client.refused, client.reason = "stalled", "no more of its body came"
-            said = f"no more of the request came for {options.body_wait_seconds:g} seconds"
-            await client.refuse(failed(spoken, 408, said), retry=True)
+                client.received_bytes = len(body.data)
+                try:
+                    serving = self._served(ask, body.data, client, options, body.held)
+                    await _until_gone(served, receive, client, serving)
+                finally:
+                    body.held.release()
+        except BodyRefused as error:
+            client.refused, client.reason = error.code, str(error)
+            await client.refuse(error.response(client.spoken), retry=error.may_retry, headers=error.headers)
         except FoveateError as error:
             client.refused, client.reason = error.code, reason_of(error)
             if client.has_begun:
                 return  # the server cuts the connection, so that nobody takes it for the whole answer
-            await client.refuse(refusal_for(error, spoken), retry=may_retry(error))
+            await client.refuse(refusal_for(error, client.spoken), retry=may_retry(error))
         except Exception as error:  # a fault of ours: told, and left to the server, which answers it
             client.refused, client.reason = "internal_error", type(error).__name__
             client.status = client.status or 500
@@ -166,36 +152,61 @@ class Gateway:
         engine = self._engine.preview or self._engine
         return await engine.prepare(_incoming(ask, ask.spoken, agent_of(ask, options.keys), body, routed))
 
-    async def _served(self, ask: Ask, body: bytes, client: Client, options: GatewayOptions) -> None:
-        agent = client.agent = agent_of(ask, options.keys)
+    async def _served(
+        self, ask: Ask, body: bytes, client: Client, options: GatewayOptions, held: HeldBody
+    ) -> None:
         if ask.door.asks not in _READ:
             said = f"what {ask.method} {ask.path} costs is not known"
-            await self._passed(ask, body, client, options, "" if ask.method in _FREE_METHODS else said)
+            await self._passed(ask, body, client, options, held, "" if ask.method in _FREE_METHODS else said)
             return
         encodings = encodings_of(ask.raw_headers)
-        plain = await read_beside(body, encodings, limit_bytes=options.limit_bytes)
+        plain = await read_beside(body, encodings, limit_bytes=options.body.max_bytes, grow=held.grow)
         if plain is None:
             said = f"the request cannot be read (its content-encoding is {', '.join(encodings)})"
-            await self._passed(ask, body, client, options, "" if ask.door.asks is Asks.COUNT else said)
+            await self._passed(ask, body, client, options, held, "" if ask.door.asks is Asks.COUNT else said)
             return
         if encodings:
+            del body
+            held.resize(len(plain))
             ask = msgspec.structs.replace(ask, raw_headers=without_encodings(ask.raw_headers))
-        await self._answered(ask, client.spoken, agent, plain, client, options)
+        await self._answered(ask, client.spoken, client.agent, plain, client, options)
 
     def _routed(self, ask: Ask, model: str, options: GatewayOptions) -> Routed:
         routed = options.routing.of(ask.door, model)
-        check_payer(ask, routed.upstream, is_open=self._is_open)
-        check_key(ask, routed.upstream)
+        self._check_upstream(ask, routed.upstream)
         return routed
 
+    def _check_upstream(self, ask: Ask, upstream: Upstream) -> None:
+        check_payer(ask, upstream, is_open=self._is_open)
+        check_key(ask, upstream)
+
+    def _check_keys(self, ask: Ask, options: GatewayOptions) -> None:
+        """Refuse a request that none of the upstreams would be asked, whatever model its body names."""
+        refused: KeyRefused | None = None
+        for upstream in options.routing.possible(ask.door):
+            try:
+                self._check_upstream(ask, upstream)
+                return
+            except KeyRefused as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
+
     async def _passed(
-        self, ask: Ask, body: bytes, client: Client, options: GatewayOptions, uncounted: str
+        self,
+        ask: Ask,
+        body: bytes,
+        client: Client,
+        options: GatewayOptions,
+        held: HeldBody,
+        uncounted: str,
     ) -> None:
         """Relay what the engine has no hand in; `uncounted` says why nobody knows what it costs, if it does."""
         model, plain = "", b""
         if options.routing.routes:
             encodings = encodings_of(ask.raw_headers)
-            plain = await read_beside(body, encodings, limit_bytes=options.limit_bytes) or b""
+            limit_bytes = options.body.max_bytes
+            plain = await read_beside(body, encodings, limit_bytes=limit_bytes, grow=held.grow) or b""
             model = await beside(lambda: model_of(ask, plain), len(plain))
         routed = self._routed(ask, model, options)
         if routed.model is not None and plain:

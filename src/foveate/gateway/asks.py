@@ -1,6 +1,5 @@
 """A request as it comes over HTTP, read as far as the gateway has to know it."""
 
-import asyncio
 import re
 from base64 import b64decode
 from binascii import Error as NotBase64
@@ -109,49 +108,3 @@ def has_key_in(query: str) -> bool:
     if not query:
         return False
     return any(said.startswith(KEY_PREFIX) for _, said in parse_qsl(query, keep_blank_values=False))
-
-
-class TooLarge(Exception):
-    """A body of more bytes than are taken."""
-
-
-class Stalled(Exception):
-    """A body of which no more comes."""
-
-
-async def body_of(receive: Receive, *, limit_bytes: int, wait_seconds: float) -> bytes | None:
-    """The body of a request; None where the client went away before all of it was here.
-
-    Raises:
-        TooLarge: it has more than `limit_bytes`; the rest of it is not read.
-        Stalled: nothing more of it came for `wait_seconds`.
-    """
-    try:
-        async with asyncio.timeout(wait_seconds) as patience:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            body: bytes = message.get("body", b"")
-            if not message.get("more_body"):
-                return _within(body, limit_bytes)
-            loop = asyncio.get_running_loop()
-            pieces = [body]
-            size = len(body)
-            while message.get("more_body"):
-                patience.reschedule(loop.time() + wait_seconds)
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    return None
-                pieces.append(message.get("body", b""))
-                size += len(pieces[-1])
-                if size > limit_bytes:
-                    raise TooLarge
-            return b"".join(pieces)
-    except TimeoutError:
-        raise Stalled from None
-
-
-def _within(body: bytes, limit_bytes: int) -> bytes:
-    if len(body) > limit_bytes:
-        raise TooLarge
-    return body

@@ -9,6 +9,7 @@ from foveate.errors import BadOption, UpstreamUnreachable
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.doors import Family
 from foveate.gateway.keys import HashedKeys
+from foveate.gateway.request_body import BodyLimits
 from foveate.gateway.routing import KNOWN_UPSTREAMS, VERSION, Route, Routing, Upstream
 from foveate.upstream.pool import target
 
@@ -45,6 +46,7 @@ def gateway_options(settings: Settings, environment: Mapping[str, str]) -> Gatew
                 f"there is no upstream {route.upstream!r}; there are {known}",
                 path=("routes", number, "upstream"),
             )
+    server = settings.server
     hashes = {hashed: agent.id for agent in settings.agents for hashed in agent.keys}
     return GatewayOptions(
         routing=Routing(
@@ -55,7 +57,11 @@ def gateway_options(settings: Settings, environment: Mapping[str, str]) -> Gatew
             ],
         ),
         keys=HashedKeys(hashes),
-        limit_bytes=settings.server.body_limit_bytes,
+        body=BodyLimits(
+            max_bytes=server.body_limit_bytes,
+            memory_bytes=server.body_memory_bytes,
+            total_seconds=server.body_timeout_seconds,
+        ),
     )
 
 

@@ -13,6 +13,11 @@ CYCLE = "foveate.cycle"
 # What no line of a head may hold (RFC 9110, 5.5).
 _CONTROLS = bytes(code for code in (*range(32), 127) if code != ord("\t"))
 _BODILESS = frozenset((204, 304))
+# A connection whose request is answered before its body is complete is kept open only if so little is to come.
+_SMALL_REST_BYTES = 1024 * 1024
+# How much of a body is buffered before anybody reads it, and how much between two reads.
+_UNREAD_BYTES = 64 * 1024
+_READ_BYTES = 1024 * 1024
 
 
 _LOG = logging.getLogger(__name__)
@@ -37,6 +42,12 @@ class Cycle(RequestResponseCycle):
 
     _leave: Callable[[], None] | None = None
     _head = b""  # what is not sent yet of it
+    buffer_bytes = _UNREAD_BYTES
+
+    async def receive(self) -> Any:
+        """The next part of the body; from the first one on, more of it is buffered."""
+        self.buffer_bytes = _READ_BYTES
+        return await super().receive()
 
     def whole_body(self) -> bytes | None:
         """The body, where all of it is here already."""
@@ -94,6 +105,8 @@ class Cycle(RequestResponseCycle):
 
     def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.response_started = True
+        if self.more_body and (self.waiting_for_100_continue or not self._has_small_rest()):
+            self.keep_alive = False  # so that the client need not send the rest
         self.waiting_for_100_continue = False
         says_close = False
         for name, value in headers:
@@ -145,6 +158,11 @@ class Cycle(RequestResponseCycle):
             raise RuntimeError("the answer is shorter than its head says")
         self.response_complete = True
         self.message_event.set()
-        if not self.keep_alive:
+        if not self.keep_alive and not self.more_body:
             self.transport.close()
         self.on_response()
+
+    def _has_small_rest(self) -> bool:
+        """Whether little of the request's body is still to come."""
+        length = next((said for name, said in self.scope["headers"] if name == b"content-length"), b"")
+        return length.isdigit() and int(length) <= _SMALL_REST_BYTES

@@ -13,8 +13,12 @@ from foveate.gateway.headers import OWN
 
 MOST_HEAD_BYTES = 256 * 1024
 HEAD_SECONDS = 30.0
-# Of a body that is held before it is read; and however little has come, it is told that something has.
-_MUCH_BYTES = 1024 * 1024
+DISCARD_BYTES = 64 * 1024 * 1024
+"""How much of a body is received and dropped after its request was answered.
+
+A connection that is closed while its client sends is reset, and the client may lose the answer."""
+DISCARD_SECONDS = 30.0
+# However little has come of a body, it is told that something has.
 _TOLD_EVERY_SECONDS = 1.0
 
 # A request to go on in another protocol may be overlooked (RFC 9110, 7.8), but the parser drops the body of one
@@ -37,6 +41,8 @@ class PlainHttp(HttpToolsProtocol):
     """
 
     head_seconds = HEAD_SECONDS
+    discard_bytes = DISCARD_BYTES
+    discard_seconds = DISCARD_SECONDS
     told_every_seconds = _TOLD_EVERY_SECONDS
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -51,6 +57,8 @@ class PlainHttp(HttpToolsProtocol):
         self._is_new = True
         self._patience: asyncio.TimerHandle | None = None
         self._serving: Cycle | None = None
+        self._discard_bytes = 0  # how much more is dropped of the body of a request that is answered
+        self._discarding: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection begins, with a head."""
@@ -61,6 +69,8 @@ class PlainHttp(HttpToolsProtocol):
         """It has ended."""
         if self._patience is not None:
             self._patience.cancel()
+        if self._discarding is not None:
+            self._discarding.cancel()
         super().connection_lost(exc)
         if self._serving is not None:
             self._serving.left()
@@ -192,9 +202,12 @@ class PlainHttp(HttpToolsProtocol):
         """A piece of the body is here; whoever waits for it is told once there is all of it, or much."""
         self._loose_bytes = 0
         if self.cycle.response_complete:
+            self._discard_bytes -= len(body)
+            if self._discard_bytes < 0:
+                self.transport.close()
             return
         self.cycle.body += body
-        is_much = len(self.cycle.body) > _MUCH_BYTES
+        is_much = len(self.cycle.body) > cast("Cycle", self.cycle).buffer_bytes
         if is_much:
             self.flow.pause_reading()
         now = self.loop.time()
@@ -206,3 +219,23 @@ class PlainHttp(HttpToolsProtocol):
         """The next head comes next."""
         self._is_in_head = True
         super().on_message_complete()
+        if self._discarding is not None:
+            self._discarding.cancel()
+            self._discarding = None
+            if self.cycle.keep_alive:
+                super().on_response_complete()
+            else:
+                self.transport.close()
+
+    def on_response_complete(self) -> None:
+        """A request is answered. If its body is not complete, the rest is received and dropped first."""
+        answered = self._serving
+        if answered is None or not answered.more_body or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        answered.body = bytearray()
+        self._discard_bytes = self.discard_bytes
+        self._discarding = self.loop.call_later(self.discard_seconds, self.transport.close)
+        self.flow.resume_reading()
+        if not answered.keep_alive and self.transport.can_write_eof():
+            self.transport.write_eof()

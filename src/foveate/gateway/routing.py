@@ -1,6 +1,6 @@
 """Where requests go: upstreams by name, and which models go to which of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -64,6 +64,13 @@ class Routing:
     upstreams: Mapping[str, Upstream]
     routes: Sequence[Route] = ()
     usual: Mapping[Family, str] = field(default_factory=lambda: {family: family.value for family in Family})
+
+    def possible(self, door: Door) -> Iterator[Upstream]:
+        """The upstreams to which requests through a door may go, whatever model they name."""
+        for name in (*(route.upstream for route in self.routes), self.usual[door.family]):
+            upstream = self.upstreams[name]
+            if upstream.speaks_both or upstream.family is door.family:
+                yield upstream
 
     def of(self, door: Door, model: str) -> Routed:
         """Where a request goes that names `model`; only upstreams that speak its family's API.

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from foveate.gateway.asks import TooLarge
+from foveate.gateway.body_errors import TooLarge
 from foveate.gateway.encodings import encodings_of, read_beside, unpacked, without_encodings
 
 BODY = b'{"model": "gpt-4.1"}' * 50

@@ -1,0 +1,159 @@
+"""Memory for request bodies: all bodies of a process together stay within a limit."""
+
+import asyncio
+from collections import deque
+from threading import Lock
+
+from foveate.gateway.body_errors import NoRoom
+
+SMALL_BYTES = 1024 * 1024
+"""Bodies up to this size have a reserved share, so that they do not wait behind large ones."""
+
+# The reserved share of the limit.
+_RESERVED = 1 / 8
+# A compressed body is held twice while it is unpacked: as it came, and unpacked.
+_MIN_BODIES = 3
+# Each waiting request has a few hundred KiB in its socket's buffers, which are not counted.
+_MAX_WAITING = 256
+
+
+class BodyMemory:
+    """Counts the bytes of request bodies in memory, and admits new bodies while there is room.
+
+    Only a request that holds nothing waits. A body that turns out larger than its request announced (chunked or
+    compressed) gets more room at once or not at all, so requests never wait for each other in a circle. While a
+    large body waits, small ones use only their reserved share, so neither kind starves the other.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()  # bodies are unpacked in threads, and grow there
+        self._limit_bytes = self._reserved_bytes = 0
+        self._large_bytes = self._small_bytes = 0
+        self._waiting_small: deque[_Waiting] = deque()
+        self._waiting_large: deque[_Waiting] = deque()
+
+    @property
+    def used_bytes(self) -> int:
+        """The size of all bodies that are held."""
+        return self._large_bytes + self._small_bytes
+
+    def resize(self, limit_bytes: int, *, max_body_bytes: int) -> None:
+        """Set the limit; it is never so small that the largest body could not be read and unpacked."""
+        self._limit_bytes = max(limit_bytes, _MIN_BODIES * max_body_bytes)
+        self._reserved_bytes = int(self._limit_bytes * _RESERVED)
+
+    async def admit(self, size_bytes: int, *, wait_seconds: float) -> "HeldBody":
+        """Reserve memory for a body, after waiting for other requests to end if there is no room.
+
+        Raises:
+            NoRoom: nothing was released in time, or too many others wait.
+        """
+        waiting = self._waiting_large if size_bytes > SMALL_BYTES else self._waiting_small
+        with self._lock:
+            if not waiting and self._has_room(size_bytes):
+                return self._hold(size_bytes)
+            if len(self._waiting_large) + len(self._waiting_small) >= _MAX_WAITING:
+                raise NoRoom
+            own = _Waiting(size_bytes)
+            waiting.append(own)
+        try:
+            async with asyncio.timeout(wait_seconds):
+                await own.is_admitted.wait()
+        except TimeoutError:
+            pass  # it may have been admitted at the last moment
+        except asyncio.CancelledError:
+            if own.held is not None:
+                own.held.release()
+            raise
+        finally:
+            if own.held is None:
+                waiting.remove(own)
+                self._admit_waiting()
+        if own.held is None:
+            raise NoRoom
+        return own.held
+
+    def _hold(self, size_bytes: int) -> "HeldBody":
+        self._count(size_bytes, 1)
+        return HeldBody(self, size_bytes)
+
+    def _has_room(self, size_bytes: int, *, instead_of: int = 0) -> bool:
+        large, small = self._large_bytes, self._small_bytes
+        if instead_of > SMALL_BYTES:
+            large -= instead_of
+        else:
+            small -= instead_of
+        if large + small + size_bytes > self._limit_bytes:
+            return False
+        if size_bytes > SMALL_BYTES:
+            return large + size_bytes <= self._limit_bytes - self._reserved_bytes
+        return bool(instead_of) or not self._waiting_large or small + size_bytes <= self._reserved_bytes
+
+    def _count(self, size_bytes: int, sign: int) -> None:
+        if size_bytes > SMALL_BYTES:
+            self._large_bytes += sign * size_bytes
+        else:
+            self._small_bytes += sign * size_bytes
+
+    def change(self, held_bytes: int, size_bytes: int) -> None:
+        """Have a body that is held take another size; only the event loop may make it smaller.
+
+        Raises:
+            NoRoom: there is no memory for the larger size.
+        """
+        with self._lock:
+            if size_bytes > held_bytes and not self._has_room(size_bytes, instead_of=held_bytes):
+                raise NoRoom
+            self._count(held_bytes, -1)
+            self._count(size_bytes, 1)
+        if size_bytes < held_bytes:
+            self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        """Admit whoever waits and fits, each kind in its order."""
+        with self._lock:
+            for waiting in (self._waiting_large, self._waiting_small):
+                while waiting and self._has_room(waiting[0].size_bytes):
+                    first = waiting.popleft()
+                    first.held = self._hold(first.size_bytes)
+                    first.is_admitted.set()
+
+
+class _Waiting:
+    """A request that waits for memory."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.is_admitted = asyncio.Event()
+        self.held: HeldBody | None = None
+
+
+class HeldBody:
+    """Memory for one body, until it is released."""
+
+    __slots__ = ("_memory", "size_bytes")
+
+    def __init__(self, memory: BodyMemory, size_bytes: int) -> None:
+        self._memory = memory
+        self.size_bytes = size_bytes
+
+    def grow(self, added_bytes: int) -> None:
+        """Count more bytes. A thread may call this.
+
+        Raises:
+            NoRoom: there is no memory for them.
+        """
+        self.resize(self.size_bytes + added_bytes)
+
+    def resize(self, size_bytes: int) -> None:
+        """Count another size.
+
+        Raises:
+            NoRoom: there is no memory for the larger size.
+        """
+        self._memory.change(self.size_bytes, size_bytes)
+        self.size_bytes = size_bytes
+
+    def release(self) -> None:
+        """Count it no longer, and admit others that wait."""
+        self.resize(0)

@@ -1,0 +1,136 @@
+"""Large bodies: who may not ask is not heard out, and all bodies together stay within their memory."""
+
+import gzip
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from foveate.gateway.request_body import BodyLimits
+from tests.aftermath import resident_bytes, until
+from tests.gateways import RunningGateway, running_gateway
+from tests.raw_http import ANTHROPIC, Heard, all_of, connected, heard, post, sent
+from tests.upstreams import Talk, answer, claude_reply, once, running_upstream
+
+KILOBYTE, MEGABYTE = 1024, 1024 * 1024
+BODY_BYTES = 60 * MEGABYTE
+CONNECTIONS = 8
+KEY = "sk-of-a-provider"
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[RunningGateway]:
+    with running_upstream(once(answer(claude_reply("Well")))) as upstream:
+        with running_gateway(upstream.url, tmp_path) as gateway:
+            yield gateway
+        assert gateway.failed == []
+
+
+def large_request(key: str, size: int = BODY_BYTES) -> bytes:
+    """The head of a request, whose body is to come."""
+    return post("/v1/messages", b"", **ANTHROPIC, x_api_key=key, content_length=str(size))
+
+
+@contextmanager
+def connections(url: str, number: int) -> Iterator[list[socket.socket]]:
+    found = [connected(url) for _ in range(number)]
+    try:
+        yield found
+    finally:
+        for one in found:
+            one.close()
+
+
+def test_connections_with_an_invalid_key_do_not_have_their_bodies_read(gateway: RunningGateway) -> None:
+    """Defect: 20 of them took 1.1 GB, since a key was looked at only once the body was there."""
+    piece = bytes(MEGABYTE)
+    with connections(gateway.url, CONNECTIONS) as clients:
+        before = resident_bytes()
+        for client in clients:
+            client.sendall(large_request("fov-is-none-of-them"))
+            for _ in range(BODY_BYTES // MEGABYTE - 1):
+                client.sendall(piece)
+        taken = resident_bytes() - before
+        answers = [heard(all_of(client)) for client in clients]
+
+    assert [found.status for found in answers] == [401] * CONNECTIONS
+    assert json.loads(answers[0].body)["error"]["type"] == "authentication_error"
+    assert taken < CONNECTIONS * BODY_BYTES / 10
+
+
+@pytest.mark.parametrize("size", [BODY_BYTES, 100 * MEGABYTE])
+def test_a_request_that_is_refused_by_its_headers_is_answered_before_its_body_comes(
+    gateway: RunningGateway, size: int
+) -> None:
+    key = "fov-is-none-of-them" if size == BODY_BYTES else KEY
+    with connected(gateway.url) as client:
+        client.sendall(large_request(key, size))
+        found = heard(all_of(client))
+
+    assert found.status == (401 if size == BODY_BYTES else 413)
+
+
+@contextmanager
+def crowded_gateway(folder: Path, *, wait_seconds: float) -> Iterator[tuple[RunningGateway, Event]]:
+    """A gateway with memory for three bodies, whose provider answers once it is let go."""
+    let_go = Event()
+
+    def behave(talk: Talk) -> None:
+        talk.ask()
+        let_go.wait(30)
+        talk.say(answer(claude_reply("Well")))
+
+    limits = BodyLimits(max_bytes=4 * MEGABYTE, memory_bytes=1, memory_seconds=wait_seconds)
+    with (
+        running_upstream(behave) as upstream,
+        running_gateway(upstream.url, folder, body=limits) as gateway,
+    ):
+        yield gateway, let_go
+
+
+def asked(gateway: RunningGateway, size: int, **headers: str) -> Heard:
+    said = {
+        "model": "claude-opus-4-5",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "metadata": {"user_id": "x" * size},
+    }
+    body = json.dumps(said).encode()
+    if headers:
+        body = gzip.compress(body)
+    request = post("/v1/messages", body, **ANTHROPIC, x_api_key=KEY, **headers)
+    return sent(gateway.url, request, timeout_seconds=60)
+
+
+def test_bodies_together_stay_within_the_memory_limit(tmp_path: Path) -> None:
+    with crowded_gateway(tmp_path, wait_seconds=0.3) as (gateway, let_go), ThreadPoolExecutor(12) as clients:
+        large = [clients.submit(asked, gateway, 3 * MEGABYTE) for _ in range(8)]
+        refused = until(
+            lambda: [one.result() for one in large if one.done()], lambda found: len(found) >= 5, 30
+        )
+        small = clients.submit(asked, gateway, KILOBYTE)
+        packed = clients.submit(asked, gateway, 3 * MEGABYTE, content_encoding="gzip").result()
+        assert not small.done()  # it is at the provider, and not refused
+        let_go.set()
+
+        assert [found.status for found in refused] == [503] * len(refused)
+        assert all(int(found.headers["retry-after"]) > 0 for found in refused)
+        assert "x-should-retry" not in refused[0].headers
+        assert json.loads(refused[0].body)["error"]["type"] == "api_error"
+        assert packed.status == 503
+        assert small.result().status == 200
+        assert sorted(one.result().status for one in large) == [200] * (8 - len(refused)) + [503] * len(refused)
+        assert asked(gateway, 3 * MEGABYTE).status == 200
+
+
+def test_a_request_that_waits_for_memory_is_served_once_others_end(tmp_path: Path) -> None:
+    with crowded_gateway(tmp_path, wait_seconds=60) as (gateway, let_go), ThreadPoolExecutor(8) as clients:
+        let_go.set()
+        found = [clients.submit(asked, gateway, 3 * MEGABYTE) for _ in range(8)]
+
+        assert {one.result().status for one in found} == {200}
