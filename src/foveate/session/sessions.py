@@ -220,6 +220,12 @@ async def look_up(
     if not chain and header_id is None:
         return Guess(found=request.first(frozenset()), new=(), after=None, is_news=False)
     there, found, new = await _decided(request, turns, frozenset(), doubtful=False)
+    for _ in range(_ATTEMPTS if found.is_fork else 0):
+        # Another process may have moved the tip between reading the turns and the session: look again.
+        seen_id = found.session.id
+        there, found, new = await _decided(request, turns, frozenset(), doubtful=False)
+        if found.session.id == seen_id:
+            break
     session = found.session
     parent_id = there.parent_id if there is not None and not found.is_new else None
     has_new_parent = session.parent_id != parent_id

@@ -282,3 +282,24 @@ async def test_who_follows_a_turn_that_was_dropped_with_others_does_not_wait_for
     assert second.rows() is None
     await asyncio.wait_for(asyncio.gather(second.alone(), third.alone()), 30)
     assert await quick.goes_on()
+
+
+async def test_a_session_that_moves_on_while_it_is_looked_up_is_not_taken_for_a_fork() -> None:
+    """Defect: the turns were read before another process stored one more, and the session after it."""
+
+    class Moving(InMemory):
+        is_moved = False
+
+        async def session(self, session_id: str) -> Session | None:
+            if not self.is_moved:
+                self.is_moved = True
+                await find(AGENT, words("q", "a", "b"), self, now=2.0)
+            return await super().session(session_id)
+
+    store = Moving()
+    store.is_moved = True
+    first = await find(AGENT, words("q"), store, now=1.0)
+    store.is_moved = False
+    found = await look_up(AGENT, words("q", "a", "b", "c", "d"), store, Tips(), now=3.0)
+
+    assert (found.found.session.id, found.found.is_fork, found.found.known) == (first.session.id, False, 3)
