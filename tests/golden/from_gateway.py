@@ -80,13 +80,12 @@ class Answer:
 
 
 def _ask(
-    served: Served, path: str, *, method: str, body: object = None, headers: Mapping[str, str] | None = None
+    served: Served, path: str, *, method: str, body: str | None = None, headers: Mapping[str, str] | None = None
 ) -> Answer:
     host, _, port = served.url.removeprefix("http://").partition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
     try:
-        sent = None if body is None else json.dumps(body)
-        connection.request(method, path, sent, {"content-type": "application/json", **(headers or {})})
+        connection.request(method, path, body, {"content-type": "application/json", **(headers or {})})
         return Answer(connection.getresponse())
     finally:
         connection.close()
@@ -96,8 +95,9 @@ def _answers(served: Served) -> list[tuple[str, Answer]]:
     """An answer, a count that the gateway makes itself, and every refusal that a client can bring about."""
     found: list[tuple[str, Answer]] = []
 
-    def ask(path: str, model: str, text: str = "Hello!", **headers: str) -> None:
-        body = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
+    def ask(path: str, model: str, text: str = "Hello!", more: str = "", **headers: str) -> None:
+        said = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
+        body = json.dumps(said).removesuffix("}") + more + "}"
         named = {name.replace("_", "-"): said for name, said in headers.items()}
         sent = {"x-api-key": KEY, "authorization": f"Bearer {KEY}", **named}
         found.append((path, _ask(served, path, method="POST", body=body, headers=sent)))
@@ -108,6 +108,7 @@ def _answers(served: Served) -> list[tuple[str, Answer]]:
         ask(path, model, x_foveate_agent="poor")
         ask(path, model, "Where does it all end? " * 2000, x_foveate_agent="narrow")
         ask(path, model, "x" * LIMIT_BYTES)
+        ask(path, model, more=f', "model": "{model}"')
         ask(path, model, host="elsewhere.example")
         ask(path, model, origin="https://elsewhere.example")
         ask(path, "nowhere-1")
