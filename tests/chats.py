@@ -26,6 +26,7 @@ from foveate.sandbox.asks import Ask
 from foveate.store import open_store
 from tests.e2e.command import COMMAND
 from tests.served import configure
+from tests.support.stores import ensure_store
 
 KEYS = {"ANTHROPIC_API_KEY": "sk-ant-of-a-test", "OPENAI_API_KEY": "sk-of-a-test"}
 PATIENCE_SECONDS = 30.0
@@ -63,7 +64,7 @@ async def chatting(
     """A conversation whose providers are a sandbox; `more` is what else is configured."""
     config = folder / "foveate.yaml"
     configure(config, sandbox_url, more)
-    environment = {**os.environ, **KEYS, "FOVEATE_STORE": f"sqlite:///{folder / 'store.sqlite'}"}
+    environment = {**os.environ, **KEYS, "FOVEATE_STORE": ensure_store(folder / "store.sqlite")}
     live = live_choices(config, environment, Flags(host="127.0.0.1"))
     setting, bills = Setting(lambda: live.now().made), Bills()
     speaking = setting.speak(model or setting.usual_model())

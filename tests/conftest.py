@@ -12,6 +12,7 @@ from hypothesis import settings
 from tests import databases, loopback
 from tests.llama import CannotServe, LlamaServer, running_llama_server
 from tests.support import markers
+from tests.support.stores import ensure_store
 from tests.watched_examples import first_examples
 
 ROOT = Path(__file__).parents[1]
@@ -96,9 +97,24 @@ def postgres() -> Iterator[databases.PostgresServer]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a new database, of each kind in turn."""
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty store, on each kind of database in turn."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'store' / 'foveate.sqlite'}"
-    server: databases.PostgresServer = request.getfixturevalue("postgres")
-    return server.new_database()
+        yield ensure_store(tmp_path / "store" / "foveate.sqlite")
+    else:
+        server: databases.PostgresServer = request.getfixturevalue("postgres")
+        url = server.new_store()
+        yield url
+        server.drop(url)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def bare_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database without tables, of each kind in turn, for tests of making and migrating stores."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'store' / 'foveate.sqlite'}"
+    else:
+        server: databases.PostgresServer = request.getfixturevalue("postgres")
+        url = server.new_database()
+        yield url
+        server.drop(url)

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.support.stores import create_tables
 
 # Tests have nothing to lose, and several processes connect at once.
 _SETTINGS = "fsync = off\nmax_connections = 200\nlisten_addresses = ''\n"
@@ -21,18 +24,30 @@ class CannotServe(Exception):
     """There is no PostgreSQL to be had here; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PostgresServer:
     """A running server, and what can befall it."""
 
     server: Any
+    template: str = ""
 
-    def new_database(self) -> str:
+    def new_database(self, template: str = "template1") -> str:
         """The URL of an empty database that nobody else has."""
         name = f"test_{uuid.uuid4().hex}"
-        with psycopg.connect(self.server.get_uri(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return str(self.server.get_uri(name))
+
+    def new_store(self) -> str:
+        """The URL of a store without rows, copied from one that is migrated once."""
+        if not self.template:
+            url = self.new_database()
+            create_tables(url)
+            self.template = _name(url)
+        return self.new_database(self.template)
+
+    def drop(self, url: str) -> None:
+        """Remove a database, whoever is still connected to it: each takes 8 MB."""
+        self._execute(f"DROP DATABASE {_name(url)} WITH (FORCE)")
 
     def crash(self) -> None:
         """Have the server gone from one moment to the next, as by a power cut."""
@@ -46,6 +61,10 @@ class PostgresServer:
         """All that is in a database, as statements."""
         return self._run("pg_dump", "--inserts", "--no-owner", "--no-privileges", url)
 
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(self.server.get_uri(), autocommit=True) as connection:
+            connection.execute(statement)
+
     def _control(self, *arguments: str) -> None:
         self._run("pg_ctl", "-w", "-D", str(self.server.pgdata), *arguments)
 
@@ -56,6 +75,10 @@ class PostgresServer:
             command, arguments, bin_path=self.server.bin_path, user=self.server.system_user, cwd="/"
         )
         return output
+
+
+def _name(url: str) -> str:
+    return str(conninfo_to_dict(url)["dbname"])
 
 
 @contextmanager

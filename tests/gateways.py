@@ -24,6 +24,7 @@ from foveate.gateway.doors import Family
 from foveate.gateway.request_body import BodyLimits
 from foveate.gateway.routing import Route, Routing, Upstream
 from foveate.sandbox.server import address, listening
+from tests.support.stores import ensure_store
 
 
 @dataclass
@@ -86,7 +87,9 @@ def running_gateway(
     problems: list[Problem] = []
     breaks: list[SeenBreak] = []
     choices = configured or Choices(
-        settings=Settings(store=StoreAt(url=store_url or f"sqlite:///{folder}/gateway.sqlite"), server=server),
+        settings=Settings(
+            store=StoreAt(url=store_url or ensure_store(folder / "gateway.sqlite")), server=server
+        ),
         gateway=GatewayOptions(routing=routing, body=body or BodyLimits(max_bytes=server.body_limit_bytes)),
         agents=lambda _agent: options() if callable(options) else options,
         cost=MoneyOptions(caps=caps, prices=PriceBook()),

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.stores import ensure_store
+
 COMMAND = (sys.executable, "-m", "foveate", "serve", "--port", "0", "--json")
 
 
@@ -34,7 +36,12 @@ class Served:
 
 @contextmanager
 def serving(folder: Path, *options: str, **environment: str) -> Iterator[Served]:
-    """A gateway whose data and working folder is `folder`, until the end of the block."""
+    """A gateway whose data and working folder is `folder`, until the end of the block.
+
+    Its store is there already, unless `FOVEATE_STORE` is set.
+    """
+    if "FOVEATE_STORE" not in environment:
+        ensure_store(folder / "foveate.sqlite")
     process = subprocess.Popen(
         [*COMMAND, *options],
         stdout=subprocess.PIPE,

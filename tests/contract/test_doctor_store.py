@@ -87,11 +87,11 @@ async def test_reservations_that_ran_out_long_ago_are_told(database_url: str) ->
 
 
 @pytest.mark.parametrize("version", ["0001", "0005"])
-def test_an_older_store_is_told_and_not_brought_up_to_date(database_url: str, version: str) -> None:
-    run(database_url, dump_of(version, database_url))
+def test_an_older_store_is_told_and_not_brought_up_to_date(bare_database_url: str, version: str) -> None:
+    run(bare_database_url, dump_of(version, bare_database_url))
 
     for _ in ("once", "and again"):
-        assert one_of(seen(database_url), f"is of version {version}") is Level.WARNING
+        assert one_of(seen(bare_database_url), f"is of version {version}") is Level.WARNING
 
 
 async def test_a_store_of_a_newer_foveate_has_failed(database_url: str) -> None:
@@ -101,10 +101,10 @@ async def test_a_store_of_a_newer_foveate_has_failed(database_url: str) -> None:
     assert one_of(seen(database_url), "is of version 9999") is Level.FAILED
 
 
-def test_an_empty_database_is_fine(database_url: str) -> None:
-    run(database_url, "CREATE TABLE somebody_elses (id INTEGER)")
+def test_an_empty_database_is_fine(bare_database_url: str) -> None:
+    run(bare_database_url, "CREATE TABLE somebody_elses (id INTEGER)")
 
-    assert one_of(seen(database_url), "is empty") is Level.OK
+    assert one_of(seen(bare_database_url), "is empty") is Level.OK
 
 
 def test_no_store_is_fine_where_one_can_be_made_and_none_is_made(tmp_path: Path) -> None:

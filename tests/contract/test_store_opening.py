@@ -141,19 +141,19 @@ async def check_added_up(store: Store, *, is_traced: bool) -> None:
     ]
 
 
-async def test_a_database_of_today_holds_what_was_put_into_it(database_url: str) -> None:
-    async with await open_store(database_url) as store:
+async def test_a_database_of_today_holds_what_was_put_into_it(bare_database_url: str) -> None:
+    async with await open_store(bare_database_url) as store:
         await fill(store)
         await check_filled(store)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_database_of_any_released_version_is_brought_up_to_date_with_all_it_holds(
-    database_url: str, version: str
+    bare_database_url: str, version: str
 ) -> None:
-    run(database_url, dump_of(version, database_url))
+    run(bare_database_url, dump_of(version, bare_database_url))
 
-    async with await open_store(database_url) as store:
+    async with await open_store(bare_database_url) as store:
         await check_filled(store, version=version)
         fork = session("fork", 6, parent=session("s", 4), seen_at=1e9)
         await store.turns.keep(fork, [], after=fork.tip)
@@ -162,17 +162,17 @@ async def test_a_database_of_any_released_version_is_brought_up_to_date_with_all
 
 @pytest.mark.parametrize("version", [None, *VERSIONS])
 async def test_migrations_lead_from_anywhere_to_the_tables_of_the_schema(
-    database_url: str, version: str | None
+    bare_database_url: str, version: str | None
 ) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
     from sqlalchemy import create_engine, inspect
 
     if version is not None:
-        run(database_url, dump_of(version, database_url))
-    await (await open_store(database_url)).close()
+        run(bare_database_url, dump_of(version, bare_database_url))
+    await (await open_store(bare_database_url)).close()
 
-    engine = create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
+    engine = create_engine(bare_database_url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.connect() as connection:
         context = MigrationContext.configure(
             connection, opts={"compare_type": True, "version_table": VERSION_TABLE}
@@ -183,7 +183,7 @@ async def test_migrations_lead_from_anywhere_to_the_tables_of_the_schema(
         for name, table in tables.tables.items():
             keys = inspect(connection).get_pk_constraint(name)["constrained_columns"]
             assert keys == [column.name for column in table.primary_key], name
-            if database_url.startswith("sqlite"):
+            if bare_database_url.startswith("sqlite"):
                 made = connection.exec_driver_sql("SELECT sql FROM sqlite_schema WHERE name = ?", (name,))
                 has_rowid = "WITHOUT ROWID" not in made.scalar_one()
                 assert has_rowid == table.dialect_options["sqlite"]["with_rowid"], name
@@ -220,34 +220,34 @@ def test_every_version_is_a_migration_in_its_order() -> None:
     assert revisions[::-1] == list(VERSIONS)
 
 
-async def test_a_database_of_a_newer_foveate_is_refused_and_stays_as_it_is(database_url: str) -> None:
-    async with await open_store(database_url) as store:
+async def test_a_database_of_a_newer_foveate_is_refused_and_stays_as_it_is(bare_database_url: str) -> None:
+    async with await open_store(bare_database_url) as store:
         await fill(store)
-    run(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+    run(bare_database_url, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
 
     with pytest.raises(StoreTooNew, match="newer Foveate") as refused:
-        await open_store(database_url)
+        await open_store(bare_database_url)
 
     assert (refused.value.version, refused.value.known) == ("9999", VERSIONS[-1])
-    run(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{VERSIONS[-1]}'")
-    async with await open_store(database_url) as store:
+    run(bare_database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{VERSIONS[-1]}'")
+    async with await open_store(bare_database_url) as store:
         await check_filled(store)
 
 
-async def test_a_migration_that_breaks_off_leaves_nothing_half_made(database_url: str) -> None:
+async def test_a_migration_that_breaks_off_leaves_nothing_half_made(bare_database_url: str) -> None:
     # The last table that a migration makes is there already, and is somebody else's.
-    run(database_url, "CREATE TABLE compaction_locks_v1 (whose TEXT)")
+    run(bare_database_url, "CREATE TABLE compaction_locks_v1 (whose TEXT)")
 
     with pytest.raises(StoreUnavailable, match="compaction_locks_v1"):
-        await open_store(database_url)
+        await open_store(bare_database_url)
 
-    run(database_url, "DROP TABLE compaction_locks_v1")
-    async with await open_store(database_url) as store:
+    run(bare_database_url, "DROP TABLE compaction_locks_v1")
+    async with await open_store(bare_database_url) as store:
         await fill(store)
 
 
-async def test_a_store_that_is_closed_says_so(database_url: str) -> None:
-    store = await open_store(database_url)
+async def test_a_store_that_is_closed_says_so(bare_database_url: str) -> None:
+    store = await open_store(bare_database_url)
     await store.close()
 
     with pytest.raises(StoreUnavailable, match="is closed"):
@@ -345,13 +345,16 @@ print(json.dumps([name for name in ("numpy", "sqlalchemy", "alembic", "psycopg")
 
 
 @pytest.mark.process
-def test_opening_what_is_up_to_date_loads_only_the_driver(database_url: str) -> None:
+def test_opening_what_is_up_to_date_loads_only_the_driver(bare_database_url: str) -> None:
     loaded = [
         subprocess.run(
-            [sys.executable, "-c", OPENED_LIGHTLY, database_url], capture_output=True, text=True, check=True
+            [sys.executable, "-c", OPENED_LIGHTLY, bare_database_url],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for _ in ("made", "up to date")
     ]
 
     assert "alembic" in loaded[0]
-    assert json.loads(loaded[1]) == ([] if database_url.startswith("sqlite") else ["psycopg"])
+    assert json.loads(loaded[1]) == ([] if bare_database_url.startswith("sqlite") else ["psycopg"])

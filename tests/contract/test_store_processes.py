@@ -30,8 +30,9 @@ async def make(database_url: str) -> None:
     await (await open_store(database_url)).close()
 
 
-def test_eight_processes_open_a_new_database_at_once_and_exactly_one_may_fold(database_url: str) -> None:
-    leases = at_once(open_and_lease, [(database_url, f"process {number}") for number in range(8)])
+@pytest.mark.slow
+def test_eight_processes_open_a_new_database_at_once_and_exactly_one_may_fold(bare_database_url: str) -> None:
+    leases = at_once(open_and_lease, [(bare_database_url, f"process {number}") for number in range(8)])
 
     (lease,) = [lease for lease in leases if lease]
     assert lease.fence == 1

@@ -48,13 +48,13 @@ def table_names(url: str) -> list[str]:
     return [name for (name,) in found]
 
 
-async def test_who_only_looks_makes_nothing(database_url: str) -> None:
+async def test_who_only_looks_makes_nothing(bare_database_url: str) -> None:
     with pytest.raises(NothingKept, match="nothing has been kept here yet"):
-        await open_store(database_url, make=False)
+        await open_store(bare_database_url, make=False)
 
-    assert table_names(database_url) == []
-    if database_url.startswith("sqlite"):
-        assert not path_of(database_url).parent.exists()
+    assert table_names(bare_database_url) == []
+    if bare_database_url.startswith("sqlite"):
+        assert not path_of(bare_database_url).parent.exists()
 
 
 async def test_who_only_looks_finds_what_is_there(database_url: str) -> None:

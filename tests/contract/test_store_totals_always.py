@@ -4,7 +4,6 @@ Bills and traces come in any order, one by one or many at once, again and again,
 """
 
 import asyncio
-import shutil
 import sqlite3
 import tempfile
 from collections import defaultdict
@@ -38,6 +37,7 @@ from tests.billed import NOON, call, settle_one
 from tests.contract.test_store_opening import dump_of, run
 from tests.kept import TRACE
 from tests.store_processes import at_once
+from tests.support.stores import ensure_store
 
 HOUR = 3_600.0
 Told = tuple[Entry | None, Trace | None, CacheBreak | None]
@@ -190,25 +190,14 @@ async def check_sessions(store: Store, entries: Sequence[Entry], traced: Sequenc
             assert (one.tokens, one.window_tokens) == (newest.tokens, newest.window_tokens)
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with all tables and nothing in them, to be copied."""
-    path = tmp_path_factory.mktemp("empty") / "store.sqlite"
-
-    async def make() -> None:
-        await (await open_store(f"sqlite:///{path}")).close()
-
-    asyncio.run(make())
-    return path
-
-
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     requests=st.lists(TOLD, min_size=1, max_size=6),
     order=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=5),
 )
 def test_totals_are_what_is_kept_whatever_came_when_and_how_often(
-    empty: Path, requests: list[Told], order: list[list[int]]
+    requests: list[Told], order: list[list[int]]
 ) -> None:
     made = [numbered(number, one) for number, one in enumerate(requests)]
 
@@ -220,8 +209,7 @@ def test_totals_are_what_is_kept_whatever_came_when_and_how_often(
             await check(store)
 
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copy(empty, f"{folder}/store.sqlite")
-        asyncio.run(run(f"sqlite:///{folder}/store.sqlite"))
+        asyncio.run(run(ensure_store(Path(folder) / "store.sqlite")))
 
 
 def many(number: int) -> Told:
@@ -284,19 +272,19 @@ def fill_before_totals(url: str, some: Iterable[Told]) -> None:
 
 
 async def test_what_was_kept_before_there_were_totals_is_added_up_in_the_same_way(
-    database_url: str,
+    bare_database_url: str,
 ) -> None:
     made = [many(number) for number in range(60)]
-    fill_before_totals(database_url, made)
+    fill_before_totals(bare_database_url, made)
 
-    async with await open_store(database_url) as store:
+    async with await open_store(bare_database_url) as store:
         await check(store)
         ((_, totals),) = await store.totals.totals()
         assert (totals.requests, totals.calls) == (61, 61)  # with what else is in such a store
 
 
 async def test_more_than_can_be_added_up_and_odd_names_do_not_keep_a_store_from_being_opened(
-    database_url: str,
+    bare_database_url: str,
 ) -> None:
     entry, trace, _ = many(0)
     assert entry is not None
@@ -310,9 +298,9 @@ async def test_more_than_can_be_added_up_and_odd_names_do_not_keep_a_store_from_
         of = with_changes(entry.call, id=f"{number}", agent=long, model=long, session_id=long * (number // 2))
         odd = with_changes(trace, id=f"{number}", at=at, broke=broke, model="\0", session_id="odd")
         made.append((with_changes(costs, call=of), odd, None))
-    fill_before_totals(database_url, made)
+    fill_before_totals(bare_database_url, made)
 
-    async with await open_store(database_url) as store:
+    async with await open_store(bare_database_url) as store:
         ((_, totals),) = await store.totals.totals()
         assert (totals.calls, totals.requests, totals.breaks) == (4, 4, 4)
         assert totals.saved_by_cache < 0

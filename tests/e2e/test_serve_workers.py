@@ -43,8 +43,8 @@ def config(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="module")
 def served(config: Path) -> Iterator[Served]:
-    """Two workers."""
-    with serving(config.parent) as running:
+    """Two workers, which create their store themselves."""
+    with serving(config.parent, FOVEATE_STORE=f"sqlite:///{config.parent}/foveate.sqlite") as running:
         yield running
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,11 +30,12 @@ from foveate.tokens import counter_for
 from foveate.values import Format
 from tests.kept import FOLD, FOLDED, fold, ids
 from tests.sessions_to_fold import MODEL, OPTIONS, chat_body, claude_body, must_fit, sent_after, subject_of
+from tests.support.stores import ensure_store
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with await open_store(f"sqlite:///{tmp_path}/foveate.sqlite") as opened:
+    async with await open_store(ensure_store(tmp_path / "foveate.sqlite")) as opened:
         yield opened
 
 
@@ -53,18 +53,6 @@ async def made(store: Store, body: Any, earlier: Fold | None = None, *, spoken: 
     assert folded.fold is not None
     assert folded.outcome is Outcome.OK
     return folded.fold
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with nothing in it, to be copied: making one takes longer."""
-
-    async def make() -> None:
-        await (await open_store(f"sqlite:///{path}")).close()
-
-    path = tmp_path_factory.mktemp("empty") / "foveate.sqlite"
-    asyncio.run(make())
-    return path
 
 
 Kind = tuple[int, str, str, Outcome]
@@ -85,7 +73,6 @@ BOUNDS = st.none() | st.integers(-1, 4)
 @example(kinds=[(0, "ana", "s", Outcome.OK), (1, "ana", "s", Outcome.OK)], copies=90, agent=None, session=None,
          outcome=None, since=None, until=None)  # fmt: skip
 def test_all_that_is_asked_for_is_always_listed_and_nothing_twice(
-    empty: Path,
     tmp_path: Path,
     kinds: list[Kind],
     copies: int,
@@ -103,8 +90,9 @@ def test_all_that_is_asked_for_is_always_listed_and_nothing_twice(
     asked = Asked(agent=agent, session_id=session, outcome=outcome, since=since, until=until)
 
     async def found() -> list[Fold]:
-        shutil.copy(empty, tmp_path / "copy.sqlite")
-        async with await open_store(f"sqlite:///{tmp_path}/copy.sqlite") as store:
+        path = tmp_path / "copy.sqlite"
+        path.unlink(missing_ok=True)
+        async with await open_store(ensure_store(path)) as store:
             await asyncio.gather(*(store.journal.record(one, (), lease=None) for one in kept))
             return [fold async for fold in folds(store.journal, asked)]
 

@@ -16,6 +16,7 @@ from foveate.gateway.page import root_pages
 from foveate.gateway.pages import Vitals, health_object
 from foveate.gateway.serving import live_choices
 from foveate.store import Store, open_store
+from tests.support.stores import ensure_store
 
 NOW = 1_794_000_000.0
 WELL = Vitals(version="1", store="store.sqlite")
@@ -80,7 +81,7 @@ async def looking(
     async def health() -> dict[str, object]:
         return health_object(vitals)
 
-    async with await open_store(f"sqlite:///{folder}/store.sqlite") as store:
+    async with await open_store(ensure_store(folder / "store.sqlite")) as store:
         pages = root_pages(
             live,
             environment,

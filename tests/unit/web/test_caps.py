@@ -8,6 +8,7 @@ from foveate.cost.held import Level, held
 from foveate.store import Store, open_store
 from foveate.web.caps import MOST_USES, cap_rows, cap_rows_of
 from tests.billed import NOON, call, cap, entry, settle_one
+from tests.support.stores import ensure_store
 
 CAPS = (
     cap(Scope.CALL, 1),
@@ -37,7 +38,7 @@ async def booked(store: Store) -> None:
 
 
 async def test_they_are_as_near_as_the_command_says(tmp_path: Path) -> None:
-    async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+    async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
         await booked(store)
         rows = await cap_rows(store, CAPS, now=NOON)
         told = await held(store.ledger, CAPS, now=NOON)
@@ -50,7 +51,7 @@ async def test_they_are_as_near_as_the_command_says(tmp_path: Path) -> None:
 
 
 async def test_of_many_sessions_those_are_shown_that_are_nearest(tmp_path: Path) -> None:
-    async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+    async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
         for number in range(9):
             of = call(f"call {number}", session_id=f"s{number}")
             await settle_one(store.ledger, entry(of, number), accounts=accounts_of(of))
@@ -64,7 +65,7 @@ async def test_of_many_sessions_those_are_shown_that_are_nearest(tmp_path: Path)
 
 async def test_a_cap_of_nothing_is_full_and_one_that_nobody_uses_is_told(tmp_path: Path) -> None:
     caps = [Cap(scope=Scope.TOTAL, dollars=Decimal(0)), cap(Scope.SESSION, 1)]
-    async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+    async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
         nothing, session = await cap_rows(store, caps, now=NOON)
         assert await cap_rows(store, [], now=NOON) == []
 
@@ -75,7 +76,7 @@ async def test_a_cap_of_nothing_is_full_and_one_that_nobody_uses_is_told(tmp_pat
 async def test_a_cap_on_the_sessions_of_one_agent_is_told_however_dear_those_of_others_are(
     tmp_path: Path,
 ) -> None:
-    async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+    async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
         for number in range(25):
             of = call(f"call {number}", agent="ana", session_id=f"s{number}")
             await settle_one(store.ledger, entry(of, 2), accounts=accounts_of(of))
@@ -88,7 +89,7 @@ async def test_a_cap_on_the_sessions_of_one_agent_is_told_however_dear_those_of_
 
 
 async def test_the_caps_of_one_agent_are_as_near_as_they_are_among_all(tmp_path: Path) -> None:
-    async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+    async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
         await booked(store)
         rows = await cap_rows_of(store, CAPS, "ana", now=NOON)
         every = await cap_rows(store, CAPS, now=NOON)

@@ -14,6 +14,7 @@ from foveate.store import open_store
 from foveate.values import CacheUsage, Usage
 from foveate.web.spent import NOTHING, Spent, all_of, by_category, by_first
 from tests.billed import NOON, call, settle_one
+from tests.support.stores import ensure_store
 
 
 def bill(id_: str, agent: str, category: Category, dollars: str | None, folds: str | None = None) -> Entry:
@@ -36,7 +37,7 @@ ENTRIES = (
 
 
 async def test_it_agrees_with_what_foveate_cost_reports(tmp_path: Path) -> None:
-    async with await open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+    async with await open_store(ensure_store(tmp_path / "store.sqlite")) as store:
         for entry in ENTRIES:
             await settle_one(store.ledger, entry, accounts=accounts_of(entry.call))
         report = report_of(await store.ledger.sums(asked_of([By.AGENT])), [By.AGENT])
