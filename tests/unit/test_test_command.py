@@ -10,6 +10,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 TOOLS = ("ruff", "mypy", "lint-imports", "mkdocs", "pytest")
+PARALLEL = f"pytest -n {max(1, (os.cpu_count() or 1) * 3 // 2)} --dist worksteal"
 
 
 @pytest.fixture
@@ -45,13 +46,13 @@ def test_without_arguments_everything_is_checked(checkout: Path) -> None:
     assert [line.split()[0] for line in lines] == [
         *("ruff", "ruff", "lint-imports", "pytest", "mypy", "mkdocs", "all")
     ]
-    assert "pytest -n logical --dist worksteal --cov" in lines
+    assert f"{PARALLEL} --cov" in lines
 
 
 def test_continuous_integration_measures_no_coverage(checkout: Path) -> None:
     _, lines = run(checkout, CI="1")
 
-    assert "pytest -n logical --dist worksteal" in lines
+    assert PARALLEL in lines
 
 
 def test_the_fast_run_checks_code_and_runs_quick_tests(checkout: Path) -> None:
@@ -91,7 +92,7 @@ def test_durations_are_reported_by_a_plugin(checkout: Path) -> None:
     plugin = "-p tests.support.durations"
 
     assert run(checkout, "--durations", "tests/unit") == (0, [f"pytest {plugin} tests/unit"])
-    assert run(checkout, "--durations") == (0, [f"pytest -n logical --dist worksteal {plugin}"])
+    assert run(checkout, "--durations") == (0, [f"{PARALLEL} {plugin}"])
     assert run(checkout, "--durations", fail="pytest")[0] == 1
 
 
