@@ -170,7 +170,10 @@ def _spread(data: bytes, at: int, raws: Sequence[Any]) -> list[Span]:
     """The same where all of them stand there in the same distance, as most clients write them; else none."""
     comma = _COMMA.match(data, at + len(raws[0]))
     between = comma[0] if comma is not None else b""
-    if not between or not data.startswith(between.join(raws), at):
+    # One long gap, written between all of them, could take more memory than there is.
+    if not between or len(between) * (len(raws) - 1) > len(data):
+        return []
+    if not data.startswith(between.join(raws), at):
         return []
     found: list[Span] = []
     for raw in raws:

@@ -1,6 +1,7 @@
 """Where parts of a JSON text lie, held against a scanner that goes byte by byte."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -86,3 +87,17 @@ def test_what_is_no_json_is_refused_with_a_clear_error(data: bytes) -> None:
         except MalformedRequest:
             continue
         assert data[:1] in (b"{", b"[")
+
+
+def test_one_long_gap_between_items_takes_no_more_memory_than_the_body() -> None:
+    """Defect: it was taken for the gap between all of them, and 400 KB took 1.3 GB."""
+    data = b"[1," + b" " * 20_000 + b",".join([b"1"] * 10_000) + b"]"
+    tracemalloc.start()
+    try:
+        found = items(data, whole(data))
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(found) == 10_001
+    assert most_bytes < 100 * len(data)
