@@ -187,7 +187,8 @@ class _Reading:
             self._place.append(event.value)
             read_as = "a number" if tag in (_INTEGER, _FLOAT) else _READ_AS[_read_as(tag, event.value)]
             raise self._bad(f"the key {event.value!r} is read as {read_as}: put it in quotes", event)
-        key = self._value(event)
+        # Not read first: keys may be nested in keys.
+        key = None if isinstance(event, yaml.CollectionStartEvent) else self._value(event)
         if isinstance(event, yaml.ScalarEvent) and not event.style and event.value == "<<":
             raise self._bad("<< is not supported: write the keys out", event)
         if isinstance(key, str):

@@ -153,6 +153,7 @@ def test_yaml_is_read_as_people_mean_it(text: str, data: object) -> None:
         ("a: !!int 010\n", 1, "a", "or put it in quotes if it is a text"),
         ("a: 1\nb: \x1b[31m\n", 2, "", "holds a control character"),
         ("[" * 200, 1, ".".join("0" * 100), "nested more than 100 deep"),
+        ("a:\n  {" + "{" * 5000, 2, "a", "a key is a text, not a list or a mapping"),
     ],
 )
 def test_what_is_wrong_in_yaml_is_told_with_its_line(text: str, line: int, key: str, words: str) -> None:
