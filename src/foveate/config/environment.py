@@ -12,6 +12,7 @@ NAME = ".env"
 
 _LIMIT_BYTES = 1_000_000
 _ASSIGNED = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=[ \t]*(.*)", re.DOTALL)
+_QUOTED = re.compile(r"'[^']*+'|\"(?:[^\"\\]|\\.)*+\"", re.DOTALL)
 _COMMENT = re.compile(r"(^|\s)#.*")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$"}
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
@@ -42,42 +43,36 @@ def variables_in(text: str, source: str) -> dict[str, str]:
     Raises:
         BadSetting: a line is no such thing; its text is not told, since it may hold a key.
     """
-    lines = text.split("\n")
+    text = "\n".join(line.rstrip("\r") for line in text.split("\n"))
     found: dict[str, str] = {}
-    number = 0
-    while number < len(lines):
-        line, first = lines[number].rstrip("\r"), number + 1
-        number += 1
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        assigned = _ASSIGNED.fullmatch(line)
-        if assigned is None:
-            raise BadSetting(source, "this is no NAME=value", line=first)
-        name, rest = assigned[1], assigned[2]
-        if rest[:1] in ("'", '"') and rest:
-            while (end := _end_of_quoted(rest)) is None and number < len(lines):
-                rest += "\n" + lines[number].rstrip("\r")
-                number += 1
-            if end is None:
-                raise BadSetting(source, f"the quote of {name} is not closed", line=first, key=name)
-            if _COMMENT.sub("", rest[end + 1 :]).strip():
-                raise BadSetting(source, f"there is something behind the quote of {name}", line=first, key=name)
-            found[name] = _unquoted(rest[0], rest[1:end])
-        else:
-            found[name] = _COMMENT.sub("", rest).strip()
+    start, number = 0, 1
+    while start < len(text):
+        end = _end_of_line(text, start)
+        line = text[start:end]
+        if line.strip() and not line.lstrip().startswith("#"):
+            assigned = _ASSIGNED.fullmatch(line)
+            if assigned is None:
+                raise BadSetting(source, "this is no NAME=value", line=number)
+            name, rest = assigned[1], assigned[2]
+            if rest.startswith(("'", '"')):
+                quoted = _QUOTED.match(text, start + assigned.start(2))
+                if quoted is None:
+                    raise BadSetting(source, f"the quote of {name} is not closed", line=number, key=name)
+                end = _end_of_line(text, quoted.end())
+                if _COMMENT.sub("", text[quoted.end() : end]).strip():
+                    reason = f"there is something behind the quote of {name}"
+                    raise BadSetting(source, reason, line=number, key=name)
+                found[name] = _unquoted(rest[0], quoted[0][1:-1])
+            else:
+                found[name] = _COMMENT.sub("", rest).strip()
+        number += text.count("\n", start, end + 1)
+        start = end + 1
     return found
 
 
-def _end_of_quoted(text: str) -> int | None:
-    """Where the quote that a text begins with is closed."""
-    quote, at = text[0], 1
-    while at < len(text):
-        if text[at] == "\\" and quote == '"':
-            at += 1
-        elif text[at] == quote:
-            return at
-        at += 1
-    return None
+def _end_of_line(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end
 
 
 def _unquoted(quote: str, inner: str) -> str:

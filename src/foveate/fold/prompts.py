@@ -108,19 +108,19 @@ def pieces(messages: Sequence[Message], *, piece_tokens: int, count: Count) -> l
     """All of `messages` as texts of at most `piece_tokens`, about; what is longer is told in several."""
     told = [_told(message) for message in messages]
     name = fence_name("\n".join(told))
-    found: list[str] = []
+    found: list[list[str]] = []
     taken = piece_tokens
     for number, message in enumerate(messages):
         for text in _fitting(told[number], piece_tokens, count):
             entry = f"=== {name} message {number + 1:,}, {message.role} ===\n{text}"
             tokens = count(entry)
             if taken + tokens > piece_tokens:
-                found.append(entry)
+                found.append([entry])
                 taken = tokens
             else:
-                found[-1] += f"\n{entry}"
+                found[-1].append(entry)
                 taken += tokens
-    return found
+    return ["\n".join(entries) for entries in found]
 
 
 def _what(limit_tokens: int) -> str:

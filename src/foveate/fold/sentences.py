@@ -7,7 +7,6 @@ the text alone.
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from foveate.fold.rules import FactKind, rules
 
@@ -132,21 +131,26 @@ def _telling(kind: FactKind, sentence: str) -> re.Match[str] | None:
     pattern = rules().sentences[kind]
     if kind is not FactKind.CONSTRAINT:
         return pattern.search(sentence)
-    if _asks_inside(sentence):
+    is_question = _is_question(sentence)
+    if is_question and rules().asking_inside.search(sentence):  # it asks, in a script without spaces
         return None
-    held = (match for match in pattern.finditer(sentence) if _holds_to(sentence, match))
-    orders = (match for match in rules().orders.finditer(sentence) if _orders(sentence, match))
-    return next(chain(held, orders), None)
+    held = (match for match in pattern.finditer(sentence) if _holds_to(sentence, match, is_question))
+    if found := next(held, None):
+        return found
+    # Looked for once: a sentence may have thousands of phrases.
+    if is_question or _CODE_LIKE.search(sentence):
+        return None
+    return next((match for match in rules().orders.finditer(sentence) if _orders(sentence, match)), None)
 
 
-def _holds_to(sentence: str, match: re.Match[str]) -> bool:
+def _holds_to(sentence: str, match: re.Match[str], is_question: bool) -> bool:
     """Whether a phrase holds somebody to something: not "I don't know", nor "do we only have this one?"."""
     before = sentence[max(0, match.start() - _CLAUSE_CHARS) : match.start()]
     if match[0].lower() in rules().refusing and _SPEAKER.search(before):
         return bool(rules().wishing.match(sentence, match.end()))
     clause = _CLAUSE_END.split(before)[-1]
     asks = rules().asking.match(clause) if clause.strip() else rules().asking.fullmatch(match[0])
-    return not (_is_question(sentence) and asks)
+    return not (is_question and asks)
 
 
 def _orders(sentence: str, match: re.Match[str]) -> bool:
@@ -159,20 +163,15 @@ def _orders(sentence: str, match: re.Match[str]) -> bool:
         return False
     rest = sentence[match.start() : match.end() + _CLAUSE_CHARS]
     first = _FIRST_WORD.match(rest)
-    if first is None or rules().reporting.match(rest, first.end()) or _CODE_LIKE.search(sentence):
+    if first is None or rules().reporting.match(rest, first.end()):
         return False
-    if first.end() == len(match[0]) and match[0].isascii() and not _NEXT_WORD.match(sentence, match.end()):
-        return False  # "No, that is wrong."
-    return not _is_question(sentence)
+    # "No, that is wrong."
+    is_answer = first.end() == len(match[0]) and match[0].isascii()
+    return not is_answer or _NEXT_WORD.match(sentence, match.end()) is not None
 
 
 def _is_question(sentence: str) -> bool:
     return sentence.rstrip().endswith(_QUESTION_ENDS)
-
-
-def _asks_inside(sentence: str) -> bool:
-    """Whether it asks, in a script without spaces."""
-    return _is_question(sentence) and bool(rules().asking_inside.search(sentence))
 
 
 def errors_in(text: str) -> Iterator[str]:

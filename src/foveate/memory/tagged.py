@@ -68,12 +68,12 @@ def _end(text: str, begin: int, at: int, last: int, code: Code) -> int:
     at = _after(text, at, last)
     if _OF_ITSELF.match(text, begin):
         return at
-    item, end, has_gap = _ITEM.match(text, begin), at, False
+    item, indent, end, has_gap = _ITEM.match(text, begin), _indent(text, begin), at, False
     while at < last:
         after = _after(text, at, last)
         if _is_blank(text[at:after]):
             has_gap = True
-        elif has_gap if not item else not _is_below(text, at, _indent(text, begin), has_gap):
+        elif has_gap if not item else not _is_below(text, at, indent, has_gap):
             break
         else:
             closed = code.end(at)
