@@ -1,0 +1,155 @@
+"""Whatever text they are given, the functions that read texts take time in proportion to its length.
+
+Each is run on what is slow for many readers, and on pieces of what it looks for itself.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import pytest
+
+import foveate
+from foveate.cache.refusals import refusal
+from foveate.cache.wording import reworded
+from foveate.config.documents import document_from
+from foveate.config.environment import variables_in
+from foveate.engine.redacting import redacted
+from foveate.errors import FoveateError
+from foveate.fold.facts import facts_of
+from foveate.fold.substance import tells_of
+from foveate.fold.telling import Known
+from foveate.fold.verifying import problem_of
+from foveate.memory.excerpts import stretches
+from foveate.memory.gate import Gate
+from foveate.memory.parsing import parse
+from foveate.memory.words import words
+from foveate.values import Format, Message, Text
+from foveate.wire import read
+from foveate.wire.body import to_bytes
+from foveate.wire.events import EventSplitter, ListSplitter
+from tests.support.attacks import Attack, attacks
+from tests.support.growth import superlinear_ratio
+
+_SIZE = 2**13
+_CHUNK = 700
+_GATE = Gate()
+_MARKS = ("\u0301\u0316", "\u0f73", "ﬀ\u0327\u0301")
+_SENTENCES = (
+    ", no emojis",
+    "why never ",
+    "do not ",
+    "must ",
+    "error: ",
+    "ValueError: a ",
+    "don't ",
+    "我必须",
+    "？",
+)
+_WORDS = (
+    ":1",
+    "a/b.py:1",
+    "a/",
+    "\\a",
+    "C:\\a",
+    "v1.",
+    "a-1-",
+    "http://a/",
+    "A Bc ",
+    "`a`",
+    "“a”",
+    "1,",
+    "@a/",
+)
+_NOTES = (
+    ":PROPERTIES:\n",
+    ":a: b\n",
+    "#+begin_src\n",
+    "> ",
+    "- [ ] a\n",
+    "a\n===\n",
+    "<div>\n",
+    "#private ",
+    " - a",
+)
+
+
+def _facts(role: str) -> Callable[[str], object]:
+    return lambda text: facts_of((Message(role=role, parts=(Text(text),)),))
+
+
+def _parsed(path: str) -> Callable[[str], object]:
+    return lambda text: _GATE.admitted(parse(f"{text}\n- #private\n{text}", _GATE, path=path))
+
+
+def _split(splitter: Callable[[], EventSplitter | ListSplitter]) -> Callable[[str], object]:
+    def run(text: str) -> None:
+        data, splits = text.encode(), splitter()
+        for start in range(0, len(data), _CHUNK):
+            splits.feed(data[start : start + _CHUNK])
+        splits.end()
+
+    return run
+
+
+def _counted(model: str) -> Callable[[str], object]:
+    return lambda text: foveate.count(text, model)
+
+
+def _chat(text: str) -> bytes:
+    return to_bytes({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]})
+
+
+_READERS: dict[str, tuple[Callable[[str], object], Sequence[str]]] = {
+    "facts of a user": (_facts("user"), (*_SENTENCES, *_WORDS)),
+    "facts of a model": (_facts("assistant"), (*_SENTENCES, *_WORDS)),
+    "facts of a tool": (_facts("tool"), (*_SENTENCES, *_WORDS)),
+    "what a summary tells": (Known, (*_SENTENCES, *_WORDS, *_MARKS)),
+    "whether a summary tells anything": (lambda text: tells_of(text, [text]), (*_WORDS, *_MARKS)),
+    "whether an answer is a summary": (
+        lambda text: problem_of(text, replaced_tokens=10**9, count=len),
+        ("as an ai ", "sorry, ", "I can't ", "```a\n", "{"),
+    ),
+    "redaction": (redacted, ("sk-", "sk-aaaaaa", "bearer ", "://a:", "api_key=", "?key=")),
+    "notes in Org": (_parsed("a.org"), (*_NOTES, "* a :b:\n", "#+a: b\n", "[[a][b]]")),
+    "notes in Markdown": (_parsed("a.md"), (*_NOTES, "# a #b\n", "[a](b)", "[a]: b\n", "<!-- ")),
+    "words of notes": (words, (*_MARKS, "日本", "ไทย")),
+    "stretches of notes": (lambda text: list(stretches(text)), ("a. ", "🇩🇪")),
+    "what was reworded": (
+        lambda text: reworded(f"{text}a{text}", f"{text}b{text}"),
+        ("2026-11-16 ", "12:", *_MARKS),
+    ),
+    "a provider's refusal": (
+        lambda text: refusal(400, to_bytes({"error": {"message": text}})),
+        ("cache_control",),
+    ),
+    "a file of variables": (lambda text: variables_in(text, "x"), ('A="\n', "A='b\n", "A=b\n", 'A="\\')),
+    "a file of settings": (
+        lambda text: document_from(text.encode(), "x"),
+        ("a: b\n", "- ", "{", "[", "&a ", "*a ", "? "),
+    ),
+    "events": (_split(EventSplitter), ("data: a\n", "data: a\r\n\r\n", "\r", ":")),
+    "a list of objects": (_split(ListSplitter), ("[{", '{"a":"', "\\", "},{")),
+    "a request": (lambda text: read(_chat(text), Format.CHAT), ("\\ud83d", '\\"')),
+    "a body": (lambda text: read(text.encode(), Format.CHAT), ('{"a":', "[", '"\\', "\\ud83d")),
+    "tokens of GPT": (_counted("gpt-4o"), _MARKS),
+    "tokens of Claude": (_counted("claude-sonnet-4-5"), _MARKS),
+    "tokens of Gemini": (_counted("gemini-2.5-pro"), _MARKS),
+    "tokens of Qwen": (_counted("qwen3-32b"), _MARKS),
+    "tokens of nobody's": (_counted("nobody-1"), _MARKS),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", _READERS)
+def test_a_text_is_read_in_linear_time(reader: str) -> None:
+    read_text, own = _READERS[reader]
+
+    def run(text: str) -> None:
+        with suppress(FoveateError):
+            read_text(text)
+
+    run("a")  # what is loaded once is not counted
+    tried = [*attacks(), *(Attack("", unit, after) for unit in own for after in ("", " =", "?  "))]
+    slow = {attack: superlinear_ratio(run, attack.text, max_size=_SIZE) for attack in tried}
+
+    assert {attack: ratio for attack, ratio in slow.items() if ratio is not None} == {}
