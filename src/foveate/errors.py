@@ -5,6 +5,7 @@
     │   ├── UnreadableInput    a file that is not there, not text, or not UTF-8
     │   ├── MalformedRequest   a request body that is not JSON or has none of the known shapes
     │   │   └── DuplicateKey   a JSON object in it that has the same key twice
+    │   ├── RequestLimitExceeded  a request that has more messages, tools or levels than are read
     │   ├── BadEdit            an edit that cannot be written into a request, or contradicts another
     │   ├── WrongApi           a request for a model whose upstream does not speak the API that it came in
     │   ├── KeyRefused         a key of the gateway that is not known, or the want of one
@@ -96,6 +97,18 @@ class DuplicateKey(MalformedRequest):
         super().__init__(f"{twice}: send it once, because servers differ in which of the two they read")
         self.path = path
         self.other = other
+
+
+class RequestLimitExceeded(InputError):
+    """A request that has more of something than is read; `setting` is the limit's name under `server`."""
+
+    code = "request_limit"
+
+    def __init__(self, what: str, number: int, limit: int, *, setting: str = "") -> None:
+        where = f" (server.{setting})" if setting else ""
+        super().__init__(f"the request has {number:,} {what}, and at most {limit:,} are accepted{where}")
+        self.number = number
+        self.limit = limit
 
 
 class BadEdit(InputError):

@@ -148,7 +148,8 @@ class Request:
     `body` is the whole of it, `messages` and `tools` the JSON of each, byte for byte. `extras` names parameters
     that add a text of the provider's, `unexplained` what it will add that the body does not show (a stored
     conversation, a server-side tool's results, …). `around` is what `wire` knows of all but its messages, and
-    `laid` is where these lie in the body, where it knows that.
+    `laid` is where these lie in the body, where it knows that. `trail` is what it knows of the messages of a
+    request that is too large to be remembered.
     """
 
     format: Format
@@ -164,6 +165,7 @@ class Request:
     unexplained: tuple[str, ...] = ()
     around: object = field(default=None, repr=False, compare=False)
     laid: object = field(default=None, repr=False, compare=False)
+    trail: object = field(default=None, repr=False, compare=False)
 
 
 class Area(StrEnum):

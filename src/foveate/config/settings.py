@@ -267,6 +267,12 @@ class Server(_Settings):
     """Limit for all bodies in memory, of each process; requests wait 30 seconds for room, then get 503."""
     body_timeout_seconds: Seconds = 300
     """How long a body may take to arrive; then its request is refused with 408."""
+    max_messages: Annotated[int, Field(gt=0)] = 20_000
+    """Requests with more messages, or more inputs to embed, are refused with 400."""
+    max_tools: Annotated[int, Field(gt=0)] = 2_000
+    """Requests with more tools are refused with 400."""
+    max_depth: Annotated[int, Field(gt=0, le=500)] = 100
+    """Requests whose JSON is nested more deeply are refused with 400."""
     timeouts: Timeouts = Timeouts()
     tls: Tls | None = None
     cors_origins: list[Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^\s/]+)$")]] = []

@@ -9,6 +9,7 @@ from foveate.engine.injecting.options import NOTHING_TOLD, Told
 from foveate.errors import MalformedRequest
 from foveate.fold.model import Endpoint
 from foveate.values import Edit, Format
+from foveate.wire.limits import RequestLimits
 
 _LONGEST_MODEL_CHARS = 1_000
 
@@ -30,6 +31,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     who runs the `upstream` that it goes to, and `model` the name that its model has there, if that is another.
     `betas` is the header `anthropic-beta`, as it came. `find_endpoint` tells where a summary of its session can
     be asked for, with the client's own key. `told` is what its headers say that injected sections depend on.
+    `limits` are those of what it may hold.
     """
 
     id: str
@@ -44,6 +46,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     betas: str = ""
     find_endpoint: Callable[[], Endpoint] | None = None
     told: Told = NOTHING_TOLD
+    limits: RequestLimits = RequestLimits()
 
     def __repr__(self) -> str:
         """Whose it is, without what it says and its key."""

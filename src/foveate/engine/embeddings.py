@@ -72,8 +72,10 @@ class Embeddings:
         Raises:
             DuplicateKey: its upstream could read another value than Foveate does.
             CallRefused: a cap keeps it from being made.
+            RequestLimitExceeded: it has more inputs or values than are read.
         """
         outgoing, size_bytes = Outgoing(body=incoming.body), len(incoming.body)
+        await beside(lambda: incoming.limits.check(incoming.body), size_bytes)
         try:
             outgoing = await beside(lambda: _named(incoming), size_bytes)
             asked = await beside(lambda: embeddings_asked(outgoing.body), size_bytes)

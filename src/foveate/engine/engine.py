@@ -15,10 +15,22 @@ from foveate.engine.steps import FoldNow, Step
 from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import Watch
 from foveate.engine.work import Work
-from foveate.errors import CallRefused, DoesNotFit, DuplicateKey, FoveateError, MalformedRequest
+from foveate.errors import (
+    CallRefused,
+    DoesNotFit,
+    DuplicateKey,
+    FoveateError,
+    MalformedRequest,
+    RequestLimitExceeded,
+)
+from foveate.session.counting import beside
+from foveate.tokens.threads import run_in_thread
 from foveate.values import SetParameter
+from foveate.wire.large_json import LARGE_BYTES
 
 _LOG = logging.getLogger(__name__)
+# What is shorter is read sooner than a thread is there.
+_MUCH_BYTES = 128 * 1024
 # These are answers to the client, and no failures of a step.
 _REFUSALS = (CallRefused, DoesNotFit)
 
@@ -56,11 +68,12 @@ class Engine:
             DuplicateKey: its upstream could read another value than Foveate does.
             DoesNotFit: it is larger than the window, and may not be made smaller.
             CallRefused: a cap keeps it from being made.
+            RequestLimitExceeded: it has more messages, tools or levels than are read.
         """
         came_at = self.clock()
         try:
-            work = self._begun(incoming)
-        except DuplicateKey:
+            work = await self._read(incoming)
+        except (DuplicateKey, RequestLimitExceeded):
             raise
         except FoveateError as error:
             problem = self._failed(incoming, "read", error)
@@ -82,7 +95,7 @@ class Engine:
             now = self.clock()
             self.watch.took(step.name, now - before)
             before = now
-        sent = self._written(work)
+        sent = await beside(lambda: self._written(work), len(work.request.body), least_bytes=LARGE_BYTES)
         if work.problems:
             self._tell(work)
         return self._exchange(incoming, work, sent, came_at)
@@ -91,8 +104,15 @@ class Engine:
         for problem in work.problems:
             self.watch.failed(work.incoming, problem)
 
+    async def _read(self, incoming: Incoming) -> Work:
+        """Read a request; in a thread if there is much of it that was not read before."""
+        body = incoming.body
+        if len(body) < _MUCH_BYTES or (len(body) < LARGE_BYTES and wire.is_likely_known(body, incoming.spoken)):
+            return self._begun(incoming)
+        return await run_in_thread(lambda: self._begun(incoming), len(body))
+
     def _begun(self, incoming: Incoming) -> Work:
-        request = wire.read(incoming.body, incoming.spoken)
+        request = wire.read(incoming.body, incoming.spoken, limits=incoming.limits)
         check_model(request.model)
         now = self.clock()
         work = Work(
@@ -100,7 +120,7 @@ class Engine:
         )
         if incoming.model is not None:
             named = SetParameter(path=("model",), value=incoming.model, reason="its name at the upstream")
-            work.edit("route", (named,))
+            work.edit_now("route", (named,), of=request)
             work.came = work.request
         return work
 

@@ -15,7 +15,9 @@ from foveate.engine.watch import UNWATCHED, Watch
 from foveate.engine.work import Work
 from foveate.errors import FoveateError
 from foveate.fold.thoughts import is_mismatch
+from foveate.session.counting import beside
 from foveate.values import SetParameter, Usage
+from foveate.wire.large_json import LARGE_BYTES
 
 _LOG = logging.getLogger(__name__)
 
@@ -72,7 +74,7 @@ class Exchange:
         self._clock = clock
         self._answer: AnswerReader | None = None
 
-    def goes_again(self, status: int, said: bytes) -> bool:
+    async def goes_again(self, status: int, said: bytes) -> bool:
         """Whether `outgoing` is to be sent once more, as it is then: an answer refuses our marks."""
         work = self.work
         if work is None:
@@ -84,7 +86,8 @@ class Exchange:
         if self.refused is None:
             return False
         work.marks = ()
-        self.outgoing = self._write(work)
+        write = self._write
+        self.outgoing = await beside(lambda: write(work), len(work.request.body), least_bytes=LARGE_BYTES)
         return True
 
     def unsent(self) -> None:

@@ -2,6 +2,8 @@
 
 from foveate.engine.work import Work
 from foveate.fold.thoughts import left_to_provider, thoughtless
+from foveate.session.counting import beside
+from foveate.wire.large_json import LARGE_BYTES
 
 
 class SpareThoughts:
@@ -13,4 +15,9 @@ class SpareThoughts:
         """By the provider, which knows which of them do not fit; where it cannot be asked to, all of them."""
         if work.state.has_bad_thoughts:
             request, model = work.request, work.model
-            work.edit(self.name, left_to_provider(request, model) or thoughtless(request, model))
+            edits = await beside(
+                lambda: left_to_provider(request, model) or thoughtless(request, model),
+                len(request.body),
+                least_bytes=LARGE_BYTES,
+            )
+            await work.edit(self.name, edits)

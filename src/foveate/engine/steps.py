@@ -169,7 +169,7 @@ class ReplaceHistory:
             if made.problem:
                 work.problems.append(Problem(self.name, f"a cut could not be kept: {made.problem}"))
         work.done = [done for done in work.done if done.step != self.name]
-        work.edit(self.name, (*folded, *cut), of=work.came)
+        await work.edit(self.name, (*folded, *cut), of=work.came)
         if line is not None:
             # What the provider leaves out itself stands before the answer, and soon no longer will.
             await keep_uses(line, self._journal, is_applied=work.fold is not None and not betas_of(folded))
@@ -244,7 +244,7 @@ class MakeRoom:
                 reason=plan.reason,
             )
         if plan.edits:
-            work.edit(self.name, plan.edits)
+            await work.edit(self.name, plan.edits)
             await self._count.take(work)
 
     async def _folded(self, work: Work) -> bool:
@@ -333,7 +333,7 @@ class OrderTools:
         work.state = work.state.listed(orders, settled)
         self._remembered.put(work.incoming.agent, work.session_id, work.state)
         if edit is not None:
-            work.edit(self.name, (edit,))
+            await work.edit(self.name, (edit,))
 
 
 def _listed(work: Work) -> Sequence[ListedTool]:

@@ -23,10 +23,12 @@ from foveate.fold.journal import Fold
 from foveate.fold.model import Endpoint
 from foveate.fold.thoughts import betas_of
 from foveate.session.chain import Chain
+from foveate.session.counting import beside
 from foveate.session.news import News
 from foveate.session.sessions import Found
 from foveate.tokens import RequestCount, RequestCounter
 from foveate.values import Edit, Format, Mark, MarkStyle, Place, Request, TokenCount, Ttl
+from foveate.wire.large_json import LARGE_BYTES
 
 # https://docs.anthropic.com/en/docs/build-with-claude/context-windows (November 2026)
 _LONG_WINDOW_BETA, _LONG_WINDOW_TOKENS = "context-1m", 1_000_000
@@ -165,12 +167,19 @@ class Work(msgspec.Struct, eq=False):
             return where
         return replace(where, headers={**where.headers, BETAS: betas})
 
-    def edit(self, step: str, edits: Iterable[Edit], *, of: Request | None = None) -> None:
-        """Have edits made, of the request as it is by now, or of another one that then takes its place."""
+    async def edit(self, step: str, edits: Iterable[Edit], *, of: Request | None = None) -> None:
+        """Have edits made, of the request as it is by now, or of another one that then takes its place.
+
+        A large request is written and read in a thread.
+        """
         base = self.request if of is None else of
         made = tuple(edits)
-        self.request = wire.read(wire.write(base, made), base.format) if made else base
-        self.done += [Done(step, edit) for edit in made]
+        await beside(lambda: self.edit_now(step, made, of=base), len(base.body), least_bytes=LARGE_BYTES)
+
+    def edit_now(self, step: str, edits: tuple[Edit, ...], *, of: Request) -> None:
+        """The same at once."""
+        self.request = wire.read(wire.write(of, edits), of.format) if edits else of
+        self.done += [Done(step, edit) for edit in edits]
 
     def all_done(self) -> tuple[Done, ...]:
         """Every edit, those too that are written last."""

@@ -40,6 +40,7 @@ from foveate.gateway.traffic import UNSEEN, Traffic
 from foveate.session.counting import beside
 from foveate.upstream.pool import Answer, Pool, target
 from foveate.values import Format
+from foveate.wire.limits import RequestLimits
 
 BELOW = "/-/"
 """No provider has anything there."""
@@ -63,6 +64,7 @@ class GatewayOptions:
     routing: Routing = field(default_factory=lambda: Routing(upstreams=KNOWN_UPSTREAMS))
     keys: Keys = field(default_factory=NoKeys)
     body: BodyLimits = field(default_factory=BodyLimits)
+    limits: RequestLimits = RequestLimits()  # noqa: RUF009 - it is frozen
 
 
 class Gateway:
@@ -150,7 +152,9 @@ class Gateway:
         ask, options = ask_of(scope), self._options()
         routed = self._routed(ask, model_in(body), options)
         engine = self._engine.preview or self._engine
-        return await engine.prepare(_incoming(ask, ask.spoken, agent_of(ask, options.keys), body, routed))
+        return await engine.prepare(
+            _incoming(ask, ask.spoken, agent_of(ask, options.keys), body, routed, options.limits)
+        )
 
     async def _served(
         self, ask: Ask, body: bytes, client: Client, options: GatewayOptions, held: HeldBody
@@ -232,7 +236,7 @@ class Gateway:
         prepare = self._embeddings.prepare if is_embeddings else engine.prepare
         relay = self._counted if is_count else self._relayed
         client.provider = routed.upstream.provider
-        client.exchange = exchange = await prepare(_incoming(ask, spoken, agent, body, routed))
+        client.exchange = exchange = await prepare(_incoming(ask, spoken, agent, body, routed, options.limits))
         is_broken = True
         try:
             rest = await relay(ask, routed, exchange, client)
@@ -253,7 +257,7 @@ class Gateway:
             sent = exchange.outgoing
             async with self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
                 said = await _error_in(answer)
-                if not said or not exchange.goes_again(answer.status, said):
+                if not said or not await exchange.goes_again(answer.status, said):
                     return await _passed_on(exchange, answer, client, said)
 
     async def _counted(self, ask: Ask, routed: Routed, exchange: Exchange, client: Client) -> bytes:
@@ -352,7 +356,9 @@ async def _passed_on(exchange: Exchange, answer: Answer, client: Client, said: b
     return held + exchange.rest()
 
 
-def _incoming(ask: Ask, spoken: Format, agent: str, body: bytes, routed: Routed) -> Incoming:
+def _incoming(
+    ask: Ask, spoken: Format, agent: str, body: bytes, routed: Routed, limits: RequestLimits
+) -> Incoming:
     return Incoming(
         id=ask.id,
         agent=agent,
@@ -366,6 +372,7 @@ def _incoming(ask: Ask, spoken: Format, agent: str, body: bytes, routed: Routed)
         model=routed.model,
         betas=ask.headers.get("anthropic-beta", ""),
         find_endpoint=lambda: _endpoint(ask, routed.upstream, spoken),
+        limits=limits,
     )
 
 

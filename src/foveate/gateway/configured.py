@@ -12,6 +12,7 @@ from foveate.gateway.keys import HashedKeys
 from foveate.gateway.request_body import BodyLimits
 from foveate.gateway.routing import KNOWN_UPSTREAMS, VERSION, Route, Routing, Upstream
 from foveate.upstream.pool import target
+from foveate.wire.limits import RequestLimits
 
 # A key goes out in a header (RFC 9110, 5.5).
 _SENDABLE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
@@ -61,6 +62,9 @@ def gateway_options(settings: Settings, environment: Mapping[str, str]) -> Gatew
             max_bytes=server.body_limit_bytes,
             memory_bytes=server.body_memory_bytes,
             total_seconds=server.body_timeout_seconds,
+        ),
+        limits=RequestLimits(
+            max_messages=server.max_messages, max_tools=server.max_tools, max_depth=server.max_depth
         ),
     )
 

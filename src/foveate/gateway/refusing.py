@@ -13,6 +13,7 @@ from foveate.errors import (
     FoveateError,
     KeyRefused,
     MalformedRequest,
+    RequestLimitExceeded,
     UpstreamError,
     UpstreamTimeout,
     WrongApi,
@@ -34,7 +35,7 @@ def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
             return _over_cap(error, spoken)
         case KeyRefused():
             return failed(spoken, 401, str(error))
-        case WrongApi() | MalformedRequest():
+        case WrongApi() | MalformedRequest() | RequestLimitExceeded():
             return failed(spoken, 400, str(error))
         case UpstreamTimeout():
             return failed(spoken, 504, f"the provider did not answer in time ({error.reason})")

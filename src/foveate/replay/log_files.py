@@ -14,7 +14,7 @@ import msgspec
 
 from foveate.errors import UnreadableInput
 from foveate.replay.recordings import Broken
-from foveate.wire.body import repaired
+from foveate.wire.surrogates import repaired
 
 T = TypeVar("T")
 

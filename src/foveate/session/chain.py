@@ -20,8 +20,10 @@ from blake3 import blake3
 from foveate import wire
 from foveate.tokens.caches import register
 from foveate.tokens.memo import digest
+from foveate.tokens.threads import run_in_thread
 from foveate.values import Format, Request
 from foveate.wire.body import as_text, compact, message_record, value
+from foveate.wire.large_json import LARGE_BYTES
 from foveate.wire.trails import Latest, noted
 
 HASH_BYTES = 16
@@ -79,6 +81,9 @@ async def chain_beside(request: Request) -> Chain:
     Raises:
         MalformedRequest: as `chain_of`.
     """
+    size_bytes = len(request.body) + _MESSAGE_BYTES * len(request.messages)
+    if size_bytes >= LARGE_BYTES:
+        return await run_in_thread(lambda: chain_of(request), size_bytes)
     trail = wire.trail(request)
     known = noted(trail.links, _LINK)
     if sum([len(link.raw) + _MESSAGE_BYTES for link in trail.links[known:]]) < _LONG_BYTES:
@@ -124,7 +129,7 @@ def _said(request: Request, trail: wire.Trail, at: int, message: dict[str, Any])
     spoken = request.format
     plain = wire.FORMATS[spoken].SHAPE.plain_block(message)
     if plain is not None:  # its block is made when somebody looks at it
-        return [_role(message.get("role")), msgspec.json.encode(plain, order="sorted")]
+        return [_role(message.get("role")), compact(plain, order="sorted")]
     blocks = wire.blocks_at(request, trail, at)
     role = blocks[0].role if blocks else wire.message(spoken, trail.links[at].raw).role
     inside: list[bytes] = []
@@ -144,7 +149,7 @@ def _role(said: object) -> bytes:
 def _spelled(found: Any, kind: str, spoken: Format) -> bytes:
     if spoken is Format.ANTHROPIC and kind == "tool_result" and isinstance(found.get("content"), str):
         found["content"] = [{"type": "text", "text": found["content"]}]
-    return msgspec.json.encode(found, order="sorted")
+    return compact(found, order="sorted")
 
 
 def _short(data: bytes) -> bytes:

@@ -20,10 +20,10 @@ from foveate.session.news import News
 from foveate.session.turns import CountRows, Turns
 from foveate.tokens import RequestCount, RequestCounter
 from foveate.tokens.caches import register
-from foveate.tokens.courtesy import courtesy
 from foveate.tokens.memo import Memo, digest
 from foveate.tokens.rendering import Measured
 from foveate.tokens.tally import EMPTY
+from foveate.tokens.threads import run_in_thread
 from foveate.values import (
     Document,
     Format,
@@ -49,6 +49,7 @@ _MARKED = 4
 _LONG_BYTES = 8 * 1024
 # Noting a count takes about as long as counting so much.
 _NOTE_BYTES = 64
+_NOTED_AT_ONCE = 1000
 
 # What is kept was counted by these rules: raised with each change by which a message comes to something else.
 RULES = 3
@@ -139,7 +140,10 @@ class TurnCounts:
             return
         rows = await beside(counted.rows, _NOTE_BYTES * len(counted.new))
         await self._turns.keep_counts(agent, rows, counted.counter)
-        self._kept(agent, counted)
+        for start in range(0, len(counted.new), _NOTED_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)  # others are served meanwhile
+            self._kept(agent, counted.counter, counted.new[start : start + _NOTED_AT_ONCE])
 
     def news(self, agent: str, counted: "Counted") -> News:
         """The same, for who keeps it together with others; what is long is kept alone."""
@@ -149,12 +153,12 @@ class TurnCounts:
         return News(
             alone,
             rows=lambda: CountRows(agent=agent, counter=counted.counter, counts=counted.rows()),
-            kept=lambda is_kept: self._kept(agent, counted) if is_kept else None,
+            kept=lambda is_kept: self._kept(agent, counted.counter, counted.new) if is_kept else None,
         )
 
-    def _kept(self, agent: str, counted: "Counted") -> None:
-        for turn in counted.new:
-            self._mark(turn.link, (agent, counted.counter))
+    def _kept(self, agent: str, counter: str, turns: "Sequence[CountedTurn]") -> None:
+        for turn in turns:
+            self._mark(turn.link, (agent, counter))
 
     def _new(self, agent: str, chain: Chain, trail: wire.Trail, counter: RequestCounter) -> list["CountedTurn"]:
         """The turns of which nothing was kept for the agent, the last one first."""
@@ -275,20 +279,10 @@ async def counted_beside(request: Request, counter: RequestCounter) -> RequestCo
     return await beside(lambda: counter.request(request, in_parts=False), size_bytes)
 
 
-async def beside(work: Callable[[], Result], size_bytes: int) -> Result:
+async def beside(work: Callable[[], Result], size_bytes: int, *, least_bytes: int = _LONG_BYTES) -> Result:
     """What `work` gives; beside the event loop where it takes long."""
-    if size_bytes >= _LONG_BYTES:
-        return await asyncio.to_thread(_long, work, size_bytes)
     try:
-        return work()
-    except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
-
-
-def _long(work: Callable[[], Result], size_bytes: int) -> Result:
-    try:
-        with courtesy(size_bytes):
-            return work()
+        return await run_in_thread(work, size_bytes) if size_bytes >= least_bytes else work()
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
 

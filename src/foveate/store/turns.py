@@ -117,9 +117,10 @@ class KeptTurns:
 
     async def keep_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
         """Keep what `counter` wrote down of turns; what it wrote before of the same ones is replaced."""
-        new = _count_rows([CountRows(agent=agent, counter=counter, counts=counts)])
-        if new:
-            await self._database.write(lambda rows: _insert(rows, _ADD_COUNT, new), again=True)
+        check_names(agent=agent, counter=counter)
+        new = CountRows(agent=agent, counter=counter, counts=counts)
+        if counts:  # there may be thousands, which are put in order by the thread that writes them
+            await self._database.write(lambda rows: _insert(rows, _ADD_COUNT, _count_rows([new])), again=True)
 
     async def _is_kept(self, write: Callable[[Rows], None]) -> bool:
         try:

@@ -18,6 +18,7 @@ _SHORT_CHARS = 8 * 1024
 _LONG_CHARS = 32 * 1024
 # Whoever goes through ids goes through so many at a time, so that no loop in C keeps others waiting.
 _IDS_AT_ONCE = 16 * 1024
+_CHECKED_CHARS = 1024 * 1024
 
 
 LIKE_ATOMS = re.compile(r"<[^<>\[\]\s]{1,24}>|\[[^<>\[\]\s]{1,24}\]")
@@ -134,7 +135,8 @@ class Bpe:
 
     def _ids(self, text: str) -> Iterator[Sequence[int]]:
         try:
-            text.encode()
+            for start in range(0, len(text), _CHECKED_CHARS):
+                text[start : start + _CHECKED_CHARS].encode()
         except UnicodeEncodeError:
             text = without_surrogates(text)
         pieces = self._careful_pieces(text) if self._wants_care(text) else self._pieces(text)

@@ -3,8 +3,12 @@
 A thread that wants to run waits for the interpreter's switch interval, 5 ms, before the one that runs is asked
 to let go. While something long is being counted the interval is 1 ms, so that an event loop beside it keeps its
 pace; afterwards it is again what it was.
+
+What is large becomes up to a million objects, which are gone again when it is counted. The garbage collector
+would look through all of them, for as long as half a second, and so waits until then.
 """
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,16 +17,17 @@ from threading import Lock
 _SHORT_SECONDS = 0.001
 # What has more characters or bytes than this takes long enough for another thread to notice.
 _LONG = 64 * 1024
+_LARGE = 1024 * 1024
 
 _lock = Lock()
-_counting = 0
+_counting = _counting_large = 0
 _usual_seconds = 0.005
 
 
 @contextmanager
 def courtesy(size: int) -> Iterator[None]:
     """The short interval for as long as anybody is inside with something long."""
-    global _counting, _usual_seconds
+    global _counting, _counting_large, _usual_seconds
     if size <= _LONG:
         yield
         return
@@ -31,6 +36,9 @@ def courtesy(size: int) -> Iterator[None]:
             _usual_seconds = sys.getswitchinterval()
             sys.setswitchinterval(min(_SHORT_SECONDS, _usual_seconds))
         _counting += 1
+        if size >= _LARGE:
+            _counting_large += 1
+            gc.disable()
     try:
         yield
     finally:
@@ -38,3 +46,7 @@ def courtesy(size: int) -> Iterator[None]:
             _counting -= 1
             if not _counting:
                 sys.setswitchinterval(_usual_seconds)
+            if size >= _LARGE:
+                _counting_large -= 1
+                if not _counting_large:
+                    gc.enable()

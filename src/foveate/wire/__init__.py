@@ -27,16 +27,19 @@ from foveate.wire.body import (
 )
 from foveate.wire.duplicate_keys import check_unique_keys
 from foveate.wire.edits import written
-from foveate.wire.grown import GROWN
+from foveate.wire.grown import GROWN, MAX_BYTES, Read, is_huge
 from foveate.wire.heads import Laid
+from foveate.wire.large_json import contains
+from foveate.wire.limits import RequestLimits
 from foveate.wire.marks import MEMBERS, without_marks
 from foveate.wire.shapes import Shape
 from foveate.wire.streams import StreamError, StreamReader, UsageChunkFilter
-from foveate.wire.trails import TRAILS, Link, Trail
+from foveate.wire.trails import Alone, Link, Trail, trail_of
 from foveate.wire.usage import block_usage, reply_usage
 
 __all__ = [
     "Link",
+    "RequestLimits",
     "StreamError",
     "StreamReader",
     "Trail",
@@ -46,6 +49,7 @@ __all__ = [
     "blocks",
     "blocks_at",
     "front_blocks",
+    "is_likely_known",
     "message",
     "message_blocks",
     "read",
@@ -95,37 +99,65 @@ _ANTHROPIC_FIELDS = frozenset(
 _ANTHROPIC_BLOCKS = frozenset(("tool_use", "tool_result", "redacted_thinking", "image", "document"))
 _CONTROL, _BREAKPOINT = (f'"{name}"'.encode() for name in MEMBERS)
 _LOOKED_AT = 8  # of the first messages and of the last: a long talk in plain strings bears no sign at all
+_DEPTH_OF_MESSAGES = 2  # the request, and the list of messages
 _CHAT_ROLES = frozenset(("system", "developer", "tool", "function"))
 
 
-def read(body: Mapping[str, Any] | str | bytes, spoken: Format | None = None) -> Request:
+def read(
+    body: Mapping[str, Any] | str | bytes,
+    spoken: Format | None = None,
+    *,
+    limits: RequestLimits | None = None,
+) -> Request:
     """A request body as a `Request`; its format is recognised unless it is said.
 
     Raises:
         DuplicateKey: one of its objects has the same key twice.
         MalformedRequest: not JSON, not an object, or none of the known shapes.
+        RequestLimitExceeded: it has more of something than `limits` allow.
     """
     data = to_bytes(body)
     grown = GROWN.read(spoken, data) if spoken is not None else None
+    if limits is not None:
+        if grown is None:
+            limits.check(data)
+        else:
+            limits.check_messages(len(grown.messages))
+            limits.check_rest(data, grown.known_end, _DEPTH_OF_MESSAGES)
+    request = _read(data, spoken, grown)
+    if limits is not None:
+        limits.check_tools(len(request.tools))
+    if is_huge(data) if grown is None else len(data) > MAX_BYTES:
+        return replace(request, trail=Alone.of(request.messages))
+    if spoken is not None and grown is None and request.around is not None:
+        GROWN.keep(request)
+    return request
+
+
+def _read(data: bytes, spoken: Format | None, grown: Read | None) -> Request:
     if grown is not None and spoken is not None:
         around = AROUNDS.of(spoken, grown.fields)
         if around is not None and around.request is not None:
             return _with_messages(around.request, around, data, grown.messages, grown.laid)
     found = fields(data)
     check_unique_keys(data, found)
-    is_told, spoken = spoken is not None, spoken or recognise(found)
+    spoken = spoken or recognise(found)
     try:
         around = AROUNDS.of(spoken, found)
         if around is None:
             return FORMATS[spoken].read(data, found)
-        if around.request is None:
-            around.request = replace(FORMATS[spoken].read(data, found), body=b"", messages=())
-        request = _with_messages(around.request, around, data, FORMATS[spoken].messages(found))
+        if around.request is not None:
+            return _with_messages(around.request, around, data, FORMATS[spoken].messages(found))
+        whole = FORMATS[spoken].read(data, found)
+        around.request = replace(whole, body=b"", messages=())
+        return _with_messages(around.request, around, data, whole.messages)
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
-    if is_told and grown is None:
-        GROWN.keep(request)
-    return request
+
+
+def is_likely_known(data: bytes, spoken: Format) -> bool:
+    """Whether a body begins as one that was read before, so that little of it may be new."""
+    return GROWN.is_likely_known(spoken, data)
 
 
 def _with_messages(
@@ -155,7 +187,7 @@ def trail(request: Request) -> Trail:
     Raises:
         MalformedRequest: a message cannot be read.
     """
-    return TRAILS.of(request.format, request.messages)
+    return trail_of(request)
 
 
 def message(spoken: Format, raw: bytes) -> Message:
@@ -242,7 +274,7 @@ def _text(found: Fields, name: str) -> str:
 
 def unmarked(raw: bytes) -> bytes:
     """A message without its cache marks, which move from turn to turn and are never counted."""
-    if _CONTROL not in raw and _BREAKPOINT not in raw:
+    if not contains(raw, _CONTROL) and not contains(raw, _BREAKPOINT):
         return raw
     try:
         return compact(without_marks(value(raw)))

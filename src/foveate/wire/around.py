@@ -9,6 +9,8 @@ from foveate.wire.body import Fields, fields
 # Of each of two generations: the tools and system prompts of a few hundred agents.
 _KEPT_BYTES = 16 * 1024 * 1024
 _NOTED_BYTES = 4 * 1024
+# What is larger is read anew each time.
+_MAX_BYTES = 4 * 1024 * 1024
 
 # Where the messages stand, in the formats whose other fields say nothing about them.
 MESSAGES = {Format.ANTHROPIC: "messages", Format.CHAT: "messages", Format.RESPONSES: "input"}
@@ -50,6 +52,8 @@ class Arounds:
         if messages is None:
             return None
         said = tuple([(name, bytes(raw)) for name, raw in found.items() if name != messages])
+        if sum([len(raw) for _, raw in said]) > _MAX_BYTES:
+            return Around(dict(said))
         key = spoken, said
         known = self._young.get(key)
         if known is None:

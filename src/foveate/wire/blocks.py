@@ -26,7 +26,7 @@ from foveate.wire.body import (
 )
 from foveate.wire.marks import MEMBERS, is_point, mark_of, ttl_of, without_marks
 from foveate.wire.shapes import Shape
-from foveate.wire.trails import TRAILS, Link, Trail
+from foveate.wire.trails import Link, Trail, trail_of
 
 # Bytes of tools and system messages, and of what was made of them: those of some hundred agents.
 _KEPT_BYTES = 16 * 1024 * 1024
@@ -76,7 +76,7 @@ class KeptBlocks:
 
 
 def _size(key: Key, blocks: tuple[Block, ...]) -> int:
-    return len(key[-1]) + sum(len(block.said) for block in blocks) + 512
+    return len(key[-1]) + sum(len(block.said) + 512 for block in blocks) + 512
 
 
 SEEN = KeptBlocks(_KEPT_BYTES)
@@ -88,7 +88,7 @@ def blocks_of(request: Request, shape: Shape) -> tuple[Block, ...]:
     Raises:
         MalformedRequest: a part of it cannot be read.
     """
-    trail = TRAILS.of(request.format, request.messages)
+    trail = trail_of(request)
     reader = _Reader(request.format, shape, _breakpoint_ttl(_root_fields(request, shape)))
     links = enumerate(trail.links, start=trail.head)
     return (

@@ -2,19 +2,22 @@
 
 import codecs
 import json
-import re
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from foveate.errors import MalformedRequest
 from foveate.values import Opaque
+from foveate.wire import large_json
+from foveate.wire.surrogates import repaired
 
 # A field is a piece of the body that it came in, or its bytes.
 Fields = Mapping[str, msgspec.Raw | bytes]
 
 Decoded = TypeVar("Decoded")
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 TOO_DEEP = "the request is nested too deeply"
 
@@ -33,7 +36,6 @@ _SPOKEN = msgspec.json.Decoder(_Spoken)
 
 _BLANKS = b" \t\r\n"
 _HEAD_BYTES = 64
-_BACKSLASH = ord("\\")
 
 _KINDS: dict[type, str] = {
     dict: "an object",
@@ -44,12 +46,6 @@ _KINDS: dict[type, str] = {
     float: "a number",
     type(None): "null",
 }
-
-# Where an escaped surrogate may begin, and the second half of a pair.
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
-_HIGH_DIGITS = b"89abAB"
-_ESCAPE_BYTES = len(rb"\ud83d")
 
 
 def to_bytes(body: Mapping[str, Any] | str | bytes | bytearray) -> bytes:
@@ -68,11 +64,11 @@ def to_bytes(body: Mapping[str, Any] | str | bytes | bytearray) -> bytes:
         raise MalformedRequest(f"the request cannot be written as JSON: {error}") from None
 
 
-def _encode(value: object) -> bytes:
+def _encode(value: object, order: Literal["sorted"] | None = None) -> bytes:
     try:
-        return msgspec.json.encode(value, enc_hook=_plain)
+        return msgspec.json.encode(value, enc_hook=_plain, order=order)
     except UnicodeEncodeError:  # a lone surrogate: the escapes of the standard library can say it
-        return json.dumps(value, default=_plain).encode("ascii")
+        return json.dumps(value, default=_plain, sort_keys=order is not None).encode("ascii")
 
 
 def _plain(value: object) -> object:
@@ -83,56 +79,34 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def repaired(data: bytes) -> bytes:
-    r"""`data` with each lone surrogate escape as `\ufffd`: same length, same offsets."""
-    mended: bytearray | None = None
-    paired_end = 0
-    for match in _SURROGATE.finditer(data):
-        at = match.start()
-        if at < paired_end or _is_escaped(data, at):
-            continue
-        if data[at + 3] in _HIGH_DIGITS and _LOW_SURROGATE.match(data, match.end()):
-            paired_end = match.end() + _ESCAPE_BYTES
-            continue
-        mended = bytearray(data) if mended is None else mended
-        mended[at : match.end()] = rb"\ufffd"
-    return data if mended is None else bytes(mended)
-
-
-def _is_escaped(data: bytes, at: int) -> bool:
-    r"""Whether the backslash at `at` is itself escaped: `\\ud83d` is a backslash, then letters."""
-    head, size = at, 16
-    while head and data[head - 1] == _BACKSLASH:
-        head = max(at - size, 0)
-        run = data[head:at]
-        if length := len(run.rstrip(b"\\")):
-            head += length
-            break
-        size *= 2
-    return (at - head) % 2 == 1
-
-
 def fields(data: bytes) -> dict[str, msgspec.Raw]:
     """The top-level fields of a request body, each with its own bytes.
 
     Raises:
         MalformedRequest: not a JSON object in UTF-8.
     """
-    return _decoded(_FIELDS, data.removeprefix(codecs.BOM_UTF8))
+    return _fields(data.removeprefix(codecs.BOM_UTF8))
 
 
 def inner_fields(raw: msgspec.Raw | bytes | None) -> dict[str, msgspec.Raw]:
     """The fields of an object inside a body, each with its own bytes; none where it is something else."""
-    return _decoded(_FIELDS, raw) if raw is not None and _begins(raw, b"{") else {}
+    return _fields(raw) if raw is not None and _begins(raw, b"{") else {}
+
+
+def _fields(raw: msgspec.Raw | bytes) -> dict[str, msgspec.Raw]:
+    is_large = len(raw) >= large_json.LARGE_BYTES
+    return _in_pieces(large_json.fields, raw) if is_large else _decoded(_FIELDS, raw)
 
 
 def items(raw: msgspec.Raw | bytes | None) -> tuple[bytes, ...]:
     """The bytes of each item of a JSON list; nothing where there is no list."""
     if raw is None:
         return ()
+    if len(raw) >= large_json.LARGE_BYTES:
+        return tuple(_in_pieces(large_json.items, raw)) if is_list(raw) else ()
     try:
         found = _ITEMS.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
         if not is_list(raw):
             return ()
         found = _leniently(_ITEMS, raw)
@@ -171,7 +145,10 @@ def message_record(raw: bytes) -> dict[str, Any]:
 
 def value(raw: msgspec.Raw | bytes | None) -> Any:
     """What a piece of JSON says, as plain Python; None where there is none."""
-    return None if raw is None else _decoded(_VALUE, raw)
+    if raw is None:
+        return None
+    is_large = len(raw) >= large_json.LARGE_BYTES
+    return _in_pieces(large_json.value, raw) if is_large else _decoded(_VALUE, raw)
 
 
 def role_of(message: bytes) -> str:
@@ -180,6 +157,8 @@ def role_of(message: bytes) -> str:
     Raises:
         MalformedRequest: it cannot be read, or is no object.
     """
+    if len(message) >= large_json.LARGE_BYTES:
+        return as_text(value(fields(message).get("role")))
     return as_text(_decoded(_SPOKEN, message).role)
 
 
@@ -229,15 +208,15 @@ def _begins(raw: msgspec.Raw | bytes, sign: bytes) -> bool:
     return (head or bytes(raw).lstrip(_BLANKS)).startswith(sign)
 
 
-def compact(found: object) -> bytes:
-    """`found` as JSON without spaces."""
-    return _encode(found)
+def compact(found: object, *, order: Literal["sorted"] | None = None) -> bytes:
+    """`found` as JSON without spaces, with its keys in an `order` of their own or as they are."""
+    return large_json.encode(found, order=order) if large_json.writes_in_pieces() else _encode(found, order)
 
 
 def _decoded(decoder: "msgspec.json.Decoder[Decoded]", data: msgspec.Raw | bytes) -> Decoded:
     try:
         return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
         return _leniently(decoder, data)
 
 
@@ -245,16 +224,28 @@ def _leniently(decoder: "msgspec.json.Decoder[Decoded]", data: msgspec.Raw | byt
     """The same of what cannot be read as it is: mended where half a character is all that is wrong with it."""
     try:
         return decoder.decode(repaired(bytes(data)))
-    except msgspec.ValidationError as error:
+    except _UNREADABLE as error:
+        raise _malformed(error) from None
+
+
+def _in_pieces(read: Callable[[bytes], Decoded], data: msgspec.Raw | bytes) -> Decoded:
+    """The same of what is large."""
+    try:
+        return read(data if type(data) is bytes else large_json.copied(data))
+    except _UNREADABLE as error:
+        raise _malformed(error) from None
+
+
+def _malformed(error: Exception) -> MalformedRequest:
+    if isinstance(error, msgspec.ValidationError):
         is_number = "out of range" in str(error)
         reason = f"it cannot be read: {error}" if is_number else "not an object"
-        raise MalformedRequest(f"the request is JSON, but {reason}") from None
-    except msgspec.DecodeError as error:
-        raise MalformedRequest(f"the request is not JSON: {error}") from None
-    except UnicodeDecodeError:
-        raise MalformedRequest("the request is not UTF-8") from None
-    except RecursionError:
-        raise MalformedRequest(TOO_DEEP) from None
+        return MalformedRequest(f"the request is JSON, but {reason}")
+    if isinstance(error, UnicodeDecodeError):
+        return MalformedRequest("the request is not UTF-8")
+    if isinstance(error, RecursionError):
+        return MalformedRequest(TOO_DEEP)
+    return MalformedRequest(f"the request is not JSON: {error}")
 
 
 def selected(body: bytes, names: frozenset[str], **added: object) -> bytes:

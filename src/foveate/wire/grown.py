@@ -9,6 +9,7 @@ last messages themselves, on which clients like to move their cache marks.
 from bisect import bisect_right
 from collections import OrderedDict
 from operator import attrgetter
+from threading import Lock
 from typing import NamedTuple
 
 import msgspec
@@ -23,6 +24,10 @@ from foveate.wire.heads import Head, Laid
 from foveate.wire.spans import Span, members_around, whole
 from foveate.wire.spans import items as item_spans
 
+# Larger ones, and those of more objects, are not remembered: they would take the place of many others.
+MAX_BYTES = 16 * 1024 * 1024
+_MAX_OBJECTS = 25_000
+_MUCH_BYTES = 256 * 1024
 # Shorter ones are read as quickly.
 LEAST_BYTES = 16 * 1024
 _KEPT_BYTES = 32 * 1024 * 1024
@@ -38,11 +43,20 @@ _end_of = attrgetter("end")
 
 
 class Read(NamedTuple):
-    """A body as it was read: its fields but the messages, and these, with where they lie."""
+    """A body as it was read: its fields but the messages, and these, with where they lie.
+
+    Only what stands behind the first `known` messages is new.
+    """
 
     fields: Fields
     messages: tuple[bytes, ...]
     laid: Laid
+    known: int
+
+    @property
+    def known_end(self) -> int:
+        """Where in the body that is new begins."""
+        return self.laid.spans[self.known - 1].end
 
 
 class _Seen(NamedTuple):
@@ -53,11 +67,17 @@ class _Seen(NamedTuple):
     laid: Laid
 
 
+def is_huge(data: bytes) -> bool:
+    """Whether a body is too large for anything of it to be remembered for the next request."""
+    return len(data) > MAX_BYTES or (len(data) > _MUCH_BYTES and data.count(b"{") > _MAX_OBJECTS)
+
+
 class Grown:
-    """The last body of each session, by which its next one is read."""
+    """The last body of each session, by which its next one is read. Threads may share it."""
 
     def __init__(self, most_bytes: int = _KEPT_BYTES) -> None:
         self._most_bytes = most_bytes
+        self._lock = Lock()
         self.drop()
 
     def drop(self) -> None:
@@ -74,10 +94,16 @@ class Grown:
             known = _common(seen, data)
             found = _rest(spoken, seen, known, data) if known else None
             if found is not None:
-                self._forget(seen)
-                self._keep(spoken, data, found.messages, found.laid)
+                with self._lock:
+                    self._forget(seen)
+                    if len(data) <= MAX_BYTES:
+                        self._keep(spoken, data, found.messages, found.laid)
                 return found
         return None
+
+    def is_likely_known(self, spoken: Format, data: bytes) -> bool:
+        """Whether a body begins as one that was seen."""
+        return bool(self._alike(spoken, data))
 
     def keep(self, request: Request) -> None:
         """Remember a body that was read whole."""
@@ -92,17 +118,19 @@ class Grown:
             head = Head(request.body[: spans[0].start], name)
         except MalformedRequest:
             return
-        self._keep(request.format, request.body, request.messages, Laid(head, Begun(spans)))
+        with self._lock:
+            self._keep(request.format, request.body, request.messages, Laid(head, Begun(spans)))
 
     def _alike(self, spoken: Format, data: bytes) -> list[_Seen]:
         """Those that begin with the same head and the same words, the last one first."""
-        for key in reversed(self._heads):
-            if key[0] is spoken and data.startswith(key[1]):
-                size = len(key[1])
-                found = self._heads[key].get(data[size : size + _FIRST_BYTES])
-                if found:
-                    return found[: -_ALIKE - 1 : -1]
-        return []
+        with self._lock:
+            for key in reversed(self._heads):
+                if key[0] is spoken and data.startswith(key[1]):
+                    size = len(key[1])
+                    found = self._heads[key].get(data[size : size + _FIRST_BYTES])
+                    if found:
+                        return found[: -_ALIKE - 1 : -1]
+            return []
 
     def _keep(self, spoken: Format, data: bytes, messages: tuple[bytes, ...], laid: Laid) -> None:
         head, end = laid.head.data, laid.spans[-1].end
@@ -183,6 +211,7 @@ def _rest(spoken: Format, seen: _Seen, known: int, data: bytes) -> Read | None:
         fields={**head.fields, **after},
         messages=seen.messages[:known] + new,
         laid=Laid(head, begun.with_more(spans)),
+        known=known,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from foveate.errors import MalformedRequest
-from foveate.wire.body import repaired
+from foveate.wire.surrogates import repaired
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])

@@ -6,11 +6,11 @@ look a message, and with it whatever was found out about it: nothing of it is re
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from foveate.values import Format
+from foveate.values import Format, Request
 from foveate.wire.body import role_of
 
 # Of each of two generations: a few hundred sessions of a coding agent.
@@ -18,6 +18,8 @@ _KEPT_BYTES = 48 * 1024 * 1024
 # What a link takes beside its bytes and its blocks, and what a note does, about.
 _LINK_BYTES = 512
 _NOTE_BYTES = 384
+# Each block is kept as several objects.
+_OBJECT_BYTES = 1024
 # Its blocks, hash and role, and what a few counters and caches have made of it.
 _MOST_CARRIED = 24
 # Conversations of which something is held whole, and how many messages a turn may bring.
@@ -63,13 +65,19 @@ class Link:
     messages before it, never on those after it.
     """
 
-    __slots__ = ("_role", "after", "carries", "known", "raw")
+    __slots__ = ("_role", "after", "carries", "is_remembered", "known", "raw")
 
-    def __init__(self, raw: bytes, known: Notes, *, carries: bool = True) -> None:
-        """Where it `carries`, what follows it may bring notes along from an older generation."""
+    def __init__(
+        self, raw: bytes, known: dict[object, Any], *, carries: bool = True, is_remembered: bool = True
+    ) -> None:
+        """Where it `carries`, what follows it may bring notes along from an older generation.
+
+        One that is not remembered is gone with its request: nothing may hold it for the next.
+        """
         self.raw = raw
         self.known = known
         self.carries = carries
+        self.is_remembered = is_remembered
         self.after: dict[bytes, Link] = {}
         self._role: str | None = None
 
@@ -89,6 +97,19 @@ class Trail(msgspec.Struct, frozen=True):
 
     head: int
     links: Sequence[Link]
+
+
+class Alone(NamedTuple):
+    """The trail of a request that is too large to be remembered."""
+
+    raws: tuple[bytes, ...]
+    trail: Trail
+
+    @classmethod
+    def of(cls, raws: tuple[bytes, ...]) -> "Alone":
+        """The trail of these messages, which nobody else finds."""
+        head = next((at for at, raw in enumerate(raws) if role_of(raw) not in _SYSTEM_ROLES), len(raws))
+        return cls(raws, Trail(head, [Link(raw, {}, is_remembered=False) for raw in raws[head:]]))
 
 
 class Trails:
@@ -155,7 +176,7 @@ class Trails:
                 else:
                     after = Link(raw, Notes(), carries=carries and link.carries and old is None)
                 link.after[after.raw] = after
-                self._young_bytes += 2 * len(raw) + _LINK_BYTES
+                self._young_bytes += 2 * len(raw) + _LINK_BYTES + _OBJECT_BYTES * raw.count(b"{")
             found.append(after)
             link = after
         if is_long:
@@ -221,7 +242,7 @@ class Latest(Generic[Made]):
         """Hold what was made of these, in the place of what was made of the first `instead_of`."""
         if instead_of:
             self._held.pop((links[instead_of - 1], key), None)
-        if not links:
+        if not links or not links[-1].is_remembered:
             return
         _held(self._held, (links[-1], key), made, self._most)
 
@@ -235,3 +256,15 @@ def noted(links: Sequence[Link], key: object) -> int:
 
 
 TRAILS = Trails()
+
+
+def trail_of(request: Request) -> Trail:
+    """The messages of a request, each with what is known of it.
+
+    Raises:
+        MalformedRequest: a message cannot be read.
+    """
+    alone = request.trail
+    if isinstance(alone, Alone) and alone.raws is request.messages:
+        return alone.trail
+    return TRAILS.of(request.format, request.messages)

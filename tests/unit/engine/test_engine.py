@@ -44,7 +44,7 @@ class Doing:
         if isinstance(self._does, Exception):
             raise self._does
         if isinstance(self._does, ReplaceText):
-            work.edit(self.name, (self._does,))
+            await work.edit(self.name, (self._does,))
         if isinstance(self._does, Mark):
             work.marks = (self._does,)
         if isinstance(self._does, SetParameter):
@@ -154,18 +154,18 @@ async def test_marks_that_are_refused_are_left_out_once() -> None:
     marked = exchange.outgoing
     refused = b'{"error": {"message": "messages.0.cache_control: Extra inputs are not permitted"}}'
 
-    assert not exchange.goes_again(400, b'{"error": {"message": "max_tokens is too large"}}')
+    assert not await exchange.goes_again(400, b'{"error": {"message": "max_tokens is too large"}}')
     assert exchange.outgoing is marked
-    assert exchange.goes_again(400, refused)
+    assert await exchange.goes_again(400, refused)
     assert exchange.outgoing.body == BODY.replace(b'"Hi"', b'"Hello"')
     assert [done.step for done in exchange.outgoing.done] == ["step 1"]
-    assert not exchange.goes_again(400, refused)
+    assert not await exchange.goes_again(400, refused)
 
 
 async def test_where_nothing_was_marked_a_refusal_is_the_clients_own() -> None:
     exchange, _ = await prepared(None)
 
-    assert not exchange.goes_again(400, b'{"error": {"message": "cache_control: not permitted"}}')
+    assert not await exchange.goes_again(400, b'{"error": {"message": "cache_control: not permitted"}}')
 
 
 THINKS = {
@@ -193,7 +193,7 @@ async def test_thoughts_that_are_refused_are_seen_and_nothing_is_sent_again(
     exchange, _ = await prepared(MARK, body=compact(THINKS | {"model": model}))
     sent = exchange.outgoing
 
-    assert not exchange.goes_again(status, said)
+    assert not await exchange.goes_again(status, said)
     assert exchange.outgoing is sent
     assert exchange.has_bad_thoughts == is_one
 

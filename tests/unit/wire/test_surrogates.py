@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.values import Area, Format, Mark, Place, ReplaceText
-from foveate.wire.body import repaired
+from foveate.wire.surrogates import repaired
 
 pieces = st.lists(
     st.sampled_from(("\\ud83d", "\\uD83D", "\\ude00", "\\uDE00", "\\u00e9", "\\\\", '\\"', "a", "ud83d", "é")),

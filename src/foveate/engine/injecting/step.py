@@ -84,7 +84,7 @@ class Inject:
         edits += placed.edits
         self._keep(work, _with_turn(work, said, turn, placed) if stays else said, known)
         if edits:
-            work.edit(self.name, edits)
+            await work.edit(self.name, edits)
             _count(work, added + turn.count if placed.edits else added)
         if not stays:
             work.passing = tuple(
