@@ -10,7 +10,10 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any
 
+import msgspec
+
 from foveate.errors import DuplicateKey, MalformedRequest
+from foveate.wire import large_json
 from foveate.wire.body import TOO_DEEP
 
 _MAX_KEY_CHARACTERS = 64
@@ -41,17 +44,59 @@ def check_unique_keys(data: bytes, names: Collection[str]) -> None:
         DuplicateKey: an object has a key twice.
         MalformedRequest: `data` is not JSON, or nested too deeply.
     """
-    _check_objects(data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape"))
+    data = data.removeprefix(codecs.BOM_UTF8)
+    if len(data) >= large_json.LARGE_BYTES:
+        check_large(data)
+    else:
+        _check_objects(_text(data))
     _check_case(names)
 
 
 def has_unique_keys(text: str) -> bool:
     """Whether `text` is JSON without duplicate keys: only then a parser reads all of it."""
     try:
-        _check_objects(text)
+        if len(text) >= large_json.LARGE_BYTES:
+            check_large(text.encode("utf-8", "surrogatepass"))
+        else:
+            _check_objects(text)
     except MalformedRequest:
         return False
     return True
+
+
+def check_large(data: bytes, sizes: large_json.Sizes = large_json.SIZES) -> None:
+    """Check the same in pieces, so that other threads do not wait long."""
+    try:
+        large_json.value(data, sizes, _READERS)
+    except DuplicateKey as error:
+        steps = [_shortened(step) if isinstance(step, str) else step for step in error.path]
+        raise DuplicateKey(tuple(steps)) from None
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise MalformedRequest(f"the request is not JSON: {error}") from None
+    except RecursionError:
+        raise MalformedRequest(TOO_DEEP) from None
+
+
+def _items_of(piece: bytes) -> list[None]:
+    """As many items as a list has, which are checked, and of which nothing else is kept."""
+    text = _text(piece)
+    try:
+        return [None] * len(_KEYS_DECODER.decode(text))
+    except _Found:
+        raise DuplicateKey(_PATH_DECODER.decode(text)) from None
+
+
+def _members_of(piece: bytes) -> dict[str, None]:
+    """The keys of an object whose values are checked."""
+    text = _text(piece)
+    try:
+        return dict.fromkeys(_KEYS_DECODER.decode(text))
+    except _Found:
+        raise DuplicateKey(_PATH_DECODER.decode(text)) from None
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _check_objects(text: str) -> None:
@@ -85,6 +130,13 @@ def _check_object(pairs: _Pairs) -> None:
 def _check_object_with_surrogates(pairs: _Pairs) -> None:
     if len({_without_surrogates(key) for key, _ in pairs}) != len(pairs):
         raise _Found
+
+
+def _keys_of_object(pairs: _Pairs) -> list[str]:
+    keys = [_without_surrogates(key) for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        raise _Found
+    return keys
 
 
 def _path_in_object(pairs: _Pairs) -> _Path | None:
@@ -128,4 +180,6 @@ def _decoder(read_object: Callable[[_Pairs], object]) -> json.JSONDecoder:
 
 _DECODER = _decoder(_check_object)
 _SURROGATES_DECODER = _decoder(_check_object_with_surrogates)
+_KEYS_DECODER = _decoder(_keys_of_object)
 _PATH_DECODER = _decoder(_path_in_object)
+_READERS = large_json.Readers(items=_items_of, members=_members_of)

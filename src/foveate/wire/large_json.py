@@ -6,7 +6,7 @@ still, even if a thread reads. Piece by piece it waits a few milliseconds only. 
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import BytesIO
@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from foveate.errors import DuplicateKey
 from foveate.wire.json_tokens import CLOSE, COMMA, OPEN, Tokens, tokens
 from foveate.wire.surrogates import repaired
 
@@ -131,17 +132,25 @@ def _groups(data: bytes, start: int, end: int, sizes: Sizes) -> Iterator[tuple[i
         raise _broken(closed)
 
 
-def value(data: bytes, sizes: Sizes = SIZES) -> Any:
-    """What a text says, as plain Python.
+class Readers(NamedTuple):
+    """How short pieces are read: some items of a list, and some members of an object."""
+
+    items: Callable[[bytes], list[Any]]
+    members: Callable[[bytes], dict[str, Any]]
+
+
+def value(data: bytes, sizes: Sizes = SIZES, readers: Readers | None = None) -> Any:
+    """What a text says, as plain Python, or as other readers read its pieces.
 
     Raises:
         msgspec.DecodeError: it is not JSON.
+        DuplicateKey: an object has a key twice, and with `readers` that is not allowed.
     """
     start, end = _around(data)
     if data[start : start + 1] not in (b"[", b"{"):
         is_long_string = end - start >= sizes.large_bytes and data.startswith(b'"', start)
         return _string(data, start, end, sizes) if is_long_string else _read(_VALUE, data[start:end])
-    built = _Built(data, start, sizes)
+    built = _Built(data, start, sizes, readers)
     depth = 0
     for found in tokens(data, start + 1, end, sizes.slice_bytes):
         for position, edge in _edges(found, depth):
@@ -180,9 +189,13 @@ def _edges(found: Tokens, depth_before: int) -> list[tuple[int, int]]:
 class _Built:
     """A value as it is put together, from one edge to the next."""
 
-    def __init__(self, data: bytes, start: int, sizes: Sizes) -> None:
+    def __init__(self, data: bytes, start: int, sizes: Sizes, readers: Readers | None) -> None:
         self._data = data
         self._sizes = sizes
+        self._are_keys_unique = readers is not None
+        self._readers = readers or Readers(
+            lambda piece: _read(_LIST, piece), lambda piece: _read(_OBJECT, piece)
+        )
         self._at = start + 1
         self._open: list[list[Any] | dict[str, Any]] = [self._empty(start)]
         self._keys: list[str | None] = [None]  # under which each will stand in the one around it
@@ -234,7 +247,7 @@ class _Built:
         elif isinstance(around := self._open[-1], list):
             around.append(ended)
         else:
-            around[str(key)] = ended
+            self._put(around, {str(key): ended})
 
     def _add(self, begin: int, position: int, edge: int) -> None:
         """Add members that are complete."""
@@ -254,15 +267,38 @@ class _Built:
             if self._is_long_string(begin, position):
                 into.append(_string(self._data, begin, position, self._sizes))
             else:
-                items: list[Any] = _read(_LIST, b"[%b]" % self._data[begin:position])
-                into += items
+                with self._placed():
+                    into += self._readers.items(b"[%b]" % self._data[begin:position])
             return
         key = _KEY.match(self._data, begin, position)
         if key is not None and self._is_long_string(key.end(), position):
-            into[_read(_TEXT, key[1])] = _string(self._data, key.end(), position, self._sizes)
+            self._put(into, {_read(_TEXT, key[1]): _string(self._data, key.end(), position, self._sizes)})
         else:
-            members: dict[str, Any] = _read(_OBJECT, b"{%b}" % self._data[begin:position])
-            into.update(members)
+            with self._placed():
+                members = self._readers.members(b"{%b}" % self._data[begin:position])
+            self._put(into, members)
+
+    def _put(self, into: dict[str, Any], members: dict[str, Any]) -> None:
+        if self._are_keys_unique and not into.keys().isdisjoint(members):
+            path = *self._path(), next(key for key in members if key in into)
+            raise DuplicateKey(path)
+        into.update(members)
+
+    @contextmanager
+    def _placed(self) -> Iterator[None]:
+        """Say where in the whole text a duplicate key is that was found in a piece."""
+        try:
+            yield
+        except DuplicateKey as error:
+            first, *rest = error.path
+            if isinstance(first, int):
+                first += len(self._open[-1])
+            raise DuplicateKey((*self._path(), first, *rest)) from None
+
+    def _path(self) -> tuple[str | int, ...]:
+        """The keys and indexes that lead to the last list or object that began."""
+        steps = zip(self._open, self._keys[1:], strict=False)
+        return tuple([len(around) if isinstance(around, list) else str(key) for around, key in steps])
 
     def _is_long_string(self, begin: int, position: int) -> bool:
         """Whether a text is one string: between two slices that have no other tokens, nothing else is long."""

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from foveate import wire
 from foveate.errors import DuplicateKey, MalformedRequest
 from foveate.values import Format
 from foveate.wire.body import fields
-from foveate.wire.duplicate_keys import check_unique_keys
+from foveate.wire.duplicate_keys import check_large, check_unique_keys
+from foveate.wire.large_json import Sizes
 from tests.json_tree import Node, scan, spell
 
 keys = st.sampled_from(("max_tokens", "Max_Tokens", "model", "", "a")) | st.text(
@@ -61,6 +63,11 @@ def has_duplicates(data: bytes) -> bool:
     return False
 
 
+def check_in_pieces(data: bytes, slice_bytes: int) -> None:
+    fields(data)
+    check_large(data, Sizes(slice_bytes=slice_bytes, large_bytes=2 * slice_bytes + 1))
+
+
 @given(body=objects, seed=seeds)
 def test_a_request_is_refused_if_and_only_if_an_object_has_a_key_twice(body: dict[str, Any], seed: int) -> None:
     data = spell(body, seed)
@@ -82,9 +89,21 @@ def objects_in(
         yield from objects_in(found, (*path, step))
 
 
-@given(body=objects, seed=seeds, value=values, data=st.data())
+@given(body=objects, seed=seeds, slice_bytes=st.integers(13, 60))
+def test_a_large_request_is_checked_the_same_in_pieces(
+    body: dict[str, Any], seed: int, slice_bytes: int
+) -> None:
+    data = spell({"body": body}, seed)  # only the keys at the top are compared without case
+    if has_duplicates(spell({"a": {"body": body}}, seed)):
+        with pytest.raises(DuplicateKey):
+            check_in_pieces(data, slice_bytes)
+    else:
+        check_in_pieces(data, slice_bytes)
+
+
+@given(body=objects, seed=seeds, value=values, slice_bytes=st.none() | st.integers(13, 60), data=st.data())
 def test_a_key_that_is_inserted_anywhere_once_more_is_refused_and_named(
-    body: dict[str, Any], seed: int, value: Any, data: st.DataObject
+    body: dict[str, Any], seed: int, value: Any, slice_bytes: int | None, data: st.DataObject
 ) -> None:
     if has_duplicates(spell(body, 0)):
         return
@@ -96,8 +115,9 @@ def test_a_key_that_is_inserted_anywhere_once_more_is_refused_and_named(
     found.clear()
     found.update(members)
 
+    refusing = check if slice_bytes is None else partial(check_in_pieces, slice_bytes=slice_bytes)
     with pytest.raises(DuplicateKey) as refused:
-        check(spell(doubled, seed))
+        refusing(spell(doubled, seed))
 
     mended = [json.loads(json.dumps(step)) if isinstance(step, str) else step for step in (*path, key)]
     expected = tuple(
