@@ -1,6 +1,5 @@
 """What was done in a conversation: the files that calls were about, and the errors that came of calls."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +7,7 @@ from foveate.fold.facts import said_in
 from foveate.fold.rules import rules
 from foveate.fold.sentences import errors_in
 from foveate.values import Message, ToolCall, ToolResult
+from foveate.wire import large_json
 
 # Two calls of one tool whose arguments begin alike are two tries at the same thing.
 _SAME_CHARS = 60
@@ -54,7 +54,7 @@ def _deed(tool: str) -> str:
 
 def _paths(call: ToolCall) -> Iterable[str]:
     try:
-        given = json.loads(call.arguments)
+        given = large_json.loads(call.arguments)
     except (ValueError, RecursionError):
         return ()
     if not isinstance(given, dict):

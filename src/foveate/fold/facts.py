@@ -5,7 +5,6 @@ arguments of calls (the files and commands that it works with), long ones (what 
 Time grows with the text: it is split into words once, and each word that is new is looked at once.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from foveate.fold.rules import FactKind
 from foveate.fold.sentences import boxes_in, errors_in, sentences_in
 from foveate.fold.words import classified, names_in, numbers_in, quoted_in, urls_in, words_of
 from foveate.values import Document, Message, Part, Text, Thinking, ToolCall, ToolResult
+from foveate.wire import large_json
 
 __all__ = ["Fact", "FactKind", "Voice", "facts_of", "said_in"]
 
@@ -99,7 +99,7 @@ def _said(part: Part, own: Voice) -> Iterator[tuple[Voice, str]]:
 def arguments_of(call: ToolCall) -> Iterator[str]:
     """The texts and numbers among the arguments of a call; all of it as it is where it is not JSON."""
     try:
-        given = json.loads(call.arguments)
+        given = large_json.loads(call.arguments)
     except (ValueError, RecursionError):
         yield call.arguments
         return
@@ -121,7 +121,7 @@ def _open_tasks(call: ToolCall) -> list[str] | None:
     if "todo" not in call.name.lower():
         return None
     try:
-        given = json.loads(call.arguments)
+        given = large_json.loads(call.arguments)
     except (ValueError, RecursionError):
         return None
     lists = (

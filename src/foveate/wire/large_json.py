@@ -5,6 +5,7 @@ still, even if a thread reads. Piece by piece it waits a few milliseconds only. 
 """
 
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ SIZES = Sizes()
 
 _BLANKS = b" \t\r\n"
 _NOT_BLANK = re.compile(rb"[^ \t\r\n]")
+_MAX_KEY_BYTES = 64 * 1024
 _KEY = re.compile(rb'[ \t\r\n]*+("[^"\\]*+(?:\\.[^"\\]*+)*+")[ \t\r\n]*+:[ \t\r\n]*+', re.DOTALL)
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
 _ESCAPE_BYTES = len(rb"\ud83d")
@@ -64,7 +66,7 @@ def fields(data: bytes, sizes: Sizes = SIZES) -> dict[str, msgspec.Raw]:
             members: dict[str, msgspec.Raw] = _read(_FIELDS, b"{%b}" % data[first:last])
             found.update(members)
         else:
-            key = _KEY.match(data, first, last)
+            key = _key(data, first, last)
             if key is None:
                 raise _broken(first)
             found[_read(_TEXT, key[1])] = msgspec.Raw(memoryview(data)[slice(*_around(data, key.end(), last))])
@@ -118,7 +120,7 @@ def _groups(data: bytes, start: int, end: int, sizes: Sizes) -> Iterator[tuple[i
         if depth <= 0:
             closed = int(found.positions[found.depths <= 0][0])
         for cut in dict.fromkeys(map(int, commas[:: max(1, len(commas) - 1)])):
-            if _NOT_BLANK.search(data, at, cut) is None:
+            if _first(data, at, cut) == cut:
                 raise _broken(cut)
             yield at, cut
             at = cut + 1
@@ -126,7 +128,7 @@ def _groups(data: bytes, start: int, end: int, sizes: Sizes) -> Iterator[tuple[i
             break
     if closed != end - 1:
         raise _broken(end if closed < 0 else closed)
-    if _NOT_BLANK.search(data, at, closed) is not None:
+    if _first(data, at, closed) < closed:
         yield at, closed
     elif at > start + 1:
         raise _broken(closed)
@@ -137,20 +139,35 @@ class Readers(NamedTuple):
 
     items: Callable[[bytes], list[Any]]
     members: Callable[[bytes], dict[str, Any]]
+    are_keys_unique: bool = False
+
+
+def loads(text: str | bytes) -> Any:
+    """What `json.loads` gives, in pieces if the text is large.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    if len(text) < LARGE_BYTES:
+        return json.loads(text)
+    try:
+        return value(text.encode() if isinstance(text, str) else text, SIZES, _STANDARD_READERS)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
 
 
 def value(data: bytes, sizes: Sizes = SIZES, readers: Readers | None = None) -> Any:
-    """What a text says, as plain Python, or as other readers read its pieces.
+    """What a text says, as plain Python; `readers` read its pieces if not msgspec.
 
     Raises:
         msgspec.DecodeError: it is not JSON.
-        DuplicateKey: an object has a key twice, and with `readers` that is not allowed.
+        DuplicateKey: an object has a key twice, and the readers do not allow it.
     """
     start, end = _around(data)
     if data[start : start + 1] not in (b"[", b"{"):
         is_long_string = end - start >= sizes.large_bytes and data.startswith(b'"', start)
         return _string(data, start, end, sizes) if is_long_string else _read(_VALUE, data[start:end])
-    built = _Built(data, start, sizes, readers)
+    built = _Built(data, start, sizes, readers or _READERS)
     depth = 0
     for found in tokens(data, start + 1, end, sizes.slice_bytes):
         for position, edge in _edges(found, depth):
@@ -189,13 +206,10 @@ def _edges(found: Tokens, depth_before: int) -> list[tuple[int, int]]:
 class _Built:
     """A value as it is put together, from one edge to the next."""
 
-    def __init__(self, data: bytes, start: int, sizes: Sizes, readers: Readers | None) -> None:
+    def __init__(self, data: bytes, start: int, sizes: Sizes, readers: Readers) -> None:
         self._data = data
         self._sizes = sizes
-        self._are_keys_unique = readers is not None
-        self._readers = readers or Readers(
-            lambda piece: _read(_LIST, piece), lambda piece: _read(_OBJECT, piece)
-        )
+        self._readers = readers
         self._at = start + 1
         self._open: list[list[Any] | dict[str, Any]] = [self._empty(start)]
         self._keys: list[str | None] = [None]  # under which each will stand in the one around it
@@ -225,11 +239,11 @@ class _Built:
         """Begin a list or an object; in an object its key stands before it."""
         key = None
         if isinstance(self._open[-1], dict):
-            found = _KEY.match(self._data, begin, position)
+            found = _key(self._data, begin, position)
             if found is None:
                 raise _broken(begin)
             begin, key = found.end(), _read(_TEXT, found[1])
-        if self._after == _ENDED or _NOT_BLANK.search(self._data, begin, position):
+        if self._after == _ENDED or _first(self._data, begin, position) < position:
             raise _broken(position)
         self._keys.append(key)
         self._open.append(self._empty(position))
@@ -270,16 +284,17 @@ class _Built:
                 with self._placed():
                     into += self._readers.items(b"[%b]" % self._data[begin:position])
             return
-        key = _KEY.match(self._data, begin, position)
-        if key is not None and self._is_long_string(key.end(), position):
-            self._put(into, {_read(_TEXT, key[1]): _string(self._data, key.end(), position, self._sizes)})
+        key = _key(self._data, begin, position)
+        start = _first(self._data, key.end(), position) if key is not None else begin
+        if key is not None and self._is_long_string(start, position):
+            self._put(into, {_read(_TEXT, key[1]): _string(self._data, start, position, self._sizes)})
         else:
             with self._placed():
                 members = self._readers.members(b"{%b}" % self._data[begin:position])
             self._put(into, members)
 
     def _put(self, into: dict[str, Any], members: dict[str, Any]) -> None:
-        if self._are_keys_unique and not into.keys().isdisjoint(members):
+        if self._readers.are_keys_unique and not into.keys().isdisjoint(members):
             path = *self._path(), next(key for key in members if key in into)
             raise DuplicateKey(path)
         into.update(members)
@@ -344,12 +359,26 @@ def _begins_escape(data: bytes, backslash: int, floor: int) -> bool:
 def _around(data: bytes, start: int = 0, end: int | None = None) -> tuple[int, int]:
     """Where a text begins and ends, without the blanks around it."""
     end = len(data) if end is None else end
-    found = _NOT_BLANK.search(data, start, end)
-    if found is None:
-        return end, end
-    while data[end - 1] in _BLANKS:
-        end -= 1
-    return found.start(), end
+    start = _first(data, start, end)
+    while start < end and data[end - 1] in _BLANKS:
+        piece = max(start, end - SIZES.slice_bytes)
+        end = piece + len(data[piece:end].rstrip(_BLANKS))
+    return start, end
+
+
+def _first(data: bytes, start: int, end: int) -> int:
+    """Where the first sign is that is no blank; `end` if there is none."""
+    for at in range(start, end, SIZES.slice_bytes):
+        found = _NOT_BLANK.search(data, at, min(at + SIZES.slice_bytes, end))
+        if found is not None:
+            return found.start()
+    return end
+
+
+def _key(data: bytes, start: int, end: int) -> re.Match[bytes] | None:
+    """A key and its colon. No server reads a longer one than is looked for."""
+    start = _first(data, start, end)
+    return _KEY.match(data, start, min(start + _MAX_KEY_BYTES, end))
 
 
 def _read(decoder: "msgspec.json.Decoder[Read]", data: bytes) -> "Read":
@@ -358,6 +387,10 @@ def _read(decoder: "msgspec.json.Decoder[Read]", data: bytes) -> "Read":
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return decoder.decode(repaired(data))
+
+
+_READERS = Readers(items=lambda piece: _read(_LIST, piece), members=lambda piece: _read(_OBJECT, piece))
+_STANDARD_READERS = Readers(items=json.loads, members=json.loads)
 
 
 def _broken(at: int) -> msgspec.DecodeError:

@@ -12,7 +12,7 @@ from foveate.errors import RequestLimitExceeded
 from foveate.wire.json_tokens import COMMA, MAX_DEPTH, OPEN, Tokens, tokens
 from foveate.wire.large_json import LARGE_BYTES, SIZES
 
-MAX_VALUES = 1_000_000
+MAX_VALUES = 400_000
 """The most lists, objects, texts and numbers in a request. Each takes Python up to a hundred bytes.
 
 No request with so many fits a model's window."""

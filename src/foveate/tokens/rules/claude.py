@@ -39,7 +39,7 @@ from foveate.values import (
     ToolCall,
     ToolResult,
 )
-from foveate.wire import anthropic
+from foveate.wire import anthropic, large_json
 from foveate.wire.body import as_record, record
 from foveate.wire.duplicate_keys import has_unique_keys
 
@@ -176,7 +176,7 @@ class ClaudeRules:
         )
 
     def _definition(self, name: str, description: str, parameters: bytes) -> Rendering:
-        schema = json.loads(parameters)
+        schema = large_json.loads(parameters)
         text = _dumped({"description": description, "name": name, "parameters": schema})
         return _together(self._built("tool"), Rendering(texts=(text,)))
 
@@ -262,6 +262,8 @@ def _named(raw: bytes) -> tuple[str, ...]:
 def _given(arguments: str) -> object:
     if not has_unique_keys(arguments):  # all of it counts, and not only the last of two values
         return arguments
+    if len(arguments) >= large_json.LARGE_BYTES:
+        return large_json.loads(arguments)
     try:
         return msgspec.json.decode(arguments)
     except (msgspec.MsgspecError, ValueError, RecursionError):  # the standard library reads more, in more time
@@ -276,10 +278,10 @@ def _said(value: object) -> str:
 
 def _spaced(schema: bytes) -> str:
     try:
-        return _dumped(json.loads(schema))
+        return _dumped(large_json.loads(schema))
     except ValueError:  # Bedrock takes the schema as a string, which can hold anything
         return schema.decode("utf-8", "replace")
 
 
 def _dumped(found: object) -> str:
-    return _JSON.encode(found)
+    return "".join(_JSON.iterencode(found)) if large_json.writes_in_pieces() else _JSON.encode(found)

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import msgspec
 from msgspec.structs import replace
 
+from foveate.errors import MalformedRequest
 from foveate.tokens.rendering import Rendering
 from foveate.tokens.rules import gemini_media
 from foveate.tokens.rules.gemini_leaves import Leaves
@@ -36,6 +36,7 @@ from foveate.values import (
     ToolCall,
     ToolResult,
 )
+from foveate.wire.body import value
 from foveate.wire.duplicate_keys import has_unique_keys
 
 
@@ -224,8 +225,8 @@ def _object(raw: bytes) -> Json | None:
     try:
         if not has_unique_keys(raw.decode("utf-8", "surrogatepass")):
             return None
-        found = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = value(raw)
+    except (MalformedRequest, UnicodeDecodeError):
         return None
     return {} if found is None else found if isinstance(found, dict) else None
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
+from foveate.errors import MalformedRequest
 from foveate.tokens.rendering import Rendering
 from foveate.tokens.rules.joined import joined
 from foveate.tokens.rules.opaque import unknown
@@ -298,8 +298,8 @@ def _compact(arguments: str) -> str:
     if not has_unique_keys(arguments):  # a model can write anything
         return arguments
     try:
-        return msgspec.json.encode(msgspec.json.decode(arguments)).decode()
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return _json(value(arguments.encode()))
+    except (MalformedRequest, UnicodeError):
         return arguments
 
 
