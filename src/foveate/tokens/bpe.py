@@ -19,6 +19,8 @@ _LONG_CHARS = 32 * 1024
 # Whoever goes through ids goes through so many at a time, so that no loop in C keeps others waiting.
 _IDS_AT_ONCE = 16 * 1024
 _CHECKED_CHARS = 1024 * 1024
+# The engine takes 70 bytes for each byte of a word, and keeps them. Longer words are encoded in steps.
+_MAX_WORD_CHARS = 128 * 1024
 
 
 LIKE_ATOMS = re.compile(r"<[^<>\[\]\s]{1,24}>|\[[^<>\[\]\s]{1,24}\]")
@@ -97,7 +99,7 @@ class Bpe:
                 return self._count_carefully(text)
             if len(text) <= _SHORT_CHARS:
                 return len(self._engine.encode_flat(text)) // 4 - self._frame
-            return sum(self._count_batch(self._pieces(text)))
+            return self._count_pieces(self._pieces(text))
         except UnicodeEncodeError:
             return self.count(without_surrogates(text))
 
@@ -162,6 +164,8 @@ class Bpe:
     def _piece_ids(self, piece: str) -> Iterator[Sequence[int]]:
         if self._wants_care(piece):
             yield from self._ordinary(piece)
+        elif len(piece) > _MAX_WORD_CHARS:
+            yield from stepped(self._engine, piece, lead=self._lead or "")
         elif len(piece) <= _SHORT_CHARS:
             yield memoryview(self._engine.encode_flat(piece)).cast("I")
         else:
@@ -182,10 +186,10 @@ class Bpe:
         """The ids of a text in which nothing stands for itself: a step at a time, where that is exact."""
         if not text:
             return
-        if self._lead is None or len(text) <= _SHORT_CHARS:
+        if len(text) <= (_MAX_WORD_CHARS if self._lead is None else _SHORT_CHARS):
             yield self._engine.encode_ordinary(text)
         else:
-            yield from stepped(self._engine, text, lead=self._lead)
+            yield from stepped(self._engine, text, lead=self._lead or "")
 
     def _wants_care(self, text: str) -> bool:
         """Whether the engine's quick calls would find a special token in `text`, or be slow on it."""
@@ -221,10 +225,17 @@ class Bpe:
         careful: list[str] = []
         for piece in self._careful_pieces(text):
             (careful if self._wants_care(piece) else plain).append(piece)
-        return sum(self._count_batch(plain)) + sum(map(self._count_ordinary, careful))
+        return self._count_pieces(plain) + sum(map(self._count_ordinary, careful))
 
     def _count_ordinary(self, text: str) -> int:
         return sum(map(len, self._ordinary(text))) - self._frame
+
+    def _count_pieces(self, pieces: list[str]) -> int:
+        words = [piece for piece in pieces if len(piece) > _MAX_WORD_CHARS]
+        if words:
+            pieces = [piece for piece in pieces if len(piece) <= _MAX_WORD_CHARS]
+        found = sum([len(ids) for word in words for ids in stepped(self._engine, word, lead=self._lead or "")])
+        return found - self._frame * len(words) + sum(self._count_batch(pieces))
 
     def _count_batch(self, pieces: list[str]) -> list[int]:
         if _forked:  # the engine's thread pool did not come along into this process

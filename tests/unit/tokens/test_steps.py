@@ -1,6 +1,7 @@
 """A text that no pattern splits is gone through in steps; nobody can tell from the tokens."""
 
 from functools import cache
+from random import Random
 
 import pytest
 import splintr
@@ -49,6 +50,19 @@ def test_a_long_text_is_cut_into_steps_indeed(name: str, unit: str) -> None:
 
     assert len(steps) >= 12
     assert [token for step in steps for token in step] == engine(name).encode_ordinary(text)
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize(
+    "letters", ["x", "abcdefghij", "aBcDeF", "漢字我们的是", "0123456789abcdef", "a_é", "!?", " "]
+)
+def test_a_word_too_long_for_the_engine_has_the_tokens_that_the_engine_finds(name: str, letters: str) -> None:
+    """Defect: a word of 30 MB took 2.3 GB, which the engine's threads kept."""
+    text = "".join(Random(name).choices(letters, k=140_000))
+    whole = engine(name).encode_ordinary(text)
+
+    assert bundled(name).count(text) == len(whole) - len(engine(name).encode_ordinary(""))
+    assert [token for step in bundled(name).ids(text) for token in step] == whole
 
 
 @pytest.mark.slow
