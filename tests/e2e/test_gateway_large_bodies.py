@@ -134,3 +134,79 @@ def test_a_request_that_waits_for_memory_is_served_once_others_end(tmp_path: Pat
         found = [clients.submit(asked, gateway, 3 * MEGABYTE) for _ in range(8)]
 
         assert {one.result().status for one in found} == {200}
+
+
+def answered(gateway: RunningGateway, body: bytes, path: str = "/v1/messages") -> Heard:
+    return sent(gateway.url, post(path, body, **ANTHROPIC, x_api_key=KEY), timeout_seconds=60)
+
+
+def request_with(**members: object) -> bytes:
+    said = {"model": "claude-opus-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
+    return json.dumps(said | members).encode()
+
+
+def nested(levels: int) -> bytes:
+    return b'{"metadata":' + b"[" * levels + b"]" * levels + b"," + request_with()[1:]
+
+
+def test_a_million_messages_are_refused_and_leave_no_memory_behind(gateway: RunningGateway) -> None:
+    """Defect: such a request had no answer in 120 seconds, and 5.8 GB were held 15 seconds later."""
+    body = request_with(messages=[{"role": "user", "content": "a"}] * 1_000_000)
+    before = resident_bytes()
+
+    found = answered(gateway, body)
+
+    assert found.status == 400
+    assert (
+        "has 1,000,000 messages, and at most 20,000 are accepted (server.max_messages)" in found.body.decode()
+    )
+    until(resident_bytes, lambda now: now - before < 100 * MEGABYTE, 30)
+
+
+TOOL = {"name": "look", "input_schema": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        ("/v1/messages", request_with(tools=[TOOL] * 2_001), "2,001 tools, and at most 2,000"),
+        ("/v1/messages", nested(5_000), "levels of nesting, and at most 100"),
+        ("/v1/messages", nested(100), "101 levels of nesting, and at most 100"),
+        ("/v1/messages", nested(2_000_000), "levels of nesting, and at most 100"),
+        (
+            "/v1/messages",
+            request_with(metadata={"ids": [1] * 1_000_000}),
+            " JSON values, and at most 320,000",
+        ),
+        (
+            "/v1/chat/completions",
+            request_with(model="gpt-5", messages=[{"role": "user", "content": "a"}] * 20_001),
+            "20,001 messages, and at most 20,000",
+        ),
+        (
+            "/v1/responses",
+            b'{"model":"gpt-5","input":[' + b",".join([b'{"role":"user","content":"a"}'] * 20_001) + b"]}",
+            "20,001 input items, and at most 20,000",
+        ),
+        (
+            "/v1/embeddings",
+            json.dumps({"model": "text-embedding-3-small", "input": ["a"] * 20_001}).encode(),
+            "20,001 input items, and at most 20,000",
+        ),
+    ],
+    ids=["tools", "levels", "a level", "two million levels", "values", "chat", "responses", "embeddings"],
+)
+def test_a_request_beyond_a_limit_is_refused_with_the_number_and_the_limit(
+    gateway: RunningGateway, path: str, body: bytes, reason: str
+) -> None:
+    found = answered(gateway, body, path)
+
+    assert found.status == 400
+    assert reason in found.body.decode()
+
+
+def test_a_request_at_its_limits_is_sent(gateway: RunningGateway) -> None:
+    tools = [TOOL | {"name": f"look_{number}"} for number in range(2_000)]
+
+    assert answered(gateway, request_with(tools=tools)).status == 200
+    assert answered(gateway, nested(99)).status == 200

@@ -15,6 +15,7 @@ from foveate.tokens.rules.claude_models import CLIENT_TOOL_TOKENS
 from foveate.values import Format, Request, TokenCount, Ttl
 from foveate.wire.around import around_of
 from foveate.wire.body import Fields, as_list, as_record, as_text, fields, inner_fields, is_said, record, value
+from foveate.wire.large_json import contains
 
 # Hosts take each other's names, and which of two they heed nobody knows: the largest counts.
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -153,7 +154,7 @@ def _whole(said: object) -> int | None:
 def longest_mark(request: Request) -> Ttl | None:
     """The longest time for which a mark in a request asks; None where there is none that says how long."""
     body = request.body
-    if _TTL not in body and not (_ESCAPED in body and _ESCAPED_LETTER.search(body)):
+    if not contains(body, _TTL) and not (contains(body, _ESCAPED) and _ESCAPED_LETTER.search(body)):
         return None
     marks = [wire.automatic_mark(request), *(block.mark for block in wire.blocks(request))]
     return max((ttl for ttl in marks if ttl is not None), key=lambda ttl: ttl.seconds, default=None)

@@ -19,7 +19,10 @@ from foveate.engine.remembered import LastCall, Remembered
 from foveate.engine.steps import MakeRoom, ReplaceHistory
 from foveate.engine.work import Work
 from foveate.errors import CallRefused, CapExceeded
+from foveate.session.counting import beside
+from foveate.tokens.threads import run_in_thread
 from foveate.values import CacheUsage, ReplaceMessages, ReplaceText, Usage
+from foveate.wire.large_json import LARGE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +70,15 @@ class HoldCaps:
             at=work.now,
         )
         held = [cap for cap in options.caps if cap.holds(call)]
+        size_bytes = len(work.request.body)
         if not held:
-            asyncio.get_running_loop().call_soon(_expect_meanwhile, work, options.prices)
+            if size_bytes < LARGE_BYTES:
+                asyncio.get_running_loop().call_soon(_expect_meanwhile, work, options.prices)
+            else:
+                await run_in_thread(lambda: _expect_meanwhile(work, options.prices), size_bytes)
             return
         try:
-            _expect(work, options.prices)
+            await beside(lambda: _expect(work, options.prices), size_bytes, least_bytes=LARGE_BYTES)
             work.admitted = await let_through(
                 self._admission, call, work.ceiling, held, caught_up=self._caught_up
             )

@@ -1,7 +1,9 @@
 """Memory for request bodies: all bodies of a process together stay within a limit."""
 
 import asyncio
+import ctypes
 from collections import deque
+from contextlib import suppress
 from threading import Lock
 
 from foveate.gateway.body_errors import NoRoom
@@ -15,6 +17,7 @@ _RESERVED = 1 / 8
 _MIN_BODIES = 3
 # Each waiting request has a few hundred KiB in its socket's buffers, which are not counted.
 _MAX_WAITING = 256
+_TRIM_SECONDS = 1.0
 
 
 class BodyMemory:
@@ -31,6 +34,7 @@ class BodyMemory:
         self._large_bytes = self._small_bytes = 0
         self._waiting_small: deque[_Waiting] = deque()
         self._waiting_large: deque[_Waiting] = deque()
+        self._is_trim_due = False
 
     @property
     def used_bytes(self) -> int:
@@ -108,6 +112,13 @@ class BodyMemory:
             self._count(size_bytes, 1)
         if size_bytes < held_bytes:
             self._admit_waiting()
+            if held_bytes > SMALL_BYTES and not self._is_trim_due:
+                self._is_trim_due = True
+                asyncio.get_running_loop().call_later(_TRIM_SECONDS, self._trim)
+
+    def _trim(self) -> None:
+        self._is_trim_due = False
+        asyncio.get_running_loop().run_in_executor(None, _return_free_memory)
 
     def _admit_waiting(self) -> None:
         """Admit whoever waits and fits, each kind in its order."""
@@ -117,6 +128,12 @@ class BodyMemory:
                     first = waiting.popleft()
                     first.held = self._hold(first.size_bytes)
                     first.is_admitted.set()
+
+
+def _return_free_memory() -> None:
+    """Have the C library give memory back to the system; it keeps hundreds of MB after a few large bodies."""
+    with suppress(OSError, AttributeError):  # only glibc does that on request
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class _Waiting:

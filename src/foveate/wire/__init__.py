@@ -126,6 +126,7 @@ def read(
             limits.check_rest(data, grown.known_end, _DEPTH_OF_MESSAGES)
     request = _read(data, spoken, grown)
     if limits is not None:
+        limits.check_messages(len(request.messages))
         limits.check_tools(len(request.tools))
     if is_huge(data) if grown is None else len(data) > MAX_BYTES:
         return replace(request, trail=Alone.of(request.messages))

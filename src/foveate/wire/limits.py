@@ -12,7 +12,7 @@ from foveate.errors import RequestLimitExceeded
 from foveate.wire.json_tokens import COMMA, MAX_DEPTH, OPEN, Tokens, tokens
 from foveate.wire.large_json import LARGE_BYTES, SIZES
 
-MAX_VALUES = 400_000
+MAX_VALUES = 320_000
 """The most lists, objects, texts and numbers in a request. Each takes Python up to a hundred bytes.
 
 No request with so many fits a model's window."""
@@ -22,6 +22,7 @@ _LIST = re.compile(
     rb'[ \t\r\n]*+("[^"\\]*+(?:\\.[^"\\]*+)*+")[ \t\r\n]*+:[ \t\r\n]*+\[[ \t\r\n]*+[^-0-9]', re.DOTALL
 )
 _TEXT = msgspec.json.Decoder(str)
+_MAX_NAME_BYTES = 64 * 1024
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = [{"[": 1, "{": 1, "]": -1, "}": -1}.get(chr(sign), 0) for sign in range(256)]
 
@@ -39,7 +40,7 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             RequestLimitExceeded: it is not.
         """
-        if len(data) < LARGE_BYTES and data.count(b"{") <= self.max_messages:
+        if len(data) < LARGE_BYTES and data.count(b",") < self.max_messages:
             self.check_depth(data)
             return
         lists = _Lists(min(self.max_tools, self.max_messages))
@@ -141,7 +142,7 @@ class _Lists:
         """The names of lists, and how many items they have."""
         names: list[tuple[str, int]] = []
         for start, number in (*self._found, (self._start, self._commas + 1)):
-            found = _LIST.match(data, start)
+            found = _LIST.match(data, start, start + _MAX_NAME_BYTES)
             if found is not None:
                 try:
                     names.append((_TEXT.decode(found[1]), number))

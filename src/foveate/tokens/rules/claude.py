@@ -176,7 +176,10 @@ class ClaudeRules:
         )
 
     def _definition(self, name: str, description: str, parameters: bytes) -> Rendering:
-        schema = large_json.loads(parameters)
+        if len(description) + len(parameters) >= large_json.LARGE_BYTES:  # few tokens of these are spaces
+            texts = name, description, parameters.decode("utf-8", "replace")
+            return _together(self._built("tool"), Rendering(texts=texts))
+        schema = json.loads(parameters)
         text = _dumped({"description": description, "name": name, "parameters": schema})
         return _together(self._built("tool"), Rendering(texts=(text,)))
 
@@ -278,7 +281,7 @@ def _said(value: object) -> str:
 
 def _spaced(schema: bytes) -> str:
     try:
-        return _dumped(large_json.loads(schema))
+        return _dumped(json.loads(schema))
     except ValueError:  # Bedrock takes the schema as a string, which can hold anything
         return schema.decode("utf-8", "replace")
 
