@@ -1,0 +1,181 @@
+"""How long others wait while a gateway reads a large body, and how much memory stays, beside LiteLLM's proxy.
+
+One process asks for the server's health every two milliseconds, while another sends a body. `<body>_wait_ms` is
+the longest wait for an answer in the quietest of three trials, above the longest wait with no body at all;
+`<body>_seconds` how long the body's own answer took, and `<body>_kept_mb` how much larger the server is some
+seconds later. `--only foveate` leaves LiteLLM out.
+"""
+
+import http.client
+import json
+import multiprocessing
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from benchmarks.gateway_processes import Server, foveate, litellm, resident_bytes, upstream
+from benchmarks.gateway_requests import KEY, MODEL
+from benchmarks.harness import BadData, Cell, Report
+
+MEGABYTE = 1024 * 1024
+TRIALS, QUICK_TRIALS = 3, 1
+OURS, PEER = "foveate", "litellm"
+CONTENDERS = (OURS, PEER)
+_HEALTH = {OURS: "/health", PEER: "/health/liveliness"}
+_PAUSE_SECONDS, _SETTLE_SECONDS = 0.002, 4.0
+
+FIGURES = ("<body>_kept_mb", "<body>_seconds", "<body>_status", "<body>_wait_ms")
+
+
+def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
+    """Every kind of body before each contender; `only` one of them."""
+    if only and only not in CONTENDERS:
+        raise BadData(f"--only takes one of {', '.join(CONTENDERS)}, not {only}")
+    rows: list[dict[str, Cell]] = []
+    with tempfile.TemporaryDirectory(prefix="foveate-bench-") as name, upstream(Path(name)) as provider:
+        if only != PEER:
+            with foveate(Path(name), provider.port, is_usual=True) as server:
+                rows += _measured(server, QUICK_TRIALS if quick else TRIALS)
+        if only != OURS:
+            with litellm(Path(name), provider.port) as server:
+                rows += _measured(server, QUICK_TRIALS)
+    found = {str(row["contender"]): _figures(rows, str(row["contender"])) for row in rows}
+    return Report(figures=found.pop(OURS, {}), peers=found, rows=rows)
+
+
+def _figures(rows: list[dict[str, Cell]], contender: str) -> dict[str, float]:
+    names = ("wait_ms", "seconds", "kept_mb", "status")
+    own = [row for row in rows if row["contender"] == contender]
+    return {f"{row['body']}_{name}": float(row[name] or 0) for row in own for name in names}
+
+
+def _request(**members: object) -> bytes:
+    said = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
+    return json.dumps(said | members).encode()
+
+
+def _said(*texts: str) -> bytes:
+    roles = ("user", "assistant")
+    return _request(messages=[{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)])
+
+
+def _image(number: int) -> bytes:
+    source = {"type": "base64", "media_type": "image/png", "data": f"{number:08d}" + "QUJD" * (7 * MEGABYTE)}
+    return _request(messages=[{"role": "user", "content": [{"type": "image", "source": source}]}])
+
+
+# A new text in each trial: what was read before is read faster.
+BODIES: Mapping[str, Callable[[int], bytes]] = {
+    "words_30mb": lambda number: _said(f"{number} " + "lorem ipsum dolor " * (30 * MEGABYTE // 18)),
+    "one_word_30mb": lambda number: _said(str(number) + "x" * (30 * MEGABYTE)),
+    "escapes_30mb": lambda number: _said(f"{number}" + "漢" * (5 * MEGABYTE)),
+    "image_28mb": _image,
+    "messages_20000": lambda number: _said(*(f"{number} {at} " + "word " * 300 for at in range(20_000))),
+    "messages_2000": lambda number: _said(*(f"{number} {at} " + "word " * 300 for at in range(2_000))),
+    "messages_1000000": lambda _: _request(messages=[{"role": "user", "content": "a"}] * 1_000_000),
+    "tools_2000": lambda number: _request(
+        tools=[
+            {
+                "name": f"t{at}",
+                "description": f"{number} " + "word " * 2_000,
+                "input_schema": {"type": "object"},
+            }
+            for at in range(2_000)
+        ]
+    ),
+    "numbers_300000": lambda number: _request(metadata={"ids": [number, *range(300_000)]}),
+    "levels_5000000": lambda _: b'{"metadata":' + b"[" * 5_000_000 + b"]" * 5_000_000 + b"," + _request()[1:],
+    "blanks_30mb": lambda _: _request()[:-1] + b" " * (30 * MEGABYTE) + b"}",
+}
+
+
+def _measured(server: Server, trials: int) -> list[dict[str, Cell]]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    probe = context.Process(target=_probe, args=(server.port, _HEALTH[server.name], theirs), daemon=True)
+    probe.start()
+
+    def longest_wait() -> float:
+        ours.send(None)
+        return float(ours.recv())
+
+    rows: list[dict[str, Cell]] = []
+    try:
+        _answer(server, _request())
+        longest_wait()
+        time.sleep(2)
+        idle = longest_wait()
+        for name, body in BODIES.items():
+            print(f"{server.name} {name} …", file=sys.stderr, flush=True)
+            before = resident_bytes(server.pid)
+            waits: list[float] = []
+            status = seconds = 0.0
+            for number in range(trials):
+                data = body(number)
+                longest_wait()
+                began = time.monotonic()
+                status = _answer(server, data)
+                seconds = time.monotonic() - began
+                waits.append(longest_wait())
+            time.sleep(_SETTLE_SECONDS)
+            kept = max(0, resident_bytes(server.pid) - before)
+            rows.append(
+                {
+                    "contender": server.name,
+                    "body": name,
+                    "wait_ms": round(1e3 * max(0.0, min(waits) - idle), 1),
+                    "seconds": round(seconds, 2),
+                    "kept_mb": round(kept / MEGABYTE, 1),
+                    "status": status,
+                }
+            )
+    finally:
+        probe.terminate()
+        probe.join()
+    return rows
+
+
+def _answer(server: Server, body: bytes) -> int:
+    """The status of the answer to a body; 0 if there is none within two minutes."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    headers = {
+        "authorization": f"Bearer {KEY}",
+        "anthropic-version": "2023-06-01",
+        "content-type": "application/json",
+    }
+    try:
+        connection.request("POST", "/v1/messages", body, headers)
+        with connection.getresponse() as response:
+            response.read()
+            return response.status
+    except OSError:
+        return 0
+    finally:
+        connection.close()
+
+
+def _probe(port: int, path: str, asked: Connection) -> None:
+    """Ask for the server's health again and again; tell the longest wait since it was last asked for."""
+    request = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
+    longest = 0.0
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while True:
+            if asked.poll():
+                asked.recv()
+                asked.send(longest)
+                longest = 0.0
+            began = time.perf_counter()
+            connection.sendall(request)
+            received = b""
+            while b"\r\n\r\n" not in received:
+                piece = connection.recv(65_536)
+                if not piece:
+                    raise BadData("the server closed the connection of the health check")
+                received += piece
+            longest = max(longest, time.perf_counter() - began)
+            time.sleep(_PAUSE_SECONDS)
