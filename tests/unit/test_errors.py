@@ -11,6 +11,7 @@ RAISED = [
     errors.UnreadableInput("notes.txt", "is binary"),
     errors.MalformedRequest("not JSON"),
     errors.DuplicateKey(("messages", 3, "Role"), other="role"),
+    errors.RequestLimitExceeded("messages", 30_000, 20_000, setting="max_messages"),
     errors.BadEdit("there is no such message", path=("messages", 7)),
     errors.BadVocabulary("a.tiktoken", "is empty"),
     errors.WrongApi("qwen3", "vllm", api="anthropic"),
