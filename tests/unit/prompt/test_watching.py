@@ -227,15 +227,16 @@ def test_a_name_that_is_no_text_beside_the_files_does_not_end_the_watching(tmp_p
 
 def test_no_thread_is_left_and_bundles_can_still_be_had(tmp_path: Path) -> None:
     root = fill(tmp_path, {"SOUL.md": "one"})
+    before = set(running())  # other tests may have left theirs
     with watching() as workspaces:
         workspaces.bundle(Workspace(root))
-        assert "foveate-watcher" in {thread.name for thread in running()}
+        assert "foveate-watcher" in {thread.name for thread in set(running()) - before}
 
-    assert "foveate-watcher" not in {thread.name for thread in running()}
+    assert "foveate-watcher" not in {thread.name for thread in set(running()) - before}
     bundle = workspaces.bundle(Workspace(root))
     assert bundle.text == "one"
     assert "the watcher was closed" in str(bundle.warnings[-1])
-    assert "foveate-watcher" not in {thread.name for thread in running()}
+    assert "foveate-watcher" not in {thread.name for thread in set(running()) - before}
     workspaces.close()
 
 
