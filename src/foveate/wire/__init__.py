@@ -117,13 +117,14 @@ def read(
         RequestLimitExceeded: it has more of something than `limits` allow.
     """
     data = to_bytes(body)
-    grown = GROWN.read(spoken, data) if spoken is not None else None
-    if limits is not None:
-        if grown is None:
-            limits.check(data)
-        else:
-            limits.check_messages(len(grown.messages))
-            limits.check_rest(data, grown.known_end, _DEPTH_OF_MESSAGES)
+
+    def check_rest(start: int) -> None:
+        if limits is not None:
+            limits.check_rest(data, start, _DEPTH_OF_MESSAGES)
+
+    grown = GROWN.read(spoken, data, check_rest) if spoken is not None else None
+    if grown is None and limits is not None:
+        limits.check(data)
     request = _read(data, spoken, grown)
     if limits is not None:
         limits.check_messages(len(request.messages))

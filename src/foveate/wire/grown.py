@@ -8,6 +8,7 @@ last messages themselves, on which clients like to move their cache marks.
 
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
 from operator import attrgetter
 from threading import Lock
 from typing import NamedTuple
@@ -43,20 +44,11 @@ _end_of = attrgetter("end")
 
 
 class Read(NamedTuple):
-    """A body as it was read: its fields but the messages, and these, with where they lie.
-
-    Only what stands behind the first `known` messages is new.
-    """
+    """A body as it was read: its fields but the messages, and these, with where they lie."""
 
     fields: Fields
     messages: tuple[bytes, ...]
     laid: Laid
-    known: int
-
-    @property
-    def known_end(self) -> int:
-        """Where in the body that is new begins."""
-        return self.laid.spans[self.known - 1].end
 
 
 class _Seen(NamedTuple):
@@ -86,12 +78,18 @@ class Grown:
         self._order: OrderedDict[int, tuple[tuple[Format, bytes], bytes, _Seen]] = OrderedDict()
         self.held_bytes = 0
 
-    def read(self, spoken: Format, data: bytes) -> Read | None:
-        """What a body says that goes on from one that was seen; None where it does not."""
+    def read(self, spoken: Format, data: bytes, check_rest: Callable[[int], None] | None = None) -> Read | None:
+        """What a body says that goes on from one that was seen; None where it does not.
+
+        `check_rest` is called with the place behind which the body is new, before that is read. A body that it
+        refuses is not remembered: sent again, it would be taken for one that was accepted.
+        """
         if len(data) < LEAST_BYTES:
             return None
         for seen in self._alike(spoken, data):
             known = _common(seen, data)
+            if known and check_rest is not None:
+                check_rest(seen.laid.spans[known - 1].end)
             found = _rest(spoken, seen, known, data) if known else None
             if found is not None:
                 with self._lock:
@@ -211,7 +209,6 @@ def _rest(spoken: Format, seen: _Seen, known: int, data: bytes) -> Read | None:
         fields={**head.fields, **after},
         messages=seen.messages[:known] + new,
         laid=Laid(head, begun.with_more(spans)),
-        known=known,
     )
 
 

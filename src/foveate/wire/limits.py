@@ -68,8 +68,9 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             RequestLimitExceeded: it is not.
         """
-        if len(data) - start < LARGE_BYTES:
-            self.check_depth(data[start:], depth_before)
+        rest = data[start:]
+        if len(rest) < LARGE_BYTES and rest.count(b",") < self.max_messages:
+            self.check_depth(rest, depth_before)
         else:
             self.check(data)
 

@@ -62,3 +62,17 @@ def test_a_request_that_grew_beyond_a_limit_is_refused() -> None:
         wire.read(body(6), Format.ANTHROPIC, limits=LIMITS)
     with pytest.raises(RequestLimitExceeded, match="levels of nesting"):
         wire.read(body(5, metadata=[[[[[[[[]]]]]]]]), Format.ANTHROPIC, limits=LIMITS)
+
+
+@pytest.mark.parametrize("added", [[[[[[[[[]]]]]]]], [1] * 400_000, [1] * 900_000])
+def test_a_request_that_was_refused_is_refused_again(added: list[Any]) -> None:
+    """Defect: it was remembered as one that was read, and so accepted the second time."""
+    first = {"role": "user", "content": f"{len(added)} " + "word " * 4_000}
+
+    def body(*messages: object) -> bytes:
+        return json.dumps({"model": "m", "max_tokens": 1, "messages": messages}, separators=(",", ":")).encode()
+
+    wire.read(body(first), Format.ANTHROPIC, limits=LIMITS)
+    for _ in range(2):
+        with pytest.raises(RequestLimitExceeded):
+            wire.read(body(first, {"role": "user", "content": added}), Format.ANTHROPIC, limits=LIMITS)
