@@ -114,6 +114,19 @@ def test_a_chat_goes_to_the_upstream_of_its_model_under_its_name_there(
     assert [body["model"] for _, body in at_usual] == ["gpt-4.1"]
 
 
+def test_a_renamed_request_that_is_not_read_is_held_to_the_limits_too(
+    routed: tuple[RunningGateway, Heard, Heard],
+) -> None:
+    """Defect: to rename its model, 300,000 messages were read on the event loop, which took seconds."""
+    gateway, at_usual, at_other = routed
+    body = {"model": "fast", "messages": [{"role": "user", "content": "a"}] * 20_001}
+    found = httpx.post(f"{gateway.openai_url}/completions", json=body, headers={"authorization": "Bearer sk-x"})
+
+    assert found.status_code == 400
+    assert "20,001 messages" in found.json()["error"]["message"]
+    assert at_usual == at_other == []
+
+
 def test_embeddings_are_routed_as_all_else_is(routed: tuple[RunningGateway, Heard, Heard]) -> None:
     """Defect: they went to the usual provider, whatever the routes said."""
     gateway, at_usual, at_other = routed

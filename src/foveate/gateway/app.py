@@ -40,6 +40,7 @@ from foveate.gateway.traffic import UNSEEN, Traffic
 from foveate.session.counting import beside
 from foveate.upstream.pool import Answer, Pool, target
 from foveate.values import Format
+from foveate.wire.large_json import LARGE_BYTES
 from foveate.wire.limits import RequestLimits
 
 BELOW = "/-/"
@@ -150,7 +151,8 @@ class Gateway:
             FoveateError: it would be refused.
         """
         ask, options = ask_of(scope), self._options()
-        routed = self._routed(ask, model_in(body), options)
+        model = await beside(lambda: model_in(body), len(body), least_bytes=LARGE_BYTES)
+        routed = self._routed(ask, model, options)
         engine = self._engine.preview or self._engine
         return await engine.prepare(
             _incoming(ask, ask.spoken, agent_of(ask, options.keys), body, routed, options.limits)
@@ -215,7 +217,8 @@ class Gateway:
         routed = self._routed(ask, model, options)
         if routed.model is not None and plain:
             ask = msgspec.structs.replace(ask, raw_headers=without_encodings(ask.raw_headers))
-            body = renamed(plain, routed.model)
+            name = routed.model
+            body = await beside(lambda: renamed(plain, name, options.limits), len(plain))
         if uncounted:
             await self._engine.uncounted(ask.id, client.agent, uncounted)
         client.provider = routed.upstream.provider
@@ -230,7 +233,10 @@ class Gateway:
     ) -> None:
         """Relay an answer that the engine has a hand in."""
         is_embeddings = ask.door.asks is Asks.EMBEDDINGS
-        routed = self._routed(ask, model_in(body) if options.routing.routes else "", options)
+        model = ""
+        if options.routing.routes:
+            model = await beside(lambda: model_in(body), len(body), least_bytes=LARGE_BYTES)
+        routed = self._routed(ask, model, options)
         is_count = ask.door.asks is Asks.COUNT
         engine = self._engine.preview if is_count and self._engine.preview is not None else self._engine
         prepare = self._embeddings.prepare if is_embeddings else engine.prepare

@@ -3,13 +3,14 @@
 from urllib.parse import unquote
 
 from foveate import wire
-from foveate.errors import DuplicateKey, FoveateError, MalformedRequest
+from foveate.errors import DuplicateKey, FoveateError, MalformedRequest, RequestLimitExceeded
 from foveate.gateway.asks import Ask
 from foveate.gateway.doors import Asks
 from foveate.gateway.multipart import form_boundary, form_field
 from foveate.values import Format, SetParameter
 from foveate.wire.body import fields, value
 from foveate.wire.duplicate_keys import check_unique_keys
+from foveate.wire.limits import RequestLimits
 
 
 def model_in(body: bytes) -> str:
@@ -53,10 +54,16 @@ def model_of(ask: Ask, body: bytes) -> str:
     return _checked_model_in(body)
 
 
-def renamed(body: bytes, model: str) -> bytes:
-    """A JSON body with another name for its model; what is none stays as it is."""
+def renamed(body: bytes, model: str, limits: RequestLimits) -> bytes:
+    """A JSON body with another name for its model; what is none stays as it is.
+
+    Raises:
+        RequestLimitExceeded: it has more messages, tools or levels than are read.
+    """
     named = SetParameter(path=("model",), value=model, reason="its name at the upstream")
     try:
-        return wire.write(wire.read(body, Format.CHAT), (named,))
+        return wire.write(wire.read(body, Format.CHAT, limits=limits), (named,))
+    except RequestLimitExceeded:
+        raise
     except FoveateError:
         return body
