@@ -4,6 +4,7 @@
 the top of its module; a test that starts a process without the marker `process` fails.
 """
 
+import platform
 import sys
 
 import pytest
@@ -34,6 +35,7 @@ def add_derived_markers(item: pytest.Item) -> None:
 
 def watch_processes() -> None:
     """Record from now on what this process starts (an audit hook cannot be removed)."""
+    platform.processor()  # runs `uname` once in each process; SDKs of providers ask for it
     sys.addaudithook(_record)
 
 
