@@ -22,12 +22,16 @@ _LARGE = 1024 * 1024
 _lock = Lock()
 _counting = _counting_large = 0
 _usual_seconds = 0.005
+_collected = True
 
 
 @contextmanager
 def courtesy(size: int) -> Iterator[None]:
-    """The short interval for as long as anybody is inside with something long."""
-    global _counting, _counting_large, _usual_seconds
+    """The short interval for as long as anybody is inside with something long.
+
+    Garbage is collected afterwards only if it was before: a program may have switched that off for good.
+    """
+    global _counting, _counting_large, _usual_seconds, _collected
     if size <= _LONG:
         yield
         return
@@ -37,8 +41,10 @@ def courtesy(size: int) -> Iterator[None]:
             sys.setswitchinterval(min(_SHORT_SECONDS, _usual_seconds))
         _counting += 1
         if size >= _LARGE:
+            if not _counting_large:
+                _collected = gc.isenabled()
+                gc.disable()
             _counting_large += 1
-            gc.disable()
     try:
         yield
     finally:
@@ -48,5 +54,5 @@ def courtesy(size: int) -> Iterator[None]:
                 sys.setswitchinterval(_usual_seconds)
             if size >= _LARGE:
                 _counting_large -= 1
-                if not _counting_large:
+                if not _counting_large and _collected:
                     gc.enable()

@@ -1,5 +1,6 @@
 """Long counts let other threads in, and leave the interpreter as it was."""
 
+import gc
 import sys
 from threading import Barrier, Thread
 
@@ -9,6 +10,7 @@ import foveate
 from foveate.tokens.courtesy import courtesy
 
 LONG = 1_000_000
+LARGE = 2 * 1024 * 1024
 
 
 def test_the_interval_is_short_inside_and_as_it_was_afterwards() -> None:
@@ -51,3 +53,16 @@ def test_several_threads_that_count_leave_the_interval_as_it_was() -> None:
         thread.join()
 
     assert sys.getswitchinterval() == before
+
+
+@pytest.mark.parametrize("is_collected", [True, False])
+def test_garbage_is_collected_after_large_work_only_if_it_was_before(*, is_collected: bool) -> None:
+    """Defect: it was switched on in programs that had switched it off."""
+    before = gc.isenabled()
+    (gc.enable if is_collected else gc.disable)()
+    try:
+        with courtesy(LARGE), courtesy(LARGE):
+            assert not gc.isenabled()
+        assert gc.isenabled() is is_collected
+    finally:
+        (gc.enable if before else gc.disable)()
