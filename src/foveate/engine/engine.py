@@ -107,7 +107,8 @@ class Engine:
     async def _read(self, incoming: Incoming) -> Work:
         """Read a request; in a thread if there is much of it that was not read before."""
         body = incoming.body
-        if len(body) < _MUCH_BYTES or (len(body) < LARGE_BYTES and wire.is_likely_known(body, incoming.spoken)):
+        known = wire.known_bytes(body, incoming.spoken) if _MUCH_BYTES <= len(body) < LARGE_BYTES else 0
+        if len(body) - known < _MUCH_BYTES:
             return self._begun(incoming)
         return await run_in_thread(lambda: self._begun(incoming), len(body))
 

@@ -49,7 +49,7 @@ __all__ = [
     "blocks",
     "blocks_at",
     "front_blocks",
-    "is_likely_known",
+    "known_bytes",
     "message",
     "message_blocks",
     "read",
@@ -157,9 +157,9 @@ def _read(data: bytes, spoken: Format | None, grown: Read | None) -> Request:
         raise MalformedRequest(TOO_DEEP) from None
 
 
-def is_likely_known(data: bytes, spoken: Format) -> bool:
-    """Whether a body begins as one that was read before, so that little of it may be new."""
-    return GROWN.is_likely_known(spoken, data)
+def known_bytes(data: bytes, spoken: Format) -> int:
+    """How much of a body, from its beginning on, is that of one that was read before."""
+    return GROWN.known_bytes(spoken, data)
 
 
 def _with_messages(

@@ -99,9 +99,10 @@ class Grown:
                 return found
         return None
 
-    def is_likely_known(self, spoken: Format, data: bytes) -> bool:
-        """Whether a body begins as one that was seen."""
-        return bool(self._alike(spoken, data))
+    def known_bytes(self, spoken: Format, data: bytes) -> int:
+        """How much of a body, from its beginning on, is that of one that was seen."""
+        alike = ((seen, _common(seen, data)) for seen in self._alike(spoken, data))
+        return max((seen.laid.spans[known - 1].end for seen, known in alike if known), default=0)
 
     def keep(self, request: Request) -> None:
         """Remember a body that was read whole."""

@@ -55,6 +55,19 @@ def after(*bodies: bytes) -> Request | str:
     return found
 
 
+def test_only_what_was_seen_before_is_known_of_a_body() -> None:
+    """Defect: a large body was read on the event loop if its first kilobyte was known."""
+    first = body([said(0, LONG), said(1)])
+    other = body([said(0, LONG), said(1, LONG)])
+    GROWN.drop()
+    assert wire.known_bytes(first, Format.ANTHROPIC) == 0
+    wire.read(first, Format.ANTHROPIC)
+
+    assert wire.known_bytes(first, Format.ANTHROPIC) == first.rindex(b"]")
+    assert wire.known_bytes(other, Format.ANTHROPIC) == len(body([said(0, LONG)])) - len("]}")
+    assert wire.known_bytes(first, Format.CHAT) == 0
+
+
 def test_a_turn_more_is_read_as_it_is_and_no_message_is_made_twice() -> None:
     first = body([said(0, LONG), said(1)])
     GROWN.drop()
