@@ -5,7 +5,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import typer.main
 
@@ -15,6 +15,7 @@ from foveate import errors
 from foveate.chat.failures import Trouble
 from foveate.cli import app, exits
 from foveate.cli.chat_plain import _CODES as CHAT_EXIT_CODES
+from foveate.gateway.body_errors import BodyRefused
 from foveate.gateway.refusing import may_retry, refusal_for
 from foveate.values import Format
 from tests.golden.observability import log_keys, metrics, telemetry
@@ -24,6 +25,8 @@ from tests.golden.source_names import environment_variables, headers
 from tests.golden.tables import tables
 from tests.golden.vocabularies import vocabularies
 
+Failure = TypeVar("Failure", bound=Exception)
+
 
 def contracts() -> dict[str, dict[str, str]]:
     """Derive every section that needs no process."""
@@ -31,7 +34,7 @@ def contracts() -> dict[str, dict[str, str]]:
         "benchmarks": dict(benchmarks()),
         "commands": dict(commands(typer.main.get_command(app))),
         "environment variables": environment_variables(),
-        "errors": dict(error_codes()),
+        "errors": {**dict(error_codes()), **dict(body_error_codes())},
         "exit codes": exit_codes(),
         "headers": headers(),
         "library": dict(signatures(foveate)),
@@ -108,6 +111,16 @@ def error_codes() -> Iterator[tuple[str, str]]:
             )
 
 
+def body_error_codes() -> Iterator[tuple[str, str]]:
+    """The errors of bodies that are not read to their end, by their codes in logs and metrics."""
+    for kind in BodyRefused.__subclasses__():
+        error = _made(kind)
+        retry = "may be retried" if error.may_retry else "not retried"
+        headers = ", ".join(name.decode() for name, _ in error.headers) or "none"
+        status = error.response(Format.CHAT).status
+        yield kind.code, f"{kind.__name__}, HTTP {status}, {retry}, headers {headers}"
+
+
 _SAMPLES: Mapping[object, object] = {
     str: "x",
     int: 1,
@@ -119,7 +132,7 @@ _SAMPLES: Mapping[object, object] = {
 }
 
 
-def _made(kind: type[errors.FoveateError]) -> errors.FoveateError:
+def _made(kind: type[Failure]) -> Failure:
     """An error of a class, made with any arguments that fit its constructor."""
     if kind.__init__ is Exception.__init__:
         return kind("x")
