@@ -127,6 +127,20 @@ def test_a_renamed_request_that_is_not_read_is_held_to_the_limits_too(
     assert at_usual == at_other == []
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "embeddings"])
+def test_a_name_that_is_too_long_for_a_model_is_not_repeated_in_the_error(
+    routed: tuple[RunningGateway, Heard, Heard], path: str
+) -> None:
+    """Defect: the name of a model that no upstream serves was in the answer and the log, whatever its size."""
+    gateway, at_usual, at_other = routed
+    body = {"model": "text-" * 1_000, "messages": [], "input": "Hi"}
+    found = httpx.post(f"{gateway.openai_url}/{path}", json=body, headers={"authorization": "Bearer sk-x"})
+
+    assert found.status_code == 400
+    assert found.json()["error"]["message"] == "the name of its model has 5,000 characters"
+    assert at_usual == at_other == []
+
+
 def test_embeddings_are_routed_as_all_else_is(routed: tuple[RunningGateway, Heard, Heard]) -> None:
     """Defect: they went to the usual provider, whatever the routes said."""
     gateway, at_usual, at_other = routed

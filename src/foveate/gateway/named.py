@@ -3,6 +3,7 @@
 from urllib.parse import unquote
 
 from foveate import wire
+from foveate.engine.calls import check_model
 from foveate.errors import DuplicateKey, FoveateError, MalformedRequest, RequestLimitExceeded
 from foveate.gateway.asks import Ask
 from foveate.gateway.doors import Asks
@@ -14,12 +15,19 @@ from foveate.wire.limits import RequestLimits
 
 
 def model_in(body: bytes) -> str:
-    """The model that a JSON body names; empty where it names none."""
+    """The model that a JSON body names; empty where it names none.
+
+    Raises:
+        MalformedRequest: the name is too long for one.
+    """
     try:
         found = value(fields(body).get("model"))
     except MalformedRequest:
         return ""
-    return found if isinstance(found, str) else ""
+    if not isinstance(found, str):
+        return ""
+    check_model(found)
+    return found
 
 
 def _checked_model_in(body: bytes) -> str:
@@ -42,7 +50,7 @@ def model_of(ask: Ask, body: bytes) -> str:
 
     Raises:
         DuplicateKey: one of the JSON objects of the body has the same key twice.
-        MalformedRequest: a form that names it twice, or is beyond what clients send.
+        MalformedRequest: a form that names it twice, or is beyond what clients send; a name that is too long.
     """
     if ask.door.asks is Asks.MODELS:
         return unquote(ask.raw_path.rpartition("/models")[2].strip("/"))
@@ -50,7 +58,9 @@ def model_of(ask: Ask, body: bytes) -> str:
         return ""
     boundary = form_boundary(ask.headers.get("content-type", ""))
     if boundary is not None:
-        return (form_field(body, boundary, "model") or "").strip()
+        name = (form_field(body, boundary, "model") or "").strip()
+        check_model(name)
+        return name
     return _checked_model_in(body)
 
 
