@@ -209,7 +209,9 @@ def test_what_would_be_forgotten_is_always_what_is_then_forgotten(
 
             would = await store.would_forget(keep_days=5, now=10 * DAY)
 
-            assert await store.sizes() == before, "it only looks"
+            # PostgreSQL grows by itself: its own vacuum adds to a table's files.
+            now = replace(await store.sizes(), size_bytes=before.size_bytes)
+            assert now == before, "it only looks"
             forgotten = await store.forget(keep_days=5, now=10 * DAY)
             folded = before.folded - (await store.sizes()).folded
             assert Forgettable(folded=folded, **asdict(forgotten)) == would

@@ -6,7 +6,9 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -279,9 +281,16 @@ asyncio.run(main())
 """
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder for a socket, whose path may have a hundred characters only."""
+    with tempfile.TemporaryDirectory(prefix="fov") as name:
+        yield Path(name)
+
+
 @pytest.mark.process
 async def test_a_server_that_ends_its_start_right_after_it_said_no_is_waited_for(
-    tmp_path: Path, url: str
+    short_path: Path, url: str
 ) -> None:
     """The first connection is refused as a server that starts refuses it; the next is let through."""
     there = psycopg.conninfo.conninfo_to_dict(url)
@@ -304,8 +313,8 @@ async def test_a_server_that_ends_its_start_right_after_it_said_no_is_waited_for
         into = await asyncio.open_unix_connection(f"{there['host']}/.s.PGSQL.5432")
         await asyncio.gather(relay(reader, into[1]), relay(into[0], writer))
 
-    async with await asyncio.start_unix_server(answer, tmp_path / ".s.PGSQL.5432"):
-        through = url.replace(str(there["host"]), str(tmp_path))
+    async with await asyncio.start_unix_server(answer, short_path / ".s.PGSQL.5432"):
+        through = url.replace(str(there["host"]), str(short_path))
         opens = await asyncio.create_subprocess_exec(sys.executable, "-c", OPENS, through)
         assert await opens.wait() == 0
     assert connections > 2

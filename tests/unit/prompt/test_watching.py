@@ -199,7 +199,7 @@ def test_changes_that_come_together_drop_a_bundle_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_thousand_agents_are_watched_by_one_thread(tmp_path: Path) -> None:
     roots = [fill(tmp_path / str(number), {"SOUL.md": "Kind."}) for number in range(1000)]
-    before = {thread.name for thread in running()}
+    before = set(running())
     with watching() as workspaces:
         for root in roots:
             workspaces.bundle(Workspace(root))
@@ -209,7 +209,7 @@ def test_a_thousand_agents_are_watched_by_one_thread(tmp_path: Path) -> None:
 
         counts = workspaces.counts()
         assert [root for root in roots if counts[str(root)].invalidations] == [roots[700]]
-        assert {thread.name for thread in running()} - before == {"foveate-watcher"}
+        assert [thread.name for thread in set(running()) - before] == ["foveate-watcher"]
 
 
 @pytest.mark.slow
