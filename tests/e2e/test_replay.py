@@ -138,7 +138,7 @@ def test_a_folder_is_read_whole_and_what_is_no_recording_is_passed_over(tmp_path
 
     assert outcome.code == 0, outcome.err
     assert "14 calls" in outcome.out
-    assert "passed over" in outcome.err
+    assert "skipped: not recordings" in outcome.err
 
 
 def test_a_broken_line_is_told_with_its_number_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_what_comes_in_and_cannot_be_read_is_told_by_the_name_that_was_given(tmp
     for name, said in (("-", "standard input"), ("/dev/stdin", "/dev/stdin")):
         outcome = spawn("replay", name, stdin=b'{"a": 1}', env={"TMPDIR": str(tmp_path)})
 
-        assert outcome.err.startswith(f"foveate: {said}: is no recording that is known")
+        assert outcome.err.startswith(f"foveate: {said}: is not a recording of a known format")
         assert str(tmp_path) not in outcome.err
 
 

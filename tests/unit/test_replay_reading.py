@@ -13,6 +13,7 @@ from foveate.replay.log_files import LogFile
 from foveate.replay.reading import found, peek, read, read_session, sessions, store_url
 from foveate.replay.recordings import Recording, Source
 from foveate.replay.times import seconds
+from tests.support.agent_logs import CODEX, GEMINI_CLI, OPENCODE, OPENHANDS, QWEN_CODE, TAU_BENCH
 from tests.unit.replay_lines import SESSION, Line, answer, line, text, written
 
 
@@ -84,6 +85,12 @@ HEADS: dict[Source, Any] = {
     Source.SWE_AGENT: {"trajectory": [], "history": [{"role": "user", "content": "x"}], "info": {}},
     Source.MESSAGES: {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
     Source.REQUESTS: {"model": "gpt-5.1", "messages": [{"role": "user", "content": "x"}]},
+    Source.CODEX: CODEX[0],
+    Source.GEMINI_CLI: GEMINI_CLI[0],
+    Source.QWEN_CODE: QWEN_CODE[0],
+    Source.OPENCODE: OPENCODE,
+    Source.OPENHANDS: OPENHANDS[0],
+    Source.TAU_BENCH: TAU_BENCH[0],
 }
 
 
@@ -171,7 +178,7 @@ def test_a_damaged_file_is_refused_with_what_is_wrong_with_it(tmp_path: Path) ->
     path = tmp_path / "log.jsonl.gz"
     path.write_bytes(b"\x1f\x8bno gzip")
 
-    with pytest.raises(UnreadableInput, match=r"known \(line 1: the compressed file ends early"):
+    with pytest.raises(UnreadableInput, match=r"known format \(line 1: the compressed file ends early"):
         list(read(path))
 
 
@@ -249,3 +256,26 @@ def test_every_recorded_session_is_read(shared_data: Path) -> None:
     billed = [call for one in told if one.source is not Source.SWE_AGENT for call in one.calls]
     assert len(billed) == 889
     assert all(call.billed is not None and call.at and call.model for call in billed)
+
+
+UNSUPPORTED: dict[str, Any] = {
+    "Codex": {"session_id": "s", "ts": 1_780_000_000, "text": "hi"},
+    "Gemini CLI": [
+        {"sessionId": "s", "messageId": 0, "type": "user", "message": "hi", "timestamp": "2026-01-05"}
+    ],
+    "codex exec --json": {"type": "thread.started", "thread_id": "t"},
+    "Copilot": {"type": "session.start", "data": {"sessionId": "s"}, "id": "1", "timestamp": "2026-01-05"},
+    "Agent Trajectory Interchange Format": {"schema_version": "ATIF-v1.4", "agent": {}, "steps": []},
+    "tau2-bench": {"timestamp": "2026-01-05", "tasks": [], "simulations": []},
+    "LLM logs": {"id": 1, "timestamp": "2026-01-05", "source": "agent", "action": "run", "args": {}},
+}
+
+
+@pytest.mark.parametrize(("name", "head"), UNSUPPORTED.items(), ids=list(UNSUPPORTED))
+def test_a_known_format_that_cannot_be_replayed_is_named(tmp_path: Path, name: str, head: Any) -> None:
+    path = written(tmp_path, head)
+
+    with pytest.raises(UnreadableInput, match=f"{name}.*; this format is not supported"):
+        list(read(path))
+    (session,), _ = sessions([path])
+    assert (session.source, name in session.unsupported) == (None, True)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from foveate.errors import StoreUnavailable, UnreadableInput
 from foveate.replay.reading import peek, read
 from foveate.replay.recordings import Call, Recording, Source
+from tests.support.agent_logs import CODEX, GEMINI_CLI, OPENCODE, OPENHANDS, QWEN_CODE, TAU_BENCH
 from tests.unit.replay_lines import SESSION, answer, line, text
 
 _FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -46,6 +47,12 @@ LOGS: dict[Source, Sequence[Any]] = {
     Source.REQUESTS: BODIES,
     Source.MESSAGES: LISTS,
     Source.SWE_AGENT: RUNS,
+    Source.CODEX: CODEX,
+    Source.GEMINI_CLI: GEMINI_CLI,
+    Source.QWEN_CODE: QWEN_CODE,
+    Source.OPENCODE: [OPENCODE],
+    Source.OPENHANDS: OPENHANDS,
+    Source.TAU_BENCH: TAU_BENCH,
 }
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -1,6 +1,7 @@
 """`foveate replay`: what recorded sessions would have cost under each policy."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
     from foveate.replay.policies import Policy
+    from foveate.replay.reading import Session
     from foveate.replay.recordings import Source
     from foveate.replay.replaying import ReplayOptions
     from foveate.replay.reports import Report
@@ -29,8 +31,9 @@ def command(
         list[str],
         typer.Argument(
             metavar="FILES…",
-            help="Session logs of Claude Code and pi, SWE-agent's trajectories, lists of messages, logs of "
-            "requests, a store of Foveate; folders are read whole, - is standard input.",
+            help="Session logs of Claude Code, Codex, pi, Gemini CLI, Qwen Code and opencode; LLM logs of "
+            "OpenHands; trajectories of SWE-agent, result files of tau-bench; lists of messages, logs of "
+            "requests; a store of Foveate. Folders are read whole, - is standard input.",
             show_default=False,
         ),
     ],
@@ -57,8 +60,8 @@ def command(
             "--format",
             "-f",
             metavar="F",
-            help="Who wrote the files, where it is not recognised: claude-code, pi, swe-agent, messages, "
-            "requests, store.",
+            help="Who wrote the files, if that is not recognised: claude-code, codex, pi, gemini-cli, "
+            "qwen-code, opencode, openhands, swe-agent, tau-bench, messages, requests, store.",
         ),
     ] = None,
     plot: Annotated[
@@ -142,11 +145,25 @@ def _replayed(
     report = report_of(done, policies, [(line.file, line.why) for line in broken], options.model)
     if not report.sessions:
         raise UnreadableInput(", ".join(files), _why_nothing(report, files, source))
-    if strange:
-        screen.print_note(f"{len(strange):,} file{'s' * (len(strange) != 1)} there: no recordings, passed over")
+    for line in _skipped_lines(strange):
+        screen.print_note(line)
     for path, why in there.passed_over[:_MOST_TOLD]:
         screen.print_note(f"{path}: {why}, passed over")
     return report
+
+
+def _skipped_lines(skipped: "list[Session]") -> list[str]:
+    """Say how many files of a folder were skipped, by format if that is known."""
+    counts = Counter(session.unsupported for session in skipped)
+    unknown = counts.pop("", 0)
+    lines = [f"{_files(count)} skipped: {name}; not supported" for name, count in counts.items()]
+    if unknown:
+        lines.append(f"{_files(unknown)} skipped: not recordings")
+    return lines
+
+
+def _files(count: int) -> str:
+    return f"{count:,} file{'s' * (count != 1)}"
 
 
 def _why_nothing(report: "Report", files: list[str], source: "Source | None") -> str:

@@ -9,12 +9,18 @@ from pathlib import Path
 
 from foveate.errors import UnreadableInput
 from foveate.replay.claude_code import read_claude_code
+from foveate.replay.codex import read_codex
+from foveate.replay.gemini_cli import read_gemini_cli
 from foveate.replay.lists import read_lists
 from foveate.replay.log_files import LogFile, plain_name
+from foveate.replay.opencode import is_opencode_database, read_opencode, read_opencode_database
+from foveate.replay.openhands import read_openhands
 from foveate.replay.pi import read_pi
+from foveate.replay.qwen_code import read_qwen_code
 from foveate.replay.recognising import Peek, recognised
 from foveate.replay.recordings import Broken, Recording, Source
 from foveate.replay.request_logs import read_requests
+from foveate.replay.tau_bench import read_tau_bench
 from foveate.replay.trajectories import read_trajectories
 from foveate.values import Format
 
@@ -29,9 +35,22 @@ Reader = Callable[[LogFile, str | None], Iterable[Recording]]
 _READERS: dict[Source, Reader] = {
     Source.CLAUDE_CODE: read_claude_code,
     Source.PI: read_pi,
+    Source.CODEX: read_codex,
+    Source.GEMINI_CLI: read_gemini_cli,
+    Source.QWEN_CODE: read_qwen_code,
+    Source.OPENCODE: lambda file, model: read_opencode([file], model),
+    Source.OPENHANDS: lambda file, model: read_openhands([file], model),
     Source.SWE_AGENT: read_trajectories,
+    Source.TAU_BENCH: read_tau_bench,
     Source.MESSAGES: read_lists,
     Source.REQUESTS: read_requests,
+}
+
+
+# A session of theirs is spread over many files.
+_JOINT_READERS: dict[Source | None, Callable[[list[LogFile], str | None], list[Recording]]] = {
+    Source.OPENHANDS: read_openhands,
+    Source.OPENCODE: read_opencode,
 }
 
 
@@ -117,9 +136,15 @@ def read(path: Path, *, source: Source | None = None, model: str | None = None) 
         UnreadableInput: the file cannot be opened, or nobody is known who writes such files.
         StoreUnavailable: it is a store, and cannot be read.
     """
-    source = source or peek(path).source
+    looked = peek(path) if source is None else Peek(source)
+    source = looked.source
+    if looked.unsupported:
+        raise UnreadableInput(str(path), f"is {looked.unsupported}; this format is not supported")
     if source is None:
         raise UnreadableInput(str(path), _unknown(path))
+    if source is Source.OPENCODE and _head(path) == _SQLITE:
+        yield from read_opencode_database(path, model)
+        return
     if source is Source.STORE:
         from foveate.replay.stored import read_store  # brings the database's driver
 
@@ -145,7 +170,9 @@ def peek(path: Path) -> Peek:
     if _head(path) == _SQLITE:
         from foveate.store.reading import is_store  # brings the database's driver
 
-        return Peek(Source.STORE if is_store(path) else None)
+        if is_store(path):
+            return Peek(Source.STORE)
+        return Peek(Source.OPENCODE if is_opencode_database(path) else None)
     with closing(LogFile(path).lines()) as lines:
         told = recognised([line for _, line in islice(lines, _LOOKED_AT)])
     if told.source is None:  # documents over many lines each
@@ -171,18 +198,23 @@ def _unknown(path: Path) -> str:
     first = file.broken[0] if file.broken else None
     told = f" (line {first.line}: {first.why})" if first is not None else ""
     return (
-        f"is no recording that is known{told}: neither a log of Claude Code (lines with uuid and sessionId) "
-        "or pi (a line of type session), nor a trajectory of SWE-agent (history or trajectory), nor messages "
-        f"or requests as JSON; --format says what it is ({', '.join(Source)})"
+        f"is not a recording of a known format{told}: neither a session log of a coding agent (Claude Code, "
+        "Codex, pi, Gemini CLI, Qwen Code, opencode), nor LLM logs of OpenHands, a trajectory of SWE-agent, a "
+        "result file of tau-bench, nor messages or requests as JSON; --format says what it is "
+        f"({', '.join(Source)})"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Files that belong together: a session's own, and those of the agents that it sent."""
+    """Files that belong together: a session's own, and those of the agents that it sent.
+
+    `unsupported` names their format if it is recognised and cannot be replayed.
+    """
 
     files: tuple[Path, ...]
     source: Source | None
+    unsupported: str = ""
 
 
 def sessions(files: Sequence[Path], *, source: Source | None = None) -> tuple[list[Session], list[Broken]]:
@@ -205,13 +237,29 @@ def sessions(files: Sequence[Path], *, source: Source | None = None) -> tuple[li
         else:
             own.append((path, looked))
     told = []
+    grouped: dict[tuple[Source, str], list[Path]] = {}
     for path, looked in own:
+        if (key := _group(path, looked, source)) is not None:
+            grouped.setdefault(key, []).append(path)
+            continue
         # A session that was resumed begins with lines of the one before; its file has its own name.
         names = (looked.session, plain_name(path)) if looked.source is Source.CLAUDE_CODE else ()
         sent = [one for name in dict.fromkeys(names) if name for one in agents.pop(name, [])]
-        told.append(Session(files=(path, *sent), source=source or looked.source))
+        named = "" if source is not None else looked.unsupported
+        told.append(Session(files=(path, *sent), source=source or looked.source, unsupported=named))
+    told += [Session(files=tuple(together), source=key[0]) for key, together in grouped.items()]
     told += [Session(files=tuple(alone), source=Source.CLAUDE_CODE) for alone in agents.values()]
     return told, broken
+
+
+def _group(path: Path, looked: Peek, source: Source | None) -> tuple[Source, str] | None:
+    """Name the group of a file whose session is spread over many files; None if it stands alone."""
+    found = source or looked.source
+    if found is Source.OPENHANDS:  # one file for each call
+        return found, str(path.parent)
+    if found is Source.OPENCODE and looked.session and path.suffix == ".json":  # one for each message and part
+        return found, looked.session
+    return None
 
 
 def read_session(session: Session, *, model: str | None = None) -> list[Recording]:
@@ -220,6 +268,8 @@ def read_session(session: Session, *, model: str | None = None) -> list[Recordin
     Raises:
         UnreadableInput: a file cannot be opened, or nobody is known who writes such files.
     """
+    if len(session.files) > 1 and session.source in _JOINT_READERS:
+        return _JOINT_READERS[session.source]([LogFile(path) for path in session.files], model)
     together: dict[str, Recording] = {}
     apart: list[Recording] = []
     for path in session.files:

@@ -22,6 +22,10 @@ _PI_TYPES = frozenset(
     ("session", "message", "compaction", "model_change", "thinking_level_change", "branch_summary", "custom",
      "custom_message", "label", "session_info", "session_state")
 )  # fmt: skip
+_CODEX_TYPES = frozenset(
+    ("session_meta", "response_item", "event_msg", "turn_context", "compacted", "world_state",
+     "inter_agent_communication")
+)  # fmt: skip
 _MESSAGES = frozenset(("messages", "input", "contents", "generateContentRequest"))
 # What stands in a body beside its messages, and not in a list that somebody keeps.
 _PARAMETERS = frozenset(
@@ -42,20 +46,28 @@ _ANSWERS = frozenset(("response", "output", "usage", "answer", "completion", "re
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """What the head of a file tells: who wrote it, and the session and agent that its first lines name."""
+    """What the head of a file tells: who wrote it, and the session and agent that its first lines name.
+
+    `unsupported` names a format that is recognised and cannot be replayed.
+    """
 
     source: Source | None
     session: str = ""
     is_agent: bool = False
+    unsupported: str = ""
 
 
 def recognised(lines: Sequence[bytes]) -> Peek:
     """What the first lines of a file tell, the first that tells something; no source where none does."""
     told = [source for line in lines if (source := source_of(line)) is not None]
     if not told:
-        return Peek(None)
-    if told[0] is Source.CLAUDE_CODE:
+        return Peek(None, unsupported=next(filter(None, map(unsupported_format, lines)), ""))
+    if told[0] is Source.CLAUDE_CODE and Source.QWEN_CODE not in told:
         return _claude_peek(lines)
+    if told[0] is Source.CLAUDE_CODE:  # a record without a message looks the same in both
+        return Peek(Source.QWEN_CODE)
+    if told[0] is Source.OPENCODE:
+        return _opencode_peek(lines)
     # A body may end with the beginning of an answer, and then looks like a list that somebody keeps.
     return Peek(Source.REQUESTS if told[0] is Source.MESSAGES and Source.REQUESTS in told else told[0])
 
@@ -97,6 +109,10 @@ def _source_of_list(found: Sequence[msgspec.Raw]) -> Source | None:
 
 def _source_of_object(found: Fields) -> Source | None:
     kind = text_of(found, "type")
+    if (source := _source_of_agent(found, kind)) is not None:
+        return source
+    if prompt_history(found):
+        return None
     if "trajectory_format" in found or ("history" in found and _is_list(found["history"])):
         return Source.SWE_AGENT
     if "trajectory" in found and _is_list(found["trajectory"]):
@@ -119,6 +135,40 @@ def _source_of_object(found: Fields) -> Source | None:
     if any(_source_of_list(rows) is Source.REQUESTS for rows in rows_in(found)):
         return Source.REQUESTS
     return Source.MESSAGES if "role" in found and found.keys() & {"content", "parts", "tool_calls"} else None
+
+
+def _source_of_agent(found: Fields, kind: str) -> Source | None:
+    """Name the agent or benchmark whose own members an object has."""
+    if (kind in _CODEX_TYPES and "payload" in found) or "record_type" in found:
+        return Source.CODEX
+    if found.keys() >= {"id", "timestamp", "instructions"}:  # Codex before September 2025
+        return Source.CODEX
+    if found.keys() >= {"sessionId", "projectHash"} or (kind == "gemini" and "content" in found):
+        return Source.GEMINI_CLI
+    if found.keys() >= {"uuid", "sessionId"} and ("systemPayload" in found or _has_parts(found)):
+        return Source.QWEN_CODE
+    if _is_opencode(found):
+        return Source.OPENCODE
+    if found.keys() >= {"response", "kwargs", "timestamp", "cost"} or found.keys() >= {"response", "llm_path"}:
+        return Source.OPENHANDS
+    if found.keys() >= {"error", "latency_sec", "cost"}:  # a request of OpenHands that failed
+        return Source.OPENHANDS
+    if "traj" in found and _is_list(found["traj"]) and found.keys() & {"task_id", "reward"}:
+        return Source.TAU_BENCH
+    return None
+
+
+def _has_parts(found: Fields) -> bool:
+    return "parts" in fields_of(found.get("message", b""))
+
+
+def _is_opencode(found: Fields) -> bool:
+    own, info = text_of(found, "id"), fields_of(found.get("info", b""))
+    if "sessionID" in found:
+        return own.startswith(("msg", "prt")) or "messageID" in found
+    if "messages" in found and text_of(info, "id").startswith("ses"):
+        return True
+    return own.startswith("ses") and found.keys() >= {"directory", "time"}
 
 
 def rows_in(found: Fields) -> Iterator[list[msgspec.Raw]]:
@@ -159,3 +209,40 @@ def _claude_peek(lines: Sequence[bytes]) -> Peek:
             is_agent = bytes(found.get("isSidechain", b"false")) == b"true" and "agentId" in found
             return Peek(Source.CLAUDE_CODE, session, is_agent)
     return Peek(Source.CLAUDE_CODE)
+
+
+def _opencode_peek(lines: Sequence[bytes]) -> Peek:
+    for line in lines:
+        found = fields_of(line)
+        if _is_opencode(found):
+            return Peek(Source.OPENCODE, text_of(found, "sessionID") or text_of(found, "id"))
+    return Peek(Source.OPENCODE)
+
+
+def prompt_history(found: Fields) -> str:
+    """Name the program that keeps such an object in a history of prompts; empty if it is something else."""
+    if found.keys() == {"session_id", "ts", "text"}:
+        return "Codex"
+    if found.keys() >= {"sessionId", "messageId", "message", "timestamp"} and "uuid" not in found:
+        return "Gemini CLI"
+    return ""
+
+
+def unsupported_format(document: bytes) -> str:
+    """Name the format of a line or file that is recognised but cannot be replayed; empty if it is unknown."""
+    found = fields_of(document) or fields_of(next(iter(items_of(document)), b""))
+    kind = text_of(found, "type")
+    if program := prompt_history(found):
+        return f"a history of prompts of {program}, without responses; its session logs can be replayed"
+    if kind.startswith(("thread.", "turn.", "item.")):
+        return "output of `codex exec --json`; the session logs in ~/.codex/sessions can be replayed"
+    if kind.startswith("session.") and "data" in found:
+        return "a session log of GitHub Copilot CLI, which names no tokens for its calls"
+    if text_of(found, "schema_version").startswith("ATIF"):
+        return "a trajectory in the Agent Trajectory Interchange Format"
+    if found.keys() >= {"simulations", "tasks"}:
+        return "a result file of tau2-bench"
+    is_event = found.keys() >= {"id", "timestamp", "source"}
+    if is_event and (text_of(found, "kind").endswith("Event") or found.keys() & {"action", "observation"}):
+        return "an event of OpenHands; its LLM logs (log_completions) can be replayed"
+    return ""

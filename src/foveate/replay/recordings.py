@@ -17,7 +17,13 @@ class Source(StrEnum):
 
     CLAUDE_CODE = "claude-code"
     PI = "pi"
+    CODEX = "codex"
+    GEMINI_CLI = "gemini-cli"
+    QWEN_CODE = "qwen-code"
+    OPENCODE = "opencode"
+    OPENHANDS = "openhands"
     SWE_AGENT = "swe-agent"
+    TAU_BENCH = "tau-bench"
     MESSAGES = "messages"  # one list of messages, or several, a line each
     REQUESTS = "requests"  # one request body a line
     STORE = "store"  # what Foveate keeps itself

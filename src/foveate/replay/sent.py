@@ -367,6 +367,9 @@ def _shrunk(billed: CacheUsage, talk: Talk, before: Stretch, new_tokens: int) ->
     known = front + before.end
     if known - total <= _SHRUNK * total:
         return before, 0
+    if not talk.is_shown and total < front + new_tokens:  # not even without any history
+        talk.shorten(max(total - before.end - new_tokens, 0))
+        return before, max(total - talk.front_tokens - before.end, 0)
     keep = before.within(max(billed.read - front, 0))
     kept = keep.end if keep is not None else 0
     left = max(total - front - kept - new_tokens, 0)

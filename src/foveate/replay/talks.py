@@ -87,6 +87,12 @@ class Talk:
             self._changes[after_tokens] = self._changes.get(after_tokens, 0) + 1
         self._fronts = {}
 
+    def shorten(self, tokens: int) -> None:
+        """Replace what was not recorded before the messages by something else of so many tokens."""
+        self.hidden_tokens = tokens
+        self.ends = tuple(end for end in self.ends if end < tokens)
+        self.change(after_tokens=0)
+
     def end_near(self, tokens: int, tolerance_tokens: int) -> int:
         """The end nearest to so many tokens, and a new one there where none is near."""
         ends = self._shown_ends() if self._shown else self.ends

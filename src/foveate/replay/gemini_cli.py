@@ -1,0 +1,172 @@
+"""Chat recordings of Gemini CLI (`~/.gemini/tmp/*/chats/session-*`, versions 0.10 to 0.40).
+
+Until version 0.39 a recording is one JSON document; since then it is lines, of which one with a known id
+replaces the earlier one, `$rewindTo` drops a message and all behind it, and `$set` can replace all messages.
+A `gemini` message is one response: its text, its tool calls with their results, and its tokens. `input`
+includes the cached tokens; `output` does not include those of thoughts.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from foveate import wire
+from foveate.replay.growing import Growing
+from foveate.replay.log_files import TOO_DEEP, LogFile, why_broken
+from foveate.replay.recordings import Call, Lacking, Recording, Said, Source, lacks_of
+from foveate.replay.times import seconds
+from foveate.values import Format, Usage
+from foveate.wire.body import as_list, as_record, as_text, compact
+from foveate.wire.usage import tokens
+
+_RECORDS = msgspec.json.Decoder()
+_USER, _MODEL = "user", "gemini"
+_Record = dict[str, Any]
+
+
+def read_gemini_cli(file: LogFile, model: str | None = None) -> list[Recording]:
+    """Read the session of a recording.
+
+    Raises:
+        UnreadableInput: the file cannot be opened.
+    """
+    session = _Session(file.name, model or "")
+    for number, raw in file.objects():
+        try:
+            session.add(as_record(_RECORDS.decode(raw)))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            file.broke(number, why_broken(error))
+        except RecursionError:
+            file.broke(number, TOO_DEEP)
+    calls = session.calls()
+    if not calls and not session.is_started:
+        return []
+    return [
+        Recording(
+            name=session.name,
+            source=Source.GEMINI_CLI,
+            format=Format.GEMINI,
+            calls=calls,
+            lacks=lacks_of(calls) | {Lacking.SYSTEM, Lacking.TOOLS},
+            broken=tuple(file.broken),
+            size_bytes=file.size_bytes,
+        )
+    ]
+
+
+class _Session:
+    """The messages of a session, in their order by id, and the calls that they show."""
+
+    def __init__(self, name: str, default_model: str) -> None:
+        self.name = name
+        self.is_started = False
+        self._default_model = default_model
+        self._messages: dict[str, _Record] = {}
+        self._calls: dict[str, Call] = {}
+        self._tree = Growing()
+
+    def add(self, record: _Record) -> None:
+        """Read one document: a whole recording, its metadata, a message or a change."""
+        rewind_to = record.get("$rewindTo")
+        changed = as_record(record.get("$set"))
+        if isinstance(rewind_to, str):
+            self._note_calls()
+            self._rewind(rewind_to)
+        elif changed:
+            if isinstance(changed.get("messages"), list):
+                self._note_calls()
+                self._messages = dict(_by_id(changed["messages"]))
+        elif "sessionId" in record:
+            self.is_started = True
+            self.name = as_text(record["sessionId"]) or self.name
+            self._messages.update(_by_id(as_list(record.get("messages"))))
+        else:
+            self._messages.update(_by_id([record]))
+
+    def calls(self) -> tuple[Call, ...]:
+        """All calls by time, those of messages that were dropped later included."""
+        self._note_calls()
+        return tuple(sorted(self._calls.values(), key=lambda call: call.at))
+
+    def _rewind(self, message_id: str) -> None:
+        ids = list(self._messages)
+        kept = ids[: ids.index(message_id)] if message_id in self._messages else []
+        self._messages = {known: self._messages[known] for known in kept}
+
+    def _note_calls(self) -> None:
+        last: Said | None = None
+        sent_at = 0.0
+        for message_id, message in self._messages.items():
+            kind, at = as_text(message.get("type")), seconds(message.get("timestamp"))
+            if kind == _USER:
+                last, sent_at = self._append(last, "user", _parts(message.get("content"))), at
+            elif kind == _MODEL:
+                if last is not None and (call := self._call(message_id, message, last, sent_at or at, at)):
+                    self._calls[call.id] = call
+                last = self._append(last, "model", _answer_parts(message))
+                results, done_at = _results(message)
+                last, sent_at = self._append(last, "user", results), max(at, done_at)
+
+    def _append(self, last: Said | None, role: str, parts: list[Any]) -> Said | None:
+        return self._tree.hung(last, compact({"role": role, "parts": parts})) if parts else last
+
+    def _call(self, message_id: str, message: _Record, last: Said, sent_at: float, at: float) -> Call | None:
+        usage = _usage(as_record(message.get("tokens")))
+        if usage is None or usage.is_empty:  # a response that failed or was cancelled
+            return None
+        return Call(
+            id=f"{self.name}:{message_id}",
+            conversation=self.name,
+            model=as_text(message.get("model")) or self._default_model,
+            at=min(sent_at, at) if at else sent_at,
+            answers_at=at,
+            last=last,
+            answer=compact({"role": "model", "parts": _answer_parts(message)}),
+            thinks=bool(message.get("thoughts")),
+            billed=usage,
+        )
+
+
+def _by_id(messages: Iterable[Any]) -> Iterator[tuple[str, _Record]]:
+    for message in map(as_record, messages):
+        if message_id := as_text(message.get("id")):
+            yield message_id, message
+
+
+def _parts(content: object) -> list[Any]:
+    """List the parts of a content: Gemini's API also takes one part alone, or a mere text."""
+    if isinstance(content, str):
+        return [{"text": content}] if content else []
+    if isinstance(content, dict):
+        return [content]
+    return [{"text": part} if isinstance(part, str) else part for part in as_list(content) if part]
+
+
+def _answer_parts(message: _Record) -> list[Any]:
+    called = [as_record(call) for call in as_list(message.get("toolCalls"))]
+    calls = [
+        {"functionCall": {"name": as_text(call.get("name")), "args": as_record(call.get("args"))}}
+        for call in called
+    ]
+    return [*_parts(message.get("content")), *calls]
+
+
+def _results(message: _Record) -> tuple[list[Any], float]:
+    """List what the tools returned, and when the last of them did."""
+    called = [as_record(call) for call in as_list(message.get("toolCalls"))]
+    done_at = max((seconds(call.get("timestamp")) for call in called), default=0.0)
+    return [part for call in called for part in _parts(call.get("result"))], done_at
+
+
+def _usage(counted: _Record) -> Usage | None:
+    if not counted:
+        return None
+    block = {
+        "promptTokenCount": tokens(counted.get("input")),
+        "cachedContentTokenCount": tokens(counted.get("cached")),
+        "candidatesTokenCount": tokens(counted.get("output")),
+        "thoughtsTokenCount": tokens(counted.get("thoughts")),
+        "toolUsePromptTokenCount": tokens(counted.get("tool")),
+    }
+    return wire.block_usage(Format.GEMINI, compact(block))

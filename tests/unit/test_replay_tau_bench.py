@@ -1,0 +1,39 @@
+"""Result files of tau-bench: every answer of the agent is a call."""
+
+import json
+from pathlib import Path
+
+from foveate.replay.reading import read
+from foveate.replay.recordings import Lacking, Source
+from tests.support.agent_logs import TAU_BENCH
+
+NAME = "tool-calling-gpt-4o-0.0_range_0-2_user-gpt-4o-llm_0517120000.json"
+
+
+def test_every_run_is_a_recording_and_the_file_name_tells_the_model(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    path.write_text(json.dumps(TAU_BENCH, indent=2))
+    first, second = read(path)
+
+    assert first.source is Source.TAU_BENCH
+    assert [call.model for call in first.calls] == ["gpt-4o"]
+    assert first.lacks == {Lacking.TOOLS, Lacking.TIME, Lacking.BILL}
+    assert [said.role for said in first.calls[0].last.history()] == ["system", "user"]
+    assert first.name != second.name
+
+
+def test_under_another_name_the_model_must_be_given(tmp_path: Path) -> None:
+    path = tmp_path / "airline.json"
+    path.write_text(json.dumps(TAU_BENCH))
+    (first, _), (given, _) = read(path), read(path, model="gpt-4.1")
+
+    assert Lacking.MODEL in first.lacks
+    assert given.calls[0].model == "gpt-4.1"
+
+
+def test_a_run_that_failed_has_no_calls(tmp_path: Path) -> None:
+    failed = {"task_id": 5, "reward": 0.0, "info": {"error": "x"}, "traj": [], "trial": 0}
+    path = tmp_path / NAME
+    path.write_text(json.dumps([failed, *TAU_BENCH]))
+
+    assert len(list(read(path))) == 2
