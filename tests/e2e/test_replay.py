@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -292,3 +293,19 @@ def test_many_sessions_are_a_total_the_dearest_and_what_each_model_comes_to(tmp_
     assert "by model" in outcome.out
     assert outcome.out.count("logged") == 1
     assert asked("replay", tmp_path, "--each").out.count("logged") == 6
+
+
+def test_an_archive_is_read_and_its_files_have_their_names_in_it(tmp_path: Path) -> None:
+    archive = tmp_path / "sessions.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("claude/session.jsonl", SESSION.read_bytes() + b'{"type": "user", "uu\n')
+        made.writestr("notes.txt", "not a recording")
+        made.writestr("../up.jsonl", SESSION.read_bytes())
+
+    outcome = asked("replay", archive)
+
+    assert outcome.code == 1
+    assert "14 calls" in outcome.out
+    assert f"skipped in archives: {archive}:notes.txt" in outcome.err
+    assert f"{archive}:../up.jsonl: leads out of the archive" in outcome.err
+    assert f"{archive}:claude/session.jsonl:{len(LINES) + 1}: is cut off" in outcome.err

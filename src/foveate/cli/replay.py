@@ -16,7 +16,7 @@ from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
     from foveate.replay.policies import Policy
-    from foveate.replay.reading import Session
+    from foveate.replay.reading import Found, Session
     from foveate.replay.recordings import Source
     from foveate.replay.replaying import ReplayOptions
     from foveate.replay.reports import Report
@@ -33,7 +33,8 @@ def command(
             metavar="FILES…",
             help="Session logs of Claude Code, Codex, pi, Gemini CLI, Qwen Code and opencode; LLM logs of "
             "OpenHands; trajectories of SWE-agent, result files of tau-bench; lists of messages, logs of "
-            "requests; a store of Foveate. Folders are read whole, - is standard input.",
+            "requests; a store of Foveate. Folders and archives (.tar, .tar.gz, .zip) are read "
+            "whole, - is standard input.",
             show_default=False,
         ),
     ],
@@ -131,22 +132,39 @@ def _replayed(
     Raises:
         UnreadableInput: nothing in them can be.
     """
+    from foveate.replay.archives import opened_archives
+    from foveate.replay.reading import found
+
+    with opened_archives(found(files)) as there:
+        return _replayed_found(there, files, options, source, policies)
+
+
+def _replayed_found(
+    there: "Found",
+    files: list[str],
+    options: "ReplayOptions",
+    source: "Source | None",
+    policies: "tuple[Policy, ...]",
+) -> "Report":
     from foveate.replay.processes import replay_sessions, size_bytes
-    from foveate.replay.reading import found, sessions
+    from foveate.replay.reading import sessions
     from foveate.replay.reports import report_of
 
-    there = found(files)
     read, broken = sessions(there.files, source=source)
     # What lies beside the recordings in a folder is no recording, and no fault.
     strange = [session for session in read if session.source is None and there.named.isdisjoint(session.files)]
     read = [session for session in read if session not in strange]
     with _progress(sum(map(size_bytes, read))) as told:
         done = list(replay_sessions(read, options, told=told))
-    report = report_of(done, policies, [(line.file, line.why) for line in broken], options.model)
+    unread = [*there.refused, *((line.file, line.why) for line in broken)]
+    report = report_of(done, policies, unread, options.model).named(there.named_to_people)
     if not report.sessions:
         raise UnreadableInput(", ".join(files), _why_nothing(report, files, source))
     for line in _skipped_lines(strange):
         screen.print_note(line)
+    if there.skipped:
+        more = f" and {len(there.skipped) - _MOST_TOLD:,} more" if len(there.skipped) > _MOST_TOLD else ""
+        screen.print_note(f"skipped in archives: {', '.join(there.skipped[:_MOST_TOLD])}{more}")
     for path, why in there.passed_over[:_MOST_TOLD]:
         screen.print_note(f"{path}: {why}, passed over")
     return report

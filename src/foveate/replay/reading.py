@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -26,6 +26,8 @@ from foveate.values import Format
 
 SUFFIXES = (".jsonl", ".json", ".traj", ".ndjson", ".jsonl.gz", ".json.gz", ".traj.gz", ".ndjson.gz")
 STORE_SUFFIXES = (".sqlite", ".sqlite3", ".db")
+ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".zip")
+_ALL_SUFFIXES = (*SUFFIXES, *STORE_SUFFIXES, *ARCHIVE_SUFFIXES)
 _FILE_URL = "sqlite:///"
 _SQLITE = b"SQLite format 3\0"
 # So many lines are looked at for one that tells who wrote the file.
@@ -58,12 +60,22 @@ _JOINT_READERS: dict[Source | None, Callable[[list[LogFile], str | None], list[R
 class Found:
     """Files that may hold recordings, and what of the folders could not be looked into, with the reason.
 
-    `named` are those that somebody has named, and not found in a folder.
+    `named` are those that somebody has named, and not found in a folder. `skipped` and `refused` are members of
+    archives, and `names` replaces the beginnings of paths of those that were unpacked.
     """
 
     files: tuple[Path, ...]
     named: frozenset[Path] = frozenset()
     passed_over: tuple[tuple[Path, str], ...] = ()
+    skipped: tuple[str, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    names: dict[str, str] = field(default_factory=dict)
+
+    def named_to_people(self, text: str) -> str:
+        """Replace paths of unpacked files in `text` by the archive and the name in it."""
+        for path, name in self.names.items():
+            text = text.replace(path, name)
+        return text
 
 
 def found(paths: Iterable[str | Path]) -> Found:
@@ -84,7 +96,7 @@ def found(paths: Iterable[str | Path]) -> Found:
             continue
         below = sorted(_below(path, passed_over))
         if not below:
-            names = ", ".join(f"*{suffix}" for suffix in (*SUFFIXES, *STORE_SUFFIXES))
+            names = ", ".join(f"*{suffix}" for suffix in _ALL_SUFFIXES)
             raise UnreadableInput(str(path), f"holds no recordings: no file there is called {names}")
         files.update(dict.fromkeys(below))
     return Found(files=tuple(files), named=frozenset(named), passed_over=tuple(passed_over))
@@ -117,7 +129,7 @@ def _below(folder: Path, passed_over: list[tuple[Path, str]]) -> Iterator[Path]:
         passed_over += [(Path(where, name), "is a link") for name in folders if Path(where, name).is_symlink()]
         for name in names:
             path = Path(where, name)
-            if not name.lower().endswith((*SUFFIXES, *STORE_SUFFIXES)):
+            if not name.lower().endswith(_ALL_SUFFIXES):
                 continue
             if name.startswith("."):
                 passed_over.append((path, "is hidden"))

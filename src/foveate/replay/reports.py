@@ -1,7 +1,7 @@
 """Many replayed sessions as one report: totals, by model, and what is to be said about them."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from foveate.replay.outcomes import Check, Outcome, Placeholders, Replayed, total_of
@@ -35,6 +35,18 @@ class Report:
     broken: tuple[Broken, ...]
     repeated: int
     model: str | None = None
+
+    def named(self, name: Callable[[str], str]) -> "Report":
+        """Replace the names of files."""
+        return replace(
+            self,
+            unread=tuple((name(files), name(why)) for files, why in self.unread),
+            broken=tuple(replace(line, file=name(line.file)) for line in self.broken),
+            sessions=tuple(
+                replace(one, broken=tuple(replace(line, file=name(line.file)) for line in one.broken))
+                for one in self.sessions
+            ),
+        )
 
     @property
     def total(self) -> dict[Policy, Outcome]:

@@ -1,0 +1,229 @@
+"""Archives of recordings (`.tar`, `.tar.gz`, `.tgz`, `.zip`), unpacked into a temporary folder, within limits.
+
+Only regular files that may be recordings are written. A member that leads out of the folder, and a link, is
+refused; an archive that unpacks to more than the limits is refused whole.
+"""
+
+import gzip
+import re
+import shutil
+import stat
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import IO, cast
+
+from foveate.errors import UnreadableInput
+from foveate.replay.reading import ARCHIVE_SUFFIXES, STORE_SUFFIXES, SUFFIXES, Found
+
+_DRIVE = re.compile(r"[A-Za-z]:")
+_CHUNK_BYTES = 1024 * 1024
+_ENCRYPTED = 0x1
+_DAMAGED = (
+    OSError,
+    EOFError,
+    zlib.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    NotImplementedError,
+    RuntimeError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveLimits:
+    """What an archive may unpack to. `max_ratio` counts only beyond `min_ratio_bytes`."""
+
+    max_bytes: int = 8 * 1024**3
+    max_members: int = 200_000
+    max_ratio: int = 200
+    min_ratio_bytes: int = 64 * 1024**2
+
+
+DEFAULT_LIMITS = ArchiveLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpacked:
+    """Files of an archive on the disk, the names of skipped members, and refused ones with the reason."""
+
+    files: tuple[Path, ...]
+    skipped: tuple[str, ...]
+    refused: tuple[tuple[str, str], ...]
+
+
+def is_archive(path: Path) -> bool:
+    """Tell by its name whether a file is an archive."""
+    return path.name.lower().endswith(ARCHIVE_SUFFIXES)
+
+
+@contextmanager
+def opened_archives(found: Found, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[Found]:
+    """Replace the archives in `found` by their files, which are gone when this ends.
+
+    `Found.names` tells how to name these files to people.
+    """
+    archives = [path for path in found.files if is_archive(path)]
+    if not archives:
+        yield found
+        return
+    with tempfile.TemporaryDirectory(prefix="foveate-") as temporary:
+        files = [path for path in found.files if path not in archives]
+        skipped, refused, names = [], [], {}
+        for number, archive in enumerate(archives):
+            folder = Path(temporary, str(number))
+            folder.mkdir()
+            names[f"{folder}/"] = f"{archive}:"
+            try:
+                unpacked = unpack(archive, folder, limits)
+            except UnreadableInput as error:
+                refused.append((str(archive), error.reason))
+                continue
+            files += unpacked.files
+            skipped += [f"{archive}:{name}" for name in unpacked.skipped]
+            refused += [(f"{archive}:{name}", why) for name, why in unpacked.refused]
+        yield replace(found, files=tuple(files), skipped=tuple(skipped), refused=tuple(refused), names=names)
+
+
+def unpack(archive: Path, folder: Path, limits: ArchiveLimits = DEFAULT_LIMITS) -> Unpacked:
+    """Write the files of an archive that may be recordings below `folder`.
+
+    Raises:
+        UnreadableInput: it is damaged, is not an archive, or unpacks to more than the limits.
+    """
+    writer = _Writer(archive, folder, limits)
+    try:
+        if archive.name.lower().endswith(".zip"):
+            _unpack_zip(archive, writer)
+        else:
+            _unpack_tar(archive, writer)
+    except _DAMAGED as error:
+        reason = str(error) or type(error).__name__
+        raise UnreadableInput(str(archive), f"cannot be read as an archive: {reason}") from None
+    return writer.unpacked()
+
+
+class _Writer:
+    """Writes members of one archive, and counts them."""
+
+    def __init__(self, archive: Path, folder: Path, limits: ArchiveLimits) -> None:
+        self.max_bytes = min(
+            limits.max_bytes, max(limits.max_ratio * archive.stat().st_size, limits.min_ratio_bytes)
+        )
+        self._archive = archive
+        self._folder = folder
+        self._limits = limits
+        self._members = 0
+        self._bytes = 0
+        self._files: dict[Path, None] = {}
+        self._skipped: list[str] = []
+        self._refused: list[tuple[str, str]] = []
+
+    def unpacked(self) -> Unpacked:
+        return Unpacked(
+            files=tuple(sorted(self._files)), skipped=tuple(self._skipped), refused=tuple(self._refused)
+        )
+
+    def count_member(self) -> None:
+        self._members += 1
+        if self._members > self._limits.max_members:
+            raise UnreadableInput(
+                str(self._archive), f"is refused: it has more than {self._limits.max_members:,} members"
+            )
+
+    def count_bytes(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > self.max_bytes:
+            raise UnreadableInput(
+                str(self._archive),
+                f"is refused: it unpacks to more than {self.max_bytes:,} bytes; if you trust it, unpack it first",
+            )
+
+    def refuse(self, name: str, reason: str) -> None:
+        self._refused.append((name, reason))
+
+    def skip(self, name: str) -> None:
+        self._skipped.append(name)
+
+    def path_of(self, name: str) -> Path | None:
+        """Say where a member is written; None if it is skipped or refused."""
+        plain = name.replace("\\", "/")
+        parts = PurePosixPath(plain).parts
+        if plain.startswith("/") or _DRIVE.match(plain) or ".." in parts or "\0" in plain:
+            self.refuse(name, "leads out of the archive")
+            return None
+        if not plain.lower().endswith((*SUFFIXES, *STORE_SUFFIXES)):
+            self.skip(name)
+            return None
+        return self._folder.joinpath(*parts)
+
+    def write(self, name: str, path: Path, source: IO[bytes], *, is_counted: bool = False) -> None:
+        """Write a member; of two with one name the last stays."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            target = path.open("wb")
+        except (OSError, ValueError) as error:
+            self.refuse(name, f"cannot be written: {getattr(error, 'strerror', None) or error}")
+            return
+        with target:
+            if is_counted:
+                shutil.copyfileobj(source, target, _CHUNK_BYTES)
+            while not is_counted and (chunk := source.read(_CHUNK_BYTES)):
+                self.count_bytes(len(chunk))
+                target.write(chunk)
+        self._files[path] = None
+
+
+class _CountedStream:
+    """The unpacked bytes of a tar archive, counted as they are read: headers and skipped members too."""
+
+    def __init__(self, source: IO[bytes], writer: _Writer) -> None:
+        self._source = source
+        self._writer = writer
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._source.read(_CHUNK_BYTES if size < 0 else min(size, _CHUNK_BYTES))
+        self._writer.count_bytes(len(found))
+        return found
+
+
+def _unpack_tar(archive: Path, writer: _Writer) -> None:
+    with archive.open("rb") as raw:
+        is_gzip = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        source = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if is_gzip else raw
+        stream = cast("IO[bytes]", _CountedStream(source, writer))
+        with tarfile.open(fileobj=stream, mode="r|") as members:
+            for member in members:
+                writer.count_member()
+                if member.isdir():
+                    continue
+                if member.issym() or member.islnk():
+                    writer.refuse(member.name, "is a link")
+                elif not member.isreg() or member.issparse():
+                    writer.refuse(member.name, "is not a regular file")
+                elif (path := writer.path_of(member.name)) is not None:
+                    content = members.extractfile(member)
+                    if content is not None:
+                        writer.write(member.name, path, content, is_counted=True)
+
+
+def _unpack_zip(archive: Path, writer: _Writer) -> None:
+    with zipfile.ZipFile(archive) as members:
+        for member in members.infolist():
+            writer.count_member()
+            name, mode = member.filename, member.external_attr >> 16
+            if member.is_dir():
+                continue
+            if stat.S_ISLNK(mode):
+                writer.refuse(name, "is a link")
+            elif member.flag_bits & _ENCRYPTED:
+                writer.refuse(name, "is encrypted")
+            elif (path := writer.path_of(name)) is not None:
+                with members.open(member) as content:
+                    writer.write(name, path, content)
