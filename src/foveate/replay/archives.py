@@ -141,7 +141,7 @@ class _Writer:
         if self._bytes > self.max_bytes:
             raise UnreadableInput(
                 str(self._archive),
-                f"is refused: it unpacks to more than {self.max_bytes:,} bytes; if you trust it, unpack it first",
+                f"is refused: it unpacks to more than {self.max_bytes:,} bytes; unpack it if you trust it",
             )
 
     def refuse(self, name: str, reason: str) -> None:
