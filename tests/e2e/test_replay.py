@@ -81,9 +81,10 @@ def test_a_session_is_a_table_of_policies_and_a_check() -> None:
     assert outcome.code == 0
     assert not outcome.err
     lines = outcome.out.splitlines()
-    assert [line.split()[0] for line in lines[2:8]] == [
-        "recorded", "none", "markers", "markers-1h", "adaptive", "fold"
+    assert [line.split()[0] for line in lines[2:10]] == [
+        "recorded", "gateway", "gateway-compaction", "none", "markers", "markers-1h", "adaptive", "fold"
     ]  # fmt: skip
+    assert lines[-1] == "With Foveate's defaults: the same cost."
     assert "logged $0.3498, simulated $0.3498" in outcome.out
     assert "taken from the first" in outcome.out
     assert max(map(len, lines)) <= 80
@@ -309,3 +310,16 @@ def test_an_archive_is_read_and_its_files_have_their_names_in_it(tmp_path: Path)
     assert f"skipped in archives: {archive}:notes.txt" in outcome.err
     assert f"{archive}:../up.jsonl: leads out of the archive" in outcome.err
     assert f"{archive}:claude/session.jsonl:{len(LINES) + 1}: is cut off" in outcome.err
+
+
+def test_the_gateway_is_replayed_as_it_is_configured(tmp_path: Path) -> None:
+    """The client marks all that it can, so that only a smaller share of the window makes a difference."""
+    config = tmp_path / "foveate.yaml"
+    config.write_text("context_optimization:\n  compaction: {enabled: true, tail_keep_tokens: 1000}\n")
+
+    found = told(SESSION, "--config", config, "--window", "24000", "--policy", "recorded,gateway")
+
+    assert found["configuration"] == str(config)
+    assert [one["folds"] > 0 for one in found["total"]] == [False, True]
+    assert found["conclusion"]["policy"] == "gateway"
+    assert asked("replay", SESSION, "--config", tmp_path / "gone.yaml").code == 2

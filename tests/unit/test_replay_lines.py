@@ -6,9 +6,11 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.cli.replay_lines import ReplayWriting, report_object, saving
+from foveate.cli.replay_json import report_object
+from foveate.cli.replay_lines import ReplayWriting
 from foveate.cli.screen import Look
 from foveate.cost.price_book import PriceBook
+from foveate.replay.conclusions import saving_of
 from foveate.replay.outcomes import Outcome, Placeholders, Replayed
 from foveate.replay.policies import Policy
 from foveate.replay.processes import Done
@@ -59,16 +61,16 @@ def test_what_would_be_obeyed_by_a_terminal_is_escaped() -> None:
 
 def test_a_policy_that_costs_more_saves_less_than_nothing() -> None:
     found = replayed().outcomes
-    saved = saving(found[Policy.NONE], found[Policy.RECORDED])
+    saved = saving_of(found[Policy.NONE], found[Policy.RECORDED])
 
     assert saved is not None
-    assert saved[0] < 0
-    assert saved[1] is not None
-    assert saved[1] < 0
+    assert saved.dollars < 0
+    assert saved.share is not None
+    assert saved.share < 0
 
 
 def test_nothing_is_saved_where_nobody_knows_the_price() -> None:
-    assert saving(Outcome(policy=Policy.NONE, dollars=None), Outcome(policy=Policy.RECORDED)) is None
+    assert saving_of(Outcome(policy=Policy.NONE, dollars=None), Outcome(policy=Policy.RECORDED)) is None
     assert "unknown" in "\n".join(
         lines(reported(replace(replayed(), outcomes={p: Outcome(policy=p, dollars=None) for p in Policy})))
     )
@@ -118,3 +120,41 @@ def test_models_of_unknown_price_are_not_taken_for_the_one_that_was_asked_for() 
 
     assert report_of([done], tuple(Policy)).model is None
     assert report_of([done], tuple(Policy), model="gpt-4o").model == "gpt-4o"
+
+
+def test_every_policy_is_explained_in_a_line() -> None:
+    found = " ".join(lines(reported(replayed())))
+
+    for policy in Policy:
+        assert f"{policy}: {policy.meaning}" in found
+
+
+def test_sending_without_a_cache_is_not_shown_as_a_loss() -> None:
+    none = next(line for line in lines(reported(replayed())) if line.startswith("none "))
+
+    assert "-" not in none
+
+
+def test_sub_agents_that_were_merged_are_named() -> None:
+    text = " ".join(lines(reported(replace(replayed(), sub_agents=2))))
+
+    assert "the calls of 2 sub-agents are counted in the session that started them" in text
+
+
+def test_the_output_ends_with_a_conclusion_and_the_yaml_to_apply() -> None:
+    costs = {Policy.RECORDED: "40", Policy.GATEWAY: "38.07", Policy.GATEWAY_COMPACTION: "31.38"}
+    outcomes = {
+        policy: Outcome(policy=policy, dollars=Decimal(costs.get(policy, "50")), calls=1) for policy in Policy
+    }
+
+    found = lines(reported(replace(replayed(), outcomes=outcomes)))
+
+    assert found[-7:] == [
+        "With Foveate's defaults: $1.93 (5%) less.",
+        "With compaction: $8.62 (22%) less.",
+        "To apply it, put this into foveate.yaml:",
+        "",
+        "  context_optimization:",
+        "    compaction:",
+        "      enabled: true",
+    ]

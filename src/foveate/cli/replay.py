@@ -1,9 +1,11 @@
 """`foveate replay`: what recorded sessions would have cost under each policy."""
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,9 +14,11 @@ import typer
 from foveate.cli import screen
 from foveate.cli.exits import SOME_FAILED, telling
 from foveate.cli.replay_inputs import readable_twice
+from foveate.cli.usual import ConfigFile, usual_config
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
+    from foveate.engine.options import AgentOptions
     from foveate.replay.policies import Policy
     from foveate.replay.reading import Found, Session
     from foveate.replay.recordings import Source
@@ -44,9 +48,11 @@ def command(
             "--policy",
             "-p",
             metavar="P,…",
-            help="Which policies: recorded, none, markers, markers-1h, adaptive, fold; or all.",
+            help="Which policies: recorded, gateway, gateway-compaction, none, markers, markers-1h, adaptive, "
+            "fold; or all.",
         ),
     ] = "all",
+    config: ConfigFile = None,
     model: Annotated[
         str | None,
         typer.Option("--model", "-m", metavar="M", help="What another model would have cost, for all calls."),
@@ -76,7 +82,7 @@ def command(
 ) -> None:
     """Show what recorded sessions would have cost under each policy, beside what was billed for them.
 
-    Example: foveate replay ~/.claude/projects --policy recorded,adaptive,fold
+    Example: foveate replay ~/.claude/projects --policy recorded,gateway,gateway-compaction
     """
     with telling(as_json=json):
         from foveate.replay.policies import policies_of
@@ -93,15 +99,18 @@ def command(
         from foveate.replay.policies import Policy
         from foveate.replay.replaying import ReplayOptions
 
+        file = usual_config(config)
         options = ReplayOptions(
             # What the client did is what the others are held against, also where it is not shown.
             policies=tuple(one for one in Policy if one in policies or one is Policy.RECORDED),
             model=model,
             window_tokens=window,
             with_points=plot is not None,
+            gateway=_gateway_options(file),
         )
         with readable_twice(files) as there:
             report = _replayed(there, options, _source(format), policies)
+        report = replace(report, gateway=options.gateway, configuration=str(file or ""))
         if plot is not None:
             from foveate.replay.plotting import write_plot
 
@@ -112,6 +121,22 @@ def command(
             _print_notes(report)
         if report.unread:
             raise typer.Exit(SOME_FAILED)
+
+
+def _gateway_options(file: Path | None) -> "AgentOptions":
+    """Read the options that all agents have in a configuration.
+
+    Raises:
+        InputError: the configuration cannot be read.
+    """
+    from foveate.engine.options import AgentOptions
+
+    if file is None:
+        return AgentOptions()
+    from foveate.config.loading import load_settings
+    from foveate.engine.configured import options_by_agent
+
+    return options_by_agent(load_settings(file), os.environ)("")
 
 
 def _source(said: str | None) -> "Source | None":
@@ -202,7 +227,8 @@ def _why_nothing(report: "Report", files: list[str], source: "Source | None") ->
 
 
 def _print(report: "Report", *, as_json: bool, each: bool) -> None:
-    from foveate.cli.replay_lines import ReplayWriting, report_object
+    from foveate.cli.replay_json import report_object
+    from foveate.cli.replay_lines import ReplayWriting
 
     if as_json:
         screen.print_object(report_object(report))

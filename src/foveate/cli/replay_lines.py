@@ -1,18 +1,19 @@
-"""Replayed sessions in lines for people and as an object for programs."""
+"""Replayed sessions in lines for people."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 from rich.cells import cell_len, set_cell_size
 
 from foveate.cli.screen import Look
 from foveate.cost.money import in_words
-from foveate.replay.outcomes import Check, Outcome, Placeholders, Replayed
+from foveate.replay.conclusions import Saving, saving_of
+from foveate.replay.outcomes import Check, Outcome, Replayed
 from foveate.replay.policies import Policy
-from foveate.replay.recordings import Broken, Lacking
-from foveate.replay.reports import Group, Report, is_billed
+from foveate.replay.recordings import Lacking
+from foveate.replay.reports import Report, is_billed
 
 _GAP = "  "
 _INDENT = "  "
@@ -20,6 +21,8 @@ _BOLD, _DIM = "1", "2"
 # So many sessions are shown one by one unasked; of more, the dearest in a line each.
 _FEW_SESSIONS = 3
 _DEAREST = 10
+_DEFAULTS, _CONFIG_NAME = "Foveate's defaults", "foveate.yaml"
+_CENT = Decimal("0.01")
 _NAME_CELLS, _LEAST_NAME_CELLS = 40, 8
 # What goes first where a terminal is narrow: it is in no sum, or the same in all rows.
 _GIVE_WAY = ("output", "for 1h", "", "uncached", "largest")
@@ -38,95 +41,6 @@ _HEADINGS = (
     "over",
     "folds",
 )
-
-
-def report_object(report: Report) -> dict[str, object]:
-    """A report as JSON can say it: money as a string, so that nothing of it is lost; null where unknown."""
-    check = report.check
-    return {
-        "policies": list(report.policies),
-        "model": report.model,
-        "sessions": [_session_object(session, report.policies) for session in report.sessions],
-        "by_model": [_group_object(group, report.policies) for group in report.by_model],
-        "total": _outcomes_object(report.total, report.policies),
-        "check": _check_object(check) if check is not None else None,
-        "placeholders": _placeholders_object(report.placeholders),
-        "repeated_calls": report.repeated,
-        "unpriced_calls": report.unpriced,
-        "unread": [{"files": files, "why": why} for files, why in report.unread],
-        "broken": [_broken_object(line) for line in report.broken],
-    }
-
-
-def _session_object(session: Replayed, policies: Sequence[Policy]) -> dict[str, object]:
-    return {
-        "name": session.name,
-        "source": session.source,
-        "began_at": session.began_at,
-        "calls": session.calls,
-        "models": dict(session.models),
-        "outcomes": _outcomes_object(session.outcomes, policies),
-        "check": _check_object(session.check) if is_billed(session.check) else None,
-        "placeholders": _placeholders_object(session.placeholders),
-        "lacks": sorted(session.lacks),
-        "hidden_tokens": session.hidden_tokens,
-        "unpriced_calls": dict(session.unpriced),
-        "broken": [_broken_object(line) for line in session.broken],
-        "size_bytes": session.size_bytes,
-    }
-
-
-def _group_object(group: Group, policies: Sequence[Policy]) -> dict[str, object]:
-    return {
-        "model": group.model,
-        "sessions": group.sessions,
-        "calls": group.calls,
-        "outcomes": _outcomes_object(group.outcomes, policies),
-    }
-
-
-def _outcomes_object(outcomes: Mapping[Policy, Outcome], policies: Sequence[Policy]) -> list[dict[str, object]]:
-    recorded = outcomes.get(Policy.RECORDED)
-    found = []
-    for policy in policies:
-        outcome = outcomes[policy]
-        saved = saving(outcome, recorded)
-        told = {name: _jsonable(value) for name, value in asdict(outcome).items()}
-        found.append(
-            told
-            | {
-                "input_tokens": outcome.input_tokens,
-                "hit_ratio": outcome.hit_ratio,
-                "saved_dollars": _jsonable(saved[0]) if saved is not None else None,
-                "saved_share": saved[1] if saved is not None else None,
-            }
-        )
-    return found
-
-
-def _check_object(check: Check) -> dict[str, object]:
-    told = {name: _jsonable(value) for name, value in asdict(check).items()}
-    return told | {"off": check.off, "expected_off": check.expected_off}
-
-
-def _placeholders_object(placeholders: Placeholders) -> dict[str, object]:
-    return {name: _jsonable(value) for name, value in asdict(placeholders).items()}
-
-
-def _broken_object(line: Broken) -> dict[str, object]:
-    return {"file": line.file, "line": line.line, "why": line.why}
-
-
-def _jsonable(value: object) -> object:
-    return f"{value:f}" if isinstance(value, Decimal) else value
-
-
-def saving(outcome: Outcome, recorded: Outcome | None) -> tuple[Decimal, float | None] | None:
-    """What a policy saves beside what the client did, and which share of that; None where nobody knows."""
-    if recorded is None or recorded.dollars is None or outcome.dollars is None:
-        return None
-    saved = recorded.dollars - outcome.dollars
-    return saved, float(saved / recorded.dollars) if recorded.dollars else None
 
 
 class ReplayWriting:
@@ -153,7 +67,27 @@ class ReplayWriting:
             yield from self._by_model(report)
             if not each:
                 yield from self._dearest(report)
+        yield from self._wrapped([f"{policy}: {policy.meaning}" for policy in report.policies])
+        yield ""
         yield from self._wrapped([self._look.plain(line) for line in _said(report)])
+        yield from self._conclusion(report)
+
+    def _conclusion(self, report: Report) -> Iterator[str]:
+        """Say what the gateway would save, and the settings that would save more."""
+        conclusion = report.conclusion
+        if conclusion is None:
+            return
+        yield ""
+        file = self._look.plain(Path(report.configuration).name)
+        yield self._painted(f"With {file or _DEFAULTS}: {_difference(conclusion.configured)}.", _BOLD)
+        suggested = conclusion.suggestion
+        if suggested is None:
+            return
+        changes = " and ".join(suggested.changes)
+        yield self._painted(f"With {changes}: {_difference(suggested.saving)}.", _BOLD)
+        yield f"To apply it, put this into {file or _CONFIG_NAME}:"
+        yield ""
+        yield from (_INDENT + line for line in suggested.yaml.splitlines())
 
     def _session(self, session: Replayed, policies: Sequence[Policy]) -> Iterator[str]:
         models = ", ".join(self._look.plain(model) for model in session.models)
@@ -295,7 +229,9 @@ class ReplayWriting:
 
 
 def _cells(outcome: Outcome, recorded: Outcome | None) -> tuple[str, ...]:
-    saved = saving(outcome, recorded) if outcome.policy is not Policy.RECORDED else None
+    # Nobody sends without a cache: what that would cost more is no loss of anybody's.
+    is_compared = outcome.policy not in (Policy.RECORDED, Policy.NONE)
+    saved = saving_of(outcome, recorded) if is_compared else None
     return (
         str(outcome.policy),
         _short(outcome.uncached),
@@ -304,7 +240,7 @@ def _cells(outcome: Outcome, recorded: Outcome | None) -> tuple[str, ...]:
         _short(outcome.written_1h),
         _short(outcome.output),
         _dollars(outcome.dollars) if outcome.dollars is not None else "unknown",
-        _dollars(saved[0]) if saved is not None else "",
+        _dollars(saved.dollars) if saved is not None else "",
         _share(saved),
         f"{outcome.hit_ratio:.0%}" if outcome.hit_ratio is not None else "",
         _short(outcome.largest_context),
@@ -321,13 +257,21 @@ def _best(outcomes: Mapping[Policy, Outcome], report: Report) -> tuple[str, str,
     if not priced or recorded.dollars is None:
         return "unknown", "", "", ""
     least, policy = min(priced, key=lambda one: (one[0], report.policies.index(one[1])))
-    saved = saving(outcomes[policy], recorded)
+    saved = saving_of(outcomes[policy], recorded)
     return _dollars(recorded.dollars), _dollars(least), str(policy), _share(saved)
 
 
-def _share(saved: tuple[Decimal, float | None] | None) -> str:
+def _difference(saving: Saving) -> str:
+    """Say what a policy saves in words: nothing, less, or more."""
+    percent = round(100 * abs(saving.share)) if saving.share is not None else 0
+    if not saving.dollars or (not percent and abs(saving.dollars) < _CENT):
+        return "the same cost"
+    return f"{_dollars(abs(saving.dollars))} ({percent}%) {'less' if saving.dollars > 0 else 'more'}"
+
+
+def _share(saved: Saving | None) -> str:
     """Which share is saved, in whole percents, never less than nothing by less than half of one."""
-    return "" if saved is None or saved[1] is None else f"{round(100 * saved[1]) or 0}%"
+    return "" if saved is None or saved.share is None else f"{round(100 * saved.share) or 0}%"
 
 
 def _said(report: Report) -> list[str]:
@@ -371,6 +315,13 @@ def _said(report: Report) -> list[str]:
             f"{placeholders.calls:,} answers are logged with the size that a stream begins with: by their text "
             f"about {placeholders.tokens:,} output tokens ({_dollars(placeholders.dollars)}) come on top, in "
             "every row"
+        )
+    with_agents = [session for session in sessions if session.sub_agents]
+    if with_agents:
+        agents, count = sum(session.sub_agents for session in with_agents), len(with_agents)
+        told.append(
+            f"the calls of {agents:,} sub-agent{'s' * (agents != 1)} are counted in the "
+            f"{f'{count:,} sessions' if count != 1 else 'session'} that started them"
         )
     if report.repeated:
         told.append(f"{report.repeated:,} calls stand in two files: counted once")

@@ -1,9 +1,11 @@
 """Where marks stand in what was sent: those that clients are known to put, and fixed ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
+
+from msgspec import structs
 
 from foveate.cache.prompts import CachedPrompt, ends_of
 from foveate.cache.rules import Rules, rules_for
@@ -47,6 +49,14 @@ def client_marks(
         if not wanted:
             break
     return marks
+
+
+def with_breakpoints(prompt: CachedPrompt, breakpoints: Mapping[int, Ttl]) -> CachedPrompt:
+    """`prompt` with breakpoints on these pieces, as a client sends it."""
+    pieces = list(prompt.pieces)
+    for at, ttl in breakpoints.items():
+        pieces[at] = structs.replace(pieces[at], mark=ttl)
+    return replace(prompt, pieces=tuple(pieces), landmarks=None)
 
 
 def fixed_places(prompt: CachedPrompt, front: Front, *, minimum_tokens: int) -> list[int]:

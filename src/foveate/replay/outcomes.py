@@ -151,6 +151,7 @@ class Replayed:
 
     `models` are its models and how many calls each has. `hidden_tokens` is how much stands before its messages
     that was taken from a bill. `unpriced` are models whose price nobody knows: their calls are left out.
+    `sub_agents` is how many agents it started whose calls are counted in it.
     """
 
     name: str
@@ -166,6 +167,7 @@ class Replayed:
     broken: tuple[Broken, ...] = ()
     unpriced: Mapping[str, int] = field(default_factory=dict)
     size_bytes: int = 0
+    sub_agents: int = 0
 
     @property
     def calls(self) -> int:

@@ -25,6 +25,8 @@ _PANEL_INCHES = (6.2, 3.4)
 # Told apart by people who see few colours (Okabe and Ito, 2008), by their dashes, and in print.
 _LOOKS: dict[Policy, tuple[str, tuple[float, ...]]] = {
     Policy.RECORDED: ("#000000", ()),
+    Policy.GATEWAY: ("#F0E442", (3, 1)),
+    Policy.GATEWAY_COMPACTION: ("#CC79A7", (3, 1, 1, 1)),
     Policy.NONE: ("#999999", (1, 1.5)),
     Policy.MARKERS: ("#0072B2", (5, 2)),
     Policy.MARKERS_1H: ("#56B4E9", (5, 1.5, 1, 1.5)),

@@ -9,6 +9,8 @@ class Policy(StrEnum):
     """What is done to have a prompt cached, and to keep it short."""
 
     RECORDED = "recorded"
+    GATEWAY = "gateway"
+    GATEWAY_COMPACTION = "gateway-compaction"
     NONE = "none"
     MARKERS = "markers"
     MARKERS_1H = "markers-1h"
@@ -23,11 +25,13 @@ class Policy(StrEnum):
 
 _MEANINGS = {
     Policy.RECORDED: "what the client did itself",
+    Policy.GATEWAY: "what the gateway would do with this configuration",
+    Policy.GATEWAY_COMPACTION: "the same, and old history replaced by a summary once a request is long",
     Policy.NONE: "no cache at all",
-    Policy.MARKERS: "fixed marks at the ends of tools, system prompt and history, kept for 5 minutes",
-    Policy.MARKERS_1H: "the same marks, kept for an hour",
-    Policy.ADAPTIVE: "marks where Foveate puts them, for as long as the session's rhythm makes worth it",
-    Policy.FOLD: "adaptive, and the head of a long history folded into a summary",
+    Policy.MARKERS: "fixed breakpoints at the ends of tools, system prompt and history, kept for 5 minutes",
+    Policy.MARKERS_1H: "the same breakpoints, kept for an hour",
+    Policy.ADAPTIVE: "Foveate's breakpoints in place of the client's, for as long as the session's rhythm pays",
+    Policy.FOLD: "adaptive, and old history replaced by a summary once a request is long",
 }
 
 ALL = "all"

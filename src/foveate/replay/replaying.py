@@ -9,12 +9,13 @@ from typing import NamedTuple
 from foveate.cost.price_book import PriceBook
 from foveate.cost.price_names import says_its_price
 from foveate.cost.prices import EXACT, ZERO
+from foveate.engine.options import AgentOptions
 from foveate.replay.models import as_model
 from foveate.replay.outcomes import Check, Outcome, Placeholders, Point, Replayed, Tariff, Tariffs, Till
 from foveate.replay.policies import Policy
-from foveate.replay.recordings import Call, Recording
+from foveate.replay.recordings import Call, Recording, Source
 from foveate.replay.run_bills import run_check, told_by_run
-from foveate.replay.running import Run, Step, runs_of, window_tokens_of
+from foveate.replay.running import DEFAULT_GATEWAY, Run, Step, runs_of, window_tokens_of
 from foveate.replay.sent import Sent, Told, sent_in
 from foveate.replay.sizes import Scale
 from foveate.replay.tiers import usual_tiers
@@ -25,13 +26,15 @@ from foveate.values import CacheUsage, Usage
 class ReplayOptions:
     """What is asked: which policies, another `model`, another window for all models.
 
-    `with_points`: the context of each call is wanted too, for a picture.
+    `with_points`: the context of each call is wanted too, for a picture. `gateway` is the configuration that
+    the policies of the gateway follow.
     """
 
     policies: tuple[Policy, ...] = tuple(Policy)
     model: str | None = None
     window_tokens: int | None = None
     with_points: bool = False
+    gateway: AgentOptions = DEFAULT_GATEWAY
 
 
 def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Replayed:
@@ -46,6 +49,7 @@ def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Rep
         spoken=recording.format,
         window_tokens=options.window_tokens,
         is_as_sent=options.model is None,
+        gateway=options.gateway,
     )
     counts = {policy: _Counting(policy, run, book, options) for policy, run in runs.items()}
     for one in priced:
@@ -68,6 +72,9 @@ def replay(recording: Recording, book: PriceBook, options: ReplayOptions) -> Rep
         broken=recording.broken,
         unpriced=Counter(one.call.model for one in sent) - Counter(one.call.model for one in priced),
         size_bytes=recording.size_bytes,
+        sub_agents=len({call.conversation for call in recording.calls} - {recording.name})
+        if recording.source is Source.CLAUDE_CODE
+        else 0,
     )
 
 

@@ -4,10 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
+from foveate.engine.options import AgentOptions
+from foveate.replay.conclusions import Conclusion, conclusion_of
 from foveate.replay.outcomes import Check, Outcome, Placeholders, Replayed, total_of
 from foveate.replay.policies import Policy
 from foveate.replay.processes import Done
 from foveate.replay.recordings import Broken
+from foveate.replay.running import DEFAULT_GATEWAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,8 @@ class Report:
     """All that was replayed. `unpriced` are models of unknown price and how many of their calls were left out.
 
     `unread` are files that could not be read, with the reason, and `broken` lines; `repeated` calls stood in
-    two files. `model` is the other model that was asked for.
+    two files. `model` is the other model that was asked for. `gateway` is the configuration that the policies
+    of the gateway followed, and `configuration` the file that it is from; empty if it is the default one.
     """
 
     policies: tuple[Policy, ...]
@@ -35,6 +39,13 @@ class Report:
     broken: tuple[Broken, ...]
     repeated: int
     model: str | None = None
+    gateway: AgentOptions = DEFAULT_GATEWAY
+    configuration: str = ""
+
+    @property
+    def conclusion(self) -> Conclusion | None:
+        """What the gateway would save; None if that was not asked for."""
+        return conclusion_of(self.total, self.gateway)
 
     def named(self, name: Callable[[str], str]) -> "Report":
         """Replace the names of files."""

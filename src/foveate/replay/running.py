@@ -1,30 +1,30 @@
 """One policy on its way through a session: what each call would have been billed, and what it leaves behind."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from foveate.budget.windows import window_of
-from foveate.cache.layout import LayoutOptions, marks_in
+from foveate.cache.layout import marks_in
 from foveate.cache.prompts import CachedPrompt, Piece, next_key
 from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast
 from foveate.cache.rules import Caching, Rules
 from foveate.cache.simulate import Cache, Served
+from foveate.engine.options import AgentOptions
 from foveate.fold.boundary import trigger_tokens, triggers
 from foveate.fold.cuts import FoldOptions
 from foveate.replay.folds import Folded, Reading, folded
 from foveate.replay.in_short import Telling, prompt_of, tail_of
-from foveate.replay.marking import fixed_places, shown
+from foveate.replay.marking import fixed_places, shown, with_breakpoints
 from foveate.replay.policies import Policy
 from foveate.replay.sent import Kept, Sent, recorded_marks, recorded_spots, serve, serve_on_way
 from foveate.replay.serving import Spot, fixed_spots, is_served_by_marks
 from foveate.replay.stretches import Stretch
 from foveate.values import Area, CacheUsage, Format, Place, Ttl
 
-# Providers on which long-lived marks are wanted unless a configuration says otherwise.
-_LONG_TTL = frozenset(("anthropic", "vertex"))
-_LONG, _SHORT = LayoutOptions(long_ttl=True), LayoutOptions(long_ttl=False)
+DEFAULT_GATEWAY = AgentOptions()
 # So many places at which something long-lived was left are looked at again.
 _MOST_ANCHORS = 4
 _INSTRUCTION = Place(Area.MESSAGES, -4, 0)
@@ -55,18 +55,31 @@ class Run(Protocol):
 
 
 def runs_of(
-    policies: Iterable[Policy], *, spoken: Format, window_tokens: int | None, is_as_sent: bool = False
+    policies: Iterable[Policy],
+    *,
+    spoken: Format,
+    window_tokens: int | None,
+    is_as_sent: bool = False,
+    gateway: AgentOptions = DEFAULT_GATEWAY,
 ) -> dict[Policy, Run]:
     """Policies at the beginning of a session; `window_tokens` is in the place of each model's own window.
 
     They share what is the same for several of them, and give what each would give alone, as long as all of them
     take the same calls in turn. `is_as_sent`: they go to the models that they went to, so that what the client
-    did is known already.
+    did is known already. `gateway` is the configuration that the policies of the gateway follow.
     """
     prompts = _Prompts()
     adaptive = _Adaptive(prompts.telling)
+    served = _Adaptive(prompts.telling, gateway)
+    as_configured = (
+        _Folding(_Adaptive(prompts.telling, gateway), spoken, window_tokens, gateway.fold)
+        if gateway.compaction
+        else served
+    )
     runs: dict[Policy, Run] = {
         Policy.RECORDED: _AsSent() if is_as_sent else _Marked(prompts, recorded_marks, recorded_spots),
+        Policy.GATEWAY: as_configured,
+        Policy.GATEWAY_COMPACTION: _Folding(served, spoken, window_tokens, gateway.fold),
         Policy.NONE: _Uncached(),
         Policy.MARKERS: _fixed(prompts, 0),
         Policy.MARKERS_1H: _fixed(prompts, -1),
@@ -159,11 +172,22 @@ def _fixed(prompts: _Prompts, number: int) -> _Marked:
 _Taken = tuple[Served, CachedPrompt, dict[int, Ttl]]
 
 
-class _Adaptive:
-    """Foveate's own layout, with the time to live that a conversation's rhythm makes worth its price."""
+def keeps_client_breakpoints(options: AgentOptions) -> bool:
+    """Tell whether the gateway adds its breakpoints to the client's, and does not replace them."""
+    return not options.prompt_cache or getattr(options, "client_breakpoints", "keep") == "keep"
 
-    def __init__(self, telling: Telling) -> None:
+
+class _Adaptive:
+    """Foveate's own layout, with the time to live that a conversation's rhythm makes worth its price.
+
+    With `gateway` it follows that configuration, and keeps the client's breakpoints as the gateway does.
+    """
+
+    def __init__(self, telling: Telling, gateway: AgentOptions | None = None) -> None:
         self.cache = Cache()
+        self._gateway = gateway
+        self._options = gateway or DEFAULT_GATEWAY
+        self._keeps = gateway is not None and keeps_client_breakpoints(gateway)
         self._telling = telling  # shared with those who send the same
         self._rhythms: dict[str, tuple[Rhythm, float]] = {}
         self._anchors: dict[str, list[Stretch]] = {}
@@ -171,7 +195,7 @@ class _Adaptive:
 
     def forked(self) -> "_Adaptive":
         """The same from here on, for one whose way is another."""
-        other = _Adaptive(self._telling.forked())
+        other = _Adaptive(self._telling.forked(), self._gateway)
         other.cache = self.cache
         other._rhythms, other._anchors = dict(self._rhythms), dict(self._anchors)
         return other
@@ -190,18 +214,24 @@ class _Adaptive:
         anchors = self._anchors.get(name, [])
         prompt = self._telling.of(sent, anchors)
         rhythm = self._heard(name, now)
-        marks: dict[int, Ttl] = {}
-        if rules.caching in (Caching.MARKS, Caching.BOTH):
-            marks = marks_in(
-                prompt,
+        client = recorded_marks(replace(sent, kept=None), prompt) if self._keeps else {}
+        marks = client
+        if rules.caching in (Caching.MARKS, Caching.BOTH) and self._options.prompt_cache:
+            own = self._options.layout
+            takes_long = own.long_ttl and rules.provider in self._options.long_ttl_providers
+            added = marks_in(
+                with_breakpoints(prompt, client) if client else prompt,
                 rules,
                 self.cache,
                 chances(forecast(rhythm), rules),
                 now=now,
-                options=_LONG if rules.provider in _LONG_TTL else _SHORT,
+                options=dataclasses.replace(own, long_ttl=takes_long),
             )
+            marks = {**client, **added}
             self._anchors[name] = _anchors(anchors, prompt, marks, sent.last, rules)
-        served = serve(self.cache, sent, prompt, marks)
+        served = serve(
+            self.cache, sent, prompt, {**recorded_marks(sent, prompt), **marks} if self._keeps else marks
+        )
         self.cache = served.cache
         self._telling.told(sent)
         return served, prompt, marks
@@ -237,12 +267,18 @@ class _Folding:
     Where a request would not fit at all, it waits for the fold.
     """
 
-    def __init__(self, adaptive: _Adaptive, spoken: Format, window_tokens: int | None) -> None:
+    def __init__(
+        self,
+        adaptive: _Adaptive,
+        spoken: Format,
+        window_tokens: int | None,
+        options: FoldOptions = DEFAULT_GATEWAY.fold,
+    ) -> None:
         self._adaptive = adaptive  # shared until the first fold
         self._has_folded = False
         self._reading = Reading(spoken)
         self._window_tokens = window_tokens
-        self._options = FoldOptions()
+        self._options = options
         self._folds: dict[str, list[Folded]] = {}
         self._answers: dict[str, int] = {}  # since the last fold
 
@@ -265,13 +301,21 @@ class _Folding:
         is_folded = summary is not None
         self._answers[name] = self._answers.get(name, 0) + 1
         rested = self._answers[name] if fold is not None else None
-        trigger = trigger_tokens(window, sent.reserve_tokens) if window is not None else None
-        if trigger and triggers(shorter.input_tokens, trigger_tokens=trigger, turns_since_fold=rested):
+        trigger = self._trigger_tokens(window, sent) if window is not None else None
+        if trigger and triggers(
+            shorter.input_tokens,
+            trigger_tokens=trigger,
+            turns_since_fold=rested,
+            min_turns_between=self._options.min_turns_between,
+        ):
             made = self._fold(sent, fold, window or 0)
             if made is not None:
                 summary, summary_tokens = self._summed_up(shorter, prompt, marks, made), made.summary_tokens
                 is_folded = True
         return Step(usage=served.usage, summary=summary, summary_tokens=summary_tokens, is_folded=is_folded)
+
+    def _trigger_tokens(self, window: int, sent: Sent) -> int:
+        return trigger_tokens(window, sent.reserve_tokens, self._options.compact_at_pct)
 
     def _shorter(self, sent: Sent) -> tuple[Folded | None, Sent]:
         """The call with the farthest reaching fold of its history put in."""
@@ -285,7 +329,7 @@ class _Folding:
         made = folded(
             sent.last,
             self._reading,
-            trigger_tokens=trigger_tokens(window, sent.reserve_tokens),
+            trigger_tokens=self._trigger_tokens(window, sent),
             options=self._options,
             earlier=earlier,
             leaves_out_thoughts=sent.rules.binds_thinking,
