@@ -38,17 +38,21 @@ def test_foveate_answers_all_for_less_where_the_session_ends_without_it(
     done, _, took = demo
     assert (done.returncode, done.stderr) == (0, "")
     shown = json.loads(done.stdout)
-    off, on = shown["off"], shown["on"]
+    off, usual, on = shown["off"], shown["usual"], shown["on"]
 
     assert shown["is_bundled"]
-    assert (off["failed"], on["failed"]) == (0, 0)
+    assert (off["failed"], usual["failed"], on["failed"]) == (0, 0, 0)
     assert on["answered"] == on["requests"] == shown["requests"]
     assert off["answered"] + off["refused"] == shown["requests"]
     assert shown["overflows_prevented"] == off["refused"] > 0
     assert on["folds"] >= 1
     assert on["hit_ratio"] > 0.7 > off["hit_ratio"] == 0
     assert on["largest_context"] <= shown["window_tokens"]
-    assert float(on["dollars_per_answer"]) < 0.5 * float(off["dollars_per_answer"])
+    assert usual["answered"] == off["answered"]
+    assert usual["hit_ratio"] > 0.7
+    assert usual["edits"] == 0
+    assert float(usual["dollars_per_answer"]) < 0.5 * float(off["dollars_per_answer"])
+    assert float(on["dollars_per_answer"]) < float(usual["dollars_per_answer"])
     assert took < 180, "a minute on a machine that has nothing else to do"
 
 
@@ -71,7 +75,7 @@ def test_the_recording_is_one_that_replay_reads_and_small() -> None:
     ("arguments", "reason"),
     [
         (["--session", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["--session", "pyproject.toml"], "is no recording that is known"),
+        (["--session", "pyproject.toml"], "is not a recording of a known format"),
         (["--window", "7"], "--window"),
     ],
 )
@@ -110,7 +114,7 @@ def test_a_terminal_is_told_how_far_it_is_and_gets_no_colours_where_it_wants_non
     path.write_text(json.dumps({"model": "claude-sonnet-4-5", "system": "Be brief.", "messages": said}))
     shown = on_terminal("demo", "--session", str(path), env={**WITHOUT_KEYS, "TERM": "xterm", "NO_COLOR": "1"})
 
-    assert "replaying with Foveate off, request 1 of 2" in shown
+    assert "replaying without a cache, request 1 of 3" in shown
     assert "1 of 1" in shown
     assert "\x1b[1m" not in shown
 
@@ -121,5 +125,5 @@ def test_on_a_narrow_terminal_how_far_it_is_stays_in_its_line(tmp_path: Path) ->
     path.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": said}))
     shown = on_terminal("demo", "--session", str(path), env={**WITHOUT_KEYS, "TERM": "xterm", "COLUMNS": "40"})
 
-    assert "\x1b[K1/2" in shown
-    assert "replaying with" not in shown
+    assert "\x1b[K1/3" in shown
+    assert "replaying" not in shown

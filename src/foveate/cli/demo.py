@@ -1,4 +1,4 @@
-"""`foveate demo`: a recorded session through the gateway with Foveate off and on, the numbers side by side."""
+"""`foveate demo`: a recorded session without a cache, with usual breakpoints and with Foveate, side by side."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,12 +12,13 @@ from foveate.cli import screen
 from foveate.cli.exits import telling
 
 if TYPE_CHECKING:
-    from foveate.cli.demo_running import Tally
+    from foveate.cli.demo_running import Tallies, Tally
     from foveate.cli.demo_session import Played
 
 _BUNDLED = Path(__file__).with_name("demo_session.json.gz")
 _WINDOW_TOKENS = 32_000
 _MOST_STEPS = 200
+_WAYS = ("without a cache", "with usual breakpoints", "with Foveate")
 
 
 def command(
@@ -38,7 +39,7 @@ def command(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Replay a recorded session through the gateway, with Foveate off and on: no network, no key, a minute.
+    """Replay a recorded session without a cache, with usual breakpoints and with Foveate: no network, no key.
 
     Example: foveate demo
     """
@@ -50,34 +51,42 @@ def command(
             recorded = played(session or _BUNDLED, most_steps=_MOST_STEPS)
         is_bundled = session is None
         window_tokens = window or (_WINDOW_TOKENS if is_bundled else None)
-        off, on = _both(recorded, window_tokens)
+        tallies = _tallies(recorded, window_tokens)
         if json:
-            shown = demo_lines.as_object(recorded, off, on, window_tokens=window_tokens, is_bundled=is_bundled)
+            shown = demo_lines.as_object(recorded, tallies, window_tokens=window_tokens, is_bundled=is_bundled)
             screen.print_object(shown)
         else:
             look = screen.look(sys.stdout)
             screen.print_lines(
-                demo_lines.lines(recorded, off, on, look, window_tokens=window_tokens, is_bundled=is_bundled)
+                demo_lines.lines(recorded, tallies, look, window_tokens=window_tokens, is_bundled=is_bundled)
             )
 
 
-def _both(recorded: "Played", window_tokens: int | None) -> "tuple[Tally, Tally]":
-    """What it comes to with Foveate off, and on; one after the other, so that neither waits for the other."""
+def _tallies(recorded: "Played", window_tokens: int | None) -> "Tallies":
+    """Replay the session in each of the three ways, one after the other, so that none waits for another."""
     import asyncio
 
-    from foveate.cli.demo_running import tallied
+    from foveate.cli.demo_running import Tallies, tallied
+    from foveate.cli.demo_session import with_usual_breakpoints
 
-    count = len(recorded.steps)
-    with _progress(2 * count) as told:
-        off = asyncio.run(tallied(recorded, is_on=False, window_tokens=window_tokens, told=told))
-        on = asyncio.run(
-            tallied(recorded, is_on=True, window_tokens=window_tokens, told=lambda done: told(count + done))
+    def run(session: "Played", *, is_on: bool, column: int) -> "Tally":
+        done_before = column * len(recorded.steps)
+        return asyncio.run(
+            tallied(
+                session, is_on=is_on, window_tokens=window_tokens, told=lambda done: told(done_before + done)
+            )
         )
-    return off, on
+
+    with _progress(len(recorded.steps)) as told:
+        return Tallies(
+            off=run(recorded, is_on=False, column=0),
+            usual=run(with_usual_breakpoints(recorded), is_on=False, column=1),
+            on=run(recorded, is_on=True, column=2),
+        )
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
+def _progress(requests: int) -> Iterator[Callable[[int], None]]:
     """A line on a terminal's standard error that says how far it is, and goes away."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _done: None
@@ -86,8 +95,8 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
     columns = screen.look(sys.stderr).columns
 
     def told(done: int) -> None:
-        state = "off" if done <= total // 2 else "on"
-        line = f"foveate: replaying with Foveate {state}, request {done} of {total}"
+        way, total = _WAYS[min((done - 1) // requests, len(_WAYS) - 1)], requests * len(_WAYS)
+        line = f"foveate: replaying {way}, request {done} of {total}"
         # One that is longer than the terminal is wide would be written below itself each time.
         sys.stderr.write(f"\r\x1b[K{line if len(line) < columns else f'{done}/{total}'}")
         sys.stderr.flush()

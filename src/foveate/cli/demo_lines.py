@@ -6,12 +6,14 @@ from decimal import Decimal
 
 from rich.cells import cell_len
 
-from foveate.cli.demo_running import Tally
+from foveate.cli.demo_running import Tallies, Tally
 from foveate.cli.demo_session import BREAK_EVERY, BREAK_SECONDS, QUESTION_SECONDS, STEP_SECONDS, Played
 from foveate.cli.screen import Look
+from foveate.values import Format
 
 _BOLD, _DIM, _GREEN = "1", "2", "32"
 _GAP = "  "
+_WIDE_COLUMNS = 64
 _NEXT = (
     ("foveate replay ~/.claude/projects", "what your own sessions would have cost"),
     ("foveate serve", "the gateway, for your agent's base URL"),
@@ -21,7 +23,7 @@ _NEXT = (
 
 
 def as_object(
-    session: Played, off: Tally, on: Tally, *, window_tokens: int | None, is_bundled: bool
+    session: Played, tallies: Tallies, *, window_tokens: int | None, is_bundled: bool
 ) -> dict[str, object]:
     """All of it as JSON can say it; money is a string, so that nothing of it is lost."""
     return {
@@ -30,9 +32,10 @@ def as_object(
         "model": session.model,
         "requests": len(session.steps),
         "window_tokens": window_tokens,
-        "off": _tally_object(off),
-        "on": _tally_object(on),
-        "overflows_prevented": max(0, off.refused - on.refused),
+        "off": _tally_object(tallies.off),
+        "usual": _tally_object(tallies.usual),
+        "on": _tally_object(tallies.on),
+        "overflows_prevented": max(0, tallies.usual.refused - tallies.on.refused),
     }
 
 
@@ -48,15 +51,15 @@ def _tally_object(tally: Tally) -> dict[str, object]:
 
 
 def lines(
-    session: Played, off: Tally, on: Tally, look: Look, *, window_tokens: int | None, is_bundled: bool
+    session: Played, tallies: Tallies, look: Look, *, window_tokens: int | None, is_bundled: bool
 ) -> Iterator[str]:
     """What was replayed, a table, what it says, and what to type next."""
     for said in _about(session, window_tokens, is_bundled=is_bundled):
         yield from _wrapped(said, look)
     yield ""
-    yield from _table(off, on, look)
+    yield from _table(session, tallies, look)
     yield ""
-    for said in _meaning(off, on):
+    for said in _meaning(session, tallies):
         yield from (_painted(line, _BOLD, look) for line in _wrapped(said, look))
     yield ""
     yield _painted("where to look next", _BOLD, look)
@@ -77,9 +80,19 @@ def _about(session: Played, window_tokens: int | None, *, is_bundled: bool) -> I
         yield f"The session {session.name}, with {session.model or 'its model'}."
     window = "" if window_tokens is None else f", which is given a window of {window_tokens:,} tokens"
     yield (
-        f"{len(session.steps)} requests go through the gateway twice, with Foveate off and on, to the sandbox,"
-        f" a stand-in that caches, bills and refuses as the provider does{window}. Its answers are made up."
+        f"{len(session.steps)} requests go through the gateway three times to the sandbox, a stand-in that"
+        f" caches, bills and refuses as the provider does{window}. Its answers are made up."
     )
+    if session.format is Format.ANTHROPIC:
+        yield (
+            "no cache: no breakpoints. usual breakpoints: on the system prompt and the last two messages of the"
+            " user, as coding agents place them. Foveate: the gateway places breakpoints, and compacts."
+        )
+    else:
+        yield (
+            "This provider caches unasked, so that there are no usual breakpoints. Foveate: the gateway says"
+            " what belongs together, and compacts."
+        )
     if session.lacks:
         yield (
             f"The recording does not hold: {', '.join(sorted(session.lacks))}. They are not in the numbers,"
@@ -104,25 +117,28 @@ def _ordinal(number: int) -> str:
     return {2: "second", 3: "third", 4: "fourth", 5: "fifth"}.get(number, f"{number}th")
 
 
-def _table(off: Tally, on: Tally, look: Look) -> Iterator[str]:
+def _table(session: Played, tallies: Tallies, look: Look) -> Iterator[str]:
+    columns = tallies.columns
+    first = "no cache" if session.format is Format.ANTHROPIC else "as recorded"
+    failed = [("not answered otherwise", *(f"{one.failed}" for one in columns))]
     rows = [
-        ("", "Foveate off", "Foveate on"),
-        ("requests answered", *(f"{one.answered} of {one.requests}" for one in (off, on))),
-        ("refused as too long", *(f"{one.refused}" for one in (off, on))),
-        *([("not answered otherwise", f"{off.failed}", f"{on.failed}")] if off.failed or on.failed else []),
-        ("input tokens, uncached", *(f"{one.uncached:,}" for one in (off, on))),
-        ("read from the cache", *(f"{one.read:,}" for one in (off, on))),
-        ("written to the cache", *(f"{one.written:,}" for one in (off, on))),
-        ("output tokens", *(f"{one.output:,}" for one in (off, on))),
-        ("hit ratio", *(f"{one.hit_ratio:.2f}" for one in (off, on))),
-        ("largest context", *(f"{one.largest_context:,}" for one in (off, on))),
-        ("folds", *(f"{one.folds}" for one in (off, on))),
-        ("edits of requests", *(f"{one.edits}" for one in (off, on))),
-        ("added to a request", *(f"{one.added_ms:.1f} ms" for one in (off, on))),
-        ("dollars", *(_dollars(one.dollars) for one in (off, on))),
-        ("dollars an answer", *(_dollars(one.dollars_per_answer) for one in (off, on))),
+        ("", first, "usual breakpoints" if look.columns >= _WIDE_COLUMNS else "usual", "Foveate"),
+        ("requests answered", *(f"{one.answered} of {one.requests}" for one in columns)),
+        ("refused as too long", *(f"{one.refused}" for one in columns)),
+        *(failed if any(one.failed for one in columns) else []),
+        ("input tokens, uncached", *(f"{one.uncached:,}" for one in columns)),
+        ("read from the cache", *(f"{one.read:,}" for one in columns)),
+        ("written to the cache", *(f"{one.written:,}" for one in columns)),
+        ("output tokens", *(f"{one.output:,}" for one in columns)),
+        ("hit ratio", *(f"{one.hit_ratio:.2f}" for one in columns)),
+        ("largest context", *(f"{one.largest_context:,}" for one in columns)),
+        ("compactions", *(f"{one.folds}" for one in columns)),
+        ("edits of requests", *(f"{one.edits}" for one in columns)),
+        ("added to a request", *(f"{one.added_ms:.1f} ms" for one in columns)),
+        ("dollars", *(_dollars(one.dollars) for one in columns)),
+        ("dollars an answer", *(_dollars(one.dollars_per_answer) for one in columns)),
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for number, (name, *cells) in enumerate(rows):
         line = _GAP.join(
             [
@@ -133,23 +149,37 @@ def _table(off: Tally, on: Tally, look: Look) -> Iterator[str]:
         yield _painted(line, _DIM, look) if number == 0 else line
 
 
-def _meaning(off: Tally, on: Tally) -> Iterator[str]:
+def _meaning(session: Played, tallies: Tallies) -> Iterator[str]:
+    off, usual, on = tallies.columns
     if on.failed:
         yield f"The sandbox takes {on.failed} of the requests for wrong; the first: {on.failure}"
-    if off.refused > on.refused:
-        more = f"it and {off.refused - 1} more are" if off.refused > 1 else "it is"
+    if usual.refused > on.refused:
+        more = f"it and {usual.refused - 1} more are" if usual.refused > 1 else "it is"
         yield (
-            f"Without Foveate the session ends at request {off.refused_at}: {more} refused as too long. With it"
-            f" {on.answered} of {on.requests} are answered."
+            f"Without Foveate the session ends at request {usual.refused_at}: {more} refused as too long. With"
+            f" it {on.answered} of {on.requests} are answered."
         )
-    one, other = off.dollars_per_answer, on.dollars_per_answer
-    if one and other is not None:
-        change = round(100 * (one - other) / one)
-        summaries = (
-            f", with the {_dollars(on.summary_dollars)} that summaries cost" if on.summary_dollars else ""
-        )
-        told = f"{abs(change)}% {'less' if change > 0 else 'more'}" if change else "as much as without it"
-        yield f"With Foveate an answer costs {told}{summaries}."
+    summaries = f", with the {_dollars(on.summary_dollars)} that summaries cost" if on.summary_dollars else ""
+    compared = [change for other, name in _others(session, off, usual) if (change := _change(other, on, name))]
+    if compared:
+        yield f"With Foveate an answer costs {', and '.join(compared)}{summaries}."
+
+
+def _others(session: Played, off: Tally, usual: Tally) -> list[tuple[Tally, str]]:
+    if session.format is not Format.ANTHROPIC:
+        return [(off, "without it")]
+    return [(usual, "with the usual breakpoints"), (off, "without a cache")]
+
+
+def _change(before: Tally, after: Tally, name: str) -> str:
+    """Say how much less or more an answer costs than in another way; empty if a price is unknown."""
+    one, other = before.dollars_per_answer, after.dollars_per_answer
+    if not one or other is None:
+        return ""
+    percent = round(100 * (one - other) / one)
+    if not percent:
+        return f"as much as {name}"
+    return f"{abs(percent)}% {'less' if percent > 0 else 'more'} than {name}"
 
 
 def _dollars(dollars: Decimal | None) -> str:

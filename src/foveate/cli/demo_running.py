@@ -93,6 +93,20 @@ class Tally:
         return None if self.dollars is None or not self.answered else self.dollars / self.answered
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tallies:
+    """A session in three ways: without breakpoints, with those that agents usually place, and with Foveate."""
+
+    off: Tally
+    usual: Tally
+    on: Tally
+
+    @property
+    def columns(self) -> tuple[Tally, Tally, Tally]:
+        """The three in their order."""
+        return self.off, self.usual, self.on
+
+
 class Clock:
     """A clock that runs as all do, and can be moved ahead."""
 

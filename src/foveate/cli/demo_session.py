@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +13,7 @@ from foveate.replay.reading import read
 from foveate.replay.recordings import Call, Lacking, Recording
 from foveate.sandbox.models import model_of
 from foveate.values import Format
+from foveate.wire.marks import without_marks
 
 DOORS = {
     Format.ANTHROPIC: "/v1/messages",
@@ -26,6 +27,7 @@ _MOST_OUTPUT_TOKENS = 1024
 STEP_SECONDS, QUESTION_SECONDS, BREAK_SECONDS, BREAK_EVERY = 20.0, 120.0, 900.0, 3
 # A message is in every request after it, and is looked into once.
 _once = lru_cache(maxsize=4096)
+_BREAKPOINT = {"cache_control": {"type": "ephemeral"}}
 # Sealed by whoever has answered, so that no other server takes them.
 _SEALED = frozenset(("thinking", "redacted_thinking"))
 
@@ -87,6 +89,39 @@ def played(path: Path, *, most_steps: int | None = None) -> Played:
     )
 
 
+def with_usual_breakpoints(session: Played) -> Played:
+    """The same session with the cache breakpoints that coding agents usually place.
+
+    They mark the system prompt (or the tools, without one) and the last two messages of the user. Other
+    providers than Anthropic cache unasked: their requests stay as they are.
+    """
+    if session.format is not Format.ANTHROPIC:
+        return session
+    return replace(session, steps=[replace(step, body=_with_breakpoints(step.body)) for step in session.steps])
+
+
+def _with_breakpoints(body: bytes) -> bytes:
+    request: dict[str, Any] = json.loads(body)
+    users = [message for message in request["messages"] if message.get("role") == "user"]
+    for message in users[-2:]:
+        message["content"] = _marked(message.get("content"))
+    if request.get("system"):
+        request["system"] = _marked(request["system"])
+    elif request.get("tools"):
+        request["tools"][-1] |= _BREAKPOINT
+    return json.dumps(request).encode()
+
+
+def _marked(content: Any) -> Any:
+    """A content with a breakpoint on the last of its blocks that takes one."""
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
+    for at in reversed(range(len(blocks))):
+        if isinstance(blocks[at], dict) and str(blocks[at].get("text", "x")).strip():
+            blocks[at] = {**blocks[at], **_BREAKPOINT}
+            break
+    return blocks
+
+
 def _main(recording: Recording) -> list[Call]:
     """The calls of its longest conversation, without those of agents that it sent."""
     by_conversation: dict[str, list[Call]] = {}
@@ -110,8 +145,14 @@ def _gaps(calls: Sequence[Call]) -> list[float]:
 
 
 def _body(call: Call, spoken: Format, model: str) -> bytes:
-    """A request as it was sent, as far as the recording holds it; what was sealed is left out."""
+    """A request as it was sent, as far as the recording holds it; what was sealed is left out.
+
+    So are cache breakpoints: each way of caching places its own.
+    """
     around: dict[str, Any] = json.loads(call.around) if call.around else {}
+    for name in ("system", "tools"):
+        if isinstance(around.get(name), list):
+            around[name] = [without_marks(entry) for entry in around[name]]
     around["model"] = model
     around.pop("stream", None)
     raws = [said.raw for said in call.last.history()]

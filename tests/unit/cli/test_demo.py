@@ -10,8 +10,8 @@ import pytest
 
 from foveate import wire
 from foveate.cli.demo_lines import as_object, lines
-from foveate.cli.demo_running import Clock, Tally, options_of, tallied, temporary_folder
-from foveate.cli.demo_session import Played, played
+from foveate.cli.demo_running import Clock, Tallies, Tally, options_of, tallied, temporary_folder
+from foveate.cli.demo_session import Played, Step, played, with_usual_breakpoints
 from foveate.cli.screen import Look
 from foveate.errors import UnreadableInput, UnwritableFile
 from foveate.values import Format
@@ -50,6 +50,12 @@ OFF = Tally(
 )
 ON = replace(OFF, answered=9, refused=0, uncached=100, read=800, written=100, dollars=Decimal("0.18"), folds=2)
 SESSION = Played(name="mine", model="claude-sonnet-4-5", format=Format.ANTHROPIC, steps=())
+
+
+def tallies(off: Tally, on: Tally) -> Tallies:
+    """What a session came to, with usual breakpoints for two fifths of what it costs without a cache."""
+    usual = replace(off, uncached=50, read=900, written=50, dollars=off.dollars and off.dollars * 2 / 5)
+    return Tallies(off=off, usual=usual, on=on)
 
 
 @pytest.fixture
@@ -166,15 +172,18 @@ def test_a_clock_that_is_moved_goes_on_from_there() -> None:
 
 
 def test_the_numbers_stand_side_by_side_with_what_they_say() -> None:
-    text = "\n".join(lines(SESSION, OFF, ON, Look(columns=200), window_tokens=400, is_bundled=False))
+    text = "\n".join(lines(SESSION, tallies(OFF, ON), Look(columns=200), window_tokens=400, is_bundled=False))
 
     assert "The session mine, with claude-sonnet-4-5." in text
     assert "a window of 400 tokens" in text
-    assert ["requests answered", "5 of 9", "9 of 9"] in [
+    assert ["requests answered", "5 of 9", "5 of 9", "9 of 9"] in [
         [cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()
     ]
     assert "ends at request 6: it and 3 more are refused as too long. With it 9 of 9 are answered." in text
-    assert "With Foveate an answer costs 80% less." in text
+    assert ["no cache", "usual breakpoints", "Foveate"] in [
+        [cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()
+    ]
+    assert "costs 50% less than with the usual breakpoints, and 80% less than without a cache." in text
     assert "foveate replay ~/.claude/projects" in text
     assert "not answered otherwise" not in text
 
@@ -183,7 +192,7 @@ def test_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"role": "user", "content": "hi"}\nbroken\n{"role": "assistant", "content": "yo"}\n')
     session = played(path)
-    shown = " ".join(lines(session, OFF, ON, Look(columns=200), window_tokens=None, is_bundled=False))
+    shown = " ".join(lines(session, tallies(OFF, ON), Look(columns=200), window_tokens=None, is_bundled=False))
 
     assert session.broken_lines == 1
     assert "1 line of the recording could not be read" in shown
@@ -191,7 +200,7 @@ def test_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
 
 def test_where_it_ends_without_foveate_is_told_by_the_first_that_was_refused() -> None:
     off, on = replace(OFF, answered=4, failed=1, refused_at=3), replace(ON, answered=8, refused=1)
-    shown = " ".join(lines(SESSION, off, on, Look(columns=200), window_tokens=None, is_bundled=False))
+    shown = " ".join(lines(SESSION, tallies(off, on), Look(columns=200), window_tokens=None, is_bundled=False))
 
     assert "ends at request 3: it and 3 more are refused as too long. With it 8 of 9 are answered." in shown
 
@@ -199,7 +208,7 @@ def test_where_it_ends_without_foveate_is_told_by_the_first_that_was_refused() -
 def test_what_went_wrong_or_is_not_known_is_said() -> None:
     on = replace(ON, failed=2, failure="max_tokens: too many", dollars=None)
     session = replace(SESSION, left_out=7, is_unsealed=True)
-    text = "\n".join(lines(session, OFF, on, Look(columns=200), window_tokens=None, is_bundled=True))
+    text = "\n".join(lines(session, tallies(OFF, on), Look(columns=200), window_tokens=None, is_bundled=True))
 
     assert "The sandbox takes 2 of the requests for wrong; the first: max_tokens: too many" in text
     assert "7 more are left out" in text
@@ -210,23 +219,25 @@ def test_what_went_wrong_or_is_not_known_is_said() -> None:
 
 @pytest.mark.parametrize("columns", [20, 60, 80])
 def test_all_but_the_table_fits_and_colours_are_only_where_they_are_wanted(columns: int) -> None:
-    printed = list(lines(SESSION, OFF, ON, Look(columns=columns), window_tokens=400, is_bundled=True))
+    printed = list(lines(SESSION, tallies(OFF, ON), Look(columns=columns), window_tokens=400, is_bundled=True))
 
-    assert all(len(line) <= max(columns, 50) for line in printed)
+    assert all(len(line) <= max(columns, 54) for line in printed)
     assert not any("\x1b" in line for line in printed)
     assert "\x1b[1m" in "\n".join(
-        lines(SESSION, OFF, ON, Look(colours=True), window_tokens=None, is_bundled=True)
+        lines(SESSION, tallies(OFF, ON), Look(colours=True), window_tokens=None, is_bundled=True)
     )
 
 
 def test_json_says_both_and_money_as_text() -> None:
-    shown = as_object(SESSION, OFF, ON, window_tokens=400, is_bundled=True)
+    shown = as_object(SESSION, tallies(OFF, ON), window_tokens=400, is_bundled=True)
 
     assert shown["overflows_prevented"] == 4
     off, on = shown["off"], shown["on"]
     assert isinstance(off, dict)
     assert isinstance(on, dict)
     assert (off["dollars"], on["dollars"]) == ("0.5", "0.18")
+    assert isinstance(shown["usual"], dict)
+    assert shown["usual"]["dollars"] == "0.2"
     assert on["hit_ratio"] == 0.8
     assert json.loads(json.dumps(shown)) == shown
 
@@ -235,3 +246,35 @@ def test_a_machine_without_a_temporary_folder_is_told_so(tmp_path: Path) -> None
     """Defect: standard output was blamed."""
     with pytest.raises(UnwritableFile, match=r"none.*TMPDIR"):
         temporary_folder(tmp_path / "none")
+
+
+def test_usual_breakpoints_stand_on_the_system_prompt_and_the_last_two_messages_of_the_user(
+    recording: Path,
+) -> None:
+    usual = with_usual_breakpoints(played(recording))
+    bodies = [json.loads(step.body) for step in usual.steps]
+
+    assert all("cache_control" in body["system"][-1] for body in bodies)
+    last = [message for message in bodies[-1]["messages"] if message["role"] == "user"]
+    assert [json.dumps(message).count("cache_control") for message in last] == [0, 0, 1, 1]
+    assert all(json.dumps(body).count("cache_control") <= 4 for body in bodies)
+
+
+def test_without_a_system_prompt_the_tools_are_marked_and_an_empty_text_is_not() -> None:
+    content = [{"type": "text", "text": "hi"}, {"type": "text", "text": " "}]
+    body = {"tools": [{"name": "a"}, {"name": "b"}], "messages": [{"role": "user", "content": content}]}
+    session = replace(SESSION, steps=[Step(json.dumps(body).encode(), 0.0)])
+    (step,) = with_usual_breakpoints(session).steps
+    marked = json.loads(step.body)
+
+    assert ["cache_control" in tool for tool in marked["tools"]] == [False, True]
+    assert ["cache_control" in block for block in marked["messages"][0]["content"]] == [True, False]
+
+
+def test_a_provider_that_caches_unasked_gets_no_breakpoints() -> None:
+    session = replace(SESSION, format=Format.CHAT, steps=[Step(b'{"messages": []}', 0.0)])
+
+    assert with_usual_breakpoints(session) is session
+    text = "\n".join(lines(session, tallies(OFF, ON), Look(columns=200), window_tokens=None, is_bundled=False))
+    assert "caches unasked" in text
+    assert "costs 80% less than without it." in text
