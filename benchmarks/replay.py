@@ -57,12 +57,19 @@ FIGURES = (
     "side_by_side_mb_per_second",
     "within_3pct",
     "worst_off",
+    "sessions_<format>",
+    "within_3pct_<format>",
+    "worst_off_<format>",
 )
 
 
 def run(data: Path | None, *, quick: bool = False) -> Report:
-    """`mb_per_second` is of all policies, with reading; `within_3pct` is the share so near its bill."""
-    logs = _logs(data or DATA / "sessions")
+    """`mb_per_second` is of all policies, with reading; `within_3pct` is the share so near its bill.
+
+    The figures by format are of the sessions with logged usage or a logged cost, in every format there is.
+    """
+    where = data or DATA / "sessions"
+    logs = _logs(where)
     book = PriceBook()
     book.warm()
     with tempfile.TemporaryDirectory() as folder:
@@ -89,6 +96,7 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
         "within_3pct": sum(abs(off) <= 0.03 for off in checks) / len(checks) if checks else 0.0,
         "worst_off": max(map(abs, checks), default=0.0),
     }
+    figures |= _checks_by_format(where, book)
     floor = _figure(rows, "recorded logs", "json.loads")
     return Report(figures=figures, peers={"json.loads": {"mb_per_second": floor}}, rows=rows)
 
@@ -230,6 +238,22 @@ def _checks(folder: Path, book: PriceBook) -> list[float]:
     recordings = [recording for session in read for recording in read_session(session)]
     replayed = _replayed(recordings, book, (Policy.RECORDED,))
     return [one.check.off for one in replayed if one.check.off is not None]
+
+
+def _checks_by_format(where: Path, book: PriceBook) -> dict[str, float]:
+    """How far the sessions of each format are from what was logged for them."""
+    by_format: dict[str, list[float]] = {}
+    for session in sessions(found([where]).files)[0]:
+        recordings = read_session(session) if session.source is not None else []
+        for one in _replayed(recordings, book, (Policy.RECORDED,)):
+            if one.check.off is not None:
+                by_format.setdefault(one.source.replace("-", "_"), []).append(one.check.off)
+    figures: dict[str, float] = {}
+    for name, offs in sorted(by_format.items()):
+        figures[f"sessions_{name}"] = len(offs)
+        figures[f"within_3pct_{name}"] = sum(abs(off) <= 0.03 for off in offs) / len(offs)
+        figures[f"worst_off_{name}"] = max(map(abs, offs))
+    return figures
 
 
 def _timed(work: Callable[[], _Result]) -> tuple[_Result, float]:
