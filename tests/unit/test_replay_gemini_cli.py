@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from foveate.cost.price_book import PriceBook
+from foveate.replay.policies import Policy
 from foveate.replay.reading import read
 from foveate.replay.recordings import Lacking, Recording
+from foveate.replay.replaying import ReplayOptions, replay
 from foveate.values import CacheUsage
 from tests.support.agent_logs import GEMINI_CLI, GEMINI_META, Record, gemini_answer, gemini_user
 from tests.unit.replay_lines import written
@@ -81,3 +84,19 @@ def test_a_response_without_tokens_is_not_a_call(tmp_path: Path) -> None:
     failed = gemini_answer(5, "", (0, 0, 0, 0), "b.txt")
 
     assert len(recording(tmp_path, *GEMINI_CLI, failed, gemini_answer(6, "", None)).calls) == 2
+
+
+def test_the_simulation_comes_near_what_was_charged_also_if_the_prompt_became_shorter(tmp_path: Path) -> None:
+    """Gemini CLI sends less from the second request on: no history, however short, would make up for that."""
+    only = recording(
+        tmp_path,
+        GEMINI_META,
+        gemini_user(1, "read a file"),
+        gemini_answer(1, "Which?", (12_874, 0, 18, 31)),
+        gemini_user(2, "this one"),
+        gemini_answer(2, "It is empty.", (11_998, 11_868, 12, 105)),
+    )
+    check = replay(only, PriceBook(), ReplayOptions(policies=(Policy.RECORDED,))).check
+
+    assert check.off is not None
+    assert abs(check.off) < 0.03

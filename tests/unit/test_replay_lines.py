@@ -158,3 +158,21 @@ def test_the_output_ends_with_a_conclusion_and_the_yaml_to_apply() -> None:
         "    compaction:",
         "      enabled: true",
     ]
+
+
+def test_the_best_of_a_session_is_something_that_the_gateway_can_do() -> None:
+    costs = {
+        Policy.RECORDED: "40",
+        Policy.GATEWAY: "38",
+        Policy.GATEWAY_COMPACTION: "36",
+        Policy.ADAPTIVE: "20",
+    }
+    outcomes = {
+        policy: Outcome(policy=policy, dollars=Decimal(costs.get(policy, "50")), calls=1) for policy in Policy
+    }
+    several = [replace(replayed(name), outcomes=outcomes) for name in "abcd"]
+
+    rows = [line for line in lines(reported(*several)) if line.endswith("10%") and "2026" in line]
+
+    assert len(rows) == 4
+    assert all(" gateway-compaction " in row for row in rows)

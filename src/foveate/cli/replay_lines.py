@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 
 from foveate.cli.screen import Look
 from foveate.cost.money import in_words
-from foveate.replay.conclusions import Saving, saving_of
+from foveate.replay.conclusions import Saving, reachable_policies, saving_of
 from foveate.replay.outcomes import Check, Outcome, Replayed
 from foveate.replay.policies import Policy
 from foveate.replay.recordings import Lacking
@@ -250,9 +250,16 @@ def _cells(outcome: Outcome, recorded: Outcome | None) -> tuple[str, ...]:
 
 
 def _best(outcomes: Mapping[Policy, Outcome], report: Report) -> tuple[str, str, str, str]:
-    """What it cost, what it would have cost at the least, by which policy, and what that saves."""
+    """What it cost, what it would have cost at the least, by which policy, and what that saves.
+
+    Only what the gateway can be told to do counts, unless other policies alone were asked for.
+    """
     recorded = outcomes[Policy.RECORDED]
-    known = [(outcomes[policy].dollars, policy) for policy in report.policies]
+    reachable = reachable_policies(report.gateway)
+    compared = [policy for policy in report.policies if policy in reachable]
+    if set(compared) <= {Policy.RECORDED}:  # only others were asked for
+        compared = list(report.policies)
+    known = [(outcomes[policy].dollars, policy) for policy in compared]
     priced = [(dollars, policy) for dollars, policy in known if dollars is not None]
     if not priced or recorded.dollars is None:
         return "unknown", "", "", ""

@@ -68,6 +68,11 @@ def conclusion_of(outcomes: Mapping[Policy, Outcome], gateway: AgentOptions) -> 
     return Conclusion(configured=configured, suggestion=best)
 
 
+def reachable_policies(gateway: AgentOptions) -> frozenset[Policy]:
+    """List the policies that are what the client did, or what the gateway does or can be told to do."""
+    return frozenset((Policy.RECORDED, Policy.GATEWAY, *_changes(gateway)))
+
+
 def _changes(gateway: AgentOptions) -> dict[Policy, tuple[str, ...]]:
     """List what would have to change for each policy; only what this version of the gateway can be told."""
     changes: dict[Policy, tuple[str, ...]] = {}
