@@ -1,6 +1,10 @@
 """What the input of recorded agents costs under each way of marking it, beside who knows the future.
 
 Costs are in uncached input tokens, per input token, over all requests to models that keep what is marked.
+
+The figures `wl_<workload>_<policy>` are the same of generated workloads of one agent (`cache_workloads.py`):
+of one that the gateway does not know (`ours_cold`), or knows (`ours_warm`). Their `optimum` is a
+lower bound: each token is written, kept, read or paid for again as is cheapest for it alone.
 """
 
 import math
@@ -9,15 +13,18 @@ from pathlib import Path
 
 from benchmarks.cache_optimum import bound, optimum
 from benchmarks.cache_traces import Asked, Line, lines
+from benchmarks.cache_workloads import WORKLOADS, costs, usual_breakpoints
+from benchmarks.cache_workloads import cost as cost_of
 from benchmarks.harness import BadData, Report
 from benchmarks.recorded import DATA
 from foveate.cache.layout import kept, layout, marked
 from foveate.cache.pings import next_ping, pinged
+from foveate.cache.prefix_log import PrefixLog
 from foveate.cache.prompts import CachedPrompt
-from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast
+from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast, soon_share
 from foveate.cache.rules import Caching, Rules, rules_for
 from foveate.cache.simulate import Cache
-from foveate.values import Area, CacheUsage, Mark, Ttl
+from foveate.values import Ttl
 
 TRACES = "agent_cache_traces.jsonl.gz"
 
@@ -41,6 +48,12 @@ FIGURES = (
     "sessions",
     "requests",
     "requests_left_out",
+    "wl_<workload>_none",
+    "wl_<workload>_usual_5m",
+    "wl_<workload>_always_1h",
+    "wl_<workload>_ours_cold",
+    "wl_<workload>_ours_warm",
+    "wl_<workload>_optimum",
 )
 
 
@@ -75,50 +88,51 @@ def run(data: Path | None) -> Report:
     figures["sessions"] = len(found)
     figures["requests"] = sum(map(len, found))
     figures["requests_left_out"] = sum(map(len, every)) - figures["requests"]
+    figures |= _workload_figures()
     return Report(figures={name: round(figure, 5) for name, figure in figures.items()})
+
+
+def _workload_figures() -> dict[str, float]:
+    """The cost of each generated workload under each policy, per input token."""
+    found: dict[str, float] = {}
+    for name, make in WORKLOADS.items():
+        workload = make()
+        tokens = sum(call.asked.tokens for call in workload)
+        found |= {f"wl_{name}_{policy}": sum(each) / tokens for policy, each in costs(workload).items()}
+    return found
 
 
 def _is_marked(rules: Rules) -> bool:
     return rules.caching is Caching.MARKS and len(rules.ttls) == 2
 
 
-def _cost(usage: CacheUsage, rules: Rules) -> float:
-    return (
-        usage.uncached
-        + usage.read * rules.read_price
-        + usage.written_5m * rules.write_prices[Ttl.FIVE_MINUTES]
-        + usage.written_1h * rules.write_prices[Ttl.ONE_HOUR]
-    )
-
-
 def _fixed(line: Line, rules: Rules, ttl: Ttl) -> float:
     """A mark on the system prompt and one on the last message, always of one lifetime."""
     cache, cost = Cache(), 0.0
     for asked in line:
-        served = cache.serve(marked(asked.prompt, _usual(asked.prompt, ttl)), rules, at=asked.at)
+        served = cache.serve(marked(asked.prompt, usual_breakpoints(asked.prompt, ttl)), rules, at=asked.at)
         cache = served.cache
-        cost += _cost(served.usage, rules)
+        cost += cost_of(served.usage, rules)
     return cost
 
 
-def _usual(prompt: CachedPrompt, ttl: Ttl) -> list[Mark]:
-    places = [piece.place for piece in prompt.pieces if piece.markable and piece.place]
-    system = [place for place in places if place.area is not Area.MESSAGES]
-    chosen = dict.fromkeys([*system[-1:], *places[-1:]])
-    return [Mark(place=place, ttl=ttl, reason="usual") for place in chosen]
-
-
 def _ours(line: Line, rules: Rules, *, pings: bool) -> float:
-    """Marks by `cache.layout`, which learns the session's gaps as they come."""
-    cache, cost, rhythm = Cache(), 0.0, SILENT
+    """Breakpoints as the gateway places them for an agent that it does not know."""
+    cache, cost, rhythm, log = Cache(), 0.0, SILENT, PrefixLog()
     for number, asked in enumerate(line):
         if number:
             rhythm = rhythm.heard(asked.at - line[number - 1].at)
-        weights = chances(forecast(rhythm), rules)
-        prompt = marked(asked.prompt, layout(asked.prompt, rules, cache, weights, now=asked.at))
+        expected = forecast(rhythm)
+        share = soon_share(expected, rules)
+        sighting = log.observe(asked.prompt, rules, cache, now=asked.at, soon_share=share)
+        weights = chances(expected, rules, sighting.reach)
+        reach = sighting.reach.pieces
+        marks = layout(asked.prompt, rules, cache, weights, now=asked.at, reach=reach)
+        prompt = marked(asked.prompt, marks)
         served = cache.serve(prompt, rules, at=asked.at)
         cache = served.cache
-        cost += _cost(served.usage, rules)
+        log.served(sighting, cache)
+        cost += cost_of(served.usage, rules)
         if pings:
             until = line[number + 1].at if number + 1 < len(line) else math.inf
             cache, spent = _pinged(cache, prompt, asked, rules, rhythm, until)
@@ -150,4 +164,4 @@ def _pinged(
         cache, now, sent = served.cache, ping.at, sent + 1
         if ping.with_answer:
             prompt = asks
-        spent += _cost(served.usage, rules)
+        spent += cost_of(served.usage, rules)

@@ -57,12 +57,14 @@ def layout(
     now: float,
     options: LayoutOptions = DEFAULT_OPTIONS,
     passing: Collection[Place] = (),
+    reach: int | None = None,
 ) -> tuple[Mark, ...]:
     """The marks to add to `prompt`, sent at `now`, where `cache` is what is known to be kept.
 
-    `passing` are the places of blocks that the next request will not repeat, such as the time.
+    `passing` are the places of blocks that the next request will not repeat, such as the time. `reach` is how
+    many pieces are worth a breakpoint; all of them if it is not given.
     """
-    sums, best = _weighed(prompt, rules, cache, chances, now, options, passing)
+    sums, best = _weighed(prompt, rules, cache, chances, now, options, passing, reach)
     return tuple(_mark(prompt, sums, place, rules) for place in best) if sums is not None else ()
 
 
@@ -74,9 +76,10 @@ def marks_in(
     *,
     now: float,
     options: LayoutOptions = DEFAULT_OPTIONS,
+    reach: int | None = None,
 ) -> dict[int, Ttl]:
     """The same marks by the pieces that they stand on, for who writes none into a request."""
-    _, best = _weighed(prompt, rules, cache, chances, now, options, ())
+    _, best = _weighed(prompt, rules, cache, chances, now, options, (), reach)
     return {place.at: _ttl(prompt, place, rules) for place in best}
 
 
@@ -88,15 +91,16 @@ def _weighed(
     now: float,
     options: LayoutOptions,
     passing: Collection[Place],
+    reach: int | None,
 ) -> tuple[Sums | None, tuple[MarkAt, ...]]:
     """The best places, in their order, and what they were weighed by; None where nothing was."""
     if rules.caching not in (Caching.MARKS, Caching.BOTH):
         return None, ()
     own = _own(prompt, rules)
     free = rules.most_marks - len(own) - prompt.double_marks
-    if free <= 0 or not prompt.pieces:
+    if free <= 0 or not prompt.pieces or reach == 0:
         return None, ()
-    sums = Sums(prompt, rules, cache, chances, now, passing)
+    sums = Sums(prompt, rules, cache, chances, now, passing, reach)
     taken = {place.at for place in own}
     candidates = [at for at in _candidates(prompt, sums, options) if at not in taken]
     return sums, _best(sums, own, candidates, free, _lifetimes(rules, options))

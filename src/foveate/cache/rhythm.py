@@ -13,6 +13,7 @@ from typing import TypedDict
 
 import msgspec
 
+from foveate.cache.reuse import Reach
 from foveate.cache.rules import Rules
 
 _TABLE = Path(__file__).with_name("rhythm.toml")
@@ -129,16 +130,30 @@ class Chances(msgspec.Struct, frozen=True, kw_only=True):
     rewritten_system: float
 
 
-def chances(expected: Forecast, rules: Rules) -> Chances:
-    """The weights of what may come next, for entries that live as long as `rules` let them."""
+def chances(expected: Forecast, rules: Rules, reach: Reach | None = None) -> Chances:
+    """The weights of what may come next, for entries that live as long as `rules` let them.
+
+    They are those of the prefix that `reach` ends with, if it is given.
+    """
     prior = _prior()
-    soon = expected.chance(0, rules.ttls[0].seconds)
-    late = expected.chance(0, rules.ttls[-1].seconds) - soon
+    front = 0.0
+    if reach is None:
+        soon = expected.chance(0, rules.ttls[0].seconds)
+        late = expected.chance(0, rules.ttls[-1].seconds) - soon
+    else:
+        soon, late = reach.soon, reach.late
+        front = reach.front - soon - late
     return Chances(
         soon=soon,
         late=late * prior["patience"],
         changed_end=soon * prior["changed_end"],
         ended_turn=soon * prior["ended_turn"],
-        rewritten_history=(soon + late) * prior["rewritten_history"],
+        rewritten_history=max(front, (soon + late) * prior["rewritten_history"]),
         rewritten_system=(soon + late) * prior["rewritten_system"],
     )
+
+
+def soon_share(expected: Forecast, rules: Rules) -> float:
+    """The share of returns within the long TTL that come within the short one."""
+    total = expected.chance(0, rules.ttls[-1].seconds)
+    return expected.chance(0, rules.ttls[0].seconds) / total if total > 0 else 1.0

@@ -81,6 +81,7 @@ class Sums:
         chances: Chances,
         now: float,
         passing: Collection[Place],
+        reach: int | None = None,
     ) -> None:
         self.rules = rules
         ends = ends_of(prompt)
@@ -98,6 +99,8 @@ class Sums:
         self.stays = len(pieces)
         if passing:
             self.stays = min(numbers_of(prompt, passing).values(), default=len(pieces))
+        if reach is not None:
+            self.stays = min(self.stays, reach)
         self.firm = self.stays if firm is None else firm
         self._only_at_marks = prompt.only_marked
         self._pieces = pieces

@@ -1,0 +1,318 @@
+"""Generated workloads of one agent, and what their input costs under each policy of placing breakpoints.
+
+The requests of a workload share one provider cache, as those of one API key do. A response begins two seconds
+after its request, so that requests sent together cannot read what one of them writes.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple
+
+from benchmarks.cache_optimum import bound
+from benchmarks.cache_traces import BLOCK_TOKENS, Asked
+from foveate.cache.layout import layout, marked
+from foveate.cache.prefix_log import PrefixLog, Sighting
+from foveate.cache.prompts import CachedPrompt, Piece, digest
+from foveate.cache.reuse import AgentReuse
+from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast, soon_share
+from foveate.cache.rules import Rules, rules_for
+from foveate.cache.simulate import Cache
+from foveate.values import Area, CacheUsage, Mark, Place, Ttl
+
+MODEL = "claude-sonnet-4-6"
+RESPONSE_SECONDS = 2.0
+
+_Segment = tuple[Area, int, Sequence[int]]  # the area, the message, and the ids of its blocks of tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request of a session."""
+
+    session: int
+    asked: Asked
+
+
+Workload = tuple[Call, ...]
+
+
+class Builder:
+    """Makes prompts of text that nobody else has, unless it is passed on."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.random = random.Random(seed)
+        self._ids = count(1)
+        self._sessions = count(1)
+        self.calls: list[Call] = []
+
+    def text(self, tokens: int) -> list[int]:
+        """So many tokens that no other text has."""
+        return [next(self._ids) for _ in range(max(1, tokens // BLOCK_TOKENS))]
+
+    def session(self) -> int:
+        """A new session."""
+        return next(self._sessions)
+
+    def call(
+        self,
+        at: float,
+        session: int,
+        *,
+        tools: Sequence[Sequence[int]] = (),
+        system: Sequence[Sequence[int]] = (),
+        messages: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """Send a request; each text is a block, and each of `messages` a message of its own."""
+        segments: list[_Segment] = [
+            *((Area.TOOLS, number, ids) for number, ids in enumerate(tools)),
+            *((Area.SYSTEM, number, ids) for number, ids in enumerate(system)),
+            *((Area.MESSAGES, number, ids) for number, ids in enumerate(messages)),
+        ]
+        pieces = tuple([_piece(*segment) for segment in segments])
+        prompt = CachedPrompt(model=MODEL, pieces=pieces)
+        runs = [[each, each] for _, _, ids in segments for each in ids]
+        self.calls.append(
+            Call(session=session, asked=Asked(at=at, prompt=prompt, runs=runs, answer=pieces[-1]))
+        )
+
+    def workload(self) -> Workload:
+        """The calls in the order of time."""
+        return tuple(sorted(self.calls, key=lambda call: call.asked.at))
+
+
+def _piece(area: Area, number: int, ids: Sequence[int]) -> Piece:
+    is_message = area is Area.MESSAGES
+    return Piece(
+        digest=digest(repr(list(ids)).encode()),
+        tokens=len(ids) * BLOCK_TOKENS,
+        kind="tool" if area is Area.TOOLS else "text",
+        area=area,
+        place=Place(area, number, 0 if is_message else None),
+    )
+
+
+def oneshot() -> Workload:
+    """Single calls with distinct prompts."""
+    build = Builder()
+    for number in range(400):
+        build.call(20.0 * number, build.session(), messages=[build.text(4096)])
+    return build.workload()
+
+
+def oneshot_shared_system() -> Workload:
+    """Single calls with the same system prompt and distinct questions."""
+    build = Builder()
+    system = build.text(6144)
+    for number in range(400):
+        build.call(20.0 * number, build.session(), system=[system], messages=[build.text(2048)])
+    return build.workload()
+
+
+def rag() -> Workload:
+    """Questions about documents of a library, five of forty at a time in any order."""
+    build = Builder()
+    system, library = build.text(1536), [build.text(1280) for _ in range(40)]
+    for number in range(400):
+        documents = build.random.sample(library, 5)
+        build.call(15.0 * number, build.session(), system=[system], messages=[*documents, build.text(128)])
+    return build.workload()
+
+
+def classification() -> Workload:
+    """The same examples as messages, and a distinct text to be classified."""
+    build = Builder()
+    system, examples = build.text(256), [build.text(256) for _ in range(32)]
+    for number in range(400):
+        build.call(5.0 * number, build.session(), system=[system], messages=[*examples, build.text(384)])
+    return build.workload()
+
+
+def clock_in_system() -> Workload:
+    """An agent whose system prompt begins with the time of each request."""
+    build = Builder()
+    tools, system = build.text(2048), build.text(4096)
+    _loops(build, sessions=20, calls=15, tools=lambda _: [tools], system=lambda: [build.text(64), system])
+    return build.workload()
+
+
+def agent_loop() -> Workload:
+    """An agent that calls tools, one session after the other."""
+    build = Builder()
+    tools, system = build.text(8192), build.text(4096)
+    _loops(build, sessions=15, calls=20, tools=lambda _: [tools], system=lambda: [system])
+    return build.workload()
+
+
+def agent_loop_pauses() -> Workload:
+    """The same with a pause of twenty minutes after every fifth call."""
+    build = Builder()
+    tools, system = build.text(8192), build.text(4096)
+    _loops(build, sessions=15, calls=20, tools=lambda _: [tools], system=lambda: [system], pause_every=5)
+    return build.workload()
+
+
+def changing_tools() -> Workload:
+    """An agent whose list of tools changes with every third call."""
+    build = Builder()
+    system = build.text(4096)
+    tools = [build.text(1024) for _ in range(8)]
+
+    def some(number: int) -> list[list[int]]:
+        if number % 3 == 0:
+            build.random.shuffle(tools)
+        return tools[:6]
+
+    _loops(build, sessions=15, calls=20, tools=some, system=lambda: [system])
+    return build.workload()
+
+
+def subagent_fanout() -> Workload:
+    """Eight sub-agents started together, each with a task of its own."""
+    build = Builder()
+    tools, system = build.text(8192), build.text(4096)
+    for number in range(10):
+        for _ in range(8):
+            session, messages = build.session(), [build.text(2048)]
+            at = 900.0 * number
+            for _ in range(6):
+                build.call(at, session, tools=[tools], system=[system], messages=messages)
+                messages = [*messages, build.text(256), build.text(1024)]
+                at += build.random.uniform(5, 40)
+    return build.workload()
+
+
+def _loops(
+    build: Builder,
+    *,
+    sessions: int,
+    calls: int,
+    tools: Callable[[int], list[list[int]]],
+    system: Callable[[], list[list[int]]],
+    pause_every: int = 0,
+) -> None:
+    at = 0.0
+    for _ in range(sessions):
+        session, messages = build.session(), [build.text(1024)]
+        for number in range(calls):
+            build.call(at, session, tools=tools(number), system=system(), messages=messages)
+            messages = [*messages, build.text(256), build.text(1280)]
+            at += build.random.uniform(5, 40)
+            if pause_every and number % pause_every == pause_every - 1:
+                at += 1200
+        at += 120
+
+
+WORKLOADS: Mapping[str, Callable[[], Workload]] = {
+    "oneshot": oneshot,
+    "oneshot_shared_system": oneshot_shared_system,
+    "rag": rag,
+    "classification": classification,
+    "clock_in_system": clock_in_system,
+    "agent_loop": agent_loop,
+    "agent_loop_pauses": agent_loop_pauses,
+    "subagent_fanout": subagent_fanout,
+    "changing_tools": changing_tools,
+}
+
+
+def cost(usage: CacheUsage, rules: Rules) -> float:
+    """The price of a request's input, in uncached tokens."""
+    return (
+        usage.uncached
+        + usage.read * rules.read_price
+        + usage.written_5m * rules.write_prices[Ttl.FIVE_MINUTES]
+        + usage.written_1h * rules.write_prices[Ttl.ONE_HOUR]
+    )
+
+
+def usual_breakpoints(prompt: CachedPrompt, ttl: Ttl) -> list[Mark]:
+    """A breakpoint on the system prompt and one on the last message, always of one lifetime."""
+    places = [piece.place for piece in prompt.pieces if piece.markable and piece.place]
+    system = [place for place in places if place.area is not Area.MESSAGES]
+    chosen = dict.fromkeys([*system[-1:], *places[-1:]])
+    return [Mark(place=place, ttl=ttl, reason="usual") for place in chosen]
+
+
+def fixed_costs(workload: Workload, ttl: Ttl | None) -> list[float]:
+    """What each call costs without breakpoints, or with the usual ones."""
+    rules, cache, found = rules_for(MODEL), Cache(), []
+    for call in workload:
+        asked = call.asked
+        prompt = asked.prompt if ttl is None else marked(asked.prompt, usual_breakpoints(asked.prompt, ttl))
+        served = cache.serve(prompt, rules, at=asked.at, answers_at=asked.at + RESPONSE_SECONDS)
+        cache = served.cache
+        found.append(cost(served.usage, rules))
+    return found
+
+
+class Gateway:
+    """One agent's requests with the breakpoints that the gateway places. `log` is what it knows of it."""
+
+    def __init__(self, reuse: AgentReuse | None = None) -> None:
+        self.log = PrefixLog(reuse or AgentReuse())
+        self._rules = rules_for(MODEL)
+        self._provider = Cache()
+        self._sessions: dict[int, tuple[Cache, Rhythm, float | None]] = {}
+        self._rhythm = SILENT
+        self._under_way: list[_Sent] = []
+
+    def cost(self, call: Call, client_ttl: Ttl | None = None) -> float:
+        """Send a call, with the usual breakpoints as the client's own if it sets some."""
+        rules, now = self._rules, call.asked.at
+        self._finish(now)
+        cache, rhythm, before = self._sessions.get(call.session, (Cache(), SILENT, None))
+        if before is not None:
+            rhythm, self._rhythm = rhythm.heard(now - before), self._rhythm.heard(now - before)
+        prompt = call.asked.prompt
+        if client_ttl is not None:
+            prompt = marked(prompt, usual_breakpoints(prompt, client_ttl))
+        expected = forecast(rhythm, self._rhythm)
+        sighting = self.log.observe(prompt, rules, cache, now=now, soon_share=soon_share(expected, rules))
+        weights = chances(expected, rules, sighting.reach)
+        marks = layout(prompt, rules, sighting.cache, weights, now=now, reach=sighting.reach.pieces)
+        sent = marked(prompt, marks)
+        served = self._provider.serve(sent, rules, at=now, answers_at=now + RESPONSE_SECONDS)
+        self._provider = served.cache
+        self._sessions[call.session] = cache, rhythm, now
+        self._under_way.append(_Sent(call.session, sighting, sent, now))
+        return cost(served.usage, rules)
+
+    def _finish(self, now: float) -> None:
+        """Note what the requests whose responses have begun left at the provider."""
+        while self._under_way and self._under_way[0].at + RESPONSE_SECONDS <= now:
+            done = self._under_way.pop(0)
+            cache, rhythm, before = self._sessions[done.session]
+            known = self.log.merge(cache, done.sighting.keys, now=done.at)
+            served = known.serve(done.prompt, self._rules, at=done.at, answers_at=done.at + RESPONSE_SECONDS)
+            self.log.served(done.sighting, served.cache)
+            self._sessions[done.session] = served.cache, rhythm, before
+
+
+class _Sent(NamedTuple):
+    session: int
+    sighting: Sighting
+    prompt: CachedPrompt
+    at: float
+
+
+def our_costs(
+    workload: Workload, reuse: AgentReuse | None = None, *, client_ttl: Ttl | None = None
+) -> tuple[list[float], AgentReuse]:
+    """What each call costs with Foveate's placement, and what it has learnt of the agent."""
+    gateway = Gateway(reuse)
+    return [gateway.cost(call, client_ttl) for call in workload], gateway.log.reuse
+
+
+def costs(workload: Workload) -> dict[str, list[float]]:
+    """What each call costs under each policy; the optimum is one sum."""
+    cold, learnt = our_costs(workload)
+    return {
+        "none": fixed_costs(workload, None),
+        "usual_5m": fixed_costs(workload, Ttl.FIVE_MINUTES),
+        "always_1h": fixed_costs(workload, Ttl.ONE_HOUR),
+        "ours_cold": cold,
+        "ours_warm": our_costs(workload, learnt)[0],
+        "optimum": [bound(tuple(call.asked for call in workload), rules_for(MODEL), pings=False)],
+    }

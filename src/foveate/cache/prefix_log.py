@@ -1,0 +1,324 @@
+"""The prefixes that an agent asked for lately: which of them are shared, and what was written for them.
+
+The log is bounded. It first forgets conversations that nobody continued, and counts what it forgets as not
+asked for again.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from foveate.cache.entries import Entry, written
+from foveate.cache.prompts import CachedPrompt, Piece, ends_of, landmarks_of, numbers_of, prefixes
+from foveate.cache.reuse import (
+    SHARED,
+    UNKNOWN_AGENT,
+    AgentReuse,
+    Level,
+    PromptLayer,
+    Reach,
+    Shape,
+    best_reach,
+    prior_probability,
+)
+from foveate.cache.rules import Rules
+from foveate.cache.simulate import Cache
+from foveate.values import Place
+
+MAX_KEYS = 2048
+_MAX_CONVERSATION_KEYS = 64
+_MAX_ASKED = 1024
+_MAX_ENTRIES = 256
+# An earlier request that this one continues ends at most so many pieces before the end of the shared prefix.
+_LOOKBACK_PIECES = 32
+_IN_FLIGHT = float("inf")
+# When these are asked for again, the gaps of the session tell best; of the others, those of all sessions.
+_OF_SESSION = frozenset((PromptLayer.HISTORY, PromptLayer.SHARED_CONTEXT))
+
+
+class _Conversation:
+    """Requests that continue each other: the keys of their last prefixes, and the pieces of the latest."""
+
+    __slots__ = ("keys", "last_at", "pieces")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.last_at = 0.0
+        self.pieces = 0
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A prefix that waits to be asked for again, within the short TTL and then within the long one."""
+
+    layer: PromptLayer
+    new_tokens: int
+    until: float
+    late_until: float
+
+
+class Sighting(msgspec.Struct, frozen=True, kw_only=True):
+    """A request in the log, and how much of it is worth a breakpoint.
+
+    `keys` are those of its levels. `cache` is what the request can read.
+    """
+
+    levels: tuple[Level, ...]
+    keys: tuple[bytes, ...]
+    reach: Reach
+    cache: Cache
+
+
+class PrefixLog:
+    """The log of one agent, for one event loop. `reuse` is what its requests have shown so far."""
+
+    def __init__(self, reuse: AgentReuse = UNKNOWN_AGENT) -> None:
+        self.reuse = reuse
+        self._by_key: dict[bytes, _Conversation] = {}
+        self._single: OrderedDict[int, _Conversation] = OrderedDict()
+        self._shared: OrderedDict[int, _Conversation] = OrderedDict()
+        self._asked: OrderedDict[bytes, _Asked] = OrderedDict()
+        self._late: OrderedDict[bytes, _Asked] = OrderedDict()
+        self._entries: dict[bytes, Entry] = {}
+
+    def observe(
+        self,
+        prompt: CachedPrompt,
+        rules: Rules,
+        cache: Cache,
+        *,
+        now: float,
+        soon_share: float = 1.0,
+        long_ttl: bool = True,
+        passing: Collection[Place] = (),
+    ) -> Sighting:
+        """Add a request that is sent at `now`, and decide how much of it is worth a breakpoint.
+
+        `cache` is what the request's session is known to have at the provider. If its session goes on, it does
+        so within the short TTL with the probability `soon_share`. `long_ttl`: the long one may be used.
+        `passing` are the places of blocks that the next request will not repeat.
+        """
+        keys, ends = prefixes(prompt), ends_of(prompt)
+        tools_end, system_end, _, own = landmarks_of(prompt)
+        stays = min(numbers_of(prompt, passing).values(), default=len(keys)) if passing else len(keys)
+        last = _last_markable(prompt.pieces, range(stays))
+        if last < 0 or not rules.ttls:
+            return Sighting(levels=(), keys=(), reach=Reach(), cache=cache)
+        self._expire(now)
+        shared = self._find_shared(keys, last, since=now - rules.ttls[-1].seconds)
+        found = self._by_key.get(keys[shared]) if shared >= system_end else None
+        # A request continues another that it repeats up to its last block, and adds to.
+        continued = found if found is not None and found.pieces - 2 <= shared and found.pieces <= last else None
+        places = list(_places(prompt, shared, last, is_continued=continued is not None))
+        self._resolve(keys, shared, [at for at, _ in places], rules, ends[last], now)
+        level_keys = tuple([keys[at] for at, _ in places])
+        merged = self.merge(cache, level_keys, now=now)
+        read_at = merged.entries.last(keys, max(shared, *(at for at, _ in places if at < last), -1) + 1, now)
+        read_tokens = ends[read_at] if read_at >= 0 else 0
+        shape = Shape(
+            has_tools=tools_end > 0,
+            has_history=_has_history(prompt.pieces, system_end),
+            has_breakpoints=bool(own),
+            tokens=ends[last],
+        )
+        levels = []
+        for at, layer in places:
+            soon, late = self.reuse.rate(layer).probabilities(prior_probability(layer, shape))
+            if layer in _OF_SESSION:
+                soon, late = (soon + late) * soon_share, (soon + late) * (1 - soon_share)
+            entry = self._entries.get(keys[at])
+            is_written = entry is not None and entry.lives(now)
+            levels.append(
+                Level(layer=layer, pieces=at + 1, tokens=ends[at], soon=soon, late=late, is_written=is_written)
+            )
+        reach = best_reach(
+            levels,
+            rules,
+            self.reuse,
+            read_pieces=read_at + 1,
+            read_tokens=read_tokens,
+            long_ttl=long_ttl and len(rules.ttls) > 1,
+        )
+        self._add(keys, last, continued, now, is_shared=shared >= system_end)
+        self._ask(levels, level_keys, rules, now)
+        self._write(levels, level_keys, reach.written, rules, now)
+        if own and max(own) >= reach.pieces:  # the client has it written: shorter prefixes cost nothing more
+            reach = replace(reach, pieces=max(own) + 1)
+        return Sighting(levels=tuple(levels), keys=level_keys, reach=reach, cache=merged)
+
+    def merge(self, cache: Cache, keys: Iterable[bytes], *, now: float) -> Cache:
+        """A session's cache with what other sessions of the agent wrote for these prefixes."""
+        more = {}
+        for key in keys:
+            entry, known = self._entries.get(key), cache.entries.found(key)
+            if entry is not None and entry.reads(now) and (known is None or not known.reads(now)):
+                more[key] = entry
+        return Cache(cache.entries.changed(more, at=now)) if more else cache
+
+    def served(self, sighting: Sighting, cache: Cache) -> None:
+        """Note what a request that was answered left at the provider, as its session's `cache` says."""
+        for key in sighting.keys:
+            entry = cache.entries.found(key)
+            if entry is not None:
+                self._entries[key] = entry
+            else:
+                self._drop_in_flight(key)
+
+    def failed(self, sighting: Sighting) -> None:
+        """Forget a request that the provider did not answer: it wrote nothing and shows nothing."""
+        for key in sighting.keys:
+            self._asked.pop(key, None)
+            self._drop_in_flight(key)
+        for layer, tokens in sighting.reach.written.items():
+            rate = self.reuse.rate(layer)
+            self.reuse = self.reuse.with_rate(layer, rate.with_unread(-tokens))
+
+    def _drop_in_flight(self, key: bytes) -> None:
+        entry = self._entries.get(key)
+        if entry is not None and entry.readable_at == _IN_FLIGHT:
+            del self._entries[key]
+
+    def _expire(self, now: float) -> None:
+        """Count what was not asked for again within the short TTL, and forget it after the long one."""
+        while self._asked:
+            key, asked = next(iter(self._asked.items()))
+            if asked.until >= now and len(self._asked) <= _MAX_ASKED:
+                break
+            del self._asked[key]
+            self.reuse = self.reuse.with_outcome(asked.layer, is_again=False)
+            if asked.late_until > asked.until:
+                self._late[key] = asked
+        while self._late:
+            key, asked = next(iter(self._late.items()))
+            if asked.late_until >= now and len(self._late) <= _MAX_ASKED:
+                break
+            del self._late[key]
+
+    def _find_shared(self, keys: Sequence[bytes], last: int, *, since: float) -> int:
+        """The last piece of the longest prefix that was asked for since then, or -1."""
+        for at in range(last, -1, -1):
+            found = self._by_key.get(keys[at])
+            if found is not None and found.last_at >= since:
+                return at
+        return -1
+
+    def _resolve(
+        self,
+        keys: Sequence[bytes],
+        shared: int,
+        places: Iterable[int],
+        rules: Rules,
+        tokens: int,
+        now: float,
+    ) -> None:
+        """Count the prefixes of this request that earlier ones asked for: they are asked for again."""
+        near = range(max(0, shared + 1 - _LOOKBACK_PIECES), shared + 1)
+        for at in {*near, *(at for at in places if at <= shared)}:
+            key = keys[at]
+            asked, late = self._asked.pop(key, None), self._late.pop(key, None)
+            if asked is not None:
+                self.reuse = self.reuse.with_outcome(asked.layer, is_again=True)
+            elif late is not None:
+                self.reuse = self.reuse.with_late_outcome(late.layer)
+            found = asked or late
+            is_read = asked is not None or ((entry := self._entries.get(key)) is not None and entry.lives(now))
+            if found is not None and is_read:
+                self.reuse = self.reuse.with_read(found.layer, found.new_tokens, rules, prompt_tokens=tokens)
+
+    def _add(
+        self, keys: Sequence[bytes], last: int, continued: _Conversation | None, now: float, *, is_shared: bool
+    ) -> None:
+        """Have the request's prefixes known, as part of the conversation that it continues."""
+        conversation = continued or _Conversation()
+        for at in range(max(0, last + 1 - _MAX_CONVERSATION_KEYS), last + 1):
+            known = self._by_key.get(keys[at])
+            if known is None:
+                self._by_key[keys[at]] = conversation
+                conversation.keys.append(keys[at])
+            elif known is not conversation:
+                self._touch(known, now, is_shared=True)
+        conversation.pieces = last + 1
+        self._touch(conversation, now, is_shared=is_shared)
+        for key in conversation.keys[:-_MAX_CONVERSATION_KEYS]:
+            del self._by_key[key]
+        del conversation.keys[:-_MAX_CONVERSATION_KEYS]
+        while len(self._by_key) > MAX_KEYS:
+            more = self._single if len(self._single) > len(self._shared) else self._shared
+            _, oldest = more.popitem(last=False)
+            for key in oldest.keys:
+                del self._by_key[key]
+
+    def _touch(self, conversation: _Conversation, now: float, *, is_shared: bool) -> None:
+        conversation.last_at = now
+        is_shared = is_shared or id(conversation) in self._shared
+        self._single.pop(id(conversation), None)
+        group = self._shared if is_shared else self._single
+        group[id(conversation)] = conversation
+        group.move_to_end(id(conversation))
+
+    def _ask(self, levels: Sequence[Level], keys: Sequence[bytes], rules: Rules, now: float) -> None:
+        """Have the request's own prefixes wait to be asked for again."""
+        before = 0
+        for level, key in zip(levels, keys, strict=True):
+            self._asked[key] = _Asked(
+                layer=level.layer,
+                new_tokens=level.tokens - before,
+                until=now + rules.ttls[0].seconds,
+                late_until=now + rules.ttls[-1].seconds,
+            )
+            before = level.tokens
+
+    def _write(
+        self,
+        levels: Sequence[Level],
+        keys: Sequence[bytes],
+        written_tokens: Mapping[PromptLayer, float],
+        rules: Rules,
+        now: float,
+    ) -> None:
+        for level, key in zip(levels, keys, strict=True):
+            tokens = written_tokens.get(level.layer)
+            if tokens is not None:
+                self.reuse = self.reuse.with_rate(level.layer, self.reuse.rate(level.layer).with_unread(tokens))
+                if key not in self._entries or not self._entries[key].lives(now):
+                    self._entries[key] = written(level.tokens, rules.ttls[0], at=now, readable_at=_IN_FLIGHT)
+        if len(self._entries) > _MAX_ENTRIES:
+            self._entries = {key: entry for key, entry in self._entries.items() if entry.lives(now)}
+            for key in list(self._entries)[: -_MAX_ENTRIES // 2]:
+                del self._entries[key]
+
+
+def _last_markable(pieces: Sequence[Piece], among: range) -> int:
+    return next((at for at in reversed(among) if pieces[at].markable), -1)
+
+
+def _has_history(pieces: Sequence[Piece], system_end: int) -> bool:
+    """Whether the request has more than one message."""
+    if system_end >= len(pieces):
+        return False
+    first, last = pieces[system_end].place, pieces[-1].place
+    return first is not None and last is not None and first.index != last.index
+
+
+def _places(
+    prompt: CachedPrompt, shared: int, last: int, *, is_continued: bool
+) -> Iterator[tuple[int, PromptLayer]]:
+    """The ends of the layers of a request, of what it shares with an earlier one, and of all of it."""
+    tools_end, system_end, _, _ = landmarks_of(prompt)
+    pieces = prompt.pieces
+    found = {
+        _last_markable(pieces, range(last + 1)): PromptLayer.HISTORY if is_continued else PromptLayer.CONTEXT,
+        _last_markable(pieces, range(shared + 1)): _layer_at(shared, tools_end, system_end),
+        _last_markable(pieces, range(tools_end, min(system_end, last + 1))): PromptLayer.SYSTEM,
+        _last_markable(pieces, range(min(tools_end, last + 1))): PromptLayer.TOOLS,
+    }
+    found.pop(-1, None)
+    for at, layer in sorted(found.items()):
+        yield at, SHARED[layer] if at <= shared else layer
+
+
+def _layer_at(at: int, tools_end: int, system_end: int) -> PromptLayer:
+    if at < tools_end:
+        return PromptLayer.TOOLS
+    return PromptLayer.SYSTEM if at < system_end else PromptLayer.CONTEXT
