@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from benchmarks.cache_optimum import bound
 from benchmarks.cache_traces import BLOCK_TOKENS, Asked
-from foveate.cache.layout import layout, marked
+from foveate.cache.layout import layout, long_tokens, marked
 from foveate.cache.prefix_log import PrefixLog, Sighting
 from foveate.cache.prompts import CachedPrompt, Piece, digest
 from foveate.cache.reuse import AgentReuse
@@ -273,6 +273,7 @@ class Gateway:
         weights = chances(expected, rules, sighting.reach)
         marks = layout(prompt, rules, sighting.cache, weights, now=now, reach=sighting.reach.pieces)
         sent = marked(prompt, marks)
+        self.log.placed(sighting, long_tokens(marks, rules), rules)
         served = self._provider.serve(sent, rules, at=now, answers_at=now + RESPONSE_SECONDS)
         self._provider = served.cache
         self._sessions[call.session] = cache, rhythm, now

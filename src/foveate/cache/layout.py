@@ -25,7 +25,16 @@ from foveate.cache.simulate import Cache
 from foveate.cache.weighing import MarkAt, Marks, Sums, is_long, kept
 from foveate.values import Mark, Place, Ttl
 
-__all__ = ["DEFAULT_OPTIONS", "LayoutOptions", "borne_by", "kept", "layout", "marked", "marks_in"]
+__all__ = [
+    "DEFAULT_OPTIONS",
+    "LayoutOptions",
+    "borne_by",
+    "kept",
+    "layout",
+    "long_tokens",
+    "marked",
+    "marks_in",
+]
 
 # So many of the last blocks of a system prompt are places to be weighed: what changes stands at its end.
 _SYSTEM_PLACES = 2
@@ -104,6 +113,11 @@ def _weighed(
     taken = {place.at for place in own}
     candidates = [at for at in _candidates(prompt, sums, options) if at not in taken]
     return sums, _best(sums, own, candidates, free, _lifetimes(rules, options))
+
+
+def long_tokens(marks: Sequence[Mark], rules: Rules) -> int:
+    """How many tokens stand before the last of `marks` that asks for the long TTL."""
+    return max((mark.saved_tokens for mark in marks if is_long(mark.ttl, rules)), default=0)
 
 
 def marked(prompt: CachedPrompt, marks: Sequence[Mark]) -> CachedPrompt:

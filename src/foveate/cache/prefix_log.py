@@ -105,6 +105,7 @@ class PrefixLog:
         last = _last_markable(prompt.pieces, range(stays))
         if last < 0 or not rules.ttls:
             return Sighting(levels=(), keys=(), reach=Reach(), cache=cache)
+        self.reuse = replace(self.reuse, requests=self.reuse.requests + 1)
         self._expire(now)
         shared = self._find_shared(keys, last, since=now - rules.ttls[-1].seconds)
         found = self._by_key.get(keys[shared]) if shared >= system_end else None
@@ -156,6 +157,14 @@ class PrefixLog:
                 more[key] = entry
         return Cache(cache.entries.changed(more, at=now)) if more else cache
 
+    def placed(self, sighting: Sighting, long_tokens: int, rules: Rules) -> None:
+        """Count what writing the first tokens for the long TTL costs more than for the short one."""
+        short, long = min(rules.write_prices.values()) - 1, max(rules.write_prices.values()) - 1
+        for level in sighting.levels:
+            tokens = sighting.reach.written.get(level.layer)
+            if tokens is not None and level.tokens <= long_tokens and short > 0:
+                self.reuse = self.reuse.with_unread(level.layer, tokens * (long / short - 1))
+
     def served(self, sighting: Sighting, cache: Cache) -> None:
         """Note what a request that was answered left at the provider, as its session's `cache` says."""
         for key in sighting.keys:
@@ -171,8 +180,7 @@ class PrefixLog:
             self._asked.pop(key, None)
             self._drop_in_flight(key)
         for layer, tokens in sighting.reach.written.items():
-            rate = self.reuse.rate(layer)
-            self.reuse = self.reuse.with_rate(layer, rate.with_unread(-tokens))
+            self.reuse = self.reuse.with_unread(layer, -tokens)
 
     def _drop_in_flight(self, key: bytes) -> None:
         entry = self._entries.get(key)
@@ -273,14 +281,14 @@ class PrefixLog:
         self,
         levels: Sequence[Level],
         keys: Sequence[bytes],
-        written_tokens: Mapping[PromptLayer, float],
+        written_tokens: Mapping[PromptLayer, int],
         rules: Rules,
         now: float,
     ) -> None:
         for level, key in zip(levels, keys, strict=True):
             tokens = written_tokens.get(level.layer)
             if tokens is not None:
-                self.reuse = self.reuse.with_rate(level.layer, self.reuse.rate(level.layer).with_unread(tokens))
+                self.reuse = self.reuse.with_unread(level.layer, tokens)
                 if key not in self._entries or not self._entries[key].lives(now):
                     self._entries[key] = written(level.tokens, rules.ttls[0], at=now, readable_at=_IN_FLIGHT)
         if len(self._entries) > _MAX_ENTRIES:

@@ -14,12 +14,12 @@ asked for again starts it again.
 """
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from math import exp, inf, log
 from pathlib import Path
-from typing import TypedDict
+from typing import Protocol, TypedDict
 
 import msgspec
 from msgspec.structs import replace
@@ -92,35 +92,27 @@ def prior_probability(layer: PromptLayer, shape: Shape) -> float:
         + weights["has_breakpoints"] * shape.has_breakpoints
         + weights["log_tokens"] * log(max(1, shape.tokens) / 1000)
     )
-    return 1 / (1 + exp(-logit))
+    return max(weights["least"], 1 / (1 + exp(-logit)))
 
 
 class Rate(msgspec.Struct, frozen=True):
     """How many prefixes of a layer were asked for, and how many again; older ones count less.
 
     `again` counts those asked for again within the short TTL, `late` those within the long one only.
-    `unread_tokens` were written since one of them was last asked for again.
     """
 
     asked: float = 0.0
     again: float = 0.0
     late: float = 0.0
-    unread_tokens: float = 0.0
 
     def with_outcome(self, *, is_again: bool) -> "Rate":
         """Count one more prefix."""
         fading = _prior()["fading"]
-        return Rate(
-            self.asked * fading + 1, self.again * fading + is_again, self.late * fading, self.unread_tokens
-        )
+        return Rate(self.asked * fading + 1, self.again * fading + is_again, self.late * fading)
 
     def with_late_outcome(self) -> "Rate":
         """Count a prefix as asked for late that was counted as not asked for again."""
         return replace(self, late=min(self.asked - self.again, self.late + 1))
-
-    def with_unread(self, tokens: float) -> "Rate":
-        """Count tokens that are written or, with a minus sign, not written after all."""
-        return replace(self, unread_tokens=max(0.0, self.unread_tokens + tokens))
 
     def probabilities(self, prior: float) -> tuple[float, float]:
         """The probabilities that the next prefix of the layer is asked for again: soon, and only late."""
@@ -134,44 +126,63 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class AgentReuse(msgspec.Struct, frozen=True):
-    """What an agent has shown so far, by layer."""
+    """What the `requests` of an agent have shown: a rate for each layer, and how many tokens nobody read yet.
+
+    These are counted at the price of the short TTL, apart for prefixes that nobody asked for before.
+    """
 
     rates: dict[str, Rate] = {}
+    requests: int = 0
+    unread_new: float = 0.0
+    unread_shared: float = 0.0
 
     def rate(self, layer: PromptLayer) -> Rate:
         """The rate of a layer."""
         return self.rates.get(layer, _NO_RATE)
 
-    def with_rate(self, layer: PromptLayer, rate: Rate) -> "AgentReuse":
-        """The same with another rate of a layer."""
-        return AgentReuse({**self.rates, layer: rate})
-
     def with_outcome(self, layer: PromptLayer, *, is_again: bool) -> "AgentReuse":
         """Count one more prefix of a layer."""
-        return self.with_rate(layer, self.rate(layer).with_outcome(is_again=is_again))
+        return replace(self, rates={**self.rates, layer: self.rate(layer).with_outcome(is_again=is_again)})
 
     def with_late_outcome(self, layer: PromptLayer) -> "AgentReuse":
-        """Count a prefix as asked for again that was counted as not."""
-        return self.with_rate(layer, self.rate(layer).with_late_outcome())
+        """Count a prefix as asked for late that was counted as not asked for again."""
+        return replace(self, rates={**self.rates, layer: self.rate(layer).with_late_outcome()})
 
-    def may_write(self, layer: PromptLayer, tokens: float, *, prompt_tokens: int) -> bool:
-        """Whether unread writes leave room for one more; those of prefixes never seen before count together."""
-        layers = _OPENING if layer in _OPENING else (layer,)
-        unread = sum(self.rate(each).unread_tokens for each in layers)
-        return unread + tokens <= MAX_UNREAD_PROMPTS * prompt_tokens
+    def unread_tokens(self, layer: PromptLayer) -> float:
+        """What was written of this layer, and those that count with it, and was not read yet."""
+        return self.unread_new if layer in _NEW else self.unread_shared
+
+    def with_unread(self, layer: PromptLayer, tokens: float) -> "AgentReuse":
+        """Count so many unread tokens more or, with a minus sign, fewer."""
+        unread = max(0.0, self.unread_tokens(layer) + tokens)
+        return replace(self, unread_new=unread) if layer in _NEW else replace(self, unread_shared=unread)
 
     def with_read(self, layer: PromptLayer, tokens: int, rules: Rules, *, prompt_tokens: int) -> "AgentReuse":
         """Count `tokens` of a layer as read: what that saves pays for several writes."""
-        rate = self.rate(layer)
-        if not rate.unread_tokens:
+        unread = self.unread_tokens(layer)
+        if not unread:
             return self
         write_price = min(rules.write_prices.values(), default=1.0) - 1
         paid = tokens * (1 - rules.read_price) / write_price if write_price > 0 else inf
-        unread = min(rate.unread_tokens, MAX_UNREAD_PROMPTS * prompt_tokens) - paid
-        return self.with_rate(layer, replace(rate, unread_tokens=max(0.0, unread)))
+        too_many = max(0.0, unread - MAX_UNREAD_PROMPTS * prompt_tokens)
+        return self.with_unread(layer, -paid - too_many)
+
+    def may_write(self, layer: PromptLayer, tokens: float, *, prompt_tokens: int) -> bool:
+        """Whether unread writes leave room for one more."""
+        return self.unread_tokens(layer) + tokens <= MAX_UNREAD_PROMPTS * prompt_tokens
 
 
-_OPENING = (PromptLayer.TOOLS, PromptLayer.SYSTEM, PromptLayer.CONTEXT)
+class ReuseStore(Protocol):
+    """Keeps what agents have shown."""
+
+    async def load(self, *, since: float, limit: int) -> Mapping[str, AgentReuse]:
+        """What was saved since a time, by agent, the newest at the end."""
+
+    async def save(self, learnt: Mapping[str, AgentReuse], *, now: float) -> None:
+        """Save these, unless what is there was learnt from more requests."""
+
+
+_NEW = (PromptLayer.TOOLS, PromptLayer.SYSTEM, PromptLayer.CONTEXT)
 _NO_RATE = Rate()
 UNKNOWN_AGENT = AgentReuse()
 
@@ -194,18 +205,19 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 class Reach(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a request is worth a breakpoint: the first `pieces`, which end with `layer`.
 
-    `soon` and `late` are the probabilities of that prefix, `front` that of the system prompt or, without one,
-    of the tools. `value` is what is saved, in uncached input tokens, and `written` what each layer writes, in
-    tokens at the price of the short TTL.
+    `soon` and `late` are the probabilities of that prefix, `front_soon` and `front_late` those of the system
+    prompt or, without one, of the tools. `value` is what is saved, in uncached input tokens, and `written` the
+    tokens that each layer writes.
     """
 
     pieces: int = 0
     soon: float = 0.0
     late: float = 0.0
-    front: float = 0.0
+    front_soon: float = 0.0
+    front_late: float = 0.0
     layer: PromptLayer | None = None
     value: float = 0.0
-    written: dict[PromptLayer, float] = {}
+    written: dict[PromptLayer, int] = {}
 
 
 _FRONT = frozenset((PromptLayer.TOOLS, PromptLayer.SYSTEM, PromptLayer.SHARED_TOOLS, PromptLayer.SHARED_SYSTEM))
@@ -229,29 +241,30 @@ def best_reach(
     short_write = min(rules.write_prices.values(), default=1.0) - 1
     long_write = max(rules.write_prices.values(), default=1.0) - 1
     levels = _nest(levels)
-    front = [level.soon + level.late for level in levels if level.layer in _FRONT]
-    best = Reach(pieces=read_pieces, front=front[-1] if front else 0.0)
+    best = Reach(pieces=read_pieces)
+    for level in levels:
+        if level.layer in _FRONT:
+            best = replace(best, front_soon=level.soon, front_late=level.late)
     value, end = 0.0, read_tokens
-    written: dict[PromptLayer, float] = {}
+    written: dict[PromptLayer, int] = {}
     for level in levels:
         if level.pieces <= read_pieces:
             best = replace(best, soon=level.soon, late=level.late, layer=level.layer)
             continue
         tokens, end = level.tokens - end, level.tokens
-        gain, cost = (0.0 if level.is_written else level.soon * saving) - short_write, 1.0
-        long_gain = (level.soon + level.late) * saving * _prior()["long_reads"] - long_write
-        if long_ttl and not level.is_written and long_gain > gain:
-            gain, cost = long_gain, long_write / short_write if short_write else 1.0
-        value += gain * tokens
-        written = {**written, level.layer: cost * tokens}
-        if not reuse.may_write(level.layer, cost * tokens, prompt_tokens=levels[-1].tokens):
+        if not reuse.may_write(level.layer, tokens, prompt_tokens=levels[-1].tokens):
             break
+        gain = (0.0 if level.is_written else level.soon * saving) - short_write
+        if long_ttl and not level.is_written:
+            gain = max(gain, (level.soon + level.late) * saving * _prior()["long_reads"] - long_write)
+        value += gain * tokens
+        written = {**written, level.layer: tokens}
         if value > best.value and level.tokens >= rules.minimum_tokens:
-            best = Reach(
+            best = replace(
+                best,
                 pieces=level.pieces,
                 soon=level.soon,
                 late=level.late,
-                front=best.front,
                 layer=level.layer,
                 value=value,
                 written=written,

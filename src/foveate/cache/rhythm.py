@@ -119,7 +119,8 @@ class Chances(msgspec.Struct, frozen=True, kw_only=True):
     """What the next request may do to what is kept now, as weights.
 
     It comes `soon`, while short-lived entries live, or `late`, while only long-lived ones do; with another last
-    block, with the user speaking again, with its history rewritten, or its system prompt.
+    block, with the user speaking again, with its history rewritten, or its system prompt. `front_late` is how
+    much more likely a request that shares only tools and system prompt comes late.
     """
 
     soon: float
@@ -128,6 +129,7 @@ class Chances(msgspec.Struct, frozen=True, kw_only=True):
     ended_turn: float
     rewritten_history: float
     rewritten_system: float
+    front_late: float = 0.0
 
 
 def chances(expected: Forecast, rules: Rules, reach: Reach | None = None) -> Chances:
@@ -136,19 +138,20 @@ def chances(expected: Forecast, rules: Rules, reach: Reach | None = None) -> Cha
     They are those of the prefix that `reach` ends with, if it is given.
     """
     prior = _prior()
-    front = 0.0
+    front_soon = front_late = 0.0
     if reach is None:
         soon = expected.chance(0, rules.ttls[0].seconds)
         late = expected.chance(0, rules.ttls[-1].seconds) - soon
     else:
         soon, late = reach.soon, reach.late
-        front = reach.front - soon - late
+        front_soon, front_late = reach.front_soon - soon, max(0.0, reach.front_late - late)
     return Chances(
         soon=soon,
         late=late * prior["patience"],
+        front_late=front_late * prior["patience"],
         changed_end=soon * prior["changed_end"],
         ended_turn=soon * prior["ended_turn"],
-        rewritten_history=max(front, (soon + late) * prior["rewritten_history"]),
+        rewritten_history=max(front_soon, (soon + late) * prior["rewritten_history"]),
         rewritten_system=(soon + late) * prior["rewritten_system"],
     )
 

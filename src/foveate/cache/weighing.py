@@ -109,6 +109,8 @@ class Sums:
         self.short_price = min(rules.write_prices.values(), default=1.0)
         saving = self.short_price - rules.read_price
         self.late = chances.late * saving
+        self.front_late = chances.front_late * saving
+        self.front_end = self.ends[self.system_end - 1]
         thought = self.firm if rules.drops_thinking else self.stays
         last = next((at for at in range(self.stays - 1, -1, -1) if pieces[at].markable), 0)
         # What the next request may repeat: so many pieces from the first one on, and how likely.
@@ -199,6 +201,7 @@ class Sums:
         as_read = _most(unread, self._saved(read_before)) if read_before >= 0 else unread
         total, last_end = self.total, ends[last]
         read_end, long_end, lasting_end = ends[read_before], ends[last_long], ends[lasting_before]
+        late, front_late, front_end = self.late, self.front_late, self.front_end
         found = []
         for place in places:
             at, is_long = place
@@ -235,7 +238,8 @@ class Sums:
                 + (to_long - read) * long_price
                 + (to_short - to_long) * short_price
                 + (total - to_short)
-                - kept * self.late
+                - kept * late
+                - (kept if kept < front_end else front_end) * front_late
                 - saved
             )
             if cost < most:
@@ -278,6 +282,7 @@ class Sums:
             + (to_short - to_long) * self.short_price
             + (self.total - to_short)
             - kept * self.late
+            - min(kept, self.front_end) * self.front_late
             - sum(saved)
         )
 
@@ -304,7 +309,7 @@ class Floor:
         self._saved = saved
         self._lasting = ends[sums.last_lasting]
         # Of prices that are in another order than all known ones, nothing is said.
-        self._holds = 0 <= sums.read_price <= 1 <= sums.short_price and sums.late >= 0
+        self._holds = 0 <= sums.read_price <= 1 <= sums.short_price and sums.late >= 0 <= sums.front_late
 
     def under(self, places: Sequence[MarkAt]) -> float:
         """What a set with these marks costs at the least, whatever candidates before them are added to it."""
@@ -324,6 +329,7 @@ class Floor:
             + max(read, sums.ends[last]) * (sums.short_price - 1)
             - self._saved[bisect_right(self._candidates, sums.reach(last))]
             - max(long_end, self._lasting) * sums.late
+            - min(max(long_end, self._lasting), sums.front_end) * sums.front_late
         )
 
 

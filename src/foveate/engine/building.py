@@ -18,6 +18,7 @@ from foveate.engine.marking import MarkCache, RefusalsHeld
 from foveate.engine.money import Book, HoldCaps, MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.pinging import HoldPings, Pings
+from foveate.engine.prefix_logs import PrefixLogs, SaveReuse
 from foveate.engine.previewing import (
     BookCount,
     FailuresOnly,
@@ -67,10 +68,12 @@ def build_engine(
     tracing: KeepTraces | None = None,
     calibrations: Calibrations | None = None,
     lessons: KeepLessons | None = None,
+    prefix_logs: PrefixLogs | None = None,
+    save_reuse: SaveReuse | None = None,
 ) -> Engine:
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
     remembered, refusals = remembered or Remembered(), RefusalsHeld()
-    calibrations = calibrations or Calibrations()
+    calibrations, logs = calibrations or Calibrations(), prefix_logs or PrefixLogs()
     history, count = ReplaceHistory(journal), Count(turns, Counts(calibrations, asking))
     behind = Behind(admission, turns)
     book = Book(admission, cost, remembered)
@@ -101,7 +104,7 @@ def build_engine(
             *((inject,) if inject is not None else ()),
             SpareThoughts(),
             OrderTools(remembered),
-            MarkCache(remembered, refusals),
+            MarkCache(remembered, refusals, logs),
             *((SeeTrail(),) if tracing is not None else ()),
             AskForUsage(),
             HoldCaps(admission, cost, behind.caught_up),
@@ -110,13 +113,16 @@ def build_engine(
         remember=(
             book,
             Calibrate(calibrations),
-            RememberCache(remembered),
+            RememberCache(remembered, logs),
             *((pings,) if pings is not None else ()),
             RememberRefusal(refusals),
             RememberThoughts(remembered),
             DoubtThoughts(journal),
         ),
-        settle=(*(settle for settle in (breaks, keeping, tracing, lessons) if settle is not None), folds),
+        settle=(
+            *(each for each in (breaks, keeping, tracing, lessons, save_reuse) if each is not None),
+            folds,
+        ),
         behind=behind,
         options=options,
         clock=clock,

@@ -6,16 +6,18 @@ from msgspec import structs
 
 from foveate.cache.keys import headers as key_headers
 from foveate.cache.keys import keyed
-from foveate.cache.layout import layout
+from foveate.cache.layout import layout, long_tokens
 from foveate.cache.prompts import CachedPrompt
 from foveate.cache.refusals import Refusals
 from foveate.cache.requests import cached_prompt
-from foveate.cache.rhythm import chances, forecast
-from foveate.cache.rules import Caching
+from foveate.cache.rhythm import chances, forecast, soon_share
+from foveate.cache.rules import Caching, Rules
 from foveate.cache.trailing import unread_bytes
+from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
 from foveate.engine.work import Work
 from foveate.session.counting import beside
+from foveate.values import Ttl
 
 # Reading so much takes milliseconds, in which others want to be served.
 _MUCH_BYTES = 64 * 1024
@@ -26,9 +28,12 @@ class MarkCache:
 
     name = "cache"
 
-    def __init__(self, remembered: Remembered, refusals: "RefusalsHeld") -> None:
+    def __init__(
+        self, remembered: Remembered, refusals: "RefusalsHeld", logs: PrefixLogs | None = None
+    ) -> None:
         self._remembered = remembered
         self._refusals = refusals
+        self._logs = logs or PrefixLogs()
 
     async def take(self, work: Work) -> None:
         """Decide both; nothing is written yet."""
@@ -55,16 +60,37 @@ class MarkCache:
         options = work.options.layout
         if options.long_ttl and not takes_long:
             options = replace(options, long_ttl=False)
+        kept = work.kept_rules
+        log = self._logs.open(work.incoming.agent)
+        weighed = kept if options.ttl is None else _with_ttl(kept, options.ttl)
+        sighting = work.sighting = log.observe(
+            prompt,
+            weighed,
+            work.state.cache,
+            now=work.now,
+            soon_share=soon_share(expected, weighed),
+            long_ttl=options.long_ttl,
+            passing=work.passing,
+        )
         marks = layout(
             prompt,
-            work.kept_rules,
-            work.state.cache,
-            chances(expected, rules),
+            kept,
+            sighting.cache,
+            chances(expected, rules, sighting.reach),
             now=work.now,
             options=options,
             passing=work.passing,
+            reach=sighting.reach.pieces,
         )
+        log.placed(sighting, long_tokens(marks, weighed), weighed)
         work.marks = marks if takes_ttl else tuple(structs.replace(mark, ttl=None) for mark in marks)
+
+
+def _with_ttl(rules: Rules, ttl: Ttl) -> Rules:
+    """The rules of a cache that keeps everything for one time."""
+    return (
+        replace(rules, ttls=(ttl,), write_prices={ttl: rules.write_prices[ttl]}) if ttl in rules.ttls else rules
+    )
 
 
 async def _prompt(work: Work) -> CachedPrompt:

@@ -7,6 +7,7 @@ from foveate.cache.layout import borne_by
 from foveate.cache.rules import Caching
 from foveate.engine.exchange import Exchange
 from foveate.engine.marking import RefusalsHeld
+from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
 from foveate.fold.journal import Journal
 from foveate.fold.uses import doubted
@@ -18,11 +19,17 @@ class RememberCache:
     """What a request has left in the provider's cache."""
 
     remembered: Remembered
+    logs: PrefixLogs
 
     def __call__(self, exchange: Exchange) -> None:
         """Remember it, where the provider has taken the request."""
         work = exchange.work
-        if work is None or work.prompt is None or not 200 <= exchange.status < 300:
+        if work is None or work.prompt is None:
+            return
+        log = self.logs.open(work.incoming.agent)
+        if not 200 <= exchange.status < 300:
+            if work.sighting is not None:
+                log.failed(work.sighting)
             return
         if work.rules.caching is Caching.NONE:
             return
@@ -30,9 +37,12 @@ class RememberCache:
         # Others of the session may have come meanwhile.
         agent, session_id = work.incoming.agent, work.session_id
         state = self.remembered.session(agent, session_id)
-        served = state.cache.serve_marked(
+        keys = work.sighting.keys if work.sighting is not None else ()
+        served = log.merge(state.cache, keys, now=exchange.sent_at).serve_marked(
             work.prompt, marks, work.kept_rules, at=exchange.sent_at, answers_at=exchange.begun_at
         )
+        if work.sighting is not None:
+            log.served(work.sighting, served.cache)
         self.remembered.put(agent, session_id, state.served(served.cache))
 
 

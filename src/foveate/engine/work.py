@@ -9,6 +9,7 @@ import msgspec
 from foveate import wire
 from foveate.budget.windows import window_of
 from foveate.cache.beta_header import HEADER as BETAS
+from foveate.cache.prefix_log import Sighting
 from foveate.cache.prompts import CachedPrompt, landmarks_of
 from foveate.cache.requests import BlockTokens
 from foveate.cache.rules import Rules, rules_for
@@ -59,6 +60,7 @@ class Work(msgspec.Struct, eq=False):
     billed_tokens: int | None = None
     drift_percent: float | None = None
     prompt: CachedPrompt | None = None
+    sighting: Sighting | None = None
     marks: tuple[Mark, ...] = ()
     passing: tuple[Place, ...] = ()
     parameters: tuple[Edit, ...] = ()

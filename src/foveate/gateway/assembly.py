@@ -33,6 +33,7 @@ from foveate.engine.lessons import KeepLessons, calibrations_of
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.pinging import Pings
+from foveate.engine.prefix_logs import SaveReuse, load_prefix_logs
 from foveate.engine.remembered import Remembered
 from foveate.engine.tracing import KeepTraces
 from foveate.engine.watch import UNWATCHED, Watch
@@ -217,6 +218,8 @@ async def assembled(
         tracing = KeepTraces(store.traces)
         calibrations = await calibrations_of(store.lessons)
         lessons = KeepLessons(store.lessons, calibrations, clock=clock)
+        prefix_logs = await load_prefix_logs(store.reuse)
+        save_reuse = SaveReuse(store.reuse, prefix_logs, clock=clock)
         breaks = Breaks(lambda: choices().cost, watch=watch, told=tracing.broke)
         keeping = KeepRequests(store.requests, lambda: choices().settings.keep_requests, clock=clock)
         engine = build_engine(
@@ -237,6 +240,8 @@ async def assembled(
             tracing=tracing,
             calibrations=calibrations,
             lessons=lessons,
+            prefix_logs=prefix_logs,
+            save_reuse=save_reuse,
             inject=Inject(
                 sources,
                 Money(
@@ -291,6 +296,7 @@ async def assembled(
             await keeping.close()
             await tracing.close()
             await lessons.close()
+            await save_reuse.close()
             await pings.close()
             await asking.close()
             warming.cancel()

@@ -28,6 +28,7 @@ TABLES = (
     "totals_v1",
     "session_totals_v1",
     "lessons_v1",
+    "prefix_reuse_v1",
 )
 """Those of `schema.py`, for whoever must not wait for the libraries that it is written with."""
 

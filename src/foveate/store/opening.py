@@ -21,6 +21,7 @@ from foveate.store.postgres import PostgresDatabase
 from foveate.store.postgres_urls import server_parts
 from foveate.store.requests import KeptRequests
 from foveate.store.retention import Forgotten, forget
+from foveate.store.reuse import KeptReuse
 from foveate.store.sizes import Forgettable, Sizes, sizes_of, would_forget
 from foveate.store.sqlite import SQLiteDatabase
 from foveate.store.totals import KeptTotals
@@ -40,7 +41,7 @@ class Store:
     """What is kept: `turns` of sessions, `journal` of folds, `ledger` of calls, whole `requests` if wanted.
 
     `traces` say what was done to each request, `totals` what all of it adds up to, and `lessons` how far counts
-    were off from bills.
+    were off from bills. `reuse` is which prefixes agents ask for again.
 
     `glances` are light looks at sessions, for pages.
 
@@ -57,6 +58,7 @@ class Store:
         self.requests = KeptRequests(database)
         self.traces = KeptTraces(database)
         self.lessons = KeptLessons(database)
+        self.reuse = KeptReuse(database)
         self._aside = Aside(database)
         self.glances = Glances(self._aside)
         self.totals = KeptTotals(self._aside)

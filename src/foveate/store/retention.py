@@ -107,6 +107,7 @@ WHERE undone_at < ? AND (summary <> ? OR carried <> '[]') AND id NOT IN (SELECT 
 """
 _FORGET_REQUESTS = "DELETE FROM requests_v1 WHERE at < ?"
 _FORGET_LESSONS = "DELETE FROM lessons_v1 WHERE at < ?"
+_FORGET_REUSE = "DELETE FROM prefix_reuse_v1 WHERE at < ?"
 # What was done to requests as long ago, and beyond so many; a few at a time, since there is one for each.
 MOST_TRACES = 500_000
 _TRACES_AT_ONCE = 1_000
@@ -173,7 +174,8 @@ async def forget(database: Database, *, keep_days: float, now: float) -> Forgott
     """Forget what was not seen for `keep_days`, a few sessions at a time, and what was undone before that.
 
     Whole requests that are as old go too, where they are kept, what was done to requests, what sessions add up
-    to that are not kept, and what the bills of models have taught that were not heard of since.
+    to that are not kept, what the bills of models have taught that were not heard of since, and what agents that
+    were not heard of since have shown of their prefixes.
     """
     before = now - keep_days * DAY_SECONDS
     await database.write(partial(_forget_undone, before=before), again=True)
@@ -187,6 +189,7 @@ async def forget(database: Database, *, keep_days: float, now: float) -> Forgott
 def _forget_undone(rows: Rows, *, before: float) -> None:
     rows.change(_FORGET_REQUESTS, (before,))
     rows.change(_FORGET_LESSONS, (before,))
+    rows.change(_FORGET_REUSE, (before,))
     rows.change(_FORGET_UNDONE, (before, before))
     rows.change(_BLANK_UNDONE, (before, b"", before, b""))
 

@@ -249,3 +249,13 @@ lessons = Table(
     Column("at", Double, nullable=False),
     Index("lessons_v1_time", "at"),
 )
+
+prefix_reuse = Table(
+    "prefix_reuse_v1",
+    tables,
+    Column("agent", Text, primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("learnt", LargeBinary, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("prefix_reuse_v1_time", "at"),
+)

@@ -1,0 +1,121 @@
+"""The prefix logs of all agents, and what they have learnt persisted in the background."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from foveate.cache.prefix_log import PrefixLog
+from foveate.cache.reuse import UNKNOWN_AGENT, AgentReuse, ReuseStore
+from foveate.engine.exchange import Exchange
+from foveate.engine.soon import Soon
+from foveate.errors import StoreUnavailable
+
+_LOG = logging.getLogger(__name__)
+
+MAX_LOGS = 256
+"""How many agents' prefixes are remembered."""
+MAX_AGENTS = 1024
+"""Of how many agents it is known which prefixes they ask for again."""
+SAVE_SECONDS = 5.0
+
+
+class PrefixLogs:
+    """A log for each agent, those used last. For one event loop."""
+
+    def __init__(self, learnt: Mapping[str, AgentReuse] | None = None) -> None:
+        self._logs: OrderedDict[str, PrefixLog] = OrderedDict()
+        self._learnt = OrderedDict(learnt or {})
+        self._changed: set[str] = set()
+
+    def open(self, agent: str) -> PrefixLog:
+        """The log of an agent, to add a request to."""
+        log = self._logs.get(agent)
+        if log is None:
+            log = self._logs[agent] = PrefixLog(self._learnt.get(agent, UNKNOWN_AGENT))
+            if len(self._logs) > MAX_LOGS:
+                oldest, closed = self._logs.popitem(last=False)
+                self._learn(oldest, closed.reuse)
+        self._logs.move_to_end(agent)
+        self._changed.add(agent)
+        if len(self._changed) > MAX_AGENTS:
+            self._changed.pop()
+        return log
+
+    def adopt(self, learnt: Mapping[str, AgentReuse]) -> None:
+        """Take over what other gateways have learnt from more requests."""
+        for agent, reuse in learnt.items():
+            if reuse.requests > self._known(agent).requests:
+                self._learn(agent, reuse)
+                if agent in self._logs:
+                    self._logs[agent].reuse = reuse
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether anything was learnt since `take_changes`."""
+        return bool(self._changed)
+
+    def take_changes(self) -> dict[str, AgentReuse]:
+        """What was learnt since this was last called."""
+        changed, self._changed = self._changed, set()
+        return {agent: self._known(agent) for agent in changed}
+
+    def _known(self, agent: str) -> AgentReuse:
+        log = self._logs.get(agent)
+        return self._learnt.get(agent, UNKNOWN_AGENT) if log is None else log.reuse
+
+    def _learn(self, agent: str, reuse: AgentReuse) -> None:
+        self._learnt[agent] = reuse
+        self._learnt.move_to_end(agent)
+        if len(self._learnt) > MAX_AGENTS:
+            self._learnt.popitem(last=False)
+
+
+class SaveReuse:
+    """Saves what the logs learn a few seconds later, and loads what other gateways saved. Closed by `close`."""
+
+    def __init__(
+        self,
+        store: ReuseStore,
+        logs: PrefixLogs,
+        *,
+        clock: Callable[[], float],
+        every_seconds: float = SAVE_SECONDS,
+    ) -> None:
+        self._store = store
+        self._logs = logs
+        self._clock = clock
+        self._loaded_at = clock()
+        self._soon = Soon(self._sync, every_seconds)
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Have it saved soon."""
+        if self._logs.has_changes:
+            self._soon.want()
+
+    async def close(self) -> None:
+        """Save what was learnt so far."""
+        await self._soon.close()
+
+    async def _sync(self) -> None:
+        changes = self._logs.take_changes()
+        if not changes:
+            return
+        now = self._clock()
+        try:
+            await self._store.save(changes, now=now)
+            # Clocks of other gateways may be behind by a little.
+            others = await self._store.load(since=self._loaded_at - 2 * SAVE_SECONDS, limit=MAX_AGENTS)
+        except StoreUnavailable as error:  # the agents' next requests bring it again
+            _LOG.warning("cannot save which prefixes %d agents ask for again: %s", len(changes), error)
+            return
+        self._loaded_at = now
+        self._logs.adopt(others)
+
+
+async def load_prefix_logs(store: ReuseStore) -> PrefixLogs:
+    """Logs that know what was saved; nothing if the store cannot be read."""
+    try:
+        return PrefixLogs(await store.load(since=0.0, limit=MAX_AGENTS))
+    except StoreUnavailable as error:
+        _LOG.warning("cannot load which prefixes agents ask for again: %s", error)
+        return PrefixLogs()

@@ -1,0 +1,164 @@
+"""Breakpoints are placed where the expected read is worth more than the write."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.cache.reuse import (
+    MAX_UNREAD_PROMPTS,
+    AgentReuse,
+    Level,
+    PromptLayer,
+    Rate,
+    Shape,
+    best_reach,
+    prior_probability,
+)
+from foveate.cache.rules import rules_for
+
+RULES = rules_for("claude-sonnet-4-6")
+FREE_WRITES = rules_for("gpt-4o")
+BREAK_EVEN = 0.25 / 0.9
+
+
+def level(
+    layer: PromptLayer, tokens: int, soon: float, *, late: float = 0.0, is_written: bool = False
+) -> Level:
+    return Level(layer=layer, pieces=tokens // 1024, tokens=tokens, soon=soon, late=late, is_written=is_written)
+
+
+def test_a_prefix_pays_if_the_expected_saving_exceeds_the_price_of_the_write() -> None:
+    above = best_reach([level(PromptLayer.CONTEXT, 4096, BREAK_EVEN + 0.01)], RULES)
+    below = best_reach([level(PromptLayer.CONTEXT, 4096, BREAK_EVEN - 0.01)], RULES)
+
+    assert (above.pieces, above.layer) == (4, PromptLayer.CONTEXT)
+    assert round(above.value, 6) == round(0.01 * 0.9 * 4096, 6)
+    assert (below.pieces, below.value) == (0, 0.0)
+
+
+def test_a_shared_system_prompt_is_written_and_a_tail_that_nobody_repeats_is_not() -> None:
+    found = best_reach([level(PromptLayer.SYSTEM, 4096, 0.9), level(PromptLayer.CONTEXT, 8192, 0.05)], RULES)
+
+    assert (found.pieces, found.layer) == (4, PromptLayer.SYSTEM)
+    assert found.written == {PromptLayer.SYSTEM: 4096}
+
+
+def test_a_prefix_below_the_minimum_of_the_model_is_not_written() -> None:
+    assert best_reach([level(PromptLayer.CONTEXT, 1023, 1.0)], RULES).pieces == 0
+
+
+def test_a_longer_prefix_that_is_likely_makes_every_shorter_one_as_likely() -> None:
+    found = best_reach([level(PromptLayer.SYSTEM, 4096, 0.1), level(PromptLayer.CONTEXT, 8192, 0.9)], RULES)
+
+    assert found.written == {PromptLayer.SYSTEM: 4096, PromptLayer.CONTEXT: 4096}
+    assert found.front_soon == 0.9
+
+
+def test_what_can_be_read_is_always_within_reach_and_not_written_again() -> None:
+    levels = [level(PromptLayer.SHARED_SYSTEM, 4096, 0.0), level(PromptLayer.CONTEXT, 8192, 0.0)]
+    found = best_reach(levels, RULES, read_pieces=4, read_tokens=4096)
+
+    assert (found.pieces, found.written) == (4, {})
+
+
+def test_siblings_sent_together_do_not_all_write_the_prefix_that_they_share() -> None:
+    levels = [
+        level(PromptLayer.SHARED_SYSTEM, 12288, 0.9, is_written=True),
+        level(PromptLayer.CONTEXT, 13312, 0.9),
+    ]
+
+    assert best_reach(levels, RULES).pieces == 0
+
+
+def test_a_prefix_that_is_asked_for_late_is_worth_the_long_ttl_only_where_that_is_allowed() -> None:
+    levels = [level(PromptLayer.SHARED_SYSTEM, 4096, 0.05, late=0.9)]
+
+    assert best_reach(levels, RULES).pieces == 4
+    assert best_reach(levels, RULES, long_ttl=False).pieces == 0
+
+
+def test_writing_stops_after_five_unread_prompts_and_starts_again_with_a_read() -> None:
+    reuse, written = AgentReuse(), 0
+    while best_reach([level(PromptLayer.CONTEXT, 4096, 0.9)], RULES, reuse).pieces:
+        reuse, written = reuse.with_unread(PromptLayer.CONTEXT, 4096), written + 1
+    assert written == MAX_UNREAD_PROMPTS == 5
+
+    reuse = reuse.with_read(PromptLayer.CONTEXT, 4096, RULES, prompt_tokens=4096)
+    assert best_reach([level(PromptLayer.CONTEXT, 4096, 0.9)], RULES, reuse).pieces == 4
+
+
+def test_after_large_unread_prompts_a_read_of_a_small_one_starts_writing_of_small_ones() -> None:
+    reuse = AgentReuse().with_unread(PromptLayer.CONTEXT, 5 * 100_000)
+    reuse = reuse.with_read(PromptLayer.CONTEXT, 2048, RULES, prompt_tokens=2048)
+
+    assert reuse.may_write(PromptLayer.CONTEXT, 2048, prompt_tokens=2048)
+
+
+def test_one_shot_calls_do_not_stop_what_continues_a_conversation() -> None:
+    reuse = AgentReuse().with_unread(PromptLayer.CONTEXT, 5 * 4096)
+
+    assert not reuse.may_write(PromptLayer.CONTEXT, 4096, prompt_tokens=4096)
+    assert reuse.may_write(PromptLayer.HISTORY, 4096, prompt_tokens=4096)
+
+
+def test_where_writes_are_free_everything_is_within_reach() -> None:
+    assert best_reach([level(PromptLayer.CONTEXT, 4096, 0.01)], FREE_WRITES).pieces == 4
+
+
+def test_an_agent_that_shows_nothing_again_is_soon_believed() -> None:
+    rate = Rate()
+    for _ in range(5):
+        rate = rate.with_outcome(is_again=False)
+
+    assert rate.probabilities(0.7)[0] < BREAK_EVEN < Rate().probabilities(0.7)[0]
+
+
+def test_a_late_return_is_counted_as_such() -> None:
+    rate = Rate().with_outcome(is_again=False).with_late_outcome()
+
+    assert rate.probabilities(0.5)[1] > Rate().with_outcome(is_again=False).probabilities(0.5)[1]
+
+
+shapes = st.builds(
+    Shape,
+    has_tools=st.booleans(),
+    has_history=st.booleans(),
+    has_breakpoints=st.booleans(),
+    tokens=st.integers(0, 1_000_000),
+)
+
+
+@given(st.sampled_from(PromptLayer), shapes)
+def test_every_layer_of_every_request_has_a_prior(layer: PromptLayer, shape: Shape) -> None:
+    assert 0 < prior_probability(layer, shape) < 1
+
+
+@given(shapes)
+def test_tools_and_breakpoints_of_its_own_make_a_request_more_likely_to_be_continued(
+    shape: Shape,
+) -> None:
+    loop = Shape(has_tools=True, has_history=shape.has_history, has_breakpoints=True, tokens=shape.tokens)
+    single = Shape(has_tools=False, has_history=shape.has_history, has_breakpoints=False, tokens=shape.tokens)
+
+    assert prior_probability(PromptLayer.CONTEXT, loop) >= prior_probability(PromptLayer.CONTEXT, single)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(PromptLayer), st.integers(1, 50_000), st.floats(0, 1), st.booleans()),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(0, 5),
+)
+def test_the_reach_is_always_worth_something_or_costs_nothing(
+    said: list[tuple[PromptLayer, int, float, bool]], read: int
+) -> None:
+    levels, tokens = [], 0
+    for number, (layer, more, soon, is_written) in enumerate(said, 1):
+        tokens += more
+        levels.append(Level(layer=layer, pieces=number, tokens=tokens, soon=soon, is_written=is_written))
+    read = min(read, len(levels))
+    found = best_reach(levels, RULES, read_pieces=read, read_tokens=levels[read - 1].tokens if read else 0)
+
+    assert found.pieces >= read
+    assert (found.value > 0) == bool(found.written) == (found.pieces > read)
