@@ -23,7 +23,7 @@ from foveate.store.migrating import VERSION_TABLE, VERSIONS
 from foveate.store.schema import tables
 from tests.billed import CALL, ENTRY, RESERVATION, settle_one, standing
 from tests.databases import PostgresServer
-from tests.kept import AGENT, FAILED, FOLD, FOLDED, LESSONS, REQUEST, TRACE, USE, hashes, session, turns
+from tests.kept import AGENT, FAILED, FOLD, FOLDED, LESSONS, REQUEST, REUSE, TRACE, USE, hashes, session, turns
 
 DUMPS = Path(__file__).parent / "stores"
 
@@ -75,6 +75,7 @@ async def fill(store: Store) -> None:
     assert await store.requests.keep(REQUEST)
     await store.traces.keep([TRACE])
     await store.lessons.keep(LESSONS, now=400.0)
+    await store.reuse.save(REUSE, now=410.0)
 
 
 async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
@@ -106,6 +107,7 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
         assert found.bill is not None
         assert found.bill.dollars == ENTRY.dollars
     assert await store.lessons.learnt(limit=9) == (LESSONS if version >= "0009" else {})
+    assert await store.reuse.load(since=0.0, limit=9) == (REUSE if version >= "0010" else {})
 
 
 async def check_added_up(store: Store, *, is_traced: bool) -> None:
@@ -200,6 +202,7 @@ MIGRATIONS = {
     "v0007_what_it_adds_up_to.py": "7aafcc78c6a3b3d9",
     "v0008_where_caches_broke.py": "8aec756b865643e4",
     "v0009_what_bills_taught.py": "8b8129d55c1bf78f",
+    "v0010_which_prefixes_are_asked_for_again.py": "7fdadcd6f6a431a6",
 }
 
 

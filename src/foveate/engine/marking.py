@@ -28,12 +28,10 @@ class MarkCache:
 
     name = "cache"
 
-    def __init__(
-        self, remembered: Remembered, refusals: "RefusalsHeld", logs: PrefixLogs | None = None
-    ) -> None:
+    def __init__(self, remembered: Remembered, refusals: "RefusalsHeld", logs: PrefixLogs) -> None:
         self._remembered = remembered
         self._refusals = refusals
-        self._logs = logs or PrefixLogs()
+        self._logs = logs
 
     async def take(self, work: Work) -> None:
         """Decide both; nothing is written yet."""

@@ -174,8 +174,7 @@ async def forget(database: Database, *, keep_days: float, now: float) -> Forgott
     """Forget what was not seen for `keep_days`, a few sessions at a time, and what was undone before that.
 
     Whole requests that are as old go too, where they are kept, what was done to requests, what sessions add up
-    to that are not kept, what the bills of models have taught that were not heard of since, and what agents that
-    were not heard of since have shown of their prefixes.
+    to that are not kept, and what was learnt of models and agents that were not heard of since.
     """
     before = now - keep_days * DAY_SECONDS
     await database.write(partial(_forget_undone, before=before), again=True)

@@ -9,6 +9,7 @@ from foveate import wire
 from foveate.engine.calls import Incoming
 from foveate.engine.marking import MarkCache, RefusalsHeld
 from foveate.engine.options import AgentOptions
+from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
 from foveate.engine.steps import OrderTools
 from foveate.engine.work import Work
@@ -55,7 +56,7 @@ async def test_many_messages_or_tools_are_read_beside_the_event_loop_where_they_
     messages: int, tools: int, is_beside: bool
 ) -> None:
     """Defect: a request with thousands of short messages, or hundreds of tools, held up all others."""
-    step = MarkCache(Remembered(), RefusalsHeld())
+    step = MarkCache(Remembered(), RefusalsHeld(), PrefixLogs())
     drop_caches()
     first, again = (work_of(many(messages, tools)) for _ in range(2))
 

@@ -18,6 +18,7 @@ from foveate.engine.marking import MarkCache, RefusalsHeld
 from foveate.engine.money import MoneyOptions
 from foveate.engine.options import AgentOptions, PingOptions
 from foveate.engine.pinging import Pings
+from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
 from foveate.engine.settling import RememberCache
 from foveate.engine.warm import pinging, warm_of
@@ -48,6 +49,7 @@ class Agent:
     def __init__(self, options: PingOptions) -> None:
         self.options = AgentOptions(pings=options)
         self.clock, self.remembered, self.client = Clock(), Remembered(), Heard()
+        self.logs = PrefixLogs()
         money = MoneyOptions(caps=(), prices=PRICES)
         self.ledger = InMemory()
         self.pings = Pings(
@@ -76,7 +78,7 @@ class Agent:
         work = Work(incoming=incoming, options=self.options, now=self.clock(), came=request, request=request)
         tokens = work.counter.request(request).total.tokens
         work.count = TokenCount(tokens, True, tokens)
-        await MarkCache(self.remembered, RefusalsHeld()).take(work)
+        await MarkCache(self.remembered, RefusalsHeld(), self.logs).take(work)
         self.pings.came(work)
         return work
 
@@ -86,7 +88,7 @@ class Agent:
             work.incoming,
             work,
             Outgoing(body=work.written()),
-            settle=(RememberCache(self.remembered), self.pings),
+            settle=(RememberCache(self.remembered, self.logs), self.pings),
             clock=self.clock,
         )
         exchange.begun(200, streams=False)

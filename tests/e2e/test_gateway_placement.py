@@ -1,0 +1,213 @@
+"""What the input of an agent costs through the gateway, beside the same calls made without it."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.gateways import running_gateway
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+
+Body = dict[str, Any]
+# A request, and how many seconds pass until the next one.
+Step = tuple[Body, float]
+Workload = Callable[[], Iterator[Step]]
+
+MODEL = "claude-sonnet-4-6"
+PRICES = {"input_tokens": 1.0, "cache_read_input_tokens": 0.1, "5m": 1.25, "1h": 2.0}
+CACHED = {"type": "ephemeral"}
+
+
+class Texts:
+    """Texts of about so many tokens, each another one."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(7)
+
+    def __call__(self, tokens: int) -> str:
+        return " ".join(self._random.choice(_WORDS) for _ in range(tokens))
+
+
+_WORDS = [
+    f"{a}{b}" for a in ("red", "blue", "green", "long", "short") for b in ("bird", "house", "stone", "rain")
+]
+
+
+def body(*messages: str, system: str = "", tools: Sequence[str] = (), content: Sequence[str] = ()) -> Body:
+    """A request whose messages come from the user and the assistant in turn; the last may have blocks."""
+    roles = ("user", "assistant")
+    said: list[Any] = [{"role": roles[at % 2], "content": text} for at, text in enumerate(messages)]
+    if content:
+        said.append({"role": "user", "content": [{"type": "text", "text": text} for text in content]})
+    return {
+        "model": MODEL,
+        "max_tokens": 8,
+        "messages": said,
+        **({"system": [{"type": "text", "text": system}]} if system else {}),
+        **({"tools": [_tool(f"tool_{at}", text) for at, text in enumerate(tools)]} if tools else {}),
+    }
+
+
+def _tool(name: str, text: str) -> Body:
+    return {"name": name, "description": text, "input_schema": {"type": "object", "properties": {}}}
+
+
+def oneshot() -> Iterator[Step]:
+    text = Texts()
+    for _ in range(60):
+        yield body(text(1500)), 20
+
+
+def oneshot_shared_system() -> Iterator[Step]:
+    text = Texts()
+    system = text(1500)
+    for _ in range(40):
+        yield body(text(400), system=system), 20
+
+
+def rag() -> Iterator[Step]:
+    text = Texts()
+    system, library = text(1200), [text(300) for _ in range(20)]
+    for number in range(40):
+        documents = random.Random(number).sample(library, 4)
+        yield body(system=system, content=[*documents, text(30)]), 15
+
+
+def classification() -> Iterator[Step]:
+    text = Texts()
+    examples = [text(100) for _ in range(20)]
+    for _ in range(40):
+        yield body(*examples, text(80)), 5
+
+
+def clock_in_system() -> Iterator[Step]:
+    text = Texts()
+    rules, tools, messages = text(1500), [text(300)], [text(100)]
+    for number in range(40):
+        yield body(*messages, system=f"It is {number} past noon. {rules}", tools=tools), 20
+        messages += [text(20), text(60)]
+
+
+def agent_loop() -> Iterator[Step]:
+    yield from _loops(pause_every=0)
+
+
+def agent_loop_pauses() -> Iterator[Step]:
+    yield from _loops(pause_every=5)
+
+
+def _loops(*, pause_every: int) -> Iterator[Step]:
+    text = Texts()
+    system, tools = text(1000), [text(500)]
+    for _ in range(3):
+        messages = [text(100)]
+        for number in range(15):
+            is_pause = pause_every and number % pause_every == pause_every - 1
+            yield body(*messages, system=system, tools=tools), 1200 if is_pause else 15
+            messages += [text(30), text(150)]
+
+
+def subagent_fanout() -> Iterator[Step]:
+    text = Texts()
+    system, tools = text(1000), [text(1000)]
+    for _ in range(3):
+        agents = [[text(200)] for _ in range(6)]
+        for _ in range(4):
+            for messages in agents:
+                yield body(*messages, system=system, tools=tools), 3
+                messages += [text(30), text(150)]
+
+
+def changing_tools() -> Iterator[Step]:
+    text = Texts()
+    system, tools = text(1000), [text(300) for _ in range(4)]
+    for _ in range(3):
+        messages = [text(100)]
+        for number in range(15):
+            if number % 3 == 0:
+                tools = [text(300), *tools[:3]]
+            yield body(*messages, system=system, tools=tools), 15
+            messages += [text(30), text(150)]
+
+
+WORKLOADS: list[Workload] = [
+    oneshot,
+    oneshot_shared_system,
+    rag,
+    classification,
+    clock_in_system,
+    agent_loop,
+    agent_loop_pauses,
+    subagent_fanout,
+    changing_tools,
+]
+
+
+def with_usual_breakpoints(request: Body) -> Body:
+    """The same with a breakpoint on the system prompt and one on the last message."""
+    messages, last = request["messages"][:-1], request["messages"][-1]
+    content = last["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    blocks[-1] = {**blocks[-1], "cache_control": CACHED}
+    system = [{**block, "cache_control": CACHED} for block in request.get("system", [])]
+    marked = {**request, "messages": [*messages, {**last, "content": blocks}]}
+    return {**marked, "system": system} if system else marked
+
+
+def billed(
+    url: str, sandbox: RunningSandbox, workload: Workload, change: Callable[[Body], Body] = lambda said: said
+) -> tuple[float, float]:
+    """The input cost of a workload, in uncached tokens, and that of its five largest prompts."""
+    cost, sizes = 0.0, []
+    with httpx.Client(base_url=url, headers={"x-api-key": KEY, "anthropic-version": "2023-06-01"}) as client:
+
+        def send(request: Body) -> dict[str, Any]:
+            found = client.post("/v1/messages", json=change(request))
+            assert found.status_code == 200, found.text
+            usage: dict[str, Any] = found.json()["usage"]
+            return usage
+
+        for request, seconds in workload():
+            usage = send(request)
+            written = usage["cache_creation"]
+            tokens = {
+                "input_tokens": usage["input_tokens"],
+                "cache_read_input_tokens": usage["cache_read_input_tokens"],
+                "5m": written["ephemeral_5m_input_tokens"],
+                "1h": written["ephemeral_1h_input_tokens"],
+            }
+            cost += sum(PRICES[name] * count for name, count in tokens.items())
+            sizes.append(sum(tokens.values()))
+            sandbox.clock.now += seconds
+    return cost, sum(sorted(sizes)[-5:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: str(workload.__name__))
+def test_a_workload_costs_no_more_through_the_gateway(workload: Workload, tmp_path: Path) -> None:
+    """The better of no breakpoints and the usual ones, plus what five wasted writes cost."""
+    with running_sandbox() as sandbox:
+        none, largest = billed(sandbox.url, sandbox, workload)
+    with running_sandbox() as sandbox:
+        usual, _ = billed(sandbox.url, sandbox, workload, with_usual_breakpoints)
+    with running_sandbox() as sandbox, running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
+        ours, _ = billed(gateway.url, sandbox, workload)
+        assert gateway.failed == []
+
+    assert ours <= 1.02 * min(none, usual) + 0.25 * largest
+
+
+@pytest.mark.slow
+def test_after_a_restart_the_gateway_still_knows_that_an_agent_repeats_nothing(tmp_path: Path) -> None:
+    with running_sandbox() as sandbox:
+        with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
+            billed(gateway.url, sandbox, oneshot)
+        with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
+            again, _ = billed(gateway.url, sandbox, oneshot)
+    with running_sandbox() as sandbox:
+        none, _ = billed(sandbox.url, sandbox, oneshot)
+
+    assert again == none

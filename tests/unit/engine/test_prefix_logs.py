@@ -1,0 +1,82 @@
+"""What agents have shown is saved in the background, shared between gateways, and bounded."""
+
+from collections.abc import Mapping
+
+from foveate.cache.reuse import AgentReuse
+from foveate.engine.calls import Incoming, Outgoing
+from foveate.engine.exchange import Exchange
+from foveate.engine.prefix_logs import MAX_LOGS, PrefixLogs, SaveReuse, load_prefix_logs
+from foveate.errors import StoreUnavailable
+from foveate.values import Format
+
+INCOMING = Incoming(
+    id="r", agent="ana", spoken=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=b""
+)
+
+
+class Shelf:
+    """A store in memory that can be away."""
+
+    def __init__(self) -> None:
+        self.saved: dict[str, AgentReuse] = {}
+        self.is_away = False
+
+    async def load(self, *, since: float, limit: int) -> Mapping[str, AgentReuse]:
+        self._check()
+        return dict(self.saved)
+
+    async def save(self, learnt: Mapping[str, AgentReuse], *, now: float) -> None:
+        self._check()
+        self.saved |= learnt
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise StoreUnavailable("the store", "it is away")
+
+
+def ended() -> Exchange:
+    return Exchange(INCOMING, None, Outgoing(body=b""), settle=(), clock=lambda: 0.0)
+
+
+async def test_what_was_learnt_is_saved_and_known_after_a_restart() -> None:
+    shelf, logs = Shelf(), PrefixLogs()
+    saving = SaveReuse(shelf, logs, clock=lambda: 1.0, every_seconds=60)
+    logs.open("ana").reuse = AgentReuse(requests=3)
+    saving(ended())
+    await saving.close()
+
+    assert (await load_prefix_logs(shelf)).open("ana").reuse.requests == 3
+
+
+async def test_what_another_gateway_learnt_from_more_requests_is_taken_over() -> None:
+    shelf, logs = Shelf(), PrefixLogs()
+    saving = SaveReuse(shelf, logs, clock=lambda: 1.0, every_seconds=60)
+    shelf.saved = {"bo": AgentReuse(requests=9), "cy": AgentReuse(requests=9)}
+    logs.open("ana").reuse = AgentReuse(requests=3)
+    logs.open("cy").reuse = AgentReuse(requests=20)
+    await saving.close()
+
+    assert [logs.open(agent).reuse.requests for agent in ("ana", "bo", "cy")] == [3, 9, 20]
+
+
+async def test_while_the_store_is_away_nothing_fails_and_later_requests_save_it() -> None:
+    shelf, logs = Shelf(), PrefixLogs()
+    shelf.is_away = True
+    assert (await load_prefix_logs(shelf)).open("ana").reuse == AgentReuse()
+    saving = SaveReuse(shelf, logs, clock=lambda: 1.0, every_seconds=60)
+    logs.open("ana").reuse = AgentReuse(requests=3)
+    await saving.close()
+    shelf.is_away = False
+    logs.open("ana")
+    await saving.close()
+
+    assert shelf.saved["ana"].requests == 3
+
+
+def test_of_very_many_agents_what_they_have_shown_is_kept_longer_than_their_prefixes() -> None:
+    logs = PrefixLogs()
+    for number in range(2 * MAX_LOGS):
+        logs.open(f"agent {number}").reuse = AgentReuse(requests=number)
+
+    assert logs.open("agent 5").reuse.requests == 5
+    assert len(logs.take_changes()) <= 1024
