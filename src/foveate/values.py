@@ -273,6 +273,15 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveMark:
+    """Remove the client's cache breakpoint from a block."""
+
+    place: Place
+    reason: str
+    saved_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceText:
     """Another text for a block; for a tool result, in the place of all that it holds."""
 
@@ -324,9 +333,9 @@ class SetParameter:
     """A parameter of the whole request, by its path (`prompt_cache_key`, `stream_options.include_usage`)."""
 
     path: tuple[str, ...]
-    value: str | int | bool
+    value: str | int | bool | None
     reason: str
     saved_tokens: int = 0
 
 
-Edit = Mark | ReplaceText | ReplaceMessages | Insert | ReorderTools | SetParameter
+Edit = Mark | RemoveMark | ReplaceText | ReplaceMessages | Insert | ReorderTools | SetParameter

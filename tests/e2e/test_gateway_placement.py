@@ -1,5 +1,6 @@
 """What the input of an agent costs through the gateway, beside the same calls made without it."""
 
+import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from foveate.engine.options import AgentOptions
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
 
@@ -19,6 +21,7 @@ Workload = Callable[[], Iterator[Step]]
 MODEL = "claude-sonnet-4-6"
 PRICES = {"input_tokens": 1.0, "cache_read_input_tokens": 0.1, "5m": 1.25, "1h": 2.0}
 CACHED = {"type": "ephemeral"}
+HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
 
 
 class Texts:
@@ -162,7 +165,7 @@ def billed(
 ) -> tuple[float, float]:
     """The input cost of a workload, in uncached tokens, and that of its five largest prompts."""
     cost, sizes = 0.0, []
-    with httpx.Client(base_url=url, headers={"x-api-key": KEY, "anthropic-version": "2023-06-01"}) as client:
+    with httpx.Client(base_url=url, headers=HEADERS) as client:
 
         def send(request: Body) -> dict[str, Any]:
             found = client.post("/v1/messages", json=change(request))
@@ -211,3 +214,62 @@ def test_after_a_restart_the_gateway_still_knows_that_an_agent_repeats_nothing(t
         none, _ = billed(sandbox.url, sandbox, oneshot)
 
     assert again == none
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: str(workload.__name__))
+def test_the_breakpoints_of_a_client_are_added_to_or_replaced_and_it_never_pays_more(
+    workload: Workload, tmp_path: Path
+) -> None:
+    with running_sandbox() as sandbox:
+        own, largest = billed(sandbox.url, sandbox, workload, with_usual_breakpoints)
+    costs = []
+    for replaces in (False, True):
+        options = AgentOptions(replace_breakpoints=replaces)
+        folder = tmp_path / str(replaces)
+        with (
+            running_sandbox() as sandbox,
+            running_gateway(sandbox.url, folder, clock=sandbox.clock, options=options) as gateway,
+        ):
+            costs.append(billed(gateway.url, sandbox, workload, with_usual_breakpoints)[0])
+            assert gateway.failed == []
+            sent = [ask.body.count(b'"cache_control":{') for ask in sandbox.heard]
+            assert max(sent) <= 4
+    kept, replaced = costs
+
+    assert kept <= 1.02 * own
+    assert replaced <= 1.02 * own + 0.25 * largest
+
+
+def test_replaced_breakpoints_are_gone_from_every_place_a_client_may_set_them(tmp_path: Path) -> None:
+    text, long = Texts(), {**CACHED, "ttl": "1h"}
+    tool = {**_tool("look", text(40)), "cache_control": long}
+    result = [{"type": "tool_result", "tool_use_id": "t1", "content": "seen", "cache_control": long}]
+    request = {
+        **body(),
+        "tools": [tool],
+        "system": [{"type": "text", "text": text(1500), "cache_control": long}],
+        "messages": [
+            {"role": "user", "content": "look"},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "t1", "name": "look", "input": {"cache_control": 1}}],
+            },
+            {"role": "user", "content": result},
+        ],
+        "cache_control": long,
+    }
+    options = AgentOptions(replace_breakpoints=True)
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        found = httpx.post(f"{gateway.url}/v1/messages", json=request, headers=HEADERS)
+        assert found.status_code == 200, found.text
+        assert gateway.failed == []
+        sent = json.loads(sandbox.heard[0].body)
+
+    assert sent["cache_control"] is None
+    blocks = [sent["tools"][0], sent["system"][0], sent["messages"][2]["content"][0]]
+    assert all(block["cache_control"] in (None, CACHED) for block in blocks)
+    assert sent["messages"][1]["content"][0]["input"] == {"cache_control": 1}

@@ -42,6 +42,8 @@ class PromptCache(_Settings):
     """How long marks live: `5m` or `1h` for all, or by each session's rhythm."""
     cache_tools: bool = True
     """Whether one of the four may go to the tools."""
+    client_breakpoints: Literal["keep", "replace"] = "keep"
+    """Keep the client's own breakpoints and add to them where that pays, or replace them (Anthropic's API)."""
     pings: Pings = Pings()
 
 
@@ -108,6 +110,8 @@ class Switches(_Settings):
 
     prompt_cache: bool | None = None
     """Whether marks are placed for it; as for all where it is not said."""
+    client_breakpoints: Literal["keep", "replace"] | None = None
+    """Keep or replace its own breakpoints; the same as for all if not set."""
     compaction: bool | None = None
     """Whether its histories are folded; as for all where it is not said."""
     token_counter: bool | None = None

@@ -54,6 +54,7 @@ def _options(said: ContextOptimization, agent: Agent | None) -> AgentOptions:
         compaction=_either(switches.compaction, folds.enabled),
         token_counter=_either(switches.token_counter, said.token_counter.enabled),
         counter=counter,
+        replace_breakpoints=(switches.client_breakpoints or cache.client_breakpoints) == "replace",
         layout=LayoutOptions(
             ttl=None if cache.ttl == "auto" else Ttl(cache.ttl), cache_tools=cache.cache_tools
         ),

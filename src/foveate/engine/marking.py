@@ -7,7 +7,7 @@ from msgspec import structs
 from foveate.cache.keys import headers as key_headers
 from foveate.cache.keys import keyed
 from foveate.cache.layout import layout, long_tokens
-from foveate.cache.prompts import CachedPrompt
+from foveate.cache.prompts import CachedPrompt, landmarks_of
 from foveate.cache.refusals import Refusals
 from foveate.cache.requests import cached_prompt
 from foveate.cache.rhythm import chances, forecast, soon_share
@@ -17,8 +17,10 @@ from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
 from foveate.engine.work import Work
 from foveate.session.counting import beside
-from foveate.values import Ttl
+from foveate.values import Edit, Format, RemoveMark, Request, SetParameter, Ttl
+from foveate.wire.around import parameters_of
 
+_REPLACED = "Foveate places all breakpoints"
 # Reading so much takes milliseconds, in which others want to be served.
 _MUCH_BYTES = 64 * 1024
 
@@ -47,6 +49,9 @@ class MarkCache:
         if work.count is not None and work.count.upper < rules.minimum_tokens:
             return  # too short to be kept, however it is marked
         prompt = await _prompt(work)
+        if work.options.replace_breakpoints and (removals := _removals(work.request, prompt)):
+            work.edit(self.name, removals)
+            prompt = await _prompt(work)
         work.prompt = prompt
         where = work.incoming.upstream
         held = self._refusals.held
@@ -82,6 +87,20 @@ class MarkCache:
         )
         log.placed(sighting, long_tokens(marks, weighed), weighed)
         work.marks = marks if takes_ttl else tuple(structs.replace(mark, ttl=None) for mark in marks)
+
+
+def _removals(request: Request, prompt: CachedPrompt) -> list[Edit]:
+    """Edits that remove the client's breakpoints. Only Anthropic's API is known to take `null` for one."""
+    if request.format is not Format.ANTHROPIC:
+        return []
+    is_automatic = "cache_control" in parameters_of(request)
+    places = [prompt.pieces[at].place for at in landmarks_of(prompt).marks]
+    if is_automatic and not prompt.double_marks:
+        places.pop()  # the provider places this one itself
+    found: list[Edit] = [RemoveMark(place=place, reason=_REPLACED) for place in places if place is not None]
+    if is_automatic:
+        found.append(SetParameter(path=("cache_control",), value=None, reason=_REPLACED))
+    return found
 
 
 def _with_ttl(rules: Rules, ttl: Ttl) -> Rules:

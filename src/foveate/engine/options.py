@@ -26,14 +26,16 @@ class PingOptions:
 class AgentOptions:
     """The switches of one agent, and the numbers that all agents share.
 
-    `window_tokens` takes the place of what is known of the model's own window. Without `token_counter` nothing
-    is counted: the window is left to the provider, and caps refuse.
+    `replace_breakpoints`: the client's own are removed. `window_tokens` takes the place of what is known of the
+    model's own window. Without `token_counter` nothing is counted: the window is left to the provider, and caps
+    refuse.
     """
 
     prompt_cache: bool = True
     compaction: bool = False
     token_counter: bool = True
     counter: CounterOptions = field(default_factory=CounterOptions)
+    replace_breakpoints: bool = False
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     long_ttl_providers: frozenset[str] = LONG_TTL_PROVIDERS
     pings: PingOptions = field(default_factory=PingOptions)

@@ -15,7 +15,17 @@ from foveate.engine.soon import Soon
 from foveate.engine.work import Work
 from foveate.errors import FoveateError, StoreUnavailable
 from foveate.session.traces import CacheBreak, Trace, TracedEdit, Traces, WindowSection
-from foveate.values import Edit, Insert, Mark, Place, ReorderTools, ReplaceMessages, ReplaceText, SetParameter
+from foveate.values import (
+    Edit,
+    Insert,
+    Mark,
+    Place,
+    RemoveMark,
+    ReorderTools,
+    ReplaceMessages,
+    ReplaceText,
+    SetParameter,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -176,6 +186,8 @@ def _told(edit: Edit) -> tuple[str, str]:
     match edit:
         case Mark():
             return f"mark {edit.ttl}" if edit.ttl is not None else "mark", _place(edit.place)
+        case RemoveMark():
+            return "unmark", _place(edit.place)
         case ReplaceText():
             return "cut", _place(edit.place)
         case ReplaceMessages():

@@ -6,7 +6,7 @@ Every place is one of the request as it came, whatever the other edits do.
 from collections.abc import Mapping, Sequence
 
 from foveate.errors import BadEdit
-from foveate.values import Edit, Mark, MarkStyle, Message, Request
+from foveate.values import Edit, Mark, MarkStyle, Message, RemoveMark, Request
 from foveate.wire import writing
 from foveate.wire.body import as_list, as_record, as_text, compact, value
 from foveate.wire.marks import written as written_mark
@@ -90,7 +90,9 @@ class _Writer:
         else:
             self._ordered(slots, wanted.order, wanted.tools.marks)
 
-    def _ordered(self, slots: Sequence[Slot], order: Sequence[int], marks: Mapping[int, Mark]) -> None:
+    def _ordered(
+        self, slots: Sequence[Slot], order: Sequence[int], marks: Mapping[int, Mark | RemoveMark]
+    ) -> None:
         if sorted(order) != list(range(len(slots))):
             raise BadEdit(f"the order does not name each of {len(slots)} tools once", path=("tools",))
         for slot, index in zip(slots, order, strict=True):
@@ -157,7 +159,7 @@ class _Writer:
         if edits.texts or edits.marks:
             self._rows.result(message, held, edits.texts.get(0), edits.marks.get(0), path)
 
-    def _marked(self, span: Span, marks: Mapping[int, Mark]) -> bool:
+    def _marked(self, span: Span, marks: Mapping[int, Mark | RemoveMark]) -> bool:
         """Marks blocks of a message that is spelled as it would be here: so it is known where they lie.
 
         False, and nothing done, where one bears a mark or cannot, and where it has to be looked at otherwise.

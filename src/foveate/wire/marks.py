@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from foveate.values import Mark, MarkStyle, Ttl
+from foveate.values import Mark, MarkStyle, RemoveMark, Ttl
 from foveate.wire.body import as_record
 
 # Those that are members of what they mark.
@@ -39,8 +39,10 @@ def without_marks(entry: Any) -> Any:
     return kept
 
 
-def written(mark: Mark, style: MarkStyle) -> bytes:
-    """The JSON of a mark: a member's value, or for Bedrock a whole block."""
+def written(mark: Mark | RemoveMark, style: MarkStyle) -> bytes:
+    """The JSON of a mark: a member's value, or for Bedrock a whole block; `null` for one that is removed."""
+    if isinstance(mark, RemoveMark):
+        return b"null"
     if style is MarkStyle.BREAKPOINT:
         return b'{"mode":"explicit"}'
     asked = b"" if mark.ttl in (None, Ttl.FIVE_MINUTES) else b',"ttl":"' + str(mark.ttl).encode() + b'"'

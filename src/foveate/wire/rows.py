@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from foveate.errors import BadEdit
-from foveate.values import Mark, MarkStyle, Part
+from foveate.values import Mark, MarkStyle, Part, RemoveMark
 from foveate.wire import marks, writing
 from foveate.wire.body import as_record, as_text, compact, value
 from foveate.wire.outline import Outline, Row, Written
@@ -79,7 +79,7 @@ class RowWriter:
         self._patch.put(entry.start, entry.start, row.opening + first + before)
         self._patch.put(entry.end, entry.end, after + last + row.closing)
 
-    def mark(self, entries: Sequence[Span], number: int, mark: Mark, path: Path) -> None:
+    def mark(self, entries: Sequence[Span], number: int, mark: Mark | RemoveMark, path: Path) -> None:
         """A mark on one of `entries`, in the place of the one that it bears.
 
         Raises:
@@ -87,17 +87,21 @@ class RowWriter:
         """
         span = entries[number]
         if self._style is MarkStyle.CACHE_POINT:
+            if isinstance(mark, RemoveMark):
+                raise BadEdit("a mark that is a block of its own is not removed", path=path)
             self._point(span, entries[number + 1 : number + 2], mark)
         elif not self._data.startswith(b"{", span.start):
             raise BadEdit("is no block that could bear a mark", path=path)
         else:
             self.mark_object(self._outline.members(span), mark)
 
-    def mark_object(self, owner: Members, mark: Mark) -> None:
+    def mark_object(self, owner: Members, mark: Mark | RemoveMark) -> None:
         """A mark as a member of what it marks."""
         self._patch.set_member(owner, self._style.value, marks.written(mark, self._style))
 
-    def result(self, message: Members, name: str, text: str | None, mark: Mark | None, path: Path) -> None:
+    def result(
+        self, message: Members, name: str, text: str | None, mark: Mark | RemoveMark | None, path: Path
+    ) -> None:
         """For a message that is a tool's result: another text, a mark on the last of what it holds, or both.
 
         Raises:
@@ -145,7 +149,7 @@ class RowWriter:
         said = as_text(value(literal.of(self._data))) if text is None else text
         return not said.strip()
 
-    def _closing(self, mark: Mark | None, kept: Mapping[str, bytes] | None = None) -> bytes:
+    def _closing(self, mark: Mark | RemoveMark | None, kept: Mapping[str, bytes] | None = None) -> bytes:
         """What stands behind the string of a text block that bears `mark` and the client's own in `kept`."""
         if mark is not None and self._style is MarkStyle.CACHE_POINT:
             return b"}," + marks.written(mark, self._style)
@@ -154,7 +158,7 @@ class RowWriter:
             new[self._style.value] = marks.written(mark, self._style)
         return b"".join(b"," + compact(name) + b":" + raw for name, raw in new.items()) + b"}"
 
-    def _point(self, span: Span, following: Sequence[Span], mark: Mark) -> None:
+    def _point(self, span: Span, following: Sequence[Span], mark: Mark | RemoveMark) -> None:
         """Bedrock's mark, a block behind the one that it marks."""
         new = marks.written(mark, self._style)
         if following and self._outline.is_point(following[0]):
@@ -179,7 +183,7 @@ class RowWriter:
             owner = members(self._data, inner)
         self._result_text(owner, name, text)
 
-    def _result_text(self, owner: Members, name: str, text: str, mark: Mark | None = None) -> None:
+    def _result_text(self, owner: Members, name: str, text: str, mark: Mark | RemoveMark | None = None) -> None:
         """A text for all that a tool's result holds, in the shape that this had, with the last mark in it."""
         new = compact(text)
         span = owner.values.get(name)

@@ -12,6 +12,7 @@ from foveate.values import (
     Message,
     Part,
     Place,
+    RemoveMark,
     ReorderTools,
     ReplaceMessages,
     ReplaceText,
@@ -20,7 +21,7 @@ from foveate.values import (
 )
 from foveate.wire.writing import joined
 
-Tree = dict[str, "Tree | str | int | bool"]
+Tree = dict[str, "Tree | str | int | bool | None"]
 
 
 @dataclass(slots=True)
@@ -33,7 +34,7 @@ class RowEdits:
 
     path: tuple[str | int, ...]
     texts: dict[int, str] = field(default_factory=dict)
-    marks: dict[int, Mark] = field(default_factory=dict)
+    marks: dict[int, Mark | RemoveMark] = field(default_factory=dict)
     inserts: dict[int, list[Part]] = field(default_factory=dict)
     joins: bool = False
 
@@ -100,9 +101,9 @@ def sorted_by_place(edits: Iterable[Edit], messages: int) -> Wanted:
     spans: list[ReplaceMessages] = []
     for edit in edits:
         match edit:
-            case Mark():
+            case Mark() | RemoveMark():
                 row, block = wanted.row(edit.place)
-                if block in row.marks and row.marks[block].ttl != edit.ttl:
+                if block in row.marks and _ttl(row.marks[block]) != _ttl(edit):
                     raise BadEdit("two marks that differ for one block", path=path_of(edit.place))
                 row.marks[block] = edit
             case ReplaceText():
@@ -123,6 +124,10 @@ def sorted_by_place(edits: Iterable[Edit], messages: int) -> Wanted:
                 _set(wanted.parameters, edit)
     _check(wanted, spans, messages)
     return wanted
+
+
+def _ttl(edit: Mark | RemoveMark) -> object:
+    return edit.ttl if isinstance(edit, Mark) else RemoveMark
 
 
 def _insert(wanted: Wanted, edit: Insert) -> None:
