@@ -5,7 +5,7 @@ asked for again.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -61,13 +61,14 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
     """A request in the log, and how much of it is worth a breakpoint.
 
-    `keys` are those of its levels. `cache` is what the request can read.
+    `keys` are those of its levels. `cache` is what the request can read, of which it reads `read_tokens`.
     """
 
     levels: tuple[Level, ...]
     keys: tuple[bytes, ...]
     reach: Reach
     cache: Cache
+    read_tokens: int = 0
 
 
 class PrefixLog:
@@ -143,10 +144,12 @@ class PrefixLog:
         )
         self._add(keys, last, continued, now, is_shared=shared >= system_end)
         self._ask(levels, level_keys, rules, now)
-        self._write(levels, level_keys, reach.written, rules, now)
+        self._write(levels, level_keys, reach, rules, now)
         if own and max(own) >= reach.pieces:  # the client has it written: shorter prefixes cost nothing more
             reach = replace(reach, pieces=max(own) + 1)
-        return Sighting(levels=tuple(levels), keys=level_keys, reach=reach, cache=merged)
+        return Sighting(
+            levels=tuple(levels), keys=level_keys, reach=reach, cache=merged, read_tokens=read_tokens
+        )
 
     def merge(self, cache: Cache, keys: Iterable[bytes], *, now: float) -> Cache:
         """A session's cache with what other sessions of the agent wrote for these prefixes."""
@@ -160,10 +163,10 @@ class PrefixLog:
     def placed(self, sighting: Sighting, long_tokens: int, rules: Rules) -> None:
         """Count what writing the first tokens for the long TTL costs more than for the short one."""
         short, long = min(rules.write_prices.values()) - 1, max(rules.write_prices.values()) - 1
-        for level in sighting.levels:
-            tokens = sighting.reach.written.get(level.layer)
-            if tokens is not None and level.tokens <= long_tokens and short > 0:
-                self.reuse = self.reuse.with_unread(level.layer, tokens * (long / short - 1))
+        layer, written = sighting.reach.layer, sighting.reach.written_tokens
+        if layer is not None and short > 0:
+            tokens = min(written, max(0, long_tokens - sighting.read_tokens))
+            self.reuse = self.reuse.with_unread(layer, tokens * (long / short - 1))
 
     def served(self, sighting: Sighting, cache: Cache) -> None:
         """Note what a request that was answered left at the provider, as its session's `cache` says."""
@@ -179,8 +182,8 @@ class PrefixLog:
         for key in sighting.keys:
             self._asked.pop(key, None)
             self._drop_in_flight(key)
-        for layer, tokens in sighting.reach.written.items():
-            self.reuse = self.reuse.with_unread(layer, -tokens)
+        if sighting.reach.layer is not None:
+            self.reuse = self.reuse.with_unread(sighting.reach.layer, -sighting.reach.written_tokens)
 
     def _drop_in_flight(self, key: bytes) -> None:
         entry = self._entries.get(key)
@@ -278,19 +281,15 @@ class PrefixLog:
             before = level.tokens
 
     def _write(
-        self,
-        levels: Sequence[Level],
-        keys: Sequence[bytes],
-        written_tokens: Mapping[PromptLayer, int],
-        rules: Rules,
-        now: float,
+        self, levels: Sequence[Level], keys: Sequence[bytes], reach: Reach, rules: Rules, now: float
     ) -> None:
+        """Count what the request writes, and have it known that its prefixes will be there."""
+        if reach.layer is None or not reach.written_tokens:
+            return
+        self.reuse = self.reuse.with_unread(reach.layer, reach.written_tokens)
         for level, key in zip(levels, keys, strict=True):
-            tokens = written_tokens.get(level.layer)
-            if tokens is not None:
-                self.reuse = self.reuse.with_unread(level.layer, tokens)
-                if key not in self._entries or not self._entries[key].lives(now):
-                    self._entries[key] = written(level.tokens, rules.ttls[0], at=now, readable_at=_IN_FLIGHT)
+            if level.pieces <= reach.pieces and not level.is_written:
+                self._entries[key] = written(level.tokens, rules.ttls[0], at=now, readable_at=_IN_FLIGHT)
         if len(self._entries) > _MAX_ENTRIES:
             self._entries = {key: entry for key, entry in self._entries.items() if entry.lives(now)}
             for key in list(self._entries)[: -_MAX_ENTRIES // 2]:

@@ -206,8 +206,8 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a request is worth a breakpoint: the first `pieces`, which end with `layer`.
 
     `soon` and `late` are the probabilities of that prefix, `front_soon` and `front_late` those of the system
-    prompt or, without one, of the tools. `value` is what is saved, in uncached input tokens, and `written` the
-    tokens that each layer writes.
+    prompt or, without one, of the tools. `value` is what is saved, in uncached input tokens, by writing
+    `written_tokens`.
     """
 
     pieces: int = 0
@@ -217,7 +217,7 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
     front_late: float = 0.0
     layer: PromptLayer | None = None
     value: float = 0.0
-    written: dict[PromptLayer, int] = {}
+    written_tokens: int = 0
 
 
 _FRONT = frozenset((PromptLayer.TOOLS, PromptLayer.SYSTEM, PromptLayer.SHARED_TOOLS, PromptLayer.SHARED_SYSTEM))
@@ -246,19 +246,17 @@ def best_reach(
         if level.layer in _FRONT:
             best = replace(best, front_soon=level.soon, front_late=level.late)
     value, end = 0.0, read_tokens
-    written: dict[PromptLayer, int] = {}
     for level in levels:
         if level.pieces <= read_pieces:
             best = replace(best, soon=level.soon, late=level.late, layer=level.layer)
             continue
-        tokens, end = level.tokens - end, level.tokens
-        if not reuse.may_write(level.layer, tokens, prompt_tokens=levels[-1].tokens):
+        tokens, end, written = level.tokens - end, level.tokens, level.tokens - read_tokens
+        if not reuse.may_write(level.layer, written, prompt_tokens=levels[-1].tokens):
             break
         gain = (0.0 if level.is_written else level.soon * saving) - short_write
         if long_ttl and not level.is_written:
             gain = max(gain, (level.soon + level.late) * saving * _prior()["long_reads"] - long_write)
         value += gain * tokens
-        written = {**written, level.layer: tokens}
         if value > best.value and level.tokens >= rules.minimum_tokens:
             best = replace(
                 best,
@@ -267,7 +265,7 @@ def best_reach(
                 late=level.late,
                 layer=level.layer,
                 value=value,
-                written=written,
+                written_tokens=written,
             )
     return best
 

@@ -39,7 +39,7 @@ def test_a_shared_system_prompt_is_written_and_a_tail_that_nobody_repeats_is_not
     found = best_reach([level(PromptLayer.SYSTEM, 4096, 0.9), level(PromptLayer.CONTEXT, 8192, 0.05)], RULES)
 
     assert (found.pieces, found.layer) == (4, PromptLayer.SYSTEM)
-    assert found.written == {PromptLayer.SYSTEM: 4096}
+    assert found.written_tokens == 4096
 
 
 def test_a_prefix_below_the_minimum_of_the_model_is_not_written() -> None:
@@ -49,7 +49,7 @@ def test_a_prefix_below_the_minimum_of_the_model_is_not_written() -> None:
 def test_a_longer_prefix_that_is_likely_makes_every_shorter_one_as_likely() -> None:
     found = best_reach([level(PromptLayer.SYSTEM, 4096, 0.1), level(PromptLayer.CONTEXT, 8192, 0.9)], RULES)
 
-    assert found.written == {PromptLayer.SYSTEM: 4096, PromptLayer.CONTEXT: 4096}
+    assert found.written_tokens == 8192
     assert found.front_soon == 0.9
 
 
@@ -57,7 +57,7 @@ def test_what_can_be_read_is_always_within_reach_and_not_written_again() -> None
     levels = [level(PromptLayer.SHARED_SYSTEM, 4096, 0.0), level(PromptLayer.CONTEXT, 8192, 0.0)]
     found = best_reach(levels, RULES, read_pieces=4, read_tokens=4096)
 
-    assert (found.pieces, found.written) == (4, {})
+    assert (found.pieces, found.written_tokens) == (4, 0)
 
 
 def test_siblings_sent_together_do_not_all_write_the_prefix_that_they_share() -> None:
@@ -161,4 +161,4 @@ def test_the_reach_is_always_worth_something_or_costs_nothing(
     found = best_reach(levels, RULES, read_pieces=read, read_tokens=levels[read - 1].tokens if read else 0)
 
     assert found.pieces >= read
-    assert (found.value > 0) == bool(found.written) == (found.pieces > read)
+    assert (found.value > 0) == bool(found.written_tokens) == (found.pieces > read)
