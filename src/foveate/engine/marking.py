@@ -50,7 +50,7 @@ class MarkCache:
             return  # too short to be kept, however it is marked
         prompt = await _prompt(work)
         if work.options.replace_breakpoints and (removals := _removals(work.request, prompt)):
-            work.edit(self.name, removals)
+            await work.edit(self.name, removals)
             prompt = await _prompt(work)
         work.prompt = prompt
         where = work.incoming.upstream

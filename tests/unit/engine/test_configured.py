@@ -62,3 +62,17 @@ def test_pings_are_off_until_they_are_asked_for() -> None:
 
     assert options(b"{}\n").pings == PingOptions(enabled=False, most_in_a_row=3, most_sessions=64)
     assert options(told).pings == PingOptions(enabled=True, most_in_a_row=2, most_sessions=9)
+
+
+@pytest.mark.parametrize(
+    ("for_all", "for_ana", "replaces"),
+    [("keep", None, False), ("replace", None, True), ("replace", "keep", False), ("keep", "replace", True)],
+)
+def test_breakpoints_of_clients_are_kept_or_replaced_for_all_or_for_one_agent(
+    for_all: str, for_ana: str | None, replaces: bool
+) -> None:
+    own = f"agents: [{{id: ana, context_optimization: {{client_breakpoints: {for_ana}}}}}]\n" if for_ana else ""
+    told = f"context_optimization: {{prompt_cache: {{client_breakpoints: {for_all}}}}}\n{own}"
+
+    assert options(told.encode()).replace_breakpoints == replaces
+    assert options(told.encode(), "bo").replace_breakpoints == (for_all == "replace")

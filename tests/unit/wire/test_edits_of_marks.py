@@ -13,6 +13,7 @@ from foveate.values import (
     Mark,
     MarkStyle,
     Place,
+    RemoveMark,
     ReorderTools,
     ReplaceText,
     Ttl,
@@ -167,3 +168,15 @@ def test_bedrocks_tools_put_back_are_as_they_came() -> None:
     for numbers in ((1, 0, 2), (2, 1, 0), (0, 2, 1)):
         order = ReorderTools(order=numbers, reason="")
         assert wire.write(wire.read(wire.write(request, [order])), [order]) == body
+
+
+def test_a_removed_mark_is_null_and_every_other_byte_stays() -> None:
+    body = (
+        b'{"model":"m","system":[{"type":"text","text":"a","cache_control": {"type":"ephemeral"}}],'
+        b' "messages":[]}'
+    )
+    request = wire.read(body, Format.ANTHROPIC)
+    removed = RemoveMark(place=Place(Area.SYSTEM, 0), reason="test")
+
+    assert wire.write(request, [removed]) == body.replace(b'{"type":"ephemeral"}', b"null")
+    assert wire.blocks(wire.read(wire.write(request, [removed]), Format.ANTHROPIC))[0].mark is None
