@@ -9,6 +9,7 @@ lower bound: each token is written, kept, read or paid for again as is cheapest 
 
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from benchmarks.cache_optimum import bound, optimum
@@ -92,6 +93,7 @@ def run(data: Path | None) -> Report:
     return Report(figures={name: round(figure, 5) for name, figure in figures.items()})
 
 
+@cache
 def _workload_figures() -> dict[str, float]:
     """The cost of each generated workload under each policy, per input token."""
     found: dict[str, float] = {}

@@ -66,6 +66,7 @@ def test_what_is_no_trace_is_told(tmp_path: Path, content: bytes) -> None:
         lines(path)
 
 
+@pytest.mark.slow
 def test_models_without_marks_are_left_out_and_counted(tmp_path: Path) -> None:
     report = cache_layout.run(
         written(tmp_path, request(0, (1, 300)), request(9, (1, 350)), request(10, (1, 350), model="gpt-4o"))
@@ -79,6 +80,7 @@ def test_models_without_marks_are_left_out_and_counted(tmp_path: Path) -> None:
 GAPS = st.sampled_from((5.0, 60.0, 299.0, 301.0, 900.0, 3599.0, 3700.0, 9000.0, 90_000.0))
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.lists(st.tuples(GAPS, st.integers(1, 400), st.booleans()), min_size=1, max_size=8))
 def test_nobody_is_below_the_bound(
