@@ -228,13 +228,14 @@ class PrefixLog:
         for at in {*near, *(at for at in places if at <= shared)}:
             key = keys[at]
             asked, late = self._asked.pop(key, None), self._late.pop(key, None)
+            found = asked or late
+            if found is None:
+                continue
             if asked is not None:
                 self.reuse = self.reuse.with_outcome(asked.layer, is_again=True)
-            elif late is not None:
-                self.reuse = self.reuse.with_late_outcome(late.layer)
-            found = asked or late
-            is_read = asked is not None or ((entry := self._entries.get(key)) is not None and entry.lives(now))
-            if found is not None and is_read:
+            else:
+                self.reuse = self.reuse.with_late_outcome(found.layer)
+            if asked is not None or ((entry := self._entries.get(key)) is not None and entry.lives(now)):
                 self.reuse = self.reuse.with_read(found.layer, found.new_tokens, rules, prompt_tokens=tokens)
 
     def _add(
