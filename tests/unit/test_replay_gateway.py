@@ -1,6 +1,6 @@
 """The policies of the gateway: the client's breakpoints stay, and the configuration decides what is added."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -18,11 +18,7 @@ from tests.sessions_to_replay import Turn, recorded
 PAUSES = [Turn(gap_seconds=400.0 if number % 5 == 4 else 20.0) for number in range(20)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replacing(AgentOptions):
-    """Options of a gateway that replaces the client's breakpoints."""
-
-    client_breakpoints: str = "replace"
+REPLACING = AgentOptions(replace_breakpoints=True)
 
 
 def outcomes(
@@ -62,7 +58,7 @@ def test_the_breakpoints_of_a_client_stay() -> None:
 
 
 def test_a_gateway_that_replaces_them_does_what_foveate_does_alone() -> None:
-    found = outcomes(recorded(PAUSES), Replacing())
+    found = outcomes(recorded(PAUSES), REPLACING)
 
     assert sums(found[Policy.GATEWAY]) == sums(found[Policy.ADAPTIVE])
 
@@ -108,19 +104,19 @@ def test_a_setting_is_suggested_only_if_it_saves_more_than_the_configuration() -
     assert is_on.suggestion is None
 
 
-def test_replacing_breakpoints_is_suggested_where_the_gateway_can_do_it() -> None:
+def test_replacing_breakpoints_is_suggested_where_they_are_kept() -> None:
     costs = priced(recorded="40", gateway="40", gateway_compaction="39", adaptive="35", fold="35")
 
-    cannot = conclusion_of(costs, AgentOptions())
-    can = conclusion_of(costs, Replacing(client_breakpoints="keep"))
+    keeping = conclusion_of(costs, AgentOptions())
+    replacing = conclusion_of(costs, REPLACING)
 
-    assert cannot is not None
-    assert cannot.suggestion is not None
-    assert cannot.suggestion.saving.policy is Policy.GATEWAY_COMPACTION
-    assert can is not None
-    assert can.suggestion is not None
-    assert can.suggestion.saving.policy is Policy.ADAPTIVE
-    assert "client_breakpoints: replace" in can.suggestion.yaml
+    assert keeping is not None
+    assert keeping.suggestion is not None
+    assert keeping.suggestion.saving.policy is Policy.ADAPTIVE
+    assert "client_breakpoints: replace" in keeping.suggestion.yaml
+    assert replacing is not None
+    assert replacing.suggestion is not None
+    assert replacing.suggestion.saving.policy is Policy.GATEWAY_COMPACTION
 
 
 def test_there_is_no_conclusion_without_a_price_or_without_the_gateway() -> None:

@@ -165,7 +165,7 @@ def test_the_best_of_a_session_is_something_that_the_gateway_can_do() -> None:
         Policy.RECORDED: "40",
         Policy.GATEWAY: "38",
         Policy.GATEWAY_COMPACTION: "36",
-        Policy.ADAPTIVE: "20",
+        Policy.MARKERS: "20",
     }
     outcomes = {
         policy: Outcome(policy=policy, dollars=Decimal(costs.get(policy, "50")), calls=1) for policy in Policy

@@ -235,7 +235,10 @@ class PrefixLog:
                 self.reuse = self.reuse.with_outcome(asked.layer, is_again=True)
             else:
                 self.reuse = self.reuse.with_late_outcome(found.layer)
-            if asked is not None or ((entry := self._entries.get(key)) is not None and entry.lives(now)):
+            entry = self._entries.get(key)
+            is_kept = entry is not None and entry.lives(now)
+            # What is being written, and cannot be read yet, saves nothing.
+            if entry.reads(now) if entry is not None and is_kept else asked is not None:
                 self.reuse = self.reuse.with_read(found.layer, found.new_tokens, rules, prompt_tokens=tokens)
 
     def _add(

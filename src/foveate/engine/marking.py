@@ -65,7 +65,7 @@ class MarkCache:
             options = replace(options, long_ttl=False)
         kept = work.kept_rules
         log = self._logs.open(work.incoming.agent)
-        weighed = kept if options.ttl is None else _with_ttl(kept, options.ttl)
+        weighed = kept if options.ttl is None else with_one_ttl(kept, options.ttl)
         sighting = work.sighting = log.observe(
             prompt,
             weighed,
@@ -103,7 +103,7 @@ def _removals(request: Request, prompt: CachedPrompt) -> list[Edit]:
     return found
 
 
-def _with_ttl(rules: Rules, ttl: Ttl) -> Rules:
+def with_one_ttl(rules: Rules, ttl: Ttl) -> Rules:
     """The rules of a cache that keeps everything for one time."""
     return (
         replace(rules, ttls=(ttl,), write_prices={ttl: rules.write_prices[ttl]}) if ttl in rules.ttls else rules

@@ -78,7 +78,7 @@ def _changes(gateway: AgentOptions) -> dict[Policy, tuple[str, ...]]:
     changes: dict[Policy, tuple[str, ...]] = {}
     if not gateway.compaction:
         changes[Policy.GATEWAY_COMPACTION] = ("compaction",)
-    if hasattr(gateway, "client_breakpoints") and gateway.prompt_cache and keeps_client_breakpoints(gateway):
+    if gateway.prompt_cache and keeps_client_breakpoints(gateway):
         replaced = "Foveate's breakpoints in place of the client's"
         changes[Policy.ADAPTIVE] = (replaced,)
         if not gateway.compaction:

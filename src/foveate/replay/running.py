@@ -8,10 +8,13 @@ from msgspec.structs import replace
 
 from foveate.budget.windows import window_of
 from foveate.cache.layout import marks_in
-from foveate.cache.prompts import CachedPrompt, Piece, next_key
-from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast
+from foveate.cache.prefix_log import PrefixLog
+from foveate.cache.prompts import CachedPrompt, Piece, ends_of, next_key
+from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast, soon_share
 from foveate.cache.rules import Caching, Rules
 from foveate.cache.simulate import Cache, Served
+from foveate.cache.weighing import is_long
+from foveate.engine.marking import with_one_ttl
 from foveate.engine.options import AgentOptions
 from foveate.fold.boundary import trigger_tokens, triggers
 from foveate.fold.cuts import FoldOptions
@@ -174,7 +177,7 @@ _Taken = tuple[Served, CachedPrompt, dict[int, Ttl]]
 
 def keeps_client_breakpoints(options: AgentOptions) -> bool:
     """Tell whether the gateway adds its breakpoints to the client's, and does not replace them."""
-    return not options.prompt_cache or getattr(options, "client_breakpoints", "keep") == "keep"
+    return not options.prompt_cache or not options.replace_breakpoints
 
 
 class _Adaptive:
@@ -189,6 +192,7 @@ class _Adaptive:
         self._options = gateway or DEFAULT_GATEWAY
         self._keeps = gateway is not None and keeps_client_breakpoints(gateway)
         self._telling = telling  # shared with those who send the same
+        self._log = PrefixLog()
         self._rhythms: dict[str, tuple[Rhythm, float]] = {}
         self._anchors: dict[str, list[Stretch]] = {}
         self._taken: tuple[Sent, _Taken] | None = None
@@ -197,6 +201,7 @@ class _Adaptive:
         """The same from here on, for one whose way is another."""
         other = _Adaptive(self._telling.forked(), self._gateway)
         other.cache = self.cache
+        other._log = PrefixLog(self._log.reuse)
         other._rhythms, other._anchors = dict(self._rhythms), dict(self._anchors)
         return other
 
@@ -216,23 +221,41 @@ class _Adaptive:
         rhythm = self._heard(name, now)
         client = recorded_marks(replace(sent, kept=None), prompt) if self._keeps else {}
         marks = client
+        sighting = None
         if rules.caching in (Caching.MARKS, Caching.BOTH) and self._options.prompt_cache:
             own = self._options.layout
             takes_long = own.long_ttl and rules.provider in self._options.long_ttl_providers
-            added = marks_in(
-                with_breakpoints(prompt, client) if client else prompt,
-                rules,
+            expected = forecast(rhythm)
+            weighed = rules if own.ttl is None else with_one_ttl(rules, own.ttl)
+            marked = with_breakpoints(prompt, client) if client else prompt
+            sighting = self._log.observe(
+                marked,
+                weighed,
                 self.cache,
-                chances(forecast(rhythm), rules),
+                now=now,
+                soon_share=soon_share(expected, weighed),
+                long_ttl=takes_long,
+            )
+            added = marks_in(
+                marked,
+                rules,
+                sighting.cache,
+                chances(expected, rules, sighting.reach),
                 now=now,
                 options=dataclasses.replace(own, long_ttl=takes_long),
+                reach=sighting.reach.pieces,
             )
+            ends = ends_of(prompt)
+            long = max((ends[at] for at, ttl in added.items() if is_long(ttl, weighed)), default=0)
+            self._log.placed(sighting, long, weighed)
             marks = {**client, **added}
             self._anchors[name] = _anchors(anchors, prompt, marks, sent.last, rules)
         served = serve(
             self.cache, sent, prompt, {**recorded_marks(sent, prompt), **marks} if self._keeps else marks
         )
         self.cache = served.cache
+        if sighting is not None:
+            self._log.served(sighting, served.cache)
         self._telling.told(sent)
         return served, prompt, marks
 
