@@ -279,7 +279,7 @@ def test_whoever_else_is_sent_what_the_provider_is_to_leave_out_is_asked_for_tha
     with agent_of(ENABLED) as agent:
         made_room_for(agent, tmp_path)
         before = len(agent.sandbox.heard)
-        with two_gateways(agent, tmp_path, replace(FOLDING, window_tokens=20_000)):
+        with two_gateways(agent, tmp_path, replace(FOLDING, window_tokens=25_000)):
             for _ in range(2):
                 with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
                     agent.step()
