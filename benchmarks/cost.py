@@ -19,9 +19,9 @@ from benchmarks.databases import at_once, new_database, new_file, running_postgr
 from benchmarks.harness import Cell, Report
 from foveate.cost.admission import Admission
 from foveate.cost.caps import Cap, Scope
-from foveate.cost.ledger import Call, Category, Entry, Savings
+from foveate.cost.ledger import Call, Category, Entry
 from foveate.store import open_store
-from foveate.values import CacheUsage, Usage
+from foveate.values import CacheUsage, Savings, Usage
 
 PROCESSES = (1, 4)
 _SECONDS = 4.0
@@ -40,7 +40,7 @@ _USAGE = Usage(
     reasoning_tokens=100,
     raw=b'{"input_tokens":12,"cache_read_input_tokens":34000,"cache_creation_input_tokens":560,"output_tokens":900}',
 )
-_SAVINGS = Savings(cache=Decimal("0.153"))
+_SAVINGS = Savings(breakpoints=Decimal("0.153"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """A store as a busy gateway has it after a month, for pages to be measured on.
 
-The rows are made by what makes them in a gateway, and written in bulk into the tables as they were before there
-were totals: these are then added up by the migration that does it for everybody.
+The rows are made by what makes them in a gateway, added to the totals by what does that there, and written in
+bulk.
 """
 
 import asyncio
@@ -16,24 +16,29 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-import foveate.store.migrating
+from msgspec.structs import replace
+
 from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Call, Category, Entry, Savings
+from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.money import dollars, picodollars
+from foveate.cost.savings import own_call
 from foveate.fold.journal import Fold, Outcome
 from foveate.session.sessions import session_id
 from foveate.session.traces import CacheBreak, Trace, TracedEdit, WindowSection
 from foveate.store import open_store
+from foveate.store.adding import add_asked, add_bills
 from foveate.store.ledger_rows import COLUMNS as LEDGER
 from foveate.store.ledger_rows import row_of
 from foveate.store.retention import MOST_TRACES
+from foveate.store.sqlite import SQLiteRows
 from foveate.store.traces import COLUMNS as TRACES
+from foveate.store.traces import addition_of
 from foveate.store.traces import row_of as trace_row
 from foveate.values import CacheUsage, Usage
+from tests.support.stores import create_tables
 
 DAYS = 30
 _DAY_SECONDS = 86_400.0
-_BEFORE_TOTALS = "0006"
 _TOGETHER = 20_000
 _SYSTEM_TOKENS, _FIRST_TOKENS, _GROWS_TOKENS = 10_000, 14_000, 1_450
 _WINDOW_TOKENS, _FOLD_AT_TOKENS, _FOLDED_TOKENS = 200_000, 140_000, 31_000
@@ -101,7 +106,7 @@ def filled(url: str, sessions: int = 10_000, rows: int = 1_000_000, *, now: floa
     path = Path(url.removeprefix("sqlite:///"))
     until = time.time() if now is None else now
     chance = random.Random(7)  # the same store each time
-    _make_tables(path)
+    create_tables(url)
     made = _sessions(chance, sessions, rows, until)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in ("synchronous = OFF", "cache_size = -400000", "journal_mode = OFF"):
@@ -109,28 +114,13 @@ def filled(url: str, sessions: int = 10_000, rows: int = 1_000_000, *, now: floa
         connection.execute("BEGIN")
         _write(connection, made, chance)
         connection.execute("COMMIT")
-    asyncio.run(_brought_up_to_date(url, [one for one in made if one.is_folded]))
+    asyncio.run(_fold_all(url, [one for one in made if one.is_folded]))
 
 
-async def _brought_up_to_date(url: str, folded: Iterable[_Session]) -> None:
+async def _fold_all(url: str, folded: Iterable[_Session]) -> None:
     async with await open_store(url) as store:
         for fold in map(_fold, folded):
             await store.journal.record(fold, _messages(fold), lease=None)
-
-
-def _make_tables(path: Path) -> None:
-    from alembic import command
-    from alembic.config import Config
-    from sqlalchemy import create_engine
-
-    config = Config()
-    folder = Path(foveate.store.migrating.__file__).parent / "migrations"
-    config.set_main_option("script_location", str(folder).replace("%", "%%"))
-    engine = create_engine(f"sqlite:///{path}")
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, _BEFORE_TOTALS)
-    engine.dispose()
 
 
 def _sessions(chance: random.Random, number: int, rows: int, until: float) -> list[_Session]:
@@ -158,20 +148,25 @@ def _sessions(chance: random.Random, number: int, rows: int, until: float) -> li
 def _write(connection: sqlite3.Connection, made: Sequence[_Session], chance: random.Random) -> None:
     order = sorted((at, number, turn) for number, one in enumerate(made) for turn, at in enumerate(one.times))
     first_traced = len(order) - MOST_TRACES
-    add_bills = f"INSERT INTO ledger_v1 (day, {LEDGER}) VALUES ({', '.join('?' * 24)})"
-    add_traces = f"INSERT INTO traces_v1 ({TRACES}) VALUES ({', '.join('?' * 12)})"
+    insert_bills = f"INSERT INTO ledger_v1 (day, {LEDGER}) VALUES ({', '.join('?' * (LEDGER.count(',') + 2))})"
+    insert_traces = f"INSERT INTO traces_v1 ({TRACES}) VALUES ({', '.join('?' * (TRACES.count(',') + 1))})"
+    rows = SQLiteRows(connection)
     spent: Counter[str] = Counter()
     for first in range(0, len(order), _TOGETHER):
-        bills, told = [], []
+        bills, told, additions = [], [], []
         for place, (at, number, turn) in enumerate(order[first : first + _TOGETHER], start=first):
             entry = _entry(made[number], turn, at, chance)
             bills.append(row_of(entry))
             amount = picodollars(entry.dollars or Decimal(0))
             spent.update(dict.fromkeys(accounts_of(entry.call), amount))
             if place >= first_traced and entry.call.category is Category.MAIN:
-                told.append(trace_row(_trace(made[number], turn, entry, chance)))
-        connection.executemany(add_bills, bills)
-        connection.executemany(add_traces, told)
+                trace = _trace(made[number], turn, entry, chance)
+                told.append(trace_row(trace))
+                additions.append(addition_of(trace, told[-1]))
+        connection.executemany(insert_bills, bills)
+        connection.executemany(insert_traces, told)
+        add_bills(rows, bills)
+        add_asked(rows, additions)
     connection.executemany("INSERT INTO accounts_v1 (name, spent, reserved) VALUES (?, ?, 0)", spent.items())
     connection.executemany(
         "INSERT INTO sessions_v1 (id, agent, tip, messages, created_at, seen_at) VALUES (?, ?, ?, ?, ?, ?)",
@@ -192,22 +187,32 @@ def _entry(of: _Session, turn: int, at: float, chance: random.Random) -> Entry:
     uncached, read, written, out = _PRICES[model]
     amount = 12 * uncached + before * read + cache.written_5m * written + output * out
     saved = before * (uncached - read) - cache.written_5m * (written - uncached)
-    folded = (_FOLD_AT_TOKENS - _FOLDED_TOKENS) * read if of.is_folded and turn > _FOLD_TURN else None
+    folded = (_FOLD_AT_TOKENS - _FOLDED_TOKENS) * read if of.is_folded and turn > _FOLD_TURN else 0
+    price = None if chance.random() < _UNPRICED else dollars(amount)
+    call = Call(
+        id=f"{chance.getrandbits(128):032x}",
+        agent=of.agent,
+        session_id=of.id,
+        provider="openai" if model.startswith("gpt") else "anthropic",
+        model=model,
+        category=category,
+        at=at,
+    )
+    savings = own_call(call, price)
+    if category is Category.MAIN and price is not None:
+        savings = replace(
+            savings,
+            without=dollars(amount + saved + folded),
+            breakpoints=dollars(saved),
+            compaction=dollars(folded),
+        )
     return Entry(
-        call=Call(
-            id=f"{chance.getrandbits(128):032x}",
-            agent=of.agent,
-            session_id=of.id,
-            provider="openai" if model.startswith("gpt") else "anthropic",
-            model=model,
-            category=category,
-            at=at,
-        ),
+        call=call,
         usage=Usage(cache=cache, output_tokens=output, raw=_RAW),
-        dollars=None if chance.random() < _UNPRICED else dollars(amount),
+        dollars=price,
         estimated_input_tokens=tokens,
         estimated_dollars=dollars(2 * amount),
-        savings=Savings(cache=dollars(saved), folds=None if folded is None else dollars(folded)),
+        savings=savings,
     )
 
 

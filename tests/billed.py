@@ -7,8 +7,8 @@ from decimal import Decimal
 from msgspec import structs
 
 from foveate.cost.caps import Cap, Scope, accounts_of
-from foveate.cost.ledger import Call, Category, Entry, Ledger, Over, Reservation, Savings, Standing
-from foveate.values import CacheUsage, Usage
+from foveate.cost.ledger import Call, Category, Entry, Ledger, Over, Reservation, Standing
+from foveate.values import CacheUsage, Comparison, Savings, Usage
 
 NOON = 1_794_744_000.0
 """Of 2026-11-15, UTC."""
@@ -35,7 +35,15 @@ ENTRY = Entry(
     dollars=Decimal("0.061234567891"),
     estimated_input_tokens=35_000,
     estimated_dollars=Decimal("0.2"),
-    savings=Savings(cache=Decimal("0.153"), folds=Decimal("-0.000000000001"), cuts=None),
+    savings=Savings(
+        comparison=Comparison.SIMULATED,
+        without=Decimal("0.214"),
+        compaction=Decimal("-0.000000000001"),
+        context=Decimal(0),
+        breakpoints=Decimal("0.153"),
+        keep_alive=Decimal(0),
+        simulation_error=Decimal("0.00023456789"),
+    ),
     is_partial=True,
 )
 RESERVATION = Reservation(

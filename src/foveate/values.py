@@ -235,6 +235,56 @@ class CacheUsage(msgspec.Struct, frozen=True, kw_only=True):
         return self.uncached + self.read + self.written_5m + self.written_1h
 
 
+class SimulatedState(StrEnum):
+    """A request with some of what Foveate does, from the client's own request to the one that is sent.
+
+    Each state adds a mechanism to the one before and is named after it, so that the difference between two
+    neighbours is what the second one's mechanism saves.
+    """
+
+    CLIENT = "client"
+    COMPACTION = "compaction"
+    CONTEXT = "context"
+    BREAKPOINTS = "breakpoints"
+    KEEP_ALIVE = "keep_alive"
+
+
+class Comparison(StrEnum):
+    """How the cost of a call compares with what it would have been without Foveate.
+
+    `EARLIER`: it was recorded by a version that did not compare. `WOULD_NOT_FIT`: without Foveate its session
+    would have outgrown the model's window before. `UNKNOWN`: the price is not known, or it was not simulated.
+    """
+
+    SIMULATED = "simulated"
+    WOULD_NOT_FIT = "would_not_fit"
+    UNKNOWN = "unknown"
+    EARLIER = "earlier"
+
+
+class Savings(msgspec.Struct, frozen=True, kw_only=True):
+    """The simulated cost of a call without Foveate, and what each mechanism saved of it; a loss is negative.
+
+    `without` less the savings is the simulated cost with Foveate, and `simulation_error` is what was charged
+    less that. All are None unless `comparison` is `SIMULATED`.
+    """
+
+    comparison: Comparison = Comparison.UNKNOWN
+    without: Decimal | None = None
+    compaction: Decimal | None = None
+    context: Decimal | None = None
+    breakpoints: Decimal | None = None
+    keep_alive: Decimal | None = None
+    simulation_error: Decimal | None = None
+
+    @property
+    def total(self) -> Decimal | None:
+        """What all mechanisms saved together."""
+        parts = (self.compaction, self.context, self.breakpoints, self.keep_alive)
+        known = [part for part in parts if part is not None]
+        return sum(known, Decimal(0)) if known else None
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What a provider billed for one call; `raw` is its own block of numbers, as it came.
 

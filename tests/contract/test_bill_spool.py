@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from foveate.cost.admission import Admission, Outcome
 from foveate.cost.caps import Scope
 from foveate.cost.ledger import Entry
-from foveate.cost.price_book import PriceBook
 from foveate.engine.billing import book_orphans
 from foveate.errors import BadOption, UnwritableFile
 from foveate.store import open_store
@@ -92,7 +91,7 @@ async def test_what_could_not_be_booked_before_the_end_is_booked_by_whoever_star
     await spool.close()
 
     books, next_one = Books(), BillSpool(tmp_path)
-    assert await book_orphans(next_one, admission(books, next_one), PriceBook()) == 2
+    assert await book_orphans(next_one, admission(books, next_one)) == 2
     assert books.entries_ == bills
     await next_one.close()
     assert files_in(tmp_path) == []
@@ -103,13 +102,13 @@ async def test_where_the_store_is_still_away_they_stay_for_the_next_one(tmp_path
     for _ in range(3):
         spool = BillSpool(tmp_path)
         ours = admission(Books(gone=10**6), spool)
-        await book_orphans(spool, ours, PriceBook())
+        await book_orphans(spool, ours)
         await ours.settle(ENTRY)
         await ours.close()
         await spool.close()
 
     books, spool = Books(), BillSpool(tmp_path)
-    assert await book_orphans(spool, admission(books, spool), PriceBook()) == 1
+    assert await book_orphans(spool, admission(books, spool)) == 1
     assert books.entries_ == [ENTRY]
     await spool.close()
     assert files_in(tmp_path) == []
@@ -138,7 +137,7 @@ async def test_a_file_that_cannot_be_read_keeps_no_other_from_being_booked(tmp_p
     books, spool = Books(), BillSpool(tmp_path)
     for _ in range(2):
         with suppress(OSError):
-            await book_orphans(spool, admission(books, spool), PriceBook())
+            await book_orphans(spool, admission(books, spool))
         unreadable.unlink(missing_ok=True)
     await spool.close()
 
@@ -153,13 +152,13 @@ async def test_what_waits_for_the_store_is_left_where_it_was_until_it_is_booked(
     books, naps, spool = Books(gone=10**6), Naps(), BillSpool(tmp_path)
     ours = admission(books, spool, naps)
     for _ in range(3):
-        assert await book_orphans(spool, ours, PriceBook()) == 0
+        assert await book_orphans(spool, ours) == 0
     assert ours.waiting == 1  # the others wait where they are
     assert path.exists()
 
     books.gone = 0
     await ours.close()
-    assert await book_orphans(spool, ours, PriceBook()) == 1
+    assert await book_orphans(spool, ours) == 1
     assert [one.call.id for one in books.entries_] == [ENTRY.call.id, "b"]
     assert not path.exists()
     await spool.close()
@@ -178,7 +177,7 @@ async def test_a_bill_that_cannot_be_booked_is_moved_aside_with_its_file(
     whole = path.read_bytes()
     books, spool = Books(never={"never": BadOption("no such call")} if is_lost else {}), BillSpool(tmp_path)
     for _ in range(2):
-        await book_orphans(spool, admission(books, spool), PriceBook())
+        await book_orphans(spool, admission(books, spool))
     await spool.close()
 
     assert [one.call.id for one in books.entries_] == [ENTRY.call.id, "never"][: 2 - is_lost]
@@ -277,7 +276,7 @@ def test_kill_9_of_two_processes_loses_no_bill_that_was_told_to_wait(tmp_path: P
             for _ in range(2):  # the second finds nothing
                 spool = BillSpool(folder)
                 ours = Admission(store.ledger, clock=lambda: NOON, spool=spool)
-                await book_orphans(spool, ours, PriceBook())
+                await book_orphans(spool, ours)
                 await ours.close()
                 await spool.close()
             there = [one.call.id async for one in store.ledger.entries()]

@@ -9,9 +9,10 @@ import pytest
 from msgspec import structs
 
 from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Ledger, Over, Savings, Standing
+from foveate.cost.ledger import Ledger, Over, Standing
 from foveate.errors import BadOption
 from foveate.store import Store, open_store
+from foveate.values import Savings
 from tests.billed import CALL, ENTRY, NOON, call, entry, reservation, reserve, settle_one, standing
 
 
@@ -284,7 +285,7 @@ async def test_dollars_that_cannot_be_are_refused_and_nothing_is_kept(ledger: Le
 
 async def test_a_bill_is_kept_where_what_was_expected_or_saved_cannot_be(ledger: Ledger) -> None:
     """Defect: a request for 1e30 answers made the price of the one that came unknown."""
-    bill = structs.replace(ENTRY, estimated_dollars=Decimal("1e30"), savings=Savings(cuts=Decimal("-1e30")))
+    bill = structs.replace(ENTRY, estimated_dollars=Decimal("1e30"), savings=Savings(context=Decimal("-1e30")))
 
     assert await settle_one(ledger, bill, accounts=["total"])
 

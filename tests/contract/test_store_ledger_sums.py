@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from foveate.cost.caps import accounts_of, day_of
-from foveate.cost.ledger import By, Call, Category, Entry, Ledger, Savings, Sum
+from foveate.cost.ledger import By, Call, Category, Entry, Ledger, Sum
+from foveate.cost.savings import add_savings
 from foveate.store import Store, open_store
-from foveate.values import CacheUsage, Usage
+from foveate.values import CacheUsage, Comparison, Savings, Usage
 from tests.billed import ENTRY, NOON, call, entry, settle_one
 
 DAY = 86_400.0
@@ -57,8 +58,9 @@ async def test_a_sum_adds_up_every_kind_of_token_and_dollar(store: Store) -> Non
             reasoning_tokens=200,
             dollars=Decimal("0.122469135782"),
             estimated_dollars=Decimal("0.4"),
-            savings=Savings(cache=Decimal("0.306"), folds=Decimal("-0.000000000002"), cuts=None),
+            savings=add_savings([ENTRY.savings, ENTRY.savings]),
             partial_calls=1,
+            compared_calls=2,
         )
     ]
 
@@ -67,7 +69,7 @@ async def test_of_no_calls_the_sum_is_nothing_and_of_no_group_there_is_none(stor
     (nothing,) = await store.ledger.sums([])
 
     assert nothing == by_hand((), [])
-    assert nothing.savings == Savings()
+    assert nothing.savings.without is None
     assert await store.ledger.sums([By.AGENT]) == []
 
 
@@ -157,7 +159,13 @@ ENTRIES = st.builds(
     dollars=MONEY,
     estimated_input_tokens=st.none() | TOKENS,
     estimated_dollars=MONEY,
-    savings=st.builds(Savings, cache=SIGNED, folds=SIGNED, cuts=SIGNED),
+    savings=st.builds(
+        Savings,
+        comparison=st.sampled_from(Comparison),
+        **dict.fromkeys(
+            ("without", "compaction", "context", "breakpoints", "keep_alive", "simulation_error"), SIGNED
+        ),
+    ),
     is_partial=st.booleans(),
 )
 
@@ -184,6 +192,7 @@ def by_hand(group: tuple[str, ...], entries: Sequence[Entry]) -> Sum:
     """The same added up in Python."""
     usages = [one.usage for one in entries]
     caches = [usage.cache for usage in usages]
+    not_fitting = [one for one in entries if one.savings.comparison is Comparison.WOULD_NOT_FIT]
     return Sum(
         group=group,
         calls=len(entries),
@@ -193,10 +202,11 @@ def by_hand(group: tuple[str, ...], entries: Sequence[Entry]) -> Sum:
         reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
         dollars=added([one.dollars for one in entries]) or Decimal(0),
         estimated_dollars=added([one.estimated_dollars for one in entries]) or Decimal(0),
-        savings=Savings(
-            **{name: added([getattr(e.savings, name) for e in entries]) for name in Savings.__struct_fields__}
-        ),
+        savings=add_savings([one.savings for one in entries]),
         partial_calls=sum(one.is_partial for one in entries),
+        compared_calls=sum(one.savings.without is not None for one in entries),
+        would_not_fit_calls=len(not_fitting),
+        would_not_fit_dollars=added([one.dollars for one in not_fitting]) or Decimal(0),
     )
 
 

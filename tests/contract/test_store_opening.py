@@ -7,11 +7,13 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import psycopg
 import pytest
+from msgspec import structs
 
 import foveate.store.migrating
 from foveate.cost.caps import accounts_of
@@ -21,6 +23,7 @@ from foveate.session.totals import Per, SessionTotals, Totals
 from foveate.store import Forgotten, Store, default_url, open_store, store_name
 from foveate.store.migrating import VERSION_TABLE, VERSIONS
 from foveate.store.schema import tables
+from foveate.values import Comparison, Savings
 from tests.billed import CALL, ENTRY, RESERVATION, settle_one, standing
 from tests.databases import PostgresServer
 from tests.kept import AGENT, FAILED, FOLD, FOLDED, LESSONS, REQUEST, REUSE, TRACE, USE, hashes, session, turns
@@ -61,6 +64,10 @@ def test_what_is_kept_beside_a_store_has_a_name_of_its_own(tmp_path: Path) -> No
         store_name("postgresql://[host/name")
 
 
+EARLIER = Savings(comparison=Comparison.EARLIER)
+"""Of calls that were recorded before they were compared: marked, and as they were."""
+
+
 async def fill(store: Store) -> None:
     """Something of each kind, as the dumps of released versions hold it."""
     await store.turns.keep(session("s", 4), turns("s", 0, 4), after=None)
@@ -88,14 +95,15 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
     assert await store.journal.folded(FOLD.id) == list(FOLDED)
     assert await store.journal.lease("s", "other", ttl_seconds=300, now=1000.0) is None
     if version >= "0003":
-        assert [entry async for entry in store.ledger.entries()] == [ENTRY]
+        expected = ENTRY if version >= "0011" else structs.replace(ENTRY, savings=EARLIER)
+        assert [entry async for entry in store.ledger.entries()] == [expected]
         assert ENTRY.dollars
         stands = standing(ENTRY.dollars, RESERVATION.dollars)
         assert await store.ledger.standing(["total", "agent ana"], now=CALL.at) == {
             "total": stands,
             "agent ana": stands,
         }
-        await check_added_up(store, is_traced=version >= "0006")
+        await check_added_up(store, is_traced=version >= "0006", is_compared=version >= "0011")
     if version >= "0005":
         assert await store.journal.fold(FAILED.id) == FAILED
         assert await store.journal.uses([FOLD.id]) == [USE]
@@ -110,7 +118,7 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
     assert await store.reuse.load(since=0.0, limit=9) == (REUSE if version >= "0010" else {})
 
 
-async def check_added_up(store: Store, *, is_traced: bool) -> None:
+async def check_added_up(store: Store, *, is_traced: bool, is_compared: bool) -> None:
     """The totals are those of what is kept, of before there were any too."""
     totals = Totals(
         requests=int(is_traced),
@@ -122,9 +130,16 @@ async def check_added_up(store: Store, *, is_traced: bool) -> None:
         cache=ENTRY.usage.cache,
         output_tokens=ENTRY.usage.output_tokens,
         dollars=ENTRY.dollars or Decimal(0),
-        saved_by_cache=Decimal("0.153"),
-        saved_by_folds=Decimal("-0.000000000001"),
     )
+    if is_compared:
+        totals = replace(
+            totals,
+            compared=1,
+            without=Decimal("0.214"),
+            saved_by_breakpoints=Decimal("0.153"),
+            saved_by_compaction=Decimal("-0.000000000001"),
+            simulation_error=Decimal("0.00023456789"),
+        )
     assert await store.totals.totals() == [((), totals)]
     hours = [hour for (hour,), _ in await store.totals.totals([Per.HOUR])]
     assert hours == ["1970-01-01T00"] * is_traced + ["2026-11-15T12"]
@@ -203,6 +218,7 @@ MIGRATIONS = {
     "v0008_where_caches_broke.py": "8aec756b865643e4",
     "v0009_what_bills_taught.py": "8b8129d55c1bf78f",
     "v0010_which_prefixes_are_asked_for_again.py": "7fdadcd6f6a431a6",
+    "v0011_what_calls_cost_without_foveate.py": "e04e2023b74877de",
 }
 
 

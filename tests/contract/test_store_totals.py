@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace as with_changes
 
 from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Category, Entry, Savings
+from foveate.cost.ledger import Category, Entry
 from foveate.cost.money import MOST_DOLLARS
 from foveate.session.totals import Added, Order, Per, SessionTotals, Totals
 from foveate.session.traces import CacheBreak, Trace
 from foveate.store import Store, open_store
-from foveate.values import CacheUsage, Usage
+from foveate.values import CacheUsage, Comparison, Savings, Usage
 from tests.billed import CALL, ENTRY, NOON, call, entry, settle_one
 from tests.kept import FOLD, FOLDED, TRACE
 
@@ -76,8 +76,11 @@ async def test_a_request_and_its_bill_add_up_to_all_that_they_say(store: Store) 
         cache=ENTRY.usage.cache,
         output_tokens=900,
         dollars=Decimal("0.061234567891"),
-        saved_by_cache=Decimal("0.153"),
-        saved_by_folds=Decimal("-0.000000000001"),
+        compared=1,
+        without=Decimal("0.214"),
+        saved_by_breakpoints=Decimal("0.153"),
+        saved_by_compaction=Decimal("-0.000000000001"),
+        simulation_error=Decimal("0.00023456789"),
     )
     assert await all_of(store) == totals
     assert totals.hit_ratio == pytest.approx(34_000 / 34_650)
@@ -258,12 +261,31 @@ async def test_a_pulse_is_another_as_soon_as_something_is_added(store: Store) ->
     assert await added.pulse() != seen[-1]
 
 
+async def test_planned_rewrites_are_counted_once_and_apart_from_cache_breaks(store: Store) -> None:
+    planned = replace(BROKE, cause="compaction", is_planned=True)
+    await store.traces.keep([trace("a", NOON, broke=planned), trace("b", NOON + 1)])
+    for _ in range(2):
+        await store.traces.keep([], [("b", planned)])
+
+    totals = await all_of(store)
+    assert (totals.planned_rewrites, totals.rewritten_tokens) == (2, 2 * BROKE.lost_tokens)
+    assert (totals.breaks, totals.lost_tokens, totals.lost_dollars) == (0, 0, Decimal(0))
+
+
+async def test_calls_that_would_not_fit_are_counted_apart(store: Store) -> None:
+    await settle(store, with_changes(ENTRY, savings=Savings(comparison=Comparison.WOULD_NOT_FIT)))
+
+    totals = await all_of(store)
+    assert (totals.would_not_fit, totals.would_not_fit_dollars) == (1, ENTRY.dollars)
+    assert (totals.compared, totals.without, totals.saved) == (0, Decimal(0), Decimal(0))
+
+
 async def test_sums_end_where_they_could_no_longer_be_added_to(store: Store) -> None:
     most = with_changes(
         ENTRY,
         usage=Usage(cache=CacheUsage(read=2**62), output_tokens=2**62),
         dollars=MOST_DOLLARS,
-        savings=Savings(cache=MOST_DOLLARS, folds=-MOST_DOLLARS),
+        savings=Savings(breakpoints=MOST_DOLLARS, compaction=-MOST_DOLLARS),
     )
     lost = replace(BROKE, lost_tokens=2**62, lost_dollars=MOST_DOLLARS)
     for number in range(3):
@@ -274,10 +296,10 @@ async def test_sums_end_where_they_could_no_longer_be_added_to(store: Store) -> 
     hours = [totals for _, totals in await store.totals.totals([Per.HOUR])]
     assert [one.dollars for one in hours] == [MOST_DOLLARS] * 2
     (session,) = await store.totals.sessions(limit=9)
-    assert session.totals.saved_by_folds == -MOST_DOLLARS
+    assert session.totals.saved_by_compaction == -MOST_DOLLARS
     assert session.totals.lost_tokens == session.totals.cache.read == 2**62 - 1
     two_hours = (await store.totals.totals([Per.AGENT], since=NOON, until=NOON + 2 * HOUR))[0][1]
-    assert (two_hours.dollars, two_hours.saved_by_folds) == (2 * MOST_DOLLARS, -2 * MOST_DOLLARS)
+    assert (two_hours.dollars, two_hours.saved_by_compaction) == (2 * MOST_DOLLARS, -2 * MOST_DOLLARS)
 
 
 async def test_odd_times_and_names_lose_nothing(store: Store) -> None:

@@ -21,18 +21,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as with_changes
 
 from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Category, Entry, Savings
+from foveate.cost.ledger import Category, Entry
 from foveate.cost.money import MOST_DOLLARS
 from foveate.session.totals import Per, Totals
 from foveate.session.traces import CacheBreak, Trace, Traced
 from foveate.store import Store, open_store
 from foveate.store.database import Rows, in_rows
-from foveate.store.ledger_rows import ADD_ENTRIES, row_of
+from foveate.store.ledger_rows import COLUMNS as LEDGER
+from foveate.store.ledger_rows import SAVINGS_COLUMNS, row_of
 from foveate.store.postgres import PostgresRows
 from foveate.store.sqlite import SQLiteRows
 from foveate.store.traces import COLUMNS
 from foveate.store.traces import row_of as trace_row
-from foveate.values import CacheUsage, Usage
+from foveate.values import CacheUsage, Comparison, Savings, Usage
 from tests.billed import NOON, call, settle_one
 from tests.contract.test_store_opening import dump_of, run
 from tests.kept import TRACE
@@ -57,7 +58,12 @@ def told(
             cache=CacheUsage(uncached=size, read=2 * size, written_5m=3, written_1h=4), output_tokens=5
         ),
         dollars=Decimal(size) / 1_000 if "price" in has else None,
-        savings=Savings(cache=Decimal(-size) / 7 if size % 2 else None, folds=Decimal(size)),
+        savings=Savings(
+            comparison=Comparison.WOULD_NOT_FIT if size % 3 == 0 else Comparison.SIMULATED,
+            without=Decimal(size) / 9 if size % 3 else None,
+            breakpoints=Decimal(-size) / 7 if size % 2 else None,
+            compaction=Decimal(size),
+        ),
     )
     broke = CacheBreak(cause="c", where="w", lost_tokens=size, lost_dollars=Decimal(size) / 3 if size else None)
     trace = with_changes(
@@ -142,9 +148,17 @@ def added_up(entries: Iterable[Entry], traced: Iterable[Traced]) -> Totals:
         ),
         output_tokens=sum(entry.usage.output_tokens for entry in bills),
         dollars=dollars(entry.dollars for entry in bills),
-        saved_by_cache=dollars(entry.savings.cache for entry in bills),
-        saved_by_folds=dollars(entry.savings.folds for entry in bills),
-        saved_by_cuts=dollars(entry.savings.cuts for entry in bills),
+        compared=sum(entry.savings.without is not None for entry in bills),
+        without=dollars(entry.savings.without for entry in bills),
+        saved_by_compaction=dollars(entry.savings.compaction for entry in bills),
+        saved_by_context=dollars(entry.savings.context for entry in bills),
+        saved_by_breakpoints=dollars(entry.savings.breakpoints for entry in bills),
+        saved_by_keep_alive=dollars(entry.savings.keep_alive for entry in bills),
+        simulation_error=dollars(entry.savings.simulation_error for entry in bills),
+        would_not_fit=sum(entry.savings.comparison is Comparison.WOULD_NOT_FIT for entry in bills),
+        would_not_fit_dollars=dollars(
+            entry.dollars for entry in bills if entry.savings.comparison is Comparison.WOULD_NOT_FIT
+        ),
     )
 
 
@@ -263,7 +277,14 @@ def fill_before_totals(url: str, some: Iterable[Told]) -> None:
         connection = psycopg.connect(url)
     with closing(connection):
         rows: Rows = SQLiteRows(connection) if url.startswith("sqlite") else PostgresRows(connection)
-        for statement, values in in_rows(ADD_ENTRIES, [row_of(entry) for entry, *_ in told if entry]):
+        columns = [name.strip() for name in LEDGER.split(",")]
+        kept = [at for at, name in enumerate(columns) if name not in SAVINGS_COLUMNS.split(", ")]
+        names = ", ".join(columns[at] for at in kept)
+        add_entries = f"INSERT INTO ledger_v1 (day, {names}) VALUES {{}}"
+        whole = [row_of(entry) for entry, *_ in told if entry]
+        for statement, values in in_rows(
+            add_entries, [(row[0], *(row[1 + at] for at in kept)) for row in whole]
+        ):
             rows.change(statement, values)
         add_traces = f"INSERT INTO traces_v1 ({COLUMNS}) VALUES {{}}"
         for statement, values in in_rows(add_traces, [trace_row(trace) for _, trace, _ in told if trace]):
@@ -292,7 +313,7 @@ async def test_more_than_can_be_added_up_and_odd_names_do_not_keep_a_store_from_
     long = "".join(map(chr, range(0x1F300, 0x1F300 + 2_000)))
     broke = CacheBreak(cause="\0", where="\\u0000" + long, lost_tokens=2**62, lost_dollars=None)
     large = Usage(cache=CacheUsage(read=2**62), output_tokens=2**62)
-    costs = with_changes(entry, usage=large, dollars=MOST_DOLLARS, savings=Savings(cache=-MOST_DOLLARS))
+    costs = with_changes(entry, usage=large, dollars=MOST_DOLLARS, savings=Savings(breakpoints=-MOST_DOLLARS))
     made: list[Told] = []
     for number, at in enumerate((-1.0, 1e18, NOON)):
         of = with_changes(entry.call, id=f"{number}", agent=long, model=long, session_id=long * (number // 2))
@@ -303,7 +324,7 @@ async def test_more_than_can_be_added_up_and_odd_names_do_not_keep_a_store_from_
     async with await open_store(bare_database_url) as store:
         ((_, totals),) = await store.totals.totals()
         assert (totals.calls, totals.requests, totals.breaks) == (4, 4, 4)
-        assert totals.saved_by_cache < 0
+        assert totals.compared == 0  # they were recorded before calls were compared
         assert totals.dollars > MOST_DOLLARS
         large_ones = dict(await store.totals.totals([Per.AGENT]))
         assert large_ones[long[:250],].dollars == MOST_DOLLARS

@@ -14,8 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from foveate.cost.caps import accounts_of, day_of
-from foveate.cost.ledger import Category, Entry, Savings
+from foveate.cost.ledger import Category, Entry
 from foveate.store import open_store
+from foveate.values import Savings
 from tests.billed import ENTRY, call, entry, reserve, settle_one
 from tests.e2e.command import spawn, write
 
@@ -51,14 +52,14 @@ def billed(
     **savings: str,
 ) -> Entry:
     made = replace(call(id_, agent=agent, session_id=session_id, at=at), model=model, category=category)
-    saved = Savings(**{name: Decimal(said) for name, said in savings.items()})
-    return replace(entry(made, dollars), savings=saved)
+    saved: Any = {name: Decimal(said) for name, said in savings.items()}
+    return replace(entry(made, dollars), savings=Savings(**saved))
 
 
 WEEK = [
-    billed("1", "0.10", cache="0.5", folds="0.2", cuts="-0.12"),
+    billed("1", "0.10", without="0.68", breakpoints="0.5", compaction="0.2", context="-0.12"),
     billed("2", "0.20", agent="bob", session_id="walk-1", at=MONDAY + DAY),
-    billed("3", "0.30", category=Category.COMPACTION, at=MONDAY + 2 * DAY - 0.001),
+    billed("3", "0.30", compaction="-0.30", category=Category.COMPACTION, at=MONDAY + 2 * DAY - 0.001),
     billed("4", None, agent="bob", session_id="walk-2", model="qwen3", at=MONDAY + 2 * DAY),
     billed("5", "0.000000000001", category=Category.PING, at=MONDAY + 3 * DAY),
 ]
@@ -85,7 +86,7 @@ def test_every_call_is_in_the_report_by_whatever_it_is_told(run: Any, url: str) 
         assert Decimal(told["total"]["dollars"]) == Decimal("0.600000000001")
         assert sum(Decimal(row["dollars"] or 0) for row in told["rows"]) == Decimal("0.600000000001")
         assert sum(row["calls"] for row in told["rows"]) == 5
-        assert told["total"]["saved"]["folds"] == "-0.100000000000"
+        assert told["total"]["saved"]["compaction"] == "-0.100000000000"
 
 
 def test_the_table_says_what_is_not_known_and_what_was_lost(run: Any, url: str) -> None:
@@ -95,14 +96,16 @@ def test_the_table_says_what_is_not_known_and_what_was_lost(run: Any, url: str) 
         "ana  3 calls",
         "  in 30 uncached, 0 read, 0 written; out 3",
         "  $0.400001",
-        "  cache saved $0.50; folds cost $0.10 more; cuts cost $0.12 more",
+        "  without Foveate $0.68 for 1 call; saved $0.28",
+        "  by breakpoints $0.50; by compaction cost $0.10 more; by injected context cost $0.12 more",
         "bob  2 calls",
         "  in 20 uncached, 0 read, 0 written; out 2",
         "  $0.20 + 1 call of unknown price",
         "total  5 calls",
         "  in 50 uncached, 0 read, 0 written; out 5",
         "  $0.600001 + 1 call of unknown price",
-        "  cache saved $0.50; folds cost $0.10 more; cuts cost $0.12 more",
+        "  without Foveate $0.68 for 1 call; saved $0.28",
+        "  by breakpoints $0.50; by compaction cost $0.10 more; by injected context cost $0.12 more",
     ]
 
 

@@ -14,12 +14,12 @@ import pytest
 
 from foveate.config.cost import load_cost
 from foveate.cost.admission import Admission, Outcome
-from foveate.cost.ledger import Call, Category, Entry, Removed
+from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.price_book import PriceBook
-from foveate.cost.savings import pricing, savings_of
+from foveate.cost.savings import compare, pricing
 from foveate.errors import CapExceeded, CapUncheckable
 from foveate.store import open_store
-from foveate.values import CacheUsage, Usage
+from foveate.values import CacheUsage, SimulatedState, Usage
 from tests.e2e.command import spawn
 from tests.store_processes import at_once
 
@@ -44,6 +44,12 @@ BILL = Usage(
     cache=CacheUsage(uncached=500, read=4_000, written_5m=1_000), output_tokens=1_000, said_dollars=None
 )
 DOLLARS = Decimal("0.0715")
+# 3,000 tokens more without compaction, and nothing cached without breakpoints.
+SIMULATED = dict.fromkeys(SimulatedState, BILL.cache) | {
+    SimulatedState.CLIENT: CacheUsage(uncached=8_500),
+    SimulatedState.COMPACTION: CacheUsage(uncached=5_500),
+    SimulatedState.CONTEXT: CacheUsage(uncached=5_500),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +93,13 @@ async def _call_under_caps(url: str, config: Path, worker: int) -> Told:
             await asyncio.sleep(0.05)  # the provider answers
             price = book.price(MODEL, BILL, provider="house", at=call.at)
             assert price is not None
-            folded = Removed(tokens=30_000)
             entry = Entry(
                 call=call,
                 usage=BILL,
                 dollars=price.dollars,
                 estimated_input_tokens=INPUT_TOKENS,
                 estimated_dollars=ceiling,
-                savings=savings_of(BILL, pricing(book, call), folds=folded, known_tokens=4_000, was_warm=True),
+                savings=compare(BILL, price.dollars, pricing(book, call), SIMULATED),
             )
             assert (await admission.settle(entry)).outcome is Outcome.BOOKED
             bills.append(price.dollars)
@@ -157,8 +162,10 @@ def test_calls_of_several_processes_stay_under_their_cap_and_the_report_adds_up_
     total = shown()["total"]
     assert (total["calls"], total["unknown_calls"]) == (len(bills), 0)
     assert Decimal(total["estimated_dollars"]) == Decimal("0.2125") * len(bills)
-    assert Decimal(total["saved"]["folds"]) == Decimal("0.03") * len(bills)
-    assert Decimal(total["saved"]["cache"]) == Decimal("0.0335") * len(bills)
+    assert Decimal(total["without_dollars"]) == DOLLARS * len(bills) + Decimal("0.0635") * len(bills)
+    assert Decimal(total["saved"]["compaction"]) == Decimal("0.03") * len(bills)
+    assert Decimal(total["saved"]["breakpoints"]) == Decimal("0.0335") * len(bills)
+    assert Decimal(total["simulation_error"]) == 0
 
     _, on_ana, on_the_day = shown("caps", "--config", config)["caps"]
     assert Decimal(on_ana["uses"][0]["spent"]) == sum(bills)

@@ -1,5 +1,6 @@
 """What the input of an agent costs through the gateway, beside the same calls made without it."""
 
+import asyncio
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from foveate.cost.ledger import By, Sum
 from foveate.engine.options import AgentOptions
+from foveate.store import open_store
 from tests.gateways import running_gateway
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
 
@@ -20,6 +23,7 @@ Workload = Callable[[], Iterator[Step]]
 
 MODEL = "claude-sonnet-4-6"
 PRICES = {"input_tokens": 1.0, "cache_read_input_tokens": 0.1, "5m": 1.25, "1h": 2.0}
+DOLLARS_PER_TOKEN = 3e-6
 CACHED = {"type": "ephemeral"}
 HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
 
@@ -188,6 +192,21 @@ def billed(
     return cost, sum(sorted(sizes)[-5:])
 
 
+def saved_tokens(folder: Path, category: str = "main") -> float:
+    """What the ledger says that Foveate saved, in uncached input tokens."""
+
+    async def read() -> Sum:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            sums = await store.ledger.sums([By.CATEGORY])
+        return next(found for found in sums if found.group == (category,))
+
+    found = asyncio.run(read())
+    assert found.compared_calls == found.calls
+    assert found.savings.simulation_error == 0
+    assert found.savings.total is not None
+    return float(found.savings.total) / DOLLARS_PER_TOKEN
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: str(workload.__name__))
 def test_a_workload_costs_no_more_through_the_gateway(workload: Workload, tmp_path: Path) -> None:
@@ -201,6 +220,7 @@ def test_a_workload_costs_no_more_through_the_gateway(workload: Workload, tmp_pa
         assert gateway.failed == []
 
     assert ours <= 1.02 * min(none, usual) + 0.25 * largest
+    assert saved_tokens(tmp_path) == pytest.approx(none - ours, abs=0.001 * none)
 
 
 @pytest.mark.slow
@@ -235,6 +255,7 @@ def test_the_breakpoints_of_a_client_are_added_to_or_replaced_and_it_never_pays_
             assert gateway.failed == []
             sent = [ask.body.count(b'"cache_control":{') for ask in sandbox.heard]
             assert max(sent) <= 4
+        assert saved_tokens(folder) == pytest.approx(own - costs[-1], abs=0.001 * own)
     kept, replaced = costs
 
     assert kept <= 1.02 * own

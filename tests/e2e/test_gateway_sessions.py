@@ -91,10 +91,10 @@ def test_sixty_turns_of_an_agent_stay_within_the_window_and_are_read_from_the_ca
     assert report.calls == 60
     # The first try reads what is cached. Since the sandbox cannot sum up, the next is shown it as data.
     assert folds.read > folds.uncached
-    assert report.savings.cache is not None
-    assert report.savings.folds is not None
-    assert report.savings.cache > report.dollars  # nearly all is read at a tenth of the price
-    assert report.savings.folds != 0
+    assert report.savings.breakpoints is not None
+    assert report.savings.breakpoints > report.dollars  # nearly all is read at a tenth of the price
+    assert report.savings.compaction
+    assert report.savings.simulation_error == 0
 
 
 def booked(folder: Path, category: str) -> Sum:

@@ -8,10 +8,12 @@ from pathlib import Path
 from msgspec import structs
 
 from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Category, Savings
+from foveate.cost.ledger import Category
+from foveate.cost.savings import unchanged
 from foveate.fold.journal import Outcome
 from foveate.session.traces import TracedEdit
 from foveate.store import open_store
+from foveate.values import Savings
 from tests.billed import CALL, ENTRY, settle_one
 from tests.kept import FAILED, FOLD, FOLDED, REQUEST, TRACE, session, turns
 
@@ -26,7 +28,9 @@ async def fill(url: str, bodies: tuple[Path, Path]) -> None:
     calls = [structs.replace(CALL, id=id_, at=now) for id_ in ("call-1", "call-2", "call-3")]
     entries = [
         structs.replace(
-            ENTRY, call=calls[0], savings=Savings(cache=Decimal(1), folds=Decimal(-1), cuts=Decimal(0))
+            ENTRY,
+            call=calls[0],
+            savings=unchanged(Decimal(1)),
         ),
         structs.replace(ENTRY, call=calls[1], dollars=None, estimated_dollars=None, savings=Savings()),
         structs.replace(ENTRY, call=structs.replace(calls[2], category=Category.COMPACTION)),

@@ -17,7 +17,7 @@ from foveate.config.showing import Source as SettingSource
 from foveate.cost.admission import Outcome as ChargeOutcome
 from foveate.cost.caps import Scope, Unknown
 from foveate.cost.held import Level as CapLevel
-from foveate.cost.ledger import By, Category, Savings
+from foveate.cost.ledger import By, Category
 from foveate.cost.prices import PriceSource
 from foveate.fold.journal import Outcome as CompactionOutcome
 from foveate.fold.overflow import OnOverflow
@@ -33,7 +33,7 @@ from foveate.replay.recordings import Source as RecordingSource
 from foveate.sandbox.doors import Provider
 from foveate.sandbox.scripts import HEADER
 from foveate.tokens.options import Backend
-from foveate.values import Format, Ttl
+from foveate.values import Format, Savings, Ttl
 
 NAMES: dict[str, Iterable[str]] = {
     "api format": Format,

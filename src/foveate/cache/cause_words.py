@@ -30,6 +30,9 @@ _WORDS: Mapping[str, str] = {
     Cause.CUT_BACK: "the request ended before what was kept did",
     Cause.EXPIRED: "the cache entry ran out before the request came",
     Cause.CACHE_KEY: "the cache key changed, so another machine may have served it",
+    Cause.COMPACTION: "Foveate replaced old messages by a summary",
+    Cause.COMPACTION_UNDONE: "a summary was undone, and the messages that it stood for are sent again",
+    Cause.TRIMMING: "Foveate shortened tool results",
     Cause.UNEXPLAINED: "the prefix is the same and should have been read: the provider may have dropped it",
 }
 

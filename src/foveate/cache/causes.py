@@ -57,7 +57,14 @@ class Cause(StrEnum):
     CUT_BACK = "cut_back"
     EXPIRED = "expired"
     CACHE_KEY = "cache_key"
+    COMPACTION = "compaction"
+    COMPACTION_UNDONE = "compaction_undone"
+    TRIMMING = "trimming"
     UNEXPLAINED = "unexplained"
+
+
+PLANNED = frozenset((Cause.COMPACTION, Cause.COMPACTION_UNDONE, Cause.TRIMMING))
+"""Causes of misses that Foveate plans: it rewrites a history because that is expected to pay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

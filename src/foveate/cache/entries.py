@@ -41,6 +41,15 @@ class Entry(NamedTuple):
             readable_at=min(self.readable_at, readable_at),
         )
 
+    def merged(self, other: "Entry") -> "Entry":
+        """The same entry, of which two requests know different parts."""
+        return Entry(
+            tokens=self.tokens,
+            ttl=max(self.ttl, other.ttl, key=lambda ttl: ttl.seconds),
+            expires_at=max(self.expires_at, other.expires_at),
+            readable_at=min(self.readable_at, other.readable_at),
+        )
+
 
 def written(tokens: int, ttl: Ttl, *, at: float, readable_at: float) -> Entry:
     """A prefix that is written for the first time."""

@@ -14,9 +14,18 @@ from decimal import Decimal
 from typing import BinaryIO
 
 from foveate.cost.caps import day_of
-from foveate.cost.ledger import Entry, Savings
+from foveate.cost.ledger import Entry
 from foveate.cost.report import Report, Row
+from foveate.values import Savings
 
+_SAVINGS_COLUMNS = (
+    "without_dollars",
+    "saved_by_compaction",
+    "saved_by_context",
+    "saved_by_breakpoints",
+    "saved_by_keep_alive",
+    "simulation_error",
+)
 CALL_COLUMNS = (
     "at",
     "call_id",
@@ -36,9 +45,8 @@ CALL_COLUMNS = (
     "tier",
     "estimated_input_tokens",
     "estimated_dollars",
-    "saved_by_cache",
-    "saved_by_folds",
-    "saved_by_cuts",
+    "comparison",
+    *_SAVINGS_COLUMNS,
     "is_partial",
 )
 SUM_COLUMNS = (
@@ -53,9 +61,11 @@ SUM_COLUMNS = (
     "reasoning_tokens",
     "dollars",
     "estimated_dollars",
-    "saved_by_cache",
-    "saved_by_folds",
-    "saved_by_cuts",
+    "compared_calls",
+    "compared_dollars",
+    *_SAVINGS_COLUMNS,
+    "would_not_fit_calls",
+    "would_not_fit_dollars",
     "compaction_dollars",
     "unknown_compactions",
 )
@@ -125,6 +135,7 @@ def _call(entry: Entry) -> tuple[Cell, ...]:
         usage.tier,
         entry.estimated_input_tokens,
         entry.estimated_dollars,
+        entry.savings.comparison.value,
         *_saved(entry.savings),
         entry.is_partial,
     )
@@ -144,14 +155,19 @@ def _sum(row: Row) -> tuple[Cell, ...]:
         row.reasoning_tokens,
         row.dollars,
         row.estimated_dollars,
+        row.compared_calls,
+        row.compared_dollars,
         *_saved(row.saved),
+        row.would_not_fit_calls,
+        row.would_not_fit_dollars,
         row.compaction_dollars,
         row.unknown_compactions,
     )
 
 
 def _saved(savings: Savings) -> tuple[Cell, ...]:
-    return savings.cache, savings.folds, savings.cuts
+    edits = savings.without, savings.compaction, savings.context
+    return *edits, savings.breakpoints, savings.keep_alive, savings.simulation_error
 
 
 def _moment(seconds: float) -> str:

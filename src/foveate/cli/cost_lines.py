@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from decimal import Decimal
 
-from msgspec import structs
 from rich.cells import cell_len, set_cell_size
 
 from foveate.cli.ids import short_ids
@@ -31,9 +30,14 @@ _NUMBERS = (
     "output",
     "cost",
     "at most",
-    "cache saved",
-    "folds saved",
-    "cuts saved",
+    "without Foveate",
+    "saved",
+    "by breakpoints",
+    "by compaction",
+    "by injected context",
+    "by keep-alive",
+    "simulation error",
+    "would not fit",
 )
 _CAP_HEADINGS = ("cap", "limit", "spent", "reserved", "left", "")
 
@@ -49,7 +53,19 @@ def report_object(report: Report) -> dict[str, object]:
 
 def _row_object(row: Row) -> dict[str, object]:
     numbers = {name: _jsonable(value) for name, value in asdict(row).items() if name not in ("group", "saved")}
-    return numbers | {"saved": {name: _jsonable(value) for name, value in structs.asdict(row.saved).items()}}
+    savings = row.saved
+    saved = {
+        "total": savings.total,
+        "breakpoints": savings.breakpoints,
+        "compaction": savings.compaction,
+        "context": savings.context,
+        "keep_alive": savings.keep_alive,
+    }
+    return numbers | {
+        "without_dollars": _jsonable(savings.without),
+        "saved": {name: _jsonable(value) for name, value in saved.items()},
+        "simulation_error": _jsonable(savings.simulation_error),
+    }
 
 
 def cap_object(held: Held) -> dict[str, object]:
@@ -146,12 +162,14 @@ class ReportWriting(_Writing):
         )
         at_most = "" if row.estimated_dollars is None else f" (at most {in_words(row.estimated_dollars)})"
         yield f"{_INDENT}{_cost(row)}{at_most}"
-        savings = (("cache", _saved(row.saved.cache)), ("folds", _folds(row)), ("cuts", _saved(row.saved.cuts)))
+        compared = _compared(row)
         told = [
-            f"{what} {said if said.startswith('cost') else f'saved {said}'}" for what, said in savings if said
+            f"{what} {said}" if said not in ("", _UNKNOWN) else ""
+            for what, said in zip(_NUMBERS[-len(compared) :], compared, strict=True)
         ]
-        if told:
-            yield _INDENT + "; ".join(told)
+        for some in (told[:2], told[2:6], told[6:]):  # the whole, its parts, and what is in neither
+            if any(some):
+                yield _INDENT + "; ".join(filter(None, some))
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -163,9 +181,27 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.output_tokens:,}",
         _cost(row),
         "" if row.estimated_dollars is None else in_words(row.estimated_dollars),
-        _saved(row.saved.cache) or _UNKNOWN,
-        _folds(row) or _UNKNOWN,
-        _saved(row.saved.cuts) or _UNKNOWN,
+        *_compared(row),
+    )
+
+
+def _compared(row: Row) -> tuple[str, ...]:
+    """The cost without Foveate and the savings, as far as they are known and not zero."""
+    savings = row.saved
+    without = _UNKNOWN
+    if savings.without is not None:
+        of = "" if row.compared_calls == row.calls else f" for {_calls(row.compared_calls)}"
+        without = f"{in_words(savings.without)}{of}"
+    error, not_fitting = savings.simulation_error, row.would_not_fit_calls
+    return (
+        without,
+        _saved(savings.total) or _UNKNOWN,
+        _part(savings.breakpoints),
+        _compaction(row),
+        _part(savings.context),
+        _part(savings.keep_alive),
+        in_words(error) if error else "",
+        f"{_calls(not_fitting)}, {in_words(row.would_not_fit_dollars)}" if not_fitting else "",
     )
 
 
@@ -182,10 +218,14 @@ def _with_unknown(dollars: Decimal | None, word: str, calls: int) -> str:
     return f"{in_words(dollars)} {word} {unknown}" if dollars else unknown
 
 
-def _folds(row: Row) -> str:
-    saved = _saved(row.saved.folds)
+def _compaction(row: Row) -> str:
     unknown = f"{_calls(row.unknown_compactions)} of unknown price" if row.unknown_compactions else ""
-    return " less ".join(filter(None, (saved or ("nothing known" if unknown else ""), unknown)))
+    return " less ".join(filter(None, (_part(row.saved.compaction), unknown)))
+
+
+def _part(dollars: Decimal | None) -> str:
+    """What a mechanism saved or cost; nothing if that is zero or not known."""
+    return _saved(dollars) if dollars else ""
 
 
 def _saved(dollars: Decimal | None) -> str:

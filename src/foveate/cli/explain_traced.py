@@ -1,16 +1,16 @@
 """What was done to the requests of a session, or to one of them, and what each edit was worth."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from foveate.cli.ids import MOST_NAMED, SHORT_ID, the_one
 from foveate.errors import BadOption
-from foveate.values import Usage
+from foveate.values import Savings
 
 if TYPE_CHECKING:
-    from foveate.session.traces import Bill, Trace, Traced, TracedEdit, TracedSession
+    from foveate.session.traces import Traced, TracedEdit, TracedSession
     from foveate.store import Store
 
 _PAGE = 500
@@ -48,6 +48,7 @@ class Beside:
     calls: int
     dollars: Decimal
     unknown_calls: int = 0
+    savings: Savings = field(default_factory=Savings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +138,13 @@ async def _beside(store: "Store", session_id: str) -> list[Beside]:
 
     sums = await store.ledger.sums((By.CATEGORY,), session_id=session_id)
     return [
-        Beside(category=one.group[0], calls=one.calls, dollars=one.dollars, unknown_calls=one.unknown_calls)
+        Beside(
+            category=one.group[0],
+            calls=one.calls,
+            dollars=one.dollars,
+            unknown_calls=one.unknown_calls,
+            savings=one.savings,
+        )
         for one in sums
         if one.group[0] != Category.MAIN
     ]
@@ -151,49 +158,27 @@ def _numbered(story: SessionStory, number: int) -> TracedRequest:
 
 
 def priced(traced: "Traced") -> list[PricedEdit]:
-    """Each edit with what it saved: its share, by tokens, of what the call saved by edits of its kind.
-
-    What was put in cost as much as an input token of this call did on average.
-    """
+    """Each edit with its share, by tokens, of what edits of its kind saved on the call."""
     trace, bill = traced.trace, traced.bill
     if bill is None:
         return [PricedEdit(edit=edit, dollars=None) for edit in trace.edits]
-    pots = {kind: _saved(bill, kind) for kind in ("cache", "folds", "cuts")}
+    saved = bill.savings
+    pots = {"breakpoints": saved.breakpoints, "compaction": saved.compaction, "context": saved.context}
     totals = {kind: sum(edit.saved_tokens for edit in trace.edits if _kind(edit) == kind) for kind in pots}
-    has_inserts = any(_kind(edit) == "inserts" for edit in trace.edits)
-    per_token = _average(trace, bill) if has_inserts else None
     found: list[PricedEdit] = []
     for edit in trace.edits:
         kind = _kind(edit)
         dollars: Decimal | None = None
-        if kind == "inserts":
-            dollars = None if per_token is None else edit.saved_tokens * per_token
-        elif kind in pots:
-            pot, total = pots[kind], totals[kind]
-            dollars = None if pot is None or total <= 0 else pot * edit.saved_tokens / total
+        pot, total = pots.get(kind), totals.get(kind)
+        if pot is not None and total:
+            dollars = pot * edit.saved_tokens / total
         found.append(PricedEdit(edit=edit, dollars=None if dollars is None else dollars.quantize(_MICRO)))
     return found
 
 
 def _kind(edit: "TracedEdit") -> str:
     if edit.does.startswith("mark"):
-        return "cache"
-    if edit.step == _ROOM or (edit.step == _FOLD and edit.does == "cut"):
-        return "cuts"
-    if edit.step == _FOLD:
-        return "folds"
-    return "inserts" if edit.saved_tokens < 0 else ""
-
-
-def _saved(bill: "Bill", kind: str) -> Decimal | None:
-    return {"cache": bill.saved_by_cache, "folds": bill.saved_by_folds, "cuts": bill.saved_by_cuts}[kind]
-
-
-def _average(trace: "Trace", bill: "Bill") -> Decimal | None:
-    """What an input token of this call cost on average; None where nobody knows."""
-    from foveate.cost.price_book import PriceBook
-
-    if not bill.cache.input_tokens:
-        return None
-    found = PriceBook().price(trace.model, Usage(cache=bill.cache), provider=trace.provider, at=trace.at)
-    return None if found is None or found.dollars is None else found.dollars / bill.cache.input_tokens
+        return "breakpoints"
+    if edit.step in (_FOLD, _ROOM):
+        return "compaction"
+    return "context" if edit.saved_tokens < 0 else ""

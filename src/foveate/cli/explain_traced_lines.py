@@ -1,7 +1,6 @@
 """What `foveate explain` shows of sessions and requests: lines for people, objects for programs."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from decimal import Decimal
 
@@ -13,8 +12,10 @@ from foveate.cli.explain_traced import PricedEdit, SessionStory, TracedRequest, 
 from foveate.cli.ids import short_ids
 from foveate.cli.screen import Look, number
 from foveate.cli.window_bars import Window, window_lines
+from foveate.cost.savings import add_savings
 from foveate.session.telling import broke_in_words
 from foveate.session.traces import Bill, Trace, Traced, TracedSession
+from foveate.values import Comparison, Savings
 
 _GAP = "  "
 _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
@@ -32,7 +33,15 @@ def session_object(story: SessionStory, *, last: int | None = None) -> dict[str,
     requests = [
         request_object(at, one, priced(one)) for at, one in enumerate(story.requests[first:], first + 1)
     ]
-    beside = [asdict(one) | {"dollars": f"{one.dollars:f}"} for one in story.beside]
+    beside = [
+        {
+            "category": one.category,
+            "calls": one.calls,
+            "dollars": f"{one.dollars:f}",
+            "unknown_calls": one.unknown_calls,
+        }
+        for one in story.beside
+    ]
     return {
         "session_id": story.session_id,
         "agent": story.agent,
@@ -101,6 +110,8 @@ class TraceWriting:
         same = len({one.trace.model for one in requests}) == 1
         yield from self._table(_HEADINGS, rows, left=_LEFT, without=(2,) if same else ())
         yield from self._wrapped(_total(requests), _BOLD)
+        for line in _compared(story):
+            yield from self._wrapped(line)
         for one in story.beside:
             paid = _paid(one.dollars, unknown=one.unknown_calls, calls=one.calls)
             yield from self._wrapped(f"beside them {_counted(one.calls, f'{one.category} call')}, {paid}")
@@ -125,7 +136,7 @@ class TraceWriting:
             lost = trace.broke.lost_dollars
             why = cause_in_words(trace.broke.cause)
             told_of_it = broke_in_words(trace.broke, why, "" if lost is None else _dollars(lost))
-            yield from self._wrapped(told_of_it, _RED)
+            yield from self._wrapped(told_of_it, _DIM if trace.broke.is_planned else _RED)
         yield ""
         yield from self._window(trace)
         yield ""
@@ -155,7 +166,8 @@ class TraceWriting:
             is_new = before is None or before.trace.fold_id != trace.fold_id
             notes.append("folded" if is_new else "fold")
         if trace.broke is not None:
-            notes.append(f"broke: {trace.broke.cause.replace('_', ' ')}")
+            what = "planned rewrite" if trace.broke.is_planned else "broke"
+            notes.append(f"{what}: {trace.broke.cause.replace('_', ' ')}")
         if not 200 <= trace.status < 300:
             notes.append(f"status {trace.status or 'none'}")
         if trace.problems:
@@ -274,10 +286,40 @@ def _total(requests: Sequence[Traced]) -> str:
     known = [bill.dollars for bill in bills if bill.dollars is not None]
     dollars = _paid(sum(known, Decimal(0)), unknown=len(bills) - len(known), calls=len(bills))
     ratio = f"{read / all_input:.2f}" if all_input else "unknown"
-    breaks = sum(one.trace.broke is not None for one in requests)
+    breaks = sum(one.trace.broke is not None and not one.trace.broke.is_planned for one in requests)
+    planned = sum(one.trace.broke is not None and one.trace.broke.is_planned for one in requests)
     folds = len({one.trace.fold_id for one in requests} - {None})
     told = (_counted(len(requests), "request"), dollars, f"hit ratio {ratio}")
-    return ", ".join((*told, _counted(folds, "fold"), _counted(breaks, "cache break")))
+    rewrites = [_counted(planned, "planned rewrite")] if planned else []
+    return ", ".join((*told, _counted(folds, "fold"), _counted(breaks, "cache break"), *rewrites))
+
+
+def _compared(story: SessionStory) -> Iterator[str]:
+    """The cost of a session with and without Foveate, calls that were made beside its requests included."""
+    bills = [one.bill for one in story.requests if one.bill is not None]
+    simulated = [bill.savings for bill in bills if bill.savings.without is not None]
+    savings = add_savings(
+        [*simulated, *(one.savings for one in story.beside if one.savings.without is not None)]
+    )
+    if simulated and savings.without is not None and savings.total is not None:
+        of = (
+            ""
+            if len(simulated) == len(bills)
+            else f" ({_counted(len(simulated), 'request')} of {len(bills):,})"
+        )
+        yield (
+            f"without Foveate {_dollars(savings.without)}{of}, with it"
+            f" {_dollars(savings.without - savings.total)}: {_parts(savings) or 'no difference'}"
+        )
+        if savings.simulation_error:
+            yield f"simulation error {_signed(savings.simulation_error)}: charged less simulated"
+    not_fitting = [bill for bill in bills if bill.savings.comparison is Comparison.WOULD_NOT_FIT]
+    if not_fitting:
+        spent = sum((bill.dollars or Decimal(0) for bill in not_fitting), Decimal(0))
+        yield (
+            f"{_counted(len(not_fitting), 'request')}, {_dollars(spent)}: without Foveate the session would not"
+            " fit the model's window any more, so no saving is credited"
+        )
 
 
 def _paid(dollars: Decimal, *, unknown: int, calls: int) -> str:
@@ -300,11 +342,34 @@ def _billed(bill: Bill | None) -> str:
         f"{cache.uncached:,} uncached, {cache.read:,} read, {written:,} written, {bill.output_tokens:,} out"
     )
     told = [f"billed {_dollars(bill.dollars)}: {tokens}"]
-    saved = {"the cache": bill.saved_by_cache, "folds": bill.saved_by_folds, "cuts": bill.saved_by_cuts}
-    for what, amount in saved.items():
-        if amount:
-            told.append(f"{what} {'saved' if amount > 0 else 'cost'} {_dollars(abs(amount))}")
+    savings = bill.savings
+    if savings.comparison is Comparison.WOULD_NOT_FIT:
+        told.append("without Foveate the session would not fit the model's window any more")
+    elif savings.without is not None:
+        told.append(f"without Foveate {_dollars(savings.without)}")
+        told += filter(None, [_parts(savings)])
+        if savings.simulation_error:
+            told.append(f"simulation error {_signed(savings.simulation_error)}")
     return "; ".join(told)
+
+
+def _parts(savings: Savings) -> str:
+    """What each mechanism saved or cost, if it did."""
+    parts = {
+        "breakpoints": savings.breakpoints,
+        "compaction and trimming": savings.compaction,
+        "injected context": savings.context,
+        "keep-alive": savings.keep_alive,
+    }
+    return ", ".join(
+        f"{what} saved {_dollars(amount)}" if amount > 0 else f"{what} cost {_dollars(-amount)} more"
+        for what, amount in parts.items()
+        if amount
+    )
+
+
+def _signed(amount: Decimal) -> str:
+    return f"{'-' if amount < 0 else '+'}{_dollars(abs(amount))}"
 
 
 def _tokens(saved: int) -> str:

@@ -21,9 +21,10 @@ from msgspec.structs import replace
 
 from foveate.cost.caps import Cap, Claim, Near, accounts_of, claim, exceeded, near, unchecked
 from foveate.cost.leases import Leases
-from foveate.cost.ledger import Call, Entry, Ledger, Notes, Over, Reservation, Savings, Spool, Standing
+from foveate.cost.ledger import Call, Entry, Ledger, Notes, Over, Reservation, Spool, Standing
 from foveate.cost.money import LEAST_DOLLARS, dollars, picodollars_at_most
 from foveate.errors import CapUncheckable, StoreUnavailable, UnwritableFile
+from foveate.values import Savings
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,8 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from foveate.errors import BadOption
-from foveate.values import Usage
+from foveate.values import Savings, Usage
 
 
 class Category(StrEnum):
@@ -33,66 +32,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-class Savings(msgspec.Struct, frozen=True, kw_only=True):
-    """What was not paid since the cache was read, history folded, or something cut; a loss is below zero.
-
-    None where it is not known.
-    """
-
-    cache: Decimal | None = None
-    folds: Decimal | None = None
-    cuts: Decimal | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removed:
-    """So many input tokens that were left out of a call.
-
-    `is_new`: the call before had another prefix, since these were still in it, or not all of them were left
-    out; `earlier_tokens` were left out of it already.
-
-    Raises:
-        BadOption: fewer than none.
-    """
-
-    tokens: int = 0
-    is_new: bool = False
-    earlier_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuses what cannot be left out."""
-        if self.tokens < 0 or self.earlier_tokens < 0:
-            raise BadOption(f"no fewer than 0 tokens can be left out: {self.tokens}, {self.earlier_tokens}")
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether the call is the same without it."""
-        return not self.tokens and not self.is_new
-
-
-NOTHING = Removed()
-
-
-class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """What was left out of a call, and what is known of the one before: all that its savings depend on.
-
-    `known_tokens` are all input tokens of that one, and `was_warm` says that what it left in the provider's
-    cache was still there.
-    """
-
-    folds: Removed = NOTHING
-    cuts: Removed = NOTHING
-    known_tokens: int = 0
-    was_warm: bool = False
-
-
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the ledger: a call, what was billed, and what was expected before.
 
     `dollars` is None where the price is not known. Then `charge` is what its accounts are charged all the same:
-    what was reserved for it, or so many dollars, which may be none. `left_out` is there until `savings` are
-    worked out, None where it is nothing. Neither is kept with the row. `is_partial`: it broke off before its
-    bill was whole. Dollars are kept to the picodollar.
+    what was reserved for it, or so many dollars, which may be none. It is not kept with the row. `is_partial`:
+    it broke off before its bill was whole. Dollars are kept to the picodollar.
     """
 
     call: Call
@@ -103,7 +48,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     savings: Savings = Savings()
     is_partial: bool = False
     charge: Decimal | None = None
-    left_out: LeftOut | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +96,8 @@ class By(StrEnum):
 class Sum:
     """All calls of a group added up; `group` has one value for each of what it was asked by.
 
-    `dollars` are those of calls with a known price, and `unknown_calls` says how many have none. Savings are
-    added up in the same way.
+    `dollars` are those of calls with a known price, and `unknown_calls` says how many have none. `savings` are
+    those of `compared_calls`. Without Foveate `would_not_fit_calls` would not have fitted into the window.
     """
 
     group: tuple[str, ...]
@@ -169,6 +113,9 @@ class Sum:
     estimated_dollars: Decimal
     savings: Savings
     partial_calls: int = 0
+    compared_calls: int = 0
+    would_not_fit_calls: int = 0
+    would_not_fit_dollars: Decimal = Decimal(0)
 
 
 class Spool(Protocol):

@@ -1,11 +1,13 @@
-"""What calls cost, read: groups of them with what was saved, net of what it took to save it."""
+"""Reports on what calls cost, with and without Foveate, by agent, session, model, category or day."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from foveate.cost.ledger import By, Category, Savings, Sum
+from foveate.cost.ledger import By, Category, Sum
 from foveate.cost.prices import EXACT, ZERO
+from foveate.cost.savings import add_savings
+from foveate.values import Savings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,8 +15,9 @@ class Row:
     """All calls of a group added up: tokens, dollars, and what was saved.
 
     `dollars` and `estimated_dollars` are those of calls that have any, and None where none does:
-    `unknown_calls` have no known price. `saved.folds` is what folds saved less what the calls for their
-    summaries cost (`compaction_dollars`), of which `unknown_compactions` have no known price.
+    `unknown_calls` have no known price. `compared_calls` are those that were simulated without Foveate, were
+    charged `compared_dollars`, and have the savings in `saved`: `saved.without` is what they would have cost.
+    `compaction_dollars` is what calls for summaries cost, of which `unknown_compactions` have no known price.
     """
 
     group: tuple[str, ...] = ()
@@ -29,7 +32,11 @@ class Row:
     reasoning_tokens: int = 0
     dollars: Decimal | None = None
     estimated_dollars: Decimal | None = None
+    compared_calls: int = 0
+    compared_dollars: Decimal | None = None
     saved: Savings = field(default_factory=Savings)
+    would_not_fit_calls: int = 0
+    would_not_fit_dollars: Decimal = ZERO
     compaction_dollars: Decimal = ZERO
     unknown_compactions: int = 0
 
@@ -84,11 +91,11 @@ def _row(one: Sum, *, group: tuple[str, ...], category: str) -> Row:
         dollars=one.dollars if has_price else None,
         # A sum does not tell none from nothing, and nobody expects a call to be free.
         estimated_dollars=one.estimated_dollars or None,
-        saved=Savings(
-            cache=one.savings.cache,
-            folds=_sum(one.savings.folds, None if spent is None else EXACT.minus(spent)),
-            cuts=one.savings.cuts,
-        ),
+        compared_calls=one.compared_calls,
+        compared_dollars=_charged(one.savings),
+        saved=one.savings,
+        would_not_fit_calls=one.would_not_fit_calls,
+        would_not_fit_dollars=one.would_not_fit_dollars,
         compaction_dollars=spent or ZERO,
         unknown_compactions=one.unknown_calls if is_compaction else 0,
     )
@@ -108,14 +115,22 @@ def _added(one: Row, other: Row) -> Row:
         reasoning_tokens=one.reasoning_tokens + other.reasoning_tokens,
         dollars=_sum(one.dollars, other.dollars),
         estimated_dollars=_sum(one.estimated_dollars, other.estimated_dollars),
-        saved=Savings(
-            cache=_sum(one.saved.cache, other.saved.cache),
-            folds=_sum(one.saved.folds, other.saved.folds),
-            cuts=_sum(one.saved.cuts, other.saved.cuts),
-        ),
+        compared_calls=one.compared_calls + other.compared_calls,
+        compared_dollars=_sum(one.compared_dollars, other.compared_dollars),
+        saved=add_savings((one.saved, other.saved)),
+        would_not_fit_calls=one.would_not_fit_calls + other.would_not_fit_calls,
+        would_not_fit_dollars=EXACT.add(one.would_not_fit_dollars, other.would_not_fit_dollars),
         compaction_dollars=EXACT.add(one.compaction_dollars, other.compaction_dollars),
         unknown_compactions=one.unknown_compactions + other.unknown_compactions,
     )
+
+
+def _charged(savings: Savings) -> Decimal | None:
+    """What the compared calls were charged."""
+    without, saved, error = savings.without, savings.total, savings.simulation_error
+    if without is None or saved is None or error is None:
+        return None
+    return EXACT.add(EXACT.subtract(without, saved), error)
 
 
 def _sum(one: Decimal | None, other: Decimal | None) -> Decimal | None:

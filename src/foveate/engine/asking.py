@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from foveate.cost.admission import Admission
 from foveate.cost.ledger import Call, Category, Entry
+from foveate.cost.savings import unchanged
 from foveate.engine.calls import Incoming
 from foveate.engine.work import Work
 from foveate.errors import UpstreamStatus, UpstreamTimeout
@@ -100,7 +101,9 @@ class Asking:
             category=Category.COUNTING,
             at=self._clock(),
         )
-        entry = Entry(call=call, usage=Usage(cache=CacheUsage()), dollars=Decimal(0))
+        entry = Entry(
+            call=call, usage=Usage(cache=CacheUsage()), dollars=Decimal(0), savings=unchanged(Decimal(0))
+        )
         task = asyncio.create_task(self._admission.settle(entry))
         self._booking.add(task)
         task.add_done_callback(self._booking.discard)

@@ -9,9 +9,7 @@ from typing import Protocol
 
 from foveate.cost.admission import Admission, AdmissionOptions, Admitted, Outcome, Settled
 from foveate.cost.caps import Cap
-from foveate.cost.ledger import Call, Entry, Ledger, Notes, Savings, Spool
-from foveate.cost.price_book import PriceBook
-from foveate.cost.savings import with_savings
+from foveate.cost.ledger import Call, Entry, Ledger, Notes, Spool
 from foveate.engine.watch import Watch
 from foveate.store.spool import Left
 
@@ -89,11 +87,8 @@ class Orphans(Protocol):
         """Remove the files that are `booked`, move those aside that can never be, and leave all others."""
 
 
-async def book_orphans(left: Orphans, admission: Admission, prices: PriceBook) -> int:
-    """How many bills were booked that others had left; a file with one that has to wait stays where it is.
-
-    What was saved on them is worked out by `prices`, where who left them had not come to that.
-    """
+async def book_orphans(left: Orphans, admission: Admission) -> int:
+    """How many bills were booked that others had left; a file with one that has to wait stays where it is."""
     if admission.waiting:
         return 0  # the store is away: they can wait where they are, and not here as well
     booked: set[Path] = set()
@@ -102,7 +97,7 @@ async def book_orphans(left: Orphans, admission: Admission, prices: PriceBook) -
     try:
         for file in await left.orphans():
             for bill in file.bills:
-                done.append((await admission.settle(_whole(bill, prices))).outcome)
+                done.append((await admission.settle(bill)).outcome)
                 if done[-1] is Outcome.WAITING:
                     return done.count(Outcome.BOOKED)
             is_booked = file.is_readable and Outcome.LOST not in done[len(done) - len(file.bills) :]
@@ -115,27 +110,16 @@ async def book_orphans(left: Orphans, admission: Admission, prices: PriceBook) -
     return done.count(Outcome.BOOKED)
 
 
-def _whole(bill: Entry, prices: PriceBook) -> Entry:
-    if bill.dollars is None or bill.savings != Savings():
-        return bill
-    try:
-        return with_savings(bill, prices)
-    except Exception:  # noqa: BLE001 - a border: a bill is booked, whatever was saved
-        _LOG.warning("what was saved on %s is not known", bill.call.id, exc_info=True)
-        return bill
-
-
 async def adopt_orphans(
     left: Orphans,
     admission: Admission,
-    prices: Callable[[], PriceBook],
     *,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
     """Book what others leave, now and for as long as this process lives: they may die at any time."""
     while True:
         try:
-            await book_orphans(left, admission, prices())
+            await book_orphans(left, admission)
         except OSError as error:
             _LOG.warning("bills that other processes may have left cannot be looked for: %s", error)
         await sleep(_LOOK_SECONDS)

@@ -6,6 +6,7 @@ from foveate.cost.admission import Admission
 from foveate.engine.asking import Asking
 from foveate.engine.behind import Behind
 from foveate.engine.calibrating import Calibrate, Calibrations
+from foveate.engine.counterfactual import ReadStates, SimulateStates
 from foveate.engine.counting import Counts
 from foveate.engine.engine import Engine
 from foveate.engine.explaining import Breaks
@@ -31,7 +32,7 @@ from foveate.engine.previewing import (
     no_fold,
 )
 from foveate.engine.remembered import Remembered
-from foveate.engine.settling import DoubtThoughts, RememberCache, RememberRefusal, RememberThoughts
+from foveate.engine.settling import DoubtThoughts, RememberRefusal, RememberThoughts
 from foveate.engine.sparing import SpareThoughts
 from foveate.engine.steps import (
     AskForUsage,
@@ -105,15 +106,16 @@ def build_engine(
             SpareThoughts(),
             OrderTools(remembered),
             MarkCache(remembered, refusals, logs),
+            ReadStates(),
             *((SeeTrail(),) if tracing is not None else ()),
             AskForUsage(),
             HoldCaps(admission, cost, behind.caught_up),
             *((HoldPings(pings),) if pings is not None else ()),
         ),
         remember=(
+            SimulateStates(remembered, logs),
             book,
             Calibrate(calibrations),
-            RememberCache(remembered, logs),
             *((pings,) if pings is not None else ()),
             RememberRefusal(refusals),
             RememberThoughts(remembered),

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from foveate import wire
 from foveate.cost.admission import Admission, Admitted
 from foveate.cost.ledger import Call, Category, Entry
-from foveate.cost.savings import pricing, with_savings
+from foveate.cost.savings import pricing, unchanged
 from foveate.engine.behind import Behind
 from foveate.engine.calls import Done, Incoming, Outgoing, check_model
 from foveate.engine.exchange import Exchange
@@ -172,5 +174,5 @@ class _Noted:
             estimated_dollars=self.admitted.ceiling,
             is_partial=not exchange.is_whole,
         )
-        exchange.entry = with_savings(entry, prices) if has_bill else entry
+        exchange.entry = replace(entry, savings=unchanged(entry.dollars))
         self.of.admission.jot(exchange.entry)

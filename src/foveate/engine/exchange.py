@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from foveate.cache.refusals import Refusal, refusal
@@ -16,7 +16,7 @@ from foveate.engine.work import Work
 from foveate.errors import FoveateError
 from foveate.fold.thoughts import is_mismatch
 from foveate.session.counting import beside
-from foveate.values import SetParameter, Usage
+from foveate.values import CacheUsage, SetParameter, SimulatedState, Usage
 from foveate.wire.large_json import LARGE_BYTES
 
 _LOG = logging.getLogger(__name__)
@@ -62,6 +62,7 @@ class Exchange:
         self.is_broken = False
         self.is_unsent = False
         self.entry: Entry | None = None  # what is booked
+        self.simulated: Mapping[SimulatedState, CacheUsage] = {}  # its input in each state
         self._admitted = admitted
         self._is_unknown = False
         self._watch = watch

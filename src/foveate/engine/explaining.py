@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from foveate import wire
-from foveate.cache.causes import Cause
+from foveate.cache.cause_words import cause_in_words
+from foveate.cache.causes import PLANNED, Cause
 from foveate.cache.explain import Break, NoBreak, explain
 from foveate.cache.remembered import Remembered, remember
 from foveate.cache.requests import BlockTokens
@@ -23,7 +24,7 @@ from foveate.engine.money import MoneyOptions
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.engine.work import Work
 from foveate.errors import FoveateError
-from foveate.values import Area, CacheUsage, Format, Usage
+from foveate.values import Area, CacheUsage, Format, Place, ReplaceText, Usage
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ _LEAST_TOKENS = 1024
 # takes milliseconds.
 _COLD_EVERY_SECONDS = 0.1
 _PRICED_TOKENS = 1000
+# What a shortened tool result looks like in the bodies.
+_CHANGED_TEXT = frozenset((Cause.EDITED, Cause.SHORTENED, Cause.EXTENDED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +57,24 @@ class SeenBreak:
     model: str
     verdict: Break
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether Foveate caused it on purpose."""
+        return self.verdict.cause in PLANNED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Last:
     """A session's last request: what it left in the cache by its bill, and its body, warm or cold, if any.
 
-    `fold_id` is the fold that stands for the head of its history.
+    `fold_id` is the fold that stands for the head of its history, `trimmed` what was shortened in the rest.
     """
 
     request_id: str
     spoken: Format
     sent_at: float
     fold_id: str | None
+    trimmed: frozenset[Place]
     left_tokens: int
     rules: Rules
     tokens: BlockTokens = field(repr=False)
@@ -136,6 +145,7 @@ class Breaks:
             spoken=exchange.incoming.spoken,
             sent_at=exchange.sent_at,
             fold_id=None if work.fold is None else work.fold.id,
+            trimmed=frozenset([done.edit.place for done in work.done if isinstance(done.edit, ReplaceText)]),
             left_tokens=left_tokens,
             rules=rules,
             tokens=work.block_tokens,
@@ -223,6 +233,11 @@ def told(seen: SeenBreak) -> str:
     side = verdict.after or verdict.before
     extent = "" if side is None else f", bytes {side.start_byte} to {side.end_byte}"
     cost = "" if verdict.lost_dollars is None else f", ${verdict.lost_dollars:.6f}"
+    if seen.is_planned:
+        return (
+            f"{seen.request_id}: planned rewrite of session {seen.session_id}: {verdict.cause}{where};"
+            f" {verdict.lost_tokens} of {verdict.kept_tokens} tokens are written again"
+        )
     return (
         f"{seen.request_id}: session {seen.session_id} could not read its cache: {verdict.cause}{where}{extent}"
         f"; {verdict.lost_tokens} of {verdict.kept_tokens} tokens are paid for again{cost}"
@@ -257,18 +272,23 @@ def _verdict(
             billed=billed,
             price_per_token=price_per_token,
         )
-        return verdict if before.fold_id == now.fold_id else _by_fold(verdict, now.fold_id)
+        return _planned(verdict, before, now)
     except FoveateError as error:
         _LOG.info("%s: why it was not read from the cache cannot be said: %s", now.request_id, error)
         return None
 
 
-def _by_fold(verdict: Break | NoBreak, fold_id: str | None) -> Break | NoBreak:
-    """A break since another fold, or none, stands for the head of a history: bodies alone do not show it."""
+def _planned(verdict: Break | NoBreak, before: _Last, now: _Last) -> Break | NoBreak:
+    """The same verdict, with the cause if Foveate itself rewrote the history: bodies alone do not show it."""
     if not isinstance(verdict, Break) or verdict.place is None or verdict.place.area is not Area.MESSAGES:
         return verdict
-    because = "a fold is no longer sent" if fold_id is None else "a fold is sent for the first time"
-    return replace(verdict, cause=Cause.MESSAGES_REPLACED, because=f"messages[0]: {because}")
+    if before.fold_id != now.fold_id:
+        cause = Cause.COMPACTION_UNDONE if now.fold_id is None else Cause.COMPACTION
+    elif before.trimmed != now.trimmed and verdict.cause in _CHANGED_TEXT:
+        cause = Cause.TRIMMING
+    else:
+        return verdict
+    return replace(verdict, cause=cause, because=f"{cause_in_words(cause)} (planned)")
 
 
 def _price_per_token(options: MoneyOptions, work: Work) -> Decimal | None:

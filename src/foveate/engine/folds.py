@@ -14,6 +14,7 @@ from uuid import uuid4
 from foveate import wire
 from foveate.cost.admission import Admission
 from foveate.cost.ledger import Call, Category
+from foveate.cost.savings import own_call
 from foveate.engine.bounds import AtMost, asked_of, longest_mark, most_input_tokens
 from foveate.engine.exchange import Exchange
 from foveate.engine.money import MoneyOptions
@@ -26,7 +27,7 @@ from foveate.fold.folding import Folded, Folder
 from foveate.fold.journal import Journal, Outcome
 from foveate.fold.model import ModelSummariser
 from foveate.upstream import Client
-from foveate.values import Usage
+from foveate.values import Comparison, Savings, Usage
 
 _LOG = logging.getLogger(__name__)
 
@@ -167,6 +168,7 @@ class Folds:
             options=self._cost,
             call=lambda: self._call(work),
             spoken=endpoint.spoken,
+            compare=lambda call, charged: _compare(work, subject, call, charged),
         )
         return PaidClient(self._client, payment, first)
 
@@ -184,3 +186,13 @@ class Folds:
     def _price(self, work: Work, model: str, usage: Usage) -> Decimal | None:
         price = self._cost().prices.price(model, usage, provider=work.incoming.provider, at=self._clock())
         return price.dollars if price is not None else None
+
+
+def _compare(work: Work, subject: Subject, call: Call, charged: Decimal | None) -> Savings:
+    """Compare the cost of a summary: without Foveate it would not have been needed, or not have helped."""
+    window, is_too_long = work.widest_tokens, False
+    if subject.must_fit and work.count is not None and window is not None:
+        is_too_long = work.count.tokens > window - work.output_reserve
+    if work.state.would_not_fit or is_too_long:
+        return Savings(comparison=Comparison.WOULD_NOT_FIT)
+    return own_call(call, charged)

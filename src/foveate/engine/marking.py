@@ -9,7 +9,7 @@ from foveate.cache.keys import keyed
 from foveate.cache.layout import layout, long_tokens
 from foveate.cache.prompts import CachedPrompt, landmarks_of
 from foveate.cache.refusals import Refusals
-from foveate.cache.requests import cached_prompt
+from foveate.cache.requests import BlockTokens, cached_prompt
 from foveate.cache.rhythm import chances, forecast, soon_share
 from foveate.cache.rules import Caching, Rules
 from foveate.cache.trailing import unread_bytes
@@ -48,10 +48,10 @@ class MarkCache:
             return
         if work.count is not None and work.count.upper < rules.minimum_tokens:
             return  # too short to be kept, however it is marked
-        prompt = await _prompt(work)
+        prompt = await read_prompt(work.request, rules, work.block_tokens)
         if work.options.replace_breakpoints and (removals := _removals(work.request, prompt)):
             await work.edit(self.name, removals)
-            prompt = await _prompt(work)
+            prompt = await read_prompt(work.request, rules, work.block_tokens)
         work.prompt = prompt
         where = work.incoming.upstream
         held = self._refusals.held
@@ -110,9 +110,8 @@ def with_one_ttl(rules: Rules, ttl: Ttl) -> Rules:
     )
 
 
-async def _prompt(work: Work) -> CachedPrompt:
-    """The request as its provider's cache sees it, read beside the event loop where much of it is new."""
-    request, rules, tokens = work.request, work.rules, work.block_tokens
+async def read_prompt(request: Request, rules: Rules, tokens: BlockTokens) -> CachedPrompt:
+    """Read a request as its provider's cache sees it, in a thread if much of it is new."""
     size_bytes = unread_bytes(request, rules, tokens)
     if size_bytes < _MUCH_BYTES:
         return cached_prompt(request, rules, tokens)

@@ -20,6 +20,7 @@ from foveate.engine.troubles import Troubles
 from foveate.errors import FoveateError
 from foveate.fold.folding import Folded
 from foveate.fold.journal import Outcome
+from foveate.values import Comparison
 
 _EXACT = {True: "true", False: "false"}
 _Set = tuple[str, str, str]
@@ -64,7 +65,7 @@ class _Counted:
 class _Calls:
     """The numbers of calls of one kind, found once: `shown` are its agent, provider and model."""
 
-    __slots__ = ("_board", "billed", "counted", "dollars", "savings", "shown", "statuses")
+    __slots__ = ("_board", "billed", "compared", "counted", "dollars", "savings", "shown", "statuses")
 
     def __init__(self, board: Board, shown: _Set) -> None:
         self._board = board
@@ -74,6 +75,7 @@ class _Calls:
         self.statuses: dict[int, Tally] = {}
         self.dollars: dict[str, Tally] = {}
         self.savings: dict[str, tuple[Tally, Tally]] = {}
+        self.compared: dict[str, Tally] = {}
 
     def billed_as(self, is_whole: bool) -> _Billed:
         found = self.billed.get(is_whole)
@@ -112,6 +114,12 @@ class _Calls:
                 self._board.tally(series.OVERPAID, *labels),
             )
         found[dollars < 0].value += abs(dollars)
+
+    def compare(self, cost: str, dollars: float) -> None:
+        found = self.compared.get(cost)
+        if found is None:
+            found = self.compared[cost] = self._board.tally(series.COMPARED, self.shown[0], cost)
+        found.value += dollars
 
     def answered(self, status: int) -> Tally:
         found = self.statuses.get(status)
@@ -184,7 +192,8 @@ class Metrics:
     def broke(self, seen: SeenBreak) -> None:
         """Count it by its cause."""
         labels = self._agents.of(seen.agent), seen.verdict.cause.value
-        self._board.tally(series.CACHE_BREAKS, *labels).value += 1
+        found = series.PLANNED_REWRITES if seen.is_planned else series.CACHE_BREAKS
+        self._board.tally(found, *labels).value += 1
 
     def billed(self, entry: Entry, settled: Settled) -> None:
         """Add up its dollars, unless the same bill was told before."""
@@ -197,13 +206,25 @@ class Metrics:
             self._board.tally(series.UNPRICED, *kind.shown, call.category.value).value += 1
         else:
             kind.cost(call.category.value).value += float(entry.dollars)
+        self._compared(kind, entry)
+
+    def _compared(self, kind: _Calls, entry: Entry) -> None:
         saved = entry.savings
-        if saved.cache:
-            kind.save("cache", float(saved.cache))
-        if saved.folds:
-            kind.save("folds", float(saved.folds))
-        if saved.cuts:
-            kind.save("cuts", float(saved.cuts))
+        if saved.comparison is Comparison.WOULD_NOT_FIT:
+            self._board.tally(series.NOT_FITTING, kind.shown[0]).value += 1
+        if saved.without is None or saved.total is None or entry.dollars is None:
+            return
+        kind.compare("charged", float(entry.dollars))
+        kind.compare("simulated", float(saved.without - saved.total))
+        kind.compare("without", float(saved.without))
+        for by, dollars in (
+            ("compaction", saved.compaction),
+            ("context", saved.context),
+            ("breakpoints", saved.breakpoints),
+            ("keep_alive", saved.keep_alive),
+        ):
+            if dollars:
+                kind.save(by, float(dollars))
 
     def ended(self, exchange: Exchange) -> None:
         """Add up what an exchange was about."""

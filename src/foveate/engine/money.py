@@ -10,18 +10,17 @@ from msgspec.structs import replace
 
 from foveate.cost.admission import Admission, Admitted
 from foveate.cost.caps import Cap, unchecked
-from foveate.cost.ledger import NOTHING, Call, Category, Entry, LeftOut, Removed
+from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.price_book import PriceBook
-from foveate.cost.savings import PriceOf, pricing, with_savings
+from foveate.cost.savings import PriceOf, compare, pricing
 from foveate.engine.bounds import at_most
 from foveate.engine.exchange import Exchange
-from foveate.engine.remembered import LastCall, Remembered
-from foveate.engine.steps import MakeRoom, ReplaceHistory
+from foveate.engine.remembered import Remembered
 from foveate.engine.work import Work
 from foveate.errors import CallRefused, CapExceeded
 from foveate.session.counting import beside
 from foveate.tokens.threads import run_in_thread
-from foveate.values import CacheUsage, ReplaceMessages, ReplaceText, Usage
+from foveate.values import CacheUsage, Comparison, Savings, Usage
 from foveate.wire.large_json import LARGE_BYTES
 
 
@@ -135,7 +134,7 @@ def _expect_meanwhile(work: Work, prices: PriceBook) -> None:
 class Book:
     """What a call was billed goes into the ledger.
 
-    It is noted before the client has all of the answer, with all that savings are worked out from behind it.
+    It is noted before the client has all of the answer. What was saved on it is added afterwards.
     """
 
     def __init__(
@@ -164,7 +163,6 @@ class Book:
             estimated_dollars=work.ceiling,
             is_partial=not exchange.is_whole,
             charge=None if has_bill else _charge(exchange, work, price, prices),
-            left_out=self._left_out(exchange, work, usage) if has_bill else None,
         )
         self._admission.jot(exchange.entry)
 
@@ -175,32 +173,18 @@ class Book:
             return
         prices = self._options().prices
         _know_most(exchange, work, prices)
-        if exchange.has_bill:
-            agent, session_id = entry.call.agent, entry.call.session_id
-            state = self._remembered.session(agent, session_id)
-            self._remembered.put(agent, session_id, state.called(_last_call(exchange, work, entry.usage)))
-            entry = with_savings(entry, prices)
-        exchange.entry = replace(entry, estimated_dollars=work.ceiling)
+        exchange.entry = replace(
+            entry, estimated_dollars=work.ceiling, savings=self._compare(exchange, work, entry, prices)
+        )
 
-    def _left_out(self, exchange: Exchange, work: Work, usage: Usage) -> LeftOut | None:
-        """What was left out of this call, beside what is remembered of the one before; None: nothing."""
-        folded, cut = _left_out_tokens(work)
-        fold_id = work.fold.id if work.fold is not None else None
-        before = self._remembered.session(work.incoming.agent, work.session_id).last or LastCall(
-            input_tokens=0, warm_until=0.0, fold_id=fold_id, folded_tokens=folded, cut_tokens=cut
-        )
-        folds = _removed(folded, before.folded_tokens, is_new=fold_id != before.fold_id)
-        cuts = _removed(cut, before.cut_tokens, is_new=cut != before.cut_tokens)
-        if folds is NOTHING and cuts is NOTHING:
-            return None
-        # Another gateway, or this one before it was restarted, may have kept it warm: then most of it was read.
-        is_read = 2 * usage.cache.read > usage.cache.input_tokens
-        return LeftOut(
-            folds=folds,
-            cuts=cuts,
-            known_tokens=before.input_tokens,
-            was_warm=is_read or exchange.sent_at < before.warm_until,
-        )
+    def _compare(self, exchange: Exchange, work: Work, entry: Entry, prices: PriceBook) -> Savings:
+        if not exchange.has_bill:
+            return Savings()
+        if self._remembered.session(entry.call.agent, entry.call.session_id).would_not_fit:
+            return Savings(comparison=Comparison.WOULD_NOT_FIT)
+        if exchange.simulated and not work.state.is_whole:
+            return Savings()
+        return compare(entry.usage, entry.dollars, pricing(prices, entry.call), exchange.simulated)
 
 
 def _know_most(exchange: Exchange, work: Work, prices: PriceBook) -> None:
@@ -224,35 +208,3 @@ def _charge(exchange: Exchange, work: Work, price: PriceOf, prices: PriceBook) -
     if said is not None:
         return price(replace(said, output_tokens=max(said.output_tokens, written)))
     return replace(most, output_tokens=written).dollars(prices)
-
-
-def _left_out_tokens(work: Work) -> tuple[int, int]:
-    """How many tokens folds have left out of a call, and how many cuts."""
-    folded = cut = 0
-    for done in work.done:
-        is_history = done.step == ReplaceHistory.name
-        if is_history and isinstance(done.edit, ReplaceMessages):
-            folded += done.edit.saved_tokens
-        elif done.step == MakeRoom.name or (is_history and isinstance(done.edit, ReplaceText)):
-            cut += done.edit.saved_tokens
-    return max(0, folded), max(0, cut)
-
-
-def _last_call(exchange: Exchange, work: Work, usage: Usage) -> LastCall:
-    """What there is to remember of a call for the next one of its session."""
-    folded, cut = _left_out_tokens(work)
-    asked = work.at_most.ttl if work.at_most is not None else work.longest_ttl
-    ttl = asked or next(iter(work.rules.ttls), None)
-    return LastCall(
-        input_tokens=usage.cache.input_tokens,
-        warm_until=exchange.begun_at + (ttl.seconds if ttl is not None else 0),
-        fold_id=work.fold.id if work.fold is not None else None,
-        folded_tokens=folded,
-        cut_tokens=cut,
-    )
-
-
-def _removed(tokens: int, earlier_tokens: int, *, is_new: bool) -> Removed:
-    if not tokens and not is_new:
-        return NOTHING
-    return Removed(tokens=tokens, is_new=is_new, earlier_tokens=earlier_tokens)

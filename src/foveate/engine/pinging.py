@@ -152,7 +152,7 @@ class Pings:
             if _read_tokens(reply) < _MISSED * read:
                 raise _Gone(f"{read} tokens were not read: the entry is gone")
             served = state.cache.serve(after.prompt, after.rules, at=now)
-            self._remembered.put(*key, self._remembered.session(*key).served(served.cache))
+            self._remembered.put(*key, self._remembered.session(*key).kept_alive(served.cache))
         except (FoveateError, TimeoutError, _Gone) as error:
             _LOG.info("session %s gets no more pings: %s", key[1], error)
             self._ended.put(_name(key), True)

@@ -1,6 +1,7 @@
 """What a process remembers of sessions, beside what is kept: it may forget all of it and only be colder."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import TypeVar
 from weakref import ReferenceType
 
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from foveate.cache.rhythm import SILENT, Rhythm
 from foveate.cache.simulate import Cache
 from foveate.cache.tool_order import ToolOrders
+from foveate.values import SimulatedState
 from foveate.wire.around import Around
 
 _KEPT_SESSIONS = 4 * 1024
@@ -22,19 +24,12 @@ Value = TypeVar("Value")
 _EMPTY, _NO_TOOLS = Cache(), ToolOrders()
 
 
-class LastCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session's last call was billed, until when it lasts in the cache, and what was left out of it."""
-
-    input_tokens: int
-    warm_until: float
-    fold_id: str | None = None
-    folded_tokens: int = 0
-    cut_tokens: int = 0
-
-
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     """What one session has left at its provider, its rhythm, and the orders that its tools had.
 
+    `states` are its simulated caches without some of what Foveate does, as far as they differ from `cache`.
+    `would_not_fit`: without Foveate it would have outgrown its model's window. `is_whole`: no request of it was
+    served before this process knew it.
     `settled` is what stood around its messages when its tools were last in the order that they are to have, as
     long as somebody else remembers it. `has_bad_thoughts`: its provider is asked to leave out what no longer
     fits.
@@ -45,7 +40,9 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     tools: ToolOrders = _NO_TOOLS
     settled: "ReferenceType[Around] | None" = None
     asked_at: float | None = None
-    last: LastCall | None = None
+    states: Mapping[SimulatedState, Cache] = {}
+    would_not_fit: bool = False
+    is_whole: bool = True
     has_bad_thoughts: bool = False
 
     def heard(self, now: float) -> "SessionState":
@@ -58,17 +55,17 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
         """With the orders that its tools have by now."""
         return replace(self, tools=tools, settled=settled)
 
-    def served(self, cache: Cache) -> "SessionState":
-        """With what a request has left at the provider."""
-        return replace(self, cache=cache)
+    def served(self, cache: Cache, states: Mapping[SimulatedState, Cache]) -> "SessionState":
+        """With what a request has left at the provider, and would have left in other states."""
+        return replace(self, cache=cache, states=states, is_whole=True)
+
+    def kept_alive(self, cache: Cache) -> "SessionState":
+        """With what a keep-alive request has left at the provider."""
+        return replace(self, cache=cache, states={SimulatedState.BREAKPOINTS: self.cache, **self.states})
 
     def refused_thoughts(self) -> "SessionState":
         """With thoughts that were refused."""
         return replace(self, has_bad_thoughts=True)
-
-    def called(self, last: LastCall) -> "SessionState":
-        """With a call that is billed."""
-        return replace(self, last=last)
 
 
 _NEW = SessionState()

@@ -72,6 +72,12 @@ CACHE_BREAKS = _counter(
     "agent",
     "cause",
 )
+PLANNED_REWRITES = _counter(
+    "foveate_planned_rewrites_total",
+    "Requests that could not read the provider's cache because Foveate rewrote their history, by why.",
+    "agent",
+    "cause",
+)
 FOLDS = _counter(
     "llm_compaction_triggered_total",
     "Folds and cuts of tool results, by what became of them.",
@@ -113,9 +119,28 @@ OUTPUT_TOKENS = _counter("foveate_output_tokens_total", "Output tokens that were
 COST = _counter("foveate_cost_dollars_total", "Dollars that calls of a known price cost.", *_CALL, "category")
 UNPRICED = _counter("foveate_unpriced_calls_total", "Calls whose price is not known.", *_CALL, "category")
 SAVED = _counter(
-    "foveate_saved_dollars_total", "Dollars that were not paid thanks to a mechanism.", "agent", "by"
+    "foveate_saved_dollars_total",
+    "Dollars that a mechanism saved, by simulation with and without it.",
+    "agent",
+    "by",
 )
-OVERPAID = _counter("foveate_overpaid_dollars_total", "Dollars that a mechanism cost more.", "agent", "by")
+OVERPAID = _counter(
+    "foveate_overpaid_dollars_total",
+    "Dollars that a mechanism cost more than it saved on single calls, by the same simulation.",
+    "agent",
+    "by",
+)
+COMPARED = _counter(
+    "foveate_compared_dollars_total",
+    "Cost of calls that were simulated: charged, simulated with Foveate, simulated without it.",
+    "agent",
+    "cost",
+)
+NOT_FITTING = _counter(
+    "foveate_would_not_fit_calls_total",
+    "Calls of sessions that would have outgrown the context window without Foveate.",
+    "agent",
+)
 BILLS = _counter("foveate_bills_total", "Bills, by what became of them in the ledger.", "outcome")
 BILLS_WAITING = _gauge("foveate_bills_waiting", "Bills that wait for the ledger to be back.")
 BILLS_LOST = _counter("foveate_bills_lost_total", "Bills that could not be kept at all.")
@@ -170,12 +195,15 @@ SERIES = (
     WINDOW_READ,
     WINDOW_INPUT,
     CACHE_BREAKS,
+    PLANNED_REWRITES,
     INPUT_TOKENS,
     OUTPUT_TOKENS,
     COST,
     UNPRICED,
     SAVED,
     OVERPAID,
+    COMPARED,
+    NOT_FITTING,
     BILLS,
     BILLS_WAITING,
     BILLS_LOST,

@@ -1,49 +1,14 @@
-"""What is done with an exchange at its end: what the provider keeps now, and what it has refused."""
+"""What is done with an exchange at its end where its provider has refused something."""
 
 from dataclasses import dataclass
 from functools import partial
 
-from foveate.cache.layout import borne_by
-from foveate.cache.rules import Caching
 from foveate.engine.exchange import Exchange
 from foveate.engine.marking import RefusalsHeld
-from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
 from foveate.fold.journal import Journal
 from foveate.fold.uses import doubted
 from foveate.session.news import News
-
-
-@dataclass(frozen=True, slots=True)
-class RememberCache:
-    """What a request has left in the provider's cache."""
-
-    remembered: Remembered
-    logs: PrefixLogs
-
-    def __call__(self, exchange: Exchange) -> None:
-        """Remember it, where the provider has taken the request."""
-        work = exchange.work
-        if work is None or work.prompt is None:
-            return
-        log = self.logs.open(work.incoming.agent)
-        if not 200 <= exchange.status < 300:
-            if work.sighting is not None:
-                log.failed(work.sighting)
-            return
-        if work.rules.caching is Caching.NONE:
-            return
-        marks = borne_by(work.prompt, work.marks)
-        # Others of the session may have come meanwhile.
-        agent, session_id = work.incoming.agent, work.session_id
-        state = self.remembered.session(agent, session_id)
-        keys = work.sighting.keys if work.sighting is not None else ()
-        served = log.merge(state.cache, keys, now=exchange.sent_at).serve_marked(
-            work.prompt, marks, work.kept_rules, at=exchange.sent_at, answers_at=exchange.begun_at
-        )
-        if work.sighting is not None:
-            log.served(work.sighting, served.cache)
-        self.remembered.put(agent, session_id, state.served(served.cache))
 
 
 @dataclass(frozen=True, slots=True)

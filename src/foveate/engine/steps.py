@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 from weakref import ref
 
+from msgspec.structs import replace
+
 from foveate import wire
 from foveate.budget.eviction import Kind, kind_of
 from foveate.cache.tool_order import ListedTool
@@ -82,6 +84,8 @@ class FindSession:
             work.news.append(moved(guessed, chain, self._turns, self._tips))
         before = self._remembered.session(agent, work.session_id)
         work.state = before.heard(work.now)
+        if before.asked_at is None and not (work.found.is_new or work.found.is_fork):
+            work.state = replace(work.state, is_whole=False)
         if before.asked_at is not None:
             self._remembered.heard(agent, max(0.0, work.now - before.asked_at))
         self._remembered.put(agent, work.session_id, work.state)

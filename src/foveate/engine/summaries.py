@@ -8,15 +8,14 @@ from decimal import Decimal
 from foveate import wire
 from foveate.budget.windows import window_of
 from foveate.cost.admission import Admission, Admitted
-from foveate.cost.ledger import Call, Category, Entry, Savings
-from foveate.cost.prices import EXACT, ZERO
-from foveate.cost.savings import PriceOf, pricing, savings_of
+from foveate.cost.ledger import Call, Entry
+from foveate.cost.savings import own_call, pricing
 from foveate.engine.bounds import at_most, longest_mark
 from foveate.engine.money import MoneyOptions
 from foveate.errors import CallRefused, MalformedRequest, UpstreamBroken, UpstreamStatus, UpstreamUnreachable
 from foveate.tokens import counter_for
 from foveate.upstream import Client, Reply
-from foveate.values import CacheUsage, Format, Usage
+from foveate.values import CacheUsage, Format, Savings, Usage
 from foveate.wire.usage import usage_in
 
 # What a provider answers whose customer has no money left; who asks for a summary does not ask again.
@@ -25,12 +24,13 @@ _PAYMENT_REQUIRED = 402
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payment:
-    """How calls are paid for. `call` gives each a name of its own."""
+    """How calls are paid for. `call` gives each a name of its own, `compare` tells what it adds to savings."""
 
     admission: Admission
     options: Callable[[], MoneyOptions]
     call: Callable[[], Call]
     spoken: Format
+    compare: Callable[[Call, Decimal | None], Savings] = own_call
 
 
 class PaidClient(Client):
@@ -101,18 +101,11 @@ class PaidClient(Client):
             usage=usage or Usage(cache=CacheUsage()),
             dollars=dollars,
             estimated_dollars=admitted.ceiling,
-            savings=Savings() if usage is None else _saved(call, usage, price, dollars),
+            savings=self._payment.compare(call, dollars),
             is_partial=usage is None,
         )
         self._payment.admission.jot(entry)
         await self._payment.admission.settle(entry)
-
-
-def _saved(call: Call, usage: Usage, price: PriceOf, dollars: Decimal | None) -> Savings:
-    """What the cache saved on a call; without one nobody would ping, so that of a ping it is a loss."""
-    if call.category is not Category.PING:
-        return savings_of(usage, price, dollars=dollars)
-    return Savings(cache=None if dollars is None else EXACT.minus(dollars), folds=ZERO, cuts=ZERO)
 
 
 def _usage(spoken: Format, reply: Reply) -> Usage | None:

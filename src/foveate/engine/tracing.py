@@ -179,6 +179,7 @@ def break_of(seen: SeenBreak) -> CacheBreak:
         where="" if verdict.place is None else _place(verdict.place),
         lost_tokens=verdict.lost_tokens,
         lost_dollars=verdict.lost_dollars,
+        is_planned=seen.is_planned,
     )
 
 

@@ -28,11 +28,20 @@ from foveate.session.counting import beside
 from foveate.session.news import News
 from foveate.session.sessions import Found
 from foveate.tokens import RequestCount, RequestCounter
-from foveate.values import Edit, Format, Mark, MarkStyle, Place, Request, TokenCount, Ttl
+from foveate.values import Edit, Format, Mark, MarkStyle, Place, Request, SimulatedState, TokenCount, Ttl
 from foveate.wire.large_json import LARGE_BYTES
 
 # https://docs.anthropic.com/en/docs/build-with-claude/context-windows (November 2026)
 _LONG_WINDOW_BETA, _LONG_WINDOW_TOKENS = "context-1m", 1_000_000
+
+
+STATE_OF_STEP = {
+    "sections": SimulatedState.CONTEXT,
+    "thoughts": SimulatedState.CONTEXT,
+    "tools": SimulatedState.BREAKPOINTS,
+    "cache": SimulatedState.BREAKPOINTS,
+}
+"""The states whose requests steps edit; all other steps edit that of compaction and trimming."""
 
 
 class Work(msgspec.Struct, eq=False):
@@ -61,6 +70,9 @@ class Work(msgspec.Struct, eq=False):
     drift_percent: float | None = None
     prompt: CachedPrompt | None = None
     sighting: Sighting | None = None
+    # The request before the first edit of each later state, and the prompts of the states to be simulated.
+    before: dict[SimulatedState, Request] = msgspec.field(default_factory=dict)
+    simulated: dict[SimulatedState, CachedPrompt] = msgspec.field(default_factory=dict)
     marks: tuple[Mark, ...] = ()
     passing: tuple[Place, ...] = ()
     parameters: tuple[Edit, ...] = ()
@@ -169,6 +181,14 @@ class Work(msgspec.Struct, eq=False):
             return where
         return replace(where, headers={**where.headers, BETAS: betas})
 
+    def version(self, state: SimulatedState) -> Request:
+        """The request with the edits of this state and of those before it."""
+        if state is SimulatedState.CLIENT:
+            return self.came
+        order = list(SimulatedState)
+        later = order[order.index(state) + 1 :]
+        return next((self.before[each] for each in later if each in self.before), self.request)
+
     async def edit(self, step: str, edits: Iterable[Edit], *, of: Request | None = None) -> None:
         """Have edits made, of the request as it is by now, or of another one that then takes its place.
 
@@ -180,6 +200,8 @@ class Work(msgspec.Struct, eq=False):
 
     def edit_now(self, step: str, edits: tuple[Edit, ...], *, of: Request) -> None:
         """The same at once."""
+        if edits and (state := STATE_OF_STEP.get(step)) is not None:
+            self.before.setdefault(state, of)
         self.request = wire.read(wire.write(of, edits), of.format) if edits else of
         self.done += [Done(step, edit) for edit in edits]
 

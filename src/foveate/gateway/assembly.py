@@ -189,11 +189,7 @@ async def assembled(
         admission = ToldAdmission(
             store.ledger, clock=clock, options=reserving, watch=watch, spool=spool, notes=notes
         )
-        adopting = (
-            None
-            if spool is None
-            else asyncio.ensure_future(adopt_orphans(spool, admission, lambda: choices().cost.prices))
-        )
+        adopting = None if spool is None else asyncio.ensure_future(adopt_orphans(spool, admission))
         folds = Folds(
             store.journal,
             client,

@@ -36,7 +36,9 @@ class Totals:
 
     Of `requests` that were sent, so many `failed` (with an error of the provider), and `added_seconds` is what
     Foveate took before all of them; so many had cache `breaks`, which lost tokens and dollars. Of `calls` that
-    were billed, those of folds and pings too, so many are `unpriced`.
+    were billed, those of folds and pings too, so many are `unpriced`, and so many `compared`: `without` is what
+    those would have cost without Foveate. Calls that `would_not_fit` without it are not among them.
+    `planned_rewrites` of histories by Foveate are no breaks.
     """
 
     requests: int = 0
@@ -50,9 +52,17 @@ class Totals:
     cache: CacheUsage = field(default_factory=CacheUsage)
     output_tokens: int = 0
     dollars: Decimal = Decimal(0)
-    saved_by_cache: Decimal = Decimal(0)
-    saved_by_folds: Decimal = Decimal(0)
-    saved_by_cuts: Decimal = Decimal(0)
+    planned_rewrites: int = 0
+    rewritten_tokens: int = 0
+    compared: int = 0
+    without: Decimal = Decimal(0)
+    saved_by_compaction: Decimal = Decimal(0)
+    saved_by_context: Decimal = Decimal(0)
+    saved_by_breakpoints: Decimal = Decimal(0)
+    saved_by_keep_alive: Decimal = Decimal(0)
+    simulation_error: Decimal = Decimal(0)
+    would_not_fit: int = 0
+    would_not_fit_dollars: Decimal = Decimal(0)
 
     @property
     def hit_ratio(self) -> float | None:
@@ -66,8 +76,9 @@ class Totals:
 
     @property
     def saved(self) -> Decimal:
-        """What the cache, folds and cuts saved, all together."""
-        return self.saved_by_cache + self.saved_by_folds + self.saved_by_cuts
+        """What all mechanisms saved on the calls that were compared; a loss is negative."""
+        edits = self.saved_by_compaction + self.saved_by_context
+        return edits + self.saved_by_breakpoints + self.saved_by_keep_alive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,13 @@ made for every request, so it is of msgspec's structs, which are made ten times 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Protocol
 
 import msgspec
 
-from foveate.values import CacheUsage
+from foveate.values import CacheUsage, Savings
 
 
 class WindowSection(msgspec.Struct, frozen=True):
@@ -33,12 +33,16 @@ class TracedEdit(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheBreak:
-    """Why a request could not read what the one before it left in the cache, in words, and what that cost."""
+    """Why a request could not read what the one before it left in the cache, in words, and what that cost.
+
+    `is_planned`: Foveate rewrote the history, and savings include what that cost.
+    """
 
     cause: str
     where: str
     lost_tokens: int
     lost_dollars: Decimal | None = None
+    is_planned: bool = False
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,14 +76,12 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What a request was billed, and what the cache, folds and cuts saved on it; None where nobody knows."""
+    """What a request was charged, and how that compares with its cost without Foveate."""
 
     cache: CacheUsage
     output_tokens: int
     dollars: Decimal | None = None
-    saved_by_cache: Decimal | None = None
-    saved_by_folds: Decimal | None = None
-    saved_by_cuts: Decimal | None = None
+    savings: Savings = field(default_factory=Savings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,17 +12,26 @@ from typing import Any, NamedTuple
 
 from foveate.cost.ledger import Category
 from foveate.cost.money import MOST_PICODOLLARS, picodollars
+from foveate.session.traces import CacheBreak
 from foveate.store.database import Rows, in_rows
+from foveate.values import Comparison
 
-ASKED = ("requests", "failed", "added_microseconds", "breaks", "lost_tokens", "lost_picodollars")
+ASKED = (
+    *("requests", "failed", "added_microseconds", "breaks", "lost_tokens", "lost_picodollars"),
+    *("planned_rewrites", "rewritten_tokens"),
+)
 """What requests are added up to, as they are traced."""
 BILLED = (
     *("calls", "unpriced", "uncached", "read", "written_5m", "written_1h", "output_tokens"),
-    *("picodollars", "saved_by_cache", "saved_by_folds", "saved_by_cuts"),
+    *("picodollars", "compared", "without_picodollars", "saved_by_compaction", "saved_by_context"),
+    *("saved_by_breakpoints", "saved_by_keep_alive", "simulation_error"),
+    *("would_not_fit", "would_not_fit_picodollars"),
 )
 """What bills are added up to."""
+EARLIER = ("saved_by_cache", "saved_by_folds", "saved_by_cuts")
+"""Savings as earlier versions computed them. Nothing is added to them any more."""
 SUMS = (*ASKED, *BILLED)
-COUNTS = ("requests", "failed", "breaks", "calls", "unpriced")
+COUNTS = ("requests", "failed", "breaks", "planned_rewrites", "calls", "unpriced", "compared", "would_not_fit")
 """Those of them that only ever grow by one, and never beyond what can be added."""
 AMOUNTS = tuple(name for name in SUMS if name not in COUNTS)
 
@@ -125,17 +134,17 @@ def asked(
     is_failed: bool,
     added_seconds: float,
     window: Window,
-    lost: tuple[int, Decimal | None] | None,
+    broke: CacheBreak | None,
 ) -> Addition:
-    """What a request adds; `lost` are the tokens and the dollars of a cache that broke."""
+    """What a request adds; `broke` says why its cache broke, if it did."""
     added = round(added_seconds * 1e6) if math.isfinite(added_seconds) else 0
-    sums = (1, int(is_failed), added, *_lost(lost))
+    sums = (1, int(is_failed), added, *_lost(broke))
     return Addition(at, agent, session_id, model, Category.MAIN.value, at, sums, window)
 
 
-def broken(at: float, agent: str, session_id: str, model: str, lost: tuple[int, Decimal | None]) -> Addition:
+def broken(at: float, agent: str, session_id: str, model: str, broke: CacheBreak) -> Addition:
     """What it adds that the cache broke at a request that was added before."""
-    return Addition(at, agent, session_id, model, Category.MAIN.value, at, (0, 0, 0, *_lost(lost)))
+    return Addition(at, agent, session_id, model, Category.MAIN.value, at, (0, 0, 0, *_lost(broke)))
 
 
 def add_asked(rows: Rows, additions: Sequence[Addition]) -> None:
@@ -171,26 +180,36 @@ def _billed(
     _tier: str,
     _estimated_tokens: int | None,
     _estimated: int | None,
-    by_cache: int | None,
-    by_folds: int | None,
-    by_cuts: int | None,
+    comparison: str,
+    without: int | None,
+    by_compaction: int | None,
+    by_context: int | None,
+    by_breakpoints: int | None,
+    by_keep_alive: int | None,
+    simulation_error: int | None,
     *_rest: object,
 ) -> Addition:
     tokens = (uncached, read, written_5m, written_1h, output_tokens)
-    money = (spent or 0, by_cache or 0, by_folds or 0, by_cuts or 0)
+    saved = (by_compaction, by_context, by_breakpoints, by_keep_alive, simulation_error)
+    fits = comparison != Comparison.WOULD_NOT_FIT
+    money = (
+        *(spent or 0, int(without is not None), without or 0, *(amount or 0 for amount in saved)),
+        *((0, 0) if fits else (1, spent or 0)),
+    )
     # A fold or a ping may be another model's than the session's.
     model_at = at if category == Category.MAIN else 0.0
     return Addition(at, agent, session_id, model, category, model_at, (1, int(spent is None), *tokens, *money))
 
 
-def _lost(lost: tuple[int, Decimal | None] | None) -> tuple[int, int, int]:
-    if lost is None:
-        return 0, 0, 0
-    tokens, dollars = lost
+def _lost(broke: CacheBreak | None) -> tuple[int, int, int, int, int]:
+    if broke is None:
+        return 0, 0, 0, 0, 0
+    if broke.is_planned:
+        return 0, 0, 0, 1, broke.lost_tokens
     try:
-        return 1, tokens, picodollars(dollars or Decimal(0))
+        return 1, broke.lost_tokens, picodollars(broke.lost_dollars or Decimal(0)), 0, 0
     except OverflowError:  # what nobody can have lost
-        return 1, tokens, 0
+        return 1, broke.lost_tokens, 0, 0, 0
 
 
 def _add(rows: Rows, statement: str, values: Sequence[tuple[Any, ...]]) -> None:

@@ -7,16 +7,20 @@ from typing import Any
 from blake3 import blake3
 
 from foveate.cost.caps import day_of
-from foveate.cost.ledger import By, Call, Category, Entry, Savings, Sum
+from foveate.cost.ledger import By, Call, Category, Entry, Sum
 from foveate.cost.money import dollars, picodollars
 from foveate.errors import BadOption
 from foveate.store.database import where_of
-from foveate.values import CacheUsage, Usage
+from foveate.values import CacheUsage, Comparison, Savings, Usage
 
-COLUMNS = """
+SAVINGS_COLUMNS = (
+    "comparison, without_picodollars, saved_by_compaction, saved_by_context, saved_by_breakpoints,"
+    " saved_by_keep_alive, simulation_error"
+)
+COLUMNS = f"""
 call_id, at, agent, session_id, provider, model, category, uncached, read, written_5m, written_1h,
 output_tokens, reasoning_tokens, picodollars, said_dollars, tier, estimated_input_tokens,
-estimated_picodollars, saved_by_cache, saved_by_folds, saved_by_cuts, is_partial, usage
+estimated_picodollars, {SAVINGS_COLUMNS}, is_partial, usage
 """
 SPENT_AT = 1 + [name.strip() for name in COLUMNS.split(",")].index("picodollars")
 """Where a row has what its call cost: the day stands before the columns."""
@@ -24,11 +28,16 @@ ADD_ENTRIES = f"""
 INSERT INTO ledger_v1 (day, {COLUMNS}) VALUES {{}} ON CONFLICT (call_id) DO NOTHING RETURNING call_id
 """
 _TOKENS = ("uncached", "read", "written_5m", "written_1h", "output_tokens", "reasoning_tokens")
-_MONEY = ("picodollars", "estimated_picodollars", "saved_by_cache", "saved_by_folds", "saved_by_cuts")
+_MONEY = (
+    *("picodollars", "estimated_picodollars", "without_picodollars", "saved_by_compaction", "saved_by_context"),
+    *("saved_by_breakpoints", "saved_by_keep_alive", "simulation_error"),
+)
+_WOULD_NOT_FIT = f"comparison = '{Comparison.WOULD_NOT_FIT}'"
 # SQLite adds up to 64 bits and no further: the high digits apart from the low ones, there are enough of them.
 _LOW = 10**9
 _ALL_SUMS = ", ".join(
-    f"sum({column} / {_LOW}), sum({column} - {column} / {_LOW} * {_LOW})" for column in (*_TOKENS, *_MONEY)
+    f"sum({column} / {_LOW}), sum({column} - {column} / {_LOW} * {_LOW})"
+    for column in (*_TOKENS, *_MONEY, f"(CASE WHEN {_WOULD_NOT_FIT} THEN picodollars END)")
 )
 # PostgreSQL's indexes take 2,700 bytes.
 _LONGEST_NAME = 500
@@ -64,27 +73,41 @@ def condition(
 def summing(by: Sequence[By], where: str) -> str:
     """The statement that adds up entries, its rows as `sum_of` reads them."""
     groups = [_COLUMN_OF[one] for one in by]
-    counted = ("count(*)", "count(picodollars)", "sum(is_partial)")
+    counted = (
+        *("count(*)", "count(picodollars)", "sum(is_partial)", "count(without_picodollars)"),
+        f"sum(CASE WHEN {_WOULD_NOT_FIT} THEN 1 ELSE 0 END)",
+    )
     grouped = f"GROUP BY {', '.join(groups)}" if groups else ""
     return f"SELECT {', '.join((*groups, *counted))}, {_ALL_SUMS} FROM ledger_v1 {where} {grouped}"
 
 
-def sum_of(group: tuple[str, ...], calls: int, known: int, partial: int | None, *halves: Any) -> Sum:
+def sum_of(
+    group: tuple[str, ...],
+    calls: int,
+    known: int,
+    partial: int | None,
+    compared: int,
+    would_not_fit: int | None,
+    *halves: Any,
+) -> Sum:
     """A group's sum, by what the statement above says of it."""
     added = [
         None if high is None else int(high) * _LOW + int(low)
         for high, low in zip(halves[::2], halves[1::2], strict=True)
     ]
     tokens = dict(zip(_TOKENS, (number or 0 for number in added), strict=False))
-    spent, estimated, *saved = (None if one is None else dollars(one) for one in added[len(_TOKENS) :])
+    spent, estimated, *saved, not_fitting = added[len(_TOKENS) :]
     return Sum(
         group=group,
         calls=calls,
         unknown_calls=calls - known,
-        dollars=spent or Decimal(0),
-        estimated_dollars=estimated or Decimal(0),
-        savings=Savings(cache=saved[0], folds=saved[1], cuts=saved[2]),
+        dollars=dollars(spent or 0),
+        estimated_dollars=dollars(estimated or 0),
+        savings=savings_of(Comparison.SIMULATED, *saved),
         partial_calls=int(partial or 0),
+        compared_calls=compared,
+        would_not_fit_calls=int(would_not_fit or 0),
+        would_not_fit_dollars=dollars(not_fitting or 0),
         **tokens,
     )
 
@@ -104,7 +127,10 @@ def row_of(entry: Entry) -> tuple[Any, ...]:
     for number in tokens if estimated is None else (*tokens, estimated):
         if not 0 <= number <= _MOST_TOKENS:
             raise BadOption(f"{number} tokens: that cannot be")
-    expected = (entry.estimated_dollars, savings.cache, savings.folds, savings.cuts)
+    saved = (
+        *(savings.without, savings.compaction, savings.context, savings.breakpoints, savings.keep_alive),
+        savings.simulation_error,
+    )
     return (
         day_of(call.at),
         id_,
@@ -119,7 +145,9 @@ def row_of(entry: Entry) -> tuple[Any, ...]:
         None if usage.said_dollars is None else str(usage.said_dollars),
         tier,
         estimated,
-        *[_expected(one) if one else None if one is None else 0 for one in expected],
+        _expected(entry.estimated_dollars),
+        savings.comparison.value,
+        *[_expected(one) for one in saved],
         int(entry.is_partial),
         usage.raw,
     )
@@ -144,12 +172,17 @@ def entry_of(
     tier: str,
     estimated_input_tokens: int | None,
     estimated: int | None,
-    saved_by_cache: int | None,
-    saved_by_folds: int | None,
-    saved_by_cuts: int | None,
+    comparison: str,
+    without: int | None,
+    by_compaction: int | None,
+    by_context: int | None,
+    by_breakpoints: int | None,
+    by_keep_alive: int | None,
+    simulation_error: int | None,
     is_partial: int,
     raw: bytes,
 ) -> Entry:
+    saved = without, by_compaction, by_context, by_breakpoints, by_keep_alive, simulation_error
     return Entry(
         call=Call(
             id=id_,
@@ -171,8 +204,22 @@ def entry_of(
         dollars=_known(spent),
         estimated_input_tokens=estimated_input_tokens,
         estimated_dollars=_known(estimated),
-        savings=Savings(cache=_known(saved_by_cache), folds=_known(saved_by_folds), cuts=_known(saved_by_cuts)),
+        savings=savings_of(comparison, *saved),
         is_partial=bool(is_partial),
+    )
+
+
+def savings_of(comparison: str, *amounts: int | None) -> Savings:
+    """The savings that `SAVINGS_COLUMNS` tell."""
+    without, compaction, context, breakpoints, keep_alive, simulation_error = map(_known, amounts)
+    return Savings(
+        comparison=Comparison(comparison),
+        without=without,
+        compaction=compaction,
+        context=context,
+        breakpoints=breakpoints,
+        keep_alive=keep_alive,
+        simulation_error=simulation_error,
     )
 
 
@@ -195,8 +242,10 @@ def amount_of(money: Decimal, *, rounded: Callable[[Decimal], int] = picodollars
     return found
 
 
-def _expected(money: Decimal) -> int | None:
+def _expected(money: Decimal | None) -> int | None:
     """Dollars that nobody pays, in whole picodollars; None where they cannot be kept: the bill can be."""
+    if money is None:
+        return None
     try:
         return picodollars(money)
     except OverflowError:

@@ -9,7 +9,7 @@ print.
 
 from sqlalchemy import BigInteger, Column, Double, Index, LargeBinary, MetaData, Table, Text, text
 
-from foveate.store.adding import SUMS
+from foveate.store.adding import EARLIER, SUMS
 
 tables = MetaData()
 
@@ -136,6 +136,13 @@ ledger = Table(
     Column("saved_by_cache", BigInteger),
     Column("saved_by_folds", BigInteger),
     Column("saved_by_cuts", BigInteger),
+    Column("comparison", Text, nullable=False, server_default="earlier"),
+    Column("without_picodollars", BigInteger),
+    Column("saved_by_compaction", BigInteger),
+    Column("saved_by_context", BigInteger),
+    Column("saved_by_breakpoints", BigInteger),
+    Column("saved_by_keep_alive", BigInteger),
+    Column("simulation_error", BigInteger),
     Column("is_partial", BigInteger, nullable=False),
     Column("usage", LargeBinary, nullable=False),
     Index("ledger_v1_time", "at", "call_id"),
@@ -206,7 +213,7 @@ traces = Table(
 
 def _sums() -> list[Column[int]]:
     """What requests and bills are added up to, one that adds nothing to a column being nothing in it."""
-    return [Column(name, BigInteger, nullable=False, server_default="0") for name in SUMS]
+    return [Column(name, BigInteger, nullable=False, server_default="0") for name in (*SUMS, *EARLIER)]
 
 
 totals = Table(

@@ -19,8 +19,8 @@ from foveate.session.traces import (
 )
 from foveate.store.adding import Addition, Window, add_asked, asked, broken
 from foveate.store.database import Database, Rows, check_names, in_rows, where_of
-from foveate.store.ledger_rows import name_of
-from foveate.values import CacheUsage
+from foveate.store.ledger_rows import SAVINGS_COLUMNS, name_of, savings_of
+from foveate.values import CacheUsage, Savings
 
 COLUMNS = "id, agent, session_id, provider, model, at, status, tokens, window_tokens, fold_id, told, broke"
 _ADD = f"INSERT INTO traces_v1 ({COLUMNS}) VALUES {{}} ON CONFLICT (id) DO NOTHING RETURNING id"
@@ -28,10 +28,7 @@ _ADD = f"INSERT INTO traces_v1 ({COLUMNS}) VALUES {{}} ON CONFLICT (id) DO NOTHI
 _BREAK = """
 UPDATE traces_v1 SET broke = ? WHERE id = ? AND broke IS NULL RETURNING at, agent, session_id, model
 """
-_BILLED = (
-    "uncached, read, written_5m, written_1h, output_tokens, picodollars, saved_by_cache, saved_by_folds,"
-    " saved_by_cuts"
-)
+_BILLED = f"uncached, read, written_5m, written_1h, output_tokens, picodollars, {SAVINGS_COLUMNS}"
 _COLUMNS = ", ".join(
     [f"traces_v1.{column}" for column in COLUMNS.split(", ")]
     + [f"ledger_v1.{column}" for column in _BILLED.split(", ")]
@@ -74,6 +71,7 @@ class _Broke(msgspec.Struct, array_like=True, frozen=True):
     where: str
     lost_tokens: int
     lost_dollars: str | None
+    is_planned: bool = False
 
 
 class KeptTraces:
@@ -157,7 +155,7 @@ def _prepared(
     new: dict[str, _New] = {}
     for trace in traces:
         row = row_of(trace)
-        new.setdefault(row[0], _New(row, _adds(trace, row)))
+        new.setdefault(row[0], _New(row, addition_of(trace, row)))
     return new, sorted(((name_of(id_), broke) for id_, broke in breaks), key=lambda told: told[0])
 
 
@@ -167,11 +165,12 @@ def _keep(rows: Rows, new: Mapping[str, _New], breaks: Sequence[tuple[str, Cache
     additions = [new[id_].adds for statement, some in groups for (id_,) in rows.all(statement, some)]
     for id_, broke in breaks:
         found = rows.all(_BREAK, (_broke(broke), id_))
-        additions += [broken(at, agent, of, model, _lost(broke)) for at, agent, of, model in found]
+        additions += [broken(at, agent, of, model, broke) for at, agent, of, model in found]
     add_asked(rows, additions)
 
 
-def _adds(trace: Trace, row: tuple[Any, ...]) -> Addition:
+def addition_of(trace: Trace, row: tuple[Any, ...]) -> Addition:
+    """What a trace adds to the totals, with its row."""
     _, agent, session_id, _, model, *_ = row
     return asked(
         trace.at,
@@ -181,12 +180,8 @@ def _adds(trace: Trace, row: tuple[Any, ...]) -> Addition:
         is_failed=trace.status >= _FIRST_ERROR,
         added_seconds=trace.added_seconds,
         window=Window(trace.at, trace.tokens, trace.window_tokens),
-        lost=None if trace.broke is None else _lost(trace.broke),
+        broke=trace.broke,
     )
-
-
-def _lost(broke: CacheBreak) -> tuple[int, Decimal | None]:
-    return broke.lost_tokens, broke.lost_dollars
 
 
 def row_of(trace: Trace) -> tuple[Any, ...]:
@@ -221,7 +216,8 @@ def row_of(trace: Trace) -> tuple[Any, ...]:
 
 def _broke(broke: CacheBreak) -> bytes:
     lost = None if broke.lost_dollars is None else str(broke.lost_dollars)
-    return msgspec.json.encode(_Broke(_said(broke.cause), _said(broke.where), broke.lost_tokens, lost))
+    told = _Broke(_said(broke.cause), _said(broke.where), broke.lost_tokens, lost, broke.is_planned)
+    return msgspec.json.encode(told)
 
 
 def _said(text: str) -> str:
@@ -280,6 +276,7 @@ def break_in(broke: bytes) -> CacheBreak:
         where=said.where,
         lost_tokens=said.lost_tokens,
         lost_dollars=None if said.lost_dollars is None else Decimal(said.lost_dollars),
+        is_planned=said.is_planned,
     )
 
 
@@ -289,18 +286,17 @@ def _bill(
     written_5m: int | None = None,
     written_1h: int | None = None,
     output_tokens: int | None = None,
-    *money: int | None,
+    spent: int | None = None,
+    comparison: Any = None,
+    *saved: int | None,
 ) -> Bill | None:
     if uncached is None:  # no row of the ledger
         return None
-    paid, cache, folds, cuts = (None if amount is None else dollars(amount) for amount in money)
     return Bill(
         cache=CacheUsage(
             uncached=uncached, read=read or 0, written_5m=written_5m or 0, written_1h=written_1h or 0
         ),
         output_tokens=output_tokens or 0,
-        dollars=paid,
-        saved_by_cache=cache,
-        saved_by_folds=folds,
-        saved_by_cuts=cuts,
+        dollars=None if spent is None else dollars(spent),
+        savings=Savings() if comparison is None else savings_of(comparison, *saved),
     )

@@ -52,11 +52,12 @@ def money_chart(span: Span, whole: OverTime, parts: Mapping[str, OverTime], by: 
 
 
 def saved_chart(span: Span, whole: OverTime) -> Chart:
-    """What the cache, folds and cuts saved, and what cache breaks lost; they are no parts of one sum."""
+    """What each mechanism saved, by simulation without it, and what unplanned cache misses lost."""
     kinds: dict[str, tuple[Callable[[Spent], Decimal], str]] = {
-        "saved by the cache": (lambda one: one.saved_by_cache, "three"),
-        "saved by folds": (lambda one: one.saved_by_folds, "four"),
-        "saved by cuts": (lambda one: one.saved_by_cuts, "five"),
+        "saved by breakpoints": (lambda one: one.saved_by_breakpoints, "three"),
+        "saved by compaction and trimming": (lambda one: one.saved_by_compaction, "four"),
+        "saved by keep-alive": (lambda one: one.saved_by_keep_alive, "five"),
+        "saved by injected context": (lambda one: one.saved_by_context, "two"),
         "lost to cache breaks": (lambda one: one.lost_dollars, "break"),
     }
     amounts = {name: _amounts(span, whole, of) for name, (of, _) in kinds.items()}
@@ -69,7 +70,7 @@ def saved_chart(span: Span, whole: OverTime) -> Chart:
         series=[
             Series(name=name, values=_drawn(span, values), colour=kinds[name][1], shape=Shape.LINE)
             for name, values in amounts.items()
-            if any(values) or name == "saved by the cache"
+            if any(values) or name == "saved by breakpoints"
         ],
         unit=Unit.DOLLARS,
     )

@@ -31,11 +31,6 @@ class Row:
     session: SessionTotals
     folds: FoldCount
 
-    @property
-    def saved(self) -> Decimal:
-        """What the cache, folds and cuts saved, less what the folds cost."""
-        return self.session.totals.saved - self.folds.dollars
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Filter:

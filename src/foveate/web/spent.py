@@ -1,8 +1,9 @@
-"""What was asked and paid for, added up as people read it: folds less their summaries, ratios of requests."""
+"""What was asked and paid for, added up as people read it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from foveate.cache.hits import HitRatio, Level
 from foveate.cost.ledger import Category
@@ -10,6 +11,11 @@ from foveate.session.totals import Totals
 
 _ZERO = Decimal(0)
 _NO_HITS = HitRatio(0, 0)
+_COUNTS = ("planned_rewrites", "rewritten_tokens", "compared", "would_not_fit")
+_AMOUNTS = (
+    *("without", "saved_by_compaction", "saved_by_context", "saved_by_breakpoints", "saved_by_keep_alive"),
+    *("simulation_error", "would_not_fit_dollars"),
+)
 
 Rows = Sequence[tuple[tuple[str, ...], Totals]]
 
@@ -18,9 +24,9 @@ Rows = Sequence[tuple[tuple[str, ...], Totals]]
 class Spent:
     """Requests and calls, added up.
 
-    `dollars` is what those of a known price cost, and `unpriced` come on top. What folds saved is less what
-    their summaries cost. The hit ratio is that of requests, as the metrics have it: summaries and pings are not
-    in it.
+    `dollars` is what those of a known price cost, and `unpriced` come on top. `compared` calls would have cost
+    `without` without Foveate. The hit ratio is that of requests, as the metrics have it: summaries and pings
+    are not in it.
     """
 
     requests: int = 0
@@ -34,9 +40,17 @@ class Spent:
     input_tokens: int = 0
     output_tokens: int = 0
     hits: HitRatio = _NO_HITS
-    saved_by_cache: Decimal = _ZERO
-    saved_by_folds: Decimal = _ZERO
-    saved_by_cuts: Decimal = _ZERO
+    planned_rewrites: int = 0
+    rewritten_tokens: int = 0
+    compared: int = 0
+    without: Decimal = _ZERO
+    saved_by_compaction: Decimal = _ZERO
+    saved_by_context: Decimal = _ZERO
+    saved_by_breakpoints: Decimal = _ZERO
+    saved_by_keep_alive: Decimal = _ZERO
+    simulation_error: Decimal = _ZERO
+    would_not_fit: int = 0
+    would_not_fit_dollars: Decimal = _ZERO
 
     @property
     def is_nothing(self) -> bool:
@@ -47,6 +61,12 @@ class Spent:
     def paid(self) -> Decimal | None:
         """What it cost; None where no price is known of any call."""
         return None if self.calls and self.unpriced >= self.calls else self.dollars
+
+    @property
+    def saved(self) -> Decimal:
+        """What all mechanisms saved on the compared calls; a loss is negative."""
+        edits = self.saved_by_compaction + self.saved_by_context
+        return edits + self.saved_by_breakpoints + self.saved_by_keep_alive
 
     @property
     def ratio(self) -> float | None:
@@ -91,7 +111,6 @@ def _by(rows: Rows, place: int) -> Mapping[str, Spent]:
 
 def _of(category: str, totals: Totals) -> Spent:
     is_main = category == Category.MAIN
-    summaries = totals.dollars if category == Category.COMPACTION else _ZERO
     return Spent(
         requests=totals.requests,
         failed=totals.failed,
@@ -104,13 +123,12 @@ def _of(category: str, totals: Totals) -> Spent:
         input_tokens=totals.cache.input_tokens,
         output_tokens=totals.output_tokens,
         hits=HitRatio(totals.cache.read, totals.cache.input_tokens) if is_main else _NO_HITS,
-        saved_by_cache=totals.saved_by_cache,
-        saved_by_folds=totals.saved_by_folds - summaries,
-        saved_by_cuts=totals.saved_by_cuts,
+        **{name: getattr(totals, name) for name in (*_COUNTS, *_AMOUNTS)},
     )
 
 
 def _summed(parts: Sequence[Spent]) -> Spent:
+    amounts: Any = {name: sum((getattr(part, name) for part in parts), _ZERO) for name in _AMOUNTS}
     return Spent(
         requests=sum(part.requests for part in parts),
         failed=sum(part.failed for part in parts),
@@ -125,7 +143,6 @@ def _summed(parts: Sequence[Spent]) -> Spent:
         hits=HitRatio(
             sum(part.hits.read_tokens for part in parts), sum(part.hits.input_tokens for part in parts)
         ),
-        saved_by_cache=sum((part.saved_by_cache for part in parts), _ZERO),
-        saved_by_folds=sum((part.saved_by_folds for part in parts), _ZERO),
-        saved_by_cuts=sum((part.saved_by_cuts for part in parts), _ZERO),
+        **{name: sum(getattr(part, name) for part in parts) for name in _COUNTS},
+        **amounts,
     )

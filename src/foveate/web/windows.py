@@ -196,11 +196,16 @@ def _events(
     for at, point in enumerate(points):
         while at >= _start(stretch + 1, points, stretches):
             stretch += 1
-        if point.fold_id != fold_id:
+        is_folded_anew, fold_id = point.fold_id != fold_id, point.fold_id
+        if is_folded_anew:
             found.setdefault((stretch, "fold"), []).append(_folded(point.fold_id, folds))
-        fold_id = point.fold_id
-        if point.is_broken:
-            found.setdefault((stretch, "break"), []).append(_broke(fillings.get(point.id)))
+        if not point.is_broken:
+            continue
+        filling = fillings.get(point.id)
+        if filling is None or filling.broke is None or not filling.broke.is_planned:
+            found.setdefault((stretch, "break"), []).append(_broke(filling))
+        elif not is_folded_anew:
+            found.setdefault((stretch, "fold"), []).append(_broke(filling))
     return [
         Event(label=label, kind=kind, says=says[-1] + (f" (and {len(says) - 1:,} more)" if says[1:] else ""))
         for (label, kind), says in found.items()

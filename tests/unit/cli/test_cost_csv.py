@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from foveate.cli.cost_csv import CALL_COLUMNS, SUM_COLUMNS, line, report_csv, write_calls
 from foveate.cost.caps import day_of
-from foveate.cost.ledger import By, Entry, Savings
+from foveate.cost.ledger import By, Entry
 from foveate.cost.report import Report, Row
+from foveate.values import Savings
 from tests.billed import CALL, ENTRY, call, entry
 
 
@@ -48,7 +49,7 @@ async def test_every_call_is_a_line_with_exact_dollars_and_a_time_in_utc() -> No
         "78",
     )
     assert (told["dollars"], told["said_dollars"]) == ("0.061234567891", "0.0612345678901234567890")
-    assert (told["saved_by_folds"], told["saved_by_cuts"]) == ("-0.000000000001", "")
+    assert (told["comparison"], told["saved_by_compaction"]) == ("simulated", "-0.000000000001")
     assert (told["is_partial"], second[-1]) == ("true", "false")
     unknown = dict(zip(heading, second, strict=True))
     assert (unknown["at"], unknown["dollars"]) == ("1970-01-01T00:00:01.500000Z", "")
@@ -122,11 +123,12 @@ def test_numbers_stay_numbers_below_zero_too() -> None:
 
 
 def test_a_report_is_its_rows_without_the_total() -> None:
-    row = Row(group=("@ana",), calls=2, unknown_calls=2, saved=Savings(cache=Decimal("-1.5")))
+    row = Row(group=("@ana",), calls=2, unknown_calls=2, saved=Savings(breakpoints=Decimal("-1.5")))
     report = Report(by=(By.AGENT,), rows=(row,), total=row)
 
     heading, only = rows(report_csv(report))
 
     assert heading == ["agent", *SUM_COLUMNS]
     told = dict(zip(heading, only, strict=True))
-    assert (told["agent"], told["calls"], told["dollars"], told["saved_by_cache"]) == ("'@ana", "2", "", "-1.5")
+    assert (told["agent"], told["calls"], told["dollars"]) == ("'@ana", "2", "")
+    assert told["saved_by_breakpoints"] == "-1.5"

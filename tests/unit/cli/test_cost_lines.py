@@ -14,12 +14,13 @@ from foveate.cli.cost_lines import CapWriting, ReportWriting, cap_object, report
 from foveate.cli.screen import Look
 from foveate.cost.caps import Cap, Scope
 from foveate.cost.held import Held, Level, Spending, Use, held_in
-from foveate.cost.ledger import By, Savings
+from foveate.cost.ledger import By
 from foveate.cost.report import Report, Row
 from foveate.errors import BadOption
+from foveate.values import Comparison, Savings
 from tests.billed import NOON, cap, standing
 
-WIDE, NARROW = Look(columns=200), Look(columns=60)
+WIDE, NARROW = Look(columns=260), Look(columns=60)
 MAIN = Row(
     group=("claude-opus-5-5", "main"),
     calls=41,
@@ -30,7 +31,16 @@ MAIN = Row(
     output_tokens=31_002,
     dollars=Decimal("1.24"),
     estimated_dollars=Decimal("1.9"),
-    saved=Savings(cache=Decimal("3.1"), folds=Decimal("0.4"), cuts=Decimal("-0.12")),
+    compared_calls=40,
+    compared_dollars=Decimal("1.24"),
+    saved=Savings(
+        comparison=Comparison.SIMULATED,
+        without=Decimal("4.61"),
+        breakpoints=Decimal("3.1"),
+        compaction=Decimal("0.4"),
+        context=Decimal("-0.12"),
+        simulation_error=Decimal("0.01"),
+    ),
 )
 LOCAL = Row(group=("local", "main"), calls=3, unknown_calls=3, output_tokens=7)
 TOTAL = replace(MAIN, group=(), calls=44, unknown_calls=3)
@@ -50,13 +60,14 @@ def test_a_table_has_a_row_for_each_group_and_a_total() -> None:
 
     assert cells(heading) == [
         "model", "category", "calls", "uncached", "read", "written", "output", "cost", "at most",
-        "cache saved", "folds saved", "cuts saved",
+        "without Foveate", "saved", "by breakpoints", "by compaction", "by injected context",
+        "simulation error",
     ]  # fmt: skip
     assert cells(main) == [
         "claude-opus-5-5", "main", "41", "12,000", "1,204,331", "88,112", "31,002", "$1.24", "$1.90",
-        "$3.10", "$0.40", "cost $0.12 more",
+        "$4.61 for 40 calls", "$3.38", "$3.10", "$0.40", "cost $0.12 more", "$0.01",
     ]  # fmt: skip
-    assert cells(local)[-4:] == ["3 calls of unknown price", "unknown", "unknown", "unknown"]
+    assert cells(local)[-3:] == ["3 calls of unknown price", "unknown", "unknown"]
     assert "$1.24 + 3 calls of unknown price" in cells(total)
     assert total.startswith("total ")
 
@@ -66,14 +77,18 @@ def test_where_a_line_is_too_narrow_a_row_takes_a_few() -> None:
         "claude-opus-5-5  main  41 calls",
         "  in 12,000 uncached, 1,204,331 read, 88,112 written; out 31,002",
         "  $1.24 (at most $1.90)",
-        "  cache saved $3.10; folds saved $0.40; cuts cost $0.12 more",
+        "  without Foveate $4.61 for 40 calls; saved $3.38",
+        "  by breakpoints $3.10; by compaction $0.40; by injected context cost $0.12 more",
+        "  simulation error $0.01",
         "local  main  3 calls",
         "  in 0 uncached, 0 read, 0 written; out 7",
         "  3 calls of unknown price",
         "total  44 calls",
         "  in 12,000 uncached, 1,204,331 read, 88,112 written; out 31,002",
         "  $1.24 + 3 calls of unknown price (at most $1.90)",
-        "  cache saved $3.10; folds saved $0.40; cuts cost $0.12 more",
+        "  without Foveate $4.61 for 40 calls; saved $3.38",
+        "  by breakpoints $3.10; by compaction $0.40; by injected context cost $0.12 more",
+        "  simulation error $0.01",
     ]
 
 
@@ -91,14 +106,16 @@ def test_a_column_of_which_nothing_is_known_is_left_out_but_never_a_name() -> No
     assert cells(row)[0] == "unknown"
 
 
-def test_a_summary_of_unknown_price_is_told_beside_what_folds_saved() -> None:
+def test_a_summary_of_unknown_price_is_told_beside_what_compaction_saved() -> None:
     row = replace(MAIN, unknown_compactions=2)
 
     _, line = lines(replace(REPORT, rows=(row,)))
     nothing_else = replace(row, saved=Savings())
+    not_fitting = replace(row, would_not_fit_calls=2, would_not_fit_dollars=Decimal("0.5"))
 
     assert "$0.40 less 2 calls of unknown price" in line
-    assert "nothing known less 2 calls of unknown price" in lines(replace(REPORT, rows=(nothing_else,)))[1]
+    assert lines(replace(REPORT, rows=(nothing_else,)))[1].endswith("  2 calls of unknown price")
+    assert lines(replace(REPORT, rows=(not_fitting,)), Look(columns=300))[1].endswith("  2 calls, $0.50")
 
 
 def test_what_a_name_holds_cannot_disturb_a_terminal() -> None:
@@ -133,7 +150,13 @@ def test_an_object_has_every_number_and_money_as_a_string() -> None:
 
     first, second = shown["rows"]
     assert (first["model"], first["category"], first["dollars"]) == ("claude-opus-5-5", "main", "1.24")
-    assert first["saved"] == {"cache": "3.1", "folds": "0.4", "cuts": "-0.12"}
+    assert first["saved"] == {
+        "total": "3.38",
+        "breakpoints": "3.1",
+        "compaction": "0.4",
+        "context": "-0.12",
+        "keep_alive": None,
+    }
     assert (second["dollars"], second["unknown_calls"]) == (None, 3)
     assert (shown["by"], shown["total"]["calls"]) == (["model", "category"], 44)
     assert set(first) - {"model", "category"} == set(shown["total"])

@@ -13,16 +13,22 @@ from foveate.cli.screen import Look
 from foveate.cli.window_bars import Window, window_lines
 from foveate.engine.steps import MakeRoom, ReplaceHistory
 from foveate.session.traces import Bill, Trace, Traced, TracedEdit, TracedSession
-from foveate.values import CacheUsage
+from foveate.values import CacheUsage, Comparison, Savings
 from tests.kept import TRACE
 
 BILL = Bill(
     cache=CacheUsage(uncached=10, read=30_000, written_5m=4_000, written_1h=600),
     output_tokens=77,
     dollars=Decimal("0.0271"),
-    saved_by_cache=Decimal("0.08"),
-    saved_by_folds=Decimal("0.03"),
-    saved_by_cuts=Decimal("-0.002"),
+    savings=Savings(
+        comparison=Comparison.SIMULATED,
+        without=Decimal("0.135"),
+        breakpoints=Decimal("0.08"),
+        compaction=Decimal("0.03"),
+        context=Decimal("-0.002"),
+        keep_alive=Decimal(0),
+        simulation_error=Decimal("0.0001"),
+    ),
 )
 
 
@@ -47,10 +53,11 @@ def test_what_edits_of_a_kind_saved_is_shared_among_them_by_their_tokens() -> No
         traced(
             edit("cache", "mark 1h", 3_000),
             edit("cache", "mark 5m", 1_000),
-            edit("fold", "replace", 9_000),
+            edit("fold", "replace", 8_000),
             edit("fold", "drop", 0),
             edit("fold", "cut", 500),
             edit("room", "cut", 1_500),
+            edit("sections", "insert", -40),
             edit("usage", "set", 0),
         )
     )
@@ -58,27 +65,16 @@ def test_what_edits_of_a_kind_saved_is_shared_among_them_by_their_tokens() -> No
     assert [one.dollars for one in found] == [
         Decimal("0.06"),
         Decimal("0.02"),
-        Decimal("0.03"),
+        Decimal("0.024"),
         Decimal(0),
-        Decimal("-0.0005"),
-        Decimal("-0.0015"),
+        Decimal("0.0015"),
+        Decimal("0.0045"),
+        Decimal("-0.002"),
         None,
     ]
 
 
-def test_what_was_put_in_cost_what_an_input_token_of_the_call_did() -> None:
-    uncached = with_(BILL, cache=CacheUsage(uncached=10_000))
-    (found,) = priced(traced(edit("sections", "insert", -2_000), bill=uncached))
-
-    assert found.dollars is not None
-    assert found.dollars < 0
-    unknown = Traced(
-        trace=replace(TRACE, model="nobody-knows-it", edits=(edit("sections", "insert", -2_000),)), bill=BILL
-    )
-    assert [one.dollars for one in priced(unknown)] == [None]
-
-
-@pytest.mark.parametrize("bill", [None, with_(BILL, saved_by_cache=None)])
+@pytest.mark.parametrize("bill", [None, with_(BILL, savings=Savings())])
 def test_what_nobody_knows_is_not_made_up(bill: Bill | None) -> None:
     (found,) = priced(traced(edit("cache", "mark", 100), bill=bill))
 

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from foveate.cost.admission import Outcome, Settled
 from foveate.cost.caps import Scope, accounts_of, day_of
-from foveate.cost.ledger import Savings
 from foveate.errors import BadOption
+from foveate.values import Savings
 from tests.billed import CALL, call, cap, entry
 from tests.unit.cost.books import Books, admission
 
@@ -25,7 +25,7 @@ async def test_a_bill_whose_dollars_cannot_be_kept_is_booked_as_one_of_unknown_p
         entry(CALL, "1e300"),
         estimated_input_tokens=9,
         estimated_dollars=Decimal("1e300"),
-        savings=Savings(cache=Decimal("1e300")),
+        savings=Savings(breakpoints=Decimal("1e300")),
         charge=Decimal("1e300"),
     )
 

@@ -9,7 +9,8 @@ import pytest
 
 from foveate.cost.caps import Cap, Scope
 from foveate.cost.held import held
-from foveate.cost.ledger import By, Savings, Standing, Sum
+from foveate.cost.ledger import By, Standing, Sum
+from foveate.values import Savings
 from tests.billed import NOON, cap, standing
 from tests.unit.cost.books import Books
 

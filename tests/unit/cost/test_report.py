@@ -2,16 +2,18 @@
 
 from dataclasses import fields, replace
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.cost.ledger import By, Category, Savings, Sum
+from foveate.cost.ledger import By, Category, Sum
 from foveate.cost.report import Row, asked_of, report_of
+from foveate.values import Comparison, Savings
 
 
-def added(*group: str, calls: int = 1, unknown: int = 0, dollars: str = "1", folds: str | None = None) -> Sum:
+def added(*group: str, calls: int = 1, unknown: int = 0, dollars: str = "1", saved: str | None = None) -> Sum:
     return Sum(
         group=group,
         calls=calls,
@@ -24,26 +26,40 @@ def added(*group: str, calls: int = 1, unknown: int = 0, dollars: str = "1", fol
         reasoning_tokens=0,
         dollars=Decimal(dollars),
         estimated_dollars=Decimal(0),
-        savings=Savings(folds=None if folds is None else Decimal(folds)),
+        savings=Savings(compaction=None if saved is None else Decimal(saved)),
     )
 
 
-def test_what_summaries_cost_is_taken_off_what_folds_saved() -> None:
-    sums = [added("ana", "main", dollars="9", folds="0.50"), added("ana", "compaction", dollars="0.62")]
+def test_the_cost_of_summaries_is_subtracted_from_what_compaction_saved() -> None:
+    sums = [
+        added("ana", "main", dollars="9", saved="0.50"),
+        added("ana", "compaction", dollars="0.62", saved="-0.62"),
+    ]
 
     (row,) = report_of(sums, [By.AGENT]).rows
 
     assert (row.calls, row.dollars) == (2, Decimal("9.62"))
-    assert (row.saved.folds, row.compaction_dollars) == (Decimal("-0.12"), Decimal("0.62"))
+    assert (row.saved.compaction, row.compaction_dollars) == (Decimal("-0.12"), Decimal("0.62"))
 
 
-def test_a_report_by_category_has_the_summaries_as_a_loss_of_their_own_and_the_total_nets_them() -> None:
-    sums = [added("main", dollars="9", folds="0.50"), added("compaction", dollars="0.62")]
+def test_compared_calls_were_charged_the_simulated_cost_and_its_error() -> None:
+    savings = Savings(
+        comparison=Comparison.SIMULATED,
+        without=Decimal(10),
+        compaction=Decimal(3),
+        context=Decimal(-1),
+        breakpoints=Decimal(2),
+        keep_alive=Decimal(0),
+        simulation_error=Decimal("0.5"),
+    )
+    one = replace(added("main", dollars="7"), savings=savings, compared_calls=1)
+    uncompared = replace(added("main", dollars="4"), would_not_fit_calls=1, would_not_fit_dollars=Decimal(4))
 
-    report = report_of(sums, [By.CATEGORY])
+    total = report_of([one, uncompared], [By.CATEGORY]).total
 
-    assert [row.saved.folds for row in report.rows] == [Decimal("0.50"), Decimal("-0.62")]
-    assert report.total.saved.folds == Decimal("-0.12")
+    assert (total.dollars, total.compared_dollars, total.compared_calls) == (Decimal(11), Decimal("6.5"), 1)
+    assert (total.saved.without, total.saved.total) == (Decimal(10), Decimal(4))
+    assert (total.would_not_fit_calls, total.would_not_fit_dollars) == (1, Decimal(4))
 
 
 def test_a_price_that_is_not_known_is_never_zero() -> None:
@@ -59,11 +75,11 @@ def test_a_price_that_is_not_known_is_never_zero() -> None:
 
 
 def test_a_summary_of_unknown_price_is_counted_and_takes_nothing_off() -> None:
-    sums = [added("main", folds="1"), added("compaction", calls=2, unknown=2, dollars="0")]
+    sums = [added("main", saved="1"), added("compaction", calls=2, unknown=2, dollars="0")]
 
     total = report_of(sums, [By.CATEGORY]).total
 
-    assert (total.saved.folds, total.unknown_compactions) == (Decimal(1), 2)
+    assert (total.saved.compaction, total.unknown_compactions) == (Decimal(1), 2)
 
 
 def test_the_dearest_stands_first_and_days_in_their_order() -> None:
@@ -92,14 +108,15 @@ COUNTS = st.integers(1, 10**15)
 def sums(draw: st.DrawFn) -> Sum:
     calls = draw(st.integers(1, 50))
     unknown = draw(st.integers(0, calls))
+    tokens: Any = {name: draw(COUNTS) for name in TOKENS}
     return Sum(
         group=(draw(st.sampled_from("ab")), draw(st.sampled_from("xy")), draw(st.sampled_from(Category))),
         calls=calls,
         unknown_calls=unknown,
         dollars=draw(MONEY) if unknown < calls else Decimal(0),
         estimated_dollars=draw(MONEY),
-        savings=Savings(cache=draw(SIGNED), folds=draw(SIGNED), cuts=draw(SIGNED)),
-        **{name: draw(COUNTS) for name in TOKENS},
+        savings=Savings(breakpoints=draw(SIGNED), compaction=draw(SIGNED), context=draw(SIGNED)),
+        **tokens,
     )
 
 
@@ -119,6 +136,6 @@ def test_the_rows_always_add_up_to_the_total_and_the_total_to_the_sums(some: lis
         assert getattr(report.total, name) == sum(getattr(one, name) for one in some)
     assert (report.total.dollars or 0) == sum(one.dollars for one in some)
     assert sum(row.dollars or 0 for row in report.rows) == sum(one.dollars for one in some)
-    compactions = sum(one.dollars for one in some if one.group[2] == Category.COMPACTION)
-    assert (report.total.saved.folds or 0) == sum(one.savings.folds or 0 for one in some) - compactions
-    assert (report.total.saved.cache or 0) == sum(one.savings.cache or 0 for one in some)
+    for name in ("compaction", "context", "breakpoints"):
+        added_up = getattr(report.total.saved, name) or 0
+        assert added_up == sum(getattr(one.savings, name) or 0 for one in some)

@@ -132,7 +132,8 @@ async def test_a_fold_that_is_sent_for_the_first_time_is_told_as_that_and_not_as
 
     in_order = sorted(watch.seen, key=lambda seen: seen.request_id)  # they are looked into beside each other
     causes = [seen.verdict.cause for seen in in_order]
-    assert causes == [*[Cause.MESSAGES_REPLACED] * 3, Cause.OTHER_CONVERSATION]
+    assert causes == [Cause.COMPACTION, Cause.COMPACTION, Cause.COMPACTION_UNDONE, Cause.OTHER_CONVERSATION]
+    assert [seen.is_planned for seen in in_order] == [True, True, True, False]
 
 
 @pytest.mark.parametrize(

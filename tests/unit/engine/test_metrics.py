@@ -92,8 +92,11 @@ def test_dollars_are_added_up_once_and_losses_are_apart_from_savings() -> None:
     which = " agent=ana category=main model=claude-opus-4-5 provider=anthropic"
     assert found["foveate_cost_dollars_total" + which] == 0.5
     assert found["foveate_unpriced_calls_total" + which] == 1
-    assert found["foveate_saved_dollars_total agent=ana by=cache"] == 0.5
-    assert found["foveate_overpaid_dollars_total agent=ana by=folds"] == 0.25
+    assert found["foveate_saved_dollars_total agent=ana by=breakpoints"] == 0.25
+    assert found["foveate_overpaid_dollars_total agent=ana by=compaction"] == 0.125
+    costs = {"charged": 0.5, "simulated": 0.4375, "without": 0.5625}
+    for cost, dollars in costs.items():
+        assert found[f"foveate_compared_dollars_total agent=ana cost={cost}"] == dollars
     assert [found[f"foveate_bills_total outcome={word}"] for word in ("booked", "known", "waiting")] == [
         1,
         1,

@@ -23,7 +23,7 @@ from foveate.engine.remembered import Remembered
 from foveate.engine.uncounted import HoldUncounted
 from foveate.engine.work import Work
 from foveate.errors import CallRefused, CapExceeded, CapUncheckable
-from foveate.values import Area, Format, Mark, Place, TokenCount, Ttl
+from foveate.values import Area, Format, Mark, Place, Savings, TokenCount, Ttl
 from tests.sandboxes import Clock
 from tests.unit.engine.ledgers import InMemory
 from tests.unit.engine.test_engine import Watching
@@ -189,7 +189,7 @@ async def test_a_bill_of_more_dollars_than_can_be_kept_is_of_unknown_price_to_ev
     exchange.over()
     await exchange.settled()
 
-    assert (till.entry.dollars, till.entry.savings.cache) == (None, Decimal(0))
+    assert (till.entry.dollars, till.entry.savings) == (None, Savings())
     assert till.ledger.spent["total"] == till.ledger.reserved[0].dollars
 
 

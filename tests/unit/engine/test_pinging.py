@@ -13,6 +13,7 @@ from foveate.cache.pings import Ping
 from foveate.cost.admission import Admission
 from foveate.cost.price_book import PriceBook
 from foveate.engine.calls import Incoming, Outgoing
+from foveate.engine.counterfactual import ReadStates, SimulateStates
 from foveate.engine.exchange import Exchange
 from foveate.engine.marking import MarkCache, RefusalsHeld
 from foveate.engine.money import MoneyOptions
@@ -20,7 +21,6 @@ from foveate.engine.options import AgentOptions, PingOptions
 from foveate.engine.pinging import Pings
 from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
-from foveate.engine.settling import RememberCache
 from foveate.engine.warm import pinging, warm_of
 from foveate.engine.work import Work
 from foveate.fold.model import Endpoint
@@ -50,6 +50,7 @@ class Agent:
         self.options = AgentOptions(pings=options)
         self.clock, self.remembered, self.client = Clock(), Remembered(), Heard()
         self.logs = PrefixLogs()
+        self._simulate = SimulateStates(self.remembered, self.logs)
         money = MoneyOptions(caps=(), prices=PRICES)
         self.ledger = InMemory()
         self.pings = Pings(
@@ -79,6 +80,7 @@ class Agent:
         tokens = work.counter.request(request).total.tokens
         work.count = TokenCount(tokens, True, tokens)
         await MarkCache(self.remembered, RefusalsHeld(), self.logs).take(work)
+        await ReadStates().take(work)
         self.pings.came(work)
         return work
 
@@ -88,7 +90,7 @@ class Agent:
             work.incoming,
             work,
             Outgoing(body=work.written()),
-            settle=(RememberCache(self.remembered, self.logs), self.pings),
+            settle=(self._simulate, self.pings),
             clock=self.clock,
         )
         exchange.begun(200, streams=False)
@@ -143,7 +145,7 @@ async def test_only_the_sessions_that_save_most_are_kept_warm() -> None:
     assert sorted(map(len, agent.client.bodies))[0] > 30_000  # the smallest has none
     assert len(agent.client.bodies) == 2
     assert {entry.call.category for entry in agent.ledger.settled} == {"ping"}
-    assert all(-(entry.savings.cache or 0) == entry.dollars != 0 for entry in agent.ledger.settled)
+    assert all(-(entry.savings.keep_alive or 0) == entry.dollars != 0 for entry in agent.ledger.settled)
 
 
 async def test_a_request_takes_back_what_was_planned_and_only_the_last_of_a_session_plans_anew() -> None:

@@ -5,7 +5,7 @@ from decimal import Decimal
 from prometheus_client.parser import text_string_to_metric_families
 
 from foveate import wire
-from foveate.cost.ledger import Call, Category, Entry, Savings
+from foveate.cost.ledger import Call, Category, Entry
 from foveate.engine.board import page
 from foveate.engine.calibrating import Calibrate, Calibrations
 from foveate.engine.calls import Done, Incoming, Outgoing, Problem
@@ -14,7 +14,7 @@ from foveate.engine.metrics import Metrics
 from foveate.engine.options import AgentOptions
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.engine.work import Work
-from foveate.values import Area, CacheUsage, Format, Mark, Place, TokenCount, Usage
+from foveate.values import Area, CacheUsage, Comparison, Format, Mark, Place, Savings, TokenCount, Usage
 
 COUNTED = TokenCount(80, False, 90)
 MARK = Mark(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
@@ -39,7 +39,15 @@ def entry(*, dollars: str | None = "0.5", agent: str = "ana", model: str = "clau
         call=call,
         usage=Usage(cache=CacheUsage(uncached=10, read=80, written_5m=6, written_1h=4), output_tokens=7),
         dollars=None if dollars is None else Decimal(dollars),
-        savings=Savings(cache=Decimal("0.25"), folds=Decimal("-0.125")),
+        savings=Savings()
+        if dollars is None
+        else Savings(
+            comparison=Comparison.SIMULATED,
+            without=Decimal("0.5625"),
+            breakpoints=Decimal("0.25"),
+            compaction=Decimal("-0.125"),
+            simulation_error=Decimal("0.0625"),
+        ),
     )
 
 

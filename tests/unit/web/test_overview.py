@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace as with_changes
 
 from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import Category, Entry, Savings
+from foveate.cost.ledger import Category, Entry
 from foveate.engine import series
 from foveate.engine.board import Board
 from foveate.gateway.pages import Vitals
 from foveate.session.traces import CacheBreak
 from foveate.store import Store
-from foveate.values import CacheUsage, Usage
+from foveate.values import CacheUsage, Comparison, Savings, Usage
 from tests.billed import call, settle_one
 from tests.kept import TRACE
 from tests.unit.web.looking import NOW, Looking, looking
@@ -71,9 +71,23 @@ async def ask(store: Store, *entries: Entry, status: int = 200, broke: CacheBrea
 
 async def a_week(store: Store) -> None:
     """Two agents, one fold, one break, one error and one call of unknown price."""
-    saved = Savings(cache=Decimal("0.9"), folds=Decimal("0.5"), cuts=Decimal("-0.25"))
+    saved = Savings(
+        comparison=Comparison.SIMULATED,
+        without=Decimal("5.65"),
+        breakpoints=Decimal("0.9"),
+        compaction=Decimal("0.5"),
+        keep_alive=Decimal("-0.25"),
+        context=Decimal(0),
+        simulation_error=Decimal(0),
+    )
+    summary = Savings(comparison=Comparison.SIMULATED, without=Decimal(0), compaction=Decimal("-0.20"))
     await ask(store, billed("a1", "4.50", read=900, saved=saved), billed("a2", None, read=0, uncached=0))
-    await ask(store, billed("a3", "0.20", category=Category.COMPACTION, model="claude-haiku-5", uncached=9_000))
+    await ask(
+        store,
+        billed(
+            "a3", "0.20", category=Category.COMPACTION, model="claude-haiku-5", uncached=9_000, saved=summary
+        ),
+    )
     await ask(store, billed("b1", "2", agent="bob", at=NOW - 2 * DAY, read=10, uncached=90), status=529)
     lost = CacheBreak(cause="timestamp", where="system[0]", lost_tokens=12_345, lost_dollars=Decimal("0.06"))
     await ask(store, billed("b2", "1.25", agent="bob", at=NOW - 3 * DAY), broke=lost)
@@ -111,7 +125,11 @@ async def test_the_tiles_tell_money_savings_losses_hits_and_requests_of_a_week(w
 
     assert "Today $4.70 2 requests; 1 call of unknown price on top" in tiles
     assert "Last 7 days $7.95 1 call of unknown price on top" in tiles
-    assert "Cache saved $0.90 folds: $0.30; cuts: cost $0.25 more" in tiles
+    assert (
+        "Saved $0.95 without Foveate $5.65, with it $4.70, for 2 of 5 calls"
+        " breakpoints: $0.90; compaction and trimming: $0.30; keep-alive: cost $0.25 more"
+        " simulation error: $0.00"
+    ) in tiles
     assert "Breaks lost $0.06 1 break, 12.3k tokens paid again" in tiles
     assert "Hit ratio 75.8% healthy" in tiles  # 910 of 1,200: the summary is not in it
     assert "Requests 4 1 failed , 25%" in tiles
@@ -145,8 +163,8 @@ async def test_agents_come_with_the_dearest_first_and_lead_to_their_sessions(web
     agents = part(page, "agents")
 
     assert agents.index("ana") < agents.index("bob")
-    assert "ana 2 0 90% healthy $4.70 + 1 unpriced $0.90 $0.30 cost $0.25 more $0.00" in agents
-    assert "bob 2 1 5% flagged $3.25 $0.00 $0.00 $0.00 $0.06" in agents
+    assert "ana 2 0 90% healthy $4.70 + 1 unpriced $5.65 $0.95 $0.90 $0.30 cost $0.25 more $0.00" in agents
+    assert "bob 2 1 5% flagged $3.25 not compared $0.06" in agents
     assert 'href="/-/sessions?agent=bob"' in page
 
 

@@ -78,13 +78,13 @@ def test_the_levels_of_health_are_lines_over_all_of_the_span() -> None:
 
 
 def test_losses_are_shown_below_zero_and_what_never_was_is_left_out() -> None:
-    whole = {LAST: Spent(saved_by_folds=Decimal("-0.5"), lost_dollars=Decimal("0.25"))}
+    whole = {LAST: Spent(saved_by_compaction=Decimal("-0.5"), lost_dollars=Decimal("0.25"))}
 
     chart = charts.saved_chart(WEEK, whole)
 
     assert {one.name: one.values[-1] for one in chart.series} == {
-        "saved by the cache": 0,
-        "saved by folds": -0.5,
+        "saved by breakpoints": 0,
+        "saved by compaction and trimming": -0.5,
         "lost to cache breaks": 0.25,
     }
 

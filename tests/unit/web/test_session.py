@@ -87,7 +87,7 @@ async def test_the_head_tells_what_a_session_cost_and_lost(look: Looking) -> Non
         "Window 17.3% 34,650 of 200,000 tokens",
         "Cost $0.1225 2 calls",
         "Hit ratio 98.1% of the input of its requests; 98.1% with all calls",
-        "Saved $0.2937 cache $0.306, folds -$0.0123 less their summaries, cuts $0.00",
+        "Saved $0.306 without Foveate $0.428, with it $0.122 breakpoints: $0.306; compaction",
         "Requests 2 none failed, 2.1 ms added to each",
         "Cache breaks 2 6k tokens paid again, $0.0246",
         "Beside the requests: 1 compaction call, $0.0612",

@@ -60,7 +60,7 @@ async def test_a_row_tells_what_a_session_did_and_cost(look: Looking) -> None:
     for told in ("ana", "claude-opus-5-5", "1 min ago", "2 1 failed", "17.3% of 200k", "98.1%", "$0.05"):
         assert told in text
     row = text[text.index("Folds s ") :]
-    assert row.endswith("$0.1283 1 1 1 failed"), "saved, less what two folds cost; breaks; folds"
+    assert row.endswith("$0.153 1 1 1 failed"), "saved; breaks; folds"
 
 
 async def test_what_nobody_knows_is_not_nothing(look: Looking) -> None:

@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from foveate.cache.hits import Level
 from foveate.cost.caps import accounts_of
-from foveate.cost.ledger import By, Category, Entry, Savings
+from foveate.cost.ledger import By, Category, Entry
 from foveate.cost.report import asked_of, report_of
 from foveate.session.totals import Per, Totals
 from foveate.store import open_store
-from foveate.values import CacheUsage, Usage
+from foveate.values import CacheUsage, Savings, Usage
 from foveate.web.spent import NOTHING, Spent, all_of, by_category, by_first
 from tests.billed import NOON, call, settle_one
 from tests.support.stores import ensure_store
@@ -22,7 +22,7 @@ def bill(id_: str, agent: str, category: Category, dollars: str | None, folds: s
         call=replace(call(id_, agent=agent), category=category),
         usage=Usage(cache=CacheUsage(uncached=10, read=30, written_5m=5), output_tokens=3),
         dollars=None if dollars is None else Decimal(dollars),
-        savings=Savings(cache=Decimal("0.1"), folds=None if folds is None else Decimal(folds)),
+        savings=Savings(breakpoints=Decimal("0.1"), compaction=None if folds is None else Decimal(folds)),
     )
 
 
@@ -47,8 +47,8 @@ async def test_it_agrees_with_what_foveate_cost_reports(tmp_path: Path) -> None:
     for row in (*report.rows, report.total):
         spent = found[row.group[0]] if row.group else all_of(found.values())
         assert (spent.calls, spent.unpriced, spent.paid) == (row.calls, row.unknown_calls, row.dollars)
-        assert (spent.output_tokens, spent.saved_by_cache) == (row.output_tokens, row.saved.cache)
-        assert spent.saved_by_folds == (row.saved.folds or 0)
+        assert (spent.output_tokens, spent.saved_by_breakpoints) == (row.output_tokens, row.saved.breakpoints)
+        assert spent.saved_by_compaction == (row.saved.compaction or 0)
         assert spent.input_tokens == row.uncached + row.read + row.written_5m + row.written_1h
 
 

@@ -1,0 +1,115 @@
+"""The simulation of what each request leaves in the provider's cache, with and without what Foveate does."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from foveate.cache.counterfactual import AgentStates, Simulated, Version
+from foveate.cache.layout import borne_by
+from foveate.cache.prompts import CachedPrompt, landmarks_of
+from foveate.cache.rules import Caching
+from foveate.engine.exchange import Exchange
+from foveate.engine.marking import read_prompt
+from foveate.engine.prefix_logs import PrefixLogs
+from foveate.engine.remembered import Remembered
+from foveate.engine.work import Work
+from foveate.values import Request, SimulatedState
+
+_MAX_AGENTS = 256
+_SENT = SimulatedState.KEEP_ALIVE
+
+
+class ReadStates:
+    """Reads the request of every state as its provider's cache would see it."""
+
+    name = "savings"
+
+    async def take(self, work: Work) -> None:
+        """Read those that are needed; most often all states have the same request."""
+        if not _needs_simulation(work):
+            return
+        prompts: list[tuple[Request, CachedPrompt]] = (
+            [] if work.prompt is None else [(work.request, work.prompt)]
+        )
+        for state in reversed(SimulatedState):
+            request = work.version(state)
+            known = next((prompt for each, prompt in prompts if each is request), None)
+            if known is None:
+                known = await read_prompt(request, work.rules, work.block_tokens)
+                prompts.append((request, known))
+            work.simulated[state] = known
+
+
+def _needs_simulation(work: Work) -> bool:
+    """Whether anything that Foveate does may change what the request costs."""
+    if work.prompt is not None or work.version(SimulatedState.COMPACTION) is not work.came:
+        return True
+    edits_content = work.options.compaction or work.options.sections is not None
+    return edits_content and work.rules.caching is not Caching.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateStates:
+    """Simulates each request in all states, and remembers what it left in the provider's cache."""
+
+    remembered: Remembered
+    logs: PrefixLogs
+    _agents: OrderedDict[str, AgentStates] = field(default_factory=OrderedDict)
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Simulate a request that the provider has answered."""
+        work = exchange.work
+        if work is None or not work.simulated:
+            return
+        agent, session_id = work.incoming.agent, work.session_id
+        log = self.logs.open(agent)
+        if not 200 <= exchange.status < 300:
+            if work.sighting is not None:
+                log.failed(work.sighting)
+            return
+        # Other requests of the session may have been answered since this one came.
+        state = self.remembered.session(agent, session_id)
+        sent = Version(work.simulated[_SENT], borne_by(work.simulated[_SENT], work.marks))
+        keys = work.sighting.keys if work.sighting is not None else ()
+        served = log.merge(state.cache, keys, now=exchange.sent_at).serve_marked(
+            sent.prompt, sent.breakpoints, work.kept_rules, at=exchange.sent_at, answers_at=exchange.begun_at
+        )
+        if work.sighting is not None:
+            log.served(work.sighting, served.cache)
+        versions = {each: _version(prompt) for each, prompt in work.simulated.items()}
+        versions[SimulatedState.BREAKPOINTS] = versions[_SENT] = sent
+        simulated = self._states_of(agent).serve(
+            versions,
+            {**state.states, _SENT: state.cache},
+            served,
+            work.kept_rules,
+            keys=keys,
+            at=exchange.sent_at,
+            answers_at=exchange.begun_at,
+        )
+        state = state.served(served.cache, simulated.caches)
+        if not state.would_not_fit and _outgrows_window(exchange, work, simulated):
+            state = replace(state, would_not_fit=True)
+        self.remembered.put(agent, session_id, state)
+        exchange.simulated = simulated.usage
+
+    def _states_of(self, agent: str) -> AgentStates:
+        found = self._agents.setdefault(agent, AgentStates())
+        self._agents.move_to_end(agent)
+        if len(self._agents) > _MAX_AGENTS:
+            self._agents.popitem(last=False)
+        return found
+
+
+def _version(prompt: CachedPrompt) -> Version:
+    return Version(prompt, landmarks_of(prompt).marks)
+
+
+def _outgrows_window(exchange: Exchange, work: Work, simulated: Simulated) -> bool:
+    """Whether the provider would have refused the client's own request."""
+    window, usage = work.widest_tokens, exchange.usage
+    client, sent = (simulated.usage[state].input_tokens for state in (SimulatedState.CLIENT, _SENT))
+    if window is None or usage is None or client <= sent or not sent:
+        return False
+    return client / sent * usage.cache.input_tokens > window - work.output_reserve

@@ -1,0 +1,171 @@
+"""Provider caches without some of what Foveate does."""
+
+from collections.abc import Mapping
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.cache_workloads import MODEL, RESPONSE_SECONDS, Builder, Workload
+from foveate.cache.counterfactual import AgentStates, Simulated, Version
+from foveate.cache.entries import Entries
+from foveate.cache.prompts import CachedPrompt, prefixes
+from foveate.cache.rules import rules_for
+from foveate.cache.simulate import Cache
+from foveate.values import CacheUsage, SimulatedState, Ttl
+
+RULES = rules_for(MODEL)
+SHORT = Ttl.FIVE_MINUTES
+S = SimulatedState
+
+
+class Agent:
+    """Sessions whose requests get breakpoints on their way, one sent after the other."""
+
+    def __init__(self) -> None:
+        self.states = AgentStates()
+        self._sent = Cache()  # the provider's, which all sessions share
+        self._sessions: dict[int, dict[SimulatedState, Cache]] = {}
+
+    def send(
+        self,
+        session: int,
+        at: float,
+        sent: Version,
+        others: Mapping[SimulatedState, Version] | None = None,
+    ) -> Simulated:
+        caches = self._sessions.setdefault(session, {S.KEEP_ALIVE: Cache()})
+        served = self._sent.serve_marked(
+            sent.prompt, sent.breakpoints, RULES, at=at, answers_at=at + RESPONSE_SECONDS
+        )
+        self._sent = served.cache
+        versions, following = {}, sent
+        for state in reversed(SimulatedState):
+            following = versions[state] = (others or {}).get(state, following)
+        found = self.states.serve(
+            versions,
+            caches,
+            served,
+            RULES,
+            at=at,
+            answers_at=at + RESPONSE_SECONDS,
+        )
+        self._sessions[session] = {**found.caches, S.KEEP_ALIVE: _of(sent.prompt, served.cache)}
+        return found
+
+
+def _of(prompt: CachedPrompt, cache: Cache) -> Cache:
+    """What a session knows of its provider's cache: the prefixes of its last request."""
+    kept = {key: entry for key in prefixes(prompt) if (entry := cache.entries.found(key)) is not None}
+    return Cache(Entries(kept))
+
+
+def prompts(workload: Workload) -> list[CachedPrompt]:
+    return [call.asked.prompt for call in workload]
+
+
+def two_turns() -> list[CachedPrompt]:
+    build = Builder()
+    system, first = build.text(2048), build.text(2048)
+    build.call(0, 1, system=[system], messages=[first])
+    build.call(10, 1, system=[system], messages=[first, build.text(64), build.text(512)])
+    return prompts(build.workload())
+
+
+def test_states_that_are_the_same_are_not_kept() -> None:
+    agent, (first, second) = Agent(), two_turns()
+    agent.send(1, 0, Version(first, {1: SHORT}))
+
+    found = agent.send(1, 10, Version(second, {1: SHORT, 3: SHORT}))
+
+    assert found.caches == {}
+    assert set(found.usage.values()) == {CacheUsage(read=4096, written_5m=576)}
+
+
+def test_without_the_breakpoints_of_foveate_a_client_that_has_none_reads_nothing() -> None:
+    agent, (first, second) = Agent(), two_turns()
+    agent.send(1, 0, Version(first, {1: SHORT}), {S.CONTEXT: Version(first, {})})
+
+    found = agent.send(1, 10, Version(second, {3: SHORT}), {S.CONTEXT: Version(second, {})})
+
+    assert found.usage[S.BREAKPOINTS] == CacheUsage(read=4096, written_5m=576)
+    assert found.usage[S.CONTEXT] == found.usage[S.CLIENT] == CacheUsage(uncached=4672)
+
+
+def test_a_breakpoint_beside_those_of_the_client_saves_nothing_that_the_client_reads_itself() -> None:
+    agent, (first, second) = Agent(), two_turns()
+    agent.send(1, 0, Version(first, {0: SHORT, 1: SHORT}), {S.CONTEXT: Version(first, {1: SHORT})})
+
+    found = agent.send(1, 10, Version(second, {0: SHORT, 3: SHORT}), {S.CONTEXT: Version(second, {3: SHORT})})
+
+    assert found.usage[S.CLIENT] == found.usage[S.KEEP_ALIVE] == CacheUsage(read=4096, written_5m=576)
+
+
+def test_a_compacted_session_reads_in_each_state_what_that_state_wrote() -> None:
+    build = Builder()
+    old, summary, new = [build.text(4096), build.text(4096)], build.text(1024), build.text(512)
+    build.call(0, 1, messages=old)
+    build.call(10, 1, messages=[*old, new])
+    build.call(10, 1, messages=[summary, new])
+    build.call(20, 1, messages=[*old, new, build.text(64)])
+    build.call(20, 1, messages=[summary, new, build.text(64)])
+    first, long_second, second, long_third, third = prompts(build.workload())
+    agent = Agent()
+    agent.send(1, 0, Version(first, {1: SHORT}))
+    then = agent.send(1, 10, Version(second, {1: SHORT}), {S.CLIENT: Version(long_second, {2: SHORT})})
+    later = agent.send(1, 20, Version(third, {2: SHORT}), {S.CLIENT: Version(long_third, {3: SHORT})})
+
+    assert then.usage[S.CLIENT] == CacheUsage(read=8192, written_5m=512)
+    assert then.usage[S.COMPACTION] == CacheUsage(written_5m=1536)  # a planned rewrite
+    assert later.usage[S.CLIENT].read == 8704
+    assert later.usage[S.COMPACTION].read == 1536
+
+
+def test_what_only_foveate_wrote_cannot_be_read_without_it() -> None:
+    build = Builder()
+    system = build.text(4096)
+    for at in (0, 10):
+        build.call(at, at, system=[system], messages=[build.text(512)])
+    first, second = prompts(build.workload())
+    agent = Agent()
+    agent.send(1, 0, Version(first, {0: SHORT}), {S.CONTEXT: Version(first, {})})
+
+    found = agent.send(2, 10, Version(second, {0: SHORT, 1: SHORT}), {S.CONTEXT: Version(second, {1: SHORT})})
+
+    assert found.usage[S.KEEP_ALIVE].read == 4096
+    assert found.usage[S.CLIENT].read == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 4),  # the session
+            st.sampled_from((1.0, 30.0, 290.0, 400.0)),  # seconds since the request before
+            st.sampled_from(((), (0,), (-1,), (0, -1))),  # breakpoints of the client
+            st.sampled_from(((), (0,), (-1,), (0, 1, -1))),  # and of Foveate
+        ),
+        max_size=25,
+    )
+)
+def test_the_client_is_always_simulated_as_if_foveate_were_not_there(
+    requests: list[tuple[int, float, tuple[int, ...], tuple[int, ...]]],
+) -> None:
+    """VALUE-2: all sessions of an agent share a provider's cache, in every state its own."""
+    build = Builder()
+    system, histories = build.text(2048), {number: [build.text(1024)] for number in range(1, 5)}
+    agent, alone, at = Agent(), Cache(), 0.0
+    for session, seconds, own, ours in requests:
+        at += seconds
+        histories[session] += [build.text(64), build.text(512)]
+        build.calls.clear()
+        build.call(at, session, system=[system], messages=histories[session])
+        (prompt,) = prompts(build.workload())
+        last = len(prompt.pieces) - 1
+        client = {place if place >= 0 else last: SHORT for place in own}
+        sent = {**client, **{place if place >= 0 else last: SHORT for place in ours}}
+
+        found = agent.send(session, at, Version(prompt, sent), {S.CONTEXT: Version(prompt, client)})
+        served = alone.serve_marked(prompt, client, RULES, at=at, answers_at=at + RESPONSE_SECONDS)
+
+        alone = served.cache
+        assert found.usage[S.CLIENT] == served.usage
