@@ -1,0 +1,114 @@
+"""What the ledger says that Foveate saved, beside what was measured with and without the gateway."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+
+from foveate.cost.ledger import By, Sum
+from foveate.engine.options import AgentOptions
+from foveate.fold.cuts import FoldOptions
+from foveate.store import open_store
+from tests.e2e.command import spawn
+from tests.e2e.test_gateway_placement import (
+    DOLLARS_PER_TOKEN,
+    HEADERS,
+    Body,
+    Step,
+    Texts,
+    billed,
+    body,
+    with_usual_breakpoints,
+)
+from tests.gateways import running_gateway
+from tests.sandboxes import running_sandbox
+
+EXTRACTIVE = FoldOptions(extractive=True, tail_keep_tokens=8_000)
+
+
+def long_session() -> Iterator[Step]:
+    """An agent whose history outgrows 40,000 tokens."""
+    text = Texts()
+    system, tools = text(1500), [text(500)]
+    messages = [text(300)]
+    for _ in range(20):
+        yield body(*messages, system=system, tools=tools), 20
+        messages = [*messages, text(100), text(1200)]
+
+
+def sums(folder: Path) -> Mapping[str, Sum]:
+    async def read() -> Sequence[Sum]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            return await store.ledger.sums([By.CATEGORY])
+
+    return {found.group[0]: found for found in asyncio.run(read())}
+
+
+def with_pauses() -> Iterator[Step]:
+    """The same, with time for a compaction between two requests."""
+    for step in long_session():
+        time.sleep(0.05)
+        yield step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("prompt_cache", "has_breakpoints"), [(True, False), (True, True), (False, True), (False, False)]
+)
+def test_compaction_is_credited_with_exactly_what_it_saved(
+    tmp_path: Path, prompt_cache: bool, has_breakpoints: bool
+) -> None:
+    change = with_usual_breakpoints if has_breakpoints else _unchanged
+    options = AgentOptions(compaction=True, prompt_cache=prompt_cache, window_tokens=40_000, fold=EXTRACTIVE)
+    with running_sandbox() as sandbox:
+        without, _ = billed(sandbox.url, sandbox, long_session, change)
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        ours, _ = billed(gateway.url, sandbox, with_pauses, change)
+        assert gateway.failed == []
+        causes = {seen.verdict.cause.value for seen in gateway.broke}
+    found = sums(tmp_path)["main"]
+
+    assert found.compared_calls == found.calls == 20
+    assert found.savings.simulation_error == 0
+    assert found.savings.total is not None
+    assert float(found.savings.total) / DOLLARS_PER_TOKEN == pytest.approx(without - ours, abs=0.001 * without)
+    assert found.savings.compaction
+    assert bool(found.savings.breakpoints) == (prompt_cache and not has_breakpoints)
+    assert causes == ({"compaction"} if prompt_cache or has_breakpoints else set())
+
+
+def _unchanged(request: Body) -> Body:
+    return request
+
+
+@pytest.mark.process
+def test_a_session_that_would_not_fit_without_compaction_is_credited_with_nothing(tmp_path: Path) -> None:
+    """From the first request that exceeds the window of 200,000 tokens, all calls are counted apart."""
+    text, url = Texts(), f"sqlite:///{tmp_path}/gateway.sqlite"
+    options = AgentOptions(compaction=True, fold=EXTRACTIVE)
+    messages = [text(9000)]
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+        httpx.Client(base_url=gateway.url, headers=HEADERS, timeout=60) as client,
+    ):
+        for _ in range(16):
+            found = client.post("/v1/messages", json={**body(*messages), "model": "claude-opus-4-5"})
+            assert found.status_code == 200, found.text
+            messages = [*messages, text(10), text(9000)]
+            time.sleep(0.05)
+    found = sums(tmp_path)["main"]
+
+    assert 0 < found.would_not_fit_calls == found.calls - found.compared_calls
+    assert found.would_not_fit_dollars > 0
+    told = spawn("cost", "--store", url, "--by", "agent", "--json")
+    total = json.loads(told.out)["total"]
+    assert total["would_not_fit_calls"] >= found.would_not_fit_calls
+    assert "would not fit" in spawn("cost", "--store", url, "--by", "agent").out
