@@ -43,10 +43,10 @@ class ReadStates:
 
 def _needs_simulation(work: Work) -> bool:
     """Whether anything that Foveate does may change what the request costs."""
-    if work.prompt is not None or work.version(SimulatedState.COMPACTION) is not work.came:
+    is_edited = work.version(SimulatedState.CONTEXT) is not work.came
+    if work.prompt is not None or is_edited or work.state.states:
         return True
-    edits_content = work.options.compaction or work.options.sections is not None
-    return edits_content and work.rules.caching is not Caching.NONE
+    return work.options.compaction and work.rules.caching is not Caching.NONE
 
 
 @dataclass(frozen=True, slots=True)

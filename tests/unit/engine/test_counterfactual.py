@@ -1,0 +1,80 @@
+"""The simulation of requests with and without what Foveate does, as the engine runs it."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from foveate.cost.ledger import Entry
+from foveate.engine.injecting.options import SectionOptions
+from foveate.engine.options import AgentOptions
+from foveate.prompt.bundles import Workspace
+from foveate.store import open_store
+from foveate.values import Comparison
+from tests.gateways import RunningGateway, running_gateway
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+
+HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
+WORDS = "one small red bird sings in the tall green tree "
+
+
+def asked(gateway: RunningGateway, sandbox: RunningSandbox, turns: int, **more: Any) -> dict[str, Any]:
+    """Send a conversation with so many turns behind it; time goes on a little."""
+    said = [
+        {"role": "assistant" if at % 2 else "user", "content": f"{at} {WORDS * 60}"}
+        for at in range(2 * turns + 1)
+    ]
+    body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "system": WORDS * 300, "messages": said, **more}
+    found = httpx.post(f"{gateway.url}/v1/messages", json=body, headers=HEADERS)
+    assert found.status_code == 200, found.text
+    sandbox.clock.now += 20
+    answer: dict[str, Any] = found.json()
+    return answer
+
+
+async def entries(folder: Path) -> Sequence[Entry]:
+    async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+        return [entry async for entry in store.ledger.entries()]
+
+
+async def test_after_a_restart_the_first_request_of_a_session_is_not_compared(tmp_path: Path) -> None:
+    with running_sandbox() as sandbox:
+        for first in (0, 2):
+            with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
+                for turns in range(first, first + 2):
+                    asked(gateway, sandbox, turns)
+    found = [entry.savings for entry in await entries(tmp_path)]
+
+    simulated, unknown = Comparison.SIMULATED, Comparison.UNKNOWN
+    assert [savings.comparison for savings in found] == [simulated, simulated, unknown, simulated]
+    assert [savings.simulation_error for savings in found if savings.without is not None] == [0, 0, 0]
+
+
+async def test_a_request_that_foveate_cannot_change_costs_the_same_without_it(tmp_path: Path) -> None:
+    off = AgentOptions(prompt_cache=False)
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=off) as gateway,
+    ):
+        asked(gateway, sandbox, 0)
+    (entry,) = await entries(tmp_path)
+
+    assert entry.savings.without == entry.dollars
+    assert entry.savings.total == entry.savings.simulation_error == 0
+
+
+async def test_injected_context_is_a_cost_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_text(WORDS * 200, encoding="utf-8")
+    options = AgentOptions(sections=SectionOptions(workspace=Workspace(root=str(tmp_path))))
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        asked(gateway, sandbox, 0)
+        asked(gateway, sandbox, 1)
+    found = [entry.savings for entry in await entries(tmp_path)]
+
+    assert all(savings.context is not None and savings.context < 0 for savings in found)
+    assert [savings.simulation_error for savings in found] == [Decimal(0)] * 2
