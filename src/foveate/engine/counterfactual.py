@@ -27,6 +27,9 @@ class ReadStates:
 
     async def take(self, work: Work) -> None:
         """Read those that are needed; most often all states have the same request."""
+        if work.request is work.came and work.prompt is not None:
+            work.simulated = dict.fromkeys(SimulatedState, work.prompt)
+            return
         if not _needs_simulation(work):
             return
         prompts: list[tuple[Request, CachedPrompt]] = (
@@ -70,20 +73,25 @@ class SimulateStates:
             return
         # Other requests of the session may have been answered since this one came.
         state = self.remembered.session(agent, session_id)
-        sent = Version(work.simulated[_SENT], borne_by(work.simulated[_SENT], work.marks))
+        sent, rules = (
+            Version(work.simulated[_SENT], borne_by(work.simulated[_SENT], work.marks)),
+            work.kept_rules,
+        )
         keys = work.sighting.keys if work.sighting is not None else ()
         served = log.merge(state.cache, keys, now=exchange.sent_at).serve_marked(
-            sent.prompt, sent.breakpoints, work.kept_rules, at=exchange.sent_at, answers_at=exchange.begun_at
+            sent.prompt, sent.breakpoints, rules, at=exchange.sent_at, answers_at=exchange.begun_at
         )
         if work.sighting is not None:
             log.served(work.sighting, served.cache)
-        versions = {each: _version(prompt) for each, prompt in work.simulated.items()}
+        versions = {
+            each: Version(prompt, landmarks_of(prompt).marks) for each, prompt in work.simulated.items()
+        }
         versions[SimulatedState.BREAKPOINTS] = versions[_SENT] = sent
         simulated = self._states_of(agent).serve(
             versions,
             {**state.states, _SENT: state.cache},
             served,
-            work.kept_rules,
+            rules,
             keys=keys,
             at=exchange.sent_at,
             answers_at=exchange.begun_at,
@@ -100,10 +108,6 @@ class SimulateStates:
         if len(self._agents) > _MAX_AGENTS:
             self._agents.popitem(last=False)
         return found
-
-
-def _version(prompt: CachedPrompt) -> Version:
-    return Version(prompt, landmarks_of(prompt).marks)
 
 
 def _outgrows_window(exchange: Exchange, work: Work, simulated: Simulated) -> bool:

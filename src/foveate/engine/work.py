@@ -35,6 +35,7 @@ from foveate.wire.large_json import LARGE_BYTES
 _LONG_WINDOW_BETA, _LONG_WINDOW_TOKENS = "context-1m", 1_000_000
 
 
+_STATES = tuple(SimulatedState)
 STATE_OF_STEP = {
     "sections": SimulatedState.CONTEXT,
     "thoughts": SimulatedState.CONTEXT,
@@ -185,8 +186,7 @@ class Work(msgspec.Struct, eq=False):
         """The request with the edits of this state and of those before it."""
         if state is SimulatedState.CLIENT:
             return self.came
-        order = list(SimulatedState)
-        later = order[order.index(state) + 1 :]
+        later = _STATES[_STATES.index(state) + 1 :]
         return next((self.before[each] for each in later if each in self.before), self.request)
 
     async def edit(self, step: str, edits: Iterable[Edit], *, of: Request | None = None) -> None:
