@@ -46,13 +46,17 @@ def test_without_arguments_everything_is_checked(checkout: Path) -> None:
     assert [line.split()[0] for line in lines] == [
         *("ruff", "ruff", "lint-imports", "pytest", "mypy", "mkdocs", "all")
     ]
-    assert f"{PARALLEL} --cov" in lines
-
-
-def test_continuous_integration_measures_no_coverage(checkout: Path) -> None:
-    _, lines = run(checkout, CI="1")
-
     assert PARALLEL in lines
+
+
+def test_coverage_is_measured_only_on_request(checkout: Path) -> None:
+    code, lines = run(checkout, "--coverage")
+
+    assert code == 0
+    assert [line.split()[0] for line in lines] == [
+        *("ruff", "ruff", "lint-imports", "pytest", "mypy", "mkdocs", "all")
+    ]
+    assert f"{PARALLEL} --cov" in lines
 
 
 def test_the_fast_run_checks_code_and_runs_quick_tests(checkout: Path) -> None:
@@ -65,7 +69,7 @@ def test_the_fast_run_checks_code_and_runs_quick_tests(checkout: Path) -> None:
     assert "tests/e2e" not in tests
 
 
-@pytest.mark.parametrize("mode", [(), ("--fast",)])
+@pytest.mark.parametrize("mode", [(), ("--fast",), ("--coverage",)])
 def test_all_checks_run_when_some_fail_and_the_failed_ones_are_listed(
     checkout: Path, mode: tuple[str, ...]
 ) -> None:
@@ -100,4 +104,8 @@ def test_help_lists_the_forms_of_the_command(checkout: Path) -> None:
     code, lines = run(checkout, "--help")
 
     assert code == 0
-    assert [line.split()[:2] for line in lines][1:3] == [["./test", "--fast"], ["./test", "--durations"]]
+    assert [line.split()[:2] for line in lines][1:4] == [
+        ["./test", "--fast"],
+        ["./test", "--coverage"],
+        ["./test", "--durations"],
+    ]
