@@ -193,8 +193,10 @@ class _Writer:
                 yield ahead, char
 
     def _node(self, kind: Any, said: Any, times: int) -> str:
+        if kind is op.LITERAL:
+            return chr(said)
         if (accepts := self._accepted(kind, said)) is not None:
-            return next(filter(accepts, _ALPHABET), chr(said) if kind is op.LITERAL else "")
+            return next(filter(accepts, _ALPHABET), "")
         if kind in _REPEATS:
             least, most, inner = said
             count: int = min(max(least, times), most, 64)

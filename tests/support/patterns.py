@@ -6,7 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -112,9 +112,16 @@ class _Scan:
 @cache
 def _scanned(name: str) -> _Scan:
     tree = ast.parse(inspect.getsource(modules()[name]))
-    scan = _Scan(_assigned(tree), {}, {}, {}, [], [])
-    parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
-    for node in ast.walk(tree):
+    # One walk for all that is looked for: the package has half a million nodes.
+    parents: dict[ast.AST, ast.AST] = {}
+    nodes: list[ast.AST] = [tree]
+    for parent in nodes:
+        for child in ast.iter_child_nodes(parent):
+            if not isinstance(child, ast.expr_context | ast.operator | ast.cmpop):
+                parents[child] = parent
+                nodes.append(child)
+    scan = _Scan(_assigned(nodes), {}, {}, {}, [], [])
+    for node in nodes:
         match node:
             case ast.ImportFrom(module=str(origin), names=names):
                 assert origin not in _MODULES, f"{name}: write `import {origin}`, so that tests see its use"
@@ -131,10 +138,10 @@ def _scanned(name: str) -> _Scan:
     return scan
 
 
-def _assigned(tree: ast.Module) -> list[str]:
+def _assigned(nodes: Iterable[ast.AST]) -> list[str]:
     """The names that a module gives to values of its own, those in tuples too."""
     targets: list[ast.expr] = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign):
             targets += node.targets
         elif isinstance(node, ast.AnnAssign):
