@@ -9,7 +9,6 @@ lower bound: each token is written, kept, read or paid for again as is cheapest 
 
 import math
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 from benchmarks.cache_optimum import bound, optimum
@@ -60,6 +59,12 @@ FIGURES = (
 
 def run(data: Path | None) -> Report:
     """Each policy's share, and how far ours are from the optimum."""
+    figures = trace_figures(data) | _workload_figures()
+    return Report(figures={name: round(figure, 5) for name, figure in figures.items()})
+
+
+def trace_figures(data: Path | None) -> dict[str, float]:
+    """The figures of the recorded requests alone."""
     path = (data or DATA) / TRACES if (data or DATA).is_dir() else data
     assert path is not None
     every = lines(path)
@@ -81,7 +86,7 @@ def run(data: Path | None) -> Report:
     costs = {
         name: [cost(line, rules_for(line[0].prompt.model)) for line in found] for name, cost in policies.items()
     }
-    figures = {name: sum(each) / tokens for name, each in costs.items()}
+    figures: dict[str, float] = {name: sum(each) / tokens for name, each in costs.items()}
     figures["ours_over_optimum"] = figures["ours"] / figures["optimum"]
     figures["ours_pings_over_optimum_pings"] = figures["ours_pings"] / figures["optimum_pings"]
     figures["ours_over_bound"] = figures["ours"] / figures["bound"]
@@ -89,11 +94,9 @@ def run(data: Path | None) -> Report:
     figures["sessions"] = len(found)
     figures["requests"] = sum(map(len, found))
     figures["requests_left_out"] = sum(map(len, every)) - figures["requests"]
-    figures |= _workload_figures()
-    return Report(figures={name: round(figure, 5) for name, figure in figures.items()})
+    return figures
 
 
-@cache
 def _workload_figures() -> dict[str, float]:
     """The cost of each generated workload under each policy, per input token."""
     found: dict[str, float] = {}

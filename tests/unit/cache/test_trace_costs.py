@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import cache_layout
+from benchmarks.cache_layout import trace_figures
 from benchmarks.cache_optimum import bound, optimum
 from benchmarks.cache_traces import common, lines, stretch
+from benchmarks.cache_workloads import WORKLOADS, costs
 from benchmarks.harness import BadData
 from foveate.cache.rules import rules_for
 
@@ -66,15 +67,14 @@ def test_what_is_no_trace_is_told(tmp_path: Path, content: bytes) -> None:
         lines(path)
 
 
-@pytest.mark.slow
 def test_models_without_marks_are_left_out_and_counted(tmp_path: Path) -> None:
-    report = cache_layout.run(
+    figures = trace_figures(
         written(tmp_path, request(0, (1, 300)), request(9, (1, 350)), request(10, (1, 350), model="gpt-4o"))
     )
-    assert report.figures["requests"] == 2
-    assert report.figures["requests_left_out"] == 1
+    assert figures["requests"] == 2
+    assert figures["requests_left_out"] == 1
     with pytest.raises(BadData):
-        cache_layout.run(written(tmp_path, request(10, (1, 350), model="gpt-4o")))
+        trace_figures(written(tmp_path, request(10, (1, 350), model="gpt-4o")))
 
 
 GAPS = st.sampled_from((5.0, 60.0, 299.0, 301.0, 900.0, 3599.0, 3700.0, 9000.0, 90_000.0))
@@ -93,11 +93,20 @@ def test_nobody_is_below_the_bound(
         runs = [*runs, (1000 * (number + 1), 1000 * (number + 1) + more)]
         requests.append(request(now, *runs))
     path = written(tmp_path_factory.mktemp("trace"), *requests)
-    figures = cache_layout.run(path).figures
+    figures = trace_figures(path)
     for pings in ("", "_pings"):
         assert figures[f"bound{pings}"] <= figures[f"optimum{pings}"] + 1e-5
         assert figures[f"bound{pings}"] <= figures[f"ours{pings}"] + 1e-5
     assert figures["bound"] <= min(figures["usual_5m"], figures["always_1h"]) + 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_no_policy_costs_less_than_the_optimum_of_a_generated_workload(name: str) -> None:
+    found = {policy: sum(each) for policy, each in costs(WORKLOADS[name]()[:40]).items()}
+
+    assert len(found) == 6
+    assert min(found.values()) >= found["optimum"] * (1 - 1e-9) > 0
 
 
 def test_the_optimum_of_two_pauses_is_told_by_hand(tmp_path: Path) -> None:
