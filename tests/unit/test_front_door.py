@@ -3,6 +3,7 @@
 import doctest
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,6 +110,24 @@ def test_help_loads_nothing_that_it_does_not_show() -> None:
 
     assert "every call is booked" in " ".join(printed.split())
     assert printed.splitlines()[-1] == "[]"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", ["cost", "config show"])
+def test_commands_that_do_not_use_numpy_do_not_load_it(command: str, tmp_path: Path) -> None:
+    script = (
+        f"import sys\nfrom foveate.cli import main\ntry:\n    main({command.split()})\n"
+        "finally:\n    print('numpy' in sys.modules)"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"FOVEATE_HOME": str(tmp_path)},
+    ).stdout
+
+    assert printed.splitlines()[-1] == "False"
 
 
 @pytest.mark.parametrize("wrong", [None, b"bytes", 5])

@@ -88,7 +88,7 @@ class _Place:
         from foveate.chat.setting import Setting
         from foveate.config.overriding import Flags, usual_places
         from foveate.gateway.serving import live_choices
-        from foveate.memory.vectors import data_folder
+        from foveate.memory.paths import data_folder
 
         self.environment = dict(os.environ)
         self.home = data_folder(self.environment, sys.platform)

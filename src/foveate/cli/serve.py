@@ -98,7 +98,7 @@ def _serve(config: Path | None, flags: "Flags", *, as_json: bool) -> None:
         from foveate.gateway.certificates import tls_context
         from foveate.gateway.serving import live_choices, serve, start_logging
         from foveate.gateway.workers import Order
-        from foveate.memory.vectors import data_folder
+        from foveate.memory.paths import data_folder
         from foveate.upstream.sockets import address
 
         environment = dict(os.environ)

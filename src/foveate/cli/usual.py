@@ -21,7 +21,7 @@ ConfigFile = Annotated[
 def usual_config(file: Path | None = None) -> Path | None:
     """The configuration that is meant: the one that is named, or else the one that holds where none is."""
     from foveate.config.overriding import usual_file
-    from foveate.memory.vectors import data_folder
+    from foveate.memory.paths import data_folder
 
     return file or usual_file(Path(), data_folder(os.environ, sys.platform))
 

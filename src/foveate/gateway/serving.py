@@ -27,7 +27,7 @@ from foveate.gateway.cors import Cors
 from foveate.gateway.local_models import LocalModels
 from foveate.gateway.observing import Observing
 from foveate.gateway.warming import set_aside, warm_up
-from foveate.memory.vectors import data_folder
+from foveate.memory.paths import data_folder
 
 # What is broken off still books what it knows; that takes a moment, and may not take longer.
 _BOOKING_SECONDS = 5.0

@@ -13,6 +13,8 @@ _COLLECT_AFTER = (20_000, 20, 50)
 
 def warm_up(prices: PriceBook) -> None:
     """Have price tables and vocabularies in memory; that takes most of a second."""
+    import numpy as np  # noqa: F401  # reads large bodies; commands that serve nobody need not load it
+
     prices.warm()
     for model in _MODELS:
         count("Hello", model=model)

@@ -5,6 +5,7 @@ import pwd
 import re
 import string
 from collections.abc import Mapping
+from pathlib import Path
 
 from foveate.errors import BadOption
 
@@ -44,6 +45,15 @@ def expanded(path: StrPath, environ: Mapping[str, str], *, key: tuple[str | int,
     if not whole:
         raise BadOption(f"{written!r} names no file or folder", path=key)
     return whole
+
+
+def data_folder(environ: Mapping[str, str], platform: str) -> Path:
+    """Where Foveate keeps what it has: `FOVEATE_HOME`, otherwise where the platform puts data of programs."""
+    if environ.get("FOVEATE_HOME"):
+        return Path(environ["FOVEATE_HOME"]).expanduser()
+    if platform == "darwin":
+        return Path("~/Library/Application Support/foveate").expanduser()
+    return Path(environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "foveate"
 
 
 def _unquoted(text: str) -> str:

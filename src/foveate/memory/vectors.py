@@ -18,6 +18,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from foveate.memory.embedding import Embedder
+from foveate.memory.paths import data_folder
 
 Floats = NDArray[np.float32]
 # Half as long as they are, vectors still point the same way; they are rounded also where they are not kept, so
@@ -118,15 +119,6 @@ class VectorFile:
 def default_vectors() -> Vectors:
     """The file in Foveate's data folder, which `FOVEATE_HOME` can name."""
     return VectorFile(data_folder(os.environ, sys.platform) / "vectors.sqlite")
-
-
-def data_folder(environ: Mapping[str, str], platform: str) -> Path:
-    """Where Foveate keeps what it has: `FOVEATE_HOME`, otherwise where the platform puts data of programs."""
-    if environ.get("FOVEATE_HOME"):
-        return Path(environ["FOVEATE_HOME"]).expanduser()
-    if platform == "darwin":
-        return Path("~/Library/Application Support/foveate").expanduser()
-    return Path(environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "foveate"
 
 
 def embedded(embedder: Embedder, vectors: Vectors | None, texts: Sequence[str]) -> Floats:

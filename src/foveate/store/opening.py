@@ -136,7 +136,7 @@ def default_url() -> str:
     """What `FOVEATE_STORE` says, or the URL of the file in Foveate's data folder (`FOVEATE_HOME`)."""
     if said := os.environ.get(VARIABLE):
         return said
-    from foveate.memory.vectors import data_folder  # brings numpy
+    from foveate.memory.paths import data_folder
 
     return f"{_FILE}{data_folder(os.environ, sys.platform).absolute() / 'foveate.sqlite'}"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.errors import BadOption
-from foveate.memory.paths import expanded
+from foveate.memory.paths import data_folder, expanded
 
 ENVIRON = {"HOME": "/home/ana", "NOTES": "~/notes", "DATA": '"/data"', "EMPTY": "", "DEEP": "$NOTES"}
 # What stands in a path without meaning anything there.
@@ -84,3 +84,10 @@ def test_a_path_without_anything_to_expand_stays_as_it_is(path: str) -> None:
 )
 def test_however_a_path_is_quoted_and_begun_it_is_the_same(path: str, before: str, after: str, by: str) -> None:
     assert expanded(f"{before}{by}/{path}{after}", ENVIRON) == f"/home/ana/{path}"
+
+
+def test_the_environment_names_the_data_folder_or_the_platform_does() -> None:
+    assert data_folder({"FOVEATE_HOME": "/data"}, "linux") == Path("/data")
+    assert data_folder({"XDG_DATA_HOME": "/x"}, "linux") == Path("/x/foveate")
+    assert data_folder({"FOVEATE_HOME": ""}, "linux") == Path.home() / ".local/share/foveate"
+    assert data_folder({}, "darwin") == Path.home() / "Library/Application Support/foveate"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from foveate.memory.vectors import VectorFile, data_folder, embedded
+from foveate.memory.vectors import VectorFile, embedded
 
 
 class Counting:
@@ -220,10 +220,3 @@ assert vectors.trouble is not None
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(b"\n") == 1
-
-
-def test_vectors_are_in_the_data_folder() -> None:
-    assert data_folder({"FOVEATE_HOME": "/data"}, "linux") == Path("/data")
-    assert data_folder({"XDG_DATA_HOME": "/x"}, "linux") == Path("/x/foveate")
-    assert data_folder({"FOVEATE_HOME": ""}, "linux") == Path.home() / ".local/share/foveate"
-    assert data_folder({}, "darwin") == Path.home() / "Library/Application Support/foveate"
