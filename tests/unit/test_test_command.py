@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 TOOLS = ("ruff", "mypy", "lint-imports", "mkdocs", "pytest")
-PARALLEL = f"pytest -n {max(1, (os.cpu_count() or 1) * 3 // 2)} --dist worksteal"
+PARALLEL = f"pytest -n {2 * (os.cpu_count() or 1)} --dist worksteal"
 
 
 @pytest.fixture
