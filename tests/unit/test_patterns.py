@@ -7,6 +7,7 @@ that somebody made for it. Texts to try each one with are made from its own pars
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -123,12 +124,15 @@ _MADE: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]] = {
 }
 
 
-def _all() -> Iterator[Found]:
-    for found in patterns():
-        run_by = _RUN_BY.get(found.where.partition("[")[0])
-        yield found if run_by is None else Found(found.where, found.pattern, frozenset((run_by,)))
-    for where, made in _MADE.items():
-        yield from (Found(where, pattern, methods) for pattern, methods in made())
+@cache
+def _all() -> tuple[Found, ...]:
+    found = [
+        each if run_by is None else Found(each.where, each.pattern, frozenset((run_by,)))
+        for each in patterns()
+        for run_by in [_RUN_BY.get(each.where.partition("[")[0])]
+    ]
+    made = [Found(where, *each) for where, make in _MADE.items() for each in make()]
+    return (*found, *made)
 
 
 def _runs(found: Found) -> dict[str, Callable[[Any], object]]:
