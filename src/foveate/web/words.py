@@ -34,6 +34,11 @@ def saved(dollars: Decimal | None) -> str:
     return f"cost {money(-dollars)} more" if dollars is not None and dollars < 0 else money(dollars)
 
 
+def signed(dollars: Decimal) -> str:
+    """`+$1.27`, `−$0.0413`: a difference."""
+    return f"{'+' if dollars > 0 else '−' if dollars < 0 else ''}{money(abs(dollars))}"
+
+
 def number(count: float | None) -> str:
     """`12,345`."""
     return UNKNOWN if count is None else f"{count:,.0f}"
@@ -134,6 +139,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "percent": percent,
     "saved": saved,
+    "signed": signed,
     "seconds": seconds,
     "short": short,
     "tokens": tokens,
