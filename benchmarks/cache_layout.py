@@ -17,10 +17,10 @@ from benchmarks.cache_workloads import WORKLOADS, costs, usual_breakpoints
 from benchmarks.cache_workloads import cost as cost_of
 from benchmarks.harness import BadData, Report
 from benchmarks.recorded import DATA
-from foveate.cache.layout import kept, layout, marked
+from foveate.cache.layout import LayoutOptions, kept, layout, marked
 from foveate.cache.pings import next_ping, pinged
 from foveate.cache.prefix_log import PrefixLog
-from foveate.cache.prompts import CachedPrompt
+from foveate.cache.prompts import CachedPrompt, landmarks_of
 from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast, soon_share
 from foveate.cache.rules import Caching, Rules, rules_for
 from foveate.cache.simulate import Cache
@@ -131,9 +131,10 @@ def _ours(line: Line, rules: Rules, *, pings: bool) -> float:
         share = soon_share(expected, rules)
         sighting = log.observe(asked.prompt, rules, cache, now=asked.at, soon_share=share)
         weights = chances(expected, rules, sighting.reach)
-        reach = sighting.reach.pieces
-        marks = layout(asked.prompt, rules, cache, weights, now=asked.at, reach=reach)
+        reach, options = sighting.reach, LayoutOptions(long_ttl=sighting.reach.allows_long)
+        marks = layout(asked.prompt, rules, cache, weights, now=asked.at, options=options, reach=reach.pieces)
         prompt = marked(asked.prompt, marks)
+        sighting = log.place(sighting, asked.prompt, landmarks_of(prompt).marks, rules, now=asked.at)
         served = cache.serve(prompt, rules, at=asked.at)
         cache = served.cache
         log.served(sighting, cache)

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from benchmarks.cache_optimum import bound
 from benchmarks.cache_traces import BLOCK_TOKENS, Asked
-from foveate.cache.layout import layout, long_tokens, marked
+from foveate.cache.layout import LayoutOptions, layout, marked
 from foveate.cache.prefix_log import PrefixLog, Sighting
-from foveate.cache.prompts import CachedPrompt, Piece, digest
+from foveate.cache.prompts import CachedPrompt, Piece, digest, landmarks_of
 from foveate.cache.reuse import AgentReuse
 from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast, soon_share
 from foveate.cache.rules import Rules, rules_for
@@ -217,6 +217,9 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = {
 }
 
 
+RULES = rules_for(MODEL)
+
+
 def cost(usage: CacheUsage, rules: Rules) -> float:
     """The price of a request's input, in uncached tokens."""
     return (
@@ -235,9 +238,9 @@ def usual_breakpoints(prompt: CachedPrompt, ttl: Ttl) -> list[Mark]:
     return [Mark(place=place, ttl=ttl, reason="usual") for place in chosen]
 
 
-def fixed_costs(workload: Workload, ttl: Ttl | None) -> list[float]:
+def fixed_costs(workload: Workload, ttl: Ttl | None, rules: Rules = RULES) -> list[float]:
     """What each call costs without breakpoints, or with the usual ones."""
-    rules, cache, found = rules_for(MODEL), Cache(), []
+    cache, found = Cache(), []
     for call in workload:
         asked = call.asked
         prompt = asked.prompt if ttl is None else marked(asked.prompt, usual_breakpoints(asked.prompt, ttl))
@@ -250,9 +253,9 @@ def fixed_costs(workload: Workload, ttl: Ttl | None) -> list[float]:
 class Gateway:
     """One agent's requests with the breakpoints that the gateway places. `log` is what it knows of it."""
 
-    def __init__(self, reuse: AgentReuse | None = None) -> None:
+    def __init__(self, reuse: AgentReuse | None = None, rules: Rules = RULES) -> None:
         self.log = PrefixLog(reuse or AgentReuse())
-        self._rules = rules_for(MODEL)
+        self._rules = rules
         self._provider = Cache()
         self._sessions: dict[int, tuple[Cache, Rhythm, float | None]] = {}
         self._rhythm = SILENT
@@ -271,9 +274,12 @@ class Gateway:
         expected = forecast(rhythm, self._rhythm)
         sighting = self.log.observe(prompt, rules, cache, now=now, soon_share=soon_share(expected, rules))
         weights = chances(expected, rules, sighting.reach)
-        marks = layout(prompt, rules, sighting.cache, weights, now=now, reach=sighting.reach.pieces)
+        options = LayoutOptions(long_ttl=sighting.reach.allows_long)
+        marks = layout(
+            prompt, rules, sighting.cache, weights, now=now, options=options, reach=sighting.reach.pieces
+        )
         sent = marked(prompt, marks)
-        self.log.placed(sighting, long_tokens(marks, rules), rules)
+        sighting = self.log.place(sighting, prompt, landmarks_of(sent).marks, rules, now=now)
         served = self._provider.serve(sent, rules, at=now, answers_at=now + RESPONSE_SECONDS)
         self._provider = served.cache
         self._sessions[call.session] = cache, rhythm, now
@@ -299,10 +305,14 @@ class _Sent(NamedTuple):
 
 
 def our_costs(
-    workload: Workload, reuse: AgentReuse | None = None, *, client_ttl: Ttl | None = None
+    workload: Workload,
+    reuse: AgentReuse | None = None,
+    *,
+    client_ttl: Ttl | None = None,
+    rules: Rules = RULES,
 ) -> tuple[list[float], AgentReuse]:
     """What each call costs with Foveate's placement, and what it has learnt of the agent."""
-    gateway = Gateway(reuse)
+    gateway = Gateway(reuse, rules)
     return [gateway.cost(call, client_ttl) for call in workload], gateway.log.reuse
 
 
@@ -315,5 +325,5 @@ def costs(workload: Workload) -> dict[str, list[float]]:
         "always_1h": fixed_costs(workload, Ttl.ONE_HOUR),
         "ours_cold": cold,
         "ours_warm": our_costs(workload, learnt)[0],
-        "optimum": [bound(tuple(call.asked for call in workload), rules_for(MODEL), pings=False)],
+        "optimum": [bound(tuple(call.asked for call in workload), RULES, pings=False)],
     }

@@ -31,7 +31,6 @@ __all__ = [
     "borne_by",
     "kept",
     "layout",
-    "long_tokens",
     "marked",
     "marks_in",
 ]
@@ -113,11 +112,6 @@ def _weighed(
     taken = {place.at for place in own}
     candidates = [at for at in _candidates(prompt, sums, options) if at not in taken]
     return sums, _best(sums, own, candidates, free, _lifetimes(rules, options))
-
-
-def long_tokens(marks: Sequence[Mark], rules: Rules) -> int:
-    """How many tokens stand before the last of `marks` that asks for the long TTL."""
-    return max((mark.saved_tokens for mark in marks if is_long(mark.ttl, rules)), default=0)
 
 
 def marked(prompt: CachedPrompt, marks: Sequence[Mark]) -> CachedPrompt:

@@ -5,7 +5,8 @@ asked for again.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from math import inf
 
 import msgspec
 from msgspec.structs import replace
@@ -23,9 +24,9 @@ from foveate.cache.reuse import (
     best_reach,
     prior_probability,
 )
-from foveate.cache.rules import Rules
+from foveate.cache.rules import Rules, input_price
 from foveate.cache.simulate import Cache
-from foveate.values import Place
+from foveate.values import Place, Ttl
 
 MAX_KEYS = 2048
 _MAX_CONVERSATION_KEYS = 64
@@ -33,9 +34,10 @@ _MAX_ASKED = 1024
 _MAX_ENTRIES = 256
 # An earlier request that this one continues ends at most so many pieces before the end of the shared prefix.
 _LOOKBACK_PIECES = 32
-_IN_FLIGHT = float("inf")
-# When these are asked for again, the gaps of the session tell best; of the others, those of all sessions.
+_IN_FLIGHT = inf
+# When these are asked for again, the gaps of a session that goes on tell best; else those of all sessions.
 _OF_SESSION = frozenset((PromptLayer.HISTORY, PromptLayer.SHARED_CONTEXT))
+_CONVERSATION = _OF_SESSION | {PromptLayer.CONTEXT}
 
 
 class _Conversation:
@@ -50,37 +52,43 @@ class _Conversation:
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A prefix that waits to be asked for again, within the short TTL and then within the long one."""
+    """A prefix that waits to be asked for again, within the short TTL (`until`) and then within the long one.
+
+    `is_answered`: the response has begun, so that what the request wrote can be read.
+    """
 
     layer: PromptLayer
     new_tokens: int
+    at: float
     until: float
     late_until: float
+    is_answered: bool = False
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
     """A request in the log, and how much of it is worth a breakpoint.
 
-    `keys` are those of its levels. `cache` is what the request can read, of which it reads `read_tokens`.
+    `keys` are those of its levels. `cache` is what the request can read. `cost` is the price of what
+    its breakpoints write, less what they save now.
     """
 
     levels: tuple[Level, ...]
     keys: tuple[bytes, ...]
     reach: Reach
     cache: Cache
-    read_tokens: int = 0
+    cost: float = 0.0
 
 
 class PrefixLog:
     """The log of one agent, for one event loop. `reuse` is what its requests have shown so far."""
 
     def __init__(self, reuse: AgentReuse = UNKNOWN_AGENT) -> None:
-        self.reuse = reuse
+        self.reuse = reuse.without_credit()
         self._by_key: dict[bytes, _Conversation] = {}
         self._single: OrderedDict[int, _Conversation] = OrderedDict()
         self._shared: OrderedDict[int, _Conversation] = OrderedDict()
         self._asked: OrderedDict[bytes, _Asked] = OrderedDict()
-        self._late: OrderedDict[bytes, _Asked] = OrderedDict()
+        self._overdue: OrderedDict[bytes, _Asked] = OrderedDict()
         self._entries: dict[bytes, Entry] = {}
 
     def observe(
@@ -106,14 +114,14 @@ class PrefixLog:
         last = _last_markable(prompt.pieces, range(stays))
         if last < 0 or not rules.ttls:
             return Sighting(levels=(), keys=(), reach=Reach(), cache=cache)
-        self.reuse = replace(self.reuse, requests=self.reuse.requests + 1)
-        self._expire(now)
+        self.reuse = self.reuse.with_request(ends[-1])
+        self._expire(rules, now)
         shared = self._find_shared(keys, last, since=now - rules.ttls[-1].seconds)
         found = self._by_key.get(keys[shared]) if shared >= system_end else None
         # A request continues another that it repeats up to its last block, and adds to.
         continued = found if found is not None and found.pieces - 2 <= shared and found.pieces <= last else None
         places = list(_places(prompt, shared, last, is_continued=continued is not None))
-        self._resolve(keys, shared, [at for at, _ in places], rules, ends[last], now)
+        self._resolve(keys, shared, [at for at, _ in places], rules, now)
         level_keys = tuple([keys[at] for at, _ in places])
         merged = self.merge(cache, level_keys, now=now)
         read_at = merged.entries.last(keys, max(shared, *(at for at, _ in places if at < last), -1) + 1, now)
@@ -126,13 +134,19 @@ class PrefixLog:
         )
         levels = []
         for at, layer in places:
-            soon, late = self.reuse.rate(layer).probabilities(prior_probability(layer, shape))
-            if layer in _OF_SESSION:
+            prior = prior_probability(layer, shape)
+            soon, late = self.reuse.rate(layer).probabilities(prior, is_optimistic=self.reuse.balance < 0)
+            if continued is not None and layer in _OF_SESSION:
                 soon, late = (soon + late) * soon_share, (soon + late) * (1 - soon_share)
-            entry = self._entries.get(keys[at])
-            is_written = entry is not None and entry.lives(now)
             levels.append(
-                Level(layer=layer, pieces=at + 1, tokens=ends[at], soon=soon, late=late, is_written=is_written)
+                Level(
+                    layer=layer,
+                    pieces=at + 1,
+                    tokens=ends[at],
+                    soon=soon,
+                    late=late,
+                    is_written=self._has_entry(keys[at], now),
+                )
             )
         reach = best_reach(
             levels,
@@ -147,9 +161,7 @@ class PrefixLog:
         self._write(levels, level_keys, reach, rules, now)
         if own and max(own) >= reach.pieces:  # the client has it written: shorter prefixes cost nothing more
             reach = replace(reach, pieces=max(own) + 1)
-        return Sighting(
-            levels=tuple(levels), keys=level_keys, reach=reach, cache=merged, read_tokens=read_tokens
-        )
+        return Sighting(levels=tuple(levels), keys=level_keys, reach=reach, cache=merged)
 
     def merge(self, cache: Cache, keys: Iterable[bytes], *, now: float) -> Cache:
         """A session's cache with what other sessions of the agent wrote for these prefixes."""
@@ -160,17 +172,24 @@ class PrefixLog:
                 more[key] = entry
         return Cache(cache.entries.changed(more, at=now)) if more else cache
 
-    def placed(self, sighting: Sighting, long_tokens: int, rules: Rules) -> None:
-        """Count what writing the first tokens for the long TTL costs more than for the short one."""
-        short, long = min(rules.write_prices.values()) - 1, max(rules.write_prices.values()) - 1
-        layer, written = sighting.reach.layer, sighting.reach.written_tokens
-        if layer is not None and short > 0:
-            tokens = min(written, max(0, long_tokens - sighting.read_tokens))
-            self.reuse = self.reuse.with_unread(layer, tokens * (long / short - 1))
+    def place(
+        self, sighting: Sighting, prompt: CachedPrompt, marks: Mapping[int, Ttl], rules: Rules, *, now: float
+    ) -> Sighting:
+        """Add to the account what a request costs with `marks`, less what it costs with the client's own."""
+        own = landmarks_of(prompt).marks
+        if marks == own:
+            return sighting
+        cost = input_price(sighting.cache.serve_marked(prompt, marks, rules, at=now).usage, rules)
+        cost -= input_price(sighting.cache.serve_marked(prompt, own, rules, at=now).usage, rules)
+        self.reuse = self.reuse.with_cost(cost)
+        return replace(sighting, cost=cost)
 
     def served(self, sighting: Sighting, cache: Cache) -> None:
         """Note what a request that was answered left at the provider, as its session's `cache` says."""
         for key in sighting.keys:
+            for waiting in (self._asked, self._overdue):
+                if key in waiting:
+                    waiting[key] = replace(waiting[key], is_answered=True)
             entry = cache.entries.found(key)
             if entry is not None:
                 self._entries[key] = entry
@@ -182,29 +201,36 @@ class PrefixLog:
         for key in sighting.keys:
             self._asked.pop(key, None)
             self._drop_in_flight(key)
-        if sighting.reach.layer is not None:
-            self.reuse = self.reuse.with_unread(sighting.reach.layer, -sighting.reach.written_tokens)
+        self.reuse = self.reuse.with_cost(-sighting.cost)
+
+    def _has_entry(self, key: bytes, at: float) -> bool:
+        entry = self._entries.get(key)
+        return entry is not None and entry.lives(at)
 
     def _drop_in_flight(self, key: bytes) -> None:
         entry = self._entries.get(key)
         if entry is not None and entry.readable_at == _IN_FLIGHT:
             del self._entries[key]
 
-    def _expire(self, now: float) -> None:
-        """Count what was not asked for again within the short TTL, and forget it after the long one."""
+    def _expire(self, rules: Rules, now: float) -> None:
+        """Count what is overdue as not asked for again, and forget it after the long TTL."""
+        write_cost = min(rules.write_prices.values(), default=1.0) - 1
         while self._asked:
             key, asked = next(iter(self._asked.items()))
-            if asked.until >= now and len(self._asked) <= _MAX_ASKED:
+            until = min(asked.until, asked.at + self.reuse.patience_seconds)
+            if until >= now and len(self._asked) <= _MAX_ASKED:
                 break
             del self._asked[key]
-            self.reuse = self.reuse.with_outcome(asked.layer, is_again=False)
-            if asked.late_until > asked.until:
-                self._late[key] = asked
-        while self._late:
-            key, asked = next(iter(self._late.items()))
-            if asked.late_until >= now and len(self._late) <= _MAX_ASKED:
+            rate = self.reuse.rate(asked.layer).with_outcome(is_again=False)
+            self.reuse = self.reuse.with_rate(asked.layer, rate)
+            if not self._has_entry(key, asked.at):
+                self.reuse = self.reuse.with_spared_write(asked.new_tokens * write_cost)
+            self._overdue[key] = asked
+        while self._overdue:
+            key, asked = next(iter(self._overdue.items()))
+            if asked.late_until >= now and len(self._overdue) <= _MAX_ASKED:
                 break
-            del self._late[key]
+            del self._overdue[key]
 
     def _find_shared(self, keys: Sequence[bytes], last: int, *, since: float) -> int:
         """The last piece of the longest prefix that was asked for since then, or -1."""
@@ -215,31 +241,34 @@ class PrefixLog:
         return -1
 
     def _resolve(
-        self,
-        keys: Sequence[bytes],
-        shared: int,
-        places: Iterable[int],
-        rules: Rules,
-        tokens: int,
-        now: float,
+        self, keys: Sequence[bytes], shared: int, places: Iterable[int], rules: Rules, now: float
     ) -> None:
-        """Count the prefixes of this request that earlier ones asked for: they are asked for again."""
+        """Count the prefixes of this request that earlier ones asked for: they are asked for again.
+
+        Those whose first request is still unanswered could not be read: they tell nothing yet.
+        """
+        missed_tokens = 0
         near = range(max(0, shared + 1 - _LOOKBACK_PIECES), shared + 1)
         for at in {*near, *(at for at in places if at <= shared)}:
             key = keys[at]
-            asked, late = self._asked.pop(key, None), self._late.pop(key, None)
-            found = asked or late
-            if found is None:
+            found = self._asked.get(key) or self._overdue.get(key)
+            if found is None or not found.is_answered:
                 continue
-            if asked is not None:
-                self.reuse = self.reuse.with_outcome(asked.layer, is_again=True)
-            else:
-                self.reuse = self.reuse.with_late_outcome(found.layer)
-            entry = self._entries.get(key)
-            is_kept = entry is not None and entry.lives(now)
-            # What is being written, and cannot be read yet, saves nothing.
-            if entry.reads(now) if entry is not None and is_kept else asked is not None:
-                self.reuse = self.reuse.with_read(found.layer, found.new_tokens, rules, prompt_tokens=tokens)
+            is_overdue = self._asked.pop(key, None) is None
+            if is_overdue:
+                del self._overdue[key]
+            rate, is_late = self.reuse.rate(found.layer), now > found.until
+            if is_late:
+                self.reuse = self.reuse.with_rate(found.layer, rate.with_late_outcome())
+                continue
+            rate = rate.with_return() if is_overdue else rate.with_outcome(is_again=True)
+            self.reuse = self.reuse.with_rate(found.layer, rate)
+            if found.layer in _CONVERSATION:
+                self.reuse = self.reuse.with_return(now - found.at)
+            if not self._has_entry(key, now):
+                missed_tokens += found.new_tokens
+        net_saving = 2 - rules.read_price - min(rules.write_prices.values(), default=1.0)
+        self.reuse = self.reuse.with_missed_read(missed_tokens * net_saving)
 
     def _add(
         self, keys: Sequence[bytes], last: int, continued: _Conversation | None, now: float, *, is_shared: bool
@@ -276,9 +305,14 @@ class PrefixLog:
         """Have the request's own prefixes wait to be asked for again."""
         before = 0
         for level, key in zip(levels, keys, strict=True):
+            if level.tokens < rules.minimum_tokens:
+                continue
+            self._asked.pop(key, None)
+            self._overdue.pop(key, None)
             self._asked[key] = _Asked(
                 layer=level.layer,
                 new_tokens=level.tokens - before,
+                at=now,
                 until=now + rules.ttls[0].seconds,
                 late_until=now + rules.ttls[-1].seconds,
             )
@@ -290,7 +324,6 @@ class PrefixLog:
         """Count what the request writes, and have it known that its prefixes will be there."""
         if reach.layer is None or not reach.written_tokens:
             return
-        self.reuse = self.reuse.with_unread(reach.layer, reach.written_tokens)
         for level, key in zip(levels, keys, strict=True):
             if level.pieces <= reach.pieces and not level.is_written:
                 self._entries[key] = written(level.tokens, rules.ttls[0], at=now, readable_at=_IN_FLIGHT)

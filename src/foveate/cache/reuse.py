@@ -8,16 +8,17 @@ P is learnt per agent and per layer of the prompt. Prefix hashes show whether a 
 prefix, whether or not it was written, so that learning costs nothing. Until an agent has shown what it does, P
 comes from a prior (`cache/reuse.toml`) that knows the shape of the request.
 
-That a prefix is not asked for again is known only when its TTL is over. Until then a limit holds: writing a
-layer stops when the writes that nobody has read yet add up to five times the prompt. The first prefix that is
-asked for again starts it again.
+An account bounds what wrong estimates cost. It adds the price of writes and subtracts the savings of reads as
+they happen. Writing stops once it has cost a quarter of the agent's five largest prompts more than it saved,
+as five unread writes of a whole prompt do. Reads start it again, and prefixes that are asked for again without
+having been written.
 """
 
 import tomllib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cache
-from math import exp, inf, log
+from math import exp, inf, log, sqrt
 from pathlib import Path
 from typing import Protocol, TypedDict
 
@@ -29,6 +30,12 @@ from foveate.cache.rules import Rules
 _TABLE = Path(__file__).with_name("reuse.toml")
 MAX_UNREAD_PROMPTS = 5
 """How many writes of a whole prompt may stay unread before writing stops."""
+_MAX_LOSS_SHARE = 0.25  # of the price of so many prompts
+# Savings pay for later losses up to twice as much. So an agent with a good record can start a dozen
+# conversations at once, but cannot lose all that it ever saved.
+_MAX_CREDIT = 2.0
+_SIZE_FADING = 0.99
+_RETURN_WEIGHT = 0.1
 
 
 class PromptLayer(StrEnum):
@@ -58,6 +65,9 @@ SHARED = {
 class _Prior(TypedDict):
     weight_requests: float
     fading: float
+    change: float
+    deviations: float
+    patience: float
     late_share: float
     long_reads: float
     probabilities: dict[str, float]
@@ -106,70 +116,106 @@ class Rate(msgspec.Struct, frozen=True):
     late: float = 0.0
 
     def with_outcome(self, *, is_again: bool) -> "Rate":
-        """Count one more prefix."""
-        fading = _prior()["fading"]
+        """Count one more prefix; the less likely its outcome was, the more of the past is forgotten."""
+        prior = _prior()
+        again = (self.again + 0.5) / (self.asked + 1)
+        likelihood = again if is_again else 1 - again
+        # An agent that has changed shows either outcome with a probability of a half.
+        unchanged = (1 - prior["change"]) * likelihood
+        fading = prior["fading"] * unchanged / (unchanged + prior["change"] * 0.5)
         return Rate(self.asked * fading + 1, self.again * fading + is_again, self.late * fading)
+
+    def with_return(self) -> "Rate":
+        """Count a prefix as asked for again that was counted as not asked for again."""
+        return replace(self, again=min(self.asked - self.late, self.again + 1))
 
     def with_late_outcome(self) -> "Rate":
         """Count a prefix as asked for late that was counted as not asked for again."""
         return replace(self, late=min(self.asked - self.again, self.late + 1))
 
-    def probabilities(self, prior: float) -> tuple[float, float]:
-        """The probabilities that the next prefix of the layer is asked for again: soon, and only late."""
+    def probabilities(self, prior: float, *, is_optimistic: bool = False) -> tuple[float, float]:
+        """The probabilities that the next prefix of the layer is asked for again: soon, and only late.
+
+        An optimistic estimate adds the uncertainty of the first.
+        """
         table = _prior()
         weight, late_share = table["weight_requests"], table["late_share"]
         total = self.asked + weight
-        return (
-            (self.again + weight * prior * (1 - late_share)) / total,
-            (self.late + weight * prior * late_share) / total,
-        )
+        soon = (self.again + weight * prior * (1 - late_share)) / total
+        late = (self.late + weight * prior * late_share) / total
+        if is_optimistic:
+            soon = min(1 - late, soon + table["deviations"] * sqrt(soon * (1 - soon) / (total + 1)))
+        return soon, late
 
 
 class AgentReuse(msgspec.Struct, frozen=True):
-    """What the `requests` of an agent have shown: a rate for each layer, and how many tokens nobody read yet.
+    """What the `requests` of an agent have shown: a rate for each layer, and what its breakpoints cost.
 
-    These are counted at the price of the short TTL, apart for prefixes that nobody asked for before.
+    `balance` is the price of writes less the savings of reads, in uncached input tokens: positive if
+    breakpoints have cost more than they saved. `largest` are the tokens of the five largest prompts; older ones
+    count less. `return_seconds` is the mean time until a conversation goes on, 0 if none has.
     """
 
     rates: dict[str, Rate] = {}
     requests: int = 0
-    unread_new: float = 0.0
-    unread_shared: float = 0.0
+    balance: float = 0.0
+    largest: tuple[float, ...] = ()
+    return_seconds: float = 0.0
 
     def rate(self, layer: PromptLayer) -> Rate:
         """The rate of a layer."""
         return self.rates.get(layer, _NO_RATE)
 
-    def with_outcome(self, layer: PromptLayer, *, is_again: bool) -> "AgentReuse":
-        """Count one more prefix of a layer."""
-        return replace(self, rates={**self.rates, layer: self.rate(layer).with_outcome(is_again=is_again)})
+    def with_rate(self, layer: PromptLayer, rate: Rate) -> "AgentReuse":
+        """Replace the rate of a layer."""
+        return replace(self, rates={**self.rates, layer: rate})
 
-    def with_late_outcome(self, layer: PromptLayer) -> "AgentReuse":
-        """Count a prefix as asked for late that was counted as not asked for again."""
-        return replace(self, rates={**self.rates, layer: self.rate(layer).with_late_outcome()})
+    def with_return(self, seconds: float) -> "AgentReuse":
+        """Count the time after which a conversation went on."""
+        mean = self.return_seconds
+        return replace(self, return_seconds=mean + (seconds - mean) * _RETURN_WEIGHT if mean else seconds)
 
-    def unread_tokens(self, layer: PromptLayer) -> float:
-        """What was written of this layer, and those that count with it, and was not read yet."""
-        return self.unread_new if layer in _NEW else self.unread_shared
+    def with_request(self, tokens: int) -> "AgentReuse":
+        """Count a request with a prompt of so many tokens."""
+        largest = sorted((tokens, *[each * _SIZE_FADING for each in self.largest]), reverse=True)
+        return replace(self, requests=self.requests + 1, largest=tuple(largest[:MAX_UNREAD_PROMPTS]))
 
-    def with_unread(self, layer: PromptLayer, tokens: float) -> "AgentReuse":
-        """Count so many unread tokens more or, with a minus sign, fewer."""
-        unread = max(0.0, self.unread_tokens(layer) + tokens)
-        return replace(self, unread_new=unread) if layer in _NEW else replace(self, unread_shared=unread)
+    def with_cost(self, tokens: float) -> "AgentReuse":
+        """Add what the breakpoints of a request cost or, with a minus sign, save."""
+        balance = self.balance if tokens > 0 else min(self.balance, self.max_loss)
+        return replace(self, balance=max(balance + tokens, -_MAX_CREDIT * self.max_loss))
 
-    def with_read(self, layer: PromptLayer, tokens: int, rules: Rules, *, prompt_tokens: int) -> "AgentReuse":
-        """Count `tokens` of a layer as read: what that saves pays for several writes."""
-        unread = self.unread_tokens(layer)
-        if not unread:
+    def with_missed_read(self, tokens: float) -> "AgentReuse":
+        """Make room for writes: an unwritten prefix was asked for again, a read of so much value."""
+        return replace(self, balance=min(self.balance, max(0.0, self.max_loss - tokens))) if tokens else self
+
+    def with_spared_write(self, tokens: float) -> "AgentReuse":
+        """Take such room back: an unwritten prefix, which would have cost so much, was not asked for again."""
+        if self.balance <= 0:
             return self
-        write_price = min(rules.write_prices.values(), default=1.0) - 1
-        paid = tokens * (1 - rules.read_price) / write_price if write_price > 0 else inf
-        too_many = max(0.0, unread - MAX_UNREAD_PROMPTS * prompt_tokens)
-        return self.with_unread(layer, -paid - too_many)
+        return replace(self, balance=max(self.balance, min(self.balance + tokens, self.max_loss)))
 
-    def may_write(self, layer: PromptLayer, tokens: float, *, prompt_tokens: int) -> bool:
-        """Whether unread writes leave room for one more."""
-        return self.unread_tokens(layer) + tokens <= MAX_UNREAD_PROMPTS * prompt_tokens
+    def without_credit(self) -> "AgentReuse":
+        """Forget savings that would pay for later losses."""
+        return replace(self, balance=max(0.0, self.balance))
+
+    @property
+    def max_loss(self) -> float:
+        """How much more breakpoints may cost than they save."""
+        return _MAX_LOSS_SHARE * sum(self.largest)
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long a prefix is expected to be asked for again."""
+        return _prior()["patience"] * self.return_seconds or inf
+
+    def can_write(self, cost: float) -> bool:
+        """Tell whether a write may cost so much."""
+        return self.balance + cost <= self.max_loss
+
+    def can_write_long(self, cost: float) -> bool:
+        """Tell the same of a write for the long TTL, as if five prompts were known from the first one on."""
+        return self.balance + cost <= _MAX_LOSS_SHARE * MAX_UNREAD_PROMPTS * max(self.largest, default=0.0)
 
 
 class ReuseStore(Protocol):
@@ -182,7 +228,6 @@ class ReuseStore(Protocol):
         """Save these, unless what is there was learnt from more requests."""
 
 
-_NEW = (PromptLayer.TOOLS, PromptLayer.SYSTEM, PromptLayer.CONTEXT)
 _NO_RATE = Rate()
 UNKNOWN_AGENT = AgentReuse()
 
@@ -207,7 +252,7 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
 
     `soon` and `late` are the probabilities of that prefix, `front_soon` and `front_late` those of the system
     prompt or, without one, of the tools. `value` is what is saved, in uncached input tokens, by writing
-    `written_tokens`.
+    `written_tokens`. `allows_long`: they may be written for the long TTL.
     """
 
     pieces: int = 0
@@ -218,6 +263,7 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
     layer: PromptLayer | None = None
     value: float = 0.0
     written_tokens: int = 0
+    allows_long: bool = True
 
 
 _FRONT = frozenset((PromptLayer.TOOLS, PromptLayer.SYSTEM, PromptLayer.SHARED_TOOLS, PromptLayer.SHARED_SYSTEM))
@@ -226,7 +272,7 @@ _FRONT = frozenset((PromptLayer.TOOLS, PromptLayer.SYSTEM, PromptLayer.SHARED_TO
 def best_reach(
     levels: Sequence[Level],
     rules: Rules,
-    reuse: AgentReuse = UNKNOWN_AGENT,
+    reuse: AgentReuse,
     *,
     read_pieces: int = 0,
     read_tokens: int = 0,
@@ -251,10 +297,11 @@ def best_reach(
             best = replace(best, soon=level.soon, late=level.late, layer=level.layer)
             continue
         tokens, end, written = level.tokens - end, level.tokens, level.tokens - read_tokens
-        if not reuse.may_write(level.layer, written, prompt_tokens=levels[-1].tokens):
+        if not reuse.can_write(written * short_write):
             break
         gain = (0.0 if level.is_written else level.soon * saving) - short_write
-        if long_ttl and not level.is_written:
+        allows_long = reuse.can_write_long(written * long_write)
+        if long_ttl and allows_long and not level.is_written:
             gain = max(gain, (level.soon + level.late) * saving * _prior()["long_reads"] - long_write)
         value += gain * tokens
         if value > best.value and level.tokens >= rules.minimum_tokens:
@@ -266,6 +313,7 @@ def best_reach(
                 layer=level.layer,
                 value=value,
                 written_tokens=written,
+                allows_long=allows_long,
             )
     return best
 

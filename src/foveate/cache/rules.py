@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from foveate.tokens.names import plain_name, stretches_of
-from foveate.values import Area, Ttl
+from foveate.values import Area, CacheUsage, Ttl
 
 _TABLE = Path(__file__).with_name("rules.toml")
 # Models that come and go in a long-lived process are forgotten again.
@@ -64,6 +64,16 @@ class Rules:
     key_parameter: str
     key_header: str
     takes_blocks: bool
+
+
+def input_price(usage: CacheUsage, rules: Rules) -> float:
+    """Price the input of a request, in uncached input tokens."""
+    price = usage.uncached + usage.read * rules.read_price
+    if usage.written_5m:
+        price += usage.written_5m * rules.write_prices[rules.ttls[0]]
+    if usage.written_1h:
+        price += usage.written_1h * rules.write_prices[rules.ttls[-1]]
+    return price
 
 
 @lru_cache(_KEPT_RULES)

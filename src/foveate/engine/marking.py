@@ -6,7 +6,7 @@ from msgspec import structs
 
 from foveate.cache.keys import headers as key_headers
 from foveate.cache.keys import keyed
-from foveate.cache.layout import layout, long_tokens
+from foveate.cache.layout import borne_by, layout
 from foveate.cache.prompts import CachedPrompt, landmarks_of
 from foveate.cache.refusals import Refusals
 from foveate.cache.requests import BlockTokens, cached_prompt
@@ -66,7 +66,7 @@ class MarkCache:
         kept = work.kept_rules
         log = self._logs.open(work.incoming.agent)
         weighed = kept if options.ttl is None else with_one_ttl(kept, options.ttl)
-        sighting = work.sighting = log.observe(
+        sighting = log.observe(
             prompt,
             weighed,
             work.state.cache,
@@ -81,11 +81,11 @@ class MarkCache:
             sighting.cache,
             chances(expected, rules, sighting.reach),
             now=work.now,
-            options=options,
+            options=options if sighting.reach.allows_long else replace(options, long_ttl=False),
             passing=work.passing,
             reach=sighting.reach.pieces,
         )
-        log.placed(sighting, long_tokens(marks, weighed), weighed)
+        work.sighting = log.place(sighting, prompt, borne_by(prompt, marks), kept, now=work.now)
         work.marks = marks if takes_ttl else tuple(structs.replace(mark, ttl=None) for mark in marks)
 
 

@@ -9,11 +9,10 @@ from msgspec.structs import replace
 from foveate.budget.windows import window_of
 from foveate.cache.layout import marks_in
 from foveate.cache.prefix_log import PrefixLog
-from foveate.cache.prompts import CachedPrompt, Piece, ends_of, next_key
+from foveate.cache.prompts import CachedPrompt, Piece, next_key
 from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast, soon_share
 from foveate.cache.rules import Caching, Rules
 from foveate.cache.simulate import Cache, Served
-from foveate.cache.weighing import is_long
 from foveate.engine.marking import with_one_ttl
 from foveate.engine.options import AgentOptions
 from foveate.fold.boundary import trigger_tokens, triggers
@@ -242,13 +241,11 @@ class _Adaptive:
                 sighting.cache,
                 chances(expected, rules, sighting.reach),
                 now=now,
-                options=dataclasses.replace(own, long_ttl=takes_long),
+                options=dataclasses.replace(own, long_ttl=takes_long and sighting.reach.allows_long),
                 reach=sighting.reach.pieces,
             )
-            ends = ends_of(prompt)
-            long = max((ends[at] for at, ttl in added.items() if is_long(ttl, weighed)), default=0)
-            self._log.placed(sighting, long, weighed)
             marks = {**client, **added}
+            sighting = self._log.place(sighting, marked, marks, rules, now=now)
             self._anchors[name] = _anchors(anchors, prompt, marks, sent.last, rules)
         served = serve(
             self.cache, sent, prompt, {**recorded_marks(sent, prompt), **marks} if self._keeps else marks

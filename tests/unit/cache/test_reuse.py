@@ -18,6 +18,7 @@ from foveate.cache.rules import rules_for
 RULES = rules_for("claude-sonnet-4-6")
 FREE_WRITES = rules_for("gpt-4o")
 BREAK_EVEN = 0.25 / 0.9
+ROOM = AgentReuse(largest=(1_000_000.0,) * MAX_UNREAD_PROMPTS)
 
 
 def level(
@@ -27,8 +28,8 @@ def level(
 
 
 def test_a_prefix_pays_if_the_expected_saving_exceeds_the_price_of_the_write() -> None:
-    above = best_reach([level(PromptLayer.CONTEXT, 4096, BREAK_EVEN + 0.01)], RULES)
-    below = best_reach([level(PromptLayer.CONTEXT, 4096, BREAK_EVEN - 0.01)], RULES)
+    above = best_reach([level(PromptLayer.CONTEXT, 4096, BREAK_EVEN + 0.01)], RULES, ROOM)
+    below = best_reach([level(PromptLayer.CONTEXT, 4096, BREAK_EVEN - 0.01)], RULES, ROOM)
 
     assert (above.pieces, above.layer) == (4, PromptLayer.CONTEXT)
     assert round(above.value, 6) == round(0.01 * 0.9 * 4096, 6)
@@ -36,18 +37,22 @@ def test_a_prefix_pays_if_the_expected_saving_exceeds_the_price_of_the_write() -
 
 
 def test_a_shared_system_prompt_is_written_and_a_tail_that_nobody_repeats_is_not() -> None:
-    found = best_reach([level(PromptLayer.SYSTEM, 4096, 0.9), level(PromptLayer.CONTEXT, 8192, 0.05)], RULES)
+    found = best_reach(
+        [level(PromptLayer.SYSTEM, 4096, 0.9), level(PromptLayer.CONTEXT, 8192, 0.05)], RULES, ROOM
+    )
 
     assert (found.pieces, found.layer) == (4, PromptLayer.SYSTEM)
     assert found.written_tokens == 4096
 
 
 def test_a_prefix_below_the_minimum_of_the_model_is_not_written() -> None:
-    assert best_reach([level(PromptLayer.CONTEXT, 1023, 1.0)], RULES).pieces == 0
+    assert best_reach([level(PromptLayer.CONTEXT, 1023, 1.0)], RULES, ROOM).pieces == 0
 
 
 def test_a_longer_prefix_that_is_likely_makes_every_shorter_one_as_likely() -> None:
-    found = best_reach([level(PromptLayer.SYSTEM, 4096, 0.1), level(PromptLayer.CONTEXT, 8192, 0.9)], RULES)
+    found = best_reach(
+        [level(PromptLayer.SYSTEM, 4096, 0.1), level(PromptLayer.CONTEXT, 8192, 0.9)], RULES, ROOM
+    )
 
     assert found.written_tokens == 8192
     assert found.front_soon == 0.9
@@ -55,7 +60,7 @@ def test_a_longer_prefix_that_is_likely_makes_every_shorter_one_as_likely() -> N
 
 def test_what_can_be_read_is_always_within_reach_and_not_written_again() -> None:
     levels = [level(PromptLayer.SHARED_SYSTEM, 4096, 0.0), level(PromptLayer.CONTEXT, 8192, 0.0)]
-    found = best_reach(levels, RULES, read_pieces=4, read_tokens=4096)
+    found = best_reach(levels, RULES, ROOM, read_pieces=4, read_tokens=4096)
 
     assert (found.pieces, found.written_tokens) == (4, 0)
 
@@ -66,42 +71,91 @@ def test_siblings_sent_together_do_not_all_write_the_prefix_that_they_share() ->
         level(PromptLayer.CONTEXT, 13312, 0.9),
     ]
 
-    assert best_reach(levels, RULES).pieces == 0
+    assert best_reach(levels, RULES, ROOM).pieces == 0
 
 
 def test_a_prefix_that_is_asked_for_late_is_worth_the_long_ttl_only_where_that_is_allowed() -> None:
     levels = [level(PromptLayer.SHARED_SYSTEM, 4096, 0.05, late=0.9)]
 
-    assert best_reach(levels, RULES).pieces == 4
-    assert best_reach(levels, RULES, long_ttl=False).pieces == 0
+    assert best_reach(levels, RULES, ROOM).pieces == 4
+    assert best_reach(levels, RULES, ROOM, long_ttl=False).pieces == 0
+
+
+def after_prompts(tokens: int) -> AgentReuse:
+    reuse = AgentReuse()
+    for _ in range(MAX_UNREAD_PROMPTS):
+        reuse = reuse.with_request(tokens)
+    return reuse
 
 
 def test_writing_stops_after_five_unread_prompts_and_starts_again_with_a_read() -> None:
     reuse, written = AgentReuse(), 0
-    while best_reach([level(PromptLayer.CONTEXT, 4096, 0.9)], RULES, reuse).pieces:
-        reuse, written = reuse.with_unread(PromptLayer.CONTEXT, 4096), written + 1
-    assert written == MAX_UNREAD_PROMPTS == 5
+    for _ in range(20):
+        reuse = reuse.with_request(4096)
+        if best_reach([level(PromptLayer.CONTEXT, 4096, 0.9)], RULES, reuse).pieces:
+            reuse, written = reuse.with_cost(0.25 * 4096), written + 1
+    assert MAX_UNREAD_PROMPTS - 1 <= written <= MAX_UNREAD_PROMPTS
 
-    reuse = reuse.with_read(PromptLayer.CONTEXT, 4096, RULES, prompt_tokens=4096)
+    reuse = reuse.with_cost(-0.9 * 4096)
     assert best_reach([level(PromptLayer.CONTEXT, 4096, 0.9)], RULES, reuse).pieces == 4
 
 
 def test_after_large_unread_prompts_a_read_of_a_small_one_starts_writing_of_small_ones() -> None:
-    reuse = AgentReuse().with_unread(PromptLayer.CONTEXT, 5 * 100_000)
-    reuse = reuse.with_read(PromptLayer.CONTEXT, 2048, RULES, prompt_tokens=2048)
+    reuse = after_prompts(100_000).with_cost(5 * 25_000)
+    for _ in range(1000):
+        reuse = reuse.with_request(2048)
 
-    assert reuse.may_write(PromptLayer.CONTEXT, 2048, prompt_tokens=2048)
+    assert not reuse.can_write(0.25 * 2048)
+    assert reuse.with_cost(-0.9 * 2048).can_write(0.25 * 2048)
+    assert reuse.with_missed_read(0.65 * 2048).can_write(0.25 * 2048)
 
 
-def test_one_shot_calls_do_not_stop_what_continues_a_conversation() -> None:
-    reuse = AgentReuse().with_unread(PromptLayer.CONTEXT, 5 * 4096)
+def test_a_missed_read_makes_room_for_two_writes_and_spared_writes_take_it_back() -> None:
+    full = after_prompts(4096).with_cost(5 * 0.25 * 4096)
+    reuse = full.with_missed_read(0.65 * 4096)
+    assert reuse.can_write(2 * 0.25 * 4096)
 
-    assert not reuse.may_write(PromptLayer.CONTEXT, 4096, prompt_tokens=4096)
-    assert reuse.may_write(PromptLayer.HISTORY, 4096, prompt_tokens=4096)
+    for _ in range(3):
+        reuse = reuse.with_spared_write(0.25 * 4096)
+    assert not reuse.can_write(0.25 * 4096)
+
+
+def test_missed_reads_never_give_credit_and_credit_is_bounded() -> None:
+    reuse = after_prompts(4096)
+    assert reuse.with_cost(100).with_missed_read(10**9).balance == 0
+    assert reuse.with_cost(-(10**9)).balance == -2 * reuse.max_loss
+    assert reuse.with_cost(-(10**9)).without_credit().balance == 0
+
+
+def test_the_long_ttl_is_allowed_only_if_its_price_is_within_the_limit() -> None:
+    levels = [level(PromptLayer.CONTEXT, 4096, 0.9, late=0.05)]
+
+    assert best_reach(levels, RULES, after_prompts(4096)).allows_long
+    assert not best_reach(levels, RULES, after_prompts(4096).with_cost(2048)).allows_long
+
+
+def test_an_agent_that_changes_is_believed_after_three_surprises() -> None:
+    rate = Rate()
+    for _ in range(60):
+        rate = rate.with_outcome(is_again=False)
+    assert rate.probabilities(0.35)[0] < 0.1
+
+    for _ in range(3):
+        rate = rate.with_outcome(is_again=True)
+    assert rate.probabilities(0.35)[0] > BREAK_EVEN
+
+
+def test_an_optimistic_estimate_is_higher_while_little_is_known() -> None:
+    few, many = Rate(4.0, 1.0), Rate(20.0, 5.0)
+    rises = [
+        rate.probabilities(0.25, is_optimistic=True)[0] - rate.probabilities(0.25)[0] for rate in (few, many)
+    ]
+
+    assert rises[0] > rises[1] > 0
 
 
 def test_where_writes_are_free_everything_is_within_reach() -> None:
-    assert best_reach([level(PromptLayer.CONTEXT, 4096, 0.01)], FREE_WRITES).pieces == 4
+    assert best_reach([level(PromptLayer.CONTEXT, 4096, 0.01)], FREE_WRITES, ROOM).pieces == 4
 
 
 def test_an_agent_that_shows_nothing_again_is_soon_believed() -> None:
@@ -158,7 +212,9 @@ def test_the_reach_is_always_worth_something_or_costs_nothing(
         tokens += more
         levels.append(Level(layer=layer, pieces=number, tokens=tokens, soon=soon, is_written=is_written))
     read = min(read, len(levels))
-    found = best_reach(levels, RULES, read_pieces=read, read_tokens=levels[read - 1].tokens if read else 0)
+    found = best_reach(
+        levels, RULES, ROOM, read_pieces=read, read_tokens=levels[read - 1].tokens if read else 0
+    )
 
     assert found.pieces >= read
     assert (found.value > 0) == bool(found.written_tokens) == (found.pieces > read)
