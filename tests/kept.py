@@ -124,7 +124,7 @@ TRACE = Trace(
     broke=CacheBreak(cause="timestamp", where="system[0]", lost_tokens=3_000, lost_dollars=Decimal("0.0123")),
 )
 
-REUSE = {"ana": AgentReuse({"system": Rate(3.5, 2.5, 0.5)}, requests=7, balance=1_024.0, largest=(4_096.0,))}
+REUSE = {"ana": AgentReuse({"system": Rate(3.5, 2.5, 0.5)}, requests=7, balance=1_024.0, largest=4_096.0)}
 LESSONS = {
     ("anthropic", "'claude-opus-9' offline 3 aa"): Calibration().observed(1_000, 1_300).observed(100, 120)
 }

@@ -11,7 +11,7 @@ from tests.contract.test_store_opening import run
 
 
 def learnt(requests: int) -> AgentReuse:
-    return AgentReuse({"history": Rate(requests / 2, requests / 4, 0.5)}, requests, 12.5, (2_048.0, 64.0), 9.5)
+    return AgentReuse({"history": Rate(requests / 2, requests / 4, 0.5)}, requests, 12.5, 2_048.0, 9.5)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ prefix, whether or not it was written, so that learning costs nothing. Until an 
 comes from a prior (`cache/reuse.toml`) that knows the shape of the request.
 
 An account bounds what wrong estimates cost. It adds the price of writes and subtracts the savings of reads as
-they happen. Writing stops once it has cost a quarter of the agent's five largest prompts more than it saved,
+they happen. Writing stops once it has cost a quarter of five of the agent's largest prompts more than it saved,
 as five unread writes of a whole prompt do. Reads start it again, and prefixes that are asked for again without
 having been written.
 """
@@ -152,14 +152,14 @@ class AgentReuse(msgspec.Struct, frozen=True):
     """What the `requests` of an agent have shown: a rate for each layer, and what its breakpoints cost.
 
     `balance` is the price of writes less the savings of reads, in uncached input tokens: positive if
-    breakpoints have cost more than they saved. `largest` are the tokens of the five largest prompts; older ones
+    breakpoints have cost more than they saved. `largest` are the tokens of the largest prompt; older ones
     count less. `return_seconds` is the mean time until a conversation goes on, 0 if none has.
     """
 
     rates: dict[str, Rate] = {}
     requests: int = 0
     balance: float = 0.0
-    largest: tuple[float, ...] = ()
+    largest: float = 0.0
     return_seconds: float = 0.0
 
     def rate(self, layer: PromptLayer) -> Rate:
@@ -177,8 +177,7 @@ class AgentReuse(msgspec.Struct, frozen=True):
 
     def with_request(self, tokens: int) -> "AgentReuse":
         """Count a request with a prompt of so many tokens."""
-        largest = sorted((tokens, *[each * _SIZE_FADING for each in self.largest]), reverse=True)
-        return replace(self, requests=self.requests + 1, largest=tuple(largest[:MAX_UNREAD_PROMPTS]))
+        return replace(self, requests=self.requests + 1, largest=max(tokens, self.largest * _SIZE_FADING))
 
     def with_cost(self, tokens: float) -> "AgentReuse":
         """Add what the breakpoints of a request cost or, with a minus sign, save."""
@@ -202,7 +201,7 @@ class AgentReuse(msgspec.Struct, frozen=True):
     @property
     def max_loss(self) -> float:
         """How much more breakpoints may cost than they save."""
-        return _MAX_LOSS_SHARE * sum(self.largest)
+        return _MAX_LOSS_SHARE * MAX_UNREAD_PROMPTS * self.largest
 
     @property
     def patience_seconds(self) -> float:
@@ -212,10 +211,6 @@ class AgentReuse(msgspec.Struct, frozen=True):
     def can_write(self, cost: float) -> bool:
         """Tell whether a write may cost so much."""
         return self.balance + cost <= self.max_loss
-
-    def can_write_long(self, cost: float) -> bool:
-        """Tell the same of a write for the long TTL, as if five prompts were known from the first one on."""
-        return self.balance + cost <= _MAX_LOSS_SHARE * MAX_UNREAD_PROMPTS * max(self.largest, default=0.0)
 
 
 class ReuseStore(Protocol):
@@ -300,7 +295,7 @@ def best_reach(
         if not reuse.can_write(written * short_write):
             break
         gain = (0.0 if level.is_written else level.soon * saving) - short_write
-        allows_long = reuse.can_write_long(written * long_write)
+        allows_long = reuse.can_write(written * long_write)
         if long_ttl and allows_long and not level.is_written:
             gain = max(gain, (level.soon + level.late) * saving * _prior()["long_reads"] - long_write)
         value += gain * tokens

@@ -18,7 +18,7 @@ from foveate.cache.rules import rules_for
 RULES = rules_for("claude-sonnet-4-6")
 FREE_WRITES = rules_for("gpt-4o")
 BREAK_EVEN = 0.25 / 0.9
-ROOM = AgentReuse(largest=(1_000_000.0,) * MAX_UNREAD_PROMPTS)
+ROOM = AgentReuse(largest=1_000_000.0)
 
 
 def level(
