@@ -89,7 +89,7 @@ def test_a_session_that_returns_after_forty_minutes_reads_its_cache(tmp_path: Pa
     assert sums["ping"].read >= first.usage.cache_creation_input_tokens - 5
     assert 0 < sums["ping"].dollars < sums["main"].dollars / 4
     saved = sums["main"].savings
-    assert (saved.simulation_error, saved.compaction) == (0, 0)
+    assert saved.simulation_error == saved.compaction == 0
     assert saved.keep_alive is not None
     assert saved.keep_alive > 5 * sums["ping"].dollars
     assert sums["ping"].savings.keep_alive == -sums["ping"].dollars

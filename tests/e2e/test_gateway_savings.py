@@ -104,11 +104,11 @@ def test_a_session_that_would_not_fit_without_compaction_is_credited_with_nothin
             assert found.status_code == 200, found.text
             messages = [*messages, text(10), text(9000)]
             time.sleep(0.05)
-    found = sums(tmp_path)["main"]
+    main = sums(tmp_path)["main"]
 
-    assert 0 < found.would_not_fit_calls == found.calls - found.compared_calls
-    assert found.would_not_fit_dollars > 0
+    assert 0 < main.would_not_fit_calls == main.calls - main.compared_calls
+    assert main.would_not_fit_dollars > 0
     told = spawn("cost", "--store", url, "--by", "agent", "--json")
     total = json.loads(told.out)["total"]
-    assert total["would_not_fit_calls"] >= found.would_not_fit_calls
+    assert total["would_not_fit_calls"] >= main.would_not_fit_calls
     assert "would not fit" in spawn("cost", "--store", url, "--by", "agent").out

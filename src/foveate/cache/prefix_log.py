@@ -190,11 +190,13 @@ class PrefixLog:
             for waiting in (self._asked, self._overdue):
                 if key in waiting:
                     waiting[key] = replace(waiting[key], is_answered=True)
-            entry = cache.entries.found(key)
-            if entry is not None:
-                self._entries[key] = entry
-            else:
+            entry, known = cache.entries.found(key), self._entries.get(key)
+            if entry is None:
                 self._drop_in_flight(key)
+            elif (
+                known is None or known.expires_at <= entry.expires_at
+            ):  # another session may have used it since
+                self._entries[key] = entry
 
     def failed(self, sighting: Sighting) -> None:
         """Forget a request that the provider did not answer: it wrote nothing and shows nothing."""
