@@ -164,7 +164,11 @@ class ReportWriting(_Writing):
         yield f"{_INDENT}{_cost(row)}{at_most}"
         compared = _compared(row)
         told = [
-            f"{what} {said}" if said not in ("", _UNKNOWN) else ""
+            ""
+            if said in ("", _UNKNOWN)
+            else said
+            if (what, said[:4]) == ("saved", "cost")
+            else f"{what} {said}"
             for what, said in zip(_NUMBERS[-len(compared) :], compared, strict=True)
         ]
         for some in (told[:2], told[2:6], told[6:]):  # the whole, its parts, and what is in neither

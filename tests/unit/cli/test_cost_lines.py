@@ -92,6 +92,17 @@ def test_where_a_line_is_too_narrow_a_row_takes_a_few() -> None:
     ]
 
 
+def test_a_loss_is_said_in_words() -> None:
+    lost = replace(MAIN, saved=Savings(without=Decimal(0), keep_alive=Decimal("-0.2")))
+
+    shown = lines(replace(REPORT, rows=(lost,)), NARROW)
+
+    assert shown[-2:] == [
+        "  without Foveate $0.00 for 40 calls; cost $0.20 more",
+        "  by keep-alive cost $0.20 more",
+    ]
+
+
 def test_of_one_row_there_is_no_total_and_of_none_no_heading() -> None:
     assert len(lines(replace(REPORT, rows=(MAIN,)))) == 2
     assert lines(replace(REPORT, rows=())) == []
