@@ -23,9 +23,10 @@ from foveate.fold.model import Endpoint
 from foveate.gateway.asks import KIND, SESSION, Ask, Receive, Scope, Send, ask_of
 from foveate.gateway.body_errors import BodyRefused
 from foveate.gateway.body_memory import BodyMemory, HeldBody
-from foveate.gateway.callers import agent_of, check_key, check_payer, key_headers
+from foveate.gateway.callers import agent_of, check_payer, key_headers
 from foveate.gateway.client import Client
 from foveate.gateway.counting import NoCounts, own_count
+from foveate.gateway.credentials import check_credentials
 from foveate.gateway.cycle import CYCLE, Served
 from foveate.gateway.doors import Asks, plain_path
 from foveate.gateway.encodings import encodings_of, read_beside, without_encodings
@@ -184,7 +185,7 @@ class Gateway:
 
     def _check_upstream(self, ask: Ask, upstream: Upstream) -> None:
         check_payer(ask, upstream, is_open=self._is_open)
-        check_key(ask, upstream)
+        check_credentials(ask, upstream)
 
     def _check_keys(self, ask: Ask, options: GatewayOptions) -> None:
         """Refuse a request that none of the upstreams would be asked, whatever model its body names."""

@@ -1,21 +1,11 @@
 """Who asks and who pays: the agent of a request, and the key that it goes out with."""
 
-import re
-
 from foveate.errors import KeyRefused
 from foveate.gateway.asks import AGENT, USUAL_AGENT, Ask, has_key_in
 from foveate.gateway.doors import Family
-from foveate.gateway.headers import KEYS
 from foveate.gateway.keys import Keys
-from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream
+from foveate.gateway.routing import Upstream
 from foveate.gateway.telling import text_of
-
-# How keys begin that only one provider gives out, as each shows them (November 2026).
-_GIVEN_OUT = re.compile(
-    rb"(?:(?i:bearer)\s+)?(?:(?P<anthropic>sk-ant-)|(?P<openrouter>sk-or-)|(?P<google>AIza)|(?P<nvidia>nvapi-))"
-)
-_GOOGLES = b"x-goog-api-key"
-_PROVIDERS = {name: known.base_url for name, known in KNOWN_UPSTREAMS.items() if not known.speaks_both}
 
 
 def agent_of(ask: Ask, keys: Keys) -> str:
@@ -56,27 +46,6 @@ def check_payer(ask: Ask, upstream: Upstream, *, is_open: bool) -> None:
             f"calls of {upstream.name} are paid by this gateway, and only for those who show a key of "
             "the gateway (`foveate config key` makes one): send it in the place of the provider's"
         )
-
-
-def check_key(ask: Ask, upstream: Upstream) -> None:
-    """Nothing, where an upstream may see the key that a client brings.
-
-    Raises:
-        KeyRefused: it is another provider's for certain, and goes to one that is no server of one's own.
-    """
-    is_ours = ask.key is not None or upstream.replaces_keys
-    if is_ours or _PROVIDERS.get(upstream.name) != upstream.base_url:
-        return
-    for name, value in ask.raw_headers:
-        if name not in KEYS:
-            continue
-        found = _GIVEN_OUT.match(value)
-        owner = "google" if name == _GOOGLES else found.lastgroup if found else None
-        if owner not in (None, upstream.provider):
-            raise KeyRefused(
-                f"this request shows a key of {owner}, and would go to {upstream.name}, who is to see neither: "
-                "`routes` in foveate.yaml say which models go where, or use a client of the other API"
-            )
 
 
 def key_headers(ask: Ask, upstream: Upstream) -> list[tuple[bytes, bytes]] | None:

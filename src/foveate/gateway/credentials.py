@@ -1,0 +1,128 @@
+"""Credentials that clients bring, and the providers that may see them.
+
+A credential that belongs to one provider for certain never goes to the official address of another. An address
+that is nobody's official one is a server of the operator's own, and may see what its clients bring.
+"""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import parse_qsl, urlsplit
+
+from foveate.errors import KeyRefused
+from foveate.gateway.asks import Ask
+from foveate.gateway.headers import KEYS
+from foveate.gateway.routing import Upstream
+
+# How credentials begin, and the providers that take them (each provider's documentation, November 2026). The
+# first that matches counts. Several providers give out keys that begin with a plain `sk-`.
+_PREFIXES = (
+    ("sk-ant-", "an Anthropic key", ("anthropic",)),
+    ("sk-or-", "an OpenRouter key", ("openrouter",)),
+    ("sk-proj-", "an OpenAI key", ("openai",)),
+    ("sk-svcacct-", "an OpenAI key", ("openai",)),
+    ("sk-admin-", "an OpenAI key", ("openai",)),
+    ("sess-", "an OpenAI session token", ("openai",)),
+    ("sk-", "a key as OpenAI, DeepSeek and others have them", ("openai", "deepseek")),
+    ("AIza", "a Google API key", ("google",)),
+    ("AQ.", "a Google API key", ("google",)),
+    ("ya29.", "a Google access token", ("google",)),
+    ("AWS4-HMAC-SHA256", "a signature of AWS", ("aws",)),
+    ("bedrock-api-key-", "a Bedrock key", ("aws",)),
+    ("ABSK", "a Bedrock key", ("aws",)),
+    ("xai-", "an xAI key", ("xai",)),
+    ("gsk_", "a Groq key", ("groq",)),
+    ("nvapi-", "an NVIDIA key", ("nvidia",)),
+    ("hf_", "a Hugging Face token", ("huggingface",)),
+    ("github_pat_", "a GitHub token", ("github",)),
+    ("ghp_", "a GitHub token", ("github",)),
+    ("gho_", "a GitHub token", ("github",)),
+    ("ghu_", "a GitHub token", ("github",)),
+    ("pplx-", "a Perplexity key", ("perplexity",)),
+    ("csk-", "a Cerebras key", ("cerebras",)),
+    ("fw_", "a Fireworks key", ("fireworks",)),
+)
+# Headers that only one provider's clients send, whatever is in them.
+_GOOGLE_KEY = ("a Google API key", ("google",))
+_HEADERS = {
+    b"x-goog-api-key": _GOOGLE_KEY,
+    b"api-key": ("an Azure key", ("azure",)),
+}
+_GOOGLE_QUERY = frozenset(("key", "access_token"))
+_SCHEME = re.compile(r"(?:bearer|token)\s+", re.IGNORECASE)
+# The ends of official host names.
+_HOSTS = {
+    "anthropic.com": "anthropic",
+    "openai.com": "openai",
+    "chatgpt.com": "openai",
+    "openrouter.ai": "openrouter",
+    "deepseek.com": "deepseek",
+    "googleapis.com": "google",
+    "amazonaws.com": "aws",
+    "azure.com": "azure",
+    "x.ai": "xai",
+    "groq.com": "groq",
+    "nvidia.com": "nvidia",
+    "huggingface.co": "huggingface",
+    "githubcopilot.com": "github",
+    "github.ai": "github",
+    "perplexity.ai": "perplexity",
+    "cerebras.ai": "cerebras",
+    "fireworks.ai": "fireworks",
+}
+# Paths of APIs that the gateway does not read, by what they are and whose hosts answer them.
+_PATHS = (
+    (re.compile(r"/v1(?:beta\d?|alpha)/"), "Google's native API", ("google",)),
+    (re.compile(r"/v1internal:"), "Google's Code Assist API", ("google",)),
+    (re.compile(r"/v1/projects/[^/]+/locations/"), "the API of Vertex AI", ("google",)),
+    (re.compile(r"/model/[^/]+/(?:converse|invoke)"), "the API of Bedrock", ("aws",)),
+    (re.compile(r"/openai/(?:deployments|v1)(?:/|$)"), "the API of Azure OpenAI", ("azure",)),
+)
+
+
+def official_provider(upstream: Upstream) -> str | None:
+    """The provider whose official address an upstream has; None for a server of one's own."""
+    host = (urlsplit(upstream.base_url).hostname or "").rstrip(".")
+    return next((name for end, name in _HOSTS.items() if host == end or host.endswith(f".{end}")), None)
+
+
+def check_credentials(ask: Ask, upstream: Upstream) -> None:
+    """Check that an upstream may see what a request shows, and that it speaks the API of its path.
+
+    Raises:
+        KeyRefused: a credential belongs to another provider, or the path does.
+    """
+    target = official_provider(upstream)
+    if target is None:
+        return
+    for what, owners in _shown(ask, is_replaced=ask.key is not None or upstream.replaces_keys):
+        if target not in owners:
+            raise KeyRefused(
+                f"this request shows {what}, and would go to {upstream.name}, which should not see it. Nothing"
+                f" was sent. Use a key of {upstream.name}, or configure the provider of this key in"
+                " foveate.yaml (`upstreams` and `routes`)"
+            )
+    for pattern, what, owners in _PATHS:
+        if target not in owners and pattern.match(ask.path):
+            raise KeyRefused(
+                f"{ask.method} {ask.path[:100]} is {what}, and would go to {upstream.name}, which does not"
+                " speak it. Nothing was sent. Point the client at its provider, or use an API that the gateway"
+                " reads: Anthropic's messages, OpenAI's chat completions or responses"
+            )
+
+
+def _shown(ask: Ask, *, is_replaced: bool) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The credentials of a request that an upstream would see, each with the providers that it belongs to."""
+    for header, value in ask.raw_headers:
+        if header in KEYS and not is_replaced:
+            text = _SCHEME.sub("", value.decode("latin-1").strip(), count=1)
+            found = _HEADERS.get(header) or _by_prefix(text)
+            if found is not None:
+                yield found
+    for name, text in parse_qsl(ask.query):
+        found = _by_prefix(text) or (_GOOGLE_KEY if name in _GOOGLE_QUERY else None)
+        if found is not None:
+            yield found
+
+
+def _by_prefix(text: str) -> tuple[str, tuple[str, ...]] | None:
+    return next(((what, owners) for start, what, owners in _PREFIXES if text.startswith(start)), None)
