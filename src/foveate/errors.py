@@ -9,6 +9,7 @@
     │   ├── BadEdit            an edit that cannot be written into a request, or contradicts another
     │   ├── WrongApi           a request for a model whose upstream does not speak the API that it came in
     │   ├── KeyRefused         a key of the gateway that is not known, or the want of one
+    │   ├── WebSocketRefused   a client opens a WebSocket
     │   ├── BadVocabulary      a tokenizer file that cannot be read or used
     │   ├── BadOption          an option with an impossible value
     │   ├── CannotListen       an address that no server can be had at: in use, not allowed, not of this machine
@@ -141,6 +142,19 @@ class KeyRefused(InputError):
     """A request that shows a key of the gateway that is not known, or none where one is needed."""
 
     code = "bad_key"
+
+
+class WebSocketRefused(InputError):
+    """A request for a WebSocket, which the gateway does not proxy."""
+
+    code = "websocket"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"the gateway does not proxy WebSockets, and {path} asks for one: use the API over plain HTTP,"
+            " where responses stream as server-sent events"
+        )
+        self.path = path
 
 
 class BadVocabulary(InputError):

@@ -127,6 +127,25 @@ def test_what_is_odd_reaches_the_provider_as_one_plain_request(
     assert serves(gateway)
 
 
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/realtime?model=gpt-realtime", "/anything"])
+def test_a_websocket_is_refused_at_once_and_nothing_is_sent(
+    gateway: RunningGateway, upstream: ScriptedUpstream, path: str
+) -> None:
+    """Defect: it went to the provider as a plain GET, and its client tried for seconds before it fell back."""
+    upstream.heard.clear()
+    handshake = (
+        f"GET {path} HTTP/1.1\r\nhost: here\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n"
+        "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+
+    found = heard(said_to(gateway, handshake.encode(), patience_seconds=1))
+
+    assert found.status == 426
+    assert b"use the API over plain HTTP" in found.body
+    assert upstream.heard == []
+    assert serves(gateway)
+
+
 def test_requests_on_one_connection_are_answered_in_their_order(
     gateway: RunningGateway, upstream: ScriptedUpstream
 ) -> None:

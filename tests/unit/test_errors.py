@@ -13,6 +13,7 @@ RAISED = [
     errors.DuplicateKey(("messages", 3, "Role"), other="role"),
     errors.RequestLimitExceeded("messages", 30_000, 20_000, setting="max_messages"),
     errors.BadEdit("there is no such message", path=("messages", 7)),
+    errors.WebSocketRefused("/v1/responses"),
     errors.BadVocabulary("a.tiktoken", "is empty"),
     errors.WrongApi("qwen3", "vllm", api="anthropic"),
     errors.BadOption("no such backend", path=("token_counter", "backend")),

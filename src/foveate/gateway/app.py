@@ -18,6 +18,7 @@ from foveate.errors import (
     UpstreamError,
     UpstreamTimeout,
     UpstreamUnreachable,
+    WebSocketRefused,
 )
 from foveate.fold.model import Endpoint
 from foveate.gateway.asks import KIND, SESSION, Ask, Receive, Scope, Send, ask_of
@@ -54,6 +55,8 @@ _ASKING = KEYS | {b"anthropic-version", b"anthropic-beta", b"openai-organization
 
 # What is read, held to caps and booked; of all else, only what these do costs nothing for sure.
 _READ = frozenset((Asks.ANSWER, Asks.EMBEDDINGS, Asks.COUNT))
+# RFC 9110, 15.5.22: a 426 names what to use instead.
+_REQUIRED_UPGRADE = ((b"upgrade", b"HTTP/1.1"),)
 _FREE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 
 Page = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -111,6 +114,8 @@ class Gateway:
         self._traffic.came(client)
         try:
             # Whatever the headers decide is decided before any of the body is read.
+            if ask.asks_for_websocket:
+                raise WebSocketRefused(ask.path[:100])
             client.agent = agent_of(ask, options.keys)
             self._check_keys(ask, options)
             body = await read_body(served, receive, ask.headers, limits=options.body, memory=self._body_memory)
@@ -128,7 +133,8 @@ class Gateway:
             client.refused, client.reason = error.code, reason_of(error)
             if client.has_begun:
                 return  # the server cuts the connection, so that nobody takes it for the whole answer
-            await client.refuse(refusal_for(error, client.spoken), retry=may_retry(error))
+            headers = _REQUIRED_UPGRADE if isinstance(error, WebSocketRefused) else ()
+            await client.refuse(refusal_for(error, client.spoken), retry=may_retry(error), headers=headers)
         except Exception as error:  # a fault of ours: told, and left to the server, which answers it
             client.refused, client.reason = "internal_error", type(error).__name__
             client.status = client.status or 500

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from foveate.gateway.doors import Door, Family, door_of, meant_path
-from foveate.gateway.headers import KEYS, Headers
+from foveate.gateway.headers import KEYS, OWN, Headers
 from foveate.values import Format
 
 Scope = MutableMapping[str, Any]
@@ -29,6 +29,8 @@ USUAL_AGENT = "default"
 # One among other words, with a scheme before it or in a list, but not within a longer word.
 _KEY = re.compile(rf"(?<![\w-]){KEY_PREFIX}[^\s,;\"']*")
 _BASIC = "basic"
+# As the server renames the header that asks for another protocol.
+_UPGRADE = f"{OWN.decode()}upgrade"
 
 # Seeded by the system, in each process anew; ids are to be unique, and no secret.
 _IDS = Random()
@@ -54,6 +56,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """What is asked for, without any key."""
         return f"Ask(id={self.id!r}, method={self.method!r}, path={self.path!r})"
+
+    @property
+    def asks_for_websocket(self) -> bool:
+        """Whether the client opens a WebSocket: a GET with that upgrade, whose header the server renames."""
+        return self.method == "GET" and "websocket" in self.headers.get(_UPGRADE, "").lower()
 
     @property
     def spoken(self) -> Format:

@@ -16,6 +16,7 @@ from foveate.errors import (
     RequestLimitExceeded,
     UpstreamError,
     UpstreamTimeout,
+    WebSocketRefused,
     WrongApi,
 )
 from foveate.values import Format
@@ -33,6 +34,8 @@ def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
             return _too_long(error, spoken)
         case CallRefused():
             return _over_cap(error, spoken)
+        case WebSocketRefused():
+            return failed(spoken, 426, str(error))
         case KeyRefused():
             return failed(spoken, 401, str(error))
         case WrongApi() | MalformedRequest() | RequestLimitExceeded():
