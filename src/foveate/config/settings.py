@@ -192,6 +192,8 @@ class Agent(_Settings):
     """Its name."""
     keys: list[Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]] = []
     """Hashes of the gateway keys that it shows (`foveate config key --agent NAME` makes one)."""
+    user_agents: list[Name] = []
+    """Globs of `user-agent`: clients that match and show no key are this agent. Not for an agent with keys."""
     context_optimization: Switches = Switches()
     on_overflow: Literal["make_room", "refuse", "pass"] | None = None
     """What is done with what does not fit; not said: `make_room` with compaction, `refuse` without."""

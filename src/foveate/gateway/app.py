@@ -1,7 +1,7 @@
 """The gateway as an ASGI app: a request in, through the engine, to its provider, and the answer back."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
@@ -68,6 +68,7 @@ class GatewayOptions:
 
     routing: Routing = field(default_factory=lambda: Routing(upstreams=KNOWN_UPSTREAMS))
     keys: Keys = field(default_factory=NoKeys)
+    user_agents: Sequence[tuple[str, str]] = ()
     body: BodyLimits = field(default_factory=BodyLimits)
     limits: RequestLimits = RequestLimits()  # noqa: RUF009 - it is frozen
 
@@ -116,7 +117,7 @@ class Gateway:
             # Whatever the headers decide is decided before any of the body is read.
             if ask.asks_for_websocket:
                 raise WebSocketRefused(ask.path[:100])
-            client.agent = agent_of(ask, options.keys)
+            client.agent = agent_of(ask, options.keys, options.user_agents)
             self._check_keys(ask, options)
             body = await read_body(served, receive, ask.headers, limits=options.body, memory=self._body_memory)
             if body is not None:
@@ -162,7 +163,9 @@ class Gateway:
         routed = self._routed(ask, model, options)
         engine = self._engine.preview or self._engine
         return await engine.prepare(
-            _incoming(ask, ask.spoken, agent_of(ask, options.keys), body, routed, options.limits)
+            _incoming(
+                ask, ask.spoken, agent_of(ask, options.keys, options.user_agents), body, routed, options.limits
+            )
         )
 
     async def _served(

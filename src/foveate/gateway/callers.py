@@ -1,6 +1,9 @@
 """Who asks and who pays: the agent of a request, and the key that it goes out with."""
 
+from collections.abc import Sequence
+
 from foveate.errors import KeyRefused
+from foveate.gateway.agent_names import name_agent
 from foveate.gateway.asks import AGENT, USUAL_AGENT, Ask, has_key_in
 from foveate.gateway.doors import Family
 from foveate.gateway.keys import Keys
@@ -8,8 +11,10 @@ from foveate.gateway.routing import Upstream
 from foveate.gateway.telling import text_of
 
 
-def agent_of(ask: Ask, keys: Keys) -> str:
-    """The agent that a request is of: by its key of the gateway, by a header, or the usual one.
+def agent_of(ask: Ask, keys: Keys, user_agents: Sequence[tuple[str, str]] = ()) -> str:
+    """The agent of a request: by its gateway key, by a header, by its user-agent, or the usual one.
+
+    `user_agents` are globs with the names of their agents.
 
     Raises:
         KeyRefused: its key is not known, or it names an agent that has keys and shows none of them.
@@ -26,7 +31,10 @@ def agent_of(ask: Ask, keys: Keys) -> str:
                 "this key begins as Foveate's do, and is none of them: make one, or use the provider's own"
             )
         return own
-    named = text_of(ask.headers.get(AGENT)) or USUAL_AGENT
+    named = text_of(ask.headers.get(AGENT))
+    if not named:
+        known = name_agent(ask.headers.get("user-agent", ""), user_agents)
+        named = USUAL_AGENT if known is None or keys.are_of(known) else known
     if keys.are_of(named):
         raise KeyRefused(
             f"the agent {named!r} has keys of the gateway, and only they name it: show one of them (`foveate "

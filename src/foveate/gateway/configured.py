@@ -58,6 +58,7 @@ def gateway_options(settings: Settings, environment: Mapping[str, str]) -> Gatew
             ],
         ),
         keys=HashedKeys(hashes),
+        user_agents=[(glob, agent.id) for agent in settings.agents for glob in agent.user_agents],
         body=BodyLimits(
             max_bytes=server.body_limit_bytes,
             memory_bytes=server.body_memory_bytes,
