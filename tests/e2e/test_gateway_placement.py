@@ -294,3 +294,30 @@ def test_replaced_breakpoints_are_gone_from_every_place_a_client_may_set_them(tm
     blocks = [sent["tools"][0], sent["system"][0], sent["messages"][2]["content"][0]]
     assert all(block["cache_control"] in (None, CACHED) for block in blocks)
     assert sent["messages"][1]["content"][0]["input"] == {"cache_control": 1}
+
+
+def test_long_instructions_of_a_response_bear_no_breakpoint_and_cost_no_other_edit(tmp_path: Path) -> None:
+    """Defect: the breakpoint on the plain string could not be written, and with it went all other edits."""
+    text = Texts()
+    request = {
+        "model": "gpt-5.6",
+        "instructions": text(4000),
+        "input": [{"role": "user", "content": text(2000)}],
+    }
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
+        httpx.Client(base_url=gateway.url, headers={"authorization": f"Bearer {KEY}"}) as client,
+    ):
+        for _ in range(3):
+            found = client.post("/v1/responses", json=request)
+            assert found.status_code == 200, found.text
+            request["input"] += [
+                {"role": "assistant", "content": text(20)},
+                {"role": "user", "content": text(300)},
+            ]
+        assert gateway.failed == []
+        sent = json.loads(sandbox.heard[-1].body)
+
+    assert sent["prompt_cache_key"]
+    assert sent["instructions"] == request["instructions"]

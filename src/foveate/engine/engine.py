@@ -126,12 +126,7 @@ class Engine:
         return work
 
     def _written(self, work: Work) -> Outgoing:
-        try:
-            body = work.written()
-        except FoveateError as error:
-            work.problems.append(self._failed(work.incoming, "write", error))
-            work.marks, work.parameters = (), ()
-            body = work.request.body
+        body = self._body(work)
         betas = beta_header(self.beta_override, work.betas)
         headers = work.headers if betas == work.incoming.betas else {**work.headers, BETAS: betas}
         return Outgoing(
@@ -140,6 +135,16 @@ class Engine:
             done=work.all_done(),
             problems=tuple(work.problems),
         )
+
+    def _body(self, work: Work) -> bytes:
+        """Write the body that goes out; if an edit cannot be written, without breakpoints, then as it is."""
+        for drop in ("marks", "parameters"):
+            try:
+                return work.written()
+            except FoveateError as error:
+                work.problems.append(self._failed(work.incoming, "write", error))
+                setattr(work, drop, ())
+        return work.request.body
 
     def _exchange(self, incoming: Incoming, work: Work | None, outgoing: Outgoing, came_at: float) -> Exchange:
         return Exchange(

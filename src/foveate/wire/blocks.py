@@ -80,6 +80,8 @@ def _size(key: Key, blocks: tuple[Block, ...]) -> int:
 
 
 SEEN = KeptBlocks(_KEPT_BYTES)
+INSTRUCTIONS = "instructions"
+"""The kind of a system prompt that can only be a plain string. It bears no cache breakpoint."""
 
 
 def blocks_of(request: Request, shape: Shape) -> tuple[Block, ...]:
@@ -169,8 +171,9 @@ class _Reader:
         given = value(next((found[name] for name in self._shape.system if name in found), None))
         if self._shape.system_content and isinstance(given, dict):
             given = given.get(self._shape.system_content)
+        is_text = self._shape.system_is_text and isinstance(given, str)
         return [
-            replace(block, place=Place(Area.SYSTEM, position))
+            replace(block, place=Place(Area.SYSTEM, position), kind=INSTRUCTIONS if is_text else block.kind)
             for position, block in enumerate(self._content(given, "", Area.SYSTEM, 0))
         ]
 
