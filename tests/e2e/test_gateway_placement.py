@@ -299,11 +299,8 @@ def test_replaced_breakpoints_are_gone_from_every_place_a_client_may_set_them(tm
 def test_long_instructions_of_a_response_bear_no_breakpoint_and_cost_no_other_edit(tmp_path: Path) -> None:
     """Defect: the breakpoint on the plain string could not be written, and with it went all other edits."""
     text = Texts()
-    request = {
-        "model": "gpt-5.6",
-        "instructions": text(4000),
-        "input": [{"role": "user", "content": text(2000)}],
-    }
+    said = [{"role": "user", "content": text(2000)}]
+    request = {"model": "gpt-5.6", "instructions": text(4000), "input": said}
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
@@ -312,10 +309,7 @@ def test_long_instructions_of_a_response_bear_no_breakpoint_and_cost_no_other_ed
         for _ in range(3):
             found = client.post("/v1/responses", json=request)
             assert found.status_code == 200, found.text
-            request["input"] += [
-                {"role": "assistant", "content": text(20)},
-                {"role": "user", "content": text(300)},
-            ]
+            said += [{"role": "assistant", "content": text(20)}, {"role": "user", "content": text(300)}]
         assert gateway.failed == []
         sent = json.loads(sandbox.heard[-1].body)
 
