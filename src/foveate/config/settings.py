@@ -198,7 +198,7 @@ class Agent(_Settings):
     on_overflow: Literal["make_room", "refuse", "pass"] | None = None
     """What is done with what does not fit; not said: `make_room` with compaction, `refuse` without."""
     window_tokens: Annotated[int, Field(gt=0)] | None = None
-    """The window that it has; not said: the model's."""
+    """The window that it has; not said: the model's. At most a quarter of a smaller one is for the response."""
     sections: InjectedSections | None = None
 
 

@@ -155,8 +155,16 @@ class Work(msgspec.Struct, eq=False):
 
     @property
     def output_reserve(self) -> int:
-        """How many tokens the answer may have, as the request asks for; 0 where it does not say."""
-        return asked_of(self.came).output_tokens or 0
+        """Tokens of the window that are reserved for the response: as many as the request asks for.
+
+        Of a configured window that is smaller than the model's, or of a model whose window is not known, it is
+        at most a quarter: the provider does not hold the request to that window.
+        """
+        asked, window = asked_of(self.came).output_tokens or 0, self.options.window_tokens
+        if window is None:
+            return asked
+        known = window_of(self.request.model)
+        return asked if known is not None and known.tokens <= window else min(asked, window // 4)
 
     @property
     def longest_ttl(self) -> Ttl | None:

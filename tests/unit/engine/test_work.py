@@ -1,0 +1,45 @@
+"""A request while it goes through the steps."""
+
+import json
+
+import pytest
+
+from foveate import wire
+from foveate.engine.calls import Incoming
+from foveate.engine.options import AgentOptions
+from foveate.engine.work import Work
+from foveate.values import Format
+
+
+def work(model: str, max_tokens: int, window_tokens: int | None) -> Work:
+    said = {"model": model, "max_tokens": max_tokens, "messages": [{"role": "user", "content": "Hi"}]}
+    body = json.dumps(said).encode()
+    request = wire.read(body, Format.ANTHROPIC)
+    incoming = Incoming(
+        id="r", agent="ana", spoken=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=body
+    )
+    return Work(
+        incoming=incoming,
+        options=AgentOptions(window_tokens=window_tokens),
+        now=0.0,
+        came=request,
+        request=request,
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "max_tokens", "window_tokens", "reserved"),
+    [
+        ("claude-opus-4-5", 64_000, None, 64_000),
+        ("claude-opus-4-5", 64_000, 200_000, 64_000),  # the model's own window, which the provider enforces
+        ("claude-opus-4-5", 64_000, 32_768, 8_192),
+        ("claude-opus-4-5", 1_000, 32_768, 1_000),
+        ("nobody-knows-it", 64_000, 32_768, 8_192),
+        ("nobody-knows-it", 64_000, None, 64_000),
+    ],
+)
+def test_the_response_gets_at_most_a_quarter_of_a_window_that_its_provider_does_not_know(
+    model: str, max_tokens: int, window_tokens: int | None, reserved: int
+) -> None:
+    """Defect: with a window below its `max_tokens`, every request of a client was refused."""
+    assert work(model, max_tokens, window_tokens).output_reserve == reserved
