@@ -68,7 +68,9 @@ def going_out(url: str, body: Any) -> bytes:
 
 
 @pytest.mark.process
-def test_a_session_is_folded_listed_shown_exported_and_undone(database_url: str, tmp_path: Path) -> None:
+def test_a_session_is_folded_listed_shown_exported_and_undone(
+    run: Any, database_url: str, tmp_path: Path
+) -> None:
     body = claude_body(24)
     came = wire.read(body)
     fold = folded(database_url, body)
@@ -78,11 +80,11 @@ def test_a_session_is_folded_listed_shown_exported_and_undone(database_url: str,
     short_id, store = fold.id[:8], ("--store", database_url)
 
     listed = spawn("compactions", "list", *store, env={"COLUMNS": "200"})
-    shown = spawn("compactions", "show", short_id, "--full", *store)
-    exported = spawn("compactions", "export", *store, "--output", tmp_path / "folds.jsonl")
-    undone = spawn("compactions", "undo", short_id, *store)
-    again = spawn("compactions", "undo", short_id, *store)
-    after = json.loads(spawn("compactions", "list", *store, "--json").out)["folds"]
+    shown = run("compactions", "show", short_id, "--full", *store)
+    exported = run("compactions", "export", *store, "--output", tmp_path / "folds.jsonl")
+    undone = run("compactions", "undo", short_id, *store)
+    again = run("compactions", "undo", short_id, *store)
+    after = json.loads(run("compactions", "list", *store, "--json").out)["folds"]
 
     assert [outcome.code for outcome in (listed, shown, exported, undone, again)] == [0] * 5
     row = listed.out.splitlines()[1]

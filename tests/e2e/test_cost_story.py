@@ -130,7 +130,7 @@ async def refused_since_nobody_knows_its_price(url: str, config: Path) -> str:
 
 
 def test_calls_of_several_processes_stay_under_their_cap_and_the_report_adds_up_to_the_bills(
-    database_url: str, tmp_path: Path
+    run: Any, database_url: str, tmp_path: Path
 ) -> None:
     config, exported = tmp_path / "foveate.yaml", tmp_path / "calls.csv"
     config.write_text(CONFIG, encoding="utf-8")
@@ -150,7 +150,7 @@ def test_calls_of_several_processes_stay_under_their_cap_and_the_report_adds_up_
     assert "cannot be checked: the price of somebody-elses is not known" in unknown
 
     def shown(*arguments: object) -> dict[str, Any]:
-        outcome = spawn("cost", *map(str, arguments), "--store", database_url, "--json")
+        outcome = run("cost", *map(str, arguments), "--store", database_url, "--json")
         assert outcome.code == 0, outcome.err
         found: dict[str, Any] = json.loads(outcome.out)
         return found

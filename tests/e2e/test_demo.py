@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,11 +80,11 @@ def test_the_recording_is_one_that_replay_reads_and_small() -> None:
         (["--window", "7"], "--window"),
     ],
 )
-def test_what_cannot_be_replayed_is_told(arguments: list[str], reason: str) -> None:
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, env=WITHOUT_KEYS)
+def test_what_cannot_be_replayed_is_told(run: Any, arguments: list[str], reason: str) -> None:
+    outcome = run("demo", *arguments)
 
-    assert done.returncode == 2
-    assert reason in done.stderr
+    assert outcome.code == 2
+    assert reason in outcome.err
 
 
 def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path) -> None:

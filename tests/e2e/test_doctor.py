@@ -2,14 +2,13 @@
 
 import json
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.command import WITHOUT_KEYS
+from tests.e2e.command import COMMAND, KEYS, WITHOUT_KEYS, Outcome, finished
 from tests.llama import LlamaServer
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
 
@@ -22,19 +21,35 @@ def sandbox() -> Iterator[RunningSandbox]:
         yield running
 
 
-def doctor(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "foveate", "doctor", *arguments],
+def doctor(folder: Path, *arguments: str, **environment: str) -> Outcome:
+    """`foveate doctor` in a process of its own."""
+    done = subprocess.run(
+        [*COMMAND, "doctor", *arguments],
         capture_output=True,
-        text=True,
         check=False,
         cwd=folder,
         env={**WITHOUT_KEYS, "FOVEATE_HOME": str(folder / "home"), **environment},
     )
+    return finished(done)
 
 
-def findings(done: subprocess.CompletedProcess[str], check: str) -> list[dict[str, Any]]:
-    return [one for one in json.loads(done.stdout)["findings"] if one["check"] == check]
+@pytest.fixture
+def examine(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """`foveate doctor` in this process, in the folder of the test."""
+    monkeypatch.chdir(tmp_path)
+    for name in KEYS:
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*arguments: str, **environment: str) -> Outcome:
+        for name, value in {"FOVEATE_HOME": str(tmp_path / "home"), **environment}.items():
+            monkeypatch.setenv(name, value)
+        return run("doctor", *arguments)  # type: ignore[no-any-return]
+
+    return call
+
+
+def findings(done: Outcome, check: str) -> list[dict[str, Any]]:
+    return [one for one in json.loads(done.out)["findings"] if one["check"] == check]
 
 
 def configure(folder: Path, text: str) -> None:
@@ -43,9 +58,9 @@ def configure(folder: Path, text: str) -> None:
 
 def test_a_fresh_machine_without_a_network_is_well_and_stays_as_it_is(tmp_path: Path) -> None:
     done = doctor(tmp_path, "--offline", "--json")
-    said = json.loads(done.stdout)
+    said = json.loads(done.out)
 
-    assert (done.returncode, said["ok"], done.stderr) == (0, True, "")
+    assert (done.code, said["ok"], done.err) == (0, True, "")
     checks = {one["check"] for one in said["findings"]}
     assert checks == {
         "config",
@@ -61,37 +76,39 @@ def test_a_fresh_machine_without_a_network_is_well_and_stays_as_it_is(tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_configuration_that_cannot_be_used_has_failed_and_the_rest_is_looked_at(tmp_path: Path) -> None:
+def test_a_configuration_that_cannot_be_used_has_failed_and_the_rest_is_looked_at(
+    examine: Callable[..., Outcome], tmp_path: Path
+) -> None:
     (tmp_path / "foveate.yaml").write_text("server:\n  prot: 80\n  workers: zero\n")
-    done = doctor(tmp_path, "--offline")
+    done = examine("--offline")
 
-    assert done.returncode == 1
-    said = " ".join(done.stdout.split())
+    assert done.code == 1
+    said = " ".join(done.out.split())
     assert "did you mean port?" in said
     assert "workers is a whole number" in said
-    assert "ok       embedder" in done.stdout
-    assert doctor(tmp_path, "--offline", "--config", "nowhere.yaml").returncode == 1
+    assert "ok       embedder" in done.out
+    assert examine("--offline", "--config", "nowhere.yaml").code == 1
 
 
-def test_a_key_that_is_named_and_not_set_has_failed(tmp_path: Path) -> None:
+def test_a_key_that_is_named_and_not_set_has_failed(examine: Callable[..., Outcome], tmp_path: Path) -> None:
     configure(tmp_path, "upstreams: {openai: {key_variable: MY_KEY}}\n")
-    done = doctor(tmp_path, "--offline", "--json")
+    done = examine("--offline", "--json")
 
-    assert done.returncode == 1
+    assert done.code == 1
     assert "MY_KEY is not set" in findings(done, "config")[0]["said"]
 
 
 def test_upstreams_say_whether_they_take_the_key_and_what_they_can_do(
-    tmp_path: Path, sandbox: RunningSandbox
+    examine: Callable[..., Outcome], tmp_path: Path, sandbox: RunningSandbox
 ) -> None:
     configure(
         tmp_path,
         f"upstreams:\n  anthropic: {{base_url: '{sandbox.url}'}}\n  openai: {{base_url: '{sandbox.url}/v1'}}\n"
         "routes:\n  - {models: my-model, upstream: openai, model: gpt-5}\n",
     )
-    done = doctor(tmp_path, "--json", ANTHROPIC_API_KEY=KEY, OPENAI_API_KEY=KEY)
+    done = examine("--json", ANTHROPIC_API_KEY=KEY, OPENAI_API_KEY=KEY)
 
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.out
     told = {one["name"]: "" for one in findings(done, "upstream")}
     for one in findings(done, "upstream"):
         told[one["name"]] += f" {one['said']}"
@@ -100,10 +117,10 @@ def test_upstreams_say_whether_they_take_the_key_and_what_they_can_do(
     assert "takes the key" in told["openai"]
     assert [one["name"] for one in findings(done, "prices")] == ["gpt-5"]
     assert not [ask for ask in sandbox.heard if ask.method == "POST"], "nothing was asked that costs money"
-    assert KEY not in done.stdout
+    assert KEY not in done.out
 
 
-def test_a_dead_upstream_costs_few_seconds_and_fails(tmp_path: Path) -> None:
+def test_a_dead_upstream_costs_few_seconds_and_fails(examine: Callable[..., Outcome], tmp_path: Path) -> None:
     from foveate.upstream.sockets import listening
 
     with listening("127.0.0.1", 0) as silent:
@@ -113,28 +130,32 @@ def test_a_dead_upstream_costs_few_seconds_and_fails(tmp_path: Path) -> None:
             f"upstreams:\n  silent: {{base_url: '{where}', api: openai}}\n"
             "  gone: {base_url: 'http://127.0.0.1:1', api: openai}\n",
         )
-        done = doctor(tmp_path, "--json")
+        done = examine("--json")
 
-    assert done.returncode == 1
+    assert done.code == 1
     found = {one["name"]: one for one in findings(done, "upstream")}
     assert {name: one["level"] for name, one in found.items()} == {"silent": "failed", "gone": "failed"}
     assert "no answer within 3 s" in found["silent"]["said"]
 
 
-def test_a_server_of_ones_own_is_asked_whether_it_tokenises(tmp_path: Path, llama_server: LlamaServer) -> None:
+def test_a_server_of_ones_own_is_asked_whether_it_tokenises(
+    examine: Callable[..., Outcome], tmp_path: Path, llama_server: LlamaServer
+) -> None:
     configure(tmp_path, f"upstreams: {{mine: {{base_url: '{llama_server.base_url}', api: both}}}}\n")
-    done = doctor(tmp_path, "--json")
+    done = examine("--json")
 
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.out
     assert any("tokenises (llama.cpp)" in one["said"] for one in findings(done, "upstream"))
 
 
-def test_what_the_gateway_would_not_start_with_has_failed_without_a_file_too(tmp_path: Path) -> None:
-    done = doctor(tmp_path, "--offline", "--json", ANTHROPIC_API_KEY="sk-ant-pasted…")
+def test_what_the_gateway_would_not_start_with_has_failed_without_a_file_too(
+    examine: Callable[..., Outcome],
+) -> None:
+    done = examine("--offline", "--json", ANTHROPIC_API_KEY="sk-ant-pasted…")
 
-    assert done.returncode == 1
+    assert done.code == 1
     assert "ANTHROPIC_API_KEY holds what no header can" in findings(done, "config")[0]["said"]
-    assert "pasted" not in done.stdout
+    assert "pasted" not in done.out
 
 
 def test_no_password_in_an_address_is_shown(tmp_path: Path) -> None:
@@ -143,5 +164,5 @@ def test_no_password_in_an_address_is_shown(tmp_path: Path) -> None:
 
     assert (findings(done, "upstream")[0]["level"], findings(done, "store")[0]["level"]) == ("failed", "failed")
     assert "%40" in findings(done, "store")[0]["advice"]
-    assert "hunter2" not in done.stdout
-    assert "er2" not in done.stdout
+    assert "hunter2" not in done.out
+    assert "er2" not in done.out

@@ -2,11 +2,8 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ import pytest
 from foveate.config.live import LOOK_EVERY_SECONDS
 from foveate.session.requests import KeptRequest
 from foveate.store import open_store
+from tests.e2e.command import Outcome
 from tests.sandboxes import KEY, running_sandbox
 from tests.served import configure, serving
 
@@ -33,14 +31,16 @@ class Kept:
     folder: Path
     requests: list[KeptRequest]
 
-    def explain(self, *arguments: str, cache: bool = True) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "foveate", "explain", *(["--cache"] if cache else []), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "FOVEATE_HOME": str(self.folder)},
-        )
+
+@pytest.fixture
+def explain(kept: Kept, run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """`foveate explain` with the store of that gateway."""
+    monkeypatch.setenv("FOVEATE_HOME", str(kept.folder))
+
+    def call(*arguments: str, cache: bool = True) -> Outcome:
+        return run("explain", *(["--cache"] if cache else []), *arguments)  # type: ignore[no-any-return]
+
+    return call
 
 
 def ask(client: anthropic.Anthropic, second: int, messages: list[Any]) -> None:
@@ -105,30 +105,32 @@ def test_what_went_out_while_it_was_on_is_kept_with_its_bill_and_without_a_key(k
         assert KEY.encode() not in path.read_bytes()
 
 
-def test_the_last_break_of_a_kept_session_is_explained_by_its_id(kept: Kept) -> None:
+def test_the_last_break_of_a_kept_session_is_explained_by_its_id(
+    kept: Kept, explain: Callable[..., Outcome]
+) -> None:
     newest, after, before, _ = kept.requests
-    done = kept.explain(newest.session_id[:12])
+    done = explain(newest.session_id[:12])
 
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
     assert f"session {newest.session_id}" in lines[0]
-    assert "a timestamp changed" in done.stdout
-    assert "2026-11-15T12:00:01Z" in done.stdout
-    assert "$0.0" in done.stdout
+    assert "a timestamp changed" in done.out
+    assert "2026-11-15T12:00:01Z" in done.out
+    assert "$0.0" in done.out
 
-    shown = json.loads(kept.explain(newest.session_id, "--json").stdout)
+    shown = json.loads(explain(newest.session_id, "--json").out)
     assert (shown["request_id"], shown["previous_id"]) == (after.id, before.id)
     assert (shown["broken"], shown["cause"]) == (True, "timestamp")
     assert shown["lost_dollars"]
 
 
-def test_one_request_is_explained_by_its_own_id(kept: Kept) -> None:
+def test_one_request_is_explained_by_its_own_id(kept: Kept, explain: Callable[..., Outcome]) -> None:
     newest, after, *_, first = kept.requests
 
-    assert json.loads(kept.explain(newest.id, "--json").stdout)["broken"] is False
-    assert json.loads(kept.explain(after.id, "--json").stdout)["cause"] == "timestamp"
-    done = kept.explain(first.id)
-    assert (done.returncode, "nothing is kept before" in done.stderr) == (2, True)
+    assert json.loads(explain(newest.id, "--json").out)["broken"] is False
+    assert json.loads(explain(after.id, "--json").out)["cause"] == "timestamp"
+    done = explain(first.id)
+    assert (done.code, "nothing is kept before" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -140,31 +142,35 @@ def test_one_request_is_explained_by_its_own_id(kept: Kept) -> None:
         (["x", "--gap", "5m"], "--gap and --model are for files"),
     ],
 )
-def test_what_cannot_be_explained_is_told(kept: Kept, arguments: list[str], reason: str) -> None:
-    done = kept.explain(*arguments)
+def test_what_cannot_be_explained_is_told(
+    explain: Callable[..., Outcome], arguments: list[str], reason: str
+) -> None:
+    done = explain(*arguments)
 
-    assert done.returncode == 2
-    assert reason in " ".join(done.stderr.split())
+    assert done.code == 2
+    assert reason in " ".join(done.err.split())
 
 
-def test_sessions_their_requests_and_every_edit_are_shown_without_anything_kept_whole(kept: Kept) -> None:
+def test_sessions_their_requests_and_every_edit_are_shown_without_anything_kept_whole(
+    explain: Callable[..., Outcome],
+) -> None:
     """Also of requests that were sent while `keep_requests` was off."""
-    (session,) = json.loads(kept.explain("--json", cache=False).stdout)["sessions"]
+    (session,) = json.loads(explain("--json", cache=False).out)["sessions"]
     assert (session["requests"], session["agent"]) == (6, "default")
     short = session["session_id"][:8]
-    listed = kept.explain(short, cache=False)
-    assert listed.returncode == 0, listed.stderr
-    assert "broke: timestamp" in listed.stdout
-    assert "6 requests, $0.0" in listed.stdout
-    assert "window: ~" in listed.stdout
+    listed = explain(short, cache=False)
+    assert listed.code == 0, listed.err
+    assert "broke: timestamp" in listed.out
+    assert "6 requests, $0.0" in listed.out
+    assert "window: ~" in listed.out
 
-    one = json.loads(kept.explain(short, "--request", "2", "--json", cache=False).stdout)
+    one = json.loads(explain(short, "--request", "2", "--json", cache=False).out)
     assert sum(section["tokens"] for section in one["sections"]) == one["tokens"]
     assert {section["name"] for section in one["sections"]} == {"system", "user", "assistant"}
     assert one["bill"]["cache"]["read"] > 0
     assert all(edit["reason"] and edit["place"] for edit in one["edits"])
     assert any(edit["does"].startswith("mark") and edit["dollars"] for edit in one["edits"])
-    shown = kept.explain(one["id"], cache=False).stdout
+    shown = explain(one["id"], cache=False).out
     assert f"request {one['id']}, number 2 of session" in shown
     assert f"{len(one['edits'])} edits" in shown
 
@@ -179,14 +185,16 @@ def test_sessions_their_requests_and_every_edit_are_shown_without_anything_kept_
         (["--request", "2"], "--request needs the id of a session"),
     ],
 )
-def test_what_cannot_be_shown_is_told(kept: Kept, arguments: list[str], reason: str) -> None:
-    done = kept.explain(*arguments, cache=False)
+def test_what_cannot_be_shown_is_told(
+    explain: Callable[..., Outcome], arguments: list[str], reason: str
+) -> None:
+    done = explain(*arguments, cache=False)
 
-    assert done.returncode == 2
-    assert reason in " ".join(done.stderr.split())
+    assert done.code == 2
+    assert reason in " ".join(done.err.split())
 
 
-def test_a_number_that_a_session_has_not_is_told(kept: Kept) -> None:
-    done = kept.explain(kept.requests[0].session_id, "--request", "7", cache=False)
+def test_a_number_that_a_session_has_not_is_told(kept: Kept, explain: Callable[..., Outcome]) -> None:
+    done = explain(kept.requests[0].session_id, "--request", "7", cache=False)
 
-    assert (done.returncode, "--request takes 1 to 6" in done.stderr) == (2, True)
+    assert (done.code, "--request takes 1 to 6" in done.err) == (2, True)

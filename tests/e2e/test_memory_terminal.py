@@ -53,24 +53,24 @@ def test_what_notes_hold_cannot_reach_a_terminal(odd: Path, command: str) -> Non
     assert all(line.isprintable() for line in shown.splitlines())
 
 
-def test_tabs_are_shown_as_blanks_on_a_terminal_and_left_alone_in_a_pipe(odd: Path) -> None:
+def test_tabs_are_shown_as_blanks_on_a_terminal_and_left_alone_in_a_pipe(run: Any, odd: Path) -> None:
     shown = on_terminal("memory", "render", str(odd), "--focus", "od\x1bd", env={"NO_COLOR": "1"})
 
     assert "A       tab, a bell\\x07 and" in shown
-    assert "A\ttab, a bell\x07 and" in spawn("memory", "render", odd).out
+    assert "A\ttab, a bell\x07 and" in run("memory", "render", odd).out
 
 
 @pytest.mark.parametrize("command", ["query", "outline"])
-def test_lines_are_plain_also_in_a_pipe(odd: Path, command: str) -> None:
-    outcome = spawn("memory", command, odd)
+def test_lines_are_plain_also_in_a_pipe(run: Any, odd: Path, command: str) -> None:
+    outcome = run("memory", command, odd)
 
     assert all(line.isprintable() for line in (outcome.out + outcome.err).splitlines())
     assert r"odd\x1b[5m.org" in outcome.out or "odd" in outcome.out
 
 
-def test_what_is_wrong_with_an_odd_file_cannot_reach_the_terminal_either(odd: Path) -> None:
+def test_what_is_wrong_with_an_odd_file_cannot_reach_the_terminal_either(run: Any, odd: Path) -> None:
     next(odd.iterdir()).write_bytes(b"\xff")
-    outcome = spawn("memory", "outline", odd)
+    outcome = run("memory", "outline", odd)
 
     assert all(line.isprintable() for line in outcome.err.splitlines())
     assert "is not UTF-8" in outcome.err
@@ -141,13 +141,13 @@ def test_a_narrow_encoding_is_no_error(tmp_path: Path) -> None:
         assert "Caf\\xe9" in outcome.out
 
 
-def test_a_file_name_that_is_no_utf_8_is_shown_and_no_error(tmp_path: Path) -> None:
+def test_a_file_name_that_is_no_utf_8_is_shown_and_no_error(run: Any, tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/caf\xe9.org"
     with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123  # a Path takes no bytes
         file.write("* Menu\n")
     for command in COMMANDS:
         outcome = spawn("memory", command, tmp_path)
-        as_json = spawn("memory", command, tmp_path, "--json")
+        as_json = run("memory", command, tmp_path, "--json")
 
         assert outcome.code == 0
         assert "Menu" in outcome.out

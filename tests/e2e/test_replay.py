@@ -74,9 +74,8 @@ def test_the_same_holds_for_each_file_alone_and_for_what_it_says_itself(shared_d
     assert {name: error for name, error in said.items() if abs(error) > 0.03} == {}
 
 
-@pytest.mark.process
-def test_a_session_is_a_table_of_policies_and_a_check() -> None:
-    outcome = spawn("replay", SESSION)
+def test_a_session_is_a_table_of_policies_and_a_check(run: Any) -> None:
+    outcome = run("replay", SESSION)
 
     assert outcome.code == 0
     assert not outcome.err

@@ -91,8 +91,8 @@ def test_a_port_in_use_is_one_clear_line() -> None:
         (["--script", "nothing.yaml"], "foveate: nothing.yaml: No such file or directory\n"),
     ],
 )
-def test_what_cannot_be_is_one_line(arguments: list[str], says: str) -> None:
-    outcome = spawn("sandbox", *arguments)
+def test_what_cannot_be_is_one_line(run: Any, arguments: list[str], says: str) -> None:
+    outcome = run("sandbox", *arguments)
 
     assert outcome.code == 2
     assert outcome.err.startswith(says)
@@ -100,10 +100,10 @@ def test_what_cannot_be_is_one_line(arguments: list[str], says: str) -> None:
     assert not outcome.out
 
 
-def test_a_step_that_cannot_be_is_named_with_its_line(tmp_path: Path) -> None:
+def test_a_step_that_cannot_be_is_named_with_its_line(run: Any, tmp_path: Path) -> None:
     script = tmp_path / "script.yaml"
     script.write_text("- text: a\n- status: 99\n", encoding="utf-8")
-    outcome = spawn("sandbox", "--script", script)
+    outcome = run("sandbox", "--script", script)
 
     assert outcome.code == 2
     assert outcome.err.startswith(f"foveate: {script}:2: ")
