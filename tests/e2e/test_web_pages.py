@@ -109,7 +109,7 @@ def test_a_session_shows_its_window_its_requests_its_folds_and_why_its_cache_bro
         page.goto(f"/-/sessions/{session_id}")
 
         expect(tile(page, "Cost").first).to_have_text(money(totals.dollars))
-        expect(tile(page, "Cache breaks").first).to_have_text("2")
+        expect(tile(page, "Cache breaks").first).to_have_text("1")
         expect(tile(page, "Requests").first).to_have_text("11")
         expect(page.locator("figure.chart canvas")).to_have_attribute("data-drawn", "11")
 
