@@ -140,6 +140,17 @@ def changing_tools() -> Iterator[Step]:
             messages += [text(30), text(150)]
 
 
+def edited_messages() -> Iterator[Step]:
+    """An agent whose last messages are edited and sent again."""
+    text = Texts()
+    system, tools, messages = text(1500), [text(500)], [text(100)]
+    for number in range(10):
+        yield body(*messages, system=system, tools=tools), 10
+        for edit in range(2 if number > 2 else 0):
+            yield body(*messages[:-1], f"{messages[-1]} {edit}", system=system, tools=tools), 5
+        messages += [text(30), text(150)]
+
+
 WORKLOADS: list[Workload] = [
     oneshot,
     oneshot_shared_system,
@@ -150,6 +161,7 @@ WORKLOADS: list[Workload] = [
     agent_loop_pauses,
     subagent_fanout,
     changing_tools,
+    edited_messages,
 ]
 
 

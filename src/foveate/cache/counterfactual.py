@@ -10,13 +10,16 @@ from typing import NamedTuple
 
 from foveate.cache.entries import Entry
 from foveate.cache.prompts import CachedPrompt, landmarks_of, prefixes
-from foveate.cache.rules import Rules
+from foveate.cache.rules import Caching, Rules
 from foveate.cache.simulate import Cache, Served
 from foveate.values import CacheUsage, SimulatedState, Ttl
 
 _SENT = SimulatedState.KEEP_ALIVE
 _PAIRS = tuple(pairwise(reversed(SimulatedState)))  # the last state first
 _MAX_SHARED = 512
+# A provider that caches without breakpoints keeps every prefix. Each request shares its last ones, so that the
+# requests of a conversation share most of them.
+_SHARED_TAIL_PIECES = 32
 
 
 class Version(NamedTuple):
@@ -43,6 +46,10 @@ class AgentStates:
     def __init__(self) -> None:
         self._shared: dict[SimulatedState, dict[bytes, Entry]] = {_SENT: {}}
 
+    def merge_sent(self, cache: Cache, prompt: CachedPrompt, *, at: float) -> Cache:
+        """The session's cache of what was really sent, with what other sessions of the agent left for it."""
+        return self._merge(_SENT, cache, prompt, at)
+
     def serve(
         self,
         versions: Mapping[SimulatedState, Version],
@@ -57,23 +64,22 @@ class AgentStates:
         """Simulate a request in all states.
 
         `caches` are those of its session before it, with that of what was really sent; `sent` is what became of
-        that. `keys` are prefixes that other requests of the agent may share, besides those that are marked and
-        the ends of tools and system prompt.
+        that. `keys` are prefixes that other requests of the agent may share, besides those that are marked or
+        read and the ends of tools and system prompt.
         """
         self._split(versions, caches)
         usage, after = {_SENT: sent.usage}, dict[SimulatedState, Cache]()
         before = caches[_SENT]
-        self._share(_SENT, _shared_keys(versions[_SENT], keys), sent.cache, at)
+        self._share(_SENT, _shared_keys(versions[_SENT], sent, rules, keys), sent.cache, at)
         for following, state in _PAIRS:
             if state not in self._shared:
                 usage[state] = usage[following]
                 continue
             version, before = versions[state], caches.get(state, before)
-            wanted = _shared_keys(version, keys)
-            served = self._merge(state, before, wanted, at).serve_marked(
+            served = self._merge(state, before, version.prompt, at).serve_marked(
                 version.prompt, version.breakpoints, rules, at=at, answers_at=answers_at
             )
-            self._share(state, wanted, served.cache, at)
+            self._share(state, _shared_keys(version, served, rules, keys), served.cache, at)
             usage[state], after[state] = served.usage, served.cache
         return Simulated(usage, after)
 
@@ -88,9 +94,10 @@ class AgentStates:
                 self._shared[state] = dict(entries)
             entries = self._shared.get(state, entries)
 
-    def _merge(self, state: SimulatedState, cache: Cache, keys: Iterable[bytes], at: float) -> Cache:
+    def _merge(self, state: SimulatedState, cache: Cache, prompt: CachedPrompt, at: float) -> Cache:
+        """A session's cache with all that the provider can find of other sessions, wherever it looks."""
         shared, more = self._shared[state], {}
-        for key in keys:
+        for key in prefixes(prompt) if shared else ():
             entry, known = shared.get(key), cache.entries.found(key)
             if entry is not None and entry.reads(at) and (known is None or not known.reads(at)):
                 more[key] = entry
@@ -110,9 +117,11 @@ class AgentStates:
             del shared[next(iter(shared))]
 
 
-def _shared_keys(version: Version, more: Iterable[bytes]) -> list[bytes]:
+def _shared_keys(version: Version, served: Served, rules: Rules, more: Iterable[bytes]) -> list[bytes]:
     """Prefixes of a request that other sessions may share."""
     tools_end, system_end, _, _ = landmarks_of(version.prompt)
     keys = prefixes(version.prompt)
-    places = {tools_end - 1, system_end - 1, *version.breakpoints}
+    places = {tools_end - 1, system_end - 1, served.read_pieces - 1, *version.breakpoints}
+    if rules.caching is not Caching.MARKS:
+        places.update(range(len(keys) - _SHARED_TAIL_PIECES, len(keys)))
     return [*(keys[at] for at in sorted(places) if 0 <= at < len(keys)), *more]

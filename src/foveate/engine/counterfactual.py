@@ -78,7 +78,9 @@ class SimulateStates:
             work.kept_rules,
         )
         keys = work.sighting.keys if work.sighting is not None else ()
-        served = log.merge(state.cache, keys, now=exchange.sent_at).serve_marked(
+        states = self._states_of(agent)
+        before = log.merge(state.cache, keys, now=exchange.sent_at)
+        served = states.merge_sent(before, sent.prompt, at=exchange.sent_at).serve_marked(
             sent.prompt, sent.breakpoints, rules, at=exchange.sent_at, answers_at=exchange.begun_at
         )
         if work.sighting is not None:
@@ -87,7 +89,7 @@ class SimulateStates:
             each: Version(prompt, landmarks_of(prompt).marks) for each, prompt in work.simulated.items()
         }
         versions[SimulatedState.BREAKPOINTS] = versions[_SENT] = sent
-        simulated = self._states_of(agent).serve(
+        simulated = states.serve(
             versions,
             {**state.states, _SENT: state.cache},
             served,

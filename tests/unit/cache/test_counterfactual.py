@@ -135,11 +135,26 @@ def test_what_only_foveate_wrote_cannot_be_read_without_it() -> None:
     assert found.usage[S.CLIENT].read == 0
 
 
+def test_an_edited_message_reads_what_the_client_left_before_it() -> None:
+    build = Builder()
+    system, first, answer = build.text(2048), build.text(2048), build.text(64)
+    for at, more in enumerate(([], [answer, build.text(512)], [answer, build.text(512)])):
+        build.call(at, 1, system=[system], messages=[first, *more])
+    agent = Agent()
+    for at, (session, prompt) in enumerate(zip((1, 1, 2), prompts(build.workload()), strict=True)):
+        last = {len(prompt.pieces) - 1: SHORT}
+        sent = Version(prompt, {0: SHORT, **last})
+        found = agent.send(session, 10.0 * at, sent, {S.CONTEXT: Version(prompt, last)})
+
+    assert found.usage[S.CLIENT] == CacheUsage(read=4096, written_5m=576)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(
         st.tuples(
             st.integers(1, 4),  # the session
+            st.integers(0, 4),  # the one whose history it takes, without the last message; 0 for its own
             st.sampled_from((1.0, 30.0, 290.0, 400.0)),  # seconds since the request before
             st.sampled_from(((), (0,), (-1,), (0, -1))),  # breakpoints of the client
             st.sampled_from(((), (0,), (-1,), (0, 1, -1))),  # and of Foveate
@@ -148,15 +163,18 @@ def test_what_only_foveate_wrote_cannot_be_read_without_it() -> None:
     )
 )
 def test_the_client_is_always_simulated_as_if_foveate_were_not_there(
-    requests: list[tuple[int, float, tuple[int, ...], tuple[int, ...]]],
+    requests: list[tuple[int, int, float, tuple[int, ...], tuple[int, ...]]],
 ) -> None:
     """VALUE-2: all sessions of an agent share a provider's cache, in every state its own."""
     build = Builder()
     system, histories = build.text(2048), {number: [build.text(1024)] for number in range(1, 5)}
     agent, alone, at = Agent(), Cache(), 0.0
-    for session, seconds, own, ours in requests:
+    for session, fork_of, seconds, own, ours in requests:
         at += seconds
-        histories[session] += [build.text(64), build.text(512)]
+        if fork_of:
+            histories[session] = [*histories[fork_of][:-1], build.text(512)]
+        else:
+            histories[session] += [build.text(64), build.text(512)]
         build.calls.clear()
         build.call(at, session, system=[system], messages=histories[session])
         (prompt,) = prompts(build.workload())
