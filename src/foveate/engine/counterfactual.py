@@ -27,21 +27,25 @@ class ReadStates:
 
     async def take(self, work: Work) -> None:
         """Read those that are needed; most often all states have the same request."""
+        work.needs_simulation = True  # until it is known that it does not: what fails is not compared
         if work.request is work.came and work.prompt is not None:
             work.simulated = dict.fromkeys(SimulatedState, work.prompt)
             return
-        if not _needs_simulation(work):
+        work.needs_simulation = _needs_simulation(work)
+        if not work.needs_simulation:
             return
         prompts: list[tuple[Request, CachedPrompt]] = (
             [] if work.prompt is None else [(work.request, work.prompt)]
         )
+        simulated: dict[SimulatedState, CachedPrompt] = {}
         for state in reversed(SimulatedState):
             request = work.version(state)
             known = next((prompt for each, prompt in prompts if each is request), None)
             if known is None:
                 known = await read_prompt(request, work.rules, work.block_tokens)
                 prompts.append((request, known))
-            work.simulated[state] = known
+            simulated[state] = known
+        work.simulated = simulated
 
 
 def _needs_simulation(work: Work) -> bool:

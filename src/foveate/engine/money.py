@@ -182,7 +182,7 @@ class Book:
             return Savings()
         if self._remembered.session(entry.call.agent, entry.call.session_id).would_not_fit:
             return Savings(comparison=Comparison.WOULD_NOT_FIT)
-        if exchange.simulated and not work.state.is_whole:
+        if work.needs_simulation and not (exchange.simulated and work.state.is_whole):
             return Savings()
         return compare(entry.usage, entry.dollars, pricing(prices, entry.call), exchange.simulated)
 

@@ -71,8 +71,10 @@ class Work(msgspec.Struct, eq=False):
     drift_percent: float | None = None
     prompt: CachedPrompt | None = None
     sighting: Sighting | None = None
-    # The request before the first edit of each later state, and the prompts of the states to be simulated.
+    # The request before the first edit of each later state, and the prompts of the states to be simulated,
+    # if Foveate may have changed what the request costs.
     before: dict[SimulatedState, Request] = msgspec.field(default_factory=dict)
+    needs_simulation: bool = False
     simulated: dict[SimulatedState, CachedPrompt] = msgspec.field(default_factory=dict)
     marks: tuple[Mark, ...] = ()
     passing: tuple[Place, ...] = ()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -9,21 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foveate.cache.prefix_log import PrefixLog
 from foveate.cost.admission import Admission
 from foveate.cost.caps import Cap, Scope, Unknown
 from foveate.cost.ledger import Entry
 from foveate.cost.price_book import PriceBook
 from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming
+from foveate.engine.counterfactual import ReadStates, SimulateStates
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.engine.money import Book, HoldCaps, MoneyOptions
 from foveate.engine.options import AgentOptions
+from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
+from foveate.engine.steps import Step
 from foveate.engine.uncounted import HoldUncounted
 from foveate.engine.work import Work
 from foveate.errors import CallRefused, CapExceeded, CapUncheckable
-from foveate.values import Area, Format, Mark, Place, Savings, TokenCount, Ttl
+from foveate.values import Area, Format, Mark, Place, Savings, SetParameter, TokenCount, Ttl
 from tests.sandboxes import Clock
 from tests.unit.engine.ledgers import InMemory
 from tests.unit.engine.test_engine import Watching
@@ -215,6 +220,35 @@ async def test_a_bill_is_booked_where_nobody_can_work_out_what_was_expected() ->
     assert (await booked(till)).dollars == 1_000 * OPUS_IN + 50 * OPUS_OUT
     assert till.entry.estimated_dollars is None
     assert [problem.step for problem in till.watching.problems] == ["cost"]
+
+
+class NoLogs(PrefixLogs):
+    """Logs that cannot be opened."""
+
+    def open(self, agent: str) -> PrefixLog:
+        raise ZeroDivisionError(agent)
+
+
+class Injected:
+    """A step that changes the request."""
+
+    name = "fold"
+
+    async def take(self, work: Work) -> None:
+        edit = SetParameter(path=("temperature",), value=1, reason="")
+        await work.edit(self.name, (edit,))
+
+
+async def test_a_call_whose_simulation_fails_is_booked_and_not_compared() -> None:
+    till = Till()
+    steps: Sequence[Step] = (Injected(), ReadStates(), *till.engine.steps)
+    remember = (SimulateStates(Remembered(), NoLogs()), *till.engine.remember)
+    till.engine = replace(till.engine, steps=steps, remember=remember)
+
+    found = await booked(till)
+
+    assert (found.dollars, found.savings) == (1_000 * OPUS_IN + 50 * OPUS_OUT, Savings())
+    assert [problem.step for problem in till.watching.problems] == ["SimulateStates"]
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 529])
