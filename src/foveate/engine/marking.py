@@ -49,7 +49,9 @@ class MarkCache:
         if work.count is not None and work.count.upper < rules.minimum_tokens:
             return  # too short to be kept, however it is marked
         prompt = await read_prompt(work.request, rules, work.block_tokens)
-        if work.options.replace_breakpoints and (removals := _removals(work.request, prompt)):
+        # Of a session that others serve too, the client knows better what is in the cache.
+        replaces = work.options.replace_breakpoints and work.state.is_whole
+        if replaces and (removals := _removals(work.request, prompt)):
             await work.edit(self.name, removals)
             prompt = await read_prompt(work.request, rules, work.block_tokens)
         work.prompt = prompt

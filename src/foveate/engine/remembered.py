@@ -1,7 +1,8 @@
 """What a process remembers of sessions, beside what is kept: it may forget all of it and only be colder."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TypeVar
 from weakref import ReferenceType
 
@@ -11,11 +12,17 @@ from msgspec.structs import replace
 from foveate.cache.rhythm import SILENT, Rhythm
 from foveate.cache.simulate import Cache
 from foveate.cache.tool_order import ToolOrders
-from foveate.values import SimulatedState
+from foveate.session.chain import Chain
+from foveate.session.sessions import Found
+from foveate.values import Request, SimulatedState
 from foveate.wire.around import Around
+from foveate.wire.body import role_of
 
 _KEPT_SESSIONS = 4 * 1024
 _KEPT_AGENTS = 1024
+
+# The roles of models, in the APIs of all providers.
+_ANSWERING = frozenset(("assistant", "model"))
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -28,8 +35,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     """What one session has left at its provider, its rhythm, and the orders that its tools had.
 
     `states` are its simulated caches without some of what Foveate does, as far as they differ from `cache`.
-    `would_not_fit`: without Foveate it would have outgrown its model's window. `is_whole`: no request of it was
-    served before this process knew it.
+    `would_not_fit`: without Foveate it would have outgrown its model's window. `is_whole`: this process has
+    served all its requests so far; `messages` and `tip` tell the last one (see `Chain`).
     `settled` is what stood around its messages when its tools were last in the order that they are to have, as
     long as somebody else remembers it. `has_bad_thoughts`: its provider is asked to leave out what no longer
     fits.
@@ -40,6 +47,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     tools: ToolOrders = _NO_TOOLS
     settled: "ReferenceType[Around] | None" = None
     asked_at: float | None = None
+    messages: int = 0
+    tip: bytes = b""
     states: Mapping[SimulatedState, Cache] = {}
     would_not_fit: bool = False
     is_whole: bool = True
@@ -82,6 +91,20 @@ class Remembered:
         """What is known of a session; nothing of one that is new here."""
         return self._sessions.get((agent, session_id), _NEW)
 
+    def has_seen_all(self, agent: str, found: Found, chain: Chain, request: Request) -> bool:
+        """Whether this process has served all requests of a session before this one.
+
+        Others may serve it too: then it has more than one answer since its last request here.
+        """
+        before = self.session(agent, found.session.id)
+        if before.asked_at is not None:
+            at = before.messages
+            is_continued = 0 < at < len(chain) and chain.hashes[at - 1] == before.tip
+            return not is_continued or _answers(request.messages[chain.head + at :]) <= 1
+        parent_id = found.session.parent_id
+        has_parent = parent_id is not None and self.session(agent, parent_id).asked_at is not None
+        return not found.known or has_parent
+
     def put(self, agent: str, session_id: str, state: SessionState) -> None:
         """Remember what a session is like now."""
         _keep(self._sessions, (agent, session_id), state, most=_KEPT_SESSIONS)
@@ -93,6 +116,11 @@ class Remembered:
     def heard(self, agent: str, gap_seconds: float) -> None:
         """Another gap of one of an agent's sessions."""
         _keep(self._agents, agent, self.agent(agent).heard(gap_seconds), most=_KEPT_AGENTS)
+
+
+def _answers(messages: Sequence[bytes]) -> int:
+    """How many answers of a model there are; one may consist of several messages."""
+    return sum(is_answer for is_answer, _ in groupby(messages, lambda raw: role_of(raw) in _ANSWERING))
 
 
 def _keep(kept: OrderedDict[Key, Value], key: Key, value: Value, *, most: int) -> None:

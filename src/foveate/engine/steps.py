@@ -83,9 +83,12 @@ class FindSession:
         if guessed.is_news:
             work.news.append(moved(guessed, chain, self._turns, self._tips))
         before = self._remembered.session(agent, work.session_id)
-        work.state = before.heard(work.now)
-        if before.asked_at is None and not (work.found.is_new or work.found.is_fork):
-            work.state = replace(work.state, is_whole=False)
+        work.state = replace(
+            before.heard(work.now),
+            messages=len(chain),
+            tip=chain.hashes[-1] if chain else b"",
+            is_whole=before.is_whole and self._remembered.has_seen_all(agent, work.found, chain, work.came),
+        )
         if before.asked_at is not None:
             self._remembered.heard(agent, max(0.0, work.now - before.asked_at))
         self._remembered.put(agent, work.session_id, work.state)

@@ -20,12 +20,15 @@ HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
 WORDS = "one small red bird sings in the tall green tree "
 
 
-def asked(gateway: RunningGateway, sandbox: RunningSandbox, turns: int, **more: Any) -> dict[str, Any]:
+def asked(
+    gateway: RunningGateway, sandbox: RunningSandbox, turns: int, *, last: str = "", **more: Any
+) -> dict[str, Any]:
     """Send a conversation with so many turns behind it; time goes on a little."""
     said = [
         {"role": "assistant" if at % 2 else "user", "content": f"{at} {WORDS * 60}"}
         for at in range(2 * turns + 1)
     ]
+    said[-1]["content"] += last
     body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "system": WORDS * 300, "messages": said, **more}
     found = httpx.post(f"{gateway.url}/v1/messages", json=body, headers=HEADERS)
     assert found.status_code == 200, found.text
@@ -50,6 +53,42 @@ async def test_after_a_restart_the_first_request_of_a_session_is_not_compared(tm
     simulated, unknown = Comparison.SIMULATED, Comparison.UNKNOWN
     assert [savings.comparison for savings in found] == [simulated, simulated, unknown, simulated]
     assert [savings.simulation_error for savings in found if savings.without is not None] == [0, 0, 0]
+
+
+async def test_requests_after_one_that_another_gateway_served_are_not_compared(tmp_path: Path) -> None:
+    with running_sandbox() as sandbox:
+        gateways = [running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) for _ in range(2)]
+        with gateways[0] as one, gateways[1] as other:
+            for turns, gateway in enumerate((one, one, other, one, one, other, other)):
+                asked(gateway, sandbox, turns)
+    found = [entry.savings for entry in await entries(tmp_path)]
+
+    simulated, unknown = Comparison.SIMULATED, Comparison.UNKNOWN
+    expected = [simulated, simulated, unknown, unknown, simulated, unknown, simulated]
+    assert [savings.comparison for savings in found] == expected
+    assert {savings.simulation_error for savings in found if savings.without is not None} == {0}
+
+
+async def test_a_fork_of_a_session_that_another_process_served_is_not_compared(tmp_path: Path) -> None:
+    with running_sandbox() as sandbox:
+        for turns, last in ((1, "as before"), (1, "another")):
+            with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
+                asked(gateway, sandbox, turns, last=last)
+    found = [entry.savings.comparison for entry in await entries(tmp_path)]
+
+    assert found == [Comparison.SIMULATED, Comparison.UNKNOWN]
+
+
+async def test_the_breakpoints_of_a_client_stay_if_another_process_served_its_session(tmp_path: Path) -> None:
+    options = AgentOptions(replace_breakpoints=True)
+    cached = [{"type": "text", "text": WORDS * 300, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
+    with running_sandbox() as sandbox:
+        for turns in (0, 1):
+            with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway:
+                asked(gateway, sandbox, turns, system=cached)
+        kept = [b'"ttl":"1h"' in ask.body.replace(b" ", b"") for ask in sandbox.heard]
+
+    assert kept == [False, True]
 
 
 async def test_a_request_that_foveate_cannot_change_costs_the_same_without_it(tmp_path: Path) -> None:
