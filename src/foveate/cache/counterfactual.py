@@ -97,9 +97,9 @@ class AgentStates:
     def _merge(self, state: SimulatedState, cache: Cache, prompt: CachedPrompt, at: float) -> Cache:
         """A session's cache with all that the provider can find of other sessions, wherever it looks."""
         shared, more = self._shared[state], {}
-        for key in prefixes(prompt) if shared else ():
-            entry, known = shared.get(key), cache.entries.found(key)
-            if entry is not None and entry.reads(at) and (known is None or not known.reads(at)):
+        for key in filter(shared.__contains__, prefixes(prompt)):
+            entry, known = shared[key], cache.entries.found(key)
+            if entry.reads(at) and (known is None or not known.reads(at)):
                 more[key] = entry
         return Cache(cache.entries.changed(more, at=at)) if more else cache
 

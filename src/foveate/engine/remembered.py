@@ -20,6 +20,8 @@ from foveate.wire.body import role_of
 
 _KEPT_SESSIONS = 4 * 1024
 _KEPT_AGENTS = 1024
+# Of all sessions together, about 150 MB. A provider that caches without breakpoints has one for each block.
+MAX_ENTRIES = 500_000
 
 # The roles of models, in the APIs of all providers.
 _ANSWERING = frozenset(("assistant", "model"))
@@ -72,6 +74,15 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
         """With what a keep-alive request has left at the provider."""
         return replace(self, cache=cache, states={SimulatedState.BREAKPOINTS: self.cache, **self.states})
 
+    def without_caches(self) -> "SessionState":
+        """Without what its requests have left at the provider."""
+        return replace(self, cache=_EMPTY, states={}, is_whole=False)
+
+    @property
+    def entries(self) -> int:
+        """How many cache entries are remembered, at most."""
+        return sum(cache.entries.size for cache in (self.cache, *self.states.values()))
+
     def refused_thoughts(self) -> "SessionState":
         """With thoughts that were refused."""
         return replace(self, has_bad_thoughts=True)
@@ -83,8 +94,11 @@ _NEW = SessionState()
 class Remembered:
     """The states of sessions and the rhythms of agents, the ones heard of last. For one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_entries: int = MAX_ENTRIES) -> None:
+        self._max_entries = max_entries
         self._sessions: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
+        self._sizes: OrderedDict[tuple[str, str], int] = OrderedDict()  # of those with cache entries
+        self._entries = 0
         self._agents: OrderedDict[str, Rhythm] = OrderedDict()
 
     def session(self, agent: str, session_id: str) -> SessionState:
@@ -106,8 +120,17 @@ class Remembered:
         return not found.known or has_parent
 
     def put(self, agent: str, session_id: str, state: SessionState) -> None:
-        """Remember what a session is like now."""
-        _keep(self._sessions, (agent, session_id), state, most=_KEPT_SESSIONS)
+        """Remember what a session is like now; of too many cache entries the oldest are forgotten."""
+        key, size = (agent, session_id), state.entries
+        self._entries += size - self._sizes.pop(key, 0)
+        if size:
+            self._sizes[key] = size
+        while self._entries > self._max_entries and len(self._sizes) > 1:
+            oldest, freed = self._sizes.popitem(last=False)
+            self._entries -= freed
+            self._sessions[oldest] = self._sessions[oldest].without_caches()
+        forgotten = _keep(self._sessions, key, state, most=_KEPT_SESSIONS)
+        self._entries -= self._sizes.pop(forgotten, 0) if forgotten is not None else 0
 
     def agent(self, agent: str) -> Rhythm:
         """The gaps between the requests of all of an agent's sessions."""
@@ -123,9 +146,8 @@ def _answers(messages: Sequence[bytes]) -> int:
     return sum(is_answer for is_answer, _ in groupby(messages, lambda raw: role_of(raw) in _ANSWERING))
 
 
-def _keep(kept: OrderedDict[Key, Value], key: Key, value: Value, *, most: int) -> None:
-    """Put something last, and forget the first where there are more than so many."""
+def _keep(kept: OrderedDict[Key, Value], key: Key, value: Value, *, most: int) -> Key | None:
+    """Put something last, and forget the first where there are more than so many; its key is given back."""
     kept[key] = value
     kept.move_to_end(key)
-    if len(kept) > most:
-        kept.popitem(last=False)
+    return kept.popitem(last=False)[0] if len(kept) > most else None
