@@ -105,6 +105,7 @@ class SimulateStates:
         state = state.served(served.cache, simulated.caches)
         if not state.would_not_fit and _outgrows_window(exchange, work, simulated):
             state = replace(state, would_not_fit=True)
+        work.state = replace(work.state, would_not_fit=state.would_not_fit)
         self.remembered.put(agent, session_id, state)
         exchange.simulated = simulated.usage
 

@@ -7,12 +7,14 @@ the session's next request, an error, or the last ping that pays.
 import asyncio
 import logging
 from collections.abc import Callable
+from decimal import Decimal
 from uuid import uuid4
 
 from foveate.cache.pings import Ping
 from foveate.cache.rhythm import forecast
 from foveate.cost.admission import Admission
 from foveate.cost.ledger import Call, Category
+from foveate.cost.savings import own_call
 from foveate.engine.bounds import AtMost
 from foveate.engine.exchange import Exchange
 from foveate.engine.money import MoneyOptions
@@ -24,7 +26,7 @@ from foveate.engine.work import Work
 from foveate.errors import FoveateError, MalformedRequest
 from foveate.tokens.memo import Memo
 from foveate.upstream import Client, Reply
-from foveate.values import Format
+from foveate.values import Comparison, Format, Savings
 from foveate.wire.usage import usage_in
 
 _LOG = logging.getLogger(__name__)
@@ -185,10 +187,20 @@ class Pings:
         )
         first = await self._admission.admit(call, most.dollars(options.prices), options.caps)
         payment = Payment(
-            admission=self._admission, options=self._cost, call=lambda: call, spoken=Format.ANTHROPIC
+            admission=self._admission,
+            options=self._cost,
+            call=lambda: call,
+            spoken=Format.ANTHROPIC,
+            compare=self._compare,
         )
         client = PaidClient(self._client, payment, first)
         return await client.post_json(warm.endpoint.url, warm.body, warm.endpoint.headers)
+
+    def _compare(self, call: Call, charged: Decimal | None) -> Savings:
+        """Compare the cost of a keep-alive request, unless there is nothing to compare its session with."""
+        if self._remembered.session(call.agent, call.session_id).would_not_fit:
+            return Savings(comparison=Comparison.WOULD_NOT_FIT)
+        return own_call(call, charged)
 
 
 class _Gone(Exception):

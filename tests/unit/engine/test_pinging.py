@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from foveate import wire
 from foveate.cache.pings import Ping
@@ -26,7 +27,7 @@ from foveate.engine.work import Work
 from foveate.fold.model import Endpoint
 from foveate.sandbox import accept
 from foveate.upstream import Client, Reply
-from foveate.values import Format, TokenCount
+from foveate.values import Comparison, Format, Savings, TokenCount
 from tests.sandboxes import KEY, Clock
 from tests.unit.engine.ledgers import InMemory
 
@@ -146,6 +147,19 @@ async def test_only_the_sessions_that_save_most_are_kept_warm() -> None:
     assert len(agent.client.bodies) == 2
     assert {entry.call.category for entry in agent.ledger.settled} == {"ping"}
     assert all(-(entry.savings.keep_alive or 0) == entry.dollars != 0 for entry in agent.ledger.settled)
+
+
+async def test_keeping_a_session_alive_that_would_not_fit_without_foveate_is_no_loss() -> None:
+    agent = Agent(PingOptions(enabled=True))
+    await agent.answered(await agent.came("one", body_of(0)), "Yes.")
+    state = agent.remembered.session("ana", "one")
+    agent.remembered.put("ana", "one", structs.replace(state, would_not_fit=True))
+    agent.clock.now += 291
+    await until_sent(agent)
+    await asyncio.sleep(0.1)
+    await agent.pings.close()
+
+    assert [entry.savings for entry in agent.ledger.settled] == [Savings(comparison=Comparison.WOULD_NOT_FIT)]
 
 
 async def test_a_request_takes_back_what_was_planned_and_only_the_last_of_a_session_plans_anew() -> None:
