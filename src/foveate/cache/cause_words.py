@@ -32,7 +32,7 @@ _WORDS: Mapping[str, str] = {
     Cause.CACHE_KEY: "the cache key changed, so another machine may have served it",
     Cause.COMPACTION: "Foveate replaced old messages by a summary",
     Cause.COMPACTION_UNDONE: "a summary was undone, and the messages that it stood for are sent again",
-    Cause.TRIMMING: "Foveate shortened tool results",
+    Cause.TRIMMING: "Foveate shortened tool results or took out old messages",
     Cause.UNEXPLAINED: "the prefix is the same and should have been read: the provider may have dropped it",
 }
 

@@ -21,10 +21,11 @@ from foveate.cache.requests import BlockTokens
 from foveate.cache.rules import Caching, Rules
 from foveate.engine.exchange import Exchange
 from foveate.engine.money import MoneyOptions
+from foveate.engine.steps import MakeRoom
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.engine.work import Work
 from foveate.errors import FoveateError
-from foveate.values import Area, CacheUsage, Format, Place, ReplaceText, Usage
+from foveate.values import Area, CacheUsage, Format, Place, ReplaceMessages, ReplaceText, Usage
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,8 +41,13 @@ _LEAST_TOKENS = 1024
 # takes milliseconds.
 _COLD_EVERY_SECONDS = 0.1
 _PRICED_TOKENS = 1000
-# What a shortened tool result looks like in the bodies.
-_CHANGED_TEXT = frozenset((Cause.EDITED, Cause.SHORTENED, Cause.EXTENDED))
+# What shortened tool results and messages that made room look like in the bodies.
+_TRIMMED = frozenset(
+    (
+        *(Cause.EDITED, Cause.SHORTENED, Cause.EXTENDED),
+        *(Cause.MESSAGES_REPLACED, Cause.MESSAGES_DROPPED, Cause.MESSAGES_INSERTED, Cause.OTHER_CONVERSATION),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +73,15 @@ class SeenBreak:
 class _Last:
     """A session's last request: what it left in the cache by its bill, and its body, warm or cold, if any.
 
-    `fold_id` is the fold that stands for the head of its history, `trimmed` what was shortened in the rest.
+    `fold_id` is the fold that stands for the head of its history, `trimmed` what was shortened or taken out of
+    the rest.
     """
 
     request_id: str
     spoken: Format
     sent_at: float
     fold_id: str | None
-    trimmed: frozenset[Place]
+    trimmed: frozenset[Place | tuple[int, int]]
     left_tokens: int
     rules: Rules
     tokens: BlockTokens = field(repr=False)
@@ -145,7 +152,7 @@ class Breaks:
             spoken=exchange.incoming.spoken,
             sent_at=exchange.sent_at,
             fold_id=None if work.fold is None else work.fold.id,
-            trimmed=frozenset([done.edit.place for done in work.done if isinstance(done.edit, ReplaceText)]),
+            trimmed=_trimmed(work),
             left_tokens=left_tokens,
             rules=rules,
             tokens=work.block_tokens,
@@ -244,6 +251,17 @@ def told(seen: SeenBreak) -> str:
     )
 
 
+def _trimmed(work: Work) -> frozenset[Place | tuple[int, int]]:
+    """The tool results that were shortened, and the messages that gave way to make room."""
+    places: set[Place | tuple[int, int]] = set()
+    for done in work.done:
+        if isinstance(done.edit, ReplaceText):
+            places.add(done.edit.place)
+        elif isinstance(done.edit, ReplaceMessages) and done.step == MakeRoom.name:
+            places.add((done.edit.start, done.edit.end))
+    return frozenset(places)
+
+
 def _left(usage: CacheUsage, rules: Rules) -> int:
     """What a request left in the cache for the next one, by its bill."""
     told = usage.read + usage.written_5m + usage.written_1h
@@ -284,7 +302,7 @@ def _planned(verdict: Break | NoBreak, before: _Last, now: _Last) -> Break | NoB
         return verdict
     if before.fold_id != now.fold_id:
         cause = Cause.COMPACTION_UNDONE if now.fold_id is None else Cause.COMPACTION
-    elif before.trimmed != now.trimmed and verdict.cause in _CHANGED_TEXT:
+    elif before.trimmed != now.trimmed and verdict.cause in _TRIMMED:
         cause = Cause.TRIMMING
     else:
         return verdict

@@ -1,7 +1,7 @@
 """Breaks of the cache as they happen: what is remembered of sessions, what is read of it, and what is told."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from itertools import chain, repeat
@@ -11,7 +11,7 @@ import pytest
 from foveate import wire
 from foveate.cache.causes import Cause
 from foveate.cost.price_book import PriceBook
-from foveate.engine.calls import Incoming, Outgoing
+from foveate.engine.calls import Done, Incoming, Outgoing
 from foveate.engine.exchange import Exchange
 from foveate.engine.explaining import Breaks, SeenBreak, told
 from foveate.engine.money import MoneyOptions
@@ -20,7 +20,7 @@ from foveate.engine.watch import Unwatched
 from foveate.engine.work import Work
 from foveate.fold.journal import Fold
 from foveate.session.sessions import Found
-from foveate.values import Area, Format
+from foveate.values import Area, Format, ReplaceMessages
 from tests.kept import FOLD, session
 
 MODEL = "claude-opus-5-5"
@@ -65,6 +65,7 @@ async def call(
     turns: int = 1,
     word: str = "turn",
     fold: Fold | None = None,
+    done: Sequence[Done] = (),
     status: int = 200,
 ) -> None:
     """A call of a session, billed so."""
@@ -79,7 +80,7 @@ async def call(
     )
     request = wire.read(sent)
     work = Work(incoming=incoming, options=AgentOptions(), now=at, came=request, request=request)
-    work.fold = fold
+    work.fold, work.done = fold, list(done)
     work.found = Found(session=session(name, 2), known=0, is_new=False, is_fork=False)
     exchange = Exchange(incoming, work, Outgoing(body=sent), settle=(ours,), clock=lambda: at)
     exchange.begun(status, streams=False)
@@ -134,6 +135,19 @@ async def test_a_fold_that_is_sent_for_the_first_time_is_told_as_that_and_not_as
     causes = [seen.verdict.cause for seen in in_order]
     assert causes == [Cause.COMPACTION, Cause.COMPACTION, Cause.COMPACTION_UNDONE, Cause.OTHER_CONVERSATION]
     assert [seen.is_planned for seen in in_order] == [True, True, True, False]
+
+
+async def test_messages_that_are_taken_out_to_make_room_are_a_planned_rewrite() -> None:
+    watch = Told()
+    ours = breaks(watch)
+    for at, (word, end) in enumerate((("oak", 0), ("elm", 2), ("ash", 4), ("fir", 4))):
+        edits = [Done("room", ReplaceMessages(start=0, end=end, messages=(), reason="room"))] if end else []
+        await call(ours, LONG, at=at, read=3600, written=3600, turns=2, word=f"{word} " * 1200, done=edits)
+    await ours.close()
+
+    in_order = sorted(watch.seen, key=lambda seen: seen.request_id)
+    causes = [seen.verdict.cause for seen in in_order]
+    assert causes == [Cause.TRIMMING, Cause.TRIMMING, Cause.OTHER_CONVERSATION]
 
 
 @pytest.mark.parametrize(
