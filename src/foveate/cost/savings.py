@@ -22,6 +22,7 @@ PriceOf = Callable[[Usage], Decimal | None]
 """The dollars of a usage; None if its price is not known."""
 
 _SENT = SimulatedState.KEEP_ALIVE
+_ONE = Decimal(1)
 
 
 def compare(
@@ -39,13 +40,13 @@ def compare(
     if not sent:
         return unchanged(charged)
     reported, prices = usage.cache, _Prices(usage, price, charged)
-    scale = reported.input_tokens / sent
+    scale, discount = reported.input_tokens / sent, prices.discount(charged)
     cost: dict[SimulatedState, Decimal] = {}
     for state in SimulatedState:
         more = prices.difference(_scaled(simulated[state], scale), reported)
         if more is None:
             return Savings()
-        cost[state] = _rounded(EXACT.add(charged, more))
+        cost[state] = _rounded(EXACT.add(charged, more * discount))
     client, compacted, context, marked, kept_alive = cost.values()
     return Savings(
         comparison=Comparison.SIMULATED,
@@ -126,6 +127,14 @@ class _Prices:
         self._found: dict[CacheUsage, Decimal | None] = {}
         if first.usage is usage and not first.units and usage.said_dollars is None:
             self._found[usage.cache] = charged
+
+    def discount(self, charged: Decimal) -> Decimal:
+        """The share of the token prices that a call was charged, if its provider states a lower price.
+
+        A call that was free saves nothing.
+        """
+        listed = self._of(self._usage.cache) if self._usage.said_dollars is not None else None
+        return charged / listed if listed and charged < listed else _ONE
 
     def difference(self, one: CacheUsage, other: CacheUsage) -> Decimal | None:
         """The price of one less that of the other."""

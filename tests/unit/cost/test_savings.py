@@ -142,6 +142,16 @@ def test_a_price_that_the_provider_states_is_kept_and_differences_go_by_token_pr
     assert found.without == Decimal("7.09")
 
 
+@pytest.mark.parametrize(("stated", "without"), [("0", "0"), ("0.03", "0.075"), ("0.06", "0.15")])
+def test_a_provider_that_states_a_lower_price_makes_savings_as_much_smaller(stated: str, without: str) -> None:
+    usage = structs.replace(used(read=10_000), said_dollars=Decimal(stated))
+    simulated = states(CacheUsage(uncached=10_000), CacheUsage(read=10_000))
+
+    found = compare(usage, Decimal(stated), priced(), simulated)
+
+    assert found.without == Decimal(without)
+
+
 def test_what_costs_more_in_one_region_saves_more_there() -> None:
     """Claude in the US alone is 1.1 times as dear, reads and writes as well."""
     price = pricing(PriceBook(), structs.replace(CALL, model="claude-opus-5-5", at=AT))
