@@ -49,15 +49,15 @@ class MarkCache:
         if work.count is not None and work.count.upper < rules.minimum_tokens:
             return  # too short to be kept, however it is marked
         prompt = await read_prompt(work.request, rules, work.block_tokens)
+        where, held = work.incoming.upstream, self._refusals.held
+        takes_marks = held.takes_marks(where, work.model, session=work.session_id, at=work.now)
         # Of a session that others serve too, the client knows better what is in the cache.
-        replaces = work.options.replace_breakpoints and work.state.is_whole
+        replaces = work.options.replace_breakpoints and work.state.is_whole and takes_marks
         if replaces and (removals := _removals(work.request, prompt)):
             await work.edit(self.name, removals)
             prompt = await read_prompt(work.request, rules, work.block_tokens)
         work.prompt = prompt
-        where = work.incoming.upstream
-        held = self._refusals.held
-        if not held.takes_marks(where, work.model, session=work.session_id, at=work.now):
+        if not takes_marks:
             return
         takes_ttl = held.takes_ttl(where, work.model, at=work.now)
         takes_long = takes_ttl and work.incoming.provider in work.options.long_ttl_providers

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from foveate import wire
+from foveate.cache.refusals import Refusal
 from foveate.engine.calls import Incoming
 from foveate.engine.marking import MarkCache, RefusalsHeld
 from foveate.engine.options import AgentOptions
@@ -63,3 +64,17 @@ async def test_many_messages_or_tools_are_read_beside_the_event_loop_where_they_
     assert (await turns_while(step.take(first)) > 0) == is_beside
     assert await turns_while(step.take(again)) == 0  # it is only looked at
     assert again.prompt == first.prompt
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_breakpoints_of_a_client_are_replaced_only_if_ours_are_taken(is_refused: bool) -> None:
+    marked = {"type": "text", "text": "Be careful. " * 4_000, "cache_control": {"type": "ephemeral"}}
+    work = work_of({"system": [marked], "messages": [{"role": "user", "content": "Go on."}]})
+    work.options = AgentOptions(replace_breakpoints=True)
+    refusals = RefusalsHeld()
+    if is_refused:
+        refusals.held = refusals.held.remembering(Refusal.MARKS, "a", work.model, session="r", at=0.0)
+
+    await MarkCache(Remembered(), refusals, PrefixLogs()).take(work)
+
+    assert (work.request is work.came) == is_refused
