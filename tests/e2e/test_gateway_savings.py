@@ -27,17 +27,17 @@ from tests.e2e.test_gateway_placement import (
 from tests.gateways import running_gateway
 from tests.sandboxes import running_sandbox
 
-EXTRACTIVE = FoldOptions(extractive=True, tail_keep_tokens=8_000)
+EXTRACTIVE = FoldOptions(extractive=True, tail_keep_tokens=6_000)
 
 
 def long_session() -> Iterator[Step]:
-    """An agent whose history outgrows 40,000 tokens."""
+    """An agent whose history outgrows 24,000 tokens."""
     text = Texts()
     system, tools = text(1500), [text(500)]
     messages = [text(300)]
-    for _ in range(20):
+    for _ in range(12):
         yield body(*messages, system=system, tools=tools), 20
-        messages = [*messages, text(100), text(1200)]
+        messages = [*messages, text(50), text(1200)]
 
 
 def sums(folder: Path) -> Mapping[str, Sum]:
@@ -63,7 +63,7 @@ def test_compaction_is_credited_with_exactly_what_it_saved(
     tmp_path: Path, prompt_cache: bool, has_breakpoints: bool
 ) -> None:
     change = with_usual_breakpoints if has_breakpoints else _unchanged
-    options = AgentOptions(compaction=True, prompt_cache=prompt_cache, window_tokens=40_000, fold=EXTRACTIVE)
+    options = AgentOptions(compaction=True, prompt_cache=prompt_cache, window_tokens=24_000, fold=EXTRACTIVE)
     with running_sandbox() as sandbox:
         without, _ = billed(sandbox.url, sandbox, long_session, change)
     with (
@@ -75,7 +75,7 @@ def test_compaction_is_credited_with_exactly_what_it_saved(
         causes = {seen.verdict.cause.value for seen in gateway.broke}
     found = sums(tmp_path)["main"]
 
-    assert found.compared_calls == found.calls == 20
+    assert found.compared_calls == found.calls == 12
     assert found.savings.simulation_error == 0
     assert found.savings.total is not None
     assert float(found.savings.total) / DOLLARS_PER_TOKEN == pytest.approx(without - ours, abs=0.001 * without)
@@ -93,16 +93,16 @@ def test_a_session_that_would_not_fit_without_compaction_is_credited_with_nothin
     """From the first request that exceeds the window of 200,000 tokens, all calls are counted apart."""
     text, url = Texts(), f"sqlite:///{tmp_path}/gateway.sqlite"
     options = AgentOptions(compaction=True, fold=EXTRACTIVE)
-    messages = [text(9000)]
+    messages = [text(30_000)]
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
         httpx.Client(base_url=gateway.url, headers=HEADERS, timeout=60) as client,
     ):
-        for _ in range(16):
+        for _ in range(5):
             found = client.post("/v1/messages", json={**body(*messages), "model": "claude-opus-4-5"})
             assert found.status_code == 200, found.text
-            messages = [*messages, text(10), text(9000)]
+            messages = [*messages, text(10), text(30_000)]
             time.sleep(0.05)
     main = sums(tmp_path)["main"]
 
