@@ -46,9 +46,11 @@ class AgentStates:
     def __init__(self) -> None:
         self._shared: dict[SimulatedState, dict[bytes, Entry]] = {_SENT: {}}
 
-    def merge_sent(self, cache: Cache, prompt: CachedPrompt, *, at: float) -> Cache:
-        """The session's cache of what was really sent, with what other sessions of the agent left for it."""
-        return self._merge(_SENT, cache, prompt, at)
+    def serve_sent(
+        self, version: Version, cache: Cache, rules: Rules, *, at: float, answers_at: float
+    ) -> Served:
+        """Simulate what was really sent. `cache` is that of its session, which also reads what others wrote."""
+        return self._serve(_SENT, version, cache, rules, at=at, answers_at=answers_at)
 
     def serve(
         self,
@@ -76,9 +78,7 @@ class AgentStates:
                 usage[state] = usage[following]
                 continue
             version, before = versions[state], caches.get(state, before)
-            served = self._merge(state, before, version.prompt, at).serve_marked(
-                version.prompt, version.breakpoints, rules, at=at, answers_at=answers_at
-            )
+            served = self._serve(state, version, before, rules, at=at, answers_at=answers_at)
             self._share(state, _shared_keys(version, served, rules, keys), served.cache, at)
             usage[state], after[state] = served.usage, served.cache
         return Simulated(usage, after)
@@ -94,14 +94,24 @@ class AgentStates:
                 self._shared[state] = dict(entries)
             entries = self._shared.get(state, entries)
 
-    def _merge(self, state: SimulatedState, cache: Cache, prompt: CachedPrompt, at: float) -> Cache:
-        """A session's cache with all that the provider can find of other sessions, wherever it looks."""
-        shared, more = self._shared[state], {}
-        for key in filter(shared.__contains__, prefixes(prompt)):
-            entry, known = shared[key], cache.entries.found(key)
-            if entry.reads(at) and (known is None or not known.reads(at)):
-                more[key] = entry
-        return Cache(cache.entries.changed(more, at=at)) if more else cache
+    def _serve(
+        self,
+        state: SimulatedState,
+        version: Version,
+        cache: Cache,
+        rules: Rules,
+        *,
+        at: float,
+        answers_at: float,
+    ) -> Served:
+        return cache.serve_marked(
+            version.prompt,
+            version.breakpoints,
+            rules,
+            at=at,
+            answers_at=answers_at,
+            shared=self._shared[state],
+        )
 
     def _share(self, state: SimulatedState, keys: Iterable[bytes], cache: Cache, at: float) -> None:
         shared = self._shared[state]

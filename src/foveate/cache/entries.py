@@ -36,16 +36,18 @@ class Entry(NamedTuple):
         """The same, written once more: for the longer time, and readable as soon as one of both is."""
         return Entry(
             tokens=self.tokens,
-            ttl=max(self.ttl, ttl, key=lambda ttl: ttl.seconds),
-            expires_at=max(self.expires_at, at + ttl.seconds),
+            ttl=max(self.ttl, ttl, key=_SECONDS.__getitem__),
+            expires_at=max(self.expires_at, at + _SECONDS[ttl]),
             readable_at=min(self.readable_at, readable_at),
         )
 
     def merged(self, other: "Entry") -> "Entry":
         """The same entry, of which two requests know different parts."""
+        if self == other:
+            return self
         return Entry(
             tokens=self.tokens,
-            ttl=max(self.ttl, other.ttl, key=lambda ttl: ttl.seconds),
+            ttl=max(self.ttl, other.ttl, key=_SECONDS.__getitem__),
             expires_at=max(self.expires_at, other.expires_at),
             readable_at=min(self.readable_at, other.readable_at),
         )

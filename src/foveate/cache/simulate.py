@@ -52,17 +52,23 @@ class Cache:
         *,
         at: float,
         answers_at: float | None = None,
+        shared: Mapping[bytes, Entry] | None = None,
     ) -> Served:
-        """The same of a prompt whose marks are told beside it, by the pieces that they stand on."""
+        """The same of a prompt whose marks are told beside it, by the pieces that they stand on.
+
+        `shared` are entries that the provider may read besides these.
+        """
         ends, keys, least = ends_of(prompt), prefixes(prompt), rules.minimum_tokens
         asked = {place: ttl for place, ttl in _asked(prompt, marks, rules).items() if ends[place] >= least}
-
-        kept = self.entries.found
-        places = _places(prompt, marks, rules, asked)
         hit = next(
-            (place for place in places if (entry := kept(keys[place])) is not None and entry.reads(at)), -1
+            (
+                place
+                for place in _places(prompt, marks, rules, asked)
+                if (entry := self._find(keys[place], shared, at)) is not None and entry.reads(at)
+            ),
+            -1,
         )
-        return self.settled(keys, ends, asked, rules, hit=hit, at=at, answers_at=answers_at)
+        return self.settled(keys, ends, asked, rules, hit=hit, at=at, answers_at=answers_at, shared=shared)
 
     def settled(
         self,
@@ -74,6 +80,7 @@ class Cache:
         hit: int,
         at: float,
         answers_at: float | None = None,
+        shared: Mapping[bytes, Entry] | None = None,
     ) -> Served:
         """The same where what is read is found already: up to the place `hit`, nothing where that is -1.
 
@@ -82,18 +89,28 @@ class Cache:
         """
         read = ends[hit] // rules.step_tokens * rules.step_tokens if hit >= 0 else 0
         readable_at = at if answers_at is None else max(at, answers_at)
-        changes = self._changes(keys, ends, asked, hit=hit, at=at, readable_at=readable_at)
+        changes = self._changes(keys, ends, asked, shared, hit=hit, at=at, readable_at=readable_at)
         return Served(
             usage=_bill(read, ends, asked, free=rules.caching is Caching.AUTOMATIC),
             read_pieces=hit + 1,
             cache=Cache(self.entries.changed(changes, at=at)) if changes else self,
         )
 
+    def _find(self, key: bytes, shared: Mapping[bytes, Entry] | None, at: float) -> Entry | None:
+        """The entry of a prefix: one of the shared ones if only that can be read."""
+        entry = self.entries.found(key)
+        if shared and (entry is None or not entry.reads(at)):
+            other = shared.get(key)
+            if other is not None and other.reads(at):
+                return other
+        return entry
+
     def _changes(
         self,
         keys: Sequence[bytes],
         ends: Sequence[int],
         asked: Mapping[int, Ttl],
+        shared: Mapping[bytes, Entry] | None,
         *,
         hit: int,
         at: float,
@@ -109,7 +126,7 @@ class Cache:
         """
         changes = {}
         for place in asked.keys() | ({hit} if hit >= 0 else set()):
-            entry = self.entries.found(keys[place])
+            entry = self._find(keys[place], shared, at)
             if entry is not None and not entry.lives(at):
                 entry = None
             if place <= hit:

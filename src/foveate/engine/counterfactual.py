@@ -53,6 +53,8 @@ def _needs_simulation(work: Work) -> bool:
     is_edited = work.version(SimulatedState.CONTEXT) is not work.came
     if work.prompt is not None or is_edited or work.state.states:
         return True
+    if work.count is not None and work.count.upper < work.rules.minimum_tokens:
+        return False  # too short to be cached
     return work.options.compaction and work.rules.caching is not Caching.NONE
 
 
@@ -83,10 +85,8 @@ class SimulateStates:
         )
         keys = work.sighting.keys if work.sighting is not None else ()
         states = self._states_of(agent)
-        before = log.merge(state.cache, keys, now=exchange.sent_at)
-        served = states.merge_sent(before, sent.prompt, at=exchange.sent_at).serve_marked(
-            sent.prompt, sent.breakpoints, rules, at=exchange.sent_at, answers_at=exchange.begun_at
-        )
+        times = {"at": exchange.sent_at, "answers_at": exchange.begun_at}
+        served = states.serve_sent(sent, state.cache, rules, **times)
         if work.sighting is not None:
             log.served(work.sighting, served.cache)
         versions = {
@@ -99,8 +99,7 @@ class SimulateStates:
             served,
             rules,
             keys=keys,
-            at=exchange.sent_at,
-            answers_at=exchange.begun_at,
+            **times,
         )
         state = state.served(served.cache, simulated.caches)
         if not state.would_not_fit and _outgrows_window(exchange, work, simulated):
