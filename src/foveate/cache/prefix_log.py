@@ -250,9 +250,8 @@ class PrefixLog:
         Those whose first request is still unanswered could not be read: they tell nothing yet.
         """
         missed_tokens = 0
-        near = range(max(0, shared + 1 - _LOOKBACK_PIECES), shared + 1)
-        for at in {*near, *(at for at in places if at <= shared)}:
-            key = keys[at]
+        near = max(0, shared + 1 - _LOOKBACK_PIECES)
+        for key in (*(keys[at] for at in places if at < near), *keys[near : shared + 1]):
             found = self._asked.get(key) or self._overdue.get(key)
             if found is None or not found.is_answered:
                 continue
@@ -277,11 +276,11 @@ class PrefixLog:
     ) -> None:
         """Have the request's prefixes known, as part of the conversation that it continues."""
         conversation = continued or _Conversation()
-        for at in range(max(0, last + 1 - _MAX_CONVERSATION_KEYS), last + 1):
-            known = self._by_key.get(keys[at])
+        for key in keys[max(0, last + 1 - _MAX_CONVERSATION_KEYS) : last + 1]:
+            known = self._by_key.get(key)
             if known is None:
-                self._by_key[keys[at]] = conversation
-                conversation.keys.append(keys[at])
+                self._by_key[key] = conversation
+                conversation.keys.append(key)
             elif known is not conversation:
                 self._touch(known, now, is_shared=True)
         conversation.pieces = last + 1
