@@ -12,6 +12,7 @@ from tests.unit.sandbox.requests import GPT, Json, chat, refusal, response, take
 
 HELLO = {"role": "user", "content": "Hello"}
 FUNCTION = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+CODEX_NOTE = {"internal_chat_message_metadata_passthrough": {"turn_id": "t"}}
 FLAT = {"type": "function", "name": "look", "parameters": {"type": "object"}}
 
 
@@ -45,6 +46,8 @@ def output(call_id: str = "c1") -> Json:
         chat({"role": "user", "content": ""}),
         chat(model="gpt-5.4", max_completion_tokens=100),
         chat(model="o3", reasoning_effort="high"),
+        chat(search_parameters={"mode": "auto"}),
+        chat(HELLO, {**calling("a"), "provider_specific_fields": {"refusal": None}}, answered("a")),
     ],
 )
 def test_a_chat_that_is_allowed_is_taken(body: Json) -> None:
@@ -174,6 +177,8 @@ def test_prompt_and_answer_have_to_fit_together() -> None:
         response(HELLO, {"type": "reasoning", "id": "rs_1", "summary": []}, called(), output()),
         response(output(), previous_response_id="resp_1"),
         response(max_output_tokens=16, store=False, include=["reasoning.encrypted_content"]),
+        response(client_metadata={"x-codex-installation-id": "i"}),
+        response(HELLO | CODEX_NOTE, called() | CODEX_NOTE, output() | CODEX_NOTE),
     ],
 )
 def test_a_response_that_is_allowed_is_taken(body: Json) -> None:
