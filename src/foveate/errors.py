@@ -286,6 +286,11 @@ class CapExceeded(CallRefused):
         self.reserved = reserved
         self.ceiling = ceiling
 
+    @property
+    def room(self) -> Decimal:
+        """What the cap has left, in dollars."""
+        return self.limit - self.spent - self.reserved
+
 
 class CapUncheckable(CallRefused):
     """A call of which nobody can say whether there is room for it; `reason` says why."""

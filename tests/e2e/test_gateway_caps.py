@@ -189,3 +189,58 @@ def test_calls_in_quick_succession_are_held_to_what_was_billed_and_not_to_what_w
 
     assert statuses == [200] * 6
     assert len(heard) == 6
+
+
+@contextmanager
+def wordy_provider() -> Iterator[tuple[str, list[int]]]:
+    """A provider whose responses are as long as they may be, and the limits that it was sent."""
+    limits: list[int] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            limits.append(asked["max_output_tokens"])
+            usage = {"input_tokens": 9, "output_tokens": limits[-1], "total_tokens": 9 + limits[-1]}
+            said = json.dumps({"object": "response", "status": "incomplete", "usage": usage}).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", limits
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_parallel_calls_without_output_limits_use_a_cap_up_and_never_overshoot_it(tmp_path: Path) -> None:
+    """Defect: a call of Codex "may cost $6.58", so that a cap of $5 let none through."""
+    dollars = Decimal(5)
+    asked = json.dumps({"model": "gpt-6-astra", "input": "Hi"}).encode()  # $50 for a million tokens of output
+    with (
+        wordy_provider() as (url, limits),
+        running_gateway(url, tmp_path, caps=[Cap(scope=Scope.DAY, dollars=dollars)]) as gateway,
+    ):
+        statuses: list[int] = []
+
+        def call() -> None:
+            statuses.extend(posted(f"{gateway.openai_url}/responses", asked)[0] for _ in range(4))
+
+        threads = [threading.Thread(target=call) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    (found,) = booked(tmp_path)
+    assert set(statuses) == {200, 402}
+    assert statuses.count(200) == len(limits) == found.calls >= 3
+    assert min(limits) >= 4_000
+    # What is left is too little for the shortest limit.
+    assert dollars - Decimal("0.21") < found.dollars <= dollars

@@ -11,7 +11,7 @@ from foveate.budget.budgets import Budget, SectionRule
 from foveate.budget.data import _BUDGET_KEYS, _RULE_KEYS
 from foveate.budget.ladders import BUILT_IN, rung_as_data
 from foveate.budget.sections import Item, Section
-from foveate.config.cost import CAP_KEYS, COST_KEYS, KINDS, PRICE_KEYS, TIER_KEYS
+from foveate.config.cost import CAP_KEYS, COST_KEYS, KINDS, PRICE_KEYS, TIER_KEYS, CostOptions
 from foveate.config.sections import _ITEM_KEYS, _SECTION_KEYS
 from foveate.config.settings import Settings
 from foveate.cost.caps import Cap
@@ -78,6 +78,7 @@ def _without_names(schema: Any) -> Any:
 def _cost_keys() -> Described:
     """What stands under `cost`, which is read by code of its own."""
     yield "cost", f"mapping of {', '.join(COST_KEYS)}"
+    yield "cost.min_output_tokens", f"int, default {CostOptions().min_output_tokens}"
     yield from _fields("cost.caps[]", CAP_KEYS, Cap)
     yield from _fields("cost.prices[]", PRICE_KEYS, OwnPrice, PerMillion)
     yield from _fields("cost.prices[].tiers[]", TIER_KEYS, OwnTier, PerMillion)

@@ -16,12 +16,12 @@ from foveate.budget.sections import chosen
 from foveate.config.documents import Document, document_from, read_document
 from foveate.config.files import StrPath
 from foveate.config.places import Place
-from foveate.cost.caps import WARN_AT, Cap, Scope, Unknown
+from foveate.cost.caps import MIN_OUTPUT_TOKENS, WARN_AT, Cap, Scope, Unknown
 from foveate.cost.own_prices import OwnPrice, OwnTier, PerMillion, check_own_prices
 from foveate.errors import BadOption
 
 COST = "cost"
-COST_KEYS = ("caps", "prices")
+COST_KEYS = ("caps", "min_output_tokens", "prices")
 CAP_KEYS = ("scope", "dollars", "agent", "warn_at", "unknown")
 KINDS = {
     "input": "uncached",
@@ -46,9 +46,13 @@ _MOST_DIGITS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostOptions:
-    """The caps, and the prices of one's own, that a configuration holds; `PriceBook` takes the latter."""
+    """The caps, and the prices of one's own, that a configuration holds; `PriceBook` takes the latter.
+
+    A request without an output limit gets one that the caps have room for, at least `min_output_tokens`.
+    """
 
     caps: tuple[Cap, ...] = ()
+    min_output_tokens: int = MIN_OUTPUT_TOKENS
     prices: tuple[OwnPrice, ...] = ()
 
 
@@ -80,7 +84,11 @@ def _cost_in(document: Document) -> CostOptions:
         return CostOptions()
     try:
         given = checked_mapping(said, COST_KEYS, COST, (COST,))
-        return CostOptions(caps=_caps(given.get("caps", [])), prices=_prices(given.get("prices", [])))
+        return CostOptions(
+            caps=_caps(given.get("caps", [])),
+            min_output_tokens=_tokens(given.get("min_output_tokens", MIN_OUTPUT_TOKENS), "min_output_tokens"),
+            prices=_prices(given.get("prices", [])),
+        )
     except BadOption as error:
         raise document.problem(str(error), error.path) from None
 
@@ -193,6 +201,13 @@ def _per_million(given: Any) -> PerMillion:
         kind = str(error.path[0])
         key = _KEY_OF[kind]
         raise BadOption(f"{key}{str(error).removeprefix(kind)}", path=(key,)) from None
+
+
+def _tokens(said: object, key: str) -> int:
+    if type(said) is not int or said < 1:
+        reason = f"{key} is a whole number of tokens, 1 or more, not {said!r:.80}"
+        raise BadOption(reason, path=(COST, key))
+    return said
 
 
 def _number(said: object, key: str) -> Decimal:

@@ -12,6 +12,8 @@ from foveate.cost.money import LEAST_DOLLARS, MOST_DOLLARS, in_words, picodollar
 from foveate.errors import BadOption, CapExceeded, CapUncheckable
 
 WARN_AT = Decimal("0.8")
+MIN_OUTPUT_TOKENS = 4_000
+"""Default of `cost.min_output_tokens`: the lowest output limit that is set to fit a call under a cap."""
 
 DAY_SECONDS = 86_400
 _FIRST_DAY = date(1970, 1, 1)
@@ -155,9 +157,16 @@ def near(
     return tuple(found)
 
 
-def exceeded(cap: Cap, standing: Standing, ceiling: Decimal | None) -> CapExceeded:
-    """What is told of a call that a cap has no room for; `standing` is without it."""
+def exceeded(
+    cap: Cap, standing: Standing, ceiling: Decimal | None, *, output_tokens: int | None = None
+) -> CapExceeded:
+    """What is told of a call that a cap has no room for; `standing` is without it.
+
+    `output_tokens` is the shortest output that the call could have been limited to, at `ceiling` dollars.
+    """
     costs = "costs nobody knows how much" if ceiling is None else f"may cost {in_words(ceiling)}"
+    if output_tokens is not None:
+        costs += f" even if its output is limited to {output_tokens:,} tokens"
     used = "" if cap.scope is Scope.CALL else f", of which {_used(standing)}"
     return CapExceeded(
         f"this call {costs}, and {cap} is {in_words(cap.dollars)}{used}",

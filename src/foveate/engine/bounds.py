@@ -18,7 +18,7 @@ from foveate.wire.body import Fields, as_list, as_record, as_text, fields, inner
 from foveate.wire.large_json import contains
 
 # Hosts take each other's names, and which of two they heed nobody knows: the largest counts.
-_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 # Tools that the client runs itself, by how their kinds begin; all others run at the provider.
 _RUN_HERE = ("function", "custom", "local_shell", "apply_patch", "namespace", *CLIENT_TOOL_TOKENS)
 # So often a server's tools are taken to be used where the request does not say. Anthropic's loop ends after ten
@@ -74,7 +74,7 @@ def asked_of(request: Request) -> Asked:
 
 def _asked(request: Request, said: Fields | Mapping[str, bytes]) -> Asked:
     found = {name: value(said[name]) for name in _NAMES if name in said}
-    given = [_whole(found[name]) for name in _LIMITS if found.get(name) is not None]
+    given = [_whole(found[name]) for name in LIMITS if found.get(name) is not None]
     limits = [limit for limit in given if limit is not None]
     is_fast = as_text(found.get("speed")) == "fast"
     tools = [(_kind(request.format, raw), raw) for raw in request.tools]
@@ -92,7 +92,7 @@ def _asked(request: Request, said: Fields | Mapping[str, bytes]) -> Asked:
     )
 
 
-_NAMES = frozenset((*_LIMITS, "n", "service_tier", "speed", "inference_geo", "context_management"))
+_NAMES = frozenset((*LIMITS, "n", "service_tier", "speed", "inference_geo", "context_management"))
 
 
 def _uses(
@@ -206,11 +206,12 @@ def at_most(
     input_tokens = most_input_tokens(request, count.upper, unexplained, window_tokens=window_tokens)
     if asked.answers is None or input_tokens is None:
         return None
-    longest = asked.output_tokens
-    if longest is None:
-        known = longest_answer_of(request.model)
+    longest, known = asked.output_tokens, longest_answer_of(request.model)
+    if known is not None:
+        longest = min(longest or known.tokens, known.tokens)
+    elif longest is None:
         before = 0 if unexplained or request.unexplained else lower_end(count)
-        longest = known.tokens if known is not None else _longest_answer(before, window_tokens)
+        longest = _longest_answer(before, window_tokens)
     return AtMost(
         model=request.model,
         provider=provider,

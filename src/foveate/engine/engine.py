@@ -144,7 +144,7 @@ class Engine:
             except FoveateError as error:
                 work.problems.append(self._failed(work.incoming, "write", error))
                 setattr(work, drop, ())
-        return work.request.body
+        return work.written()
 
     def _exchange(self, incoming: Incoming, work: Work | None, outgoing: Outgoing, came_at: float) -> Exchange:
         return Exchange(

@@ -9,12 +9,13 @@ from decimal import Decimal
 from msgspec.structs import replace
 
 from foveate.cost.admission import Admission, Admitted
-from foveate.cost.caps import Cap, unchecked
+from foveate.cost.caps import MIN_OUTPUT_TOKENS, Cap, unchecked
 from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.price_book import PriceBook
 from foveate.cost.savings import PriceOf, compare, pricing
 from foveate.engine.bounds import at_most
 from foveate.engine.exchange import Exchange
+from foveate.engine.output_limits import limit_output
 from foveate.engine.remembered import Remembered
 from foveate.engine.work import Work
 from foveate.errors import CallRefused, CapExceeded
@@ -26,10 +27,14 @@ from foveate.wire.large_json import LARGE_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoneyOptions:
-    """The caps that hold, and the prices."""
+    """The caps that hold, and the prices.
+
+    A request without an output limit is never limited to fewer than `min_output_tokens`.
+    """
 
     caps: Sequence[Cap]
     prices: PriceBook
+    min_output_tokens: int = MIN_OUTPUT_TOKENS
 
 
 class HoldCaps:
@@ -78,13 +83,35 @@ class HoldCaps:
             return
         try:
             await beside(lambda: _expect(work, options.prices), size_bytes, least_bytes=LARGE_BYTES)
-            work.admitted = await let_through(
-                self._admission, call, work.ceiling, held, caught_up=self._caught_up
-            )
+            work.admitted = await self._admit(work, call, held, options)
         except CallRefused:
             raise
         except Exception as error:  # a cap is held whatever fails: then nobody can say that there is room
             raise unchecked(held[0], f"{type(error).__name__}: {error}", "look into the log") from error
+
+    async def _admit(self, work: Work, call: Call, caps: Sequence[Cap], options: MoneyOptions) -> Admitted:
+        """Admit a call, with an output limit that fits under the caps if it has none and needs one.
+
+        Raises:
+            CallRefused: as `Admission.admit` does.
+        """
+        whole = work.at_most
+        while True:
+            try:
+                return await let_through(self._admission, call, work.ceiling, caps, caught_up=self._caught_up)
+            except CapExceeded as refused:
+                if whole is None or work.ceiling is None or work.ceiling <= refused.room:
+                    raise
+                # Another cap may then ask for a lower limit, and so may calls that were admitted meanwhile.
+                work.output_limit, work.at_most = limit_output(
+                    work.request,
+                    whole,
+                    refused,
+                    caps,
+                    prices=options.prices,
+                    min_tokens=options.min_output_tokens,
+                )
+                work.ceiling = work.at_most.dollars(options.prices)
 
 
 async def let_through(

@@ -7,6 +7,7 @@ from decimal import Decimal
 import msgspec
 
 from foveate import wire
+from foveate.budget.answers import longest_answer_of
 from foveate.budget.windows import window_of
 from foveate.cache.beta_header import HEADER as BETAS
 from foveate.cache.prefix_log import Sighting
@@ -28,7 +29,18 @@ from foveate.session.counting import beside
 from foveate.session.news import News
 from foveate.session.sessions import Found
 from foveate.tokens import RequestCount, RequestCounter
-from foveate.values import Edit, Format, Mark, MarkStyle, Place, Request, SimulatedState, TokenCount, Ttl
+from foveate.values import (
+    Edit,
+    Format,
+    Mark,
+    MarkStyle,
+    Place,
+    Request,
+    SetParameter,
+    SimulatedState,
+    TokenCount,
+    Ttl,
+)
 from foveate.wire.large_json import LARGE_BYTES
 
 # https://docs.anthropic.com/en/docs/build-with-claude/context-windows (November 2026)
@@ -79,6 +91,8 @@ class Work(msgspec.Struct, eq=False):
     marks: tuple[Mark, ...] = ()
     passing: tuple[Place, ...] = ()
     parameters: tuple[Edit, ...] = ()
+    # What the caps have room for, of a request without a limit of its own: it is never sent without this one.
+    output_limit: SetParameter | None = None
     call: Call | None = None
     at_most: AtMost | None = None
     ceiling: Decimal | None = None
@@ -159,14 +173,19 @@ class Work(msgspec.Struct, eq=False):
     def output_reserve(self) -> int:
         """Tokens of the window that are reserved for the response: as many as the request asks for.
 
-        Of a configured window that is smaller than the model's, or of a model whose window is not known, it is
-        at most a quarter: the provider does not hold the request to that window.
+        The model's longest output bounds them. Of a window that the provider does not hold the request to, they
+        are at most a quarter: a configured one that is smaller than the model's, one of a model whose window is
+        not known, or one that is no larger than the output alone.
         """
-        asked, window = asked_of(self.came).output_tokens or 0, self.options.window_tokens
+        asked, window = asked_of(self.came).output_tokens or 0, self.window_tokens
+        longest = longest_answer_of(self.request.model)
+        if longest is not None:
+            asked = min(asked, longest.tokens)
         if window is None:
             return asked
         known = window_of(self.request.model)
-        return asked if known is not None and known.tokens <= window else min(asked, window // 4)
+        is_enforced = known is not None and asked < known.tokens <= window
+        return asked if is_enforced else min(asked, window // 4)
 
     @property
     def longest_ttl(self) -> Ttl | None:
@@ -217,10 +236,12 @@ class Work(msgspec.Struct, eq=False):
 
     def all_done(self) -> tuple[Done, ...]:
         """Every edit, those too that are written last."""
-        return (*self.done, *[Done("cache", edit) for edit in (*self.parameters, *self.marks)])
+        limits = () if self.output_limit is None else (Done("cost", self.output_limit),)
+        return (*self.done, *limits, *[Done("cache", edit) for edit in (*self.parameters, *self.marks)])
 
     def written(self) -> bytes:
         """The body that goes out."""
-        edits = (*self.parameters, *self.marks)
+        limits = () if self.output_limit is None else (self.output_limit,)
+        edits = (*limits, *self.parameters, *self.marks)
         is_openai = self.request.format is Format.CHAT and self.rules.provider == "openai"
         return wire.write(self.request, edits, marks=MarkStyle.BREAKPOINT if is_openai else None)

@@ -81,7 +81,11 @@ def choices_of(found: Configuration, environment: Mapping[str, str]) -> Choices:
         settings=found.settings,
         gateway=gateway_options(found.settings, environment),
         agents=options_by_agent(found.settings, environment),
-        cost=MoneyOptions(caps=found.cost.caps, prices=PriceBook(found.cost.prices)),
+        cost=MoneyOptions(
+            caps=found.cost.caps,
+            prices=PriceBook(found.cost.prices),
+            min_output_tokens=found.cost.min_output_tokens,
+        ),
     )
 
 

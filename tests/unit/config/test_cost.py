@@ -90,6 +90,11 @@ def test_a_configuration_that_says_nothing_of_money_has_no_caps(text: str) -> No
     assert read(text) == CostOptions()
 
 
+def test_the_shortest_output_limit_is_read() -> None:
+    assert read("cost: {min_output_tokens: 1000}").min_output_tokens == 1_000
+    assert CostOptions().min_output_tokens == 4_000
+
+
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput, match="No such file"):
         load_cost(tmp_path / "no.yaml")
@@ -135,7 +140,7 @@ PRICE = "cost:\n  prices:\n    - model: m\n"
     ("text", "line", "key", "words"),
     [
         ("- a\n", 1, "", "the configuration is a mapping"),
-        ("a: 1\ncost: 5\n", 2, "cost", "cost is a mapping of caps, prices"),
+        ("a: 1\ncost: 5\n", 2, "cost", "cost is a mapping of caps, min_output_tokens, prices"),
         ("cost:\n  cap: []\n", 2, "cost.cap", "did you mean caps?"),
         ("cost:\n  caps:\n", 2, "cost.caps", "caps is a list"),
         ("cost:\n  caps: {scope: day}\n", 2, "cost.caps", "caps is a list"),
@@ -185,6 +190,8 @@ PRICE = "cost:\n  prices:\n    - model: m\n"
             "the cap on agent a is there twice",
         ),
         ("cost:\n  prices:\n    - {input: 1, output: 2}\n", 3, "cost.prices.0", "needs the name of a model"),
+        ("cost:\n  min_output_tokens: 0\n", 2, "cost.min_output_tokens", "a whole number of tokens, 1 or more"),
+        ("cost: {min_output_tokens: many}\n", 1, "cost.min_output_tokens", "not 'many'"),
         (PRICE, 3, "cost.prices.0", "the price of m lacks input and output"),
         (f"{PRICE}      input: 1\n", 3, "cost.prices.0", "the price of m lacks output"),
         (f"{PRICE}      input: -1\n      output: 1\n", 4, "cost.prices.0.input", "input must be a number, not"),

@@ -93,6 +93,21 @@ def test_without_a_limit_an_answer_is_as_long_as_the_model_can_write(model: str,
     assert found.output_tokens == output_tokens
 
 
+def test_a_limit_beyond_the_longest_output_of_the_model_counts_as_that() -> None:
+    for limit, output_tokens in ((1_000_000, 128_000), (100, 100)):
+        said = {"model": "gpt-5", "max_completion_tokens": limit, "messages": []}
+        found = at_most(
+            wire.read(json.dumps(said).encode(), Format.CHAT),
+            TokenCount(1_000, True, 1_000),
+            provider="openai",
+            window_tokens=None,
+            ttl=None,
+            at=0.0,
+        )
+        assert found is not None
+        assert found.output_tokens == output_tokens
+
+
 @pytest.mark.parametrize("name", ["previous_response_id", "conversation", "prompt"])
 def test_what_the_provider_adds_to_the_input_may_fill_the_window(name: str) -> None:
     found = bound(50_000, Format.RESPONSES, max_output_tokens=9, **{name: "kept_1"})

@@ -34,6 +34,9 @@ def work(model: str, max_tokens: int, window_tokens: int | None) -> Work:
         ("claude-opus-4-5", 64_000, 200_000, 64_000),  # the model's own window, which the provider enforces
         ("claude-opus-4-5", 64_000, 32_768, 8_192),
         ("claude-opus-4-5", 1_000, 32_768, 1_000),
+        ("claude-opus-4-5", 500_000, None, 64_000),  # its longest output
+        ("claude-opus-4-5", 500_000, 1_000_000, 64_000),
+        ("gpt-4", 100_000, None, 2_048),  # a window of 8,192, and no longest output is known
         ("nobody-knows-it", 64_000, 32_768, 8_192),
         ("nobody-knows-it", 64_000, None, 64_000),
     ],
