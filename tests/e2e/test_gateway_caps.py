@@ -7,14 +7,16 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import brotli
 import pytest
+import zstandard
 
 from foveate.cost.caps import Cap, Scope, Unknown
 from foveate.cost.ledger import By, Sum
@@ -158,9 +160,16 @@ def test_a_provider_that_cannot_be_reached_costs_nothing(tmp_path: Path) -> None
     assert booked(tmp_path) == []
 
 
-def test_a_packed_request_is_sent_unpacked_and_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("compress", "encoding_name"),
+    [(gzip.compress, "gzip"), (brotli.compress, "br"), (zstandard.compress, "zstd")],
+    ids=["gzip", "br", "zstd"],
+)
+def test_a_packed_request_is_sent_unpacked_and_counted(
+    tmp_path: Path, compress: Callable[[bytes], bytes], encoding_name: str
+) -> None:
     with provider() as (url, heard), running_gateway(url, tmp_path) as gateway:
-        status, _ = posted(f"{gateway.openai_url}/chat/completions", gzip.compress(PLAIN), "gzip")
+        status, _ = posted(f"{gateway.openai_url}/chat/completions", compress(PLAIN), encoding_name)
 
     ((encoding, body),) = heard
     assert (status, encoding) == (200, "")

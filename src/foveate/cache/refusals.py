@@ -1,4 +1,6 @@
-"""Refusals: which error says that a provider does not want our cache marks, and who is known to have said so.
+"""Refusals: which error says that a provider does not want what we added, and who is known to have said so.
+
+That is a cache mark, or an optional parameter such as `prompt_cache_key`.
 
 A request whose marks were refused is sent once more without them. Only where that one is taken is the refusal
 remembered: then it was the marks. So an error that was misread costs one more refused request and nothing else,
@@ -6,10 +8,11 @@ and there is no harm in reading errors generously.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
+from typing import TypeVar
 
 from foveate.errors import MalformedRequest
 from foveate.wire.body import as_list, as_text, value
@@ -73,14 +76,27 @@ def refusal(status: int, body: bytes) -> Refusal | None:
     """
     if status not in _STATUSES:
         return None
-    # A newline apart: what one part names, another may be about (`param` and `message`).
-    said = "\n".join(_SHOWN.sub(" ", part) for part in _said(body))[:_LONGEST_CHARS]
-    own = _QUOTED.sub(lambda quoted: quoted[0] if _NAMED.search(quoted["first"]) else " ", said)
+    own = _error_text(body, _NAMED)
     if not _NAMED.search(own):
         return None
     if _PLACING.search(own):
         return Refusal.PLACING
     return Refusal.TTL if _TTL.search(own) else Refusal.MARKS
+
+
+def refused_parameters(status: int, body: bytes, names: Collection[str]) -> frozenset[str]:
+    """Find which of the parameters `names` the error response to a request names."""
+    if status not in _STATUSES:
+        return frozenset()
+    patterns = {name: re.compile(rf"(?<!\w){re.escape(name)}(?!\w)") for name in names}
+    return frozenset(name for name, pattern in patterns.items() if pattern.search(_error_text(body, pattern)))
+
+
+def _error_text(body: bytes, named: re.Pattern[str]) -> str:
+    """The error's own words, without quotes of the request, unless a quote begins with what is `named`."""
+    # A newline apart: what one part names, another may be about (`param` and `message`).
+    said = "\n".join(_SHOWN.sub(" ", part) for part in _said(body))[:_LONGEST_CHARS]
+    return _QUOTED.sub(lambda quoted: quoted[0] if named.search(quoted["first"]) else " ", said)
 
 
 def _said(body: bytes) -> Iterator[str]:
@@ -122,16 +138,21 @@ class _Remembered:
     at: float
 
 
+_Key = tuple[str, str, str]
+_Entry = TypeVar("_Entry")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusals:
-    """Who is known to refuse our marks: an upstream for a model, or for a session where it was their placing.
+    """Who is known to refuse what we add: an upstream for a model, or for a session where it was the placing.
 
     A value: what happens gives the next one. It holds so many refusals, and forgets the oldest first. Where a
     clock is put back by more than a refusal is remembered for, that is forgotten too.
     """
 
     most: int = MOST_REMEMBERED
-    remembered: Mapping[tuple[str, str, str], _Remembered] = field(default_factory=dict)
+    remembered: Mapping[_Key, _Remembered] = field(default_factory=dict)
+    parameters: Mapping[_Key, float] = field(default_factory=dict)  # by their names, with the time
 
     def takes_marks(self, upstream: str, model: str, *, session: str, at: float) -> bool:
         """Whether to send marks at all."""
@@ -144,14 +165,26 @@ class Refusals:
         """Whether a mark may say for how long."""
         return self._held(upstream, model, "", at) is not Refusal.TTL
 
+    def takes_parameter(self, upstream: str, model: str, name: str, *, at: float) -> bool:
+        """Whether to add an optional parameter."""
+        refused_at = self.parameters.get((upstream, model, name))
+        return refused_at is None or abs(at - refused_at) >= _DAY_SECONDS
+
+    def remembering_parameter(self, name: str, upstream: str, model: str, *, at: float) -> "Refusals":
+        """What is known once the same request was taken without a parameter."""
+        return replace(self, parameters=self._with(self.parameters, (upstream, model, name), at))
+
     def remembering(
         self, refused: Refusal, upstream: str, model: str, *, session: str, at: float
     ) -> "Refusals":
         """What is known once the same request was taken without marks."""
         key = upstream, model, _scope(refused, session)
-        others = {known: entry for known, entry in self.remembered.items() if known != key}
-        kept = list(others.items())[-(self.most - 1) :] if self.most > 1 else []
-        return replace(self, remembered={**dict(kept), key: _Remembered(refused, at)})
+        return replace(self, remembered=self._with(self.remembered, key, _Remembered(refused, at)))
+
+    def _with(self, known: Mapping[_Key, _Entry], key: _Key, entry: _Entry) -> Mapping[_Key, _Entry]:
+        """What is known with one more entry, and without the oldest if there are too many."""
+        others = [(other, one) for other, one in known.items() if other != key]
+        return {**dict(others[-(self.most - 1) :] if self.most > 1 else []), key: entry}
 
     def _held(self, upstream: str, model: str, scope: str, at: float) -> Refusal | None:
         known = self.remembered.get((upstream, model, scope))

@@ -108,7 +108,7 @@ def build_engine(
             MarkCache(remembered, refusals, logs),
             ReadStates(),
             *((SeeTrail(),) if tracing is not None else ()),
-            AskForUsage(),
+            AskForUsage(refusals),
             HoldCaps(admission, cost, behind.caught_up),
             *((HoldPings(pings),) if pings is not None else ()),
         ),

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from foveate.cache.refusals import Refusal, refusal
+from foveate.cache.refusals import Refusal, refusal, refused_parameters
 from foveate.cost.admission import Admitted
 from foveate.cost.ledger import Entry
 from foveate.engine.answers import AnswerReader
@@ -58,6 +58,7 @@ class Exchange:
         self.came_at = self.sent_at if came_at is None else came_at
         self.status = 0
         self.refused: Refusal | None = None
+        self.refused_parameters: frozenset[str] = frozenset()  # of those that we added
         self.has_bad_thoughts = False  # some were refused, since they do not fit what stands before them
         self.is_broken = False
         self.is_unsent = False
@@ -76,19 +77,51 @@ class Exchange:
         self._answer: AnswerReader | None = None
 
     async def goes_again(self, status: int, said: bytes) -> bool:
-        """Whether `outgoing` is to be sent once more, as it is then: an answer refuses our marks."""
+        """Whether `outgoing` is to be sent once more, as it is then: an answer refuses what we added to it.
+
+        That happens once for our marks, and once for each of our parameters.
+        """
         work = self.work
         if work is None:
             return False
         self.has_bad_thoughts = work.rules.binds_thinking and is_mismatch(status, said)
-        if not work.marks or self.refused is not None or self._write is None:
+        write = self._write
+        if write is None or not (
+            self._drop_parameters(work, status, said) or self._drop_marks(work, status, said)
+        ):
+            return False
+        self.outgoing = await beside(lambda: write(work), len(work.request.body), least_bytes=LARGE_BYTES)
+        return True
+
+    def _drop_parameters(self, work: Work, status: int, said: bytes) -> bool:
+        """Remove our parameters that an error response names; a parameter of the client's is none of them."""
+        added = {edit.path[0] for edit in work.parameters if isinstance(edit, SetParameter)}
+        refused = refused_parameters(status, said, added) if added else frozenset()
+        if not refused:
+            return False
+        self.refused_parameters |= refused
+        work.parameters = tuple(
+            edit
+            for edit in work.parameters
+            if not isinstance(edit, SetParameter) or edit.path[0] not in refused
+        )
+        _LOG.info(
+            "%s: upstream %s refuses %s for %s, sending the request again without it",
+            self.incoming.id,
+            self.incoming.upstream,
+            ", ".join(sorted(refused)),
+            work.model,
+        )
+        return True
+
+    def _drop_marks(self, work: Work, status: int, said: bytes) -> bool:
+        """Remove our breakpoints if an error response refuses them."""
+        if not work.marks or self.refused is not None:
             return False
         self.refused = refusal(status, said)
         if self.refused is None:
             return False
         work.marks = ()
-        write = self._write
-        self.outgoing = await beside(lambda: write(work), len(work.request.body), least_bytes=LARGE_BYTES)
         return True
 
     def unsent(self) -> None:

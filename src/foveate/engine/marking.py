@@ -41,7 +41,7 @@ class MarkCache:
         if not work.options.prompt_cache:
             return
         key = keyed(work.request, rules, work.session_id)
-        if key is not None:
+        if key is not None and self._refusals.take_parameter(work, rules.key_parameter):
             work.parameters += (key,)
         work.headers |= key_headers(rules, work.session_id)
         if rules.caching not in (Caching.MARKS, Caching.BOTH):
@@ -125,3 +125,7 @@ class RefusalsHeld:
 
     def __init__(self) -> None:
         self.held = Refusals()
+
+    def take_parameter(self, work: Work, name: str) -> bool:
+        """Whether the upstream of a request is not known to refuse an optional parameter."""
+        return self.held.takes_parameter(work.incoming.upstream, work.model, name, at=work.now)

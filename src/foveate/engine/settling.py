@@ -44,15 +44,18 @@ class RememberThoughts:
 
 @dataclass(frozen=True, slots=True)
 class RememberRefusal:
-    """Who refuses our marks: known once the same request was taken without them."""
+    """Who refuses our marks or parameters: known once the same request was taken without them."""
 
     refusals: RefusalsHeld
 
     def __call__(self, exchange: Exchange) -> None:
         """Remember it."""
         work = exchange.work
-        if work is None or exchange.refused is None or not 200 <= exchange.status < 300:
+        if work is None or not 200 <= exchange.status < 300:
             return
-        self.refusals.held = self.refusals.held.remembering(
-            exchange.refused, work.incoming.upstream, work.model, session=work.session_id, at=exchange.begun_at
-        )
+        held, upstream, at = self.refusals.held, work.incoming.upstream, exchange.begun_at
+        for name in exchange.refused_parameters:
+            held = held.remembering_parameter(name, upstream, work.model, at=at)
+        if exchange.refused is not None:
+            held = held.remembering(exchange.refused, upstream, work.model, session=work.session_id, at=at)
+        self.refusals.held = held

@@ -16,6 +16,7 @@ from foveate.budget.eviction import Kind, kind_of
 from foveate.cache.tool_order import ListedTool
 from foveate.engine.calls import Problem
 from foveate.engine.counting import Counts
+from foveate.engine.marking import RefusalsHeld
 from foveate.engine.remembered import Remembered
 from foveate.engine.work import Work
 from foveate.errors import DoesNotFit, StoreUnavailable
@@ -361,9 +362,12 @@ class AskForUsage:
 
     name = "usage"
 
+    def __init__(self, refusals: RefusalsHeld) -> None:
+        self._refusals = refusals
+
     async def take(self, work: Work) -> None:
         """Ask, where the client has not."""
-        if work.request.format is not Format.CHAT:
+        if work.request.format is not Format.CHAT or not self._refusals.take_parameter(work, "stream_options"):
             return
         found = parameters_of(work.request)
         if value(found.get("stream")) is not True:

@@ -55,8 +55,10 @@ from foveate.upstream.pool import Pool, Timeouts
 _SUMMARY_SECONDS = 300.0
 # What a call may take beyond waiting for its provider, until it is booked.
 _MARGIN_SECONDS = 60.0
+# With our breakpoints and two parameters, and without each of them.
+_MAX_SENDS = 4
 # Up to this, the time for a call may be raised while the gateway runs.
-_RAISED_SECONDS = 86_400.0
+_RAISED_SECONDS = 172_800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +94,15 @@ def choices_of(found: Configuration, environment: Mapping[str, str]) -> Choices:
 def admission_options(waits: Waits) -> AdmissionOptions:
     """How long something stays reserved for a call: for longer than any may take.
 
-    One whose marks are refused is sent twice.
+    One is sent again if our breakpoints are refused, or one of our parameters.
     """
-    longest = max(2 * (waits.connect_seconds + waits.total_seconds), _SUMMARY_SECONDS, _RAISED_SECONDS)
+    longest = max(_MAX_SENDS * (waits.connect_seconds + waits.total_seconds), _SUMMARY_SECONDS, _RAISED_SECONDS)
     return AdmissionOptions(lifetime_seconds=longest + _MARGIN_SECONDS)
 
 
 def upstream_timeouts(waits: Waits, *, lifetime_seconds: float) -> Timeouts:
     """How long upstreams are waited for: as is said, and no longer than something stays reserved for a call."""
-    covered = (lifetime_seconds - _MARGIN_SECONDS) / 2 - waits.connect_seconds
+    covered = (lifetime_seconds - _MARGIN_SECONDS) / _MAX_SENDS - waits.connect_seconds
     return Timeouts(
         connect_seconds=waits.connect_seconds,
         idle_seconds=waits.idle_seconds,

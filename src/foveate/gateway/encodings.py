@@ -13,8 +13,12 @@ _NAME = b"content-encoding"
 _MOST_ENCODINGS, _MOST_MEMBERS = 4, 1024
 _PIECE_BYTES = 64 * 1024
 _UNPACKED_BYTES = 1024 * 1024
-# A smaller one is unpacked sooner than a thread is there.
+# A smaller one is unpacked sooner than a thread is there; but a few bytes of Brotli or zstd can be megabytes.
 _SMALL_BYTES = 1024
+# One call decompresses all of its input, and four bytes of that can be a block of 128 KB.
+_ZSTD_PIECE_BYTES = 256
+# RFC 9659: a content encoding has no larger window.
+_ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 Grow = Callable[[int], None]
@@ -44,7 +48,7 @@ async def read_beside(
     """What `unpacked` gives, while others are served."""
     if not encodings:
         return body
-    if len(body) <= _SMALL_BYTES:
+    if len(body) <= _SMALL_BYTES and _DENSE.isdisjoint(encodings):
         return unpacked(body, encodings, limit_bytes=limit_bytes, grow=grow)
     return await asyncio.to_thread(unpacked, body, encodings, limit_bytes=limit_bytes, grow=grow)
 
@@ -97,12 +101,16 @@ class _Unpacked:
             left = self._limit_bytes - self._pieces.tell()
             most = min(left + 1, _UNPACKED_BYTES)
             found = unpacking.decompress(packed, most)
-            if len(found) > left:
-                raise TooLarge(self._limit_bytes)
-            self._grow(len(found))
-            self._pieces.write(found)
+            self.add(found)
             packed, has_more = unpacking.unconsumed_tail, len(found) == most
         return at - len(unpacking.unused_data)
+
+    def add(self, found: bytes) -> None:
+        """Append a decompressed piece."""
+        if len(found) > self._limit_bytes - self._pieces.tell():
+            raise TooLarge(self._limit_bytes)
+        self._grow(len(found))
+        self._pieces.write(found)
 
     def restart(self) -> None:
         """Forget what was unpacked."""
@@ -133,4 +141,58 @@ def _deflate(body: bytes, unpacked: _Unpacked) -> bytes:
     return unpacked.whole()
 
 
-_KNOWN: dict[str, Callable[[bytes, _Unpacked], bytes]] = {"gzip": _gzip, "x-gzip": _gzip, "deflate": _deflate}
+def _zstd(body: bytes, unpacked: _Unpacked) -> bytes:
+    """All frames of a zstd body (RFC 8878), one after the other."""
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
+    view = memoryview(body)
+    at = 0
+    for _ in range(_MOST_MEMBERS):
+        if at == len(body):
+            return unpacked.whole()
+        frame = decompressor.decompressobj()
+        while not frame.eof:
+            if at == len(body):
+                raise EOFError
+            piece = view[at : at + _ZSTD_PIECE_BYTES]
+            at += len(piece)
+            try:
+                unpacked.add(frame.decompress(piece))
+            except zstandard.ZstdError as error:
+                raise EOFError from error
+        at -= len(frame.unused_data)
+    raise EOFError
+
+
+def _brotli(body: bytes, unpacked: _Unpacked) -> bytes:
+    """The one stream of a Brotli body (RFC 7932)."""
+    import brotli
+
+    decompressor = brotli.Decompressor()
+    view = memoryview(body)
+    at = 0
+    while not decompressor.is_finished():
+        piece = view[:0]
+        if decompressor.can_accept_more_data():
+            if at == len(body):
+                raise EOFError
+            piece = view[at : at + _PIECE_BYTES]
+            at += len(piece)
+        try:
+            unpacked.add(decompressor.process(piece, output_buffer_limit=_UNPACKED_BYTES))
+        except brotli.error as error:
+            raise EOFError from error
+    if at < len(body):
+        raise EOFError
+    return unpacked.whole()
+
+
+_KNOWN: dict[str, Callable[[bytes, _Unpacked], bytes]] = {
+    "gzip": _gzip,
+    "x-gzip": _gzip,
+    "deflate": _deflate,
+    "zstd": _zstd,
+    "br": _brotli,
+}
+_DENSE = frozenset(("zstd", "br"))

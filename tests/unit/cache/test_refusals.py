@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.cache.refusals import REMEMBERED_SECONDS, Refusal, Refusals, refusal
+from foveate.cache.refusals import REMEMBERED_SECONDS, Refusal, Refusals, refusal, refused_parameters
 
 DAY = 86_400.0
 
@@ -233,6 +233,61 @@ def test_a_clock_that_is_put_back_keeps_a_refusal_for_no_longer_than_it_is_remem
 
     assert takes(known, 10 * DAY - 60)[0] is False
     assert takes(known, 8 * DAY)[0] is True
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "Unknown parameter: 'prompt_cache_key'.", "param": "prompt_cache_key"}},
+        {"error": {"message": "Unrecognized request argument supplied: prompt_cache_key"}},
+        {"detail": "Unsupported parameter(s): `prompt_cache_key`"},
+        {
+            "detail": [
+                {"type": "extra_forbidden", "loc": ["body", "prompt_cache_key"], "msg": "Extra", "input": "k"}
+            ]
+        },
+        {"error": {"message": "json: unknown field `prompt_cache_key`, expected one of `model`, `messages`"}},
+        "prompt_cache_key is not supported",
+    ],
+)
+def test_an_error_that_names_a_parameter_refuses_it(body: object) -> None:
+    said = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    names = {"prompt_cache_key", "stream_options"}
+
+    assert refused_parameters(400, said, names) == {"prompt_cache_key"}
+    assert refused_parameters(422, said, {"stream_options"}) == frozenset()
+    assert refused_parameters(500, said, names) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "my_prompt_cache_keys: no",
+        'messages.0: "what does prompt_cache_key do?" is not a list',
+        "max_tokens: too large",
+    ],
+)
+def test_an_error_that_only_shows_a_parameter_refuses_none(message: str) -> None:
+    assert refused_parameters(400, json.dumps(anthropic(message)).encode(), {"prompt_cache_key"}) == frozenset()
+
+
+def test_who_refuses_a_parameter_does_not_get_it_for_a_day() -> None:
+    known = Refusals().remembering_parameter("prompt_cache_key", "vllm", "qwen", at=0.0)
+
+    assert not known.takes_parameter("vllm", "qwen", "prompt_cache_key", at=DAY - 1)
+    assert known.takes_parameter("vllm", "qwen", "prompt_cache_key", at=DAY)
+    assert known.takes_parameter("vllm", "qwen", "stream_options", at=1)
+    assert known.takes_parameter("vllm", "other", "prompt_cache_key", at=1)
+    assert known.takes_parameter("other", "qwen", "prompt_cache_key", at=1)
+    assert takes(known, 1) == (True, True)
+
+
+def test_a_bounded_number_of_refused_parameters_is_remembered() -> None:
+    known = Refusals(most=2)
+    for number in range(5):
+        known = known.remembering_parameter("p", "up", str(number), at=0.0)
+
+    assert list(known.parameters) == [("up", "3", "p"), ("up", "4", "p")]
 
 
 events = st.tuples(st.sampled_from(Refusal), st.integers(0, 6), st.integers(0, 2), st.integers(0, 200_000))

@@ -1,5 +1,6 @@
 """The engine's way: every step in its order, each may fail alone, and what is refused is refused."""
 
+import json
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -48,7 +49,7 @@ class Doing:
         if isinstance(self._does, Mark):
             work.marks = (self._does,)
         if isinstance(self._does, SetParameter):
-            work.parameters = (self._does,)
+            work.parameters += (self._does,)
 
 
 SAYS = ReplaceText(place=Place(Area.MESSAGES, 0, 0), text="Hello", reason="longer")
@@ -160,6 +161,41 @@ async def test_marks_that_are_refused_are_left_out_once() -> None:
     assert exchange.outgoing.body == BODY.replace(b'"Hi"', b'"Hello"')
     assert [done.step for done in exchange.outgoing.done] == ["step 1"]
     assert not await exchange.goes_again(400, refused)
+
+
+ADDED = (
+    SetParameter(path=("prompt_cache_key",), value="k", reason=""),
+    SetParameter(path=("stream_options", "include_usage"), value=True, reason=""),
+)
+UNKNOWN = b'{"error": {"message": "Unknown parameter: \'%b\'.", "param": "%b", "code": "unknown_parameter"}}'
+
+
+async def test_each_of_our_parameters_that_is_refused_is_left_out() -> None:
+    exchange, _ = await prepared(*ADDED, MARK)
+    sent = json.loads(exchange.outgoing.body)
+    assert {"prompt_cache_key", "stream_options"} <= sent.keys()
+
+    assert not await exchange.goes_again(400, UNKNOWN % (b"temperature", b"temperature"))
+    assert not await exchange.goes_again(500, UNKNOWN % (b"prompt_cache_key", b"prompt_cache_key"))
+    assert await exchange.goes_again(400, UNKNOWN % (b"prompt_cache_key", b"prompt_cache_key"))
+    del sent["prompt_cache_key"]
+    assert json.loads(exchange.outgoing.body) == sent
+    assert await exchange.goes_again(422, b'{"detail": [{"loc": ["body", "stream_options"], "msg": "Extra"}]}')
+    del sent["stream_options"]
+    assert json.loads(exchange.outgoing.body) == sent
+    assert await exchange.goes_again(400, b'{"error": {"message": "cache_control: not permitted"}}')
+    assert json.loads(exchange.outgoing.body) == json.loads(BODY)
+    assert exchange.refused_parameters == {"prompt_cache_key", "stream_options"}
+    assert not await exchange.goes_again(400, UNKNOWN % (b"prompt_cache_key", b"prompt_cache_key"))
+
+
+async def test_a_refused_parameter_of_the_client_is_sent_as_it_came() -> None:
+    body = compact({**json.loads(BODY), "prompt_cache_key": "mine", "stream_options": {"include_usage": True}})
+    exchange, _ = await prepared(None, body=body)
+
+    for name in (b"prompt_cache_key", b"stream_options"):
+        assert not await exchange.goes_again(400, UNKNOWN % (name, name))
+    assert exchange.outgoing.body == body
 
 
 async def test_where_nothing_was_marked_a_refusal_is_the_clients_own() -> None:

@@ -50,8 +50,8 @@ def test_something_stays_reserved_for_a_call_for_longer_than_it_may_take(total_s
     """Defect: it ran out after twenty minutes, and a call may take an hour."""
     waits = Timeouts(connect_seconds=10, total_seconds=total_seconds)
 
-    # Where its marks are refused, a call is sent twice. A summary may take five minutes.
-    assert admission_options(waits).lifetime_seconds > max(2 * (10 + total_seconds), 300)
+    # A call is sent again if our breakpoints or one of two parameters are refused. A summary has five minutes.
+    assert admission_options(waits).lifetime_seconds > max(4 * (10 + total_seconds), 300)
 
 
 @pytest.mark.parametrize("total_seconds", [1, 3600, 40_000, 1_000_000])
@@ -62,6 +62,6 @@ def test_a_call_never_outlasts_what_is_reserved_for_it_also_where_its_time_is_ra
 
     waits = upstream_timeouts(Timeouts(total_seconds=total_seconds), lifetime_seconds=lifetime_seconds)
 
-    assert 2 * (waits.connect_seconds + waits.total_seconds) < lifetime_seconds
+    assert 4 * (waits.connect_seconds + waits.total_seconds) < lifetime_seconds
     assert waits.total_seconds == min(total_seconds, waits.total_seconds)
     assert total_seconds > 40_000 or waits.total_seconds == total_seconds

@@ -3,9 +3,15 @@
 import gzip
 import random
 import time
+import tracemalloc
 import zlib
+from collections.abc import Callable
 
+import brotli
 import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foveate.gateway.body_errors import TooLarge
 from foveate.gateway.encodings import encodings_of, read_beside, unpacked, without_encodings
@@ -13,6 +19,11 @@ from foveate.gateway.encodings import encodings_of, read_beside, unpacked, witho
 BODY = b'{"model": "gpt-4.1"}' * 50
 RAW = zlib.compressobj(wbits=-zlib.MAX_WBITS)
 DEFLATED = RAW.compress(BODY) + RAW.flush()
+
+
+BROTLI = brotli.compress(BODY)
+ZSTD = zstandard.ZstdCompressor(write_checksum=True).compress(BODY)
+SKIPPED = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
 
 
 def zipped(data: bytes) -> bytes:
@@ -32,6 +43,11 @@ def zipped(data: bytes) -> bytes:
         (DEFLATED, [b"deflate"]),
         (zipped(zlib.compress(BODY)), [b"deflate, gzip"]),
         (zipped(zlib.compress(BODY)), [b"deflate", b"gzip"]),
+        (BROTLI, [b"br"]),
+        (ZSTD, [b"zstd"]),
+        (SKIPPED + ZSTD, [b"zstd"]),
+        (zstandard.compress(BODY[:9]) + zstandard.compress(BODY[9:]), [b"ZSTD"]),
+        (zipped(ZSTD), [b"zstd, gzip"]),
     ],
 )
 def test_a_body_is_unpacked_as_its_headers_say(packed: bytes, said: list[bytes]) -> None:
@@ -75,20 +91,59 @@ async def test_what_is_read_beside_others_is_the_same(size: int) -> None:
         (zipped(BODY) + b"more", "gzip"),
         (zlib.compress(BODY)[:-1], "deflate"),
         (b"", "deflate"),
+        (BROTLI[:-1], "br"),
+        (BROTLI + b"more", "br"),
+        (b"", "br"),
+        (ZSTD[:-1], "zstd"),
+        (ZSTD[:-1] + b"x", "zstd"),
+        (ZSTD + b"more", "zstd"),
     ],
 )
 def test_what_is_packed_otherwise_or_broken_cannot_be_read(packed: bytes, encoding: str) -> None:
     assert unpacked(packed, (encoding,), limit_bytes=10_000) is None
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
-def test_no_more_is_unpacked_than_a_body_may_have(pack: object) -> None:
-    assert callable(pack)
-    encoding = "gzip" if pack is gzip.compress else "deflate"
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "br": lambda data: bytes(brotli.compress(data, quality=1)),
+    "zstd": zstandard.compress,
+}
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+def test_no_more_is_unpacked_than_a_body_may_have(encoding: str) -> None:
+    pack = PACKERS[encoding]
+    assert unpacked(pack(bytes(1_000_000)), (encoding,), limit_bytes=1_000_000) == bytes(1_000_000)
     with pytest.raises(TooLarge):
         unpacked(pack(bytes(1_000_001)), (encoding,), limit_bytes=1_000_000)
     with pytest.raises(TooLarge):
         unpacked(gzip.compress(BODY) * 2, ("gzip",), limit_bytes=2 * len(BODY) - 1)
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+def test_a_bomb_takes_little_more_memory_than_a_body_may_have(encoding: str) -> None:
+    bomb = PACKERS[encoding](bytes(40_000_000))
+    grown: list[int] = []
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge):
+            unpacked(bomb, (encoding,), limit_bytes=1_000_000, grow=grown.append)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert sum(grown) <= 1_000_000
+    assert peak_bytes < 20_000_000
+
+
+@given(data=st.binary(max_size=3_000), encoding=st.sampled_from(sorted(PACKERS)), cut=st.integers(0, 3_100))
+def test_a_body_is_unpacked_whole_or_not_at_all(data: bytes, encoding: str, cut: int) -> None:
+    packed = PACKERS[encoding](data)
+
+    assert unpacked(packed, (encoding,), limit_bytes=3_000) == data
+    if 0 < cut < len(packed):
+        assert unpacked(packed[:cut], (encoding,), limit_bytes=3_000) is None
 
 
 def test_an_unpacked_body_has_no_header_that_says_it_is_packed() -> None:

@@ -1,0 +1,103 @@
+"""Optional parameters that the gateway adds are left out for an upstream that refuses them."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from tests.gateways import running_gateway
+
+CHAT = {"model": "gpt-5.2", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+@contextmanager
+def strict_provider(unknown: Collection[str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """A provider that refuses parameters by name, one at a time, and what it was sent."""
+    heard: list[dict[str, Any]] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            refused = [name for name in unknown if name in heard[-1]]
+            if refused:
+                error = {"message": f"Unknown parameter: '{refused[0]}'.", "param": refused[0]}
+                self._say(400, "application/json", json.dumps({"error": error}).encode())
+            elif heard[-1].get("stream"):
+                chunk = {"choices": [{"delta": {"content": "Hello"}, "finish_reason": "stop"}]}
+                self._say(
+                    200, "text/event-stream", b"data: %b\n\ndata: [DONE]\n\n" % json.dumps(chunk).encode()
+                )
+            else:
+                usage = {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8}
+                self._say(200, "application/json", json.dumps({"choices": [], "usage": usage}).encode())
+
+        def _say(self, status: int, kind: str, said: bytes) -> None:
+            self.send_response(status)
+            self.send_header("content-type", kind)
+            self.send_header("content-length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", heard
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def post(url: str, said: dict[str, Any]) -> int:
+    headers = {"content-type": "application/json", "authorization": "Bearer sk-x"}
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, json.dumps(said).encode(), headers), timeout=30
+        ) as answer:
+            answer.read()
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_refused_parameters_are_left_out_and_the_client_notices_nothing(tmp_path: Path) -> None:
+    """Defect: a `prompt_cache_key` that an upstream refused was never left out."""
+    streamed = {**CHAT, "stream": True}
+    with (
+        strict_provider(["prompt_cache_key", "stream_options"]) as (url, heard),
+        running_gateway(url, tmp_path) as gateway,
+    ):
+        chat_url = f"{gateway.openai_url}/chat/completions"
+        statuses = [post(chat_url, streamed), post(chat_url, streamed), post(chat_url, CHAT)]
+
+    assert statuses == [200, 200, 200]
+    ours = [{"prompt_cache_key", "stream_options"} & said.keys() for said in heard]
+    assert ours == [{"prompt_cache_key", "stream_options"}, {"stream_options"}, set(), set(), set()]
+    assert heard[2:] == [streamed, streamed, CHAT]
+
+
+def test_a_refused_parameter_of_the_client_is_the_clients_own_matter(tmp_path: Path) -> None:
+    own = {**CHAT, "prompt_cache_key": "mine"}
+    with strict_provider(["prompt_cache_key"]) as (url, heard), running_gateway(url, tmp_path) as gateway:
+        statuses = [post(f"{gateway.openai_url}/chat/completions", said) for said in (own, own, CHAT)]
+
+    assert statuses == [400, 400, 200]
+    assert heard[:2] == [own, own]
+
+
+def test_only_what_is_refused_is_left_out(tmp_path: Path) -> None:
+    with strict_provider(["prompt_cache_key"]) as (url, heard), running_gateway(url, tmp_path) as gateway:
+        chat_url = f"{gateway.openai_url}/chat/completions"
+        statuses = [post(chat_url, {**CHAT, "stream": True}) for _ in range(2)]
+        other = post(chat_url, {**CHAT, "model": "gpt-5.1"})
+
+    assert (statuses, other) == ([200, 200], 200)
+    assert [said.get("stream_options") for said in heard[:3]] == [{"include_usage": True}] * 3
+    assert ["prompt_cache_key" in said for said in heard] == [True, False, False, True, False]
