@@ -66,6 +66,38 @@ def chat_body(steps: int, *, model: str = "gpt-4o") -> Body:
     }
 
 
+def responses_body(steps: int, *, model: str = "gpt-5.2") -> Body:
+    """The same as a Responses request, streamed, with reasoning items, as Codex sends it."""
+    items: list[Body] = [{"role": "developer", "content": "Say which."}, *_asked()]
+    for step in range(steps):
+        items += [
+            {"type": "reasoning", "id": f"rs_{step}", "summary": [], "encrypted_content": "gAAAA" * 20},
+            {"role": "assistant", "content": f"Step {step}: I look into {path(step)}."},
+            {
+                "type": "function_call",
+                "call_id": f"call_{step}",
+                "name": "read",
+                "arguments": f'{{"path": "{path(step)}"}}',
+            },
+            {"type": "function_call_output", "call_id": f"call_{step}", "output": _found(step)},
+        ]
+    items += [
+        {"role": "assistant", "content": "That was all of it."},
+        {"role": "user", "content": "Which one was it?"},
+    ]
+    return {
+        "model": model,
+        "instructions": "Be brief.",
+        "input": items,
+        "tools": [{"type": "function", "name": "read", "parameters": TOOL["input_schema"]}],
+        "reasoning": {"effort": "medium"},
+        "include": ["reasoning.encrypted_content"],
+        "store": False,
+        "stream": True,
+        "prompt_cache_key": "k",
+    }
+
+
 def _asked() -> list[Body]:
     return [
         {"role": "user", "content": f"Find the slow parser. {RULE}"},

@@ -15,6 +15,7 @@ from foveate.fold.unfolding import MEANINGS, Unfolded, made_by, meaning_when_und
 
 _GAP = "  "
 _LABEL_CELLS = 10
+_REASON_INDENT = SHORT_ID + len(_GAP)
 _LONGEST_NAME = 24
 _GLIMPSE_CHARS = 160
 _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
@@ -113,13 +114,24 @@ class Writing:
             return
         widths = {name: max(cell_len(getattr(row, name)) for row in (_HEADINGS, *rows)) for name in _COLUMNS}
         if sum(widths.values()) + len(_GAP) * (len(widths) - 1) > self._look.columns:
-            for row in rows:
+            for row, fold in zip(rows, folds, strict=True):
                 yield from self._two_lines(row)
+                yield from self._reason(fold)
             return
         yield self._painted(self._in_columns(_HEADINGS, widths), _DIM)
-        for row in rows:
+        for row, fold in zip(rows, folds, strict=True):
             line = self._in_columns(row, widths)
             yield line.removesuffix(row.ended) + self._painted(row.ended, row.colour)
+            yield from self._reason(fold)
+
+    def _reason(self, fold: Fold) -> Iterator[str]:
+        """Why a fold failed, or was not made as it should have been, in one line."""
+        if fold.reason:
+            said = self._look.plain(" ".join(fold.reason.split()))
+            cells = max(self._look.columns - _REASON_INDENT - len(self._more), _LONGEST_NAME)
+            if cell_len(said) > cells:
+                said = set_cell_size(said, cells).rstrip() + self._more
+            yield " " * _REASON_INDENT + self._painted(said, _DIM)
 
     def _rows(self, folds: Sequence[Fold]) -> list[_Row]:
         ids, sessions = short_ids([f.id for f in folds]), short_ids([f.session_id for f in folds])

@@ -27,7 +27,7 @@ from foveate.upstream import Client
 from foveate.values import CacheUsage, Format, Request, TokenCount, Usage
 
 # Where calls are answered, behind the address of a server.
-_ROUTES = ("/v1/messages", "/chat/completions")
+_ROUTES = ("/v1/messages", "/chat/completions", "/responses")
 _KEY_REFUSED = frozenset((401, 403))
 _NOBODY = Answered(None, is_no=True)
 # Each time-out that was ever configured has connections of its own.

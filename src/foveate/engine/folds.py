@@ -113,7 +113,12 @@ class Folds:
                 self._told(work.incoming.agent, Folded(outcome=Outcome.FAILED, reason=reason))
 
     async def _folded(self, work: Work, subject: Subject) -> Folded | None:
-        client = await self._paid(work, subject)
+        no_model = ""
+        try:
+            client = await self._paid(work, subject)
+        except CallRefused as refused:
+            client, no_model = None, str(refused)
+            _LOG.info("%s: no model is asked for a summary: %s", work.incoming.id, refused)
         endpoint = work.endpoint
         folder = Folder(
             self._journal,
@@ -125,6 +130,7 @@ class Folds:
             clock=self._clock,
             options=work.options.fold,
             price=lambda model, usage: self._price(work, model, usage),
+            no_model=no_model,
         )
         try:
             folded = await folder.fold(subject)
@@ -137,7 +143,11 @@ class Folds:
         return folded
 
     async def _paid(self, work: Work, subject: Subject) -> PaidClient | None:
-        """What asks for a summary, once the caps have room for a first call; None where no model is asked."""
+        """What asks for a summary, once the caps have room for a first call; None where no model is asked.
+
+        Raises:
+            CallRefused: a cap has no room for it.
+        """
         endpoint = work.endpoint
         if endpoint is None:
             return None
@@ -158,11 +168,7 @@ class Folds:
             searches=asked.searches,
         )
         ceiling = most.dollars(options.prices) if input_tokens is not None else None
-        try:
-            first = await self._admission.admit(call, ceiling, options.caps)
-        except CallRefused as refused:
-            _LOG.info("%s: no model is asked for a summary: %s", work.incoming.id, refused)
-            return None
+        first = await self._admission.admit(call, ceiling, options.caps)
         payment = Payment(
             admission=self._admission,
             options=self._cost,
@@ -170,7 +176,7 @@ class Folds:
             spoken=endpoint.spoken,
             compare=lambda call, charged: _compare(work, subject, call, charged),
         )
-        return PaidClient(self._client, payment, first)
+        return PaidClient(self._client, payment, first, output_tokens=_OUTPUT_TOKENS)
 
     def _call(self, work: Work) -> Call:
         return Call(

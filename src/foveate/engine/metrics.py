@@ -22,6 +22,7 @@ from foveate.fold.folding import Folded
 from foveate.fold.journal import Outcome
 from foveate.values import Comparison
 
+_COMPACTION = "compaction"
 _EXACT = {True: "true", False: "false"}
 _Set = tuple[str, str, str]
 # The numbers of so many requests are added up together.
@@ -186,6 +187,9 @@ class Metrics:
         """Count it, with how long it took where it is our own."""
         labels = self._agents.of(agent), folded.outcome.value
         self._board.tally(series.FOLDS, *labels).value += 1
+        if folded.has_failed:
+            request_id = "" if folded.fold is None else folded.fold.id
+            self.troubles.add(Problem(_COMPACTION, folded.reason), request_id, at=self._clock())
         if folded.fold is not None and folded.outcome is not Outcome.LOCK_HELD:
             self._board.spread(series.FOLD_SECONDS, *labels).observe(folded.fold.duration_seconds)
 

@@ -10,7 +10,7 @@ from foveate.budget.windows import window_of
 from foveate.cost.admission import Admission, Admitted
 from foveate.cost.ledger import Call, Entry
 from foveate.cost.savings import own_call, pricing
-from foveate.engine.bounds import at_most, longest_mark
+from foveate.engine.bounds import asked_of, at_most, longest_mark
 from foveate.engine.money import MoneyOptions
 from foveate.errors import CallRefused, MalformedRequest, UpstreamBroken, UpstreamStatus, UpstreamUnreachable
 from foveate.tokens import counter_for
@@ -34,13 +34,19 @@ class Payment:
 
 
 class PaidClient(Client):
-    """Asks as `client` does, and pays. Of what was admitted beforehand, `first` is for the first call."""
+    """Asks as `client` does, and pays. Of what was admitted beforehand, `first` is for the first call.
 
-    def __init__(self, client: Client, payment: Payment, first: Admitted) -> None:
+    If that is for a response of at most `output_tokens`, a request for a longer one is admitted anew.
+    """
+
+    def __init__(
+        self, client: Client, payment: Payment, first: Admitted, *, output_tokens: int | None = None
+    ) -> None:
         super().__init__(timeout_seconds=client.timeout_seconds)
         self._client = client
         self._payment = payment
         self._first: Admitted | None = first
+        self._output_tokens = output_tokens
 
     async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
         """What `client` is answered, once a cap has room for it.
@@ -74,10 +80,13 @@ class PaidClient(Client):
 
     async def _admitted(self, body: bytes) -> Admitted:
         first, self._first = self._first, None
-        if first is not None:
-            return first
-        call, options = self._payment.call(), self._payment.options()
         request = wire.read(body, self._payment.spoken)
+        if first is not None:
+            longest, asked = self._output_tokens, asked_of(request).output_tokens
+            if longest is None or (asked is not None and asked <= longest):
+                return first
+            await self._payment.admission.release(first)
+        call, options = self._payment.call(), self._payment.options()
         counted = await asyncio.to_thread(lambda: counter_for(request.model).request(request))
         window = window_of(request.model)
         most = at_most(

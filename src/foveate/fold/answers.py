@@ -11,7 +11,7 @@ from foveate.values import Format, Usage
 from foveate.wire.usage import usage_in
 
 # Anthropic's reasons: platform.claude.com/docs/en/build-with-claude/handling-stop-reasons (read November 2026).
-_CUT_OFF = frozenset(("max_tokens", "length", "model_context_window_exceeded"))
+_CUT_OFF = frozenset(("max_tokens", "length", "model_context_window_exceeded", "max_output_tokens"))
 _REFUSED = frozenset(("refusal", "content_filter"))
 _CALLED = frozenset(("tool_use", "tool_calls", "function_call", "pause_turn"))
 # Local models that think do so in their answer where the server does not part the two. Some templates open the
@@ -50,6 +50,24 @@ class _Message(msgspec.Struct):
     function_call: dict[str, msgspec.Raw] | None = None  # the older way to say the same
 
 
+class _Item(msgspec.Struct):
+    """An item of a response; only a message has content that is read."""
+
+    type: str = ""
+    content: list["_Content"] | None = None
+
+
+class _Content(msgspec.Struct):
+    """A part of a message in a response."""
+
+    type: str = ""
+    text: str = ""
+
+
+class _Incomplete(msgspec.Struct):
+    reason: str | None = None
+
+
 class _Choice(msgspec.Struct):
     message: _Message = msgspec.field(default_factory=_Message)
     finish_reason: str | None = None
@@ -58,6 +76,9 @@ class _Choice(msgspec.Struct):
 _BLOCKS = msgspec.json.Decoder(list[_Block])
 _CHOICES = msgspec.json.Decoder(list[_Choice])
 _REASON = msgspec.json.Decoder(str | None)
+_OUTPUT = msgspec.json.Decoder(list[_Item])
+_INCOMPLETE = msgspec.json.Decoder(_Incomplete | None)
+_NULL = msgspec.Raw(b"null")
 
 
 def answer_of(spoken: Format, reply: Reply) -> Answer:
@@ -67,6 +88,8 @@ def answer_of(spoken: Format, reply: Reply) -> Answer:
     except MalformedRequest:
         usage = None
     try:
+        if spoken is Format.RESPONSES:
+            return _in_response(reply, usage)
         return _by_anthropic(reply, usage) if spoken is Format.ANTHROPIC else _in_chat(reply, usage)
     except msgspec.MsgspecError:
         return Answer(text="", usage=usage, problem="the answer has not the shape of one")
@@ -88,6 +111,22 @@ def _in_chat(reply: Reply, usage: Usage | None) -> Answer:
     said = choices[0].message
     reason = "refusal" if said.refusal else choices[0].finish_reason or ""
     return _answer(said.content or "", usage, reason, calls=bool(said.tool_calls or said.function_call))
+
+
+def _in_response(reply: Reply, usage: Usage | None) -> Answer:
+    status = _REASON.decode(reply.get("status", _NULL)) or "completed"
+    if status not in ("completed", "incomplete"):
+        return Answer(text="", usage=usage, problem=f"the response is {status}")
+    items = _OUTPUT.decode(reply.get("output", msgspec.Raw(b"[]")))
+    parts = [part for item in items if item.type == "message" for part in item.content or ()]
+    if not items:
+        return Answer(text="", usage=usage, problem="the response has no output")
+    incomplete = _INCOMPLETE.decode(reply.get("incomplete_details", _NULL))
+    reason = (incomplete.reason if incomplete is not None else None) or ""
+    if any(part.type == "refusal" for part in parts):
+        reason = "refusal"
+    text = "".join(part.text for part in parts if part.type == "output_text")
+    return _answer(text, usage, reason, calls=any(item.type.endswith("_call") for item in items))
 
 
 def _answer(text: str, usage: Usage | None, reason: str, *, calls: bool) -> Answer:

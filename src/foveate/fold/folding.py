@@ -34,7 +34,8 @@ _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 # After these a fold is not tried again at once.
 _RESTING = frozenset((Outcome.OK, Outcome.FAILED, Outcome.NO_BOUNDARY))
 _LOST = "the right to fold it was lost meanwhile"
-_TOO_SOON = "a model was asked for a summary just before"
+TOO_SOON = "a model was asked for a summary just before"
+"""The reason of a summary by rules that is no failure: models are not asked at each step."""
 # So many of the facts that a summary leaves out are named when it is asked for once more.
 _MOST_NAMED = 64
 
@@ -56,6 +57,13 @@ class Folded:
     reason: str = ""
     usages: Usages = ()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether there is no summary, or only one by rules in the place of a model's."""
+        if self.outcome is Outcome.OK:
+            return self.reason not in ("", TOO_SOON)
+        return self.outcome is Outcome.FAILED
+
 
 class Folder:
     """Folds for one agent's model, as `holder`, of whom there is only one."""
@@ -71,8 +79,12 @@ class Folder:
         options: FoldOptions = FoldOptions(),  # noqa: B008 - it is frozen
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         price: Price | None = None,
+        no_model: str = "",
     ) -> None:
-        """Without a `summariser`, rules make every summary; without a `price` it is what the provider says."""
+        """Without a `summariser`, rules make every summary; without a `price` it is what the provider says.
+
+        `no_model` says why there is no `summariser` if there should be one.
+        """
         self._journal = journal
         self._counter = counter
         self._by_rules = Extractive(self._count)
@@ -82,6 +94,7 @@ class Folder:
         self._options = options
         self._sleep = sleep
         self._price = price
+        self._no_model = no_model
 
     async def fold(self, subject: Subject, bills: Bills | None = None) -> Folded | None:
         """What became of folding a request; None where it is not one to fold, or was tried just before.
@@ -195,7 +208,7 @@ class Folder:
         if isinstance(made, Summary):
             verified = await self._verified(work, made, cut)
             is_too_soon = work.by is not self._summariser
-            return replace(verified, reason=_TOO_SOON) if is_too_soon else verified
+            return replace(verified, reason=TOO_SOON if is_too_soon else self._no_model)
         if not (self._options.extractive or subject.must_fit) or work.by is self._by_rules:
             return made
         instead = await self._summarised(self._by_rules, cut, work.bills)

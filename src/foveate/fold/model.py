@@ -1,4 +1,4 @@
-"""Summaries by a model over HTTP, in Anthropic's format or that of chats.
+"""Summaries by a model over HTTP, in the format that the client speaks: Messages, chats or Responses.
 
 Where the agent's own model writes it, the whole request is sent once more, as it went out, with one instruction
 after it: all but that is then read from the provider's cache. Otherwise the model is shown the span as data, in
@@ -24,8 +24,8 @@ from foveate.fold.summariser import Bills, NoSummary, Span, Summary
 from foveate.fold.verifying import hollow, problem_of
 from foveate.tokens import counter_for
 from foveate.upstream import Client
-from foveate.values import Format, Message, ReplaceMessages, Request, Text
-from foveate.wire.body import fields, record, selected, value
+from foveate.values import Area, Edit, Format, Insert, Message, Place, ReplaceMessages, Request, Text
+from foveate.wire.body import as_record, fields, record, selected, value
 
 DELAYS_SECONDS = (1.0, 4.0, 16.0)
 """How long to wait before each retry."""
@@ -48,7 +48,8 @@ _NO_THINKING = frozenset(("", "disabled", "none"))
 # None of these is part of what is cached, and each would keep the answer from being one whole text.
 _DROPPED = frozenset(
     ("stream", "stream_options", "stop", "stop_sequences", "n", "logprobs", "top_logprobs", "prediction",
-     "max_tokens", "max_completion_tokens", "logit_bias", "modalities", "audio")
+     "max_tokens", "max_completion_tokens", "max_output_tokens", "logit_bias", "modalities", "audio",
+     "background")
 )  # fmt: skip
 # What holds an answer to a form, besides OpenAI's own ways: vLLM's names (docs.vllm.ai, structured outputs) and
 # llama.cpp's (tools/server/README.md), read November 2026.
@@ -238,6 +239,16 @@ class _Body(msgspec.Struct, omit_defaults=True):
     max_completion_tokens: int | None = None
 
 
+class _ResponsesBody(msgspec.Struct):
+    """A Responses request; nobody asks for its response again, so it is not stored."""
+
+    model: str
+    instructions: str
+    input: str
+    max_output_tokens: int
+    store: bool = False
+
+
 class _Writer:
     """Writes the requests for one summary, and reads what came of them."""
 
@@ -291,9 +302,7 @@ class _Writer:
             Message(role=roles[number % 2], parts=(Text(text),))
             for number, text in enumerate((told, *answered))
         )
-        end = len(span.sent.messages)
-        edit = ReplaceMessages(start=end, end=end, messages=said, reason="a summary is asked for")
-        body = wire.write(span.sent, (edit,))
+        body = wire.write(span.sent, _appended(span.sent, said))
         names = frozenset(fields(body)) - _DROPPED
         room = self._output_tokens(span.sent) + (self._room_tokens if more else 0)
         return selected(body, names, **{self._limit_name(): room})
@@ -301,13 +310,18 @@ class _Writer:
     def shown(self, piece: str, before: str, facts: Sequence[str], *, is_last: bool, more: bool) -> bytes:
         """A request that shows a piece of a conversation as data; `more`: with more room for the answer."""
         system = prompts.system(limit_tokens=self.limit_tokens)
-        said = _Said("user", prompts.shown(piece, before, facts, is_last=is_last))
-        body = _Body(model=self._model, messages=[said])
+        shown = prompts.shown(piece, before, facts, is_last=is_last)
+        room = self._unasked_tokens() + (self._room_tokens if more else 0)
+        if self._spoken is Format.RESPONSES:
+            return msgspec.json.encode(
+                _ResponsesBody(model=self._model, instructions=system, input=shown, max_output_tokens=room)
+            )
+        body = _Body(model=self._model, messages=[_Said("user", shown)])
         if self._spoken is Format.ANTHROPIC:
             body.system = system
         else:
             body.messages.insert(0, _Said("system", system))
-        setattr(body, self._limit_name(), self._unasked_tokens() + (self._room_tokens if more else 0))
+        setattr(body, self._limit_name(), room)
         return msgspec.json.encode(body)
 
     def pieces(self, span: Span) -> list[str]:
@@ -322,12 +336,14 @@ class _Writer:
         return prompts.pieces(span.new, piece_tokens=piece_tokens, count=self.count)
 
     def _limit_name(self) -> str:
+        if self._spoken is Format.RESPONSES:
+            return "max_output_tokens"
         is_openai = self._spoken is Format.CHAT and self._rules.provider == "openai"
         return "max_completion_tokens" if is_openai else "max_tokens"
 
     def _unasked_tokens(self) -> int:
         """How long an answer may be: a summary, and what a model thinks unasked where it may."""
-        return self._room_tokens + (_THOUGHT_TOKENS if self._limit_name() == "max_completion_tokens" else 0)
+        return self._room_tokens + (0 if self._limit_name() == "max_tokens" else _THOUGHT_TOKENS)
 
     def _output_tokens(self, sent: Request) -> int:
         """How long the answer to a request that went out may be; thinking, where it is on, stays on."""
@@ -340,13 +356,49 @@ class _Writer:
         return max(*asked, sum(asked[1:]) + self._unasked_tokens(), self._unasked_tokens())
 
 
-_OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens")
+_OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
+def _appended(sent: Request, said: tuple[Message, ...]) -> list[Edit]:
+    """Edits that append messages to a request.
+
+    In the Messages API only the assistant may speak after a system message. So if a conversation ends with one,
+    the text of the first message becomes its last block: the whole prefix is still read from the cache.
+    """
+    reason, end = "a summary is asked for", len(sent.messages)
+    edits: list[Edit] = []
+    found = _last_system_message(sent)
+    if found is not None:
+        edits.append(Insert(place=found, parts=said[0].parts, reason=reason))
+        said = said[1:]
+    if said:
+        edits.append(ReplaceMessages(start=end, end=end, messages=said, reason=reason))
+    return edits
+
+
+def _last_system_message(sent: Request) -> Place | None:
+    """The end of the system message that an Anthropic conversation ends with; None if it ends otherwise.
+
+    System messages without content only set parameters, and are not part of what is said.
+    """
+    if sent.format is not Format.ANTHROPIC:
+        return None
+    for index in reversed(range(len(sent.messages))):
+        message = wire.message(sent.format, sent.messages[index])
+        if message.role != "system":
+            return None
+        if message.parts:
+            return Place(Area.MESSAGES, index, len(message.parts))
+    return None
 
 
 def _has_form(sent: Request) -> bool:
     """Whether the answer to a request is held to a form that is no plain text."""
     found = fields(sent.body)
-    shaped = record(found.get("response_format")).get("type", "text") != "text"
+    text_format = as_record(record(found.get("text")).get("format"))  # of Responses
+    shaped = any(
+        form.get("type", "text") != "text" for form in (record(found.get("response_format")), text_format)
+    )
     # The older way to force a call names the function: {"name": …}.
     forced = isinstance(value(found.get("function_call")), dict)
     return shaped or forced or any(value(found.get(name)) is not None for name in _FORMS)

@@ -57,6 +57,11 @@ _ASKING = KEYS | {b"anthropic-version", b"anthropic-beta", b"openai-organization
 _READ = frozenset((Asks.ANSWER, Asks.EMBEDDINGS, Asks.COUNT))
 # RFC 9110, 15.5.22: a 426 names what to use instead.
 _REQUIRED_UPGRADE = ((b"upgrade", b"HTTP/1.1"),)
+_SUMMARY_PATHS = {
+    Format.ANTHROPIC: "/v1/messages",
+    Format.CHAT: "/v1/chat/completions",
+    Format.RESPONSES: "/v1/responses",
+}
 _FREE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 
 Page = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -394,13 +399,14 @@ def _incoming(
 
 def _endpoint(ask: Ask, upstream: Upstream, spoken: Format) -> Endpoint:
     """Where a summary of the session can be asked for: as the client asks, with whatever key it would use."""
-    is_anthropic = spoken is Format.ANTHROPIC
-    path = "/v1/messages" if is_anthropic else "/v1/chat/completions"
+    path = _SUMMARY_PATHS.get(spoken)
+    if path is None:
+        path, spoken = _SUMMARY_PATHS[Format.CHAT], Format.CHAT
     own = [(name, said) for name, said in ask.raw_headers if name in _ASKING]
     key = key_headers(ask, upstream)
     headers = own if key is None else [*(pair for pair in own if pair[0] not in KEYS), *key]
     return Endpoint(
         url=upstream.url(path),
-        spoken=spoken if is_anthropic else Format.CHAT,
+        spoken=spoken,
         headers={name.decode("latin-1"): said.decode("latin-1") for name, said in headers},
     )

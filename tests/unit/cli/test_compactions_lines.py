@@ -65,6 +65,18 @@ def test_a_list_has_a_line_for_each_fold_with_all_that_is_asked_of_it() -> None:
     ]
 
 
+def test_a_list_says_why_a_fold_failed() -> None:
+    failed = replace(FAILED, model="m", reason="529:\n overloaded\x1b[31m")
+    long = replace(FAILED, model="m", reason="no " * 100)
+
+    assert listed(failed)[-1] == "          529: overloaded\\x1b[31m"
+    narrow = listed(long, look=NARROW)
+    assert len(narrow) == 3
+    assert narrow[-1].startswith("          no no no")
+    assert narrow[-1].endswith("…")
+    assert len(narrow[-1]) <= NARROW.columns
+
+
 def test_where_lines_are_narrow_a_fold_takes_two() -> None:
     assert listed(FOLD, look=NARROW) == [
         "fold-1  1970-01-01 00:03  messages 1–4  9,000 → 700 tokens, 92% saved",

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
@@ -181,6 +181,8 @@ async def test_without_room_for_a_summary_rules_write_it_and_no_model_is_asked()
     assert folded is not None
     assert folded.fold is not None
     assert folded.fold.model == EXTRACTIVE
+    assert "the cap on all that is spent is $0.01" in folded.fold.reason
+    assert folded.has_failed
     assert (shop.model.open, shop.ledger.settled) == ([], [])
 
 
@@ -212,7 +214,7 @@ async def test_a_summary_that_is_refused_is_not_billed(error: Exception) -> None
     assert len(shop.ledger.released) == len(shop.model.open)
 
 
-def paid(shop: Shop) -> PaidClient:
+def payment_of(shop: Shop) -> tuple[Payment, Callable[[], Call]]:
     numbers = iter(range(9))
 
     def call() -> Call:
@@ -227,6 +229,11 @@ def paid(shop: Shop) -> PaidClient:
         )
 
     payment = Payment(admission=shop.admission, options=lambda: shop.money, call=call, spoken=Format.ANTHROPIC)
+    return payment, call
+
+
+def paid(shop: Shop) -> PaidClient:
+    payment, call = payment_of(shop)
     return PaidClient(shop.model, payment, Admitted(call=call()))
 
 
@@ -254,6 +261,21 @@ async def test_a_call_that_may_be_billed_is_charged_all_that_was_reserved_for_it
     assert reserved.dollars >= 200 * Decimal("6.25e-6") + 1_000 * Decimal("25e-6")
     assert shop.ledger.spent["total"] - spent == (reserved.dollars if is_charged else 0)
     assert shop.ledger.open == {}
+
+
+async def test_a_request_for_a_longer_summary_than_was_reserved_for_is_admitted_by_itself() -> None:
+    """Defect: a client that thinks may be answered at length, and only a short summary was reserved for."""
+    cap = total("1")
+    for limit, is_first in ((1_000, True), (999, False)):
+        shop = Shop(TOLD, caps=[cap])
+        payment, call = payment_of(shop)
+        first = await shop.admission.admit(call(), Decimal("0.001"), [cap])
+        await PaidClient(shop.model, payment, first, output_tokens=limit).post_json(URL, BODY)
+
+        assert (shop.ledger.settled[0].call.id == first.call.id) == is_first
+        assert shop.ledger.released == ([] if is_first else [first.call.id])
+        assert shop.ledger.open == {}
+    assert shop.ledger.reserved[-1].dollars >= 1_000 * Decimal("25e-6")
 
 
 async def test_a_bill_that_says_nothing_is_not_known_and_not_free() -> None:

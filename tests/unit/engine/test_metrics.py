@@ -15,7 +15,7 @@ from foveate.engine.calls import Problem
 from foveate.engine.labels import MOST_SETS, MOST_VALUES, OTHER, Few, plain
 from foveate.engine.metrics import Metrics
 from foveate.errors import DoesNotFit
-from foveate.fold.folding import Folded
+from foveate.fold.folding import TOO_SOON, Folded
 from foveate.fold.journal import Fold, Outcome
 from foveate.prompt.workspace import WorkspaceCounts
 from foveate.values import TokenCount
@@ -140,6 +140,27 @@ async def test_folds_and_cuts_are_counted_by_what_became_of_them_with_their_own_
     assert triggered == {"ok": 1, "lock_held": 1, "failed": 1, "tool_result_truncated": 2}
     assert found["llm_compaction_duration_seconds_sum agent=ana outcome=ok"] == 3.0
     assert "llm_compaction_duration_seconds_sum agent=ana outcome=lock_held" not in found
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "failures"),
+    [
+        (Outcome.OK, "", {}),
+        (Outcome.OK, TOO_SOON, {}),
+        (Outcome.OK, "rules wrote it, since the model answered 529", {"compaction": 1}),
+        (Outcome.FAILED, "the answer is a refusal", {"compaction": 1}),
+        (Outcome.LOCK_HELD, "somebody else is folding it", {}),
+        (Outcome.NO_BOUNDARY, "there is no place to cut", {}),
+    ],
+)
+def test_a_summary_that_failed_is_among_the_recent_failures(
+    outcome: Outcome, reason: str, failures: dict[str, int]
+) -> None:
+    watch = metrics()
+
+    watch.folded("ana", Folded(outcome=outcome, reason=reason))
+
+    assert watch.troubles.recent(102.0) == failures
 
 
 async def test_failures_and_refusals_are_counted_by_their_names() -> None:

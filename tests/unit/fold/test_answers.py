@@ -55,6 +55,47 @@ def test_no_call_is_none() -> None:
     assert (answer.calls, answer.problem, answer.text) == (False, None, SAID)
 
 
+def response(*items: Any, **more: Any) -> Answer:
+    return read(Format.RESPONSES, output=list(items), **more)
+
+
+def message_item(kind: str, **said: Any) -> dict[str, Any]:
+    return {"type": "message", "role": "assistant", "content": [{"type": kind, **said}]}
+
+
+def test_a_response_is_read_without_its_reasoning() -> None:
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}], "content": None}
+    usage = {"input_tokens": 9, "output_tokens": 3}
+    answer = response(thought, message_item("output_text", text=SAID), status="completed", usage=usage)
+
+    assert (answer.text, answer.problem, answer.calls) == (SAID, None, False)
+    assert answer.usage is not None
+    assert answer.usage.output_tokens == 3
+
+
+@pytest.mark.parametrize("reason", ["max_output_tokens", "content_filter"])
+def test_an_incomplete_response_is_no_summary(reason: str) -> None:
+    said = message_item("output_text", text=SAID)
+    answer = response(said, status="incomplete", incomplete_details={"reason": reason})
+
+    assert answer.problem is not None
+    assert answer.cut_off == (reason == "max_output_tokens")
+
+
+@pytest.mark.parametrize("kind", ["function_call", "custom_tool_call", "local_shell_call", "web_search_call"])
+def test_a_response_that_calls_a_tool_calls_one(kind: str) -> None:
+    assert response(message_item("output_text", text=SAID), {"type": kind, "name": "f"}).calls
+
+
+def test_a_response_that_refuses_failed_or_says_nothing_is_no_summary() -> None:
+    refused = response(message_item("refusal", refusal="I cannot."), status="completed")
+    failed = response(status="failed", error={"code": "server_error", "message": "no"})
+
+    assert refused.problem == "the answer is a refusal, not a summary"
+    assert failed.problem == "the response is failed"
+    assert response(status="completed").problem == "the response has no output"
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -17,7 +17,16 @@ from foveate.tokens import counter_for
 from foveate.upstream import Client
 from foveate.values import Format
 from tests.fakes import Fake, ok, raw_server, response
-from tests.sessions_to_fold import MODEL, OPTIONS, Body, chat_body, claude_body, path, subject_of
+from tests.sessions_to_fold import (
+    MODEL,
+    OPTIONS,
+    Body,
+    chat_body,
+    claude_body,
+    path,
+    responses_body,
+    subject_of,
+)
 
 GOOD = "The user looks for the slow parser in src/parsers. Next was to say which it was."
 LIMIT = 400
@@ -113,6 +122,105 @@ async def test_a_streamed_chat_is_asked_for_a_whole_answer() -> None:
     assert sent["messages"][:-1] == body["messages"]
     assert not sent.keys() & {"stream", "stream_options", "max_tokens"}
     assert accept(wire.read(sent, Format.CHAT)) is None
+
+
+def response_said(text: str, **more: Any) -> bytes:
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    output = [
+        {"type": "reasoning", "summary": []},
+        {"type": "message", "role": "assistant", "content": content},
+    ]
+    usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+    return ok({"object": "response", "status": "completed", "output": output, "usage": usage, **more})
+
+
+async def test_a_responses_session_is_summarised_by_responses_with_all_that_is_cached() -> None:
+    """Defect: it was asked for as a chat, which reads nothing that is cached and which some models refuse."""
+    body = responses_body(24)
+    span = span_of(body, Format.RESPONSES)
+    made, (sent,), _ = await asked(span, response_said(GOOD), spoken=Format.RESPONSES)
+
+    assert made == Summary(text=GOOD, model="gpt-5.2")
+    assert sent["input"][:-1] == body["input"]
+    assert sent["input"][-1]["role"] == "user"
+    dropped = {"stream", "max_output_tokens"}
+    assert {name: sent[name] for name in body.keys() - dropped - {"input"}} == {
+        name: body[name] for name in body.keys() - dropped - {"input"}
+    }
+    assert "stream" not in sent
+    assert sent["max_output_tokens"] > 2 * LIMIT  # the model thinks before it writes
+    assert accept(wire.read(sent, Format.RESPONSES)) is None
+
+
+async def test_a_draft_of_responses_is_asked_for_once_more_in_the_same_conversation() -> None:
+    span = span_of(responses_body(24), Format.RESPONSES)
+    _, (sent,), _ = await asked(span, response_said(GOOD), spoken=Format.RESPONSES, redraft=["part_3.py"])
+
+    assert [item["role"] for item in sent["input"][-3:]] == ["user", "assistant", "user"]
+    assert sent["input"][-2]["content"] == GOOD
+    assert accept(wire.read(sent, Format.RESPONSES)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "model"),
+    [
+        ({}, "gpt-5-mini"),
+        ({"tool_choice": "required"}, ""),
+        ({"text": {"format": {"type": "json_object"}}}, ""),
+    ],
+    ids=["another model", "a forced tool", "a form"],
+)
+async def test_what_cannot_be_asked_in_place_is_shown_as_data_to_responses(changes: Body, model: str) -> None:
+    span = span_of(responses_body(24) | changes, Format.RESPONSES)
+    made, sent, _ = await asked(span, *[response_said(GOOD)] * 9, spoken=Format.RESPONSES, model=model)
+
+    assert isinstance(made, Summary)
+    assert all(not body.keys() & {"tools", "tool_choice", "text", "reasoning"} for body in sent)
+    assert all(body["store"] is False for body in sent)
+    assert all(accept(wire.read(body, Format.RESPONSES)) is None for body in sent)
+    shown = "".join(body["input"] for body in sent)
+    assert all(path(step) in shown for step in range(6))
+
+
+SYSTEM_MESSAGE: Body = {"role": "system", "content": "The user opened src/parsers/part_3.py."}
+DIRECTIVE: Body = {"role": "system", "content": [], "output_config": {"effort": "low"}}
+
+
+@pytest.mark.parametrize(
+    ("last", "block"),
+    [
+        ([SYSTEM_MESSAGE], 0),
+        ([{"role": "system", "content": [{"type": "text", "text": "A."}, {"type": "text", "text": "B."}]}], 0),
+        ([SYSTEM_MESSAGE, SYSTEM_MESSAGE], 1),
+        ([SYSTEM_MESSAGE, DIRECTIVE], 0),
+    ],
+    ids=["a string", "blocks", "two messages", "a directive behind it"],
+)
+@pytest.mark.parametrize("redraft", [[], ["part_3.py"]], ids=["a first draft", "a redraft"])
+async def test_the_instruction_becomes_part_of_the_system_message_that_a_conversation_ends_with(
+    last: list[Body], block: int, redraft: list[str]
+) -> None:
+    """Defect: a user message behind it was refused, so that no such session was ever summarised."""
+    body = claude_body(12, model="claude-opus-4-8")
+    body["messages"] += last
+    _, (sent,), _ = await asked(span_of(body), said(GOOD), redraft=redraft)
+
+    count, messages = len(body["messages"]), sent["messages"]
+    changed = count - len(last) + block
+    assert messages[:changed] == body["messages"][:changed]
+    assert messages[changed]["role"] == "system"
+    assert "Write that summary now." in messages[changed]["content"][-1]["text"]
+    assert [message["role"] for message in messages[count:]] == (["assistant", "user"] if redraft else [])
+    assert accept(wire.read(sent, Format.ANTHROPIC)) is None
+
+
+async def test_a_directive_at_the_end_takes_no_instruction() -> None:
+    body = claude_body(12, model="claude-opus-4-8")
+    body["messages"].append(DIRECTIVE)
+    _, (sent,), _ = await asked(span_of(body), said(GOOD))
+
+    assert sent["messages"][:-1] == body["messages"]
+    assert sent["messages"][-1]["role"] == "user"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,101 @@
+"""Summaries of long sessions through the gateway: in the client's own API, from its cache, failures shown."""
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.cost.ledger import By, Sum
+from foveate.engine.options import AgentOptions
+from foveate.fold.cuts import FoldOptions
+from foveate.fold.journal import Fold, Outcome
+from foveate.fold.summariser import EXTRACTIVE
+from foveate.sandbox.scripts import Step
+from foveate.store import open_store
+from tests.gateways import running_gateway
+from tests.sandboxes import KEY, running_sandbox
+from tests.sessions_to_fold import chat_body, claude_body, responses_body
+
+GOOD = (
+    "The user looks for the slow parser in src/parsers. Never push to the main branch. Next was to say which it"
+    " was."
+)
+
+
+def post(url: str, body: dict[str, Any]) -> None:
+    headers = {"content-type": "application/json", "authorization": f"Bearer {KEY}", "x-foveate-session": "one"}
+    if url.endswith("/messages"):
+        headers = {**headers, "x-api-key": KEY, "anthropic-version": "2023-06-01"}
+        del headers["authorization"]
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        response.read()
+
+
+def compactions(folder: Path, count: int) -> tuple[Sequence[Fold], Sum | None]:
+    """The rows of a session once there are so many, and what its summaries cost."""
+
+    async def read() -> tuple[Sequence[Fold], Sum | None]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            for _ in range(500):
+                rows = await store.journal.listed()
+                if len(rows) >= count:
+                    break
+                await asyncio.sleep(0.02)
+            sums = await store.ledger.sums([By.CATEGORY])
+            return rows, next((found for found in sums if found.group == ("compaction",)), None)
+
+    return asyncio.run(read())
+
+
+def claude_with_system_messages(steps: int) -> dict[str, Any]:
+    body = claude_body(steps, model="claude-opus-4-8")
+    body["messages"].append({"role": "system", "content": "The user opened src/parsers/part_3.py."})
+    return body
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (responses_body(60), "/v1/responses"),
+        (responses_body(60, model="gpt-6-sol"), "/v1/responses"),
+        (chat_body(60, model="gpt-5.2"), "/v1/chat/completions"),
+        (claude_with_system_messages(38), "/v1/messages"),
+    ],
+    ids=["Responses", "Responses with breakpoints", "chat", "a system message at the end"],
+)
+def test_a_summary_is_asked_for_in_the_clients_api_and_reads_its_cache(
+    tmp_path: Path, body: dict[str, Any], path: str
+) -> None:
+    options = AgentOptions(compaction=True, window_tokens=16_000, fold=FoldOptions(tail_keep_tokens=1_000))
+    with (
+        running_sandbox(Step(text=GOOD), repeat=True) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        post(f"{gateway.url}{path}", body)
+        (fold, *_), cost = compactions(tmp_path, 1)
+
+    assert gateway.failed == []
+    assert fold.outcome is Outcome.OK, fold.reason
+    assert (fold.model, fold.summary) == (body["model"], GOOD)
+    assert {heard.path.removesuffix("/count_tokens") for heard in sandbox.heard} == {path}
+    assert cost is not None
+    assert cost.read > 9 * (cost.uncached + cost.written_5m + cost.written_1h)
+
+
+def test_a_summary_that_fails_is_listed_with_its_reason(tmp_path: Path) -> None:
+    options = AgentOptions(compaction=True, window_tokens=16_000, fold=FoldOptions(tail_keep_tokens=1_000))
+    with (
+        running_sandbox(Step(text="Hello"), Step(status=401, message="no such key"), repeat=True) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        post(f"{gateway.url}/v1/responses", responses_body(60))
+        (fold, *_), _ = compactions(tmp_path, 1)
+
+    assert fold.outcome is Outcome.FAILED
+    assert "401" in fold.reason
+    assert fold.model != EXTRACTIVE
