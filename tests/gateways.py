@@ -80,6 +80,7 @@ def running_gateway(
             "openai": Upstream(
                 name="openai", base_url=f"{upstream_url}/v1", family=Family.OPENAI, provider="openai"
             ),
+            "google": Upstream(name="google", base_url=upstream_url, family=Family.GEMINI, provider="google"),
             **{upstream.name: upstream for upstream in upstreams},
         },
         routes=routes,

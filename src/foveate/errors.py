@@ -8,6 +8,7 @@
     │   ├── RequestLimitExceeded  a request that has more messages, tools or levels than are read
     │   ├── BadEdit            an edit that cannot be written into a request, or contradicts another
     │   ├── WrongApi           a request for a model whose upstream does not speak the API that it came in
+    │   ├── NoUpstream         a request in an API that no configured upstream speaks
     │   ├── KeyRefused         a key of the gateway that is not known, or the want of one
     │   ├── WebSocketRefused   a client opens a WebSocket
     │   ├── BadVocabulary      a tokenizer file that cannot be read or used
@@ -135,6 +136,19 @@ class WrongApi(InputError):
         )
         self.model = model
         self.upstream = upstream
+        self.api = api
+
+
+class NoUpstream(InputError):
+    """A request in an `api` that no configured upstream speaks."""
+
+    code = "no_upstream"
+
+    def __init__(self, api: str) -> None:
+        super().__init__(
+            f"this request is in the API of {api}, and no upstream is configured that speaks it. Nothing was"
+            f" sent. Add one to `upstreams` in foveate.yaml, with its base_url and `api: {api}`"
+        )
         self.api = api
 
 

@@ -22,6 +22,7 @@ RAISED = [
     errors.BudgetExceeded(
         "too much", "cut it", limit_tokens=5, tokens=9, sections=(errors.SectionSize("a", "required", 9, 9),)
     ),
+    errors.NoUpstream("gemini"),
     errors.DoesNotFit("too long", tokens=9, limit_tokens=5, window_tokens=6),
     errors.CapExceeded(
         "no room",

@@ -121,6 +121,11 @@ class Setting:
             usual = self.found().gateway.routing.usual[upstream.family]
             if upstream.name != usual:
                 changes = replace(changes, route=Route(models=_literally(model), upstream=upstream.name))
+        if not (upstream.speaks(Family.ANTHROPIC) or upstream.speaks(Family.OPENAI)):
+            raise BadOption(
+                f"`foveate chat` does not speak the API of {upstream.name} ({upstream.family.value}): name an"
+                " upstream that speaks OpenAI's or Anthropic's"
+            )
         if upstream.key is None and upstream.name in USUAL_VARIABLES and not _is_own(upstream):
             raise BadOption(
                 f"there is no key for {upstream.name}, where {model} is: set {USUAL_VARIABLES[upstream.name]}, "

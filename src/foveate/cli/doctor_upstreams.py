@@ -54,9 +54,14 @@ async def asked(upstream: "Upstream", *, is_named: bool, models: Sequence[str]) 
         headers.append((b"anthropic-version", b"2023-06-01"))
         if upstream.key is not None:
             headers[1] = (b"x-api-key", upstream.key.encode("latin-1"))
+    path = "/v1/models"
+    if upstream.family is Family.GEMINI:
+        path = "/v1beta/models"
+        if upstream.key is not None:
+            headers[1] = (b"x-goog-api-key", upstream.key.encode("latin-1"))
     began = time.monotonic()
     try:
-        status, at = await _listed(upstream.url("/v1/models"), headers)
+        status, at = await _listed(upstream.url(path), headers)
     except (UpstreamError, TimeoutError) as error:
         reason = str(error) or f"no answer within {LIMIT_SECONDS:g} s"
         return Asked([_unreached(upstream, reason, is_named=is_named)])

@@ -19,7 +19,10 @@ def command(
     ] = DEFAULT_PORT,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     provider: Annotated[
-        str, typer.Option(metavar="NAME", help="Whom to stand in for: anthropic, openai or both.")
+        str,
+        typer.Option(
+            metavar="NAME", help="Whom to stand in for: anthropic, openai, google or both (all of them)."
+        ),
     ] = BOTH,
     script: Annotated[
         str | None,
@@ -29,14 +32,14 @@ def command(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it is ready.")] = False,
 ) -> None:
-    """Stand in for Anthropic and OpenAI: as strict, with a simulated prompt cache, without a key or a bill."""
+    """Stand in for Anthropic, OpenAI and Google: as strict, with a simulated cache, without a key or a bill."""
     with telling(as_json=json):
         from foveate.sandbox.doors import Provider
         from foveate.sandbox.scripts import read_script
         from foveate.sandbox.server import address, listening, serve
 
         if provider not in (*Provider, BOTH):
-            raise BadOption(f"--provider takes anthropic, openai or both, not {provider}")
+            raise BadOption(f"--provider takes anthropic, openai, google or both, not {provider}")
         providers = frozenset(Provider if provider == BOTH else (Provider(provider),))
         steps = None if script is None else read_script(Path(script))
         with listening(host, port) as where:
@@ -55,4 +58,6 @@ def _lines(url: str, providers: frozenset[str]) -> list[str]:
         lines.append(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=sandbox")
     if "openai" in providers:
         lines.append(f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=sandbox")
+    if "google" in providers:
+        lines.append(f"  export GOOGLE_GEMINI_BASE_URL={url} GEMINI_API_KEY=sandbox")
     return lines

@@ -5,7 +5,7 @@ is the longest that a request waits.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from foveate.fold.model import Endpoint
 from foveate.tokens.anthropic import AnthropicCounter
 from foveate.tokens.cascade import Answered, Answers
 from foveate.tokens.endpoints import EndpointCounter, Endpoints, Question, Unsupported, shared_endpoints
+from foveate.tokens.gemini import GeminiCounter
 from foveate.tokens.memo import DEFAULT_CAPACITY
 from foveate.tokens.openai import OpenAICounter
 from foveate.tokens.options import Backend, CounterOptions
@@ -28,6 +29,7 @@ from foveate.values import CacheUsage, Format, Request, TokenCount, Usage
 
 # Where calls are answered, behind the address of a server.
 _ROUTES = ("/v1/messages", "/chat/completions", "/responses")
+_GOOGLE_TOKEN = "Bearer ya29."
 _KEY_REFUSED = frozenset((401, 403))
 _NOBODY = Answered(None, is_no=True)
 # Each time-out that was ever configured has connections of its own.
@@ -137,9 +139,21 @@ def _endpoint(
         return AnthropicCounter(client, "", url, headers=where.headers)
     if not options.use_endpoint or options.backend is Backend.ANTHROPIC_API:
         return None
+    if request.format is Format.GEMINI:
+        return _gemini_counter(client, url, where.headers)
     if options.backend is Backend.AUTO and incoming.provider == "openai":
         return OpenAICounter(client, "", url.removesuffix("/v1"), headers=where.headers)
     return TokenizeCounter(client, url, where.headers, endpoints)
+
+
+def _gemini_counter(client: Client, url: str, headers: Mapping[str, str]) -> GeminiCounter:
+    """Google's counter, at the server of its endpoint for chats, with the same credential."""
+    credential = headers.get("authorization", "")
+    is_token = credential.startswith(_GOOGLE_TOKEN)
+    key = "" if is_token else credential.removeprefix("Bearer ")
+    return GeminiCounter(
+        client, key, url.removesuffix("/v1beta/openai"), headers=dict(headers) if is_token else None
+    )
 
 
 class _Patiently:

@@ -15,6 +15,7 @@ from foveate.tokens.rules.claude_models import CLIENT_TOOL_TOKENS
 from foveate.values import Format, Request, TokenCount, Ttl
 from foveate.wire.around import around_of
 from foveate.wire.body import Fields, as_list, as_record, as_text, fields, inner_fields, is_said, record, value
+from foveate.wire.gemini import request_fields as gemini_fields
 from foveate.wire.large_json import contains
 
 # Hosts take each other's names, and which of two they heed nobody knows: the largest counts.
@@ -73,8 +74,8 @@ def asked_of(request: Request) -> Asked:
 
 
 def _asked(request: Request, said: Fields | Mapping[str, bytes]) -> Asked:
-    found = {name: value(said[name]) for name in _NAMES if name in said}
-    given = [_whole(found[name]) for name in LIMITS if found.get(name) is not None]
+    found = _parameters(request.format, said)
+    given = [_whole(limit) for limit in _limits(request.format, said, found)]
     limits = [limit for limit in given if limit is not None]
     is_fast = as_text(found.get("speed")) == "fast"
     tools = [(_kind(request.format, raw), raw) for raw in request.tools]
@@ -93,6 +94,43 @@ def _asked(request: Request, said: Fields | Mapping[str, bytes]) -> Asked:
 
 
 _NAMES = frozenset((*LIMITS, "n", "service_tier", "speed", "inference_geo", "context_management"))
+
+
+def _limits(spoken: Format, said: Fields, found: Mapping[str, object]) -> list[object]:
+    """Every limit that a request sets its answer.
+
+    Gemini reads names in two spellings, and its limit bounds thinking and answer together: measured in
+    https://github.com/googleapis/python-genai/issues/2062 (read November 2026).
+    """
+    if spoken is Format.GEMINI:
+        limits = _gemini_config(said, "maxOutputTokens", "max_output_tokens")
+    elif spoken is Format.BEDROCK:
+        limits = [record(said.get("inferenceConfig")).get("maxTokens")]
+    else:
+        limits = [found.get(name) for name in LIMITS]
+    return [limit for limit in limits if limit is not None]
+
+
+def _parameters(spoken: Format, said: Fields) -> dict[str, object]:
+    """The parameters in `_NAMES`, whatever a format calls them."""
+    if spoken is Format.GEMINI:
+        answers = _gemini_config(said, "candidateCount", "candidate_count")
+        inner = gemini_fields(said)
+        tiers = [value(inner.get(name)) for name in ("serviceTier", "service_tier")]
+        return {"n": _first(answers), "service_tier": _first(tiers)}
+    if spoken is Format.BEDROCK:
+        return {"service_tier": record(said.get("serviceTier")).get("type")}
+    return {name: value(said[name]) for name in _NAMES if name in said}
+
+
+def _gemini_config(said: Fields, *names: str) -> list[object]:
+    inner = gemini_fields(said)
+    configs = [record(inner.get(name)) for name in ("generationConfig", "generation_config")]
+    return [config.get(name) for config in configs for name in names]
+
+
+def _first(values: Sequence[object]) -> object:
+    return next((value for value in values if value is not None), None)
 
 
 def _uses(

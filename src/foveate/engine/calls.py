@@ -29,6 +29,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
 
     `session` is what a header calls its session, `kind` what it is sent for (`x-foveate-kind`). `provider` is
     who runs the `upstream` that it goes to, and `model` the name that its model has there, if that is another.
+    `served_model` is the model that answers, if the body does not name it: the path does, or it is configured.
     `betas` is the header `anthropic-beta`, as it came. `find_endpoint` tells where a summary of its session can
     be asked for, with the client's own key. `told` is what its headers say that injected sections depend on.
     `limits` are those of what it may hold.
@@ -43,6 +44,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     session: str | None = None
     kind: str = ""
     model: str | None = None
+    served_model: str = ""
     betas: str = ""
     find_endpoint: Callable[[], Endpoint] | None = None
     told: Told = NOTHING_TOLD

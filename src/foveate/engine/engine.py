@@ -113,7 +113,7 @@ class Engine:
         return await run_in_thread(lambda: self._begun(incoming), len(body))
 
     def _begun(self, incoming: Incoming) -> Work:
-        request = wire.read(incoming.body, incoming.spoken, limits=incoming.limits)
+        request = wire.read(incoming.body, incoming.spoken, limits=incoming.limits, model=incoming.served_model)
         check_model(request.model)
         now = self.clock()
         work = Work(

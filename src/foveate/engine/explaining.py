@@ -79,6 +79,7 @@ class _Last:
 
     request_id: str
     spoken: Format
+    served_model: str
     sent_at: float
     fold_id: str | None
     trimmed: frozenset[Place | tuple[int, int]]
@@ -94,7 +95,8 @@ class _Last:
 
 
 def _remembered(last: _Last, body: bytes, *, warm: bool) -> Remembered:
-    return remember(wire.read(body, last.spoken), last.rules, last.tokens, warm=warm)
+    request = wire.read(body, last.spoken, model=last.served_model)
+    return remember(request, last.rules, last.tokens, warm=warm)
 
 
 _Key = tuple[str, str]
@@ -150,6 +152,7 @@ class Breaks:
         now = _Last(
             request_id=exchange.incoming.id,
             spoken=exchange.incoming.spoken,
+            served_model=exchange.incoming.served_model,
             sent_at=exchange.sent_at,
             fold_id=None if work.fold is None else work.fold.id,
             trimmed=_trimmed(work),

@@ -77,7 +77,8 @@ class Folds:
         if subject.sent_tokens < trigger_of(subject, work.options.fold) or work.session_id in self._under_way:
             return
         # What went out, with its marks: so the summary reads what is cached.
-        sent = wire.read(exchange.outgoing.body, exchange.incoming.spoken)
+        incoming = exchange.incoming
+        sent = wire.read(exchange.outgoing.body, incoming.spoken, model=incoming.served_model)
         task = asyncio.create_task(self._behind(work, replace(subject, sent=sent)))
         self._under_way[work.session_id] = task
         task.add_done_callback(lambda _: self._under_way.pop(work.session_id, None))

@@ -98,7 +98,8 @@ def warm_of(exchange: Exchange) -> Warm | None:
 
 def _can_be_pinged(work: Work) -> bool:
     is_spoken = work.request.format is Format.ANTHROPIC and work.rules.caching is Caching.MARKS
-    return is_spoken and work.request.thinking in _NOT_THINKING
+    # A ping goes to a route that reads the model from the body.
+    return is_spoken and not work.incoming.served_model and work.request.thinking in _NOT_THINKING
 
 
 def _takes_long(incoming: Incoming, work: Work) -> bool:

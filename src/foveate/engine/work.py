@@ -231,7 +231,8 @@ class Work(msgspec.Struct, eq=False):
         """The same at once."""
         if edits and (state := STATE_OF_STEP.get(step)) is not None:
             self.before.setdefault(state, of)
-        self.request = wire.read(wire.write(of, edits), of.format) if edits else of
+        served = self.incoming.served_model
+        self.request = wire.read(wire.write(of, edits), of.format, model=served) if edits else of
         self.done += [Done(step, edit) for edit in edits]
 
     def all_done(self) -> tuple[Done, ...]:

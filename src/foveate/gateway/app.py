@@ -24,16 +24,17 @@ from foveate.fold.model import Endpoint
 from foveate.gateway.asks import KIND, SESSION, Ask, Receive, Scope, Send, ask_of
 from foveate.gateway.body_errors import BodyRefused
 from foveate.gateway.body_memory import BodyMemory, HeldBody
-from foveate.gateway.callers import agent_of, check_payer, key_headers
+from foveate.gateway.callers import agent_of, check_payer, key_headers, sent_query
 from foveate.gateway.client import Client
+from foveate.gateway.cloud_endpoints import google_endpoint
 from foveate.gateway.counting import NoCounts, own_count
 from foveate.gateway.credentials import check_credentials
 from foveate.gateway.cycle import CYCLE, Served
-from foveate.gateway.doors import Asks, plain_path
+from foveate.gateway.doors import Asks, Door, Family, plain_path
 from foveate.gateway.encodings import encodings_of, read_beside, without_encodings
 from foveate.gateway.headers import KEYS, sent_on
 from foveate.gateway.keys import Keys, NoKeys
-from foveate.gateway.named import model_in, model_of, renamed
+from foveate.gateway.named import model_in, model_of, renamed, with_path_model
 from foveate.gateway.refusing import may_retry, reason_of, refusal_for
 from foveate.gateway.request_body import BodyLimits, read_body
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Routed, Routing, Upstream
@@ -164,7 +165,7 @@ class Gateway:
             FoveateError: it would be refused.
         """
         ask, options = ask_of(scope), self._options()
-        model = await beside(lambda: model_in(body), len(body), least_bytes=LARGE_BYTES)
+        model = ask.door.model or await beside(lambda: model_in(body), len(body), least_bytes=LARGE_BYTES)
         routed = self._routed(ask, model, options)
         engine = self._engine.preview or self._engine
         return await engine.prepare(
@@ -223,14 +224,16 @@ class Gateway:
         uncounted: str,
     ) -> None:
         """Relay what the engine has no hand in; `uncounted` says why nobody knows what it costs, if it does."""
-        model, plain = "", b""
-        if options.routing.routes:
+        model, plain = ask.door.model, b""
+        if options.routing.routes and not model:
             encodings = encodings_of(ask.raw_headers)
             limit_bytes = options.body.max_bytes
             plain = await read_beside(body, encodings, limit_bytes=limit_bytes, grow=held.grow) or b""
             model = await beside(lambda: model_of(ask, plain), len(plain))
         routed = self._routed(ask, model, options)
-        if routed.model is not None and plain:
+        if routed.model is not None and ask.door.model:
+            ask = with_path_model(ask, routed.model)
+        elif routed.model is not None and plain:
             ask = msgspec.structs.replace(ask, raw_headers=without_encodings(ask.raw_headers))
             name = routed.model
             body = await beside(lambda: renamed(plain, name, options.limits), len(plain))
@@ -248,10 +251,12 @@ class Gateway:
     ) -> None:
         """Relay an answer that the engine has a hand in."""
         is_embeddings = ask.door.asks is Asks.EMBEDDINGS
-        model = ""
-        if options.routing.routes:
+        model = ask.door.model
+        if options.routing.routes and not model:
             model = await beside(lambda: model_in(body), len(body), least_bytes=LARGE_BYTES)
         routed = self._routed(ask, model, options)
+        if routed.model is not None and ask.door.model:
+            ask = with_path_model(ask, routed.model)
         is_count = ask.door.asks is Asks.COUNT
         engine = self._engine.preview if is_count and self._engine.preview is not None else self._engine
         prepare = self._embeddings.prepare if is_embeddings else engine.prepare
@@ -279,7 +284,7 @@ class Gateway:
             async with self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
                 said = await _error_in(answer)
                 if not said or not await exchange.goes_again(answer.status, said):
-                    return await _passed_on(exchange, answer, client, said)
+                    return await _passed_on(exchange, answer, client, said, ask.door)
 
     async def _counted(self, ask: Ask, routed: Routed, exchange: Exchange, client: Client) -> bytes:
         """Relay a count; where the upstream has no route for it, answer with our own."""
@@ -288,7 +293,7 @@ class Gateway:
             async with self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
                 said = await _error_in(answer)
                 if own is None or not self._no_counts.heard(*where, answer.status, said):
-                    return await _passed_on(exchange, answer, client, said)
+                    return await _passed_on(exchange, answer, client, said, ask.door)
         await client.counted(*own)
         return b""
 
@@ -306,7 +311,8 @@ class Gateway:
         upstream = routed.upstream
         changed = {name.encode("latin-1"): said.encode("latin-1") for name, said in headers.items()}
         sent = sent_on(ask.raw_headers, reads_answer=reads_answer, key=key_headers(ask, upstream), set_=changed)
-        return self._pool.asked(ask.method, target(upstream.url(ask.raw_path, ask.query)), sent, body)
+        url = upstream.url(ask.raw_path, sent_query(ask, upstream))
+        return self._pool.asked(ask.method, target(url), sent, body)
 
 
 async def _until_gone(
@@ -352,13 +358,13 @@ async def _error_in(answer: Answer) -> bytes:
     return said
 
 
-async def _passed_on(exchange: Exchange, answer: Answer, client: Client, said: bytes) -> bytes:
+async def _passed_on(exchange: Exchange, answer: Answer, client: Client, said: bytes, door: Door) -> bytes:
     """Pass an answer on, of which `said` was read before; what is left for its end is given back.
 
     That is the last piece, where it does not stream: its client has all of it only once its bill is noted.
     """
     kind = answer.header(b"content-type") or b""
-    exchange.begun(answer.status, streams=kind.startswith(_STREAM))
+    exchange.begun(answer.status, streams=door.streams or kind.startswith(_STREAM))
     await client.begin(answer, is_changed=exchange.changes_answer)
     streams = exchange.streams
     held = exchange.passed(said) if said else b""
@@ -390,7 +396,8 @@ def _incoming(
         session=ask.headers.get(SESSION),
         kind=ask.headers.get(KIND, ""),
         told=told_in(ask.headers),
-        model=routed.model,
+        model=None if ask.door.model else routed.model,
+        served_model=routed.served_model,
         betas=ask.headers.get("anthropic-beta", ""),
         find_endpoint=lambda: _endpoint(ask, routed.upstream, spoken),
         limits=limits,
@@ -399,6 +406,8 @@ def _incoming(
 
 def _endpoint(ask: Ask, upstream: Upstream, spoken: Format) -> Endpoint:
     """Where a summary of the session can be asked for: as the client asks, with whatever key it would use."""
+    if ask.door.family is Family.GEMINI:
+        return google_endpoint(ask, upstream)
     path = _SUMMARY_PATHS.get(spoken)
     if path is None:
         path, spoken = _SUMMARY_PATHS[Format.CHAT], Format.CHAT

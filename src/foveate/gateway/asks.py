@@ -32,6 +32,13 @@ _BASIC = "basic"
 # As the server renames the header that asks for another protocol.
 _UPGRADE = f"{OWN.decode()}upgrade"
 
+# The formats of errors for requests that Foveate does not read.
+_ERROR_FORMATS = {
+    Family.ANTHROPIC: Format.ANTHROPIC,
+    Family.OPENAI: Format.CHAT,
+    Family.GEMINI: Format.GEMINI,
+}
+
 # Seeded by the system, in each process anew; ids are to be unique, and no secret.
 _IDS = Random()
 
@@ -65,7 +72,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def spoken(self) -> Format:
         """The format of its errors; that of its body where Foveate reads it."""
-        return self.door.spoken or (Format.ANTHROPIC if self.door.family is Family.ANTHROPIC else Format.CHAT)
+        return self.door.spoken or _ERROR_FORMATS[self.door.family]
 
 
 def ask_of(scope: Scope) -> Ask:

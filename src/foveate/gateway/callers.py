@@ -1,11 +1,13 @@
 """Who asks and who pays: the agent of a request, and the key that it goes out with."""
 
 from collections.abc import Sequence
+from urllib.parse import unquote_plus
 
 from foveate.errors import KeyRefused
 from foveate.gateway.agent_names import name_agent
 from foveate.gateway.asks import AGENT, USUAL_AGENT, Ask, has_key_in
 from foveate.gateway.doors import Family
+from foveate.gateway.headers import GOOGLE_QUERY
 from foveate.gateway.keys import Keys
 from foveate.gateway.routing import Upstream
 from foveate.gateway.telling import text_of
@@ -56,6 +58,15 @@ def check_payer(ask: Ask, upstream: Upstream, *, is_open: bool) -> None:
         )
 
 
+def sent_query(ask: Ask, upstream: Upstream) -> str:
+    """The query as it goes out: without the key in it, if another takes its place."""
+    is_replaced = ask.key is not None or upstream.replaces_keys
+    if not ask.query or not is_replaced or upstream.family is not Family.GEMINI:
+        return ask.query
+    kept = [pair for pair in ask.query.split("&") if unquote_plus(pair.partition("=")[0]) not in GOOGLE_QUERY]
+    return "&".join(kept)
+
+
 def key_headers(ask: Ask, upstream: Upstream) -> list[tuple[bytes, bytes]] | None:
     """The key that takes the place of the client's; None where the client's own goes on.
 
@@ -68,4 +79,6 @@ def key_headers(ask: Ask, upstream: Upstream) -> list[tuple[bytes, bytes]] | Non
     key = upstream.key.encode("latin-1")
     if upstream.family is Family.ANTHROPIC:
         return [(b"x-api-key", key)]
+    if upstream.family is Family.GEMINI:
+        return [(b"x-goog-api-key", key)]
     return [(b"authorization", b"Bearer " + key)]

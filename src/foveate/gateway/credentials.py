@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from foveate.errors import KeyRefused
 from foveate.gateway.asks import Ask
-from foveate.gateway.headers import KEYS
+from foveate.gateway.headers import GOOGLE_QUERY, KEYS
 from foveate.gateway.routing import Upstream
 
 # How credentials begin, and the providers that take them (each provider's documentation, November 2026). The
@@ -47,7 +47,6 @@ _HEADERS = {
     b"x-goog-api-key": _GOOGLE_KEY,
     b"api-key": ("an Azure key", ("azure",)),
 }
-_GOOGLE_QUERY = frozenset(("key", "access_token"))
 _SCHEME = re.compile(r"(?:bearer|token)\s+", re.IGNORECASE)
 # The ends of official host names.
 _HOSTS = {
@@ -119,7 +118,7 @@ def _shown(ask: Ask, *, is_replaced: bool) -> Iterator[tuple[str, tuple[str, ...
             if found is not None:
                 yield found
     for name, text in parse_qsl(ask.query):
-        found = _by_prefix(text) or (_GOOGLE_KEY if name in _GOOGLE_QUERY else None)
+        found = _by_prefix(text) or (_GOOGLE_KEY if name in GOOGLE_QUERY else None)
         if found is not None:
             yield found
 

@@ -23,17 +23,24 @@ class Family(StrEnum):
 
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
+    GEMINI = "gemini"
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What is asked for, in the API of a family; `spoken` is the format of its body, where Foveate reads it."""
+    """What is asked for, in the API of a family; `spoken` is the format of its body, where Foveate reads it.
+
+    `model` is the model that the path names. `streams`: the response is a stream whatever its content type.
+    """
 
     asks: Asks
     family: Family
     spoken: Format | None = None
+    model: str = ""
+    streams: bool = False
 
 
+_GOOGLE_HEADERS = frozenset(("x-goog-api-key", "x-goog-api-client"))
 _ANTHROPIC_HEADERS = frozenset(("anthropic-version", "x-api-key", "anthropic-beta"))
 _DOORS = {
     ("POST", "/v1/messages"): Door(Asks.ANSWER, Family.ANTHROPIC, Format.ANTHROPIC),
@@ -49,6 +56,17 @@ _MODELS = "/v1/models"
 _PATHS = frozenset((*(path for _, path in _DOORS), _MODELS))
 _SLASHES = re.compile("/+")
 _VERSIONS = re.compile("(?:/v1)+(?=/)")
+
+# Google's Gemini API: https://ai.google.dev/api/all-methods (November 2026). It shares `/v1` with others, where
+# only methods of models are its own.
+_GEMINI_METHOD = re.compile(r"/v1(?:beta\d?|alpha)?/(?:models|tunedModels|dynamic)/([^/:]+):(\w+)")
+_GEMINI_MODELS = re.compile(r"/v1(?:beta\d?|alpha)?/models(?:/[^/:]+)?")
+_GEMINI_PATH = re.compile(r"(?:/upload|/download)?/v1(?:beta\d?|alpha)(?:/|$)")
+_GEMINI_OPERATIONS = {
+    "generateContent": (Asks.ANSWER, False),
+    "streamGenerateContent": (Asks.ANSWER, True),
+    "countTokens": (Asks.COUNT, False),
+}
 
 
 def plain_path(path: str) -> str:
@@ -86,6 +104,24 @@ def door_of(method: str, path: str, headers: Mapping[str, str]) -> Door:
     known = _DOORS.get((method, path))
     if known is not None:
         return known
-    is_anthropic = plain_path(path).startswith("/v1/messages") or not _ANTHROPIC_HEADERS.isdisjoint(headers)
+    plain = plain_path(path)
+    door = _gemini_door(method, plain, headers)
+    if door is not None:
+        return door
+    is_anthropic = plain.startswith("/v1/messages") or not _ANTHROPIC_HEADERS.isdisjoint(headers)
     family = Family.ANTHROPIC if is_anthropic else Family.OPENAI
     return Door(Asks.MODELS if method == "GET" and _is_models(path) else Asks.OTHER, family)
+
+
+def _gemini_door(method: str, path: str, headers: Mapping[str, str]) -> Door | None:
+    found = _GEMINI_METHOD.fullmatch(path)
+    if found is not None:
+        known = _GEMINI_OPERATIONS.get(found[2]) if method == "POST" else None
+        if known is None:
+            return Door(Asks.OTHER, Family.GEMINI, model=found[1])
+        asks, streams = known
+        return Door(asks, Family.GEMINI, Format.GEMINI, model=found[1], streams=streams)
+    if _GEMINI_PATH.match(path) is None and _GOOGLE_HEADERS.isdisjoint(headers):
+        return None
+    is_models = method == "GET" and _GEMINI_MODELS.fullmatch(path) is not None
+    return Door(Asks.MODELS if is_models else Asks.OTHER, Family.GEMINI)

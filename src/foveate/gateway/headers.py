@@ -15,6 +15,8 @@ _HOP = frozenset(
 _WRITTEN_ANEW = frozenset((b"host", b"content-length", b"expect"))
 KEYS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"))
 """Those that hold a key."""
+GOOGLE_QUERY = frozenset(("key", "access_token"))
+"""The names under which Google's clients may put a key into the query."""
 
 _ENCODING = b"accept-encoding"
 # By whether the key is another, and whether the answer is looked at.

@@ -1,6 +1,8 @@
 """The model that a request names, and the same request with the name that it has elsewhere."""
 
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
+
+import msgspec
 
 from foveate import wire
 from foveate.engine.calls import check_model
@@ -52,6 +54,8 @@ def model_of(ask: Ask, body: bytes) -> str:
         DuplicateKey: one of the JSON objects of the body has the same key twice.
         MalformedRequest: a form that names it twice, or is beyond what clients send; a name that is too long.
     """
+    if ask.door.model:
+        return ask.door.model
     if ask.door.asks is Asks.MODELS:
         return unquote(ask.raw_path.rpartition("/models")[2].strip("/"))
     if not body:
@@ -62,6 +66,23 @@ def model_of(ask: Ask, body: bytes) -> str:
         check_model(name)
         return name
     return _checked_model_in(body)
+
+
+def with_path_model(ask: Ask, model: str) -> Ask:
+    """The same request for another model, of an API that names it in the path.
+
+    Raises:
+        MalformedRequest: the path does not show where the name stands.
+    """
+    segments = ask.raw_path.split("/")
+    for at, segment in enumerate(segments):
+        name, method = unquote(segment), ""
+        if name.startswith(f"{ask.door.model}:"):  # Google's: models/NAME:generateContent
+            name, method = ask.door.model, name[len(ask.door.model) :]
+        if at and name == ask.door.model:
+            segments[at] = quote(model, safe="") + method
+            return msgspec.structs.replace(ask, raw_path="/".join(segments))
+    raise MalformedRequest(f"no place for the model {model!r} in {ask.path[:100]}")
 
 
 def renamed(body: bytes, model: str, limits: RequestLimits) -> bytes:

@@ -13,6 +13,7 @@ from foveate.errors import (
     FoveateError,
     KeyRefused,
     MalformedRequest,
+    NoUpstream,
     RequestLimitExceeded,
     UpstreamError,
     UpstreamTimeout,
@@ -38,7 +39,7 @@ def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
             return failed(spoken, 426, str(error))
         case KeyRefused():
             return failed(spoken, 401, str(error))
-        case WrongApi() | MalformedRequest() | RequestLimitExceeded():
+        case NoUpstream() | WrongApi() | MalformedRequest() | RequestLimitExceeded():
             return failed(spoken, 400, str(error))
         case UpstreamTimeout():
             return failed(spoken, 504, f"the provider did not answer in time ({error.reason})")
@@ -72,6 +73,13 @@ def _too_long(error: DoesNotFit, spoken: Format) -> Refusal:
         return Refusal(
             message=f"prompt is too long: {error.tokens} tokens > {error.limit_tokens} maximum. {error}"
         )
+    if spoken is Format.GEMINI:
+        return failed(
+            spoken,
+            400,
+            f"The input token count ({error.tokens}) exceeds the maximum number of tokens allowed"
+            f" ({error.limit_tokens}). {error}",
+        )
     return Refusal(
         message=f"This model's maximum context length is {error.window_tokens} tokens. However, your messages "
         f"resulted in {error.tokens} tokens. Please reduce the length of the messages. {error}",
@@ -81,6 +89,6 @@ def _too_long(error: DoesNotFit, spoken: Format) -> Refusal:
 
 
 def _over_cap(error: CallRefused, spoken: Format) -> Refusal:
-    if spoken is Format.ANTHROPIC:
+    if spoken in (Format.ANTHROPIC, Format.GEMINI):
         return failed(spoken, 402, str(error))
     return Refusal(message=str(error), status=402, kind="insufficient_quota", code="insufficient_quota")

@@ -6,11 +6,12 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from foveate.errors import WrongApi
+from foveate.errors import NoUpstream, WrongApi
 from foveate.gateway.doors import Door, Family
 
 VERSION = "/v1"
 _ALL = "*"
+_BOTH = frozenset((Family.ANTHROPIC, Family.OPENAI))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,10 @@ class Upstream:
     replaces_keys: bool = False
     speaks_both: bool = False
 
+    def speaks(self, family: Family) -> bool:
+        """Whether it takes requests of a family."""
+        return family is self.family or (self.speaks_both and family in _BOTH)
+
     def url(self, path: str, query: str = "") -> str:
         """Where a path of the gateway is, there. OpenAI's clients have the version in their base URL."""
         is_openai = self.family is Family.OPENAI and not self.speaks_both
@@ -48,10 +53,14 @@ class Route:
 
 
 class Routed(msgspec.Struct, frozen=True):
-    """Where a request goes, and the model that it names there, if that is another."""
+    """Where a request goes, and the model that it names there, if that is another.
+
+    `served_model` is the model that answers, if the body does not name it.
+    """
 
     upstream: Upstream
     model: str | None = None
+    served_model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +72,13 @@ class Routing:
 
     upstreams: Mapping[str, Upstream]
     routes: Sequence[Route] = ()
-    usual: Mapping[Family, str] = field(default_factory=lambda: {family: family.value for family in Family})
+    usual: Mapping[Family, str] = field(default_factory=lambda: DEFAULT_UPSTREAMS)
 
     def possible(self, door: Door) -> Iterator[Upstream]:
         """The upstreams to which requests through a door may go, whatever model they name."""
-        for name in (*(route.upstream for route in self.routes), self.usual[door.family]):
-            upstream = self.upstreams[name]
-            if upstream.speaks_both or upstream.family is door.family:
+        for name in (*(route.upstream for route in self.routes), self.usual.get(door.family, "")):
+            upstream = self.upstreams.get(name)
+            if upstream is not None and upstream.speaks(door.family):
                 yield upstream
 
     def of(self, door: Door, model: str) -> Routed:
@@ -80,19 +89,35 @@ class Routing:
         Raises:
             WrongApi: no upstream that the routes have for it speaks that. The usual one is somebody else, who
                 should see neither the request nor its key.
+            NoUpstream: no route matches, and no upstream is the usual one of the family.
         """
         passed_over = ""
         for route in self.routes:
             if not (fnmatchcase(model, route.models) if model else route.models == _ALL):
                 continue
             upstream = self.upstreams[route.upstream]
-            if upstream.speaks_both or upstream.family is door.family:
-                return Routed(upstream, route.model if model and route.model != model else None)
+            if upstream.speaks(door.family):
+                return _routed(upstream, door, model, route.model)
             passed_over = passed_over or upstream.name
         if passed_over:
             raise WrongApi(model, passed_over, api=door.family.value)
-        return Routed(self.upstreams[self.usual[door.family]])
+        usual = self.upstreams.get(self.usual.get(door.family, ""))
+        if usual is None or not usual.speaks(door.family):
+            raise NoUpstream(door.family.value)
+        return _routed(usual, door, model, None)
 
+
+def _routed(upstream: Upstream, door: Door, model: str, alias: str | None) -> Routed:
+    renamed = alias if model and alias != model else None
+    return Routed(upstream, renamed, (renamed or model) if door.model else "")
+
+
+DEFAULT_UPSTREAMS: Mapping[Family, str] = {
+    Family.ANTHROPIC: "anthropic",
+    Family.OPENAI: "openai",
+    Family.GEMINI: "google",
+}
+"""Where requests of a family go if no route matches."""
 
 # The addresses that each provider's own documentation gives (November 2026).
 KNOWN_UPSTREAMS: Mapping[str, Upstream] = {
@@ -113,6 +138,12 @@ KNOWN_UPSTREAMS: Mapping[str, Upstream] = {
         ),
         Upstream(
             name="deepseek", base_url="https://api.deepseek.com/v1", family=Family.OPENAI, provider="deepseek"
+        ),
+        Upstream(
+            name="google",
+            base_url="https://generativelanguage.googleapis.com",
+            family=Family.GEMINI,
+            provider="google",
         ),
         Upstream(
             name="gemini",

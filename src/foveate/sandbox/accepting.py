@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from foveate.errors import MalformedRequest
-from foveate.sandbox import anthropic_rules, chat_rules, responses_rules
+from foveate.sandbox import anthropic_rules, chat_rules, gemini_rules, responses_rules
 from foveate.values import Format, Request
 from foveate.wire.body import TOO_DEEP
 from foveate.wire.refusals import Refusal, unreadable
 
-SPOKEN = (Format.ANTHROPIC, Format.CHAT, Format.RESPONSES)
+SPOKEN = (Format.ANTHROPIC, Format.CHAT, Format.RESPONSES, Format.GEMINI)
 
 
 def accept(
@@ -32,16 +32,21 @@ def accept(
     asked = decoded(request.format, request.body)
     if isinstance(asked, Refusal):
         return asked
-    found = first_problem(request.format, asked, counting=counting, betas=betas)
+    found = first_problem(request.format, asked, counting=counting, betas=betas, model=request.model)
     if found is not None or prompt_tokens is None or counting:
         return found
-    return too_long(request.format, asked, prompt_tokens)
+    return too_long(request.format, asked, prompt_tokens, model=request.model)
 
 
 def first_problem(
-    spoken: Format, asked: dict[str, Any], *, counting: bool = False, betas: Collection[str] = ()
+    spoken: Format,
+    asked: dict[str, Any],
+    *,
+    counting: bool = False,
+    betas: Collection[str] = (),
+    model: str = "",
 ) -> Refusal | None:
-    """Why the provider of a format would refuse a body, whatever its size.
+    """Why the provider of a format would refuse a body, whatever its size; Gemini has the `model` beside it.
 
     Raises:
         MalformedRequest: the sandbox does not speak that format.
@@ -53,17 +58,21 @@ def first_problem(
             return chat_rules.first_problem(asked)
         case Format.RESPONSES:
             return responses_rules.first_problem(asked)
+        case Format.GEMINI:
+            return gemini_rules.first_problem(asked, model, counting=counting)
         case other:
             raise MalformedRequest(f"the sandbox does not speak {other}")
 
 
-def too_long(spoken: Format, asked: dict[str, Any], prompt_tokens: int) -> Refusal | None:
+def too_long(spoken: Format, asked: dict[str, Any], prompt_tokens: int, *, model: str = "") -> Refusal | None:
     """Why a body with which nothing else is wrong does not fit in its model's window."""
     match spoken:
         case Format.ANTHROPIC:
             return anthropic_rules.too_long(asked, prompt_tokens)
         case Format.CHAT:
             return chat_rules.too_long(asked, prompt_tokens)
+        case Format.GEMINI:
+            return gemini_rules.too_long(model, prompt_tokens)
         case _:
             return responses_rules.too_long(asked, prompt_tokens)
 
@@ -80,4 +89,4 @@ def decoded(spoken: Format, body: bytes) -> dict[str, Any] | Refusal:
         return unreadable(spoken, TOO_DEEP)
     if not isinstance(found, dict):
         return unreadable(spoken, "it is not an object")
-    return found
+    return gemini_rules.camel_case(found) if spoken is Format.GEMINI else found

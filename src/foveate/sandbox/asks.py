@@ -15,6 +15,7 @@ class Ask:
     path: str
     headers: Mapping[str, str]
     body: bytes = b""
+    query: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,9 @@
 """Who is asked, and by whom: the provider that a request means, and the key that it brings."""
 
+import re
 from collections.abc import Collection
 from enum import StrEnum
+from urllib.parse import parse_qsl
 
 from foveate.sandbox.asks import Ask
 from foveate.values import Format
@@ -13,15 +15,46 @@ class Provider(StrEnum):
 
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
+    GOOGLE = "google"
+
+
+_GOOGLE_HEADERS = frozenset(("x-goog-api-key", "x-goog-api-client"))
+_GEMINI_METHOD = re.compile(r"/v1(?:beta|alpha)?/models/([^/:]+):(\w+)")
+_GEMINI_PATH = re.compile(r"/v1(?:beta|alpha)(?:/|$)")
+_GOOGLE_CHAT = "/v1beta/openai/"
+
+
+def gemini_method(ask: Ask) -> tuple[str, str] | None:
+    """The model and the method that a path of Google's names; None for other paths."""
+    found = _GEMINI_METHOD.fullmatch(ask.path.rstrip("/"))
+    return None if found is None else (found[1], found[2])
+
+
+def is_google_chat(ask: Ask) -> bool:
+    """Whether a request is for Google's models in OpenAI's format."""
+    return ask.path.startswith(_GOOGLE_CHAT)
+
+
+def openai_path(path: str) -> str:
+    """A path of Google's for clients of OpenAI as OpenAI has it; any other as it is."""
+    return f"/v1/{path.removeprefix(_GOOGLE_CHAT)}" if path.startswith(_GOOGLE_CHAT) else path
 
 
 def spoken_by(ask: Ask, providers: Collection[Provider]) -> Format:
     """The format that a request is in, by its path, or else by its headers where two providers share a path."""
+    if Provider.GOOGLE in providers and (_is_for_google(ask) or providers == {Provider.GOOGLE}):
+        return Format.CHAT if is_google_chat(ask) else Format.GEMINI
     if Provider.OPENAI not in providers:
         return Format.ANTHROPIC
     if Provider.ANTHROPIC in providers and _is_for_anthropic(ask):
         return Format.ANTHROPIC
     return Format.RESPONSES if ask.path.startswith("/v1/responses") else Format.CHAT
+
+
+def _is_for_google(ask: Ask) -> bool:
+    if _GEMINI_PATH.match(ask.path) or gemini_method(ask) is not None:
+        return True
+    return ask.path.startswith("/v1/models") and not _GOOGLE_HEADERS.isdisjoint(ask.headers)
 
 
 def _is_for_anthropic(ask: Ask) -> bool:
@@ -35,6 +68,19 @@ def key_of(ask: Ask, spoken: Format) -> str | Refusal:
     """The key that a request brings, whatever it is, or why the provider would not let it in."""
     scheme, _, bearer = ask.headers.get("authorization", "").partition(" ")
     token = bearer.strip() if scheme.lower() == "bearer" else ""
+    if spoken is Format.GEMINI:
+        named = dict(parse_qsl(ask.query)).get("key", "")
+        return (
+            ask.headers.get("x-goog-api-key")
+            or named
+            or token
+            or failed(
+                spoken,
+                403,
+                "Method doesn't allow unregistered callers (callers without established identity). Please use"
+                " API Key or other form of API consumer identity to call this API.",
+            )
+        )
     if spoken is not Format.ANTHROPIC:
         return token or failed(
             spoken,

@@ -50,7 +50,8 @@ def listed(spoken: Format) -> tuple[str, ...]:
 
 
 def _provider(spoken: Format) -> dict[str, Any]:
-    return _table()["anthropic" if spoken is Format.ANTHROPIC else "openai"]
+    names = {Format.ANTHROPIC: "anthropic", Format.GEMINI: "google"}
+    return _table()[names.get(spoken, "openai")]
 
 
 @cache

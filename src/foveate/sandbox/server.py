@@ -86,6 +86,7 @@ async def _asked(scope: _Scope, receive: _Receive) -> Ask | None:
         path=scope["path"],
         headers={name.decode("latin-1").lower(): said.decode("latin-1") for name, said in scope["headers"]},
         body=b"".join(pieces),
+        query=scope.get("query_string", b"").decode("latin-1"),
     )
 
 

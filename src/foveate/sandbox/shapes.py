@@ -172,7 +172,12 @@ class Shapes:
 @cache
 def shapes_of(spoken: Format) -> Shapes:
     """The shapes of a format that the sandbox speaks."""
-    name = {Format.ANTHROPIC: "anthropic", Format.CHAT: "chat", Format.RESPONSES: "responses"}[spoken]
+    name = {
+        Format.ANTHROPIC: "anthropic",
+        Format.CHAT: "chat",
+        Format.RESPONSES: "responses",
+        Format.GEMINI: "gemini",
+    }[spoken]
     return Shapes(tomllib.loads((_FOLDER / f"{name}_shapes.toml").read_text(encoding="utf-8")))
 
 

@@ -3,9 +3,11 @@
 It knows no network and reads no clock of its own, so that a test can let an hour pass.
 """
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import parse_qsl
 
 from blake3 import blake3
 
@@ -15,13 +17,29 @@ from foveate.cache.prompts import CachedPrompt
 from foveate.cache.requests import BlockTokens, block_tokens_for, cached_prompt
 from foveate.cache.rules import Caching, Rules, rules_for
 from foveate.errors import BadOption, MalformedRequest
-from foveate.sandbox import anthropic_answers, catalogue, chat_answers, responses_answers, seals
+from foveate.sandbox import (
+    anthropic_answers,
+    catalogue,
+    chat_answers,
+    gemini_answers,
+    responses_answers,
+    seals,
+)
 from foveate.sandbox.accepting import decoded, first_problem, too_long
 from foveate.sandbox.accounts import Accounts, Responses, owner_of
 from foveate.sandbox.answers import Answer, Wish, answer
 from foveate.sandbox.asks import LIMIT_BYTES, Ask, Reply
 from foveate.sandbox.continuing import continued, items_of
-from foveate.sandbox.doors import Provider, betas_of, key_of, spoken_by
+from foveate.sandbox.doors import (
+    Provider,
+    betas_of,
+    gemini_method,
+    is_google_chat,
+    key_of,
+    openai_path,
+    spoken_by,
+)
+from foveate.sandbox.models import model_of
 from foveate.sandbox.rendering import Sheet
 from foveate.sandbox.scripts import HEADER, Script, Step, asked_step
 from foveate.tokens import counter_for
@@ -40,9 +58,20 @@ _COUNTED = {
     "/v1/responses/input_tokens": Format.RESPONSES,
 }
 _MODELS = "/v1/models"
-_PROVIDERS = {Format.ANTHROPIC: "anthropic", Format.CHAT: "openai", Format.RESPONSES: "openai"}
+_GEMINI_MODELS = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
+_GEMINI_METHODS = ("generateContent", "streamGenerateContent", "countTokens")
+# By whose rules Google's models are checked that are asked for in OpenAI's format.
+_CHAT_MODEL = "gpt-4.1"
+_PROVIDERS = {
+    Format.ANTHROPIC: "anthropic",
+    Format.CHAT: "openai",
+    Format.RESPONSES: "openai",
+    Format.GEMINI: "google",
+}
 
-Rendered = anthropic_answers.Rendered | chat_answers.Rendered | responses_answers.Rendered
+Rendered = (
+    anthropic_answers.Rendered | chat_answers.Rendered | responses_answers.Rendered | gemini_answers.Rendered
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +79,7 @@ class Taken:
     """A request that is accepted, read and counted.
 
     `prefix` tells on Anthropic what a thought stands after; `items` are on Responses the conversation so far.
+    `streams` is what Gemini says in the path, and `as_events` in the query.
     """
 
     asked: dict[str, Any]
@@ -60,6 +90,8 @@ class Taken:
     is_counted: bool
     prefix: bytes = b""
     items: tuple[dict[str, Any], ...] = ()
+    streams: bool = False
+    as_events: bool = True
 
 
 class Sandbox:
@@ -133,7 +165,9 @@ class Sandbox:
         return Reply(status=refusal.status, headers=headers, pieces=(body,))
 
     def _routed(self, ask: Ask, spoken: Format, owner: bytes) -> Taken | Refusal | bytes:
-        path = ask.path.rstrip("/")
+        if spoken is Format.GEMINI:
+            return self._routed_gemini(ask, owner)
+        path = openai_path(ask.path.rstrip("/"))
         if path in _ANSWERED | _COUNTED and _serves(spoken, (_ANSWERED | _COUNTED)[path]):
             if ask.method != "POST":
                 return refusals.failed(spoken, 405, f"Method Not Allowed: {ask.method} {ask.path}")
@@ -142,21 +176,40 @@ class Sandbox:
             return catalogue.models(spoken, path[len(_MODELS) + 1 :])
         return _no_such_route(ask, spoken)
 
-    def _read(self, ask: Ask, spoken: Format, owner: bytes, *, counting: bool) -> Taken | Refusal:
-        """The request, unless there is something wrong with it."""
+    def _routed_gemini(self, ask: Ask, owner: bytes) -> Taken | Refusal | bytes:
+        spoken, named = Format.GEMINI, gemini_method(ask)
+        if named is not None and named[1] in _GEMINI_METHODS and ask.method == "POST":
+            model, method = named
+            taken = self._read(ask, spoken, owner, counting=method == "countTokens", model=model)
+            if isinstance(taken, Refusal):
+                return taken
+            as_events = dict(parse_qsl(ask.query)).get("alt") == "sse"
+            return replace(taken, streams=method == "streamGenerateContent", as_events=as_events)
+        listed = _GEMINI_MODELS.fullmatch(ask.path.rstrip("/"))
+        if ask.method == "GET" and listed is not None:
+            return catalogue.models(spoken, listed[1] or "")
+        return refusals.failed(spoken, 404, f"Not Found: {ask.method} {ask.path}")
+
+    def _read(
+        self, ask: Ask, spoken: Format, owner: bytes, *, counting: bool, model: str = ""
+    ) -> Taken | Refusal:
+        """The request, unless there is something wrong with it; `model` is the one that the path names."""
         asked = decoded(spoken, ask.body)
         if isinstance(asked, Refusal):
             return asked
         whole = continued(asked, self._responses, owner) if spoken is Format.RESPONSES else asked
         if isinstance(whole, Refusal):
             return whole
-        request = wire.read(ask.body if whole is asked else compact(whole), spoken)
-        refusal = first_problem(spoken, whole, counting=counting, betas=betas_of(ask))
+        request = wire.read(ask.body if whole is asked else compact(whole), spoken, model=model)
+        is_google = spoken is Format.GEMINI or is_google_chat(ask)
+        if is_google and spoken is Format.CHAT and model_of(Format.GEMINI, request.model) is not None:
+            whole = whole | {"model": _CHAT_MODEL}
+        refusal = first_problem(spoken, whole, counting=counting, betas=betas_of(ask), model=model)
         if refusal is not None:
             return refusal
-        rules = rules_for(request.model, _PROVIDERS[spoken])
+        rules = rules_for(request.model, "google" if is_google else _PROVIDERS[spoken])
         prompt = cached_prompt(request, rules, self._tokens(request.model))
-        refusal = None if counting else too_long(spoken, whole, prompt.tokens)
+        refusal = None if counting else too_long(spoken, whole, prompt.tokens, model=model)
         return refusal or Taken(
             asked=asked,
             request=request,
@@ -172,6 +225,8 @@ class Sandbox:
         spoken, tokens = taken.request.format, taken.prompt.tokens
         if spoken is Format.ANTHROPIC:
             return self._plain(spoken, compact({"input_tokens": tokens}))
+        if spoken is Format.GEMINI:
+            return self._plain(spoken, gemini_answers.count_body(tokens))
         return self._plain(spoken, compact({"object": "response.input_tokens", "input_tokens": tokens}))
 
     def _answer(self, ask: Ask, taken: Taken) -> Reply | Refusal:
@@ -192,7 +247,8 @@ class Sandbox:
         headers = self._headers(spoken, self._new_id("req_01"))
         if not wish.streams:
             return _faulty(Reply(status=200, headers=headers, pieces=(rendered.body(),)), step, spoken)
-        headers |= {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+        kind = "text/event-stream; charset=utf-8" if taken.as_events else "application/json; charset=UTF-8"
+        headers |= {"content-type": kind, "cache-control": "no-cache"}
         reply = Reply(status=200, headers=headers, pieces=tuple(rendered.events()), streams=True)
         return _faulty(reply, step, spoken)
 
@@ -200,7 +256,7 @@ class Sandbox:
         now = self._clock()
         account = self._accounts.of(taken.owner)
         cache = account.bill(taken.prompt, taken.rules, at=now, answers_at=now + delay_seconds)
-        times = chat_answers.choices(taken.asked) if taken.request.format is Format.CHAT else 1
+        times = _times(taken)
         output, thought = told.output_tokens * times, told.thought_tokens * times
         sheet = Sheet(
             model=taken.request.model,
@@ -220,6 +276,8 @@ class Sandbox:
                 )
             case Format.CHAT:
                 return chat_answers.Rendered(told, sheet, taken.asked)
+            case Format.GEMINI:
+                return gemini_answers.Rendered(told, sheet, taken.asked, as_events=taken.as_events)
             case _:
                 response = responses_answers.Rendered(told, sheet, taken.asked)
                 if taken.asked.get("store") is not False:
@@ -231,6 +289,8 @@ class Sandbox:
 
     def _headers(self, spoken: Format, request_id: str) -> dict[str, str]:
         own = {"content-type": "application/json"}
+        if spoken is Format.GEMINI:
+            return own
         if spoken is Format.ANTHROPIC:
             return own | {"request-id": request_id, "anthropic-organization-id": "sandbox"}
         return own | {
@@ -253,8 +313,21 @@ def _wish(taken: Taken) -> Wish:
             return anthropic_answers.wish(taken.asked, room)
         case Format.CHAT:
             return chat_answers.wish(taken.asked, room)
+        case Format.GEMINI:
+            return gemini_answers.wish(taken.asked, taken.request.model, room, streams=taken.streams)
         case _:
             return responses_answers.wish(taken.asked, room)
+
+
+def _times(taken: Taken) -> int:
+    """How many answers are wanted, each of which is billed."""
+    match taken.request.format:
+        case Format.CHAT:
+            return chat_answers.choices(taken.asked)
+        case Format.GEMINI:
+            return gemini_answers.candidates(taken.asked)
+        case _:
+            return 1
 
 
 def _failure(spoken: Format, step: Step | None, *, streams: bool) -> Refusal | None:

@@ -1,5 +1,6 @@
 """Gemini's own counter: `POST /v1beta/models/MODEL:countTokens` (November 2026). Asked only where opted in."""
 
+from collections.abc import Mapping
 from urllib.parse import quote
 
 from foveate.tokens.endpoints import TEXT, Question, Unsupported, number_in, selected
@@ -19,10 +20,18 @@ class GeminiCounter:
 
     name = "gemini_api"
 
-    def __init__(self, client: Client, api_key: str, url: str = GEMINI_URL) -> None:
+    def __init__(
+        self,
+        client: Client,
+        api_key: str,
+        url: str = GEMINI_URL,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`headers` take the place of the key."""
         self.url = url.rstrip("/")
         self._client = client
-        self._headers = {"x-goog-api-key": api_key}
+        self._headers = headers or {"x-goog-api-key": api_key}
 
     def text(self, text: str, model: str) -> Question:
         """A content of nothing but the text, which adds nothing of its own."""

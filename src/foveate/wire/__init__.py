@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+import msgspec
+
 from foveate.errors import MalformedRequest
 from foveate.values import Block, Edit, Format, MarkStyle, Message, Request, Tool, Ttl
 from foveate.wire import anthropic, bedrock, chat, gemini, responses
@@ -108,8 +110,11 @@ def read(
     spoken: Format | None = None,
     *,
     limits: RequestLimits | None = None,
+    model: str = "",
 ) -> Request:
     """A request body as a `Request`; its format is recognised unless it is said.
+
+    `model` takes the place of the model in the body, for APIs that name it in the path.
 
     Raises:
         DuplicateKey: one of its objects has the same key twice.
@@ -125,7 +130,7 @@ def read(
     grown = GROWN.read(spoken, data, check_rest) if spoken is not None else None
     if grown is None and limits is not None:
         limits.check(data)
-    request = _read(data, spoken, grown)
+    request = _read(data, spoken, grown, model)
     if limits is not None:
         limits.check_messages(len(request.messages))
         limits.check_tools(len(request.tools))
@@ -136,18 +141,20 @@ def read(
     return request
 
 
-def _read(data: bytes, spoken: Format | None, grown: Read | None) -> Request:
+def _read(data: bytes, spoken: Format | None, grown: Read | None, model: str) -> Request:
     if grown is not None and spoken is not None:
-        around = AROUNDS.of(spoken, grown.fields)
+        around = AROUNDS.of(spoken, _with_model(grown.fields, model))
         if around is not None and around.request is not None:
             return _with_messages(around.request, around, data, grown.messages, grown.laid)
-    found = fields(data)
+    found: Fields = fields(data)
     check_unique_keys(data, found)
     spoken = spoken or recognise(found)
+    found = _with_model(found, model)
     try:
         around = AROUNDS.of(spoken, found)
         if around is None:
-            return FORMATS[spoken].read(data, found)
+            request = FORMATS[spoken].read(data, found)
+            return replace(request, model=model) if model else request
         if around.request is not None:
             return _with_messages(around.request, around, data, FORMATS[spoken].messages(found))
         whole = FORMATS[spoken].read(data, found)
@@ -155,6 +162,11 @@ def _read(data: bytes, spoken: Format | None, grown: Read | None) -> Request:
         return _with_messages(around.request, around, data, whole.messages)
     except RecursionError:
         raise MalformedRequest(TOO_DEEP) from None
+
+
+def _with_model(found: Fields, model: str) -> Fields:
+    """The fields of a body as if it named `model`: all that is remembered of them is kept by model."""
+    return {**found, "model": msgspec.Raw(compact(model))} if model else found
 
 
 def known_bytes(data: bytes, spoken: Format) -> int:

@@ -58,18 +58,31 @@ SHAPE = Shape(
 )
 
 
+def request_fields(fields: Fields) -> Fields:
+    """The fields of a generateContent request, which countTokens may have inside of another object.
+
+    Raises:
+        MalformedRequest: what should hold them is not an object.
+    """
+    wrapped = fields.get("generateContentRequest")
+    if wrapped is None:
+        return fields
+    if not bytes(wrapped).startswith(b"{"):
+        raise MalformedRequest("`generateContentRequest` is not an object")
+    return inner_fields(wrapped)
+
+
 def read(body: bytes, fields: Fields) -> Request:
     """A generateContent or countTokens body as a `Request`."""
-    wrapped = fields.get("generateContentRequest")
-    if wrapped is not None:
-        fields = inner_fields(wrapped)
-        if not bytes(wrapped).startswith(b"{"):
-            raise MalformedRequest("`generateContentRequest` is not an object")
+    fields = request_fields(fields)
     system = value(fields.get("systemInstruction") or fields.get("system_instruction"))
     config = record(fields.get("generationConfig") or fields.get("generation_config"))
     calling = as_record(record(fields.get("toolConfig") or fields.get("tool_config")))
     mode = as_record(calling.get("functionCallingConfig") or calling.get("function_calling_config"))
-    stored = fields.get("cachedContent") or fields.get("cached_content")
+    stored = {
+        name: fields.get(name) or fields.get(snake)
+        for name, snake in (("cachedContent", "cached_content"), ("continuationToken", "continuation_token"))
+    }
     return Request(
         format=Format.GEMINI,
         model=as_text(value(fields.get("model"))).removeprefix("models/"),
@@ -79,7 +92,7 @@ def read(body: bytes, fields: Fields) -> Request:
         messages=messages(fields),
         tool_choice=as_text(mode.get("mode")).lower(),
         schema=_schema(config),
-        unexplained=("cachedContent",) if stored and value(stored) else (),
+        unexplained=tuple(name for name, raw in stored.items() if raw and value(raw)),
     )
 
 

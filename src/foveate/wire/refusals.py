@@ -35,6 +35,19 @@ _ANTHROPIC_KINDS = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+# https://ai.google.dev/gemini-api/docs/troubleshooting (November 2026). Google has no status for money that has
+# run out; a project without billing gets this one, which clients do not retry.
+_GEMINI_KINDS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    402: "FAILED_PRECONDITION",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    413: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+}
 _OPENAI_KINDS = {429: "rate_limit_exceeded", 500: "server_error", 502: "server_error", 503: "server_error"}
 
 
@@ -43,6 +56,9 @@ def failed(spoken: Format, status: int, message: str = "") -> Refusal:
     if spoken is Format.ANTHROPIC:
         kind = _ANTHROPIC_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
         return Refusal(message=message or _words(kind), status=status, kind=kind)
+    if spoken is Format.GEMINI:
+        kind = _GEMINI_KINDS.get(status, "UNAVAILABLE" if status >= 500 else "INVALID_ARGUMENT")
+        return Refusal(message=message or _words(kind.lower()), status=status, kind=kind)
     kind = _OPENAI_KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
     code = "rate_limit_exceeded" if status == 429 else None
     return Refusal(message=message or _words(kind), status=status, kind=kind, code=code)
@@ -52,6 +68,8 @@ def overloaded(spoken: Format) -> Refusal:
     """More requests than the provider can serve."""
     if spoken is Format.ANTHROPIC:
         return failed(spoken, 529, "Overloaded")
+    if spoken is Format.GEMINI:
+        return failed(spoken, 503, "The model is overloaded. Please try again later.")
     return failed(spoken, 503, "The engine is currently overloaded, please try again later")
 
 
@@ -59,6 +77,8 @@ def unreadable(spoken: Format, reason: str) -> Refusal:
     """A body that is not JSON, or no object."""
     if spoken is Format.ANTHROPIC:
         return Refusal(message=f"The request body is not valid JSON: {reason}")
+    if spoken is Format.GEMINI:
+        return failed(spoken, 400, f"Invalid JSON payload received. {reason}")
     return Refusal(
         message="We could not parse the JSON body of your request. (HINT: This likely means you aren't using "
         f"your HTTP library correctly.) {reason}"
@@ -75,7 +95,15 @@ def error_body(spoken: Format, refusal: Refusal, request_id: str) -> bytes:
     if spoken is Format.ANTHROPIC:
         inner = {"type": refusal.kind, "message": refusal.message}
         return compact({"type": "error", "error": inner, "request_id": request_id})
+    if spoken is Format.GEMINI:
+        return compact({"error": gemini_error(refusal)})
     return compact({"error": openai_error(refusal)})
+
+
+def gemini_error(refusal: Refusal) -> dict[str, str | int]:
+    """An error as Google's APIs have it inside of others; a plain refusal is an invalid argument."""
+    kind = refusal.kind if refusal.kind.isupper() else _GEMINI_KINDS.get(refusal.status, "INVALID_ARGUMENT")
+    return {"code": refusal.status, "message": refusal.message, "status": kind}
 
 
 def openai_error(refusal: Refusal) -> dict[str, str | None]:

@@ -272,3 +272,32 @@ def test_tier_region_and_time_in_the_cache_are_in_the_price() -> None:
     assert at_usual is not None
     assert at_dear is not None
     assert at_dear > at_usual > 0
+
+
+@pytest.mark.parametrize(
+    ("config", "limit_tokens", "answers"),
+    [
+        ({"maxOutputTokens": 7}, 7, 1),
+        ({"max_output_tokens": 7, "candidateCount": 3}, 7, 3),
+        ({"maxOutputTokens": 7, "max_output_tokens": 9}, 9, 1),
+        ({"maxOutputTokens": "many"}, None, 1),
+        ({"candidate_count": "many"}, None, None),
+        ({}, None, 1),
+    ],
+)
+def test_gemini_has_its_limits_inside_a_configuration(
+    config: dict[str, Any], limit_tokens: int | None, answers: int | None
+) -> None:
+    contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
+    body: dict[str, Any] = {"contents": contents, "generationConfig": config, "serviceTier": "flex"}
+    wrapped = {"generateContentRequest": body}
+
+    for said in (body, wrapped):
+        found = asked_of(wire.read(json.dumps(said).encode(), Format.GEMINI, model="gemini-3-pro"))
+        assert (found.output_tokens, found.answers, found.tier) == (limit_tokens, answers, "flex")
+
+
+def test_bedrock_has_its_limit_inside_a_configuration() -> None:
+    body = {"messages": [{"role": "user", "content": [{"text": "Hi"}]}], "inferenceConfig": {"maxTokens": 7}}
+
+    assert asked_of(wire.read(json.dumps(body).encode(), Format.BEDROCK)).output_tokens == 7

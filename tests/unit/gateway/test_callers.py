@@ -1,12 +1,13 @@
 """Who asks and who pays: keys of the gateway name agents, and stay here."""
 
 from base64 import b64encode
+from dataclasses import replace
 
 import pytest
 
 from foveate.errors import KeyRefused
 from foveate.gateway.asks import Ask, ask_of
-from foveate.gateway.callers import agent_of, check_payer, key_headers
+from foveate.gateway.callers import agent_of, check_payer, key_headers, sent_query
 from foveate.gateway.doors import Family
 from foveate.gateway.headers import KEYS as HEADERS
 from foveate.gateway.headers import sent_on
@@ -98,3 +99,13 @@ def test_beyond_loopback_the_gateway_pays_for_those_who_show_a_key() -> None:
     check_payer(asked((b"authorization", f"Bearer {KEY}".encode())), PAID, is_open=True)
     check_payer(stranger, PAID, is_open=False)
     check_payer(stranger, THEIRS, is_open=True)
+
+
+def test_a_google_key_in_the_query_goes_out_unless_another_takes_its_place() -> None:
+    google = replace(PAID, name="google", family=Family.GEMINI)
+    query = b"alt=sse&key=AIza%2B1&k%65y=AIza2&access_token=t&x=%26key%3D"
+
+    assert sent_query(asked(query=query), replace(google, replaces_keys=False)) == query.decode()
+    assert sent_query(asked(query=query), google) == "alt=sse&x=%26key%3D"
+    assert sent_query(asked((b"x-goog-api-key", KEY.encode()), query=b"key=a"), THEIRS) == "key=a"
+    assert key_headers(asked(), google) == [(b"x-goog-api-key", b"sk-ours")]

@@ -8,6 +8,7 @@ from foveate.values import Format
 
 ANTHROPIC = {"anthropic-version": "2023-06-01", "x-api-key": "k"}
 OPENAI = {"authorization": "Bearer k"}
+GOOGLE = {"x-goog-api-key": "k"}
 
 
 @pytest.mark.parametrize(
@@ -28,10 +29,34 @@ OPENAI = {"authorization": "Bearer k"}
         ("GET", "/v1/files", ANTHROPIC, Door(Asks.OTHER, Family.ANTHROPIC)),
         ("GET", "/v1/files", OPENAI, Door(Asks.OTHER, Family.OPENAI)),
         ("GET", "/v1/chat/completions", OPENAI, Door(Asks.OTHER, Family.OPENAI)),
+        ("GET", "/v1/models", GOOGLE, Door(Asks.MODELS, Family.GEMINI)),
+        ("GET", "/v1beta/models/gemini-3-pro", {}, Door(Asks.MODELS, Family.GEMINI)),
+        ("POST", "/v1beta/cachedContents", {}, Door(Asks.OTHER, Family.GEMINI)),
+        ("POST", "/upload/v1beta/files", {}, Door(Asks.OTHER, Family.GEMINI)),
+        ("POST", "/v1/files", GOOGLE, Door(Asks.OTHER, Family.GEMINI)),
+        ("POST", "/v1beta/models/m:embedContent", {}, Door(Asks.OTHER, Family.GEMINI, model="m")),
+        ("GET", "/v1beta/models/m:generateContent", {}, Door(Asks.OTHER, Family.GEMINI, model="m")),
     ],
 )
 def test_a_request_comes_through_a_door(method: str, path: str, headers: dict[str, str], door: Door) -> None:
     assert door_of(method, path, headers) == door
+
+
+@pytest.mark.parametrize("version", ["/v1beta", "/v1", "/v1alpha", "/v1beta2", "//v1beta/"])
+@pytest.mark.parametrize(
+    ("method", "asks", "streams"),
+    [
+        ("generateContent", Asks.ANSWER, False),
+        ("streamGenerateContent", Asks.ANSWER, True),
+        ("countTokens", Asks.COUNT, False),
+    ],
+)
+def test_gemini_names_the_model_and_what_is_asked_for_in_the_path(
+    version: str, method: str, asks: Asks, streams: bool
+) -> None:
+    door = door_of("POST", f"{version}/models/gemini-3-pro:{method}", {})
+
+    assert door == Door(asks, Family.GEMINI, Format.GEMINI, model="gemini-3-pro", streams=streams)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,23 @@
 """What is told of an error: enough to mend it, and no key."""
 
+import json
+from decimal import Decimal
+
 import pytest
 
-from foveate.errors import BadOption, DuplicateKey, UpstreamUnreachable
-from foveate.gateway.refusing import reason_of
+from foveate.errors import (
+    BadOption,
+    CapUncheckable,
+    DoesNotFit,
+    DuplicateKey,
+    FoveateError,
+    KeyRefused,
+    NoUpstream,
+    UpstreamUnreachable,
+)
+from foveate.gateway.refusing import reason_of, refusal_for
+from foveate.values import Format
+from foveate.wire.refusals import error_body
 
 
 @pytest.mark.parametrize(
@@ -30,3 +44,23 @@ def test_the_log_names_a_duplicate_key_only_if_it_is_a_parameter() -> None:
 
     assert reason_of(inside) == "a key occurs twice in `messages`"
     assert reason_of(DuplicateKey(("max_tokens",))).startswith("the key `max_tokens` occurs twice")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (KeyRefused("no"), 401, "UNAUTHENTICATED"),
+        (NoUpstream("gemini"), 400, "INVALID_ARGUMENT"),
+        (UpstreamUnreachable("https://h", "no connection"), 502, "UNAVAILABLE"),
+        (DoesNotFit(tokens=9, limit_tokens=8, window_tokens=8, reason="no"), 400, "INVALID_ARGUMENT"),
+        (CapUncheckable("no", "ask", cap="c", limit=Decimal(1), reason="r"), 402, "FAILED_PRECONDITION"),
+    ],
+)
+def test_gemini_clients_are_told_errors_as_google_words_them(
+    error: FoveateError, status: int, kind: str
+) -> None:
+    refusal = refusal_for(error, Format.GEMINI)
+    said = json.loads(error_body(Format.GEMINI, refusal, "req_1"))["error"]
+
+    assert (refusal.status, said["code"], said["status"]) == (status, status, kind)
+    assert said["message"]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from foveate.errors import WrongApi
+from foveate.errors import MalformedRequest, NoUpstream, WrongApi
 from foveate.gateway.asks import ask_of
 from foveate.gateway.doors import door_of
-from foveate.gateway.named import model_of
+from foveate.gateway.named import model_of, with_path_model
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Routing
 
 CHAT, MESSAGES = door_of("POST", "/v1/chat/completions", {}), door_of("POST", "/v1/messages", {})
@@ -33,6 +33,49 @@ def test_a_model_whose_upstream_speaks_another_api_is_refused() -> None:
     assert routing(deepseek="*").of(CHAT, "deepseek-chat").upstream.name == "deepseek"
     both = routing(deepseek="*", anthropic="*")
     assert both.of(MESSAGES, "claude-sonnet-4-5").upstream.name == "anthropic"
+
+
+def test_a_model_that_the_path_names_is_routed_and_told_apart_from_one_in_the_body() -> None:
+    gemini = door_of("POST", "/v1beta/models/quick:generateContent", {})
+    aliases = Routing(
+        upstreams=KNOWN_UPSTREAMS, routes=[Route(models="quick", upstream="google", model="gemini-3-flash")]
+    )
+
+    assert aliases.of(gemini, "quick").served_model == "gemini-3-flash"
+    assert aliases.of(CHAT, "gpt-5").served_model == ""
+    assert routing().of(gemini, "gemini-3-pro").upstream.name == "google"
+    with pytest.raises(WrongApi, match=r"leads to deepseek, .* API of gemini"):
+        routing(deepseek="*").of(gemini, "quick")
+
+
+def test_a_request_in_an_api_that_no_upstream_speaks_is_refused_with_what_to_do() -> None:
+    gemini = door_of("POST", "/v1beta/models/m:generateContent", {})
+    others = {name: known for name, known in KNOWN_UPSTREAMS.items() if name != "google"}
+
+    assert list(Routing(upstreams=others).possible(gemini)) == []
+    with pytest.raises(NoUpstream, match=r"no upstream .* Nothing was sent\. .* `api: gemini`"):
+        Routing(upstreams=others).of(gemini, "m")
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        ("/v1beta/models/quick:generateContent", "/v1beta/models/a%2Fb:generateContent"),
+        ("/v1beta/models/quick%3AcountTokens", "/v1beta/models/a%2Fb:countTokens"),
+    ],
+)
+def test_a_model_gets_another_name_in_the_path(path: str, sent: str) -> None:
+    scope = {
+        "method": "POST",
+        "path": path.replace("%3A", ":"),
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [],
+    }
+
+    assert with_path_model(ask_of(scope), "a/b").raw_path == sent
+    with pytest.raises(MalformedRequest, match="no place for the model"):
+        with_path_model(ask_of({**scope, "raw_path": b"/v1beta/elsewhere"}), "a/b")
 
 
 @pytest.mark.parametrize("name", ["llama.cpp", "vllm"])

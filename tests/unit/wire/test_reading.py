@@ -350,3 +350,18 @@ def test_what_json_cannot_say_is_refused() -> None:
 
 class Unsayable:
     pass
+
+
+@pytest.mark.parametrize("spoken", list(Format))
+def test_a_model_that_the_path_names_takes_the_place_of_that_in_the_body(spoken: Format) -> None:
+    bodies = {
+        Format.GEMINI: b'{"contents":[{"parts":[{"text":"Hi"}]}],"model":"models/x"}',
+        Format.RESPONSES: b'{"model":"x","input":"Hi"}',
+    }
+    body = bodies.get(spoken, b'{"model":"x","modelId":"x","messages":[{"role":"user","content":"Hi"}]}')
+
+    assert wire.read(body, spoken).model == "x"
+    for model in ("one", "another"):
+        request = wire.read(body, spoken, model=model)
+        assert (request.model, request.body) == (model, body)
+    assert wire.read(body, spoken).model == "x"

@@ -1,0 +1,339 @@
+"""Google's official client through the gateway, before the sandbox: what it can do, and a no."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from google import genai
+from google.genai import errors, types
+from google.genai.models import Models
+
+from foveate.cost.caps import Cap, Scope
+from foveate.cost.ledger import By
+from foveate.engine.options import AgentOptions
+from foveate.gateway.doors import Family
+from foveate.gateway.routing import Route, Upstream
+from foveate.sandbox.scripts import Call, Step
+from tests.aftermath import holders, settled, sums_of
+from tests.gateways import RunningGateway, running_gateway
+from tests.sandboxes import RunningSandbox, doing, running_sandbox
+from tests.upstreams import answer, answering, running_upstream
+
+MODEL = "gemini-2.5-flash"
+KEY = "AIzaOfATest"
+READ_FILE = types.Tool(
+    function_declarations=[
+        types.FunctionDeclaration(
+            name="read_file",
+            description="Read a file.",
+            parameters_json_schema={
+                "type": "object",
+                "properties": {"path": {"type": "string"}},
+                "required": ["path"],
+            },
+        )
+    ]
+)
+LOOKS = Step(tools=(Call(name="read_file", input={"path": "a.md"}),))
+ROUTE = f"/v1beta/models/{MODEL}:generateContent"
+HELLO = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
+# Of gemini-2.5-flash, in dollars a token (ai.google.dev/gemini-api/docs/pricing, November 2026).
+INPUT_DOLLARS, READ_DOLLARS, OUTPUT_DOLLARS = Decimal("0.30e-6"), Decimal("0.03e-6"), Decimal("2.50e-6")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gateway")
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[RunningSandbox]:
+    with running_sandbox() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(sandbox: RunningSandbox, folder: Path) -> Iterator[RunningGateway]:
+    with running_gateway(sandbox.url, folder, clock=sandbox.clock) as running:
+        yield running
+    assert running.failed == []
+
+
+@contextmanager
+def models_at(url: str, **headers: str) -> Iterator[Models]:
+    """Google's client, which tries nothing twice."""
+    options = types.HttpOptions(
+        base_url=url,
+        headers={name.replace("_", "-"): said for name, said in headers.items()},
+        retry_options=types.HttpRetryOptions(attempts=1),
+    )
+    with genai.Client(api_key=KEY, http_options=options) as client:
+        yield client.models
+
+
+def config_of(step: Step | None = None, **config: Any) -> types.GenerateContentConfig:
+    """A configuration of one request, which the sandbox answers by a step of its own."""
+    own = types.HttpOptions(headers=doing(step)) if step is not None else None
+    return types.GenerateContentConfig(http_options=own, **config)
+
+
+def test_an_answer_is_the_sandboxs_own(gateway: RunningGateway, sandbox: RunningSandbox) -> None:
+    with models_at(gateway.url) as models, models_at(sandbox.url) as straight:
+        through = models.generate_content(model=MODEL, contents="Hello")
+        direct = straight.generate_content(model=MODEL, contents="Hello")
+
+    assert through.text == direct.text
+    assert through.usage_metadata == direct.usage_metadata
+
+
+def test_a_request_goes_out_as_it_came(gateway: RunningGateway, sandbox: RunningSandbox) -> None:
+    body = json.dumps(HELLO, indent=3).encode()
+    with httpx.Client(base_url=gateway.url) as client:
+        answered = client.post(f"{ROUTE}?key={KEY}&prettyPrint=false", content=body)
+
+    heard = sandbox.heard[-1]
+    assert answered.status_code == 200
+    assert (heard.path, heard.query, heard.body) == (ROUTE, f"key={KEY}&prettyPrint=false", body)
+
+
+@pytest.mark.parametrize("query", ["alt=sse", ""])
+def test_a_stream_is_the_answer_that_comes_whole_and_is_booked(
+    gateway: RunningGateway, folder: Path, query: str
+) -> None:
+    agent = f"streaming-{query or 'list'}"
+    headers = {"x-goog-api-key": KEY, "x-foveate-agent": agent}
+    with httpx.Client(base_url=gateway.url, headers=headers) as client:
+        whole = client.post(ROUTE, json=HELLO).json()
+        streamed = client.post(f"/v1beta/models/{MODEL}:streamGenerateContent?{query}", json=HELLO)
+
+    lines = streamed.text.split("\r\n\r\n")
+    chunks = [json.loads(line[len("data: ") :]) for line in lines if line] if query else streamed.json()
+    said = "".join(chunk["candidates"][0]["content"]["parts"][0]["text"] for chunk in chunks)
+    assert said == whole["candidates"][0]["content"]["parts"][0]["text"]
+    (found,) = sums_of(folder / "gateway.sqlite", agent, 2)
+    usage = whole["usageMetadata"]
+    assert (found.calls, found.partial_calls, found.unknown_calls) == (2, 0, 0)
+    assert found.uncached == 2 * usage["promptTokenCount"]
+    assert found.output_tokens == 2 * usage["candidatesTokenCount"]
+
+
+def test_the_official_client_streams(gateway: RunningGateway) -> None:
+    with models_at(gateway.url) as models:
+        whole = models.generate_content(model=MODEL, contents="Hello")
+        chunks = list(models.generate_content_stream(model=MODEL, contents="Hello"))
+
+    assert "".join(chunk.text or "" for chunk in chunks) == whole.text
+    assert chunks[-1].usage_metadata == whole.usage_metadata
+
+
+def test_a_loop_of_tools_is_one_session(gateway: RunningGateway, folder: Path) -> None:
+    contents: list[Any] = [types.UserContent("Hello")]
+    for step in (LOOKS, LOOKS, None):
+        config = config_of(step, tools=[READ_FILE], system_instruction="You read files.")
+        with models_at(gateway.url, x_foveate_agent="looper") as models:
+            found = models.generate_content(model=MODEL, contents=contents, config=config)
+        assert found.candidates is not None
+        contents.append(found.candidates[0].content)
+        for call in found.function_calls or ():
+            part = types.Part.from_function_response(name=str(call.name), response={"result": "# A"})
+            contents.append(types.Content(role="user", parts=[part]))
+
+    assert len(contents) == 6
+    (session,) = sums_of(folder / "gateway.sqlite", "looper", 3, By.SESSION)
+    assert session.calls == 3
+
+
+def test_other_first_words_are_another_session(gateway: RunningGateway, folder: Path) -> None:
+    with models_at(gateway.url, x_foveate_agent="two-talks") as models:
+        for text in ("One", "Two"):
+            models.generate_content(model=MODEL, contents=text)
+
+    assert len(sums_of(folder / "gateway.sqlite", "two-talks", 2, By.SESSION)) == 2
+
+
+def test_thoughts_and_cached_tokens_are_priced_as_the_provider_bills_them(
+    gateway: RunningGateway, folder: Path
+) -> None:
+    config = config_of(
+        Step(text="So.", thinking="Hm, hm."),
+        system_instruction="These words are kept. " * 800,
+        thinking_config=types.ThinkingConfig(include_thoughts=True),
+    )
+    with models_at(gateway.url, x_foveate_agent="thinker") as models:
+        first, second = [
+            models.generate_content(model=MODEL, contents="Hello", config=config).usage_metadata
+            for _ in range(2)
+        ]
+
+    assert first is not None
+    assert second is not None
+    read = second.cached_content_token_count or 0
+    assert first.thoughts_token_count
+    assert read > 2_048
+    (found,) = sums_of(folder / "gateway.sqlite", "thinker", 2, By.MODEL)
+    assert found.group == ("thinker", MODEL)
+    prompt = (first.prompt_token_count or 0) + (second.prompt_token_count or 0)
+    output = sum(
+        (usage.candidates_token_count or 0) + (usage.thoughts_token_count or 0) for usage in (first, second)
+    )
+    assert (found.uncached, found.read, found.output_tokens) == (prompt - read, read, output)
+    expected = (prompt - read) * INPUT_DOLLARS + read * READ_DOLLARS + output * OUTPUT_DOLLARS
+    assert found.dollars == expected
+
+
+def test_tokens_are_counted_as_they_are_billed_and_models_are_listed(gateway: RunningGateway) -> None:
+    with models_at(gateway.url) as models:
+        counted = models.count_tokens(model=MODEL, contents="Hello, what is in a.md?")
+        billed = models.generate_content(model=MODEL, contents="Hello, what is in a.md?").usage_metadata
+        listed = [model.name for model in models.list()]
+
+    assert billed is not None
+    assert counted.total_tokens == billed.prompt_token_count
+    assert f"models/{MODEL}" in listed
+
+
+def test_an_upstream_without_a_counter_is_stood_in_for(tmp_path: Path) -> None:
+    nothing = answer(
+        b'{"error":{"code":404,"message":"no such route","status":"NOT_FOUND"}}', status="404 Not Found"
+    )
+    with (
+        running_upstream(answering(nothing)) as upstream,
+        running_gateway(upstream.url, tmp_path) as gateway,
+        httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
+    ):
+        counted = client.post(f"/v1beta/models/{MODEL}:countTokens", json=HELLO)
+
+    assert counted.json() == {"totalTokens": 2}
+    assert counted.headers["x-foveate-count"] == "exact"
+
+
+@pytest.mark.parametrize(
+    ("step", "status"),
+    [
+        (Step(status=401), "UNAUTHENTICATED"),
+        (Step(status=429), "RESOURCE_EXHAUSTED"),
+        (Step(status=500), "INTERNAL"),
+        (Step(overloaded=True), "UNAVAILABLE"),
+    ],
+)
+def test_a_providers_errors_are_the_clients_own(gateway: RunningGateway, step: Step, status: str) -> None:
+    with models_at(gateway.url) as models:
+        with pytest.raises(errors.APIError) as whole:
+            models.generate_content(model=MODEL, contents="Hello", config=config_of(step))
+        with pytest.raises(errors.APIError) as streamed:
+            list(models.generate_content_stream(model=MODEL, contents="Hello", config=config_of(step)))
+
+    assert (whole.value.status, streamed.value.status) == (status, status)
+
+
+def test_a_stream_that_breaks_off_is_charged_for_what_was_written(
+    gateway: RunningGateway, folder: Path
+) -> None:
+    config = config_of(Step(disconnect_after=3))
+    with (
+        models_at(gateway.url, x_foveate_agent="broken-off") as models,
+        pytest.raises((httpx2.HTTPError, errors.APIError)),
+    ):
+        list(models.generate_content_stream(model=MODEL, contents="Hello", config=config))
+
+    (found,) = sums_of(folder / "gateway.sqlite", "broken-off", 1)
+    assert (found.calls, found.partial_calls) == (1, 1)
+
+
+def test_a_request_over_the_window_is_refused_in_googles_words(tmp_path: Path) -> None:
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, options=AgentOptions(window_tokens=1_000)) as gateway,
+        models_at(gateway.url) as models,
+        pytest.raises(errors.ClientError, match="exceeds the maximum number of tokens allowed") as found,
+    ):
+        models.generate_content(model=MODEL, contents="word " * 3_000)
+
+    assert (found.value.code, found.value.status) == (400, "INVALID_ARGUMENT")
+    assert sandbox.heard == []
+
+
+def test_a_cap_holds_a_request_to_its_limit_of_output(tmp_path: Path) -> None:
+    """1,000 tokens of output are within the cap, and 2,000 are not."""
+    caps = [Cap(scope=Scope.AGENT, agent="poor", dollars=Decimal("0.003"))]
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
+        models_at(gateway.url, x_foveate_agent="poor") as models,
+    ):
+        models.generate_content(model=MODEL, contents="Hello", config=config_of(max_output_tokens=1_000))
+        with pytest.raises(errors.ClientError, match="the cap on agent poor") as twice:
+            models.generate_content(
+                model=MODEL, contents="Hello", config=config_of(max_output_tokens=1_000, candidate_count=2)
+            )
+        with pytest.raises(errors.ClientError, match="the cap on agent poor") as over:
+            models.generate_content(model=MODEL, contents="Hello", config=config_of(max_output_tokens=2_000))
+        with pytest.raises(errors.ClientError, match="cannot be checked") as unbounded:
+            models.embed_content(model="gemini-embedding-001", contents="Hello")
+
+    assert [error.value.code for error in (twice, over, unbounded)] == [402] * 3
+    assert len(sandbox.heard) == 1
+    assert settled(tmp_path / "gateway.sqlite", 1).reserved == 0
+
+
+def test_the_key_is_kept_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    secret = "AIzaSecretOfATest"
+    with (
+        caplog.at_level("DEBUG"),
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path) as gateway,
+        httpx.Client(base_url=gateway.url) as client,
+    ):
+        good = client.post(f"{ROUTE}?key={secret}", json=HELLO)
+        client.post(ROUTE, json=HELLO, headers={"x-goog-api-key": secret})
+        settled(tmp_path / "gateway.sqlite", 2)
+
+    assert good.status_code == 200
+    assert secret not in good.text
+    ours = [record for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
+    assert not [record for record in ours if secret in record.getMessage()]
+    assert holders(tmp_path, secret) == []
+
+
+def test_the_gateways_key_takes_the_place_of_the_clients_wherever_that_stands(tmp_path: Path) -> None:
+    with running_sandbox() as sandbox:
+        google = Upstream(
+            name="google",
+            base_url=sandbox.url,
+            family=Family.GEMINI,
+            provider="google",
+            key="AIzaOfTheGateway",
+            replaces_keys=True,
+        )
+        with (
+            running_gateway(sandbox.url, tmp_path, upstreams=[google]) as gateway,
+            httpx.Client(base_url=gateway.url) as client,
+        ):
+            client.post(f"{ROUTE}?alt=json&key={KEY}", json=HELLO)
+            client.post(ROUTE, json=HELLO, headers={"x-goog-api-key": KEY})
+
+    for heard in sandbox.heard:
+        assert heard.headers["x-goog-api-key"] == "AIzaOfTheGateway"
+        assert KEY not in heard.query
+    assert sandbox.heard[0].query == "alt=json"
+
+
+def test_a_route_gives_a_model_another_name_in_the_path(tmp_path: Path) -> None:
+    routes = [Route(models="quick", upstream="google", model=MODEL)]
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, routes=routes) as gateway,
+        models_at(gateway.url) as models,
+    ):
+        found = models.generate_content(model="quick", contents="Hello")
+
+    assert found.model_version == MODEL
+    assert sandbox.heard[0].path.endswith(f"/models/{MODEL}:generateContent")
+    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "default", 1, By.MODEL)
+    assert sum_.group == ("default", MODEL)

@@ -1,0 +1,117 @@
+"""A long session of a client of Gemini: compacted, with results cut, and within its window."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from foveate.cost.ledger import By, Sum
+from foveate.engine.options import AgentOptions
+from foveate.fold.cuts import FoldOptions
+from foveate.fold.overflow import OnOverflow
+from foveate.sandbox.scripts import HEADER, Step
+from foveate.store import open_store
+from tests.gateways import running_gateway
+from tests.sandboxes import RunningSandbox, running_sandbox
+
+ROUTE = "/v1beta/models/gemini-2.5-flash:generateContent"
+WINDOW_TOKENS = 9_000
+TOOLS = [{"functionDeclarations": [{"name": "read", "parametersJsonSchema": {"type": "object"}}]}]
+SUMMARY = (
+    "Goal: find the slow parser. Done so far: the files src/part_1.py and after it were read one by one with"
+    " the tool read, and each has functions parse_N_LINE that split a text. Nothing was changed. Next: read on."
+)
+
+
+def read_files(url: str, sandbox: RunningSandbox, turns: int, *, listing_lines: int = 26) -> list[int]:
+    """An agent that reads one file after the other; the prompt tokens of each call."""
+    contents: list[Any] = [{"role": "user", "parts": [{"text": "Find the slow parser."}]}]
+    prompts = []
+    with httpx.Client(base_url=url, timeout=30, headers={"x-goog-api-key": "AIzaOfATest"}) as client:
+        for number in range(turns):
+            sandbox.clock.now += 20
+            step = {"text": f"I look into part {number}.", "tools": [{"name": "read", "input": {"path": "a"}}]}
+            asked = {"contents": contents, "tools": TOOLS, "generationConfig": {"maxOutputTokens": 500}}
+            answered = client.post(ROUTE, json=asked, headers={HEADER: json.dumps(step)})
+            assert answered.status_code == 200, answered.text
+            said = answered.json()
+            prompts.append(said["usageMetadata"]["promptTokenCount"])
+            listing = "\n".join(f"def parse_{number}_{line}(text): return 1" for line in range(listing_lines))
+            contents += [
+                said["candidates"][0]["content"],
+                {
+                    "role": "user",
+                    "parts": [{"functionResponse": {"name": "read", "response": {"output": listing}}}],
+                },
+            ]
+    return prompts
+
+
+def booked(folder: Path) -> dict[str, Sum]:
+    async def read() -> dict[str, Sum]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            return {one.group[0]: one for one in await store.ledger.sums([By.CATEGORY])}
+
+    return asyncio.run(read())
+
+
+def test_a_long_session_is_compacted_with_a_summary_from_googles_endpoint_for_chats(tmp_path: Path) -> None:
+    options = AgentOptions(compaction=True, window_tokens=WINDOW_TOKENS)
+    with (
+        running_sandbox(Step(text=SUMMARY), repeat=True) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        prompts = read_files(gateway.url, sandbox, 40)
+
+    assert gateway.failed == []
+    assert max(prompts) <= WINDOW_TOKENS - 500
+    summaries = [ask for ask in sandbox.heard if ask.path == "/v1beta/openai/chat/completions"]
+    assert summaries
+    assert {ask.headers["authorization"] for ask in summaries} == {"Bearer AIzaOfATest"}
+    assert SUMMARY.encode()[:100] in sandbox.heard[-1].body
+    sums = booked(tmp_path)
+    assert sums["main"].calls == 40
+    assert sums["compaction"].calls == len(summaries)
+    assert sums["compaction"].unknown_calls == 0
+
+
+def test_a_long_session_is_compacted_without_a_model(tmp_path: Path) -> None:
+    options = AgentOptions(compaction=True, window_tokens=WINDOW_TOKENS, fold=FoldOptions(extractive=True))
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        prompts = read_files(gateway.url, sandbox, 40)
+
+    assert gateway.failed == []
+    assert max(prompts) <= WINDOW_TOKENS - 500
+    assert b"summary" in sandbox.heard[-1].body
+
+
+def test_without_compaction_room_is_made_by_leaving_results_out(tmp_path: Path) -> None:
+    options = AgentOptions(on_overflow=OnOverflow.MAKE_ROOM, window_tokens=WINDOW_TOKENS)
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        prompts = read_files(gateway.url, sandbox, 30)
+
+    assert gateway.failed == []
+    assert max(prompts) <= WINDOW_TOKENS - 500
+    assert b"left out" in sandbox.heard[-1].body
+
+
+def test_a_result_that_is_too_long_is_cut_and_stays_an_object(tmp_path: Path) -> None:
+    options = AgentOptions(compaction=True, window_tokens=30_000, fold=FoldOptions(extractive=True))
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        read_files(gateway.url, sandbox, 2, listing_lines=900)
+
+    part = json.loads(sandbox.heard[-1].body)["contents"][2]["parts"][0]["functionResponse"]
+    assert gateway.failed == []
+    assert isinstance(part["response"], dict)
+    assert len(json.dumps(part["response"])) < 30_000
