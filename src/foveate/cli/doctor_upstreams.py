@@ -23,7 +23,7 @@ _MOST_BYTES = 16 * 1024 * 1024
 # Their lists of models are open to everybody, so they say nothing of a key (November 2026).
 _OPEN_LISTS = frozenset(("openrouter", "nvidia"))
 # Who has no route that tokenises; everybody else may be a server of one's own.
-_HOSTED = frozenset(("anthropic", "openai", "openrouter", "deepseek", "google", "nvidia"))
+_HOSTED = frozenset(("anthropic", "openai", "openrouter", "deepseek", "google", "azure", "nvidia"))
 _COUNTS = {"anthropic": "counts whole requests", "openai": "counts Responses"}
 
 
@@ -55,10 +55,14 @@ async def asked(upstream: "Upstream", *, is_named: bool, models: Sequence[str]) 
         if upstream.key is not None:
             headers[1] = (b"x-api-key", upstream.key.encode("latin-1"))
     path = "/v1/models"
-    if upstream.family is Family.GEMINI:
-        path = "/v1beta/models"
+    own = {
+        Family.GEMINI: ("/v1beta/models", b"x-goog-api-key"),
+        Family.AZURE: ("/openai/v1/models", b"api-key"),
+    }.get(upstream.family)
+    if own is not None:
+        path, name = own
         if upstream.key is not None:
-            headers[1] = (b"x-goog-api-key", upstream.key.encode("latin-1"))
+            headers[1] = (name, upstream.key.encode("latin-1"))
     began = time.monotonic()
     try:
         status, at = await _listed(upstream.url(path), headers)

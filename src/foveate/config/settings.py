@@ -210,12 +210,14 @@ class UpstreamServer(_Settings):
 
     base_url: Url | None = None
     """As its clients would be given it; not said: the known one."""
-    api: Literal["anthropic", "openai", "both", "gemini"] | None = None
+    api: Literal["anthropic", "openai", "both", "gemini", "azure"] | None = None
     """Whose API it speaks; not said: the known one. With `openai` the base URL has the `/v1` in it."""
     provider: Name | None = None
     """Who runs it, for the rules of its cache and its prices; not said: its name."""
     key_variable: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     """A variable whose key stands for whatever clients bring; beyond loopback, for gateway keys alone."""
+    deployments: dict[Name, Name] = {}
+    """Models by the names that deployments have there, for counts, windows and prices: `{house: gpt-5.1}`."""
 
 
 class RouteTo(_Settings):

@@ -141,6 +141,8 @@ def _endpoint(
         return None
     if request.format is Format.GEMINI:
         return _gemini_counter(client, url, where.headers)
+    if incoming.served_model:  # the counting route of a deployment is not known
+        return None
     if options.backend is Backend.AUTO and incoming.provider == "openai":
         return OpenAICounter(client, "", url.removesuffix("/v1"), headers=where.headers)
     return TokenizeCounter(client, url, where.headers, endpoints)

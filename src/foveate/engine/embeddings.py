@@ -31,8 +31,10 @@ class EmbeddingsAsked:
     count: TokenCount
 
 
-def embeddings_asked(body: bytes) -> EmbeddingsAsked:
+def embeddings_asked(body: bytes, served_model: str = "") -> EmbeddingsAsked:
     """What a request for embeddings says: texts, lists of token ids, or one of either.
+
+    `served_model` takes the place of the model in the body.
 
     Raises:
         DuplicateKey: one of its objects has the same key twice.
@@ -40,7 +42,7 @@ def embeddings_asked(body: bytes) -> EmbeddingsAsked:
     """
     found = fields(body)
     check_unique_keys(body, found)
-    model, given = value(found.get("model")), value(found.get("input"))
+    model, given = served_model or value(found.get("model")), value(found.get("input"))
     if not isinstance(model, str) or not model:
         raise MalformedRequest("no model in the request for embeddings")
     check_model(model)
@@ -80,7 +82,7 @@ class Embeddings:
         await beside(lambda: incoming.limits.check(incoming.body), size_bytes)
         try:
             outgoing = await beside(lambda: _named(incoming), size_bytes)
-            asked = await beside(lambda: embeddings_asked(outgoing.body), size_bytes)
+            asked = await beside(lambda: embeddings_asked(outgoing.body, incoming.served_model), size_bytes)
         except DuplicateKey:
             raise
         except (MalformedRequest, BadEdit) as error:

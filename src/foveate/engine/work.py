@@ -13,7 +13,7 @@ from foveate.cache.beta_header import HEADER as BETAS
 from foveate.cache.prefix_log import Sighting
 from foveate.cache.prompts import CachedPrompt, landmarks_of
 from foveate.cache.requests import BlockTokens
-from foveate.cache.rules import Rules, rules_for
+from foveate.cache.rules import Caching, Rules, rules_for
 from foveate.cost.admission import Admitted
 from foveate.cost.ledger import Call
 from foveate.engine.bounds import AtMost, asked_of, longest_mark
@@ -244,5 +244,13 @@ class Work(msgspec.Struct, eq=False):
         """The body that goes out."""
         limits = () if self.output_limit is None else (self.output_limit,)
         edits = (*limits, *self.parameters, *self.marks)
-        is_openai = self.request.format is Format.CHAT and self.rules.provider == "openai"
-        return wire.write(self.request, edits, marks=MarkStyle.BREAKPOINT if is_openai else None)
+        return wire.write(self.request, edits, marks=self._mark_style())
+
+    def _mark_style(self) -> MarkStyle | None:
+        """How breakpoints are written in chat completions: OpenAI's way for its own models, also on Azure."""
+        if self.request.format is not Format.CHAT:
+            return None
+        is_openai = self.rules.provider == "openai" or (
+            self.rules.provider == "azure" and self.rules.caching is Caching.BOTH
+        )
+        return MarkStyle.BREAKPOINT if is_openai else None

@@ -26,7 +26,7 @@ from foveate.gateway.body_errors import BodyRefused
 from foveate.gateway.body_memory import BodyMemory, HeldBody
 from foveate.gateway.callers import agent_of, check_payer, key_headers, sent_query
 from foveate.gateway.client import Client
-from foveate.gateway.cloud_endpoints import google_endpoint
+from foveate.gateway.cloud_endpoints import azure_endpoint, google_endpoint
 from foveate.gateway.counting import NoCounts, own_count
 from foveate.gateway.credentials import check_credentials
 from foveate.gateway.cycle import CYCLE, Served
@@ -252,7 +252,7 @@ class Gateway:
         """Relay an answer that the engine has a hand in."""
         is_embeddings = ask.door.asks is Asks.EMBEDDINGS
         model = ask.door.model
-        if options.routing.routes and not model:
+        if not model and (options.routing.routes or ask.door.family is Family.AZURE):
             model = await beside(lambda: model_in(body), len(body), least_bytes=LARGE_BYTES)
         routed = self._routed(ask, model, options)
         if routed.model is not None and ask.door.model:
@@ -408,6 +408,8 @@ def _endpoint(ask: Ask, upstream: Upstream, spoken: Format) -> Endpoint:
     """Where a summary of the session can be asked for: as the client asks, with whatever key it would use."""
     if ask.door.family is Family.GEMINI:
         return google_endpoint(ask, upstream)
+    if ask.door.family is Family.AZURE:
+        return azure_endpoint(ask, upstream)
     path = _SUMMARY_PATHS.get(spoken)
     if path is None:
         path, spoken = _SUMMARY_PATHS[Format.CHAT], Format.CHAT

@@ -37,6 +37,7 @@ _ERROR_FORMATS = {
     Family.ANTHROPIC: Format.ANTHROPIC,
     Family.OPENAI: Format.CHAT,
     Family.GEMINI: Format.GEMINI,
+    Family.AZURE: Format.CHAT,
 }
 
 # Seeded by the system, in each process anew; ids are to be unique, and no secret.

@@ -81,4 +81,6 @@ def key_headers(ask: Ask, upstream: Upstream) -> list[tuple[bytes, bytes]] | Non
         return [(b"x-api-key", key)]
     if upstream.family is Family.GEMINI:
         return [(b"x-goog-api-key", key)]
+    if upstream.family is Family.AZURE:
+        return [(b"api-key", key)]
     return [(b"authorization", b"Bearer " + key)]

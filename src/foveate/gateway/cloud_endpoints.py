@@ -1,16 +1,17 @@
-"""Endpoints for the gateway's own calls (summaries, counts) on behalf of clients of Gemini."""
+"""Endpoints for the gateway's own calls (summaries, counts) on behalf of clients of Gemini and Azure OpenAI."""
 
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from foveate.fold.model import Endpoint
 from foveate.gateway.asks import Ask
 from foveate.gateway.callers import key_headers
-from foveate.gateway.headers import GOOGLE_QUERY
+from foveate.gateway.headers import GOOGLE_QUERY, KEYS
 from foveate.gateway.routing import Upstream
 from foveate.values import Format
 
 # https://ai.google.dev/gemini-api/docs/openai (November 2026)
 _GOOGLE_CHAT = "/v1beta/openai/chat/completions"
+_CHAT = "/chat/completions"
 
 
 def google_endpoint(ask: Ask, upstream: Upstream) -> Endpoint:
@@ -19,6 +20,21 @@ def google_endpoint(ask: Ask, upstream: Upstream) -> Endpoint:
         url=upstream.url(_GOOGLE_CHAT),
         spoken=Format.CHAT,
         headers={"authorization": _google_credential(ask, upstream)},
+    )
+
+
+def azure_endpoint(ask: Ask, upstream: Upstream) -> Endpoint:
+    """The chat completions of the deployment that a client asks, or of `/openai/v1`."""
+    deployment = quote(ask.door.model, safe="")
+    version = f"?{ask.query}" if ask.query else ""
+    path = f"/openai/deployments/{deployment}{_CHAT}{version}" if deployment else f"/openai/v1{_CHAT}"
+    replaced = key_headers(ask, upstream)
+    own = [(name, said) for name, said in ask.raw_headers if name in KEYS]
+    headers = own if replaced is None else replaced
+    return Endpoint(
+        url=upstream.url(path),
+        spoken=Format.CHAT,
+        headers={name.decode("latin-1"): said.decode("latin-1") for name, said in headers},
     )
 
 

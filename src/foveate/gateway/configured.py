@@ -27,6 +27,13 @@ USUAL_VARIABLES: Mapping[str, str] = {
     "nvidia": "NVIDIA_API_KEY",
 }
 
+# Upstreams whose name tells their API, and which have no address that all share.
+_APIS = frozenset(("azure",))
+# Who runs upstreams of an API that one provider has.
+_PROVIDERS = {Family.GEMINI: "google", Family.AZURE: "azure"}
+# What clients of an API have in their base URL, and the gateway in its paths.
+_SUFFIXES = {Family.GEMINI: ("/v1beta", "/v1"), Family.AZURE: ("/v1", "/openai")}
+
 
 def gateway_options(settings: Settings, environment: Mapping[str, str]) -> GatewayOptions:
     """The options of the gateway.
@@ -85,11 +92,14 @@ def _upstream(
     name: str, said: UpstreamServer, known: Upstream | None, environment: Mapping[str, str]
 ) -> Upstream:
     path = ("upstreams", name)
+    if said.api is None and known is None and name in _APIS:
+        said = said.model_copy(update={"api": name})
     if known is None and (said.base_url is None or said.api is None):
         missing = "base_url" if said.base_url is None else "api"
         raise BadOption(f"{missing} has to be given for an upstream that is not known by its name", path=path)
     family = None if said.api is None else Family.OPENAI if said.api == "both" else Family(said.api)
-    base = known or Upstream(name=name, base_url="", family=family or Family.OPENAI, provider=name)
+    provider = _PROVIDERS.get(family, name) if family is not None else name
+    base = known or Upstream(name=name, base_url="", family=family or Family.OPENAI, provider=provider)
     speaks_both = base.speaks_both if said.api is None else said.api == "both"
     base_url = said.base_url or base.base_url
     if (
@@ -98,6 +108,8 @@ def _upstream(
         base_url = base_url.rstrip("/").removesuffix(VERSION)
     elif base.speaks_both and said.base_url is None and said.api == "openai":
         base_url += VERSION
+    for suffix in _SUFFIXES.get(family or base.family, ()):
+        base_url = base_url.rstrip("/").removesuffix(suffix)
     try:
         target(base_url)
     except UpstreamUnreachable as error:
@@ -115,4 +127,5 @@ def _upstream(
         key=key,
         replaces_keys=said.key_variable is not None,
         speaks_both=speaks_both,
+        deployments=said.deployments,
     )

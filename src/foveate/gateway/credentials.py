@@ -74,7 +74,7 @@ _PATHS = (
     (re.compile(r"/v1internal:"), "Google's Code Assist API", ("google",)),
     (re.compile(r"/v1/projects/[^/]+/locations/"), "the API of Vertex AI", ("google",)),
     (re.compile(r"/model/[^/]+/(?:converse|invoke)"), "the API of Bedrock", ("aws",)),
-    (re.compile(r"/openai/(?:deployments|v1)(?:/|$)"), "the API of Azure OpenAI", ("azure",)),
+    (re.compile(r"/openai(?:/|$)"), "the API of Azure OpenAI", ("azure",)),
 )
 
 
@@ -104,8 +104,8 @@ def check_credentials(ask: Ask, upstream: Upstream) -> None:
         if target not in owners and pattern.match(ask.path):
             raise KeyRefused(
                 f"{ask.method} {ask.path[:100]} is {what}, and would go to {upstream.name}, which does not"
-                " speak it. Nothing was sent. Point the client at its provider, or use an API that the gateway"
-                " reads: Anthropic's messages, OpenAI's chat completions or responses"
+                " speak it. Nothing was sent. Point the client at its provider, or name an upstream in"
+                " foveate.yaml that speaks it (docs/providers.md)"
             )
 
 

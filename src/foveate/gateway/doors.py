@@ -24,6 +24,7 @@ class Family(StrEnum):
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
     GEMINI = "gemini"
+    AZURE = "azure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,9 @@ _GEMINI_OPERATIONS = {
     "streamGenerateContent": (Asks.ANSWER, True),
     "countTokens": (Asks.COUNT, False),
 }
+# Azure OpenAI: https://learn.microsoft.com/azure/ai-foundry/openai/reference (November 2026). The path names a
+# deployment, or, below `v1` and for Responses, the body does, as its model.
+_AZURE_PATH = re.compile(r"/openai(?:/deployments/(?P<deployment>[^/]+)|/v1)?(?P<operation>/.*)?")
 
 
 def plain_path(path: str) -> str:
@@ -105,7 +109,7 @@ def door_of(method: str, path: str, headers: Mapping[str, str]) -> Door:
     if known is not None:
         return known
     plain = plain_path(path)
-    door = _gemini_door(method, plain, headers)
+    door = _gemini_door(method, plain, headers) or _azure_door(method, plain)
     if door is not None:
         return door
     is_anthropic = plain.startswith("/v1/messages") or not _ANTHROPIC_HEADERS.isdisjoint(headers)
@@ -125,3 +129,13 @@ def _gemini_door(method: str, path: str, headers: Mapping[str, str]) -> Door | N
         return None
     is_models = method == "GET" and _GEMINI_MODELS.fullmatch(path) is not None
     return Door(Asks.MODELS if is_models else Asks.OTHER, Family.GEMINI)
+
+
+def _azure_door(method: str, path: str) -> Door | None:
+    found = _AZURE_PATH.fullmatch(path)
+    if found is None:
+        return None
+    known = _DOORS.get((method, f"/v1{found['operation'] or ''}"))
+    is_openai = known is not None and known.family is Family.OPENAI
+    asks, spoken = (known.asks, known.spoken) if known is not None and is_openai else (Asks.OTHER, None)
+    return Door(asks, Family.AZURE, spoken, model=found["deployment"] or "")

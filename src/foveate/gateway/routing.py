@@ -20,7 +20,8 @@ class Upstream:
 
     `base_url` is what a client of that family would be given. `key` is for clients that show a key of the
     gateway; where it `replaces_keys`, also in the place of what others bring. One that `speaks_both` takes the
-    other family's requests as well, and its `base_url` is without the version.
+    other family's requests as well, and its `base_url` is without the version. `deployments` are the models
+    that answer under other names.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Upstream:
     key: str | None = field(default=None, repr=False)
     replaces_keys: bool = False
     speaks_both: bool = False
+    deployments: Mapping[str, str] = field(default_factory=dict)
 
     def speaks(self, family: Family) -> bool:
         """Whether it takes requests of a family."""
@@ -109,13 +111,15 @@ class Routing:
 
 def _routed(upstream: Upstream, door: Door, model: str, alias: str | None) -> Routed:
     renamed = alias if model and alias != model else None
-    return Routed(upstream, renamed, (renamed or model) if door.model else "")
+    name = renamed or model
+    return Routed(upstream, renamed, upstream.deployments.get(name, name if door.model else ""))
 
 
 DEFAULT_UPSTREAMS: Mapping[Family, str] = {
     Family.ANTHROPIC: "anthropic",
     Family.OPENAI: "openai",
     Family.GEMINI: "google",
+    Family.AZURE: "azure",
 }
 """Where requests of a family go if no route matches."""
 

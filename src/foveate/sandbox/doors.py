@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import parse_qsl
 
@@ -21,6 +22,9 @@ class Provider(StrEnum):
 _GOOGLE_HEADERS = frozenset(("x-goog-api-key", "x-goog-api-client"))
 _GEMINI_METHOD = re.compile(r"/v1(?:beta|alpha)?/models/([^/:]+):(\w+)")
 _GEMINI_PATH = re.compile(r"/v1(?:beta|alpha)(?:/|$)")
+_AZURE_PATH = re.compile(
+    r"/openai(?:/deployments/(?P<deployment>[^/]+)|(?P<v1>/v1))?(?P<operation>/(?!deployments|v1).+)"
+)
 _GOOGLE_CHAT = "/v1beta/openai/"
 
 
@@ -28,6 +32,23 @@ def gemini_method(ask: Ask) -> tuple[str, str] | None:
     """The model and the method that a path of Google's names; None for other paths."""
     found = _GEMINI_METHOD.fullmatch(ask.path.rstrip("/"))
     return None if found is None else (found[1], found[2])
+
+
+@dataclass(frozen=True, slots=True)
+class AzureRoute:
+    """A path of Azure OpenAI: the same as OpenAI has it, and the deployment that it names."""
+
+    path: str
+    deployment: str
+    needs_version: bool
+
+
+def azure_route(path: str) -> AzureRoute | None:
+    """What a path of Azure OpenAI means; None for other paths."""
+    found = _AZURE_PATH.fullmatch(path.rstrip("/"))
+    if found is None:
+        return None
+    return AzureRoute(f"/v1{found['operation']}", found["deployment"] or "", found["v1"] is None)
 
 
 def is_google_chat(ask: Ask) -> bool:
@@ -48,7 +69,9 @@ def spoken_by(ask: Ask, providers: Collection[Provider]) -> Format:
         return Format.ANTHROPIC
     if Provider.ANTHROPIC in providers and _is_for_anthropic(ask):
         return Format.ANTHROPIC
-    return Format.RESPONSES if ask.path.startswith("/v1/responses") else Format.CHAT
+    azure = azure_route(ask.path)
+    path = ask.path if azure is None else azure.path
+    return Format.RESPONSES if path.startswith("/v1/responses") else Format.CHAT
 
 
 def _is_for_google(ask: Ask) -> bool:
@@ -79,6 +102,18 @@ def key_of(ask: Ask, spoken: Format) -> str | Refusal:
                 403,
                 "Method doesn't allow unregistered callers (callers without established identity). Please use"
                 " API Key or other form of API consumer identity to call this API.",
+            )
+        )
+    if azure_route(ask.path) is not None:
+        return (
+            ask.headers.get("api-key")
+            or token
+            or failed(
+                spoken,
+                401,
+                "Access denied due to invalid subscription key or wrong API endpoint. Make sure to provide a"
+                " valid key for an active subscription and use a correct regional API endpoint for your"
+                " resource.",
             )
         )
     if spoken is not Format.ANTHROPIC:

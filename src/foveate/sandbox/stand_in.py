@@ -31,7 +31,9 @@ from foveate.sandbox.answers import Answer, Wish, answer
 from foveate.sandbox.asks import LIMIT_BYTES, Ask, Reply
 from foveate.sandbox.continuing import continued, items_of
 from foveate.sandbox.doors import (
+    AzureRoute,
     Provider,
+    azure_route,
     betas_of,
     gemini_method,
     is_google_chat,
@@ -45,7 +47,7 @@ from foveate.sandbox.scripts import HEADER, Script, Step, asked_step
 from foveate.tokens import counter_for
 from foveate.values import Format, Request, Usage
 from foveate.wire import refusals
-from foveate.wire.body import TOO_DEEP, compact
+from foveate.wire.body import TOO_DEEP, as_text, compact
 from foveate.wire.refusals import Refusal
 
 _ANSWERED = {
@@ -60,7 +62,7 @@ _COUNTED = {
 _MODELS = "/v1/models"
 _GEMINI_MODELS = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
 _GEMINI_METHODS = ("generateContent", "streamGenerateContent", "countTokens")
-# By whose rules Google's models are checked that are asked for in OpenAI's format.
+# By whose rules Google's models are checked in OpenAI's format, and what answers for Azure's deployments.
 _CHAT_MODEL = "gpt-4.1"
 _PROVIDERS = {
     Format.ANTHROPIC: "anthropic",
@@ -167,11 +169,14 @@ class Sandbox:
     def _routed(self, ask: Ask, spoken: Format, owner: bytes) -> Taken | Refusal | bytes:
         if spoken is Format.GEMINI:
             return self._routed_gemini(ask, owner)
-        path = openai_path(ask.path.rstrip("/"))
+        azure = azure_route(ask.path)
+        if azure is not None and azure.needs_version and "api-version" not in dict(parse_qsl(ask.query)):
+            return refusals.failed(spoken, 404, "Resource not found")
+        path = openai_path(ask.path.rstrip("/")) if azure is None else azure.path
         if path in _ANSWERED | _COUNTED and _serves(spoken, (_ANSWERED | _COUNTED)[path]):
             if ask.method != "POST":
                 return refusals.failed(spoken, 405, f"Method Not Allowed: {ask.method} {ask.path}")
-            return self._read(ask, spoken, owner, counting=path in _COUNTED)
+            return self._read(ask, spoken, owner, counting=path in _COUNTED, azure=azure)
         if ask.method == "GET" and (path == _MODELS or path.startswith(f"{_MODELS}/")):
             return catalogue.models(spoken, path[len(_MODELS) + 1 :])
         return _no_such_route(ask, spoken)
@@ -191,12 +196,22 @@ class Sandbox:
         return refusals.failed(spoken, 404, f"Not Found: {ask.method} {ask.path}")
 
     def _read(
-        self, ask: Ask, spoken: Format, owner: bytes, *, counting: bool, model: str = ""
+        self,
+        ask: Ask,
+        spoken: Format,
+        owner: bytes,
+        *,
+        counting: bool,
+        model: str = "",
+        azure: AzureRoute | None = None,
     ) -> Taken | Refusal:
         """The request, unless there is something wrong with it; `model` is the one that the path names."""
         asked = decoded(spoken, ask.body)
         if isinstance(asked, Refusal):
             return asked
+        if azure is not None:
+            model = _deployed(azure.deployment or as_text(asked.get("model")))
+            asked = asked | {"model": model}
         whole = continued(asked, self._responses, owner) if spoken is Format.RESPONSES else asked
         if isinstance(whole, Refusal):
             return whole
@@ -317,6 +332,11 @@ def _wish(taken: Taken) -> Wish:
             return gemini_answers.wish(taken.asked, taken.request.model, room, streams=taken.streams)
         case _:
             return responses_answers.wish(taken.asked, room)
+
+
+def _deployed(name: str) -> str:
+    """The model of a deployment: the one of that name, or else any."""
+    return name if model_of(Format.CHAT, name) is not None else _CHAT_MODEL
 
 
 def _times(taken: Taken) -> int:

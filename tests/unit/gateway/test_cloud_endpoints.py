@@ -1,13 +1,14 @@
-"""Where the gateway's own calls for clients of Gemini go, and with which credential."""
+"""Where the gateway's own calls for clients of Gemini and Azure go, and with which credential."""
 
 from dataclasses import replace
 
 import pytest
 
 from foveate.gateway.asks import Ask, ask_of
-from foveate.gateway.cloud_endpoints import google_endpoint
+from foveate.gateway.cloud_endpoints import azure_endpoint, google_endpoint
+from foveate.gateway.doors import Family
 from foveate.gateway.keys import new_key
-from foveate.gateway.routing import KNOWN_UPSTREAMS
+from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream
 from foveate.values import Format
 
 GOOGLE = KNOWN_UPSTREAMS["google"]
@@ -41,3 +42,30 @@ def test_googles_endpoint_for_chats_gets_the_clients_credential_or_the_gateways(
 
     assert endpoint.url == "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions"
     assert (endpoint.spoken, endpoint.headers["authorization"]) == (Format.CHAT, credential)
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "url"),
+    [
+        (
+            "/openai/deployments/the house/chat/completions",
+            "api-version=1",
+            "https://h.openai.azure.com/openai/deployments/the%20house/chat/completions?api-version=1",
+        ),
+        (
+            "/openai/v1/responses",
+            "api-version=preview",
+            "https://h.openai.azure.com/openai/v1/chat/completions",
+        ),
+    ],
+)
+def test_azure_is_asked_for_chats_where_its_client_asks_it(path: str, query: str, url: str) -> None:
+    azure = Upstream(
+        name="azure", base_url="https://h.openai.azure.com", family=Family.AZURE, provider="azure", key="ours"
+    )
+    scope = {"method": "POST", "path": path, "query_string": query.encode()}
+    theirs = azure_endpoint(ask_of({**scope, "headers": [(b"api-key", b"theirs"), (b"x", b"y")]}), azure)
+    ours = azure_endpoint(ask_of({**scope, "headers": [(b"api-key", new_key().encode())]}), azure)
+
+    assert theirs.url == ours.url == url
+    assert (theirs.headers, ours.headers) == ({"api-key": "theirs"}, {"api-key": "ours"})

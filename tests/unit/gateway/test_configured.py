@@ -13,7 +13,7 @@ from foveate.errors import BadOption, BadSetting
 from foveate.fold.overflow import OnOverflow
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.configured import gateway_options
-from foveate.gateway.doors import door_of
+from foveate.gateway.doors import Family, door_of
 from foveate.gateway.keys import hash_of, new_key
 from foveate.values import Ttl
 
@@ -47,6 +47,31 @@ def test_an_address_of_messages_may_have_the_version_or_not(base_url: str, said:
     upstream = made(f"upstreams: {{mine: {{base_url: '{base_url}', {said}}}}}").routing.upstreams["mine"]
 
     assert upstream.url("/v1/messages") == "http://h:1/x/v1/messages"
+
+
+@pytest.mark.parametrize("base_url", ["https://h.openai.azure.com", "https://h.openai.azure.com/openai/v1/"])
+def test_an_upstream_called_azure_needs_only_its_address(base_url: str) -> None:
+    said = f"upstreams: {{azure: {{base_url: '{base_url}', deployments: {{house: gpt-5.1}}}}}}"
+    azure = made(said).routing.upstreams["azure"]
+
+    assert azure.url("/openai/v1/responses") == "https://h.openai.azure.com/openai/v1/responses"
+    assert (azure.family, azure.provider, azure.deployments) == (Family.AZURE, "azure", {"house": "gpt-5.1"})
+
+
+@pytest.mark.parametrize(
+    ("api", "base_url", "provider", "path"),
+    [
+        ("gemini", "http://h:1/v1beta", "google", "/v1beta/models/m:generateContent"),
+        ("gemini", "http://h:1", "google", "/v1/models"),
+        ("azure", "http://h:1/openai", "azure", "/openai/deployments/a/chat/completions"),
+    ],
+)
+def test_an_api_that_one_provider_has_is_priced_by_that_provider(
+    api: str, base_url: str, provider: str, path: str
+) -> None:
+    mine = made(f"upstreams: {{mine: {{base_url: '{base_url}', api: {api}}}}}").routing.upstreams["mine"]
+
+    assert (mine.provider, mine.url(path)) == (provider, f"http://h:1{path}")
 
 
 def test_an_upstream_is_named_with_what_differs_from_what_is_known() -> None:

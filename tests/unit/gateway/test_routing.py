@@ -4,9 +4,9 @@ import pytest
 
 from foveate.errors import MalformedRequest, NoUpstream, WrongApi
 from foveate.gateway.asks import ask_of
-from foveate.gateway.doors import door_of
+from foveate.gateway.doors import Family, door_of
 from foveate.gateway.named import model_of, with_path_model
-from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Routing
+from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Routing, Upstream
 
 CHAT, MESSAGES = door_of("POST", "/v1/chat/completions", {}), door_of("POST", "/v1/messages", {})
 
@@ -46,6 +46,25 @@ def test_a_model_that_the_path_names_is_routed_and_told_apart_from_one_in_the_bo
     assert routing().of(gemini, "gemini-3-pro").upstream.name == "google"
     with pytest.raises(WrongApi, match=r"leads to deepseek, .* API of gemini"):
         routing(deepseek="*").of(gemini, "quick")
+
+
+def test_a_deployment_answers_as_the_model_that_is_configured_for_it() -> None:
+    azure = Upstream(
+        name="azure",
+        base_url="https://house.openai.azure.com",
+        family=Family.AZURE,
+        provider="azure",
+        deployments={"house": "gpt-5.1"},
+    )
+    found = Routing(upstreams={"azure": azure})
+    deployment = door_of("POST", "/openai/deployments/house/chat/completions", {})
+    in_body = door_of("POST", "/openai/v1/chat/completions", {})
+
+    assert found.of(deployment, "house").served_model == "gpt-5.1"
+    assert found.of(in_body, "house").served_model == "gpt-5.1"
+    assert found.of(in_body, "attic").served_model == ""
+    url = "https://house.openai.azure.com/openai/v1/chat/completions?a=b"
+    assert azure.url("/openai/v1/chat/completions", "a=b") == url
 
 
 def test_a_request_in_an_api_that_no_upstream_speaks_is_refused_with_what_to_do() -> None:

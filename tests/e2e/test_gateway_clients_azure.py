@@ -1,0 +1,233 @@
+"""OpenAI's official client for Azure through the gateway, before the sandbox."""
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from foveate.cost.caps import Cap, Scope
+from foveate.cost.ledger import By
+from foveate.engine.options import AgentOptions
+from foveate.gateway.doors import Family
+from foveate.gateway.routing import Upstream
+from foveate.sandbox.scripts import Step
+from tests.aftermath import settled, sums_of
+from tests.gateways import RunningGateway, running_gateway
+from tests.sandboxes import RunningSandbox, doing, running_sandbox
+from tests.upstreams import answer, answering, running_upstream
+
+KEY = "0123456789abcdef"
+VERSION = "2025-04-01-preview"
+MODEL = "gpt-4.1"
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+
+
+def azure_at(url: str, **deployments: str) -> Upstream:
+    return Upstream(name="azure", base_url=url, family=Family.AZURE, provider="azure", deployments=deployments)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gateway")
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[RunningSandbox]:
+    with running_sandbox() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(sandbox: RunningSandbox, folder: Path) -> Iterator[RunningGateway]:
+    azure = azure_at(sandbox.url, house=MODEL)
+    with running_gateway(sandbox.url, folder, clock=sandbox.clock, upstreams=[azure]) as running:
+        yield running
+    assert running.failed == []
+
+
+def client_of(gateway: RunningGateway, agent: str = "default") -> openai.AzureOpenAI:
+    return openai.AzureOpenAI(
+        azure_endpoint=gateway.url,
+        api_key=KEY,
+        api_version=VERSION,
+        max_retries=0,
+        default_headers={"x-foveate-agent": agent},
+    )
+
+
+def test_a_deployment_is_forwarded_as_it_came_and_priced_by_its_model(
+    gateway: RunningGateway, sandbox: RunningSandbox, folder: Path
+) -> None:
+    with client_of(gateway, "deployer") as client:
+        found = client.chat.completions.create(model="house", messages=HELLO)
+        chunks = list(client.chat.completions.create(model="house", messages=HELLO, stream=True))
+
+    heard = sandbox.heard[-1]
+    assert (heard.path, heard.query) == (
+        "/openai/deployments/house/chat/completions",
+        f"api-version={VERSION}",
+    )
+    assert heard.headers["api-key"] == KEY
+    assert json.loads(heard.body)["model"] == "house"
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert said == found.choices[0].message.content
+    assert found.usage is not None
+    (sum_,) = sums_of(folder / "gateway.sqlite", "deployer", 2, By.MODEL)
+    assert sum_.group == ("deployer", MODEL)
+    assert (sum_.calls, sum_.unknown_calls) == (2, 0)
+    assert sum_.uncached == 2 * found.usage.prompt_tokens
+    assert sum_.dollars == 2 * (
+        found.usage.prompt_tokens * Decimal("2e-6") + found.usage.completion_tokens * Decimal("8e-6")
+    )
+
+
+def test_responses_name_their_deployment_in_the_body(gateway: RunningGateway, folder: Path) -> None:
+    with client_of(gateway, "responder") as client:
+        first = client.responses.create(model="house", input="Hello")
+        events: list[Any] = list(client.responses.create(model="house", input="Hello", stream=True))
+
+    assert events[-1].response.output_text == first.output_text
+    (sum_,) = sums_of(folder / "gateway.sqlite", "responder", 2, By.MODEL)
+    assert (sum_.group, sum_.calls, sum_.unknown_calls) == (("responder", MODEL), 2, 0)
+
+
+def test_the_plain_client_reaches_the_paths_below_v1(
+    gateway: RunningGateway, sandbox: RunningSandbox, folder: Path
+) -> None:
+    headers = {"x-foveate-agent": "plain"}
+    with openai.OpenAI(
+        base_url=f"{gateway.url}/openai/v1", api_key=KEY, max_retries=0, default_headers=headers
+    ) as client:
+        client.chat.completions.create(model="house", messages=HELLO)
+        client.responses.create(model=MODEL, input="Hello")
+
+    assert [ask.path for ask in sandbox.heard[-2:]] == ["/openai/v1/chat/completions", "/openai/v1/responses"]
+    (sum_,) = sums_of(folder / "gateway.sqlite", "plain", 2, By.MODEL)
+    assert (sum_.group, sum_.unknown_calls) == (("plain", MODEL), 0)
+
+
+def test_a_deployment_of_which_no_model_is_known_is_booked_without_a_price(
+    gateway: RunningGateway, folder: Path
+) -> None:
+    with client_of(gateway, "unknown") as client:
+        client.chat.completions.create(model="attic", messages=HELLO)
+
+    (sum_,) = sums_of(folder / "gateway.sqlite", "unknown", 1, By.MODEL)
+    assert (sum_.group, sum_.unknown_calls) == (("unknown", "attic"), 1)
+
+
+def test_a_talk_with_a_deployment_is_one_session(gateway: RunningGateway, folder: Path) -> None:
+    messages: Any = list(HELLO)
+    with client_of(gateway, "talker") as client:
+        for _ in range(3):
+            found = client.chat.completions.create(model="house", messages=messages)
+            messages += [
+                {"role": "assistant", "content": found.choices[0].message.content},
+                {"role": "user", "content": "And then?"},
+            ]
+
+    (session,) = sums_of(folder / "gateway.sqlite", "talker", 3, By.SESSION)
+    assert session.calls == 3
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [(Step(status=401), openai.AuthenticationError), (Step(status=429), openai.RateLimitError)],
+)
+def test_a_providers_errors_are_the_clients_own(
+    gateway: RunningGateway, step: Step, error: type[openai.APIStatusError]
+) -> None:
+    with client_of(gateway) as client, pytest.raises(error):
+        client.chat.completions.create(model="house", messages=HELLO, extra_headers=doing(step))
+
+
+def test_caps_and_windows_hold_for_the_model_of_a_deployment(tmp_path: Path) -> None:
+    caps = [Cap(scope=Scope.AGENT, agent="poor", dollars=Decimal("0.01"))]
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(
+            sandbox.url,
+            tmp_path,
+            caps=caps,
+            options=AgentOptions(window_tokens=5_000),
+            upstreams=[azure_at(sandbox.url, house=MODEL)],
+        ) as gateway,
+        client_of(gateway, "poor") as client,
+    ):
+        client.chat.completions.create(model="house", messages=HELLO, max_tokens=1_000)
+        with pytest.raises(openai.APIStatusError, match="the cap on agent poor") as over:
+            client.chat.completions.create(model="house", messages=HELLO, max_tokens=2_000)
+        with pytest.raises(openai.APIStatusError, match="price") as unknown:
+            client.chat.completions.create(model="attic", messages=HELLO, max_tokens=10)
+        with pytest.raises(openai.BadRequestError, match="maximum context length"):
+            client.chat.completions.create(
+                model="house", messages=[{"role": "user", "content": "word " * 9_000}]
+            )
+
+    assert (over.value.status_code, unknown.value.status_code) == (402, 402)
+    assert len(sandbox.heard) == 1
+
+
+def test_embeddings_of_a_deployment_are_booked_by_its_model(tmp_path: Path) -> None:
+    vectors: dict[str, Any] = {
+        "object": "list",
+        "model": "text-embedding-3-small",
+        "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
+        "usage": {"prompt_tokens": 2, "total_tokens": 2},
+    }
+    with (
+        running_upstream(answering(answer(json.dumps(vectors).encode()))) as upstream,
+        running_gateway(
+            upstream.url, tmp_path, upstreams=[azure_at(upstream.url, vectors="text-embedding-3-small")]
+        ) as gateway,
+        client_of(gateway) as client,
+    ):
+        client.embeddings.create(model="vectors", input="Hello", encoding_format="float")
+
+    assert upstream.heard[0].startswith(b"POST /openai/deployments/vectors/embeddings?api-version=")
+    (found,) = sums_of(tmp_path / "gateway.sqlite", "default", 1, By.MODEL)
+    assert (found.group, found.dollars) == (("default", "text-embedding-3-small"), 2 * Decimal("0.02e-6"))
+
+
+def test_without_an_upstream_for_azure_nothing_is_sent(tmp_path: Path) -> None:
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path) as gateway,
+        client_of(gateway) as client,
+        pytest.raises(openai.BadRequestError, match="no upstream is configured that speaks it"),
+    ):
+        client.chat.completions.create(model="house", messages=HELLO)
+
+    assert sandbox.heard == []
+
+
+def test_other_paths_are_passed_on_and_not_recorded(gateway: RunningGateway, sandbox: RunningSandbox) -> None:
+    before = len(sandbox.heard)
+    with httpx.Client(base_url=gateway.url, headers={"api-key": KEY}) as client:
+        answered = client.get(f"/openai/models?api-version={VERSION}")
+
+    assert answered.status_code == 200
+    assert [ask.path for ask in sandbox.heard[before:]] == ["/openai/models"]
+
+
+def test_the_gateways_key_takes_the_place_of_the_clients(tmp_path: Path) -> None:
+    with running_sandbox() as sandbox:
+        paid = Upstream(
+            name="azure",
+            base_url=sandbox.url,
+            family=Family.AZURE,
+            provider="azure",
+            key="of-the-gateway",
+            replaces_keys=True,
+        )
+        with running_gateway(sandbox.url, tmp_path, upstreams=[paid]) as gateway, client_of(gateway) as client:
+            client.chat.completions.create(model=MODEL, messages=HELLO)
+        settled(tmp_path / "gateway.sqlite", 1)
+
+    assert sandbox.heard[0].headers["api-key"] == "of-the-gateway"
+    assert "authorization" not in sandbox.heard[0].headers
