@@ -21,8 +21,10 @@ from benchmarks.databases import at_once, new_database, new_file, running_postgr
 from benchmarks.harness import Cell, Report
 from foveate import wire
 from foveate.session.chain import chain_of
+from foveate.session.conversation import conversation_of
 from foveate.session.counting import TurnCounts
-from foveate.session.sessions import Tips, find
+from foveate.session.sessions import Sessions
+from foveate.session.turns import Move
 from foveate.store import Store, open_store
 from foveate.tokens import counter_for, drop_caches
 from foveate.values import Request
@@ -151,12 +153,15 @@ class _Process:
 
     def __init__(self, store: Store) -> None:
         self._turns = store.turns
-        self._tips = Tips()
+        self._sessions = Sessions(store.turns)
         self._counts = TurnCounts(store.turns)
 
     async def step(self, request: Request) -> None:
         chain = chain_of(request)
-        found = await find(_AGENT, chain, self._turns, now=time.time(), tips=self._tips)
+        conversation = conversation_of(request, chain, agent=_AGENT)
+        found = await self._sessions.find(conversation, now=time.time())
+        self._sessions.begin(found)
+        await self._turns.keep([Move(session=found.session, turns=found.turns)])
         await self._counts.count(_AGENT, request, chain, counter_for(_MODEL), known=found.known)
 
 

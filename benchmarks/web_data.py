@@ -23,7 +23,7 @@ from foveate.cost.ledger import Call, Category, Entry
 from foveate.cost.money import dollars, picodollars
 from foveate.cost.savings import own_call
 from foveate.fold.journal import Fold, Outcome
-from foveate.session.sessions import session_id
+from foveate.session.ids import session_id
 from foveate.session.traces import CacheBreak, Trace, TracedEdit, WindowSection
 from foveate.store import open_store
 from foveate.store.adding import add_asked, add_bills

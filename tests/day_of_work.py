@@ -9,7 +9,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from foveate.fold.journal import Fold
-from foveate.session.sessions import session_id
+from foveate.session.ids import session_id
 from foveate.store import open_store
 from tests.kept import FOLD
 

@@ -10,7 +10,7 @@ from multiprocessing.synchronize import Barrier
 from typing import Any, TypeVar
 
 from foveate.fold.journal import Lease
-from foveate.session.turns import Turn
+from foveate.session.turns import Move, Turn
 from foveate.store import open_store
 from tests.kept import AGENT, hashes, session, turns
 
@@ -51,23 +51,25 @@ def open_and_lease(url: str, holder: str) -> Lease | None:
     return asyncio.run(ask())
 
 
-def keep_and_lengthen(url: str, name: str, messages: int) -> tuple[bool, int]:
-    """Whether this process was the one that kept a session of half as many messages that all of them have, and
-    how often it lengthened it by one, until it had `messages`.
+def keep_and_lengthen(url: str, name: str, messages: int) -> int:
+    """Keep a session of half as many messages that all processes have, and lengthen it by one until it has all.
+
+    How often this process did so.
     """
 
-    async def keep() -> tuple[bool, int]:
+    async def keep() -> int:
         lengthened = 0
         half = messages // 2
         async with await open_store(url, wait_seconds=30.0) as store:
-            kept = await store.turns.keep(session(name, half), turns(name, 0, half), after=None)
+            await store.turns.keep([Move(session=session(name, half), turns=turns(name, 0, half))])
             while True:
                 now = await store.turns.session(name)
                 assert now is not None
                 if now.messages >= messages:
-                    return kept, lengthened
+                    return lengthened
                 new = turns(name, now.messages, now.messages + 1)
-                lengthened += await store.turns.keep(session(name, now.messages + 1), new, after=now.tip)
+                await store.turns.keep([Move(session=session(name, now.messages + 1), turns=new)])
+                lengthened += 1
 
     return asyncio.run(keep())
 
@@ -85,7 +87,7 @@ def keep_on_writing(url: str, said: Connection) -> None:
         async with await open_store(url) as store:
             for number in range(1_000_000):
                 name = f"s{number}"
-                assert await store.turns.keep(session(name, 20), turns(name, 0, 20), after=None)
+                await store.turns.keep([Move(session=session(name, 20), turns=turns(name, 0, 20))])
                 said.send(number)
 
     asyncio.run(write())

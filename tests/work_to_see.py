@@ -15,7 +15,7 @@ import anthropic
 import openai
 
 from foveate.sandbox.scripts import Call, Step
-from foveate.session.sessions import session_id
+from foveate.session.ids import session_id
 from foveate.session.totals import SessionTotals, Totals
 from foveate.store import Store, open_store
 from tests.sandboxes import KEY, doing, running_sandbox

@@ -9,7 +9,7 @@ from foveate.cli.explain_traced import SessionStory, told_of
 from foveate.cost.caps import accounts_of
 from foveate.cost.ledger import Category
 from foveate.errors import BadOption
-from foveate.session.sessions import named_id
+from foveate.session.ids import named_id
 from foveate.store import Store, open_store
 from tests.billed import CALL, ENTRY, settle_one
 from tests.kept import TRACE

@@ -1,20 +1,19 @@
 """Sessions are found and counted alike on both databases, by gateways that share one."""
 
 import asyncio
-import random
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
 
 from foveate import wire
-from foveate.session.chain import Chain, chain_of
+from foveate.session.chain import chain_of
 from foveate.session.counting import TurnCounts
-from foveate.session.sessions import Found, Tips, find
 from foveate.store import Store, open_store
 from foveate.tokens import counter_for
-from foveate.values import Request
-from tests.unit.session.in_memory import words
+from foveate.values import Format, Request
+from tests.support.conversations import Worker, body_of, model, user
 
 AGENT = "agent"
 
@@ -25,47 +24,43 @@ async def gateways(database_url: str) -> AsyncIterator[list[Store]]:
         yield [await opened.enter_async_context(await open_store(database_url)) for _ in range(3)]
 
 
-def grown(chance: random.Random) -> list[tuple[str, ...]]:
-    """Conversations that begin alike, go on, fork and are taken back."""
-    said: list[tuple[str, ...]] = [("hello",)]
-    for _ in range(60):
-        before = chance.choice(said)
-        more = tuple(chance.choices("abc", k=chance.randint(0, 3)))
-        said.append(before[: chance.randint(1, len(before))] + more)
-    return said
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_gateways_that_look_at_once_lose_no_turn_and_mix_no_sessions(
-    gateways: list[Store], seed: int
+async def test_conversations_with_the_same_words_stay_apart_whichever_gateway_serves_them(
+    gateways: list[Store],
 ) -> None:
-    chance = random.Random(seed)
-    chains = [words(*said) for said in grown(chance)]
-    tips = [Tips() for _ in gateways]
+    workers = [Worker(store.turns, has_others=True) for store in gateways]
 
-    async def asked(chain: Chain) -> Found:
-        number = chance.randrange(len(gateways))
-        return await find(AGENT, chain, gateways[number].turns, now=1.0, tips=tips[number])
+    async def talk(number: int) -> list[str]:
+        messages, found = [user("hello")], []
+        for turn in range(5):
+            sent = await workers[(number + turn) % 3].ask(body_of(messages), now=float(turn))
+            found.append(sent.id)
+            await sent.answered(f"Answer {number}")
+            messages += [model(f"Answer {number}"), user("go on")]
+        return found
 
-    for start in range(0, len(chains), 12):
-        some = chains[start : start + 12]
-        for chain, found in zip(some, await asyncio.gather(*map(asked, some)), strict=True):
-            await assert_own_turns(gateways[0], chain, found)
+    talks = await asyncio.gather(*(talk(number) for number in range(9)))
+
+    assert {len(set(found)) for found in talks} == {1}
+    assert set(Counter(found[0] for found in talks).values()) == {1}
 
 
-async def assert_own_turns(store: Store, chain: Chain, found: Found) -> None:
-    """Every message of the chain is a turn of its session or, up to where that was forked, of its parents."""
-    known = await store.turns.known(AGENT, chain.hashes)
-    session = await store.turns.session(found.session.id)
-    for position in reversed(range(len(chain))):
-        turn = known[chain.hashes[position]]
-        while session is not None and session.id != turn.session_id and session.forked_at is not None:
-            parent = await store.turns.session(session.parent_id or "")
-            own = [one for one in known.values() if one.session_id == session.id]
-            assert not own or session.forked_at == chain.hashes[min(one.position for one in own) - 1]
-            session = parent
-        assert session is not None
-        assert (turn.position, turn.session_id) == (position, session.id)
+async def test_a_fork_and_a_rewritten_answer_are_found_by_another_gateway(gateways: list[Store]) -> None:
+    one, other, third = [Worker(store.turns) for store in gateways]
+    first = await one.say(user("a"), answer="(b)")
+    second = await other.say(user("a"), model("b"), user("c"), answer="d")
+    fork = await third.say(user("a"), model("b"), user("x"))
+
+    assert second.id == first.id
+    assert fork.found.session.parent_id == first.id
+
+
+async def test_a_previous_response_is_found_by_another_gateway(gateways: list[Store]) -> None:
+    one, other, _ = [Worker(store.turns) for store in gateways]
+    first = await one.ask({"model": "gpt-5.2", "input": "hello"}, spoken=Format.RESPONSES)
+    await first.answered("Hi.", response="resp_1")
+    body = {"model": "gpt-5.2", "input": "more", "previous_response_id": "resp_1"}
+
+    assert (await other.ask(body, spoken=Format.RESPONSES)).id == first.id
 
 
 def request_of(messages: int) -> Request:

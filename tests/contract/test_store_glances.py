@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from foveate.fold.journal import Outcome
 from foveate.session.totals import Order
+from foveate.session.turns import Move
 from foveate.store import Store, open_store
 from tests.kept import FAILED, FOLD, FOLDED, TRACE, session, turns
 
@@ -106,9 +107,9 @@ async def test_a_message_that_is_far_too_long_is_not_read_as_a_whole(store: Stor
 
 async def test_forks_are_found_by_the_session_that_they_go_on_from(store: Store) -> None:
     parent = session("parent", 3)
-    await store.turns.keep(parent, turns("parent", 0, 3), after=None)
+    await store.turns.keep([Move(session=parent, turns=turns("parent", 0, 3))])
     for name in ("b", "a", "refused"):
-        await store.turns.keep(session(name, 4, parent=parent), turns(name, 3, 4), after=None)
+        await store.turns.keep([Move(session=session(name, 4, parent=parent), turns=turns(name, 3, 4))])
     await store.traces.keep([replace(TRACE, id=name, session_id=name) for name in ("a", "b")])
 
     assert await store.glances.forks("parent", limit=5) == ["a", "b"]

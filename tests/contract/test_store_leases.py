@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from foveate.session.turns import Move
 from foveate.store import Store, open_store
 from foveate.store.database import Database, T, Work
 from foveate.store.postgres import PostgresDatabase
@@ -130,7 +131,7 @@ async def test_a_lease_of_somebody_whose_clock_was_ahead_keeps_no_session(
 ) -> None:
     async with await open_store(database_url) as store:
         if is_kept:
-            await store.turns.keep(session("s", 2, seen_at=1 * DAY), turns("s", 0, 2), after=None)
+            await store.turns.keep([Move(session=session("s", 2, seen_at=1 * DAY), turns=turns("s", 0, 2))])
         await store.journal.lease("s", "ahead", ttl_seconds=300, now=10 * YEAR)
 
         forgotten = await store.forget(keep_days=5, now=10 * DAY)

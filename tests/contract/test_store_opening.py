@@ -20,6 +20,7 @@ from foveate.cost.caps import accounts_of
 from foveate.cost.ledger import Over
 from foveate.errors import BadOption, StoreTooNew, StoreUnavailable
 from foveate.session.totals import Per, SessionTotals, Totals
+from foveate.session.turns import Answer, Answers, Move
 from foveate.store import Forgotten, Store, default_url, open_store, store_name
 from foveate.store.migrating import VERSION_TABLE, VERSIONS
 from foveate.store.schema import tables
@@ -68,10 +69,23 @@ EARLIER = Savings(comparison=Comparison.EARLIER)
 """Of calls that were recorded before they were compared: marked, and as they were."""
 
 
+BEGUN = structs.replace(
+    session("begun", 1),
+    caller="caller",
+    setting=b"\x00 setting",
+    first_messages=1,
+    folder="/home/ana/garden",
+    opening="Plant the beans",
+)
+ANSWER = Answer(mark=b"\x00 mark", session_id="begun", tip=BEGUN.tip, at=420.0)
+
+
 async def fill(store: Store) -> None:
     """Something of each kind, as the dumps of released versions hold it."""
-    await store.turns.keep(session("s", 4), turns("s", 0, 4), after=None)
-    await store.turns.keep(session("fork", 6, parent=session("s", 4)), turns("fork", 4, 6), after=None)
+    await store.turns.keep([Move(session=session("s", 4), turns=turns("s", 0, 4))])
+    await store.turns.keep(
+        [Move(session=session("fork", 6, parent=session("s", 4)), turns=turns("fork", 4, 6))]
+    )
     await store.turns.keep_counts(AGENT, {hashes("s", 0, 1)[0]: b"\x00 7"}, "o200k")
     lease = await store.journal.lease("s", "me", ttl_seconds=300, now=1000.0)
     assert await store.journal.record(FOLD, FOLDED, lease=lease)
@@ -83,6 +97,7 @@ async def fill(store: Store) -> None:
     await store.traces.keep([TRACE])
     await store.lessons.keep(LESSONS, now=400.0)
     await store.reuse.save(REUSE, now=410.0)
+    await store.turns.keep([Move(session=BEGUN), Answers(rows=[ANSWER])])
 
 
 async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
@@ -116,6 +131,8 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
         assert found.bill.dollars == ENTRY.dollars
     assert await store.lessons.learnt(limit=9) == (LESSONS if version >= "0009" else {})
     assert await store.reuse.load(since=0.0, limit=9) == (REUSE if version >= "0010" else {})
+    assert await store.turns.session("begun") == (BEGUN if version >= "0012" else None)
+    assert await store.turns.answered([ANSWER.mark]) == ([(ANSWER, BEGUN)] if version >= "0012" else [])
 
 
 async def check_added_up(store: Store, *, is_traced: bool, is_compared: bool) -> None:
@@ -173,7 +190,7 @@ async def test_a_database_of_any_released_version_is_brought_up_to_date_with_all
     async with await open_store(bare_database_url) as store:
         await check_filled(store, version=version)
         fork = session("fork", 6, parent=session("s", 4), seen_at=1e9)
-        await store.turns.keep(fork, [], after=fork.tip)
+        await store.turns.keep([Move(session=fork), Move(session=structs.replace(BEGUN, seen_at=1e9))])
         assert await store.forget(keep_days=1, now=1e9) == Forgotten(), "the fork stands on the other one"
 
 
@@ -219,6 +236,7 @@ MIGRATIONS = {
     "v0009_what_bills_taught.py": "8b8129d55c1bf78f",
     "v0010_which_prefixes_are_asked_for_again.py": "7fdadcd6f6a431a6",
     "v0011_what_calls_cost_without_foveate.py": "e04e2023b74877de",
+    "v0012_who_sends_a_session.py": "2cd6ee8a2468a765",
 }
 
 

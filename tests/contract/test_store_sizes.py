@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as with_changes
 
 from foveate.errors import BadOption, NothingKept, StoreUnavailable
-from foveate.session.turns import Session
+from foveate.session.turns import Move, Session
 from foveate.store import Forgettable, Sizes, Store, default_url, open_store
 from foveate.store.database import TABLES
 from foveate.store.migrating import VERSIONS
@@ -113,7 +113,7 @@ async def test_where_a_store_is_does_not_show_a_password(store: Store, database_
 
 async def test_sizes_count_what_is_there(store: Store) -> None:
     empty = await store.sizes()
-    await store.turns.keep(session("s", 4), turns("s", 0, 4), after=None)
+    await store.turns.keep([Move(session=session("s", 4), turns=turns("s", 0, 4))])
     await store.journal.record(fold("f"), [bytes(100_000)] * 5, lease=None)
 
     full = await store.sizes()
@@ -185,13 +185,13 @@ def test_what_would_be_forgotten_is_always_what_is_then_forgotten(
             for number, (parent, _, held) in enumerate(family):
                 above = made[parent % len(made)] if parent is not None and made else None
                 made.append(session(f"s{number}", 2, seen_at=0.0, parent=above))
-                await store.turns.keep(made[-1], turns(f"s{number}", 0, 2), after=None)
+                await store.turns.keep([Move(session=made[-1], turns=turns(f"s{number}", 0, 2))])
                 made_of = fold(f"f{number}", session_id=f"s{number}", boundary=ends[number])
                 await store.journal.record(made_of, FOLDED, lease=None)
                 if held:
                     await store.journal.lease(f"s{number}", "me", ttl_seconds=300, now=10 * DAY)
             for one, (_, day, _) in zip(made, family, strict=True):
-                await store.turns.keep(with_changes(one, seen_at=day * DAY), [], after=one.tip)
+                await store.turns.keep([Move(session=with_changes(one, seen_at=day * DAY), turns=[])])
             for number, (day, held) in enumerate(strays):
                 stray = fold(
                     f"stray{number}", session_id=f"x{number}", boundary=ends[-1 - number], at=day * DAY

@@ -1,6 +1,7 @@
 """The same of both databases: what sessions stand on is kept for as long as they are, whoever said it first."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -8,8 +9,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from foveate.session.sessions import Found, find
+from foveate.session.conversation import Conversation
+from foveate.session.ids import named_id
+from foveate.session.sessions import Found, Sessions
+from foveate.session.turns import Move
 from foveate.store import Forgotten, Store, open_store
+from foveate.values import Format
 from tests.kept import AGENT, FOLD, FOLDED, fold, ids
 from tests.unit.session.in_memory import words
 
@@ -23,7 +28,22 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 async def said(store: Store, what: str, *, day: float, name: str | None) -> Found:
-    return await find(AGENT, words(*what), store.turns, now=day * DAY, header_id=name)
+    conversation = Conversation(
+        agent=AGENT,
+        caller="caller",
+        format=Format.ANTHROPIC,
+        chain=words(*what),
+        messages=[spoken(at) for at in range(len(what))],
+        setting=lambda: b"",
+        named=named_id(AGENT, name) if name is not None else None,
+    )
+    found = await Sessions(store.turns).find(conversation, now=day * DAY)
+    await store.turns.keep([Move(session=found.session, turns=found.turns)])
+    return found
+
+
+def spoken(at: int) -> bytes:
+    return json.dumps({"role": ("user", "assistant")[at % 2], "content": "word"}).encode()
 
 
 async def folded(store: Store, found: Found, what: str, *, day: float, earlier: str | None = None) -> str:

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from foveate.errors import BadOption
-from foveate.session.turns import CountRows, Move, Turn, Turns
+from foveate.session.turns import Answer, Answers, CountRows, Move, Stored, Turns
 from foveate.store import Store, open_store
 from tests.kept import AGENT, hashed, hashes, session, turns
 
@@ -28,8 +28,8 @@ async def test_a_session_comes_back_as_it_was_kept(store: Store) -> None:
     parent = session("s", 2)
     child = session("fork", 3, parent=parent)
 
-    assert await kept.keep(parent, turns("s", 0, 2), after=None)
-    assert await kept.keep(child, turns("fork", 2, 3), after=None)
+    await kept.keep([Move(session=parent, turns=turns("s", 0, 2))])
+    await kept.keep([Move(session=child, turns=turns("fork", 2, 3))])
 
     assert await kept.session("s") == parent
     assert await kept.session("fork") == child
@@ -38,7 +38,7 @@ async def test_a_session_comes_back_as_it_was_kept(store: Store) -> None:
 
 async def test_turns_are_known_by_agent_and_hash(store: Store) -> None:
     new = turns("s", 0, 3)
-    await store.turns.keep(session("s", 3), new, after=None)
+    await store.turns.keep([Move(session=session("s", 3), turns=new)])
 
     asked = [*hashes("s", 0, 3), hashed("never seen")]
 
@@ -49,153 +49,133 @@ async def test_turns_are_known_by_agent_and_hash(store: Store) -> None:
 
 @pytest.mark.parametrize("many", [1, 2, 17, 1024, 1025, 3000])
 async def test_any_number_of_turns_can_be_asked_for_at_once(store: Store, many: int) -> None:
-    await store.turns.keep(session("s", 3000), turns("s", 0, 3000), after=None)
+    await store.turns.keep([Move(session=session("s", 3000), turns=turns("s", 0, 3000))])
 
     assert set(await store.turns.known(AGENT, hashes("s", 0, many))) == set(hashes("s", 0, many))
 
 
-async def test_a_session_goes_on_from_its_tip(store: Store) -> None:
-    await store.turns.keep(session("s", 2), turns("s", 0, 2), after=None)
-    longer = session("s", 4, seen_at=300.0)
+async def test_a_session_is_stored_as_it_was_seen_last(store: Store) -> None:
+    for messages, seen_at in ((2, 100.0), (4, 300.0), (3, 200.0)):
+        new = turns("s", 0, messages)
+        await store.turns.keep([Move(session=session("s", messages, seen_at=seen_at), turns=new)])
 
-    assert await store.turns.keep(longer, turns("s", 2, 4), after=session("s", 2).tip)
-
-    assert await store.turns.session("s") == longer
+    assert await store.turns.session("s") == session("s", 4, seen_at=300.0)
     assert len(await store.turns.known(AGENT, hashes("s", 0, 4))) == 4
 
 
-async def test_a_session_that_is_seen_again_without_a_new_turn_is_kept_as_seen(store: Store) -> None:
-    await store.turns.keep(session("s", 2), turns("s", 0, 2), after=None)
-    again = session("s", 2, seen_at=900.0)
+async def test_all_that_is_known_of_a_session_comes_back(store: Store) -> None:
+    told = replace(
+        session("s", 2),
+        caller="who",
+        setting=b"\x00\xff",
+        first_messages=1,
+        folder="/home/zoë/\x00",
+        opening="Fix the \ud83d bug",
+    )
+    await store.turns.keep([Move(session=told)])
 
-    assert await store.turns.keep(again, [], after=again.tip)
-
-    assert await store.turns.session("s") == again
+    assert await store.turns.session("s") == replace(told, opening="Fix the ? bug")
 
 
-async def test_sessions_and_counts_of_many_requests_are_kept_in_one(store: Store) -> None:
-    await store.turns.keep(session("old", 2), turns("old", 0, 2), after=None)
+async def test_sessions_answers_and_counts_of_many_requests_are_kept_in_one(store: Store) -> None:
     (counted,) = hashes("new", 0, 1)
-    kept: list[Move | CountRows] = [
-        Move(session=session("old", 3), turns=turns("old", 2, 3), after=session("old", 2).tip),
+    kept: list[Stored] = [
+        Move(session=session("old", 3), turns=turns("old", 0, 3)),
         CountRows(agent=AGENT, counter="o200k", counts={counted: b"7"}),
-        Move(session=session("new", 1), turns=turns("new", 0, 1), after=None),
+        Move(session=session("new", 1), turns=turns("new", 0, 1)),
+        Answers(rows=[Answer(mark=b"m", session_id="new", tip=session("new", 1).tip, at=1.0)]),
         CountRows(agent=AGENT, counter="claude", counts={counted: b"8"}),
-        # Both go on from what is kept with them.
-        Move(session=session("old", 5), turns=turns("old", 3, 5), after=session("old", 3).tip),
-        Move(session=session("new", 3), turns=turns("new", 1, 3), after=session("new", 1).tip),
+        Move(session=session("old", 5, seen_at=200.0), turns=turns("old", 3, 5)),
+        Move(session=session("new", 3, seen_at=200.0), turns=turns("new", 1, 3)),
     ]
 
-    assert await store.turns.keep_all(kept)
+    await store.turns.keep(kept)
 
-    assert [await store.turns.session(id_) for id_ in ("old", "new")] == [session("old", 5), session("new", 3)]
+    then = [session(name, size, seen_at=200.0) for name, size in (("old", 5), ("new", 3))]
+    assert [await store.turns.session(id_) for id_ in ("old", "new")] == then
     assert len(await store.turns.known(AGENT, [*hashes("old", 0, 5), *hashes("new", 0, 3)])) == 8
     assert [await store.turns.counts(AGENT, [counted], name) for name in ("o200k", "claude")] == [
         {counted: b"7"},
         {counted: b"8"},
     ]
+    assert [one.id for _, one in await store.turns.answered([b"m", b"other"])] == ["new"]
+
+
+async def test_an_answer_leads_to_all_sessions_that_got_it_and_stays_as_it_was_last(store: Store) -> None:
+    for name in ("a", "b"):
+        await store.turns.keep([Move(session=session(name, 2))])
+        for at in (1.0, 2.0):
+            row = Answer(mark=b"m", session_id=name, tip=hashed(at), at=at)
+            await store.turns.keep([Answers(rows=[row])])
+
+    found = await store.turns.answered([b"m"])
+
+    assert {(row.session_id, row.tip, one) for row, one in found} == {
+        (name, hashed(2.0), session(name, 2)) for name in ("a", "b")
+    }
+    assert await store.turns.answered([]) == []
+
+
+async def test_sessions_are_found_by_their_ends_and_their_callers(store: Store) -> None:
+    own = [
+        replace(session(name, 2), caller=caller) for name, caller in (("a", "me"), ("b", "you"), ("c", None))
+    ]
+    await store.turns.keep([Move(session=one) for one in own])
+    await store.turns.keep([Answers(rows=[Answer(mark=b"m", session_id="a", tip=own[0].tip, at=1.0)])])
+    tips = [one.tip for one in own]
+
+    found = await store.turns.ending_at(AGENT, "me", tips)
+
+    assert sorted((one.id, is_answered) for one, is_answered in found) == [("a", True), ("c", False)]
+    assert await store.turns.ending_at("another agent", "me", tips) == []
+    assert await store.turns.ending_at(AGENT, "me", []) == []
 
 
 async def test_a_turn_that_two_requests_have_counted_is_kept_as_the_later_says(store: Store) -> None:
-    await store.turns.keep(session("s", 2), turns("s", 0, 2), after=None)
+    await store.turns.keep([Move(session=session("s", 2), turns=turns("s", 0, 2))])
     first, second = hashes("s", 0, 2)
     told = [{first: b"7", second: b"8"}, {first: b"9"}]
 
-    assert await store.turns.keep_all([CountRows(agent=AGENT, counter="o200k", counts=one) for one in told])
+    await store.turns.keep([CountRows(agent=AGENT, counter="o200k", counts=one) for one in told])
 
     assert await store.turns.counts(AGENT, [first, second], "o200k") == {first: b"9", second: b"8"}
 
 
-@pytest.mark.parametrize(
-    "late",
-    [
-        Move(session=session("s", 2), turns=[], after=None),  # it is there
-        Move(session=session("s", 3), turns=turns("s", 2, 3), after=hashed("another")),
-        Move(session=session("s", 3), turns=turns("s", 1, 3), after=session("s", 2).tip),  # a turn is
-    ],
-)
-async def test_where_one_of_many_cannot_be_kept_none_is(store: Store, late: Move) -> None:
-    await store.turns.keep(session("s", 2), turns("s", 0, 2), after=None)
-    (counted,) = hashes("new", 0, 1)
-    counts = CountRows(agent=AGENT, counter="o200k", counts={counted: b"7"})
+async def test_a_turn_stays_with_the_session_that_had_it_first(store: Store) -> None:
+    await store.turns.keep([Move(session=session("s", 2), turns=turns("s", 0, 2))])
+    shared = [replace(turn, session_id="new") for turn in turns("s", 1, 3)]
 
-    new = Move(session=session("new", 1), turns=turns("new", 0, 1), after=None)
-    assert not await store.turns.keep_all([new, counts, late])
+    await store.turns.keep([Move(session=session("new", 3), turns=shared)])
 
-    assert await store.turns.session("new") is None
-    assert await store.turns.session("s") == session("s", 2)
-    assert await store.turns.known(AGENT, [counted, *hashes("s", 2, 3)]) == {}
-    assert await store.turns.counts(AGENT, [counted], "o200k") == {}
-
-
-async def test_whoever_kept_first_wins_and_of_the_other_nothing_is_kept(store: Store) -> None:
-    await store.turns.keep(session("s", 2), turns("s", 0, 2), after=None)
-    first, late = session("s", 3), replace(session("s", 3), tip=hashed("another"), seen_at=500.0)
-    assert await store.turns.keep(first, turns("s", 2, 3), after=session("s", 2).tip)
-
-    for after in (None, session("s", 2).tip):
-        other = Turn(hash=late.tip, position=2, session_id="s")
-        assert not await store.turns.keep(late, [other], after=after)
-
-    assert await store.turns.session("s") == first
-    assert await store.turns.known(AGENT, [late.tip]) == {}
-
-
-async def test_a_turn_that_is_there_already_keeps_the_others_and_the_session_out(store: Store) -> None:
-    await store.turns.keep(session("s", 2), turns("s", 0, 2), after=None)
-    mixed = [replace(turn, session_id="new") for turn in turns("s", 1, 3)]
-
-    assert not await store.turns.keep(session("new", 3), mixed, after=None)
-
-    assert await store.turns.session("new") is None
-    assert set(await store.turns.known(AGENT, hashes("s", 0, 3))) == set(hashes("s", 0, 2))
-
-
-async def test_a_fork_of_a_session_that_is_gone_is_not_kept(store: Store) -> None:
-    child = session("fork", 3, parent=session("never kept", 2))
-
-    assert not await store.turns.keep(child, turns("fork", 2, 3), after=None)
-    assert await store.turns.session("fork") is None
+    known = await store.turns.known(AGENT, hashes("s", 0, 3))
+    assert [known[one].session_id for one in hashes("s", 0, 3)] == ["s", "s", "new"]
 
 
 async def test_a_parent_is_seen_in_its_child(store: Store) -> None:
     parent = session("s", 2, seen_at=100.0)
-    await store.turns.keep(parent, turns("s", 0, 2), after=None)
+    await store.turns.keep([Move(session=parent, turns=turns("s", 0, 2))])
 
     for name, seen_at, then in (("late", 900.0, 900.0), ("early", 500.0, 900.0)):
         child = session(name, 3, seen_at=seen_at, parent=parent)
-        assert await store.turns.keep(child, turns(name, 2, 3), after=None)
+        await store.turns.keep([Move(session=child, turns=turns(name, 2, 3))])
         assert await store.turns.session("s") == replace(parent, seen_at=then)
 
 
-async def test_a_session_can_come_to_stand_on_another_one_that_is_there(store: Store) -> None:
-    alone, parent = session("s", 2), session("parent", 2)
-    for one in (alone, parent):
-        await store.turns.keep(one, turns(one.id, 0, 2), after=None)
-    moved = replace(session("s", 3, parent=parent), seen_at=900.0)
-    nowhere = session("s", 3, parent=session("never kept", 2))
+async def test_many_who_keep_the_same_at_once_all_succeed(store: Store) -> None:
+    move = Move(session=session("s", 2), turns=turns("s", 0, 2))
 
-    assert not await store.turns.keep(nowhere, turns("s", 2, 3), after=alone.tip)
-    assert await store.turns.session("s") == alone
-    assert await store.turns.keep(moved, turns("s", 2, 3), after=alone.tip)
-    assert await store.turns.session("s") == moved
-    assert await store.turns.session("parent") == replace(parent, seen_at=900.0)
+    await asyncio.gather(*(store.turns.keep([move]) for _ in range(20)))
 
-
-async def test_of_many_who_keep_the_same_at_once_one_wins(store: Store) -> None:
-    tries = [store.turns.keep(session("s", 2), turns("s", 0, 2), after=None) for _ in range(20)]
-
-    assert sum(await asyncio.gather(*tries)) == 1
+    assert await store.turns.session("s") == session("s", 2)
 
 
 async def test_many_sessions_at_once_are_all_kept(store: Store) -> None:
     names = [f"session {number}" for number in range(200)]
 
-    kept = await asyncio.gather(
-        *(store.turns.keep(session(name, 2), turns(name, 0, 2), after=None) for name in names)
+    await asyncio.gather(
+        *(store.turns.keep([Move(session=session(name, 2), turns=turns(name, 0, 2))]) for name in names)
     )
 
-    assert all(kept)
     assert all(await asyncio.gather(*(store.turns.session(name) for name in names)))
 
 
@@ -218,13 +198,13 @@ async def test_a_name_that_not_both_databases_can_hold_is_refused_by_either(stor
     with pytest.raises(BadOption, match="agent"):
         await store.turns.known(name, [hashed(1)])
     with pytest.raises(BadOption, match="session_id"):
-        await store.turns.keep(session(name, 1), [], after=None)
+        await store.turns.keep([Move(session=session(name, 1), turns=[])])
 
 
 async def test_any_other_name_is_kept_as_it_is(store: Store) -> None:
     names = ["", "  ", "two\nlines", "Zoë 你好 🙂", "'; DROP TABLE turns_v1; --", "100% ?", "\u202e"]
     for name in names:
-        assert await store.turns.keep(session(name, 1), turns(name, 0, 1), after=None)
+        await store.turns.keep([Move(session=session(name, 1), turns=turns(name, 0, 1))])
 
     for name in names:
         assert await store.turns.session(name) == session(name, 1)
@@ -232,7 +212,7 @@ async def test_any_other_name_is_kept_as_it_is(store: Store) -> None:
 
 async def test_what_was_kept_is_there_when_the_store_is_opened_again(database_url: str) -> None:
     async with await open_store(database_url) as first:
-        await first.turns.keep(session("s", 2), turns("s", 0, 2), after=None)
+        await first.turns.keep([Move(session=session("s", 2), turns=turns("s", 0, 2))])
 
     async with await open_store(database_url) as second:
         assert await second.turns.session("s") == session("s", 2)

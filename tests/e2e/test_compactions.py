@@ -15,7 +15,9 @@ from foveate.fold.journal import Fold, Outcome
 from foveate.fold.replacing import folded_edits
 from foveate.sandbox import accept
 from foveate.session.chain import chain_of
-from foveate.session.sessions import find
+from foveate.session.conversation import conversation_of
+from foveate.session.sessions import Sessions
+from foveate.session.turns import Move
 from foveate.store import open_store
 from foveate.tokens import counter_for
 from tests.e2e.command import spawn
@@ -42,7 +44,11 @@ def folded(url: str, body: Any) -> Fold:
     async def make() -> Fold:
         async with await open_store(url) as store:
             subject = subject_of(body)
-            found = await find(AGENT, subject.chain, store.turns, now=time.time())
+            chain = subject.chain
+            request = wire.read(body)
+            conversation = conversation_of(request, chain, agent=AGENT)
+            found = await Sessions(store.turns).find(conversation, now=time.time())
+            await store.turns.keep([Move(session=found.session, turns=found.turns)])
             folder = Folder(
                 store.journal, None, counter_for(MODEL), holder="me", clock=time.time, options=OPTIONS
             )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from foveate.cost.caps import accounts_of
+from foveate.session.turns import Move
 from foveate.store import open_store
 from foveate.store.migrating import VERSIONS
 from tests.billed import call, entry, settle_one
@@ -26,7 +27,7 @@ def url(database_url: str) -> str:
         async with await open_store(database_url) as store:
             for name, age in (("new", 0.0), ("old", 40.0)):
                 at = now - age * DAY
-                await store.turns.keep(session(name, 4, seen_at=at), turns(name, 0, 4), after=None)
+                await store.turns.keep([Move(session=session(name, 4, seen_at=at), turns=turns(name, 0, 4))])
                 made = fold(f"fold of {name}", session_id=name, boundary=hashed(name), at=at)
                 await store.journal.record(made, [*FOLDED, bytes(500_000)], lease=None)
             undone = fold("undone", session_id="new", boundary=hashed("u"), at=now - 40 * DAY)

@@ -124,8 +124,9 @@ def test_a_provider_that_keeps_things_unasked_is_explained_too(
         messages: list[Any] = [{"role": "user", "content": "I am dee. Find the slow parser."}]
         for number in range(2):
             system: Any = {"role": "system", "content": f"Request {number + 41}. {RULES}"}
-            client.chat.completions.create(model="gpt-4.1", messages=[system, *messages])
-            messages += [{"role": "assistant", "content": "So."}, {"role": "user", "content": "Go on."}]
+            said = client.chat.completions.create(model="gpt-4.1", messages=[system, *messages])
+            answer = said.choices[0].message.content
+            messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
             sandbox.clock.now += 20
 
     found = seen(gateway, before)

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from foveate.errors import StoreUnavailable
+from foveate.session.turns import Move
 from foveate.store import Store, open_store
 from foveate.store.database import Rows, Work
 from foveate.store.postgres import PostgresDatabase
@@ -33,7 +34,7 @@ async def keep_until(store: Store, end: asyncio.Event, name: str) -> tuple[int, 
     while not end.is_set():
         one = f"{name} {kept}"
         try:
-            await store.turns.keep(session(one, 3), turns(one, 0, 3), after=None)
+            await store.turns.keep([Move(session=session(one, 3), turns=turns(one, 0, 3))])
         except StoreUnavailable:
             failed += 1
             await asyncio.sleep(0.05)
@@ -362,7 +363,7 @@ async def test_two_who_wait_for_each_other_are_parted_and_both_are_done(url: str
 
     async with await open_store(url) as store:
         for name in ("a", "b"):
-            await store.turns.keep(session(name, 2), turns(name, 0, 2), after=None)
+            await store.turns.keep([Move(session=session(name, 2), turns=turns(name, 0, 2))])
         database = PostgresDatabase.open(url, wait_seconds=10.0)
         meet: list[str] = []
 

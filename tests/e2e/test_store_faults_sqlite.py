@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from foveate.errors import StoreUnavailable
+from foveate.session.turns import Move
 from foveate.store import Store, open_store
 from foveate.store.database import Rows
 from foveate.store.sqlite import SQLiteDatabase
@@ -30,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 async def make(path: Path) -> None:
     async with await open_store(f"sqlite:///{path}") as store:
-        await store.turns.keep(session("before", 2), turns("before", 0, 2), after=None)
+        await store.turns.keep([Move(session=session("before", 2), turns=turns("before", 0, 2))])
         await store.journal.record(FOLD, FOLDED, lease=None)
 
 
@@ -38,7 +39,7 @@ async def check_unharmed(store: Store) -> None:
     """What was there before a fault is there, and can be added to."""
     assert await store.turns.session("before") == session("before", 2)
     assert await store.journal.folded(FOLD.id) == list(FOLDED)
-    assert await store.turns.keep(session("after", 2), turns("after", 0, 2), after=None)
+    await store.turns.keep([Move(session=session("after", 2), turns=turns("after", 0, 2))])
     assert len(await store.turns.known(AGENT, hashes("after", 0, 2))) == 2
 
 
@@ -71,7 +72,8 @@ def test_a_file_that_stays_locked_is_told_in_time_and_can_be_read_meanwhile(path
             with locked_by_another_process(path):
                 began = time.monotonic()
                 tries = [
-                    store.turns.keep(session(f"s{n}", 2), turns(f"s{n}", 0, 2), after=None) for n in range(50)
+                    store.turns.keep([Move(session=session(f"s{n}", 2), turns=turns(f"s{n}", 0, 2))])
+                    for n in range(50)
                 ]
                 failed = await asyncio.gather(*tries, return_exceptions=True)
 
@@ -113,11 +115,13 @@ def test_a_file_that_is_locked_for_a_moment_is_waited_for(path: Path) -> None:
     async def use() -> None:
         async with await open_store(f"sqlite:///{path}", wait_seconds=30.0) as store:
             with locked_by_another_process(path) as process:
-                kept = asyncio.ensure_future(store.turns.keep(session("s", 2), turns("s", 0, 2), after=None))
+                kept = asyncio.ensure_future(
+                    store.turns.keep([Move(session=session("s", 2), turns=turns("s", 0, 2))])
+                )
                 await asyncio.sleep(0.2)
                 assert not kept.done()
                 process.kill()
-                assert await kept
+                await kept
 
     asyncio.run(make(path))
     asyncio.run(use())
@@ -220,7 +224,9 @@ def test_one_job_that_fails_takes_none_of_those_in_the_same_transaction_with_it(
     async def use() -> None:
         database = SQLiteDatabase.open(path, wait_seconds=5.0)
         store = Store(database)
-        kept = [store.turns.keep(session(f"s{n}", 2), turns(f"s{n}", 0, 2), after=None) for n in range(40)]
+        kept = [
+            store.turns.keep([Move(session=session(f"s{n}", 2), turns=turns(f"s{n}", 0, 2))]) for n in range(40)
+        ]
         wrong = [database.write(fail, again=True) for _ in range(10)]
         mixed = [job for pair in zip(kept[:10], wrong, strict=True) for job in pair] + kept[10:]
 
@@ -239,7 +245,9 @@ def test_whoever_no_longer_waits_disturbs_nobody(path: Path) -> None:
     async def use() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
             jobs = [
-                asyncio.ensure_future(store.turns.keep(session(f"s{n}", 2), turns(f"s{n}", 0, 2), after=None))
+                asyncio.ensure_future(
+                    store.turns.keep([Move(session=session(f"s{n}", 2), turns=turns(f"s{n}", 0, 2))])
+                )
                 for n in range(40)
             ]
             await asyncio.sleep(0)
@@ -247,7 +255,7 @@ def test_whoever_no_longer_waits_disturbs_nobody(path: Path) -> None:
                 job.cancel()
             async with asyncio.timeout(60):
                 done = await asyncio.gather(*jobs, return_exceptions=True)
-            assert done[1::2] == [True] * 20
+            assert done[1::2] == [None] * 20
             await check_unharmed(store)
 
     asyncio.run(make(path))
@@ -262,7 +270,7 @@ def test_a_file_that_is_gone_is_told_and_no_empty_one_is_made_in_its_place(path:
             with pytest.raises(StoreUnavailable, match="cannot be opened"):
                 await store.turns.session("before")
             with pytest.raises(StoreUnavailable, match="cannot be opened"):
-                await store.turns.keep(session("s", 2), turns("s", 0, 2), after=None)
+                await store.turns.keep([Move(session=session("s", 2), turns=turns("s", 0, 2))])
 
     asyncio.run(make(path))
     asyncio.run(use())
@@ -274,7 +282,7 @@ def test_a_store_can_be_used_from_several_event_loops(path: Path) -> None:
 
     for number in range(3):
         name = f"s{number}"
-        assert asyncio.run(store.turns.keep(session(name, 2), turns(name, 0, 2), after=None))
+        assert asyncio.run(store.turns.keep([Move(session=session(name, 2), turns=turns(name, 0, 2))]))
 
     asyncio.run(store.close())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from foveate.session.turns import Move
 from foveate.store import Store
 from foveate.store.database import Rows
 from foveate.store.sqlite import SQLiteDatabase
@@ -39,7 +40,9 @@ def test_what_nobody_waits_for_any_longer_is_not_begun(path: Path) -> None:
         writing = asyncio.ensure_future(database.write(busy.work, again=True))
         try:
             await asyncio.to_thread(busy.began.wait, 60)
-            keeping = asyncio.ensure_future(store.turns.keep(session("s", 2), turns("s", 0, 2), after=None))
+            keeping = asyncio.ensure_future(
+                store.turns.keep([Move(session=session("s", 2), turns=turns("s", 0, 2))])
+            )
             await asyncio.sleep(0.1)
             keeping.cancel()
             await asyncio.sleep(0)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from foveate.session.turns import Move
 from foveate.store import Store, open_store
 from foveate.store.database import Rows, T, Work
 from foveate.store.postgres import PostgresDatabase
@@ -84,24 +85,27 @@ class MeddledRows:
 
 
 async def sees_the_child(other: Store) -> bool:
-    return await other.turns.keep(replace(CHILD, seen_at=10 * DAY), [], after=CHILD.tip)
+    await other.turns.keep([Move(session=replace(CHILD, seen_at=10 * DAY))])
+    return True
 
 
 async def forks_the_child(other: Store) -> bool:
-    return await other.turns.keep(GRANDCHILD, turns("grandchild", 4, 6), after=None)
+    await other.turns.keep([Move(session=GRANDCHILD, turns=turns("grandchild", 4, 6))])
+    return True
 
 
 async def comes_to_stand_on_the_child(other: Store) -> bool:
     moved = replace(session("named", 4, seen_at=10 * DAY, parent=CHILD), tip=CHILD.tip)
-    return await other.turns.keep(moved, [], after=session("named", 2).tip)
+    await other.turns.keep([Move(session=moved)])
+    return True
 
 
 @pytest.mark.parametrize("deed", [sees_the_child, forks_the_child, comes_to_stand_on_the_child])
 async def test_who_is_seen_while_its_parents_are_being_forgotten_keeps_them(url: str, deed: Deed) -> None:
     async with await open_store(url) as store:
-        await store.turns.keep(PARENT, turns("parent", 0, 2), after=None)
-        await store.turns.keep(CHILD, turns("child", 2, 4), after=None)
-        await store.turns.keep(session("named", 2, seen_at=9 * DAY), turns("named", 0, 2), after=None)
+        await store.turns.keep([Move(session=PARENT, turns=turns("parent", 0, 2))])
+        await store.turns.keep([Move(session=CHILD, turns=turns("child", 2, 4))])
+        await store.turns.keep([Move(session=session("named", 2, seen_at=9 * DAY), turns=turns("named", 0, 2))])
         row = fold("of the parent", session_id="parent", boundary=PARENT.tip, at=1 * DAY)
         await store.journal.record(row, FOLDED, lease=None)
         await forget_beside(url, deed)

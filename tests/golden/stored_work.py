@@ -12,6 +12,7 @@ from foveate.cost.ledger import Category
 from foveate.cost.savings import unchanged
 from foveate.fold.journal import Outcome
 from foveate.session.traces import TracedEdit
+from foveate.session.turns import Move
 from foveate.store import open_store
 from foveate.values import Savings
 from tests.billed import CALL, ENTRY, settle_one
@@ -50,7 +51,7 @@ async def fill(url: str, bodies: tuple[Path, Path]) -> None:
         ),
     ]
     async with await open_store(url) as store:
-        await store.turns.keep(session(SESSION, 9, seen_at=now), turns(SESSION, 0, 9), after=None)
+        await store.turns.keep([Move(session=session(SESSION, 9, seen_at=now), turns=turns(SESSION, 0, 9))])
         for fold in (FOLD, LATER, UNDONE, FAILED):
             folded = FOLDED if fold.outcome is Outcome.OK else ()
             await store.journal.record(replace(fold, compacted_at=now), folded, lease=None)

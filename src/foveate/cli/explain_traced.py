@@ -98,7 +98,7 @@ async def _named(store: "Store", name: str) -> str | None:
     Raises:
         BadOption: several agents have one.
     """
-    from foveate.session.sessions import named_id
+    from foveate.session.ids import named_id
 
     agents = {one.agent for one in await store.traces.sessions(limit=_MOST_AGENTS_OF)}
     as_sent = name.encode("utf-8", "replace").decode("latin-1")  # the letters that a header has

@@ -17,6 +17,8 @@ _BYTES_PER_TOKEN = 2
 # Of each stream, to be counted where its bill does not come: a few hundred tokens in their events. There may
 # be a thousand streams, and all may break off at once.
 _MOST_UNCOUNTED_BYTES = 64 * 1024
+# Of each stream, to recognise the answer by when its client sends it back.
+_MAX_START_BYTES = 64 * 1024
 
 
 class AnswerReader:
@@ -45,7 +47,7 @@ class AnswerReader:
         if self._stream is not None:
             self._stream.feed(piece)
             self._written.add(piece)
-        if self._keeps and self._size <= _MOST_BYTES:
+        if self._size <= (_MOST_BYTES if self._keeps else _MAX_START_BYTES):
             self._pieces.append(piece)
             self._size += len(piece)
         return self._filter.feed(piece) if self._filter is not None else piece
@@ -67,6 +69,11 @@ class AnswerReader:
     def whole(self) -> bytes | None:
         """All of it; None where that was not kept."""
         return b"".join(self._pieces) if self._keeps and self._size <= _MOST_BYTES else None
+
+    @property
+    def start(self) -> bytes:
+        """The beginning of a stream, or all of an answer that does not stream."""
+        return b"".join(self._pieces)
 
     @property
     def streams(self) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from foveate.cost.admission import Admission
 from foveate.errors import StoreUnavailable
 from foveate.session.news import News
-from foveate.session.turns import CountRows, Move, Turns
+from foveate.session.turns import Stored, Turns
 
 if TYPE_CHECKING:
     from foveate.engine.exchange import Exchange
@@ -100,9 +100,7 @@ class Behind:
             for _, told in together:
                 told.kept(is_kept)
         except StoreUnavailable as error:  # one by one, they would only keep others from the store
-            for exchange, told in together:
-                told.dropped()
-                failed[exchange] = error
+            failed = {exchange: error for exchange, _ in together}
         done = await asyncio.gather(*(told.alone() for _, told in alone), return_exceptions=True)
         for (exchange, _), kept in zip(alone, done, strict=True):
             if isinstance(kept, Exception):
@@ -110,9 +108,11 @@ class Behind:
         for exchange, problem in failed.items():
             exchange.failed("keep", problem)
 
-    async def _are_kept(self, rows: Sequence[Move | CountRows]) -> bool:
+    async def _are_kept(self, rows: Sequence[Stored]) -> bool:
         try:
-            return self._turns is not None and (not rows or await self._turns.keep_all(rows))
+            if self._turns is not None:
+                await self._turns.keep(rows)
+            return self._turns is not None
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - a border: one that cannot be kept is not the end of the others
@@ -120,7 +120,7 @@ class Behind:
             return False
 
 
-def _rows(told: News) -> Move | CountRows | None:
+def _rows(told: News) -> Stored | None:
     try:
         return told.rows()
     except Exception as error:  # noqa: BLE001 - a border: alone, it is told what is wrong with it

@@ -32,6 +32,7 @@ from foveate.engine.previewing import (
     no_fold,
 )
 from foveate.engine.remembered import Remembered
+from foveate.engine.session_answers import RememberAnswer
 from foveate.engine.settling import DoubtThoughts, RememberRefusal, RememberThoughts
 from foveate.engine.sparing import SpareThoughts
 from foveate.engine.steps import (
@@ -46,6 +47,7 @@ from foveate.engine.tracing import KeepTraces
 from foveate.engine.uncounted import HoldUncounted
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.fold.journal import Journal
+from foveate.session.sessions import Sessions
 from foveate.session.turns import Turns
 
 
@@ -71,14 +73,20 @@ def build_engine(
     lessons: KeepLessons | None = None,
     prefix_logs: PrefixLogs | None = None,
     save_reuse: SaveReuse | None = None,
+    has_others: bool = False,
 ) -> Engine:
-    """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does."""
+    """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does.
+
+    `has_others`: other processes serve requests with the same store.
+    """
     remembered, refusals = remembered or Remembered(), RefusalsHeld()
     calibrations, logs = calibrations or Calibrations(), prefix_logs or PrefixLogs()
     history, count = ReplaceHistory(journal), Count(turns, Counts(calibrations, asking))
     behind = Behind(admission, turns)
     book = Book(admission, cost, remembered)
+    sessions = Sessions(turns, has_others=has_others)
     preview = _preview(
+        sessions,
         turns,
         journal,
         remembered,
@@ -98,7 +106,7 @@ def build_engine(
     folds.kept = looks_anew
     return Engine(
         steps=(
-            FindSession(turns, remembered),
+            FindSession(sessions, turns, remembered),
             history,
             count,
             MakeRoom(history, count, folds.now),
@@ -113,6 +121,7 @@ def build_engine(
             *((HoldPings(pings),) if pings is not None else ()),
         ),
         remember=(
+            RememberAnswer(sessions, turns),
             SimulateStates(remembered, logs),
             book,
             Calibrate(calibrations),
@@ -138,6 +147,7 @@ def build_engine(
 
 
 def _preview(
+    sessions: Sessions,
     turns: Turns,
     journal: Journal,
     remembered: Remembered,
@@ -150,17 +160,17 @@ def _preview(
     inject: Inject | None,
 ) -> Engine:
     """The same steps up to the edits, over what is only looked at: for counts of what would be sent."""
-    seen, sessions = SeenTurns(turns), SeenSessions(remembered)
+    seen, states = SeenTurns(turns), SeenSessions(remembered)
     history, count = ReplaceHistory(SeenJournal(journal)), Count(seen, counts)
     return Engine(
         steps=(
-            SeeSession(seen, sessions),
+            SeeSession(sessions, states),
             history,
             count,
             RoomIfAny(MakeRoom(history, count, no_fold)),
             *((inject,) if inject is not None else ()),
             SpareThoughts(),
-            OrderTools(sessions),
+            OrderTools(states),
         ),
         settle=(BookCount(asking),) if asking is not None else (),
         behind=Behind(turns=seen),

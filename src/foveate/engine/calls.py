@@ -27,8 +27,10 @@ def check_model(name: str) -> None:
 class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     """A request that is to be sent on.
 
-    `session` is what a header calls its session, `kind` what it is sent for (`x-foveate-kind`). `provider` is
-    who runs the `upstream` that it goes to, and `model` the name that its model has there, if that is another.
+    `session` is what a header calls its session, `naming` are other headers in which clients name it, and
+    `caller` tells apart who sends requests with one agent's name. `kind` is what it is sent for
+    (`x-foveate-kind`). `provider` is who runs the `upstream` that it goes to, and `model` the name that its
+    model has there, if that is another.
     `served_model` is the model that answers, if the body does not name it: the path does, or it is configured.
     `betas` is the header `anthropic-beta`, as it came. `find_endpoint` tells where a summary of its session can
     be asked for, with the client's own key. `told` is what its headers say that injected sections depend on.
@@ -42,6 +44,8 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     upstream: str
     body: bytes
     session: str | None = None
+    naming: Mapping[str, str] = {}
+    caller: str = ""
     kind: str = ""
     model: str | None = None
     served_model: str = ""

@@ -177,6 +177,11 @@ class Exchange:
         return self._answer.whole if self._answer is not None else None
 
     @property
+    def answer_start(self) -> bytes:
+        """As much of what was answered as is kept of every answer."""
+        return self._answer.start if self._answer is not None else b""
+
+    @property
     def has_bill(self) -> bool:
         """Whether the bill is whole: a stream that breaks off may have told only a first part of it."""
         answer, usage = self._answer, self.usage

@@ -13,7 +13,7 @@ from foveate.engine.asking import Asking
 from foveate.engine.calls import Incoming, Problem
 from foveate.engine.exchange import Exchange
 from foveate.engine.remembered import Remembered, SessionState
-from foveate.engine.steps import MakeRoom
+from foveate.engine.steps import MakeRoom, conversation_in
 from foveate.engine.watch import Unwatched, Watch
 from foveate.engine.work import Work
 from foveate.errors import DoesNotFit
@@ -21,8 +21,8 @@ from foveate.fold.cuts import Subject
 from foveate.fold.folding import Folded
 from foveate.fold.journal import Fold, Journal, Lease
 from foveate.session.chain import chain_beside
-from foveate.session.sessions import find
-from foveate.session.turns import CountRows, Move, Session, Turn, Turns
+from foveate.session.sessions import Sessions
+from foveate.session.turns import Answer, Session, Stored, Turn, Turns
 
 if TYPE_CHECKING:
     from foveate.fold.journal import Use
@@ -42,15 +42,16 @@ class SeenTurns:
         """A session that is kept."""
         return await self.turns.session(session_id)
 
-    async def keep(self, session: Session, turns: Sequence[Turn], *, after: bytes | None) -> bool:
-        """Nothing, as if it had gone well."""
-        del session, turns, after
-        return True
+    async def answered(self, marks: Sequence[bytes]) -> Sequence[tuple[Answer, Session]]:
+        """Answers that are stored."""
+        return await self.turns.answered(marks)
 
-    async def keep_all(self, rows: Sequence[Move | CountRows]) -> bool:
-        """Nothing, as if it had gone well."""
-        del rows
-        return True
+    async def ending_at(self, agent: str, caller: str, tips: Sequence[bytes]) -> Sequence[tuple[Session, bool]]:
+        """Sessions that are stored."""
+        return await self.turns.ending_at(agent, caller, tips)
+
+    async def keep(self, rows: Sequence[Stored]) -> None:
+        """Nothing."""
 
     async def counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
         """What is kept of them."""
@@ -147,16 +148,15 @@ class SeeSession:
 
     name = "session"
 
-    def __init__(self, turns: Turns, remembered: Remembered) -> None:
-        self._turns = turns
+    def __init__(self, sessions: Sessions, remembered: Remembered) -> None:
+        self._sessions = sessions
         self._remembered = remembered
 
     async def take(self, work: Work) -> None:
         """Find it, and what is remembered of it."""
-        agent, said = work.incoming.agent, work.incoming.session
         work.chain = await chain_beside(work.came)
-        work.found = await find(agent, work.chain, self._turns, now=work.now, header_id=said)
-        work.state = self._remembered.session(agent, work.session_id)
+        work.found = await self._sessions.find(conversation_in(work, work.chain), now=work.now)
+        work.state = self._remembered.session(work.incoming.agent, work.session_id)
 
 
 class RoomIfAny:

@@ -31,10 +31,11 @@ from foveate.fold.thoughts import betas_of
 from foveate.fold.truncating import truncate
 from foveate.fold.uses import keep_uses, line_of
 from foveate.session.chain import Chain, chain_beside
+from foveate.session.conversation import Conversation, conversation_of
 from foveate.session.counting import TurnCounts, beside, counted_beside
-from foveate.session.news import moved
-from foveate.session.sessions import Tips, guess, look_up
-from foveate.session.turns import Turns
+from foveate.session.news import stored
+from foveate.session.sessions import Found, Sessions
+from foveate.session.turns import Move, Turns
 from foveate.values import Area, Edit, Format, SetParameter
 from foveate.wire.around import around_of, parameters_of
 from foveate.wire.body import value
@@ -67,32 +68,53 @@ class FindSession:
 
     name = "session"
 
-    def __init__(self, turns: Turns, remembered: Remembered) -> None:
+    def __init__(self, sessions: Sessions, turns: Turns, remembered: Remembered) -> None:
+        self._sessions = sessions
         self._turns = turns
         self._remembered = remembered
-        self._tips = Tips()
 
     async def take(self, work: Work) -> None:
         """Find it, and what is remembered of it."""
-        chain = await chain_beside(work.came)
-        agent, named = work.incoming.agent, work.incoming.session
-        work.chain = chain
-        guessed = guess(agent, chain, self._tips, now=work.now) if named is None else None
-        if guessed is None:
-            guessed = await look_up(agent, chain, self._turns, self._tips, now=work.now, header_id=named)
-        work.found = guessed.found
-        if guessed.is_news:
-            work.news.append(moved(guessed, chain, self._turns, self._tips))
+        work.chain = chain = await chain_beside(work.came)
+        conversation = conversation_in(work, chain)
+        try:
+            found = await self._sessions.find(conversation, now=work.now)
+        except StoreUnavailable:
+            if conversation.named is not None:  # its id needs no store
+                self._begin(work, self._sessions.named(conversation, now=work.now))
+            raise
+        self._begin(work, found)
+
+    def _begin(self, work: Work, found: Found) -> None:
+        work.found, agent = found, work.incoming.agent
+        work.flight = self._sessions.begin(found)
+        if found.is_changed:
+            work.news.append(stored(Move(session=found.session, turns=found.turns), self._turns))
+        chain = work.chain
+        assert chain is not None
         before = self._remembered.session(agent, work.session_id)
         work.state = replace(
             before.heard(work.now),
             messages=len(chain),
             tip=chain.hashes[-1] if chain else b"",
-            is_whole=before.is_whole and self._remembered.has_seen_all(agent, work.found, chain, work.came),
+            is_whole=before.is_whole and self._remembered.has_seen_all(agent, found, chain, work.came),
         )
         if before.asked_at is not None:
             self._remembered.heard(agent, max(0.0, work.now - before.asked_at))
         self._remembered.put(agent, work.session_id, work.state)
+
+
+def conversation_in(work: Work, chain: Chain) -> Conversation:
+    """Describe the conversation of a request."""
+    incoming = work.incoming
+    return conversation_of(
+        work.came,
+        chain,
+        agent=incoming.agent,
+        caller=incoming.caller,
+        header=incoming.session,
+        headers=incoming.naming,
+    )
 
 
 class ReplaceHistory:

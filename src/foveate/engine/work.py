@@ -27,6 +27,7 @@ from foveate.fold.thoughts import betas_of
 from foveate.session.chain import Chain
 from foveate.session.counting import beside
 from foveate.session.news import News
+from foveate.session.recent_sessions import Flight
 from foveate.session.sessions import Found
 from foveate.tokens import RequestCount, RequestCounter
 from foveate.values import (
@@ -73,6 +74,7 @@ class Work(msgspec.Struct, eq=False):
     state: SessionState = SessionState()
     chain: Chain | None = None
     found: Found | None = None
+    flight: Flight | None = None
     folds: Sequence[Fold] = ()
     fold: Fold | None = None
     count: TokenCount | None = None

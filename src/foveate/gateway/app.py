@@ -24,7 +24,7 @@ from foveate.fold.model import Endpoint
 from foveate.gateway.asks import KIND, SESSION, Ask, Receive, Scope, Send, ask_of
 from foveate.gateway.body_errors import BodyRefused
 from foveate.gateway.body_memory import BodyMemory, HeldBody
-from foveate.gateway.callers import agent_of, check_payer, key_headers, sent_query
+from foveate.gateway.callers import agent_of, caller_of, check_payer, key_headers, sent_query
 from foveate.gateway.client import Client
 from foveate.gateway.cloud_endpoints import azure_endpoint, google_endpoint
 from foveate.gateway.counting import NoCounts, own_count
@@ -41,6 +41,7 @@ from foveate.gateway.routing import KNOWN_UPSTREAMS, Routed, Routing, Upstream
 from foveate.gateway.telling import told_in
 from foveate.gateway.traffic import UNSEEN, Traffic
 from foveate.session.counting import beside
+from foveate.session.naming import HEADERS as NAMING_HEADERS
 from foveate.upstream.pool import Answer, Pool, target
 from foveate.values import Format
 from foveate.wire.large_json import LARGE_BYTES
@@ -394,6 +395,8 @@ def _incoming(
         upstream=routed.upstream.name,
         body=body,
         session=ask.headers.get(SESSION),
+        naming={name: value for name, value in ask.headers.items() if name in NAMING_HEADERS},
+        caller=caller_of(ask),
         kind=ask.headers.get(KIND, ""),
         told=told_in(ask.headers),
         model=None if ask.door.model else routed.model,

@@ -45,7 +45,7 @@ from foveate.gateway.observing import Observing, Parts
 from foveate.gateway.pages import health_object
 from foveate.gateway.retention import forgetting
 from foveate.gateway.traffic import UNSEEN
-from foveate.store import Store, open_store, store_name
+from foveate.store import Store, is_server, open_store, store_name
 from foveate.store.notes import BillNotes
 from foveate.store.spool import BillSpool
 from foveate.upstream import Client
@@ -244,6 +244,7 @@ async def assembled(
             lessons=lessons,
             prefix_logs=prefix_logs,
             save_reuse=save_reuse,
+            has_others=settings.server.workers != 1 or is_server(settings.store.url),
             inject=Inject(
                 sources,
                 Money(

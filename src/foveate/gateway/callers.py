@@ -1,16 +1,23 @@
 """Who asks and who pays: the agent of a request, and the key that it goes out with."""
 
+import re
 from collections.abc import Sequence
 from urllib.parse import unquote_plus
+
+from blake3 import blake3
 
 from foveate.errors import KeyRefused
 from foveate.gateway.agent_names import name_agent
 from foveate.gateway.asks import AGENT, USUAL_AGENT, Ask, has_key_in
 from foveate.gateway.doors import Family
-from foveate.gateway.headers import GOOGLE_QUERY
+from foveate.gateway.headers import GOOGLE_QUERY, KEYS
 from foveate.gateway.keys import Keys
 from foveate.gateway.routing import Upstream
 from foveate.gateway.telling import text_of
+from foveate.session.naming import user_agent_family
+
+# OAuth tokens of Anthropic and Google, and JSON web tokens.
+_SHORT_LIVED = re.compile(rb"(?:^|\s)(?:sk-ant-oat|ya29\.|eyJ)")
 
 
 def agent_of(ask: Ask, keys: Keys, user_agents: Sequence[tuple[str, str]] = ()) -> str:
@@ -43,6 +50,16 @@ def agent_of(ask: Ask, keys: Keys, user_agents: Sequence[tuple[str, str]] = ()) 
             f"config key --agent {named}` makes another), or name an agent that has none"
         )
     return named
+
+
+def caller_of(ask: Ask) -> str:
+    """Return who sends a request, of all that send requests with its agent's name: by its key and its program.
+
+    Only a digest of the key is part of it. Tokens that clients renew every hour are left out.
+    """
+    keys = [value for name, value in ask.raw_headers if name in KEYS and not _SHORT_LIVED.search(value)]
+    family = user_agent_family(ask.headers.get("user-agent", ""))
+    return blake3(b"caller\0" + b"\0".join((*keys, family.encode("latin-1", "replace")))).hexdigest(16)
 
 
 def check_payer(ask: Ask, upstream: Upstream, *, is_open: bool) -> None:

@@ -1,4 +1,4 @@
-"""What is kept of sessions, and the small interface of who keeps it."""
+"""Sessions and their turns as they are stored, and the interface of the store that keeps them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -9,8 +9,11 @@ import msgspec
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation of one agent, up to `tip`, the hash of its last message.
 
-    A fork is a child: it has a `parent_id`, and `forked_at` is the hash of the last message that both have. One
-    that a header names can be a child of several, of the one after the other; these are the last.
+    `parent_id` is the session that started a sub-agent's session, or that a fork goes on from; of a fork,
+    `forked_at` is the hash of the last message that both have. `caller` identifies who sends a session that no
+    client names: empty for one that has a name, None for one that was stored before callers were told apart.
+    `setting` is a digest of the system prompt and tools of its first request, which had `first_messages`.
+    `folder` is the working directory of its client, and `opening` its first words, if they may be stored.
     """
 
     id: str
@@ -21,6 +24,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: float
     parent_id: str | None = None
     forked_at: bytes | None = None
+    caller: str | None = None
+    setting: bytes | None = None
+    first_messages: int = 0
+    folder: str | None = None
+    opening: str | None = None
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,12 +39,26 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
 
 
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that a session got to the request that ends at `tip`, by a digest that identifies it."""
+
+    mark: bytes
+    session_id: str
+    tip: bytes
+    at: float
+
+
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as it is now with its new turns; `after` is the tip that it had, None for one that is new."""
+    """A session as it is now, and those of its turns that may not be stored yet."""
 
     session: Session
-    turns: Sequence[Turn]
-    after: bytes | None
+    turns: Sequence[Turn] = ()
+
+
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
+    """Digests of one answer."""
+
+    rows: Sequence[Answer]
 
 
 class CountRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,28 +69,33 @@ class CountRows(msgspec.Struct, frozen=True, kw_only=True):
     counts: Mapping[bytes, bytes]
 
 
+Stored = Move | Answers | CountRows
+"""What requests have stored."""
+
+
 class Turns(Protocol):
-    """Keeps sessions, their turns, and what was counted of each turn."""
+    """Stores sessions, their turns and answers, and token counts of turns."""
 
     async def known(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
-        """Those of `hashes` that are kept for `agent`."""
+        """Return those of `hashes` that are stored for `agent`."""
 
     async def session(self, session_id: str) -> Session | None:
-        """A session by its id."""
+        """Return a session by its id."""
 
-    async def keep(self, session: Session, turns: Sequence[Turn], *, after: bytes | None) -> bool:
-        """Keep a session as it is now and its new turns, all in one.
+    async def answered(self, marks: Sequence[bytes]) -> Sequence[tuple[Answer, Session]]:
+        """Return the answers with these digests, and their sessions; some of them if there are very many."""
 
-        `after` is the tip that the session had, None for one that is new. False, and nothing kept, where that
-        is so no longer (its tip is another, it is there already), where one of `turns` is kept already, or its
-        parent is not: somebody else was quicker, and has to be looked at first. A parent is kept for as long as
-        the session is, also where it has another one later.
+    async def ending_at(self, agent: str, caller: str, tips: Sequence[bytes]) -> Sequence[tuple[Session, bool]]:
+        """Return sessions of a caller (or of nobody known) that end at one of `tips`; some of very many.
+
+        Each comes with whether its last request was answered.
         """
 
-    async def keep_all(self, rows: Sequence[Move | CountRows]) -> bool:
-        """Keep the sessions and counts of many requests, all in one; no session among them has a new parent.
+    async def keep(self, rows: Sequence[Stored]) -> None:
+        """Store all of them in one transaction.
 
-        False, and nothing kept, where one of them cannot be, as `keep` and `keep_counts` say of each.
+        The later of two states of a session wins. A turn stays with the session that had it first; the other
+        session then depends on that one, which is stored for as long as it is.
         """
 
     async def counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:

@@ -4,8 +4,8 @@ A room that needs something kept declares a small protocol. Here it gets its tab
 a file of transactions that implements the protocol (as `turns.py`), and a name on `Store`.
 """
 
-from foveate.store.opening import Store, default_url, open_store, store_name
+from foveate.store.opening import Store, default_url, is_server, open_store, store_name
 from foveate.store.retention import Forgotten
 from foveate.store.sizes import Forgettable, Sizes
 
-__all__ = ["Forgettable", "Forgotten", "Sizes", "Store", "default_url", "open_store", "store_name"]
+__all__ = ["Forgettable", "Forgotten", "Sizes", "Store", "default_url", "is_server", "open_store", "store_name"]

@@ -15,6 +15,7 @@ TABLES = (
     "sessions_v1",
     "session_parents_v1",
     "turns_v1",
+    "answers_v1",
     "turn_counts_v1",
     "compactions_v1",
     "folded_turns_v1",

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 VERSION_TABLE = "foveate_version"
 """Not Alembic's own name, which another program in the same database may use."""
 FIND_VERSION = f"SELECT version_num FROM {VERSION_TABLE}"
-VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
+VERSIONS = (
+    *("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011"),
+    "0012",
+)
 """Every version that tables ever had, the oldest first; each is a file in `migrations/versions`."""
 
 _MIGRATIONS = Path(__file__).parent / "migrations"

@@ -141,6 +141,11 @@ def default_url() -> str:
     return f"{_FILE}{data_folder(os.environ, sys.platform).absolute() / 'foveate.sqlite'}"
 
 
+def is_server(url: str | None) -> bool:
+    """Return whether a URL is that of a database server, which several machines may use."""
+    return url is not None and url.startswith(_SERVERS)
+
+
 def store_name(url: str | None = None) -> str:
     """A name for what is kept beside the store at `url`: no two stores have the same.
 

@@ -68,6 +68,7 @@ _FORGET_PARENTS = "DELETE FROM session_parents_v1 WHERE session_id = ?"
 _FORGET_COUNTS = """
 DELETE FROM turn_counts_v1 WHERE (agent, hash) IN (SELECT agent, hash FROM turns_v1 WHERE session_id = ?)
 """
+_FORGET_ANSWERS = "DELETE FROM answers_v1 WHERE session_id = ?"
 _FORGET_TURNS = "DELETE FROM turns_v1 WHERE session_id = ?"
 # Once the session's own turns are gone: a boundary that is still there is one that others go on from.
 _IS_IN_FORCE = "undone_at IS NULL AND outcome IN ('ok', 'tool_result_truncated')"
@@ -285,6 +286,7 @@ def _forget_some(rows: Rows, *, stale: Sequence[str], before: float, now: float)
         rows.change(_FORGET_SESSION, (session_id,))
         rows.change(_FORGET_PARENTS, (session_id,))
         rows.change(_FORGET_COUNTS, (session_id,))
+        rows.change(_FORGET_ANSWERS, (session_id,))
         turns += rows.change(_FORGET_TURNS, (session_id,))
     return Forgotten(sessions=len(gone), turns=turns) + _forget_folds(rows, gone)
 

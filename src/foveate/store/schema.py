@@ -24,6 +24,13 @@ sessions = Table(
     Column("seen_at", Double, nullable=False),
     Column("parent_id", Text),
     Column("forked_at", LargeBinary),
+    Column("caller", Text),
+    Column("setting", LargeBinary),
+    Column("first_messages", BigInteger, nullable=False, server_default="0"),
+    Column("folder", LargeBinary),
+    Column("opening", LargeBinary),
+    Index("sessions_v1_tip", "agent", "tip"),
+    Index("sessions_v1_parent", "parent_id"),
 )
 
 session_parents = Table(
@@ -43,6 +50,17 @@ turns = Table(
     Column("position", BigInteger, nullable=False),
     Column("session_id", Text, nullable=False),
     Index("turns_v1_session", "session_id"),
+    sqlite_with_rowid=False,
+)
+
+answers = Table(
+    "answers_v1",
+    tables,
+    Column("mark", LargeBinary, primary_key=True),
+    Column("session_id", Text, primary_key=True),
+    Column("tip", LargeBinary, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("answers_v1_session", "session_id"),
     sqlite_with_rowid=False,
 )
 

@@ -1,28 +1,48 @@
 """Sessions, their turns and what was counted of them, as `foveate.session` asks to have them kept."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foveate.session.turns import CountRows, Move, Session, Turn
+from msgspec.structs import replace
+
+from foveate.session.turns import Answer, Answers, CountRows, Move, Session, Stored, Turn
 from foveate.store.database import Database, Rows, check_names, in_groups, in_rows
 
 _FIND_TURNS = "SELECT hash, position, session_id FROM turns_v1 WHERE agent = ? AND hash IN ({})"
-_FIND_SESSION = """
-SELECT id, agent, tip, messages, created_at, seen_at, parent_id, forked_at FROM sessions_v1 WHERE id = ?
+_SESSION_COLUMNS = (
+    *("id", "agent", "tip", "messages", "created_at", "seen_at", "parent_id", "forked_at"),
+    *("caller", "setting", "first_messages", "folder", "opening"),
+)
+_SESSION = ", ".join(f"sessions_v1.{column}" for column in _SESSION_COLUMNS)
+_FIND_SESSION = f"SELECT {_SESSION} FROM sessions_v1 WHERE id = ?"
+# Of more sessions that are alike, none is chosen.
+_MAX_ALIKE = 32
+_FIND_ENDING = f"""
+SELECT EXISTS (
+    SELECT 1 FROM answers_v1 WHERE answers_v1.session_id = sessions_v1.id AND answers_v1.tip = sessions_v1.tip
+), {_SESSION} FROM sessions_v1
+WHERE agent = ? AND tip IN ({{}}) AND (caller = ? OR caller IS NULL) LIMIT {_MAX_ALIKE}
 """
-_ADD_SESSION = """
-INSERT INTO sessions_v1 (id, agent, tip, messages, created_at, seen_at, parent_id, forked_at)
-VALUES {} ON CONFLICT (id) DO NOTHING
+_FIND_ANSWERED = f"""
+SELECT mark, answers_v1.session_id, answers_v1.tip, at, {_SESSION}
+FROM answers_v1 JOIN sessions_v1 ON sessions_v1.id = answers_v1.session_id
+WHERE mark IN ({{}}) LIMIT {_MAX_ALIKE}
 """
-_MOVE_SESSION = """
-UPDATE sessions_v1 SET tip = ?, messages = ?, seen_at = ?, parent_id = ?, forked_at = ?
-WHERE id = ? AND agent = ? AND tip = ?
+_ADD_ANSWER = """
+INSERT INTO answers_v1 (mark, session_id, tip, at) VALUES {}
+ON CONFLICT (mark, session_id) DO UPDATE SET tip = excluded.tip, at = excluded.at
 """
-_MOVE_ON = _MOVE_SESSION + " AND coalesce(parent_id, '') = ?"
-# A parent is seen in its child: it must not be forgotten while the child is kept.
+_PUT_SESSION = f"""
+INSERT INTO sessions_v1 ({", ".join(_SESSION_COLUMNS)}) VALUES {{}}
+ON CONFLICT (id) DO UPDATE SET tip = excluded.tip, messages = excluded.messages, seen_at = excluded.seen_at,
+parent_id = coalesce(sessions_v1.parent_id, excluded.parent_id)
+WHERE excluded.seen_at >= sessions_v1.seen_at AND excluded.agent = sessions_v1.agent
+"""
+# A session that another one depends on must not be forgotten while that one is stored.
 _SEE_PARENT = """
 UPDATE sessions_v1 SET seen_at = CASE WHEN seen_at < ? THEN ? ELSE seen_at END WHERE id = ? AND agent = ?
 """
+_FIND_OWNERS = "SELECT DISTINCT session_id FROM turns_v1 WHERE agent = ? AND session_id <> ? AND hash IN ({})"
 _ADD_PARENT = """
 INSERT INTO session_parents_v1 (session_id, parent_id) VALUES (?, ?)
 ON CONFLICT (session_id, parent_id) DO NOTHING
@@ -37,10 +57,6 @@ INSERT INTO turn_counts_v1 (agent, hash, counter, counted) VALUES {}
 ON CONFLICT (agent, hash, counter) DO UPDATE SET counted = excluded.counted
 WHERE turn_counts_v1.counted <> excluded.counted
 """
-
-
-class _Overtaken(Exception):
-    """Somebody else was quicker."""
 
 
 class KeptTurns:
@@ -68,39 +84,52 @@ class KeptTurns:
         found = await self._database.read(lambda rows: rows.all(_FIND_SESSION, (session_id,)))
         return _session(*found[0]) if found else None
 
-    async def keep(self, session: Session, turns: Sequence[Turn], *, after: bytes | None) -> bool:
-        """Keep a session as it is now and its new turns, all in one; False where somebody else was quicker.
+    async def answered(self, marks: Sequence[bytes]) -> Sequence[tuple[Answer, Session]]:
+        """Return the answers with these digests, and their sessions."""
 
-        Of a fork's parent it is kept that it was seen; where it was forgotten meanwhile, that is False too.
-        """
-        new = _turn_rows(session, turns)
+        def find(rows: Rows) -> list[tuple[Answer, Session]]:
+            return [
+                (Answer(mark=mark, session_id=session_id, tip=tip, at=at), _session(*session))
+                for places, some in in_groups(marks)
+                for mark, session_id, tip, at, *session in rows.all(_FIND_ANSWERED.format(places), some)
+            ]
 
-        def write(rows: Rows) -> None:
-            if not (_add(rows, session) if after is None else _move(rows, session, after)):
-                raise _Overtaken
-            if _insert(rows, _ADD_TURN, new) != len(new):
-                raise _Overtaken
+        return await self._database.read(find) if marks else []
 
-        return await self._is_kept(write)
+    async def ending_at(self, agent: str, caller: str, tips: Sequence[bytes]) -> Sequence[tuple[Session, bool]]:
+        """Return sessions of a caller that end at one of `tips`, and whether each was answered there."""
+        check_names(agent=agent)
 
-    async def keep_all(self, rows: Sequence[Move | CountRows]) -> bool:
-        """Keep the sessions and counts of many requests, all in one; False where one of them cannot be."""
+        def find(rows: Rows) -> list[tuple[Session, bool]]:
+            return [
+                (_session(*session), bool(is_answered))
+                for places, some in in_groups(tips)
+                for is_answered, *session in rows.all(_FIND_ENDING.format(places), (agent, *some, caller))
+            ]
+
+        return await self._database.read(find) if tips else []
+
+    async def keep(self, rows: Sequence[Stored]) -> None:
+        """Store the sessions, answers and counts of requests in one transaction."""
         moves = sorted((one for one in rows if isinstance(one, Move)), key=lambda move: move.session.id)
-        added = [_added(move.session) for move in moves if move.after is None]
-        moved = [_moved_on(move.session, move.after) for move in moves if move.after is not None]
+        latest = {
+            move.session.id: move.session for move in sorted(moves, key=lambda move: move.session.seen_at)
+        }
+        sessions = [_session_row(latest[id_]) for id_ in sorted(latest)]
         turns = sorted(row for move in moves for row in _turn_rows(move.session, move.turns))
+        answers = _answer_rows([one for one in rows if isinstance(one, Answers)])
         counts = _count_rows([one for one in rows if isinstance(one, CountRows)])
 
         def write(rows: Rows) -> None:
-            if _insert(rows, _ADD_SESSION, added) != len(added):
-                raise _Overtaken
-            if moved and rows.change_many(_MOVE_ON, moved) != len(moved):
-                raise _Overtaken
-            if _insert(rows, _ADD_TURN, turns) != len(turns):
-                raise _Overtaken
+            _insert(rows, _PUT_SESSION, sessions)
+            has_shared = _insert(rows, _ADD_TURN, turns) != len(turns)
+            for move in sorted(moves, key=_by_id):
+                _depend(rows, move, has_shared=has_shared)
+            _insert(rows, _ADD_ANSWER, answers)
             _insert(rows, _ADD_COUNT, counts)
 
-        return await self._is_kept(write)
+        if rows:
+            await self._database.write(write, again=True)
 
     async def counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
         """What `counter` wrote down of each of those turns, as far as that is kept."""
@@ -122,66 +151,36 @@ class KeptTurns:
         if counts:  # there may be thousands, which are put in order by the thread that writes them
             await self._database.write(lambda rows: _insert(rows, _ADD_COUNT, _count_rows([new])), again=True)
 
-    async def _is_kept(self, write: Callable[[Rows], None]) -> bool:
-        try:
-            # Again is no harm: the second time finds the first one's tip, and the caller has to look.
-            await self._database.write(write, again=True)
-        except _Overtaken:
-            return False
-        return True
+
+def _by_time(move: Move) -> float:
+    return move.session.seen_at
 
 
-def _session(*row: object) -> Session:
-    names = ("id", "agent", "tip", "messages", "created_at", "seen_at", "parent_id", "forked_at")
-    return Session(**dict(zip(names, row, strict=True)))  # type: ignore[arg-type]
+def _by_id(move: Move) -> str:
+    return move.session.id
 
 
-def _add(rows: Rows, session: Session) -> int:
-    if session.parent_id is not None:
-        _stand(rows, session, session.parent_id)
-    return _insert(rows, _ADD_SESSION, [_added(session)])
+def _session(*row: Any) -> Session:
+    found = Session(**dict(zip(_SESSION_COLUMNS, row, strict=True)))
+    return replace(found, folder=_text(row[-2]), opening=_text(row[-1]))
 
 
-def _added(session: Session) -> tuple[Any, ...]:
-    return (
-        session.id,
-        session.agent,
-        session.tip,
-        session.messages,
-        session.created_at,
-        session.seen_at,
-        session.parent_id,
-        session.forked_at,
-    )
+def _session_row(session: Session) -> tuple[Any, ...]:
+    check_names(session_id=session.id, agent=session.agent, parent_id=session.parent_id)
+    *others, folder, opening = (getattr(session, column) for column in _SESSION_COLUMNS)
+    return (*others, _bytes(folder), _bytes(opening))
 
 
-def _move(rows: Rows, session: Session, after: bytes) -> int:
-    # One statement for the usual turn, which is of a session that stands where it stood.
-    values = _moved_on(session, after)
-    moved = rows.change(_MOVE_ON, values)
-    if not moved and session.parent_id is not None:
-        _stand(rows, session, session.parent_id)
-        moved = rows.change(_MOVE_SESSION, values[:-1])
-    return moved
+def _text(stored: bytes | None) -> str | None:
+    return None if stored is None else stored.decode("utf-8", "replace")
 
 
-def _moved_on(session: Session, after: bytes) -> tuple[Any, ...]:
-    return (
-        session.tip,
-        session.messages,
-        session.seen_at,
-        session.parent_id,
-        session.forked_at,
-        session.id,
-        session.agent,
-        after,
-        session.parent_id or "",
-    )
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("utf-8", "replace")
 
 
 def _turn_rows(session: Session, turns: Sequence[Turn]) -> list[tuple[Any, ...]]:
     """In the order of their hashes, so that two who keep the same turns never wait for each other."""
-    check_names(session_id=session.id, agent=session.agent, parent_id=session.parent_id)
     for turn in turns:
         check_names(session_id=turn.session_id)
     return sorted((session.agent, turn.hash, turn.position, turn.session_id) for turn in turns)
@@ -202,8 +201,20 @@ def _insert(rows: Rows, statement: str, new: Sequence[tuple[Any, ...]]) -> int:
     return sum([rows.change(inserting, some) for inserting, some in in_rows(statement, new)])
 
 
-def _stand(rows: Rows, session: Session, parent_id: str) -> None:
-    """Have a session stand on another one, which has to be there."""
-    if not rows.change(_SEE_PARENT, (session.seen_at, session.seen_at, parent_id, session.agent)):
-        raise _Overtaken
-    rows.change(_ADD_PARENT, (session.id, parent_id))
+def _answer_rows(answers: Sequence[Answers]) -> list[tuple[Any, ...]]:
+    """In the order of their keys, each of them once: a statement may change a row only once."""
+    found = {(row.mark, row.session_id): (row.tip, row.at) for one in answers for row in one.rows}
+    return [(*key, *found[key]) for key in sorted(found)]
+
+
+def _depend(rows: Rows, move: Move, *, has_shared: bool) -> None:
+    """Have a session depend on the one that it forks from and on those that had some of its turns first."""
+    session = move.session
+    on = {session.parent_id} if session.parent_id and session.forked_at is not None else set()
+    if has_shared:
+        for places, some in in_groups([turn.hash for turn in move.turns]):
+            found = rows.all(_FIND_OWNERS.format(places), (session.agent, session.id, *some))
+            on.update(owner for (owner,) in found)
+    for owner in sorted(on):
+        rows.change(_SEE_PARENT, (session.seen_at, session.seen_at, owner, session.agent))
+        rows.change(_ADD_PARENT, (session.id, owner))

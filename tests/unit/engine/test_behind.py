@@ -15,7 +15,7 @@ from foveate.engine.options import AgentOptions
 from foveate.engine.work import Work
 from foveate.errors import StoreUnavailable
 from foveate.session.news import News
-from foveate.session.turns import CountRows, Move
+from foveate.session.turns import CountRows, Stored
 from foveate.wire import read
 from tests.billed import call, entry
 from tests.unit.cost.books import Books, admission
@@ -34,13 +34,13 @@ class Shelf(InMemory):
         self.never = never
         self.error = error
 
-    async def keep_all(self, rows: Sequence[Move | CountRows]) -> bool:
+    async def keep(self, rows: Sequence[Stored]) -> None:
         self.at_once.append(len(rows))
         if self.error is not None:
             raise self.error
         if any(one in self.never for row in rows if isinstance(row, CountRows) for one in row.counts):
-            return False
-        return await super().keep_all(rows)
+            raise ValueError("it cannot be kept")
+        await super().keep(rows)
 
 
 class Ending(Watching):
@@ -65,7 +65,6 @@ class Desk:
         self.behind = Behind(admission(books), self.shelf, seconds=seconds)
         self.remembered: list[str] = []
         self.kept: list[tuple[str, bool]] = []
-        self.dropped: list[str] = []
 
     def over(self, id_: str, *, is_broken: bool = False, fails: bool = False) -> Exchange:
         """One that has a bill and a count to be kept, both under this name."""
@@ -77,7 +76,6 @@ class Desk:
                 lambda: self._alone(rows),
                 lambda: rows,
                 lambda is_kept: self.kept.append((id_, is_kept)),
-                lambda: self.dropped.append(id_),
             )
         )
 
@@ -194,7 +192,7 @@ async def test_a_store_that_is_away_is_told_of_each_and_its_bills_wait(
     await desk.behind.end()
 
     assert (desk.books.asked, desk.books.booked) == (["settle a b"], [])
-    assert (desk.kept, desk.dropped) == ([], ["a", "a", "b", "b"])
+    assert desk.kept == []
     assert [told for told in desk.watching.told if told.startswith("keep failed: StoreUnavailable")] != []
     assert len(desk.watching.told) == 4
     assert caplog.text.count("keep failed: StoreUnavailable: /data") == 2

@@ -18,6 +18,7 @@ from foveate.errors import DoesNotFit, StoreUnavailable
 from foveate.fold.cuts import Subject
 from foveate.fold.folding import Folded
 from foveate.fold.overflow import OnOverflow
+from foveate.session.sessions import Sessions
 from foveate.tokens import drop_caches
 from foveate.values import Format, TokenCount
 from tests.unit.engine.loops import turns_while
@@ -35,6 +36,11 @@ def work_of(times: int) -> Work:
     work = worked_on(body, AgentOptions(window_tokens=100, compaction=False))
     work.count = TokenCount(1_000_000, exact=True, upper=1_000_000)
     return work
+
+
+def find_session() -> FindSession:
+    turns = InMemory()
+    return FindSession(Sessions(turns), turns, Remembered())
 
 
 def worked_on(body: bytes, options: AgentOptions) -> Work:
@@ -93,7 +99,7 @@ async def test_nobody_pays_for_a_fold_that_cannot_make_room(last: dict[str, obje
     body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": messages}).encode()
     count = Count(InMemory(), Counts(Calibrations()))
     work = worked_on(body, AgentOptions(window_tokens=600, compaction=True))
-    await FindSession(InMemory(), Remembered()).take(work)
+    await find_session().take(work)
     await count.take(work)
 
     with suppress(DoesNotFit):
@@ -152,6 +158,6 @@ async def test_before_room_is_made_a_fold_of_another_process_is_looked_for(
 
 async def history_of(body: bytes, options: AgentOptions, history: ReplaceHistory) -> Work:
     work = worked_on(body, options)
-    await FindSession(InMemory(), Remembered()).take(work)
+    await find_session().take(work)
     await history.take(work)
     return work

@@ -15,6 +15,7 @@ from foveate.cost.ledger import Category
 from foveate.fold.journal import Fold, Outcome
 from foveate.session.chain import chain_of
 from foveate.session.traces import TracedEdit
+from foveate.session.turns import Move
 from foveate.web.session import FOLDS, PAGE
 from tests.billed import CALL, ENTRY, settle_one
 from tests.kept import FAILED, FOLD, TRACE, session, turns
@@ -277,8 +278,8 @@ async def test_folds_of_one_moment_are_all_on_one_page_since_the_next_begins_beh
 
 async def test_forks_lead_to_each_other(look: Looking) -> None:
     parent = session("parent", 3)
-    await look.store.turns.keep(parent, turns("parent", 0, 3), after=None)
-    await look.store.turns.keep(session("child", 4, parent=parent), turns("child", 3, 4), after=None)
+    await look.store.turns.keep([Move(session=parent, turns=turns("parent", 0, 3))])
+    await look.store.turns.keep([Move(session=session("child", 4, parent=parent), turns=turns("child", 3, 4))])
     await asked(look, session_id="parent")
     await look.store.traces.keep([replace(TRACE, id="c", session_id="child", at=AT)])
 
@@ -288,8 +289,8 @@ async def test_forks_lead_to_each_other(look: Looking) -> None:
 
 async def test_nothing_leads_to_a_session_of_which_nothing_was_ever_sent(look: Looking) -> None:
     refused = session("refused", 3)
-    await look.store.turns.keep(refused, turns("refused", 0, 3), after=None)
-    await look.store.turns.keep(session("child", 4, parent=refused), turns("child", 3, 4), after=None)
+    await look.store.turns.keep([Move(session=refused, turns=turns("refused", 0, 3))])
+    await look.store.turns.keep([Move(session=session("child", 4, parent=refused), turns=turns("child", 3, 4))])
     await asked(look, session_id="child")
 
     assert "fork" not in await text_of(look, "/-/sessions/child")

@@ -1,0 +1,87 @@
+"""Digests that identify a model's answer, when it passes and when a client sends it back."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from foveate.session.chain import HASH_BYTES, Chain
+from foveate.session.turns import Answer, Session
+from foveate.tokens.memo import digest
+from foveate.values import Format
+from foveate.wire.answer_parts import AnswerParts, is_from_model, message_parts
+
+# Some clients put texts of their own behind the last answer, each with an "Ok." that no model wrote.
+_MAX_ANSWERS = 8
+_MAX_MESSAGES = 64
+# Shorter texts ("I am sorry, but …") may be answers in several sessions.
+_MIN_TEXT_CHARS = 120
+# Ids of some hosts only number the calls of one answer: `functions.read:0`.
+_RANDOM_ID = re.compile(r"(?=.*[0-9])[A-Za-z0-9_-]*[A-Za-z0-9]{16,}")
+
+
+class AnswerMarks(msgspec.Struct, frozen=True):
+    """Digests of one answer.
+
+    An `exact` one covers all that was said before, the most telling one first. A `loose` one covers the answer
+    alone: it is found in a history that its client has rearranged, and others may have got the same answer.
+    """
+
+    exact: tuple[bytes, ...] = ()
+    loose: tuple[bytes, ...] = ()
+
+
+def answer_rows(session: Session, spoken: Format, parts: AnswerParts, at: float) -> list[Answer]:
+    """Return what is stored of an answer that a session has just got."""
+    marks: tuple[bytes, ...] = ()
+    if session.caller:
+        found = _marks(session.agent, session.caller, session.tip, parts)
+        marks = found.exact + found.loose
+    if spoken is Format.RESPONSES and parts.id:
+        marks += (response_mark(session.agent, parts.id),)
+    return [Answer(mark=mark, session_id=session.id, tip=session.tip, at=at) for mark in marks]
+
+
+def response_mark(agent: str, response_id: str) -> bytes:
+    """Return the digest of a provider's id of a response."""
+    return _digest("response", agent, response_id)
+
+
+def answers_sent_back(
+    agent: str, caller: str, spoken: Format, chain: Chain, messages: Sequence[bytes]
+) -> Iterator[AnswerMarks]:
+    """Yield digests of the last answers in a request, the latest first.
+
+    Raises:
+        MalformedRequest: a message cannot be read.
+    """
+    end = len(messages)
+    lowest, count = max(0, end - _MAX_MESSAGES), 0
+    while end > lowest and count < _MAX_ANSWERS:
+        if not is_from_model(messages[end - 1]):
+            end -= 1
+            continue
+        start = end - 1
+        while start > lowest and is_from_model(messages[start - 1]):
+            start -= 1
+        before = chain.hashes[start - 1] if start else b""
+        yield _marks(agent, caller, before, message_parts(spoken, messages[start:end]))
+        end, count = start, count + 1
+
+
+def _marks(agent: str, caller: str, tip: bytes, parts: AnswerParts) -> AnswerMarks:
+    call, exact = parts.tool_calls[0] if parts.tool_calls else "", []
+    if call:
+        exact.append(_digest("tool call", agent, caller, tip, call))
+    if parts.text:
+        exact.append(_digest("text", agent, caller, tip, parts.text))
+    if _RANDOM_ID.fullmatch(call):
+        return AnswerMarks(tuple(exact), (_digest("tool call", agent, caller, call),))
+    if not call and len(parts.text) >= _MIN_TEXT_CHARS:
+        return AnswerMarks(tuple(exact), (_digest("text", agent, caller, parts.text),))
+    return AnswerMarks(tuple(exact))
+
+
+def _digest(*parts: str | bytes) -> bytes:
+    coded = [part.encode("utf-8", "replace") if isinstance(part, str) else part for part in parts]
+    return digest(*coded)[:HASH_BYTES]

@@ -1,0 +1,161 @@
+"""Parts of a model's answer by which the same answer is recognised when a client sends it back as history."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from foveate.errors import MalformedRequest
+from foveate.values import Format
+from foveate.wire.body import as_list, as_record, as_text, fields, record, role_of, value
+from foveate.wire.replies import record as reply_record
+
+MAX_TEXT_CHARS = 1_000
+"""Only this much of an answer's text is compared, without blanks: some clients trim what they send back."""
+_MAX_TOOL_CALLS = 16
+_MODEL_ROLES = frozenset(("assistant", "model"))
+# Items of the Responses API that a model writes and that have no role.
+_MODEL_ITEMS = (
+    *("function_call", "custom_tool_call", "local_shell_call", "web_search_call", "tool_search_call"),
+    "reasoning",
+)
+
+
+class AnswerParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The provider's id of an answer, the ids of its tool calls, and its text without blanks, cut off."""
+
+    id: str = ""
+    tool_calls: tuple[str, ...] = ()
+    text: str = ""
+
+
+def answer_parts(spoken: Format, answer: bytes, *, streams: bool) -> AnswerParts:
+    """Return the parts of a response body, or of as much of a stream as was kept; empty if it has none."""
+    collect = _COLLECTORS.get(spoken)
+    if collect is None:
+        return AnswerParts()
+    found = _Collected()
+    try:
+        for event in _events(answer) if streams else (reply_record(answer),):
+            collect(found, event)
+    except MalformedRequest:
+        return AnswerParts()
+    return found.parts()
+
+
+def message_parts(spoken: Format, messages: Sequence[bytes]) -> AnswerParts:
+    """Return the parts of consecutive messages of a request that the model wrote."""
+    found = _Collected()
+    for raw in messages:
+        said = record(raw)
+        found.add_content(said.get("content"))
+        for call in as_list(said.get("tool_calls")):
+            found.add_tool_call(as_record(call).get("id"))
+        if spoken is Format.RESPONSES:
+            found.add_tool_call(said.get("call_id"))
+    return found.parts()
+
+
+def is_from_model(raw: bytes) -> bool:
+    """Return whether a model wrote this message of a request.
+
+    Raises:
+        MalformedRequest: it cannot be read.
+    """
+    role = role_of(raw)
+    return role in _MODEL_ROLES if role else value(fields(raw).get("type")) in _MODEL_ITEMS
+
+
+class _Collected:
+    """Parts as they are found."""
+
+    def __init__(self) -> None:
+        self._id = ""
+        self._tool_calls: list[str] = []
+        self._texts: list[str] = []
+        self._chars = 0
+
+    def add_id(self, value: object) -> None:
+        self._id = self._id or as_text(value)
+
+    def add_tool_call(self, value: object) -> None:
+        if isinstance(value, str) and value and len(self._tool_calls) < _MAX_TOOL_CALLS:
+            self._tool_calls.append(value)
+
+    def add_text(self, value: object) -> None:
+        if isinstance(value, str) and self._chars < MAX_TEXT_CHARS:
+            text = "".join(value.split())
+            self._texts.append(text)
+            self._chars += len(text)
+
+    def add_content(self, content: object) -> None:
+        """Add a string, or a list of blocks of any format."""
+        self.add_text(content)
+        for each in as_list(content):
+            block = as_record(each)
+            if block.get("type") in ("text", "output_text"):
+                self.add_text(block.get("text"))
+            elif block.get("type") == "tool_use":
+                self.add_tool_call(block.get("id"))
+
+    def parts(self) -> AnswerParts:
+        calls = tuple(dict.fromkeys(self._tool_calls))
+        return AnswerParts(id=self._id, tool_calls=calls, text="".join(self._texts)[:MAX_TEXT_CHARS])
+
+
+def _events(stream: bytes) -> Iterable[dict[str, Any]]:
+    """Yield the events of a stream that can be read; the last one may have been cut off."""
+    for line in stream.splitlines():
+        if line.startswith(b"data:") and (data := line[5:].strip()).startswith(b"{"):
+            try:
+                yield reply_record(data)
+            except MalformedRequest:
+                continue
+
+
+def _anthropic(found: _Collected, event: dict[str, Any]) -> None:
+    match event.get("type"):
+        case "message_start":
+            found.add_id(as_record(event.get("message")).get("id"))
+        case "content_block_start":
+            found.add_content([event.get("content_block")])
+        case "content_block_delta":
+            delta = as_record(event.get("delta"))
+            if delta.get("type") == "text_delta":
+                found.add_text(delta.get("text"))
+        case "message":
+            found.add_id(event.get("id"))
+            found.add_content(event.get("content"))
+
+
+def _chat(found: _Collected, event: dict[str, Any]) -> None:
+    found.add_id(event.get("id"))
+    for choice in as_list(event.get("choices"))[:1]:
+        said = as_record(as_record(choice).get("delta")) or as_record(as_record(choice).get("message"))
+        found.add_content(said.get("content"))
+        for call in as_list(said.get("tool_calls")):
+            found.add_tool_call(as_record(call).get("id"))
+
+
+def _responses(found: _Collected, event: dict[str, Any]) -> None:
+    match event.get("type"):
+        case "response.created":
+            found.add_id(as_record(event.get("response")).get("id"))
+        case "response.output_text.delta":
+            found.add_text(event.get("delta"))
+        case "response.output_item.added" | "response.output_item.done":
+            found.add_tool_call(as_record(event.get("item")).get("call_id"))
+        case None if event.get("object") == "response":
+            found.add_id(event.get("id"))
+            for each in as_list(event.get("output")):
+                item = as_record(each)
+                found.add_tool_call(item.get("call_id"))
+                if item.get("type") == "message":
+                    found.add_content(item.get("content"))
+
+
+_COLLECTORS: dict[Format, Callable[[_Collected, dict[str, Any]], None]] = {
+    Format.ANTHROPIC: _anthropic,
+    Format.CHAT: _chat,
+    Format.RESPONSES: _responses,
+}
