@@ -161,6 +161,20 @@ _AIDER = (
 )
 
 
+def _prepare_gemini(place: Place) -> None:
+    folder = place.home / ".gemini"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "settings.json").write_text(
+        json.dumps(
+            {
+                "security": {"auth": {"selectedType": "gemini-api-key"}},
+                "privacy": {"usageStatisticsEnabled": False},
+                "general": {"enableAutoUpdate": False},
+            }
+        )
+    )
+
+
 def _gemini_environment(place: Place) -> Mapping[str, str]:
     return {
         "GOOGLE_GEMINI_BASE_URL": place.url,
@@ -231,6 +245,7 @@ AGENTS = (
         start=lambda _, prompt: ("--yolo", "-m", GEMINI_MODEL, "-p", prompt),
         resume=lambda _, prompt: ("--yolo", "-m", GEMINI_MODEL, "--resume", "latest", "-p", prompt),
         environment=_gemini_environment,
+        prepare=_prepare_gemini,
         key_start="AIzaSy",
     ),
 )
