@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace as with_
+from decimal import Decimal
 
 import pytest
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from foveate.fold.journal import Outcome
 from foveate.session.totals import Order
 from foveate.session.turns import Move
 from foveate.store import Store, open_store
+from tests.billed import call, entry, settle_one
 from tests.kept import FAILED, FOLD, FOLDED, TRACE, session, turns
 
 
@@ -105,16 +107,51 @@ async def test_a_message_that_is_far_too_long_is_not_read_as_a_whole(store: Stor
     assert (second.message, second.is_whole) == (b"\0short", True)
 
 
-async def test_forks_are_found_by_the_session_that_they_go_on_from(store: Store) -> None:
+async def test_children_are_found_by_the_session_that_they_come_from(store: Store) -> None:
     parent = session("parent", 3)
     await store.turns.keep([Move(session=parent, turns=turns("parent", 0, 3))])
     for name in ("b", "a", "refused"):
         await store.turns.keep([Move(session=session(name, 4, parent=parent), turns=turns(name, 3, 4))])
     await store.traces.keep([replace(TRACE, id=name, session_id=name) for name in ("a", "b")])
 
-    assert await store.glances.forks("parent", limit=5) == ["a", "b"]
-    assert await store.glances.forks("parent", limit=1) == ["a"]
-    assert await store.glances.forks("a", limit=5) == []
+    assert await store.families.children("parent", limit=5) == ["a", "b"]
+    assert await store.families.children("parent", limit=1) == ["a"]
+    assert await store.families.children("a", limit=5) == []
+
+
+async def test_what_descendants_cost_is_added_up_for_each_session(store: Store) -> None:
+    family = [("root", None), ("sub", "root"), ("deeper", "sub"), ("other", None)]
+    circle = [("one", "two"), ("two", "one")]
+    sessions = [replace(session(name, 1), parent_id=parent) for name, parent in family + circle]
+    await store.turns.keep([Move(session=one) for one in sessions])
+    for name, _ in family + circle:
+        await settle_one(store.ledger, entry(call(name, session_id=name), "0.25"), accounts=())
+
+    found = await store.families.descendants(["root", "sub", "other", "one"])
+
+    assert {name: (one.sessions, one.dollars) for name, one in found.items()} == {
+        "root": (2, Decimal("0.50")),
+        "sub": (1, Decimal("0.25")),
+        "one": (1, Decimal("0.25")),
+    }
+
+
+async def test_a_session_is_shown_as_its_agent_its_folder_or_first_words_and_its_time(store: Store) -> None:
+    told = [
+        replace(session("in", 1), folder="/home/ana/garden", opening="Plant the beans"),
+        replace(session("said", 1), opening="Plant the beans", parent_id="in"),
+        session("plain", 1),
+    ]
+    await store.turns.keep([Move(session=one) for one in told])
+
+    found = await store.families.labels(["in", "said", "plain", "nobody"])
+
+    assert {name: one.title for name, one in found.items()} == {
+        "in": "ana in garden, 1 Jan 00:01",
+        "said": "ana: Plant the beans, 1 Jan 00:01",
+        "plain": "ana, 1 Jan 00:01",
+    }
+    assert found["said"].parent_id == "in"
 
 
 @pytest.mark.parametrize("order", list(Order))

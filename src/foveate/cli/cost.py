@@ -1,6 +1,7 @@
 """`foveate cost`: what calls cost and what was saved, how caps stand, and every call as CSV."""
 
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from foveate.cli.usual import usual_config
 from foveate.errors import BadOption, NothingKept
 
 if TYPE_CHECKING:
-    from foveate.cli.cost_asked import Asked
+    from foveate.cli.cost_asked import Asked, SessionFamily
     from foveate.cost.ledger import By
     from foveate.cost.report import Report
     from foveate.store import Store
@@ -73,20 +74,20 @@ def report(
         told_by = by_of(by)
         asked = _asked(agent, session, since, until)
         try:
-            found = in_store(store, lambda opened: _reported(opened, told_by, asked), "adding up")
+            found, families = in_store(store, lambda opened: _reported(opened, told_by, asked), "adding up")
         except NothingKept as error:
             note_nothing(error)
-            found = report_of([], told_by)
+            found, families = report_of([], told_by), {}
         if json:
             from foveate.cli.cost_lines import report_object
 
-            screen.print_object(report_object(found) | {"since": asked.since, "until": asked.until})
+            screen.print_object(report_object(found, families) | {"since": asked.since, "until": asked.until})
         elif csv:
             from foveate.cli.cost_csv import report_csv
 
             screen.print_raw(report_csv(found))
         else:
-            _print_report(found)
+            _print_report(found, families)
 
 
 @app.command("caps")
@@ -186,21 +187,26 @@ def _asked(agent: str | None, session: str | None, since: str | None, until: str
     return Asked.of(agent=agent, session=session, since=since, until=until, now=time())
 
 
-async def _reported(store: "Store", by: "tuple[By, ...]", asked: "Asked") -> "Report":
-    from foveate.cli.cost_asked import session_named
+async def _reported(
+    store: "Store", by: "tuple[By, ...]", asked: "Asked"
+) -> "tuple[Report, Mapping[str, SessionFamily]]":
+    from foveate.cli.cost_asked import session_families, session_named
     from foveate.cost.report import asked_of, report_of
 
     session_id = await session_named(store.ledger, asked)
     sums = await store.ledger.sums(
         asked_of(by), since=asked.since, until=asked.until, agent=asked.agent, session_id=session_id
     )
-    return report_of(sums, by)
+    report = report_of(sums, by)
+    return report, await session_families(store, report, session_id)
 
 
-def _print_report(found: "Report") -> None:
-    from foveate.cli.cost_lines import ReportWriting
+def _print_report(found: "Report", families: "Mapping[str, SessionFamily]") -> None:
+    from foveate.cli.cost_lines import ReportWriting, family_lines
 
-    screen.print_lines(ReportWriting(screen.look(sys.stdout)).lines(found))
+    screen.print_lines(ReportWriting(screen.look(sys.stdout), families).lines(found))
+    for line in family_lines(families):
+        screen.print_note(line)
     if not found.rows:
         screen.print_note("no call is of this kind")
     if partial := found.total.partial_calls:

@@ -1,13 +1,17 @@
 """Which calls a user asks for: whose, of which session, and when; days are those of UTC, as caps have them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
 from foveate.cli.ids import the_one
 from foveate.cost.ledger import By, Ledger
+from foveate.cost.report import Report
 from foveate.errors import BadOption
 from foveate.memory.queries import Query
+from foveate.store import Store
+from foveate.store.families import Descendants
 
 _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
@@ -58,6 +62,28 @@ def by_of(said: str) -> tuple[By, ...]:
         if words.count(word) > 1:
             raise BadOption(f"--by has {word} twice")
     return tuple(map(By, words))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFamily:
+    """The title of a session, and what the sessions that it started have cost."""
+
+    title: str
+    descendants: Descendants
+
+
+async def session_families(store: Store, report: Report, session_id: str | None) -> Mapping[str, SessionFamily]:
+    """Return what is known of the sessions in a report, and of the one that it is of."""
+    ids = [] if session_id is None else [session_id]
+    if By.SESSION in report.by:
+        place = report.by.index(By.SESSION)
+        ids += [row.group[place] for row in report.rows if row.group[place] != session_id]
+    labels, descendants = await store.families.labels(ids), await store.families.descendants(ids)
+    return {
+        id_: SessionFamily(labels[id_].title if id_ in labels else "", descendants.get(id_, Descendants()))
+        for id_ in ids
+        if id_ in labels or id_ in descendants
+    }
 
 
 async def session_named(ledger: Ledger, asked: Asked) -> str | None:

@@ -1,11 +1,12 @@
 """What calls cost and how caps stand, in lines for people and as objects for programs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from decimal import Decimal
 
 from rich.cells import cell_len, set_cell_size
 
+from foveate.cli.cost_asked import SessionFamily
 from foveate.cli.ids import short_ids
 from foveate.cli.screen import Look
 from foveate.cost.caps import Cap, Scope
@@ -42,13 +43,31 @@ _NUMBERS = (
 _CAP_HEADINGS = ("cap", "limit", "spent", "reserved", "left", "")
 
 
-def report_object(report: Report) -> dict[str, object]:
+def report_object(report: Report, families: Mapping[str, SessionFamily] | None = None) -> dict[str, object]:
     """A report as JSON can say it: money as a string, so that nothing of it is lost; null where unknown."""
     rows = [
         dict(zip(report.by, row.group, strict=True)) | _row_object(row)  # what it is by, then its numbers
         for row in report.rows
     ]
-    return {"by": list(report.by), "rows": rows, "total": _row_object(report.total)}
+    sessions = {
+        id_: {
+            "title": one.title,
+            "started_sessions": one.descendants.sessions,
+            "started_dollars": _jsonable(one.descendants.dollars),
+        }
+        for id_, one in (families or {}).items()
+    }
+    return {"by": list(report.by), "rows": rows, "total": _row_object(report.total), "sessions": sessions}
+
+
+def family_lines(families: Mapping[str, SessionFamily]) -> Iterator[str]:
+    """Say what the sessions that a session started have cost beside it."""
+    ids = short_ids(list(families))
+    for id_, one in families.items():
+        if (more := one.descendants).sessions:
+            cost = in_words(more.dollars) + (f", and {more.unpriced:,} calls unpriced" if more.unpriced else "")
+            count = f"{more.sessions:,} session{'s' * (more.sessions != 1)}"
+            yield f"{ids[id_]} started {count}, not in its row: {cost}"
 
 
 def _row_object(row: Row) -> dict[str, object]:
@@ -115,6 +134,10 @@ class _Writing:
 class ReportWriting(_Writing):
     """Writes reports."""
 
+    def __init__(self, look: Look, families: Mapping[str, SessionFamily] | None = None) -> None:
+        super().__init__(look)
+        self._families = families or {}
+
     def lines(self, report: Report) -> Iterator[str]:
         """A line for each row below a heading, and the total; a few lines each where one is too narrow."""
         if not report.rows:
@@ -148,9 +171,16 @@ class ReportWriting(_Writing):
         place = report.by.index(By.SESSION)
         ids = short_ids([row.group[place] for row in report.rows])
         return [
-            tuple(self._name(ids[said] if number == place else said) for number, said in enumerate(row.group))
+            tuple(
+                self._session(said, ids[said]) if number == place else self._name(said)
+                for number, said in enumerate(row.group)
+            )
             for row in report.rows
         ]
+
+    def _session(self, id_: str, short: str) -> str:
+        family = self._families.get(id_)
+        return f"{self._name(short)} {self._look.plain(family.title)}" if family else self._name(short)
 
     def _block(self, name: str, row: Row, *, is_total: bool) -> Iterator[str]:
         calls = f"{row.calls:,} call{'s' * (row.calls != 1)}"

@@ -1,7 +1,7 @@
 """What was done to the requests of a session, or to one of them, and what each edit was worth."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from foveate.values import Savings
 if TYPE_CHECKING:
     from foveate.session.traces import Traced, TracedEdit, TracedSession
     from foveate.store import Store
+    from foveate.store.families import Descendants, SessionLabel
 
 _PAGE = 500
 _MOST_OF_SESSION = 20_000
@@ -59,6 +60,8 @@ class SessionStory:
     agent: str
     requests: Sequence["Traced"]
     beside: Sequence["Beside"] = ()
+    label: "SessionLabel | None" = None
+    descendants: "Descendants | None" = None
 
 
 async def told_of(store: "Store", beginning: str, request_number: int | None) -> SessionStory | TracedRequest:
@@ -99,11 +102,13 @@ async def _named(store: "Store", name: str) -> str | None:
         BadOption: several agents have one.
     """
     from foveate.session.ids import named_id
+    from foveate.session.naming import SOURCES, client_session_id
 
     agents = {one.agent for one in await store.traces.sessions(limit=_MOST_AGENTS_OF)}
     as_sent = name.encode("utf-8", "replace").decode("latin-1")  # the letters that a header has
-    found = {agent: named_id(agent, as_sent) for agent in sorted(agents)}
-    there = {agent: id_ for agent, id_ in found.items() if await store.traces.listed(limit=1, session_id=id_)}
+    found = [(agent, named_id(agent, as_sent)) for agent in sorted(agents)]
+    found += [(agent, client_session_id(agent, source, (name,))) for agent, _ in found for source in SOURCES]
+    there = {agent: id_ for agent, id_ in found if await store.traces.listed(limit=1, session_id=id_)}
     if len(there) > 1:
         listed = ", ".join(f"{id_[:SHORT_ID]} of {agent}" for agent, id_ in list(there.items())[:MOST_NAMED])
         raise BadOption(f"several agents have a session called {name!r:.80}: {listed}; say its id")
@@ -111,8 +116,15 @@ async def _named(store: "Store", name: str) -> str | None:
 
 
 async def sessions_of(store: "Store", *, limit: int) -> "Sequence[TracedSession]":
-    """The sessions that were asked last."""
-    return await store.traces.sessions(limit=limit)
+    """The sessions that were asked last, with their titles."""
+    found = await store.traces.sessions(limit=limit)
+    labels = await store.families.labels([one.session_id for one in found])
+    return [
+        replace(one, title=label.title, parent_id=label.parent_id)
+        if (label := labels.get(one.session_id)) is not None
+        else one
+        for one in found
+    ]
 
 
 async def _story(store: "Store", session_id: str) -> SessionStory:
@@ -130,6 +142,8 @@ async def _story(store: "Store", session_id: str) -> SessionStory:
         agent=found[0].trace.agent if found else "",
         requests=found,
         beside=await _beside(store, session_id),
+        label=(await store.families.labels([session_id])).get(session_id),
+        descendants=(await store.families.descendants([session_id])).get(session_id),
     )
 
 

@@ -45,6 +45,10 @@ def session_object(story: SessionStory, *, last: int | None = None) -> dict[str,
     return {
         "session_id": story.session_id,
         "agent": story.agent,
+        "title": story.label.title if story.label is not None else "",
+        "parent_id": story.label.parent_id if story.label is not None else None,
+        "started_sessions": story.descendants.sessions if story.descendants is not None else 0,
+        "started_dollars": f"{story.descendants.dollars:f}" if story.descendants is not None else "0",
         "requests": requests,
         "beside": beside,
     }
@@ -88,17 +92,18 @@ class TraceWriting:
                 self._look.plain(short[one.session_id]),
                 _when(one.last_at),
                 f"{one.requests:,}",
-                self._look.plain(one.agent),
+                self._look.plain(one.title or one.agent),
             )
             for one in sessions
         ]
-        yield from self._table(("session", "last asked", "requests", "agent"), rows, left=frozenset((0, 1, 3)))
+        yield from self._table(("session", "last asked", "requests", "title"), rows, left=frozenset((0, 1, 3)))
         yield from self._wrapped("foveate explain SESSION shows its requests and what fills its window", _DIM)
 
     def session(self, story: SessionStory, *, last: int) -> Iterator[str]:
         """A line for each request, the `last` ones, and the window of the last."""
         requests = story.requests
-        yield from self._wrapped(f"session {story.session_id}, agent {story.agent}", _BOLD)
+        about = f": {story.label.title}" if story.label is not None else f", agent {story.agent}"
+        yield from self._wrapped(f"session {story.session_id}{about}", _BOLD)
         first = max(0, len(requests) - last)
         if first:
             yield from self._wrapped(f"{first:,} earlier requests are not shown: --last {len(requests)}", _DIM)
@@ -115,6 +120,9 @@ class TraceWriting:
         for one in story.beside:
             paid = _paid(one.dollars, unknown=one.unknown_calls, calls=one.calls)
             yield from self._wrapped(f"beside them {_counted(one.calls, f'{one.category} call')}, {paid}")
+        if (more := story.descendants) is not None:
+            paid = _paid(more.dollars, unknown=more.unpriced, calls=more.calls)
+            yield from self._wrapped(f"{_counted(more.sessions, 'session')} that it started, {paid}")
         if requests:
             yield ""
             yield from self._window(requests[-1].trace)

@@ -74,10 +74,12 @@ def build_engine(
     prefix_logs: PrefixLogs | None = None,
     save_reuse: SaveReuse | None = None,
     has_others: bool = False,
+    keeps_text: Callable[[], bool] = lambda: False,
 ) -> Engine:
     """An engine that keeps sessions in `turns`, folds in `journal`, and bills where `admission` does.
 
-    `has_others`: other processes serve requests with the same store.
+    `has_others`: other processes serve requests with the same store. `keeps_text`: first words of conversations
+    may be stored.
     """
     remembered, refusals = remembered or Remembered(), RefusalsHeld()
     calibrations, logs = calibrations or Calibrations(), prefix_logs or PrefixLogs()
@@ -106,7 +108,7 @@ def build_engine(
     folds.kept = looks_anew
     return Engine(
         steps=(
-            FindSession(sessions, turns, remembered),
+            FindSession(sessions, turns, remembered, keeps_text=keeps_text),
             history,
             count,
             MakeRoom(history, count, folds.now),

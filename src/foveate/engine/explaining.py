@@ -143,7 +143,7 @@ class Breaks:
         if work is None or usage is None or not exchange.has_bill or not 200 <= exchange.status < 300:
             return
         rules = work.rules
-        if rules.caching is Caching.NONE or work.found is None:
+        if rules.caching is Caching.NONE or work.found is None or work.found.is_aside:
             return
         key = (work.incoming.agent, work.session_id)
         before, left_tokens = self._last.get(key), _left(usage.cache, rules)

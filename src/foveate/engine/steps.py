@@ -35,7 +35,8 @@ from foveate.session.conversation import Conversation, conversation_of
 from foveate.session.counting import TurnCounts, beside, counted_beside
 from foveate.session.news import stored
 from foveate.session.sessions import Found, Sessions
-from foveate.session.turns import Move, Turns
+from foveate.session.titles import opening_words, working_folder
+from foveate.session.turns import Move, Session, Turns
 from foveate.values import Area, Edit, Format, SetParameter
 from foveate.wire.around import around_of, parameters_of
 from foveate.wire.body import value
@@ -68,8 +69,17 @@ class FindSession:
 
     name = "session"
 
-    def __init__(self, sessions: Sessions, turns: Turns, remembered: Remembered) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        turns: Turns,
+        remembered: Remembered,
+        *,
+        keeps_text: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`keeps_text`: first words of conversations may be stored."""
         self._sessions = sessions
+        self._keeps_text = keeps_text
         self._turns = turns
         self._remembered = remembered
 
@@ -86,7 +96,10 @@ class FindSession:
         self._begin(work, found)
 
     def _begin(self, work: Work, found: Found) -> None:
-        work.found, agent = found, work.incoming.agent
+        agent = work.incoming.agent
+        if found.is_new:
+            found = replace(found, session=self._labelled(work, found.session))
+        work.found = found
         work.flight = self._sessions.begin(found)
         if found.is_changed:
             work.news.append(stored(Move(session=found.session, turns=found.turns), self._turns))
@@ -95,13 +108,18 @@ class FindSession:
         before = self._remembered.session(agent, work.session_id)
         work.state = replace(
             before.heard(work.now),
-            messages=len(chain),
-            tip=chain.hashes[-1] if chain else b"",
+            messages=before.messages if found.is_aside else len(chain),
+            tip=before.tip if found.is_aside else chain.hashes[-1] if chain else b"",
             is_whole=before.is_whole and self._remembered.has_seen_all(agent, found, chain, work.came),
         )
         if before.asked_at is not None:
             self._remembered.heard(agent, max(0.0, work.now - before.asked_at))
         self._remembered.put(agent, work.session_id, work.state)
+
+    def _labelled(self, work: Work, session: Session) -> Session:
+        head = work.chain.head if work.chain is not None else 0
+        opening = opening_words(work.came.messages[head:]) if self._keeps_text() else None
+        return replace(session, folder=working_folder(work.came, head), opening=opening)
 
 
 def conversation_in(work: Work, chain: Chain) -> Conversation:

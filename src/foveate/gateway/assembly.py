@@ -245,6 +245,7 @@ async def assembled(
             prefix_logs=prefix_logs,
             save_reuse=save_reuse,
             has_others=settings.server.workers != 1 or is_server(settings.store.url),
+            keeps_text=lambda: choices().settings.keep_requests.enabled,
             inject=Inject(
                 sources,
                 Money(

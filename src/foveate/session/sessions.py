@@ -43,7 +43,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The session of a request as it is with it.
 
     `known` is how many of its messages may have been seen before. `turns` are those that may be new, and
-    `is_changed` says whether there is anything to store.
+    `is_changed` says whether there is anything to store. A request that `is_aside` has another system prompt
+    and history than its session: agents ask for titles and the like under the name of the conversation.
     """
 
     session: Session
@@ -51,6 +52,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     is_new: bool
     is_fork: bool = False
     is_changed: bool = True
+    is_aside: bool = False
     turns: Sequence[Turn] = ()
 
 
@@ -138,10 +140,11 @@ class Sessions:
     def _going_on(self, request: Conversation, there: Session, now: float) -> Found:
         is_continued = request.continues(there) or there.tip == request.tip
         known = there.messages if is_continued else 0
+        is_aside = not is_continued and self._is_aside(request, there)
         session = replace(
             there,
-            tip=request.tip,
-            messages=len(request.chain),
+            tip=there.tip if is_aside else request.tip,
+            messages=there.messages if is_aside else len(request.chain),
             seen_at=max(there.seen_at, now),
             parent_id=there.parent_id or request.parent_id,
         )
@@ -149,7 +152,11 @@ class Sessions:
         if was_seen:
             session = there
         found = self._found(request, session, known, known or len(request.chain), is_new=False)
-        return replace(found, is_changed=not was_seen)
+        return replace(found, is_changed=not was_seen, is_aside=is_aside)
+
+    def _is_aside(self, request: Conversation, there: Session) -> bool:
+        """Return whether a request has another prompt and other messages than the rest of its named session."""
+        return request.named is not None and there.setting not in (None, request.setting())
 
     def _begun(self, request: Conversation, id_: str, now: float) -> Session:
         return Session(

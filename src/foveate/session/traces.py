@@ -101,6 +101,8 @@ class TracedSession:
     requests: int
     first_at: float
     last_at: float
+    title: str = ""
+    parent_id: str | None = None
 
 
 class Traces(Protocol):

@@ -22,12 +22,6 @@ _FIND_TOLD = "SELECT id, told, broke FROM traces_v1 WHERE id IN ({})"
 _COUNT = "SELECT count(*) FROM traces_v1 WHERE session_id = ?"
 _COUNT_BEFORE = f"{_COUNT} AND (at, id) < (?, ?)"
 _FIND_FOLDS = "SELECT session_id, outcome, cost FROM compactions_v1 WHERE session_id IN ({})"
-# Of one whose only request was refused nothing can be shown.
-_FIND_FORKS = """
-SELECT session_id FROM session_parents_v1 AS fork WHERE parent_id = ?
-AND EXISTS (SELECT 1 FROM session_totals_v1 AS own WHERE own.session_id = fork.session_id)
-ORDER BY session_id LIMIT ?
-"""
 # The first of those that a fold took in, one after the other: its turns begin with the conversation.
 _FIND_FIRST = """
 WITH RECURSIVE line(id, earlier_id) AS (
@@ -175,11 +169,6 @@ class Glances:
             return {session_id: _fold_count(folds) for session_id, folds in found.items()}
 
         return await self._database.read(find) if session_ids else {}
-
-    async def forks(self, session_id: str, *, limit: int) -> Sequence[str]:
-        """The sessions that go on from a turn of this one, of which something was sent."""
-        values = (name_of(session_id), limit)
-        return [id_ for (id_,) in await self._database.read(lambda rows: rows.all(_FIND_FORKS, values))]
 
     async def ends(self, fold_ids: Sequence[str], *, each: int) -> Mapping[str, FoldedSpan]:
         """What each of these folds was the first to fold: so many messages at its beginning and at its end."""

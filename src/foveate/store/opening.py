@@ -12,6 +12,7 @@ from foveate.errors import BadOption
 from foveate.store.aside import Aside
 from foveate.store.breaks import BrokenAt, latest_breaks
 from foveate.store.database import Database
+from foveate.store.families import Families
 from foveate.store.finding import fold_ids, folded_sessions, kept_ids
 from foveate.store.glances import Glances
 from foveate.store.journal import KeptFolds
@@ -43,7 +44,7 @@ class Store:
     `traces` say what was done to each request, `totals` what all of it adds up to, and `lessons` how far counts
     were off from bills. `reuse` is which prefixes agents ask for again.
 
-    `glances` are light looks at sessions, for pages.
+    `glances` are light looks at sessions, for pages; `families` has their titles and their children.
 
     Closed by `close`, or where its `async with` ends.
 
@@ -61,6 +62,7 @@ class Store:
         self.reuse = KeptReuse(database)
         self._aside = Aside(database)
         self.glances = Glances(self._aside)
+        self.families = Families(self._aside)
         self.totals = KeptTotals(self._aside)
 
     @property

@@ -1,7 +1,7 @@
 """The page of one session: its window over time, its requests with their edits, its folds and forks."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan
 
@@ -13,6 +13,7 @@ from foveate.session.telling import broke_in_words
 from foveate.session.totals import SessionTotals
 from foveate.session.traces import Trace, Traced
 from foveate.store import Store
+from foveate.store.families import Descendants
 from foveate.store.glances import FoldCount, WindowAt
 from foveate.web.asking import Asked, NoSuchPage, Shown
 from foveate.web.folds import opened_folds
@@ -27,7 +28,7 @@ _MOST_POINTS = 2_000
 _MOST_CALLS = 5_000
 """Of a session with more, calls are not told apart: adding them up would take longer than all else."""
 _MOST_FOLDS = 60
-_MOST_FORKS = 20
+_MAX_CHILDREN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,19 @@ class _Page:
     newer: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A session's title and folder, its parent and children with their titles, and what descendants cost."""
+
+    title: str
+    folder: str | None
+    parent_id: str | None
+    children: Sequence[str]
+    has_more: bool
+    titles: Mapping[str, str]
+    descendants: Descendants | None
+
+
 async def look(inside: Inside, asked: Asked) -> Shown:
     """One session."""
     session_id, store = asked.names["id"], inside.store
@@ -92,13 +106,13 @@ async def look(inside: Inside, asked: Asked) -> Shown:
     found = await store.totals.session(session_id)
     if found is None:
         raise NoSuchPage(f"there is no session {short(session_id, 80)!r}, or it was forgotten")
-    points, page, folds, counts, sums, (parent_id, forks) = await asyncio.gather(
+    points, page, folds, counts, sums, family = await asyncio.gather(
         store.glances.windows(session_id, limit=_MOST_POINTS),
         _requests(store, session_id, before_id),
         store.journal.listed(session_id=session_id, limit=_MOST_FOLDS, before=folds_before),
         store.glances.count_folds([session_id]),
         _sums(store, found),
-        _kin(store, session_id),
+        _family(store, session_id),
     )
     fillings = await store.glances.fillings(needed(points))
     shown = _shown_folds(folds)
@@ -119,11 +133,9 @@ async def look(inside: Inside, asked: Asked) -> Shown:
         "ratio": _hit_ratio(sums) if sums else found.totals.hit_ratio,
         "is_parted": bool(sums),
         "beside": [one for one in sums if one.group[0] != Category.MAIN],
-        "parent_id": parent_id,
-        "forks": forks[:_MOST_FORKS],
-        "has_more_forks": len(forks) > _MOST_FORKS,
+        "family": family,
     }
-    title = f"Session {short(session_id, 40)}"
+    title = short(family.title, 120) if family.title else f"Session {short(session_id, 40)}"
     return Shown(template="session.html", title=title, given=given, watches=session_id)
 
 
@@ -181,14 +193,27 @@ def _hit_ratio(sums: Sequence[Sum]) -> float | None:
     return main.read / all_input if all_input else None
 
 
-async def _kin(store: Store, session_id: str) -> tuple[str | None, Sequence[str]]:
-    """The session that this one goes on from, and those that go on from it, as far as they can be shown."""
-    kept, forks = await asyncio.gather(
-        store.turns.session(session_id), store.glances.forks(session_id, limit=_MOST_FORKS + 1)
+async def _family(store: Store, session_id: str) -> Family:
+    """The title of a session, the one that it comes from and those that come from it, if they can be shown."""
+    families = store.families
+    labels, children, descendants = await asyncio.gather(
+        families.labels([session_id]),
+        families.children(session_id, limit=_MAX_CHILDREN + 1),
+        families.descendants([session_id]),
     )
-    parent_id = None if kept is None else kept.parent_id
+    label = labels.get(session_id)
+    parent_id = label.parent_id if label is not None else None
     is_shown = parent_id is not None and await store.totals.session(parent_id) is not None
-    return parent_id if is_shown else None, forks
+    named = [*children[:_MAX_CHILDREN], *((parent_id,) if parent_id is not None and is_shown else ())]
+    return Family(
+        title=label.title if label is not None else "",
+        folder=label.folder if label is not None else None,
+        parent_id=parent_id if is_shown else None,
+        children=children[:_MAX_CHILDREN],
+        has_more=len(children) > _MAX_CHILDREN,
+        titles={id_: one.title for id_, one in (await families.labels(named)).items()},
+        descendants=descendants.get(session_id),
+    )
 
 
 def _folds_before(asked: Asked) -> float | None:

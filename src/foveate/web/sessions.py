@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from foveate.cost.money import MOST_DOLLARS
 from foveate.errors import BadOption
 from foveate.session.totals import Order, SessionTotals, Totals
+from foveate.store.families import Descendants, SessionLabel
 from foveate.store.glances import FoldCount
 from foveate.web.asking import Asked, Shown
 from foveate.web.inside import Inside
@@ -30,6 +31,8 @@ class Row:
 
     session: SessionTotals
     folds: FoldCount
+    label: SessionLabel | None
+    descendants: Descendants | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +90,22 @@ async def look(inside: Inside, asked: Asked) -> Shown:
     # Of a page before another one, the one too many stands first.
     is_more = len(found) > PAGE
     page = found[-PAGE:] if before is not None else found[:PAGE]
-    folds = await store.glances.count_folds([one.session_id for one in page])
+    ids = [one.session_id for one in page]
+    folds, labels, descendants = await asyncio.gather(
+        store.glances.count_folds(ids), store.families.labels(ids), store.families.descendants(ids)
+    )
     has_before = is_more if before is not None else after is not None
     has_after = bool(page) if before is not None else is_more
     given = {
-        "rows": [Row(session=one, folds=folds.get(one.session_id, FoldCount())) for one in page],
+        "rows": [
+            Row(
+                session=one,
+                folds=folds.get(one.session_id, FoldCount()),
+                label=labels.get(one.session_id),
+                descendants=descendants.get(one.session_id),
+            )
+            for one in page
+        ],
         "count": count,
         "page_size": PAGE,
         "wanted": wanted,

@@ -283,8 +283,8 @@ async def test_forks_lead_to_each_other(look: Looking) -> None:
     await asked(look, session_id="parent")
     await look.store.traces.keep([replace(TRACE, id="c", session_id="child", at=AT)])
 
-    assert 'fork: <a class="code" href="/-/sessions/child"' in await look.page("/-/sessions/parent")
-    assert 'a fork of session <a class="code" href="/-/sessions/parent"' in await look.page("/-/sessions/child")
+    assert 'started session: <a href="/-/sessions/child"' in await look.page("/-/sessions/parent")
+    assert 'started by session <a href="/-/sessions/parent"' in await look.page("/-/sessions/child")
 
 
 async def test_nothing_leads_to_a_session_of_which_nothing_was_ever_sent(look: Looking) -> None:

@@ -1,0 +1,102 @@
+"""Parts by which an answer is recognised, as it passes and as a client sends it back."""
+
+import json
+from typing import Any
+
+import pytest
+
+from foveate.values import Format
+from foveate.wire.answer_parts import AnswerParts, answer_parts, is_from_model, message_parts
+
+
+def stream(*events: dict[str, Any]) -> bytes:
+    return b"".join(b"event: x\ndata: " + json.dumps(event).encode() + b"\n\n" for event in events)
+
+
+ANTHROPIC = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "content": [
+        {"type": "thinking", "thinking": "hm", "signature": "s"},
+        {"type": "text", "text": "I will look."},
+        {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}},
+    ],
+}
+ANTHROPIC_STREAM = stream(
+    {"type": "message_start", "message": {"id": "msg_1", "content": []}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "I will "}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "look."}},
+    {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "toolu_1"}},
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "{}"}},
+)
+CALLS = [{"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}]
+CHAT = {
+    "id": "c1",
+    "choices": [{"message": {"role": "assistant", "content": "I will look.", "tool_calls": CALLS}}],
+}
+CHAT_STREAM = stream(
+    {"id": "c1", "choices": [{"delta": {"role": "assistant", "content": "I will "}}]},
+    {"id": "c1", "choices": [{"delta": {"content": "look."}}]},
+    {"id": "c1", "choices": [{"delta": {"tool_calls": [{"index": 0, "id": "call_1"}]}}]},
+    {"id": "c1", "choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}}]},
+)
+ITEMS = [
+    {"type": "reasoning", "id": "rs_1", "summary": []},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I will look."}]},
+    {"type": "function_call", "call_id": "call_1", "name": "read", "arguments": "{}"},
+]
+RESPONSES = {"id": "resp_1", "object": "response", "output": ITEMS}
+RESPONSES_STREAM = stream(
+    {"type": "response.created", "response": {"id": "resp_1"}},
+    {"type": "response.output_text.delta", "delta": "I will "},
+    {"type": "response.output_text.delta", "delta": "look."},
+    {"type": "response.output_item.done", "item": ITEMS[1]},
+    {"type": "response.output_item.added", "item": ITEMS[2]},
+    {"type": "response.output_item.done", "item": ITEMS[2]},
+)
+
+
+@pytest.mark.parametrize(
+    ("spoken", "whole", "streamed", "sent_back", "id_", "call"),
+    [
+        (Format.ANTHROPIC, ANTHROPIC, ANTHROPIC_STREAM, [ANTHROPIC], "msg_1", "toolu_1"),
+        (Format.CHAT, CHAT, CHAT_STREAM, [CHAT["choices"][0]["message"]], "c1", "call_1"),  # type: ignore[index]
+        (Format.RESPONSES, RESPONSES, RESPONSES_STREAM, ITEMS, "resp_1", "call_1"),
+    ],
+)
+def test_an_answer_has_the_same_parts_whole_streamed_and_sent_back(
+    spoken: Format, whole: dict[str, Any], streamed: bytes, sent_back: list[Any], id_: str, call: str
+) -> None:
+    parts = AnswerParts(id=id_, tool_calls=(call,), text="Iwilllook.")
+
+    assert answer_parts(spoken, json.dumps(whole).encode(), streams=False) == parts
+    assert answer_parts(spoken, streamed, streams=True) == parts
+    again = message_parts(spoken, [json.dumps(message).encode() for message in sent_back])
+    assert (again.tool_calls, again.text) == (parts.tool_calls, parts.text)
+
+
+@pytest.mark.parametrize("answer", [b"", b"no json", b"[]", b"data: {broken\n\n", b'{"choices": 7}'])
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("spoken", list(Format))
+def test_what_cannot_be_read_has_no_parts(spoken: Format, answer: bytes, streams: bool) -> None:
+    assert answer_parts(spoken, answer, streams=streams) == AnswerParts()
+
+
+def test_a_stream_that_was_cut_off_has_the_parts_that_came() -> None:
+    assert answer_parts(Format.CHAT, CHAT_STREAM[:-10], streams=True).tool_calls == ("call_1",)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ({"role": "assistant", "content": "x"}, True),
+        ({"role": "user", "content": "x"}, False),
+        ({"type": "function_call", "call_id": "c"}, True),
+        ({"type": "function_call_output", "call_id": "c"}, False),
+        ({"role": 7}, False),
+    ],
+)
+def test_messages_of_a_model_are_told_by_their_role_or_type(message: dict[str, Any], expected: bool) -> None:
+    assert is_from_model(json.dumps(message).encode()) is expected
