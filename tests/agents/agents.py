@@ -47,6 +47,11 @@ class Agent:
     small_window_tokens: int = 40_000
 
     @property
+    def booked_as(self) -> str:
+        """Its name in the ledger. Some do not say in their requests who they are."""
+        return "default" if self.name in ("pi", "aider") else self.name
+
+    @property
     def path(self) -> Path | None:
         """Its executable, if it is installed."""
         for path in (
@@ -211,6 +216,7 @@ AGENTS = (
         prepare=_prepare_opencode,
         key_start="sk-ant-api03-",
         sub_agent="general",
+        small_window_tokens=60_000,
     ),
     Agent(
         "pi",

@@ -129,8 +129,11 @@ def next_step(task: Task, body: Any) -> Step | None:
     if said and SUMMARY in said[-1]:
         return Step(text=_summary(task))
     if task.edits_text:
-        lines = "".join(f"{number}\n" for number in range(1, task.done_lines + 2))
-        return Step(text=f"{NUMBERS}\n```\n{lines}```\n")
+        lines = "".join(f"{number} is a number of this file\n" for number in range(1, task.done_lines + 2))
+        words = (
+            "I add the next number to the file. It is the one that follows the last number in the file so far."
+        )
+        return Step(text=f"{words}\n\n{NUMBERS}\n```\n{lines}```\n")
     tools = dict(_tools(body))
     shell = _first(tools, _SHELLS)
     if shell is None:

@@ -5,7 +5,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from foveate.cost.ledger import By, Sum
 from foveate.engine.options import AgentOptions
 from foveate.fold.cuts import FoldOptions
 from foveate.store import open_store
+from foveate.store.families import SessionLabel
 from tests.agents.agents import AGENTS, Agent, Place
 from tests.agents.model import DELEGATED, Model, Recorded, Task, running_model
 from tests.gateways import RunningGateway, running_gateway
@@ -36,6 +37,7 @@ class Ground:
     model: Model
     gateway: RunningGateway
     runs: list[tuple[Agent, Place]] = field(default_factory=list)
+    children: int = 0
 
     def place(self, agent: Agent, **task: object) -> Place:
         """A folder, a home and a key of its own for a run of an agent."""
@@ -63,14 +65,21 @@ class Ground:
         assert ended.returncode == 0, told
         assert 0 < task.done_lines == wanted, told
 
-    def sums(self) -> Sequence[Sum]:
-        """What the ledger says of each session."""
+    def booked(self) -> list[tuple[str, Tokens]]:
+        """What the ledger says of each session together with its children."""
 
-        async def read() -> Sequence[Sum]:
+        async def read() -> tuple[Sequence[Sum], Mapping[str, SessionLabel]]:
             async with await open_store(f"sqlite:///{self.folder}/gateway.sqlite") as store:
-                return await store.ledger.sums([By.AGENT, By.SESSION])
+                sums = await store.ledger.sums([By.AGENT, By.SESSION])
+                return sums, await store.families.labels([found.group[1] for found in sums])
 
-        return asyncio.run(read())
+        sums, labels = asyncio.run(read())
+        self.children = sum(label.parent_id is not None for label in labels.values())
+        families: dict[tuple[str, str], list[Tokens]] = {}
+        for found in sums:
+            agent, session = found.group
+            families.setdefault((agent, labels[session].parent_id or session), []).append(_booked(found))
+        return [(agent, _added(tokens)) for (agent, _), tokens in families.items()]
 
     def check(self) -> None:
         """See that every run is one session, that each costs what the provider billed, and nothing was lost."""
@@ -78,9 +87,9 @@ class Ground:
         assert [seen for seen in self.gateway.broke if not seen.is_planned] == []
         refused = [each for each in self.model.recorded if each.status >= 400 and each.body is not None]
         assert [(each.path, each.reply) for each in refused] == []
-        booked = Counter((found.group[0], _booked(found)) for found in self.sums())
+        booked = Counter(self.booked())
         billed = Counter(
-            (agent.name, _added(_billed(each) for each in self.model.of(place.key)))
+            (agent.booked_as, _added(_billed(each) for each in self.model.of(place.key)))
             for agent, place in self.runs
         )
         assert booked == billed
@@ -107,7 +116,7 @@ def _billed(recorded: Recorded) -> Tokens:
     return whole - read - written, read, written, usage.get("output_tokens", usage.get("completion_tokens", 0))
 
 
-def _added(tokens: Iterator[Tokens]) -> Tokens:
+def _added(tokens: Iterable[Tokens]) -> Tokens:
     uncached, read, written, output = (sum(each) for each in zip(*tokens, strict=True))
     return uncached, read, written, output
 
@@ -172,6 +181,7 @@ def test_a_sub_agent_is_a_child_of_its_session(agent: Agent, tmp_path: Path) -> 
         there.run(agent, place)
         assert (place.folder / DELEGATED).exists()
         there.check()
+        assert there.children == 1
 
 
 @pytest.mark.parametrize("agent", installed(*(agent for agent in AGENTS if not agent.edits_text)))

@@ -24,19 +24,25 @@ class AnswerMarks(msgspec.Struct, frozen=True):
     """Digests of one answer.
 
     An `exact` one covers all that was said before, the most telling one first. A `loose` one covers the answer
-    alone: it is found in a history that its client has rearranged, and others may have got the same answer.
+    alone: it is found in a history that its client has rearranged, and others may have got the same answer. A
+    `short` one covers a text alone that is too short to say anything by itself.
     """
 
     exact: tuple[bytes, ...] = ()
     loose: tuple[bytes, ...] = ()
+    short: tuple[bytes, ...] = ()
+
+    @property
+    def all(self) -> tuple[bytes, ...]:
+        """Return all of them."""
+        return self.exact + self.loose + self.short
 
 
 def answer_rows(session: Session, spoken: Format, parts: AnswerParts, at: float) -> list[Answer]:
     """Return what is stored of an answer that a session has just got."""
     marks: tuple[bytes, ...] = ()
     if session.caller:
-        found = _marks(session.agent, session.caller, session.tip, parts)
-        marks = found.exact + found.loose
+        marks = _marks(session.agent, session.caller, session.tip, parts).all
     if spoken is Format.RESPONSES and parts.id:
         marks += (response_mark(session.agent, parts.id),)
     return [Answer(mark=mark, session_id=session.id, tip=session.tip, at=at) for mark in marks]
@@ -77,9 +83,11 @@ def _marks(agent: str, caller: str, tip: bytes, parts: AnswerParts) -> AnswerMar
         exact.append(_digest("text", agent, caller, tip, parts.text))
     if _RANDOM_ID.fullmatch(call):
         return AnswerMarks(tuple(exact), (_digest("tool call", agent, caller, call),))
-    if not call and len(parts.text) >= _MIN_TEXT_CHARS:
-        return AnswerMarks(tuple(exact), (_digest("text", agent, caller, parts.text),))
-    return AnswerMarks(tuple(exact))
+    if call or not parts.text:
+        return AnswerMarks(tuple(exact))
+    text = (_digest("text", agent, caller, parts.text),)
+    is_long = len(parts.text) >= _MIN_TEXT_CHARS
+    return AnswerMarks(tuple(exact), text if is_long else (), () if is_long else text)
 
 
 def _digest(*parts: str | bytes) -> bytes:

@@ -145,6 +145,7 @@ class Sessions:
             there,
             tip=there.tip if is_aside else request.tip,
             messages=there.messages if is_aside else len(request.chain),
+            setting=there.setting if is_aside or request.named is None else request.setting(),
             seen_at=max(there.seen_at, now),
             parent_id=there.parent_id or request.parent_id,
         )
@@ -155,8 +156,12 @@ class Sessions:
         return replace(found, is_changed=not was_seen, is_aside=is_aside)
 
     def _is_aside(self, request: Conversation, there: Session) -> bool:
-        """Return whether a request has another prompt and other messages than the rest of its named session."""
-        return request.named is not None and there.setting not in (None, request.setting())
+        """Return whether a request has another prompt than the rest of its named session, and fewer messages.
+
+        The first request of a session may be one aside: a longer conversation takes its place.
+        """
+        is_shorter = len(request.chain) < there.messages
+        return request.named is not None and is_shorter and there.setting not in (None, request.setting())
 
     def _begun(self, request: Conversation, id_: str, now: float) -> Session:
         return Session(
@@ -229,11 +234,14 @@ class Sessions:
         return True
 
     async def _stored(self, request: Conversation, answers: Sequence[AnswerMarks]) -> _Choice:
-        rows = await self._answered([mark for each in answers for mark in each.exact + each.loose])
+        rows = await self._answered([mark for each in answers for mark in each.all])
         for each in answers:
             choice = self._by_answer(request, each, rows)
             if choice is not None:
                 return choice
+        choice = _by_short_answer(answers, rows)
+        if choice is not None:
+            return choice
         ends = await self._turns.ending_at(request.agent, request.caller, _last_hashes(request.chain))
         sessions = {one.id: self._recent.latest(one) for one, _ in ends}
         sessions |= {one.id: one for one in self._remembered_ends(request)}
@@ -329,6 +337,17 @@ class Sessions:
         """Return the last of the request's last messages that is stored."""
         known = await self._turns.known(request.agent, _last_hashes(request.chain))
         return max(known.values(), key=lambda turn: turn.position, default=None)
+
+
+def _by_short_answer(answers: Sequence[AnswerMarks], rows: Sequence[tuple[Answer, Session]]) -> _Choice | None:
+    """Choose the session whose last answer was this short text, if the request has an earlier one of it too."""
+    latest, *earlier = answers
+    ending = {one.id: one for row, one in rows if row.mark in latest.short and one.tip == row.tip}
+    if len(ending) != 1:
+        return None
+    ((id_, one),) = ending.items()
+    others = {mark for each in earlier for mark in each.loose}
+    return _Choice(one) if any(row.mark in others and row.session_id == id_ for row, _ in rows) else None
 
 
 def _by_length(session: Session) -> tuple[int, float]:

@@ -174,6 +174,31 @@ async def test_a_history_that_the_client_compacts_stays_one_session(worker: Work
     assert (await worker.say(*compacted)).id == first.id
 
 
+async def test_a_resumed_conversation_whose_first_words_changed_stays_one_session(worker: Worker) -> None:
+    """As Qwen Code does, which lists the files of its folder there."""
+    call = "call_430645ad9930898bc6c62235"
+    first = await worker.ask(body_of([user("The folder is empty."), user("look")]))
+    await first.answered(calls=[call])
+    history = [user("look"), tool_call(call), tool_result(call, "text")]
+    await worker.say(user("The folder is empty."), *history, answer="Done.")
+    resumed = await worker.say(user("The folder has a file."), *history, model("Done."), user("again"))
+
+    assert resumed.id == first.id
+
+
+async def test_a_short_answer_that_two_sessions_got_leads_to_none(worker: Worker) -> None:
+    call = "call_430645ad9930898bc6c62235"
+    history = [user("look"), tool_call(call), tool_result(call, "text")]
+    first = await worker.ask(body_of(history[:1]))
+    await first.answered(calls=[call])
+    await worker.say(*history, answer="Done.")
+    other = await worker.say(*history[:2], tool_result(call, "another text"), answer="Done.")
+    resumed = await worker.say(user("The folder has a file."), *history, model("Done."), user("again"))
+
+    assert first.id != other.id
+    assert resumed.id not in (first.id, other.id)
+
+
 async def test_numbered_ids_of_tool_calls_do_not_merge_conversations(worker: Worker) -> None:
     first = await worker.ask(body_of([user("look")]))
     await first.answered(calls=["functions.read:0"])
