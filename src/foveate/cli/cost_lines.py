@@ -49,14 +49,15 @@ def report_object(report: Report, families: Mapping[str, SessionFamily] | None =
         dict(zip(report.by, row.group, strict=True)) | _row_object(row)  # what it is by, then its numbers
         for row in report.rows
     ]
-    sessions = {
-        id_: {
+    sessions = [
+        {
+            "session": id_,
             "title": one.title,
             "started_sessions": one.descendants.sessions,
             "started_dollars": _jsonable(one.descendants.dollars),
         }
         for id_, one in (families or {}).items()
-    }
+    ]
     return {"by": list(report.by), "rows": rows, "total": _row_object(report.total), "sessions": sessions}
 
 

@@ -140,7 +140,7 @@ class Sessions:
     def _going_on(self, request: Conversation, there: Session, now: float) -> Found:
         is_continued = request.continues(there) or there.tip == request.tip
         known = there.messages if is_continued else 0
-        is_aside = not is_continued and self._is_aside(request, there)
+        is_aside = not request.continues(there) and self._is_aside(request, there)
         session = replace(
             there,
             tip=there.tip if is_aside else request.tip,

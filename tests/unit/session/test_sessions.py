@@ -3,7 +3,7 @@
 import pytest
 
 from foveate.values import Format
-from tests.support.conversations import Worker, body_of, model, tool_call, tool_result, user
+from tests.support.conversations import Message, Sent, Worker, body_of, model, tool_call, tool_result, user
 from tests.unit.session.in_memory import InMemory
 
 LONG = "The port is set in src/settings.py, line 12, and it is read again by the server when it starts. " * 2
@@ -234,6 +234,21 @@ async def test_a_named_session_keeps_its_id_after_a_restart_and_in_every_process
 
     assert found[0].id == found[1].id
     assert (found[0].found.is_new, found[1].found.is_new) == (True, False)
+
+
+async def test_a_request_with_another_prompt_and_history_is_aside_in_its_named_session(worker: Worker) -> None:
+    async def sent(*messages: Message, system: str) -> Sent:
+        return await worker.ask(body_of(messages, system=system), name="mine")
+
+    main = await sent(user("hello"), system="You write code.")
+    title = await sent(user("hello"), system="You write titles.")
+    grown = await sent(user("hello"), model("Hi."), user("more"), system="You write code.")
+    changed = await sent(user("hello"), model("Hi."), user("more"), model("."), user("x"), system="It is noon.")
+
+    found = [main, title, grown, changed]
+    assert len({one.id for one in found}) == 1
+    assert [one.found.is_aside for one in found] == [False, True, False, False]
+    assert (title.found.session.tip, grown.found.known) == (main.found.session.tip, 1)
 
 
 async def test_sub_agents_are_children_of_the_session_that_started_them(worker: Worker) -> None:

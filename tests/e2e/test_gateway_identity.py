@@ -1,0 +1,127 @@
+"""Conversations of several clients through one gateway: one session each, with its cost and its cache key."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from foveate.session.turns import Session
+from foveate.store import open_store
+from tests.gateways import RunningGateway, running_gateway
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+
+RULES = "You are a careful engineer. " * 400
+CLAUDE = {"user-agent": "claude-cli/2.1.197 (external, cli)"}
+
+
+@pytest.fixture
+def sandbox() -> Iterator[RunningSandbox]:
+    with running_sandbox() as running:
+        yield running
+
+
+@pytest.fixture
+def gateway(sandbox: RunningSandbox, tmp_path: Path) -> Iterator[RunningGateway]:
+    with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as running:
+        yield running
+        assert running.failed == []
+
+
+def stored(folder: Path) -> Sequence[tuple[Session, int]]:
+    """The sessions that were billed, and how many calls each has, once the gateway has ended."""
+
+    async def read() -> list[tuple[Session, int]]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            calls = Counter([entry.call.session_id async for entry in store.ledger.entries()])
+            found = [(await store.turns.session(id_), count) for id_, count in calls.items()]
+            return [(session, count) for session, count in found if session is not None]
+
+    return asyncio.run(read())
+
+
+def ask(
+    gateway: RunningGateway,
+    headers: Mapping[str, str],
+    *said: str,
+    system: str = RULES,
+    key: str = KEY,
+    model: str = "claude-sonnet-5",
+) -> None:
+    """A request that says all of this, user and model in turn."""
+    messages: Any = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(said)]
+    with anthropic.Anthropic(base_url=gateway.url, api_key=key, max_retries=0) as client:
+        client.messages.create(
+            model=model, max_tokens=50, system=system, messages=messages, extra_headers=dict(headers)
+        )
+
+
+def test_agents_that_name_their_conversations_have_one_session_each(
+    sandbox: RunningSandbox, tmp_path: Path
+) -> None:
+    """With one prompt, one key, side calls, a compaction of their own, and sub-agents."""
+    with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
+        for name in ("one", "two"):
+            main = CLAUDE | {"x-claude-code-session-id": name}
+            ask(gateway, main, "hello")
+            ask(gateway, main, "hello", system="Write a title.")
+            ask(gateway, main, "hello", "Hi.", "look")
+            ask(gateway, main | {"x-claude-code-agent-id": "a"}, "look", system="You look at files.")
+            ask(gateway, main, "A summary of all this.")
+        assert gateway.broke == []
+
+    found = stored(tmp_path)
+    mains = {session.id for session, _ in found if session.parent_id is None}
+    assert sorted((count, session.parent_id in mains) for session, count in found) == [
+        *[(1, True)] * 2,
+        *[(4, False)] * 2,
+    ]
+
+
+def test_conversations_without_names_have_one_session_each(sandbox: RunningSandbox, tmp_path: Path) -> None:
+    with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
+        for _ in range(3):
+            with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0) as client:
+                messages: list[Any] = [{"role": "user", "content": "hello"}]
+                for _ in range(4):
+                    said = client.chat.completions.create(model="gpt-4.1", messages=messages, stream=True)
+                    answer = "".join(chunk.choices[0].delta.content or "" for chunk in said if chunk.choices)
+                    messages += [
+                        {"role": "assistant", "content": answer},
+                        {"role": "user", "content": "go on"},
+                    ]
+
+    assert [count for _, count in stored(tmp_path)] == [4, 4, 4]
+    keys = Counter(json.loads(heard.body)["prompt_cache_key"] for heard in sandbox.heard)
+    assert sorted(keys.values()) == [4, 4, 4]
+
+
+def test_previous_responses_are_one_session(sandbox: RunningSandbox, tmp_path: Path) -> None:
+    with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
+        for _ in range(2):
+            with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0) as client:
+                previous: str | None = None
+                for _ in range(3):
+                    answer = client.responses.create(
+                        model="gpt-5.2", input="go on", previous_response_id=previous
+                    )
+                    previous = answer.id
+
+    assert [count for _, count in stored(tmp_path)] == [3, 3]
+
+
+def test_a_key_or_an_agent_does_not_reach_the_session_of_another_one(
+    sandbox: RunningSandbox, tmp_path: Path
+) -> None:
+    with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
+        for agent in ("ana", "ben"):
+            ask(gateway, {"x-foveate-agent": agent, "x-session-id": "same"}, "hello")
+        for _ in range(2):
+            ask(gateway, {"x-foveate-agent": "ana"}, "hello")
+
+    assert [count for _, count in stored(tmp_path)] == [1, 1, 1, 1]
