@@ -21,6 +21,20 @@ _MODEL_ITEMS = (
 )
 
 
+# What stands in the events that tell a part of an answer; first in those that tell more than text. Others are
+# skipped, since a long answer has thousands.
+_TOOL_EVENTS = (b"content_block_start", b'"tool_calls"', b"output_item")
+_EVENTS = (
+    *_TOOL_EVENTS,
+    b"text_delta",
+    b'"content"',
+    b"output_text.delta",
+    b"message_start",
+    b"response.created",
+)
+_DECODER = msgspec.json.Decoder()
+
+
 class AnswerParts(msgspec.Struct, frozen=True, kw_only=True):
     """The provider's id of an answer, the ids of its tool calls, and its text without blanks, cut off."""
 
@@ -36,7 +50,7 @@ def answer_parts(spoken: Format, answer: bytes, *, streams: bool) -> AnswerParts
         return AnswerParts()
     found = _Collected()
     try:
-        for event in _events(answer) if streams else (reply_record(answer),):
+        for event in _events(answer, found) if streams else (reply_record(answer),):
             collect(found, event)
     except MalformedRequest:
         return AnswerParts()
@@ -75,6 +89,11 @@ class _Collected:
         self._texts: list[str] = []
         self._chars = 0
 
+    @property
+    def has_all_text(self) -> bool:
+        """Whether more text would not be used."""
+        return self._chars >= MAX_TEXT_CHARS
+
     def add_id(self, value: object) -> None:
         self._id = self._id or as_text(value)
 
@@ -103,14 +122,20 @@ class _Collected:
         return AnswerParts(id=self._id, tool_calls=calls, text="".join(self._texts)[:MAX_TEXT_CHARS])
 
 
-def _events(stream: bytes) -> Iterable[dict[str, Any]]:
-    """Yield the events of a stream that can be read; the last one may have been cut off."""
-    for line in stream.splitlines():
-        if line.startswith(b"data:") and (data := line[5:].strip()).startswith(b"{"):
-            try:
-                yield reply_record(data)
-            except MalformedRequest:
-                continue
+def _events(stream: bytes, found: _Collected) -> Iterable[dict[str, Any]]:
+    """Yield the events of a stream that tell something new; the last one may have been cut off."""
+    for line in stream.split(b"\n"):
+        if not line.startswith(b"data:"):
+            continue
+        for sign in _TOOL_EVENTS if found.has_all_text else _EVENTS:
+            if sign in line:
+                break
+        else:
+            continue
+        try:
+            yield as_record(_DECODER.decode(line[5:]))
+        except (msgspec.DecodeError, RecursionError):
+            continue
 
 
 def _anthropic(found: _Collected, event: dict[str, Any]) -> None:
