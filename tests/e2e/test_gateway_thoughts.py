@@ -14,6 +14,7 @@ import anthropic
 import pytest
 
 from foveate import wire
+from foveate.config.settings import Server
 from foveate.engine.options import AgentOptions
 from foveate.fold.cuts import FoldOptions
 from foveate.fold.journal import Fold, Outcome, Use
@@ -92,7 +93,13 @@ def two_gateways(agent: Agent, folder: Path, options: AgentOptions = FOLDING) ->
     with ExitStack() as stack:
         running = [
             stack.enter_context(
-                running_gateway(agent.sandbox.url, folder, clock=agent.sandbox.clock, options=options)
+                running_gateway(
+                    agent.sandbox.url,
+                    folder,
+                    clock=agent.sandbox.clock,
+                    options=options,
+                    server=Server(workers=2),
+                )
             )
             for _ in range(2)
         ]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import NoneType
 
 import pytest
 
@@ -232,7 +233,7 @@ def test_one_job_that_fails_takes_none_of_those_in_the_same_transaction_with_it(
 
         done = await asyncio.gather(*mixed, return_exceptions=True)
 
-        assert [type(outcome) for outcome in done] == [bool, Wrong] * 10 + [bool] * 30
+        assert [type(outcome) for outcome in done] == [NoneType, Wrong] * 10 + [NoneType] * 30
         for number in range(40):
             assert await store.turns.session(f"s{number}")
         await store.close()
@@ -282,7 +283,7 @@ def test_a_store_can_be_used_from_several_event_loops(path: Path) -> None:
 
     for number in range(3):
         name = f"s{number}"
-        assert asyncio.run(store.turns.keep([Move(session=session(name, 2), turns=turns(name, 0, 2))]))
+        asyncio.run(store.turns.keep([Move(session=session(name, 2), turns=turns(name, 0, 2))]))
 
     asyncio.run(store.close())
 

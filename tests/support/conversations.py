@@ -13,7 +13,7 @@ from foveate.session.recent_sessions import Flight
 from foveate.session.sessions import Found, Sessions
 from foveate.session.turns import Answers, Move, Turns
 from foveate.values import Format
-from foveate.wire.answer_parts import AnswerParts
+from foveate.wire.answer_parts import MAX_TEXT_CHARS, AnswerParts
 
 Message = dict[str, Any]
 
@@ -62,7 +62,7 @@ class Sent:
 
     async def answered(self, text: str = "", *, calls: Sequence[str] = (), response: str = "") -> None:
         """The upstream answers it."""
-        parts = AnswerParts(id=response, tool_calls=tuple(calls), text="".join(text.split())[:1000])
+        parts = AnswerParts(id=response, tool_calls=tuple(calls), text="".join(text.split())[:MAX_TEXT_CHARS])
         await self._over(parts)
 
     async def failed(self) -> None:

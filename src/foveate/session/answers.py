@@ -9,7 +9,7 @@ from foveate.session.chain import HASH_BYTES, Chain
 from foveate.session.turns import Answer, Session
 from foveate.tokens.memo import digest
 from foveate.values import Format
-from foveate.wire.answer_parts import AnswerParts, is_from_model, message_parts
+from foveate.wire.answer_parts import MAX_TEXT_CHARS, AnswerParts, is_from_model, message_parts
 
 # Some clients put texts of their own behind the last answer, each with an "Ok." that no model wrote.
 _MAX_ANSWERS = 8
@@ -25,12 +25,14 @@ class AnswerMarks(msgspec.Struct, frozen=True):
 
     An `exact` one covers all that was said before, the most telling one first. A `loose` one covers the answer
     alone: it is found in a history that its client has rearranged, and others may have got the same answer. A
-    `short` one covers a text alone that is too short to say anything by itself.
+    `short` one covers a text alone that is too short to say anything by itself. `is_cut`: they do not cover the
+    end of a long text, in which answers may differ.
     """
 
     exact: tuple[bytes, ...] = ()
     loose: tuple[bytes, ...] = ()
     short: tuple[bytes, ...] = ()
+    is_cut: bool = False
 
     @property
     def all(self) -> tuple[bytes, ...]:
@@ -81,13 +83,14 @@ def _marks(agent: str, caller: str, tip: bytes, parts: AnswerParts) -> AnswerMar
         exact.append(_digest("tool call", agent, caller, tip, call))
     if parts.text:
         exact.append(_digest("text", agent, caller, tip, parts.text))
+    loose: tuple[bytes, ...] = ()
     if _RANDOM_ID.fullmatch(call):
-        return AnswerMarks(tuple(exact), (_digest("tool call", agent, caller, call),))
-    if call or not parts.text:
-        return AnswerMarks(tuple(exact))
-    text = (_digest("text", agent, caller, parts.text),)
-    is_long = len(parts.text) >= _MIN_TEXT_CHARS
-    return AnswerMarks(tuple(exact), text if is_long else (), () if is_long else text)
+        loose = (_digest("tool call", agent, caller, call),)
+    elif not call and len(parts.text) >= _MIN_TEXT_CHARS:
+        loose = (_digest("text", agent, caller, parts.text),)
+    elif not call and parts.text:
+        return AnswerMarks(tuple(exact), short=(_digest("text", agent, caller, parts.text),))
+    return AnswerMarks(tuple(exact), loose, is_cut=not call and len(parts.text) >= MAX_TEXT_CHARS)
 
 
 def _digest(*parts: str | bytes) -> bytes:

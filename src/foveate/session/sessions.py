@@ -35,8 +35,8 @@ _MAX_IN_VAIN = 8 * 1024
 _LAST_MESSAGES = 32
 # A session is stored again without news after this time.
 _SEEN_AGAIN_SECONDS = 60.0
-# By then another worker has stored the answer that it has just passed on.
-_OTHERS_SECONDS = 0.05
+# By then another worker has stored the answer that it has just passed on; later if the store is busy.
+_OTHERS_SECONDS = (0.05, 0.2)
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,31 +207,36 @@ class Sessions:
         if latest is None:
             return self._repeated_beginning(request)
         rows = self._recent.answers(latest.exact[:1])
-        choice = self._chosen(request, rows) if rows else None
+        choice = self._chosen(request, rows, is_cut=latest.is_cut) if rows else None
         if choice is None and not self._has_others:
             choice = self._by_end(request, self._remembered_ends(request))
         if choice is not None:
             return choice
         sent_back = [latest, *answers]
         choice = await self._stored(request, sent_back)
-        if choice.session is None and latest.exact and await self._is_late(latest.exact[0]):
+        for seconds in self._waits(latest.exact[:1]) if choice.session is None else ():
+            await self._sleep(seconds)
             choice = await self._stored(request, sent_back)
+            if choice.session is not None:
+                break
         return choice
 
     async def _choose_by_response(self, request: Conversation) -> _Choice:
         marks = [response_mark(request.agent, request.previous)]
         rows = self._recent.answers(marks) or await self._answered(marks)
-        if not rows and await self._is_late(marks[0]):
+        for seconds in self._waits(marks) if not rows else ():
+            await self._sleep(seconds)
             rows = await self._answered(marks)
+            if rows:
+                break
         return self._chosen(request, rows) if rows else _NEW
 
-    async def _is_late(self, mark: bytes) -> bool:
-        """Wait for an answer that another worker may be about to store; once for each answer."""
-        if not self._has_others or self._in_vain.get(mark):
-            return False
-        self._in_vain.put(mark, True)
-        await self._sleep(_OTHERS_SECONDS)
-        return True
+    def _waits(self, marks: Sequence[bytes]) -> Sequence[float]:
+        """Return how long to wait for an answer that another worker may be about to store; once for each."""
+        if not self._has_others or not marks or self._in_vain.get(marks[0]):
+            return ()
+        self._in_vain.put(marks[0], True)
+        return _OTHERS_SECONDS
 
     async def _stored(self, request: Conversation, answers: Sequence[AnswerMarks]) -> _Choice:
         rows = await self._answered([mark for each in answers for mark in each.all])
@@ -267,23 +272,26 @@ class Sessions:
         for number, mark in enumerate(marks.exact):
             exact = [(row, one) for row, one in rows if row.mark == mark]
             if exact and (number == 0 or len(exact) == 1):
-                return self._chosen(request, exact)
+                return self._chosen(request, exact, is_cut=marks.is_cut)
         loose = {one.id: (row, one) for row, one in rows if row.mark in marks.loose}
         if len(loose) != 1:
             return None
         ((row, one),) = loose.values()
         return _Choice(one) if one.tip == row.tip or request.continues(one) else None
 
-    def _chosen(self, request: Conversation, rows: Sequence[tuple[Answer, Session]]) -> _Choice:
+    def _chosen(
+        self, request: Conversation, rows: Sequence[tuple[Answer, Session]], *, is_cut: bool = False
+    ) -> _Choice:
         """Choose among sessions that got an answer which the request sends back.
 
-        Several such sessions are the same word for word so far. Other processes may be about to choose one too.
+        Several such sessions are the same word for word so far, unless the answer `is_cut`. Other processes may
+        be about to choose one of them too.
         """
         going_on = [one for row, one in rows if one.tip == row.tip or request.continues(one)]
         if len(going_on) > 1:
             setting = request.setting()
             going_on = [one for one in going_on if one.setting == setting] or going_on
-        if len(going_on) == 1 or (going_on and not self._has_others):
+        if len(going_on) == 1 or (going_on and not is_cut and not self._has_others):
             return _Choice(max(going_on, key=_by_length))
         repeated = [one for _, one in rows if one.tip == request.tip and not self._recent.is_waiting(one)]
         if len(repeated) == 1 and not going_on:

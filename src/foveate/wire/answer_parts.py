@@ -10,7 +10,7 @@ from foveate.values import Format
 from foveate.wire.body import as_list, as_record, as_text, fields, record, role_of, value
 from foveate.wire.replies import record as reply_record
 
-MAX_TEXT_CHARS = 1_000
+MAX_TEXT_CHARS = 300
 """Only this much of an answer's text is compared, without blanks: some clients trim what they send back."""
 _MAX_TOOL_CALLS = 16
 _MODEL_ROLES = frozenset(("assistant", "model"))

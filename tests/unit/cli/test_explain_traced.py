@@ -236,7 +236,17 @@ def test_json_says_all_of_it_and_money_as_text() -> None:
     assert [(one["number"], one["id"]) for one in last] == [(2, "b")]
     session = TracedSession(session_id="s", agent="a", requests=1, first_at=0.0, last_at=9.0)
     assert sessions_object([session]) == {
-        "sessions": [{"session_id": "s", "agent": "a", "requests": 1, "first_at": 0.0, "last_at": 9.0}]
+        "sessions": [
+            {
+                "session_id": "s",
+                "agent": "a",
+                "requests": 1,
+                "first_at": 0.0,
+                "last_at": 9.0,
+                "title": "",
+                "parent_id": None,
+            }
+        ]
     }
 
 

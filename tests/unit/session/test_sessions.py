@@ -309,14 +309,14 @@ async def test_a_fork_is_found_by_another_process() -> None:
     assert fork.found.session.parent_id == first.id
 
 
-async def test_a_worker_waits_once_for_an_answer_that_another_one_may_be_about_to_store() -> None:
+async def test_a_worker_waits_once_only_for_an_answer_that_another_one_may_be_about_to_store() -> None:
     store = InMemory()
     alone, shared = Worker(store), Worker(store, has_others=True)
     for number in range(3):
         for worker in (alone, shared):
             await worker.say(user("2+2"), model("4"), user(f"{number}"), answer="?")
 
-    assert (alone.waited, shared.waited) == (0, 1)
+    assert (alone.waited, shared.waited) == (0, 2)
 
 
 async def test_a_session_that_was_just_seen_is_not_stored_again_without_news(worker: Worker) -> None:
