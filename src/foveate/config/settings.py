@@ -210,7 +210,7 @@ class UpstreamServer(_Settings):
 
     base_url: Url | None = None
     """As its clients would be given it; not said: the known one."""
-    api: Literal["anthropic", "openai", "both", "gemini", "azure"] | None = None
+    api: Literal["anthropic", "openai", "both", "gemini", "azure", "bedrock", "vertex"] | None = None
     """Whose API it speaks; not said: the known one. With `openai` the base URL has the `/v1` in it."""
     provider: Name | None = None
     """Who runs it, for the rules of its cache and its prices; not said: its name."""

@@ -27,10 +27,18 @@ class AnswerReader:
     `keeps`: it can be had whole at its end, also where it streams.
     """
 
-    def __init__(self, spoken: Format, *, streams: bool, hides_usage: bool, keeps: bool = False) -> None:
+    def __init__(
+        self,
+        spoken: Format,
+        *,
+        streams: bool,
+        hides_usage: bool,
+        keeps: bool = False,
+        is_framed: bool = False,
+    ) -> None:
         self._spoken = spoken
         self._keeps = keeps or not streams
-        self._stream = wire.StreamReader(spoken) if streams else None
+        self._stream = wire.StreamReader(spoken, is_framed=is_framed) if streams else None
         self._filter = wire.UsageChunkFilter() if streams and hides_usage else None
         self._pieces: list[bytes] = []
         self._size = 0

@@ -106,9 +106,12 @@ def build_engine(
                 each.looks_anew(agent)
 
     folds.kept = looks_anew
+    find_session = FindSession(sessions, turns, remembered, keeps_text=keeps_text)
+    see_trail = (SeeTrail(),) if tracing is not None else ()
+    hold_caps = HoldCaps(admission, cost, behind.caught_up)
     return Engine(
         steps=(
-            FindSession(sessions, turns, remembered, keeps_text=keeps_text),
+            find_session,
             history,
             count,
             MakeRoom(history, count, folds.now),
@@ -117,9 +120,9 @@ def build_engine(
             OrderTools(remembered),
             MarkCache(remembered, refusals, logs),
             ReadStates(),
-            *((SeeTrail(),) if tracing is not None else ()),
+            *see_trail,
             AskForUsage(refusals),
-            HoldCaps(admission, cost, behind.caught_up),
+            hold_caps,
             *((HoldPings(pings),) if pings is not None else ()),
         ),
         remember=(
@@ -145,6 +148,7 @@ def build_engine(
         preview=preview,
         note=book.note,
         fold_now=folds.now,
+        observe=(find_session, count, *see_trail, hold_caps),
     )
 
 

@@ -43,7 +43,7 @@ class Engine:
     that cannot be read. `beta_override` is what `ANTHROPIC_CACHE_BETA` says. `preview` prepares what would be
     sent, and leaves no trace of it. `note` is done with an exchange before its client has all of the answer,
     `remember` before its next request, and `settle` `behind` its answer. `fold_now` folds what somebody asks
-    for, whatever its size.
+    for, whatever its size. `observe` are the steps of requests that may not be changed.
     """
 
     steps: Sequence[Step]
@@ -58,6 +58,7 @@ class Engine:
     remember: Sequence[Settle] = ()
     behind: Behind = field(default_factory=Behind)
     fold_now: FoldNow | None = None
+    observe: Sequence[Step] = ()
 
     async def prepare(self, incoming: Incoming) -> Exchange:
         """What is sent in the place of a request; one that cannot be understood is sent as it came.
@@ -82,7 +83,7 @@ class Engine:
             sent = Outgoing(body=incoming.body, problems=(problem,))
             return self._exchange(incoming, None, sent, came_at)
         before = work.now
-        for step in self.steps:
+        for step in self.observe if incoming.is_unchanged else self.steps:
             try:
                 await step.take(work)
             except _REFUSALS:
@@ -126,6 +127,8 @@ class Engine:
         return work
 
     def _written(self, work: Work) -> Outgoing:
+        if work.incoming.is_unchanged:
+            return Outgoing(body=work.incoming.body, problems=tuple(work.problems))
         body = self._body(work)
         betas = beta_header(self.beta_override, work.betas)
         headers = work.headers if betas == work.incoming.betas else {**work.headers, BETAS: betas}

@@ -128,13 +128,14 @@ class Exchange:
         """The provider was not reached."""
         self.is_unsent = True
 
-    def begun(self, status: int, *, streams: bool) -> None:
-        """The head of the answer that the client gets has come."""
+    def begun(self, status: int, *, streams: bool, is_framed: bool = False) -> None:
+        """The head of the answer that the client gets has come; `is_framed`: it is in the frames of AWS."""
         self.begun_at = self._clock()
         self.status = status
         self._answer = AnswerReader(
             self.incoming.spoken,
             streams=streams,
+            is_framed=is_framed,
             hides_usage=streams and self._asks_for_usage(),
             keeps=self.work is not None and self.work.options.pings.enabled,
         )

@@ -71,6 +71,8 @@ class Folds:
         work = exchange.work
         if work is None or not work.options.compaction or not 200 <= exchange.status < 300:
             return
+        if work.incoming.is_unchanged:
+            return
         if work.chain is None or work.found is None or work.count is None or work.window_tokens is None:
             return
         subject = subject_of(work, must_fit=False)

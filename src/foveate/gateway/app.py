@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -30,9 +30,9 @@ from foveate.gateway.cloud_endpoints import azure_endpoint, google_endpoint
 from foveate.gateway.counting import NoCounts, own_count
 from foveate.gateway.credentials import check_credentials
 from foveate.gateway.cycle import CYCLE, Served
-from foveate.gateway.doors import Asks, Door, Family, plain_path
+from foveate.gateway.doors import SIGNED, Asks, Door, Family, plain_path
 from foveate.gateway.encodings import encodings_of, read_beside, without_encodings
-from foveate.gateway.headers import KEYS, sent_on
+from foveate.gateway.headers import KEYS, sent_on, signed_names
 from foveate.gateway.keys import Keys, NoKeys
 from foveate.gateway.named import model_in, model_of, renamed, with_path_model
 from foveate.gateway.refusing import may_retry, reason_of, refusal_for
@@ -52,6 +52,7 @@ BELOW = "/-/"
 # An error that says something about marks is no longer than this.
 _MOST_ERROR_BYTES = 64 * 1024
 _STREAM = b"text/event-stream"
+_FRAMES = b"application/vnd.amazon.eventstream"
 # What a provider has to be told with every request of a client.
 _ASKING = KEYS | {b"anthropic-version", b"anthropic-beta", b"openai-organization", b"openai-project"}
 
@@ -184,7 +185,7 @@ class Gateway:
             return
         encodings = encodings_of(ask.raw_headers)
         plain = await read_beside(body, encodings, limit_bytes=options.body.max_bytes, grow=held.grow)
-        if plain is None:
+        if plain is None or (encodings and ask.door.family in SIGNED):
             said = f"the request cannot be read (its content-encoding is {', '.join(encodings)})"
             await self._passed(ask, body, client, options, held, "" if ask.door.asks is Asks.COUNT else said)
             return
@@ -192,11 +193,16 @@ class Gateway:
             del body
             held.resize(len(plain))
             ask = msgspec.structs.replace(ask, raw_headers=without_encodings(ask.raw_headers))
-        await self._answered(ask, client.spoken, client.agent, plain, client, options)
+        await self._answered(ask, ask.spoken, client.agent, plain, client, options)
 
     def _routed(self, ask: Ask, model: str, options: GatewayOptions) -> Routed:
         routed = options.routing.of(ask.door, model)
         self._check_upstream(ask, routed.upstream)
+        if routed.model is not None and _is_unchanged(ask, routed.upstream):
+            raise KeyRefused(
+                f"the gateway's route gives the model {model!r} another name, but the client's credential"
+                " covers the request as it is: use a key of the gateway, or name the model as the upstream does"
+            )
         return routed
 
     def _check_upstream(self, ask: Ask, upstream: Upstream) -> None:
@@ -312,8 +318,10 @@ class Gateway:
         upstream = routed.upstream
         changed = {name.encode("latin-1"): said.encode("latin-1") for name, said in headers.items()}
         sent = sent_on(ask.raw_headers, reads_answer=reads_answer, key=key_headers(ask, upstream), set_=changed)
-        url = upstream.url(ask.raw_path, sent_query(ask, upstream))
-        return self._pool.asked(ask.method, target(url), sent, body)
+        where = target(upstream.url(ask.raw_path, sent_query(ask, upstream)))
+        if b"host" in signed_names(sent):
+            where = replace(where, authority=ask.headers.get("host", "").encode("latin-1"))
+        return self._pool.asked(ask.method, where, sent, body)
 
 
 async def _until_gone(
@@ -365,7 +373,9 @@ async def _passed_on(exchange: Exchange, answer: Answer, client: Client, said: b
     That is the last piece, where it does not stream: its client has all of it only once its bill is noted.
     """
     kind = answer.header(b"content-type") or b""
-    exchange.begun(answer.status, streams=door.streams or kind.startswith(_STREAM))
+    is_framed = kind.startswith(_FRAMES)
+    streams = kind.startswith(_STREAM) or is_framed or (door.streams and 200 <= answer.status < 300)
+    exchange.begun(answer.status, streams=streams, is_framed=is_framed)
     await client.begin(answer, is_changed=exchange.changes_answer)
     streams = exchange.streams
     held = exchange.passed(said) if said else b""
@@ -401,10 +411,16 @@ def _incoming(
         told=told_in(ask.headers),
         model=None if ask.door.model else routed.model,
         served_model=routed.served_model,
+        is_unchanged=_is_unchanged(ask, routed.upstream),
         betas=ask.headers.get("anthropic-beta", ""),
-        find_endpoint=lambda: _endpoint(ask, routed.upstream, spoken),
+        find_endpoint=None if ask.door.family in SIGNED else lambda: _endpoint(ask, routed.upstream, spoken),
         limits=limits,
     )
+
+
+def _is_unchanged(ask: Ask, upstream: Upstream) -> bool:
+    """Whether a request goes out byte for byte: its client has signed it, and not the gateway."""
+    return ask.door.family in SIGNED and key_headers(ask, upstream) is None
 
 
 def _endpoint(ask: Ask, upstream: Upstream, spoken: Format) -> Endpoint:

@@ -38,6 +38,8 @@ _ERROR_FORMATS = {
     Family.OPENAI: Format.CHAT,
     Family.GEMINI: Format.GEMINI,
     Family.AZURE: Format.CHAT,
+    Family.BEDROCK: Format.BEDROCK,
+    Family.VERTEX: Format.GEMINI,
 }
 
 # Seeded by the system, in each process anew; ids are to be unique, and no secret.
@@ -72,8 +74,13 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spoken(self) -> Format:
-        """The format of its errors; that of its body where Foveate reads it."""
+        """The format of its body where Foveate reads it; else that of its errors."""
         return self.door.spoken or _ERROR_FORMATS[self.door.family]
+
+    @property
+    def error_format(self) -> Format:
+        """The format of its errors, which at Bedrock is the same for all bodies."""
+        return Format.BEDROCK if self.door.family is Family.BEDROCK else self.spoken
 
 
 def ask_of(scope: Scope) -> Ask:

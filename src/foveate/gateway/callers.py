@@ -19,6 +19,8 @@ from foveate.session.naming import user_agent_family
 # OAuth tokens of Anthropic and Google, and JSON web tokens.
 _SHORT_LIVED = re.compile(rb"(?:^|\s)(?:sk-ant-oat|ya29\.|eyJ)")
 
+_GOOGLE = frozenset((Family.GEMINI, Family.VERTEX))
+
 
 def agent_of(ask: Ask, keys: Keys, user_agents: Sequence[tuple[str, str]] = ()) -> str:
     """The agent of a request: by its gateway key, by a header, by its user-agent, or the usual one.
@@ -78,7 +80,7 @@ def check_payer(ask: Ask, upstream: Upstream, *, is_open: bool) -> None:
 def sent_query(ask: Ask, upstream: Upstream) -> str:
     """The query as it goes out: without the key in it, if another takes its place."""
     is_replaced = ask.key is not None or upstream.replaces_keys
-    if not ask.query or not is_replaced or upstream.family is not Family.GEMINI:
+    if not ask.query or not is_replaced or upstream.family not in _GOOGLE:
         return ask.query
     kept = [pair for pair in ask.query.split("&") if unquote_plus(pair.partition("=")[0]) not in GOOGLE_QUERY]
     return "&".join(kept)
@@ -96,7 +98,7 @@ def key_headers(ask: Ask, upstream: Upstream) -> list[tuple[bytes, bytes]] | Non
     key = upstream.key.encode("latin-1")
     if upstream.family is Family.ANTHROPIC:
         return [(b"x-api-key", key)]
-    if upstream.family is Family.GEMINI:
+    if upstream.family in _GOOGLE:
         return [(b"x-goog-api-key", key)]
     if upstream.family is Family.AZURE:
         return [(b"api-key", key)]

@@ -21,7 +21,7 @@ class Client:
 
     def __init__(self, ask: Ask, send: Send) -> None:
         self._ask = ask
-        self.spoken = ask.spoken
+        self.spoken = ask.error_format
         self._send = send
         self.has_begun = self.has_ended = False
         # What is told of it at its end. `refused` is the code of an error of our own, `reason` what it says.
@@ -75,6 +75,8 @@ class Client:
             (_ERROR_ID.get(self.spoken, b"x-request-id"), self._ask.id.encode()),
             *headers,
         ]
+        if self.spoken is Format.BEDROCK:  # where AWS's clients look for the kind of an error
+            told.append((b"x-amzn-errortype", refusal.kind.encode()))
         if not retry:
             told.append((SHOULD_RETRY.encode(), b"false"))
         await self.said(refusal.status, error_body(self.spoken, refusal, self._ask.id), told)

@@ -28,11 +28,20 @@ USUAL_VARIABLES: Mapping[str, str] = {
 }
 
 # Upstreams whose name tells their API, and which have no address that all share.
-_APIS = frozenset(("azure",))
+_APIS = frozenset(("azure", "bedrock", "vertex"))
 # Who runs upstreams of an API that one provider has.
-_PROVIDERS = {Family.GEMINI: "google", Family.AZURE: "azure"}
+_PROVIDERS = {
+    Family.GEMINI: "google",
+    Family.AZURE: "azure",
+    Family.BEDROCK: "bedrock",
+    Family.VERTEX: "vertex",
+}
 # What clients of an API have in their base URL, and the gateway in its paths.
-_SUFFIXES = {Family.GEMINI: ("/v1beta", "/v1"), Family.AZURE: ("/v1", "/openai")}
+_SUFFIXES = {
+    Family.GEMINI: ("/v1beta", "/v1"),
+    Family.AZURE: ("/v1", "/openai"),
+    Family.VERTEX: ("/v1beta1", "/v1"),
+}
 
 
 def gateway_options(settings: Settings, environment: Mapping[str, str]) -> GatewayOptions:

@@ -26,7 +26,7 @@ _PREFIXES = (
     ("AIza", "a Google API key", ("google",)),
     ("AQ.", "a Google API key", ("google",)),
     ("ya29.", "a Google access token", ("google",)),
-    ("AWS4-HMAC-SHA256", "a signature of AWS", ("aws",)),
+    ("AWS4-", "a signature of AWS", ("aws",)),
     ("bedrock-api-key-", "a Bedrock key", ("aws",)),
     ("ABSK", "a Bedrock key", ("aws",)),
     ("xai-", "an xAI key", ("xai",)),
@@ -46,7 +46,9 @@ _GOOGLE_KEY = ("a Google API key", ("google",))
 _HEADERS = {
     b"x-goog-api-key": _GOOGLE_KEY,
     b"api-key": ("an Azure key", ("azure",)),
+    b"x-amz-security-token": ("a session token of AWS", ("aws",)),
 }
+_AWS_QUERY = re.compile(r"x-amz-(?:credential|security-token|signature)", re.IGNORECASE)
 _SCHEME = re.compile(r"(?:bearer|token)\s+", re.IGNORECASE)
 # The ends of official host names.
 _HOSTS = {
@@ -72,8 +74,8 @@ _HOSTS = {
 _PATHS = (
     (re.compile(r"/v1(?:beta\d?|alpha)/"), "Google's native API", ("google",)),
     (re.compile(r"/v1internal:"), "Google's Code Assist API", ("google",)),
-    (re.compile(r"/v1/projects/[^/]+/locations/"), "the API of Vertex AI", ("google",)),
-    (re.compile(r"/model/[^/]+/(?:converse|invoke)"), "the API of Bedrock", ("aws",)),
+    (re.compile(r"/v1/(?:projects/[^/]+/locations|publishers)/"), "the API of Vertex AI", ("google",)),
+    (re.compile(r"/model/.+/"), "the API of Bedrock", ("aws",)),
     (re.compile(r"/openai(?:/|$)"), "the API of Azure OpenAI", ("azure",)),
 )
 
@@ -119,6 +121,8 @@ def _shown(ask: Ask, *, is_replaced: bool) -> Iterator[tuple[str, tuple[str, ...
                 yield found
     for name, text in parse_qsl(ask.query):
         found = _by_prefix(text) or (_GOOGLE_KEY if name in GOOGLE_QUERY else None)
+        if _AWS_QUERY.fullmatch(name):
+            found = ("a signature of AWS", ("aws",))
         if found is not None:
             yield found
 

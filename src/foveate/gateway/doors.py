@@ -25,6 +25,12 @@ class Family(StrEnum):
     OPENAI = "openai"
     GEMINI = "gemini"
     AZURE = "azure"
+    BEDROCK = "bedrock"
+    VERTEX = "vertex"
+
+
+SIGNED = frozenset((Family.BEDROCK, Family.VERTEX))
+"""APIs whose clients sign requests, or bring tokens of a cloud: these are passed on unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,19 @@ _GEMINI_OPERATIONS = {
 # Azure OpenAI: https://learn.microsoft.com/azure/ai-foundry/openai/reference (November 2026). The path names a
 # deployment, or, below `v1` and for Responses, the body does, as its model.
 _AZURE_PATH = re.compile(r"/openai(?:/deployments/(?P<deployment>[^/]+)|/v1)?(?P<operation>/.*)?")
+# Amazon Bedrock: https://docs.aws.amazon.com/bedrock/latest/APIReference (November 2026). A model id may be an
+# ARN, with slashes in it.
+_BEDROCK_METHOD = re.compile(r"/model/(.+)/(converse|invoke)(-stream|-with-response-stream)?")
+_BEDROCK_PATH = re.compile(r"/model/.+/")
+# Of InvokeModel, whose bodies are those of a model's maker. Nova's are as those of Converse.
+_INVOKED = (("claude", Format.ANTHROPIC), ("amazon.nova", Format.BEDROCK))
+
+# Vertex AI: https://cloud.google.com/vertex-ai/generative-ai/docs (November 2026).
+_VERTEX_METHOD = re.compile(
+    r"/v1(?:beta1)?/(?:projects/[^/]+/locations/[^/]+/)?publishers/([^/]+)/models/([^/:]+):(\w+)"
+)
+_VERTEX_PATH = re.compile(r"/v1(?:beta1)?/(?:projects/[^/]+/locations/|publishers/)")
+_VERTEX_CLAUDE = {"rawPredict": False, "streamRawPredict": True}
 
 
 def plain_path(path: str) -> str:
@@ -109,7 +128,12 @@ def door_of(method: str, path: str, headers: Mapping[str, str]) -> Door:
     if known is not None:
         return known
     plain = plain_path(path)
-    door = _gemini_door(method, plain, headers) or _azure_door(method, plain)
+    door = (
+        _vertex_door(method, plain)
+        or _bedrock_door(method, plain)
+        or _azure_door(method, plain)
+        or _gemini_door(method, plain, headers)
+    )
     if door is not None:
         return door
     is_anthropic = plain.startswith("/v1/messages") or not _ANTHROPIC_HEADERS.isdisjoint(headers)
@@ -139,3 +163,29 @@ def _azure_door(method: str, path: str) -> Door | None:
     is_openai = known is not None and known.family is Family.OPENAI
     asks, spoken = (known.asks, known.spoken) if known is not None and is_openai else (Asks.OTHER, None)
     return Door(asks, Family.AZURE, spoken, model=found["deployment"] or "")
+
+
+def _bedrock_door(method: str, path: str) -> Door | None:
+    found = _BEDROCK_METHOD.fullmatch(path) if method == "POST" else None
+    if found is None:
+        return Door(Asks.OTHER, Family.BEDROCK) if _BEDROCK_PATH.match(path) else None
+    model, operation, streams = found[1], found[2], found[3] is not None
+    spoken: Format | None = Format.BEDROCK
+    if operation == "invoke":
+        spoken = next((spoken for name, spoken in _INVOKED if name in model), None)
+    asks = Asks.OTHER if spoken is None else Asks.ANSWER
+    return Door(asks, Family.BEDROCK, spoken, model=model, streams=streams)
+
+
+def _vertex_door(method: str, path: str) -> Door | None:
+    found = _VERTEX_METHOD.fullmatch(path) if method == "POST" else None
+    if found is None:
+        return Door(Asks.OTHER, Family.VERTEX) if _VERTEX_PATH.match(path) else None
+    publisher, model, operation = found[1], found[2], found[3]
+    if publisher == "google" and operation in _GEMINI_OPERATIONS:
+        asks, streams = _GEMINI_OPERATIONS[operation]
+        return Door(asks, Family.VERTEX, Format.GEMINI, model=model, streams=streams)
+    if publisher == "anthropic" and operation in _VERTEX_CLAUDE and model != "count-tokens":
+        streams = _VERTEX_CLAUDE[operation]
+        return Door(Asks.ANSWER, Family.VERTEX, Format.ANTHROPIC, model=model, streams=streams)
+    return Door(Asks.OTHER, Family.VERTEX, model=model)

@@ -1,5 +1,6 @@
 """Headers: which of a client's go on to the provider, and which of the provider's come back."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -13,7 +14,7 @@ _HOP = frozenset(
      b"trailer", b"transfer-encoding", b"upgrade")
 )  # fmt: skip
 _WRITTEN_ANEW = frozenset((b"host", b"content-length", b"expect"))
-KEYS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"))
+KEYS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key", b"x-amz-security-token"))
 """Those that hold a key."""
 GOOGLE_QUERY = frozenset(("key", "access_token"))
 """The names under which Google's clients may put a key into the query."""
@@ -29,6 +30,8 @@ _NEVER_SENT = {
     for is_read in (True, False)
 }
 _CONNECTION = b"connection"
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html (November 2026)
+_SIGNED = re.compile(rb"AWS4-[A-Z0-9-]+ .*SignedHeaders=([^,\s]+)")
 
 
 def sent_on(
@@ -42,14 +45,29 @@ def sent_on(
 
     `reads_answer`: the answer must come as it is, and not packed, since it is looked at. `key` takes the place
     of the client's keys, where there is one. `set_` are others that are set; an empty one is left out.
+    What a signature of AWS covers stays as it is, as long as the client's key does.
     """
     left_out = _NEVER_SENT[key is not None, reads_answer].union(_named(headers), set_)
-    kept = [pair for pair in headers if pair[0] not in left_out and not pair[0].startswith(OWN)]
+    signed = signed_names(headers) - _WRITTEN_ANEW if key is None else frozenset()
+    kept = [
+        pair
+        for pair in headers
+        if pair[0] in signed or (pair[0] not in left_out and not pair[0].startswith(OWN))
+    ]
     kept += key or ()
     kept += [(name, value) for name, value in set_.items() if value]
-    if reads_answer:
+    if reads_answer and _ENCODING not in signed:
         kept.append((_ENCODING, b"identity"))
     return kept
+
+
+def signed_names(headers: Headers) -> frozenset[bytes]:
+    """The headers that a signature of AWS covers, `host` among them; none of a request without one."""
+    for name, value in headers:
+        found = _SIGNED.search(value) if name == b"authorization" else None
+        if found is not None:
+            return frozenset(found[1].lower().split(b";"))
+    return frozenset()
 
 
 def brought_back(headers: Headers, *, is_changed: bool) -> list[tuple[bytes, bytes]]:

@@ -73,6 +73,8 @@ def _too_long(error: DoesNotFit, spoken: Format) -> Refusal:
         return Refusal(
             message=f"prompt is too long: {error.tokens} tokens > {error.limit_tokens} maximum. {error}"
         )
+    if spoken is Format.BEDROCK:
+        return failed(spoken, 400, f"Input is too long for requested model. {error}")
     if spoken is Format.GEMINI:
         return failed(
             spoken,
@@ -89,6 +91,6 @@ def _too_long(error: DoesNotFit, spoken: Format) -> Refusal:
 
 
 def _over_cap(error: CallRefused, spoken: Format) -> Refusal:
-    if spoken in (Format.ANTHROPIC, Format.GEMINI):
+    if spoken in (Format.ANTHROPIC, Format.GEMINI, Format.BEDROCK):
         return failed(spoken, 402, str(error))
     return Refusal(message=str(error), status=402, kind="insufficient_quota", code="insufficient_quota")

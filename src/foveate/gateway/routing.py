@@ -120,6 +120,8 @@ DEFAULT_UPSTREAMS: Mapping[Family, str] = {
     Family.OPENAI: "openai",
     Family.GEMINI: "google",
     Family.AZURE: "azure",
+    Family.BEDROCK: "bedrock",
+    Family.VERTEX: "vertex",
 }
 """Where requests of a family go if no route matches."""
 

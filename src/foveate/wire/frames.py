@@ -4,15 +4,20 @@ A frame: its length and that of its headers (4 bytes each), a checksum, headers,
 checksums are the client's to look at.
 """
 
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from foveate.errors import MalformedRequest
+from foveate.wire.body import as_text
 from foveate.wire.events import MOST_BYTES
+from foveate.wire.replies import record
 
 _PRELUDE = 12
 _CHECKSUM = 4
 _STRING = b"\x07"  # the type of a header's value; all of Bedrock's are strings
 _NAMES = (b":event-type", b":exception-type")
+_CHUNK = b"chunk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,8 @@ class Frame:
         begins = _PRELUDE + int.from_bytes(self.raw[4:8])
         payload = self.raw[begins:-_CHECKSUM]
         name = next((said for header, said in self._headers(begins) if header in _NAMES), b"")
+        if name == _CHUNK:
+            return _unpacked(payload)
         return b'{"%b":%b}' % (name, payload) if name and payload else b""
 
     def _headers(self, end: int) -> Iterator[tuple[bytes, bytes]]:
@@ -39,6 +46,14 @@ class Frame:
                 return
             yield name, self.raw[at + 3 : at + 3 + size]
             at += 3 + size
+
+
+def _unpacked(payload: bytes) -> bytes:
+    """The event of a model's maker that InvokeModel has in base64; nothing where there is none."""
+    try:
+        return b64decode(as_text(record(payload).get("bytes")), validate=True)
+    except (MalformedRequest, ValueError):
+        return b""
 
 
 class FrameSplitter:

@@ -48,6 +48,18 @@ _GEMINI_KINDS = {
     500: "INTERNAL",
     503: "UNAVAILABLE",
 }
+# https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html (November 2026). AWS has
+# none for money that has run out; clients do not retry the one for a quota.
+_BEDROCK_KINDS = {
+    401: "AccessDeniedException",
+    402: "ServiceQuotaExceededException",
+    403: "AccessDeniedException",
+    404: "ResourceNotFoundException",
+    429: "ThrottlingException",
+    500: "InternalServerException",
+    503: "ServiceUnavailableException",
+    504: "ModelTimeoutException",
+}
 _OPENAI_KINDS = {429: "rate_limit_exceeded", 500: "server_error", 502: "server_error", 503: "server_error"}
 
 
@@ -59,6 +71,10 @@ def failed(spoken: Format, status: int, message: str = "") -> Refusal:
     if spoken is Format.GEMINI:
         kind = _GEMINI_KINDS.get(status, "UNAVAILABLE" if status >= 500 else "INVALID_ARGUMENT")
         return Refusal(message=message or _words(kind.lower()), status=status, kind=kind)
+    if spoken is Format.BEDROCK:
+        other = "ServiceUnavailableException" if status >= 500 else "ValidationException"
+        kind = _BEDROCK_KINDS.get(status, other)
+        return Refusal(message=message or kind, status=status, kind=kind)
     kind = _OPENAI_KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
     code = "rate_limit_exceeded" if status == 429 else None
     return Refusal(message=message or _words(kind), status=status, kind=kind, code=code)
@@ -97,6 +113,8 @@ def error_body(spoken: Format, refusal: Refusal, request_id: str) -> bytes:
         return compact({"type": "error", "error": inner, "request_id": request_id})
     if spoken is Format.GEMINI:
         return compact({"error": gemini_error(refusal)})
+    if spoken is Format.BEDROCK:
+        return compact({"message": refusal.message})
     return compact({"error": openai_error(refusal)})
 
 

@@ -55,11 +55,15 @@ _MOST_UNREAD_BYTES = 16 * 1024
 class StreamReader:
     """Looks at the chunks of one reply, however they are cut; it can be asked at any time, best after `end`.
 
-    They are read together once they are some, or somebody asks for what only they can tell.
+    They are read together once they are some, or somebody asks for what only they can tell. `is_framed`: its
+    events come in the frames of AWS, whatever their format.
     """
 
-    def __init__(self, spoken: Format) -> None:
+    def __init__(self, spoken: Format, *, is_framed: bool = False) -> None:
         splits, self._matters, self._ends, self._look = _FORMATS[spoken]
+        if is_framed:
+            splits, self._matters, self._ends = _split_frames, _ANYTHING, ()
+            self._look = partial(_in_frame, self._look)
         self._splitter = splits(self._matters)
         self._read = _NOTHING
         self._unread: list[bytes] = []
@@ -327,6 +331,14 @@ def _bedrock(seen: Seen, data: bytes) -> Seen:
     return seen
 
 
+def _in_frame(look: Callable[[Seen, bytes], Seen], seen: Seen, data: bytes) -> Seen:
+    """What is seen in the event of a frame; an exception is one of AWS's, whatever the format."""
+    name, said = next(iter(record(data).items()), ("", None))
+    if name.endswith("Exception"):
+        return replace(seen, error=StreamError(name, as_text(as_record(said).get("message"))))
+    return look(seen, data)
+
+
 def _error(said: object) -> StreamError | None:
     """An error as most providers write it; some only as a string."""
     if not said:
@@ -336,6 +348,13 @@ def _error(said: object) -> StreamError | None:
     return StreamError(
         next((str(kind) for kind in kinds if kind), ""), as_text(found.get("message")) or as_text(said)
     )
+
+
+def _split_frames(_: re.Pattern[bytes]) -> Splitter:
+    return FrameSplitter()
+
+
+_ANYTHING = re.compile(rb"")
 
 
 def _text(found: Fields, name: str) -> str:
@@ -375,7 +394,7 @@ _FORMATS: dict[
     ),
     Format.GEMINI: (_GeminiSplitter, re.compile(rb"[{]"), (), _gemini),
     Format.BEDROCK: (
-        lambda _: FrameSplitter(),
+        _split_frames,
         re.compile(rb"messageStop|metadata|Exception"),
         (b"metadata",),
         _bedrock,

@@ -64,6 +64,8 @@ def test_an_upstream_called_azure_needs_only_its_address(base_url: str) -> None:
         ("gemini", "http://h:1/v1beta", "google", "/v1beta/models/m:generateContent"),
         ("gemini", "http://h:1", "google", "/v1/models"),
         ("azure", "http://h:1/openai", "azure", "/openai/deployments/a/chat/completions"),
+        ("bedrock", "http://h:1", "bedrock", "/model/m/converse"),
+        ("vertex", "http://h:1/v1", "vertex", "/v1/projects/p/locations/l/publishers/google/models/m:predict"),
     ],
 )
 def test_an_api_that_one_provider_has_is_priced_by_that_provider(

@@ -55,6 +55,50 @@ def test_a_request_comes_through_a_door(method: str, path: str, headers: dict[st
     assert door_of(method, path, headers) == door
 
 
+ARN = "arn:aws:bedrock:eu-west-1:1:inference-profile/eu.anthropic.claude-sonnet-4-5-20250929-v1:0"
+
+
+@pytest.mark.parametrize(
+    ("path", "asks", "spoken", "model", "streams"),
+    [
+        ("/model/m/converse", Asks.ANSWER, Format.BEDROCK, "m", False),
+        ("/model/m/converse-stream", Asks.ANSWER, Format.BEDROCK, "m", True),
+        (f"/model/{ARN}/converse", Asks.ANSWER, Format.BEDROCK, ARN, False),
+        (f"/model/{ARN}/invoke", Asks.ANSWER, Format.ANTHROPIC, ARN, False),
+        (f"/model/{ARN}/invoke-with-response-stream", Asks.ANSWER, Format.ANTHROPIC, ARN, True),
+        ("/model/amazon.nova-pro-v1:0/invoke", Asks.ANSWER, Format.BEDROCK, "amazon.nova-pro-v1:0", False),
+        ("/model/meta.llama3-v1:0/invoke", Asks.OTHER, None, "meta.llama3-v1:0", False),
+        ("/model/m/count-tokens", Asks.OTHER, None, "", False),
+    ],
+)
+def test_bedrock_names_the_model_in_the_path(
+    path: str, asks: Asks, spoken: Format | None, model: str, streams: bool
+) -> None:
+    assert door_of("POST", path, {}) == Door(asks, Family.BEDROCK, spoken, model=model, streams=streams)
+
+
+@pytest.mark.parametrize("place", ["/v1/projects/p/locations/eu", "/v1beta1/projects/p/locations/eu", "/v1"])
+@pytest.mark.parametrize(
+    ("method", "asks", "spoken", "model", "streams"),
+    [
+        ("google/models/g:generateContent", Asks.ANSWER, Format.GEMINI, "g", False),
+        ("google/models/g:streamGenerateContent", Asks.ANSWER, Format.GEMINI, "g", True),
+        ("google/models/g:countTokens", Asks.COUNT, Format.GEMINI, "g", False),
+        ("google/models/g:predict", Asks.OTHER, None, "g", False),
+        ("anthropic/models/c@1:rawPredict", Asks.ANSWER, Format.ANTHROPIC, "c@1", False),
+        ("anthropic/models/c@1:streamRawPredict", Asks.ANSWER, Format.ANTHROPIC, "c@1", True),
+        ("anthropic/models/count-tokens:rawPredict", Asks.OTHER, None, "count-tokens", False),
+        ("mistralai/models/m:rawPredict", Asks.OTHER, None, "m", False),
+    ],
+)
+def test_vertex_names_publisher_and_model_in_the_path(
+    place: str, method: str, asks: Asks, spoken: Format | None, model: str, streams: bool
+) -> None:
+    door = door_of("POST", f"{place}/publishers/{method}", {})
+
+    assert door == Door(asks, Family.VERTEX, spoken, model=model, streams=streams)
+
+
 @pytest.mark.parametrize("version", ["/v1beta", "/v1", "/v1alpha", "/v1beta2", "//v1beta/"])
 @pytest.mark.parametrize(
     ("method", "asks", "streams"),

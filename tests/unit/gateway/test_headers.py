@@ -1,6 +1,8 @@
 """Which headers go on, and which come back."""
 
-from foveate.gateway.headers import brought_back, sent_on
+import pytest
+
+from foveate.gateway.headers import brought_back, sent_on, signed_names
 
 CAME = [
     (b"host", b"127.0.0.1:8090"),
@@ -75,3 +77,27 @@ def test_an_answer_brings_its_headers_back_but_those_of_its_connection() -> None
 
     assert brought_back(came, is_changed=False) == kept
     assert brought_back(came, is_changed=True) == [pair for pair in kept if pair[0] != b"content-length"]
+
+
+def test_what_a_signature_of_aws_covers_stays_as_it_is() -> None:
+    names = b"accept-encoding;host;x-amz-date;x-foveate-agent"
+    signature = b"AWS4-HMAC-SHA256 Credential=AKIA/1/r/s/aws4_request, SignedHeaders=%b, Signature=0" % names
+    signed = [*CAME, (b"x-amz-date", b"20261117T000000Z"), (b"authorization", signature)]
+
+    sent = sent_on(signed, reads_answer=True, key=None, set_={})
+    assert signed_names(signed) == frozenset(names.split(b";"))
+    assert [pair for pair in sent if pair[0] in names.split(b";")] == [
+        (b"accept-encoding", b"gzip, br"),
+        (b"x-foveate-agent", b"ana"),
+        (b"x-amz-date", b"20261117T000000Z"),
+    ]
+    replaced = sent_on(signed, reads_answer=True, key=[(b"authorization", b"Bearer k")], set_={})
+    assert (b"accept-encoding", b"identity") in replaced
+    assert b"x-foveate-agent" not in dict(replaced)
+
+
+@pytest.mark.parametrize(
+    "said", [b"Bearer AWS4", b"AWS4-HMAC-SHA256 Credential=a", b"Bearer SignedHeaders=host"]
+)
+def test_without_a_signature_nothing_is_covered(said: bytes) -> None:
+    assert signed_names([(b"authorization", said), (b"x-other", b"AWS4-A SignedHeaders=host")]) == frozenset()

@@ -49,6 +49,27 @@ def test_the_log_names_a_duplicate_key_only_if_it_is_a_parameter() -> None:
 @pytest.mark.parametrize(
     ("error", "status", "kind"),
     [
+        (KeyRefused("no"), 401, "AccessDeniedException"),
+        (NoUpstream("bedrock"), 400, "ValidationException"),
+        (UpstreamUnreachable("https://h", "no connection"), 502, "ServiceUnavailableException"),
+        (DoesNotFit(tokens=9, limit_tokens=8, window_tokens=8, reason="no"), 400, "ValidationException"),
+        (
+            CapUncheckable("no", "ask", cap="c", limit=Decimal(1), reason="r"),
+            402,
+            "ServiceQuotaExceededException",
+        ),
+    ],
+)
+def test_bedrock_clients_are_told_errors_as_aws_words_them(error: FoveateError, status: int, kind: str) -> None:
+    refusal = refusal_for(error, Format.BEDROCK)
+
+    assert (refusal.status, refusal.kind) == (status, kind)
+    assert json.loads(error_body(Format.BEDROCK, refusal, "req_1")) == {"message": refusal.message}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
         (KeyRefused("no"), 401, "UNAUTHENTICATED"),
         (NoUpstream("gemini"), 400, "INVALID_ARGUMENT"),
         (UpstreamUnreachable("https://h", "no connection"), 502, "UNAVAILABLE"),

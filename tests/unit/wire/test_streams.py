@@ -2,6 +2,7 @@
 
 import json
 import time
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -398,3 +399,42 @@ def test_a_long_stream_takes_time_in_proportion(word: str, chunk_bytes: int) -> 
         return time.process_time() - started
 
     assert min(seconds(3_000) for _ in range(2)) < 30 * min(seconds(300) for _ in range(2))
+
+
+def chunk_frame(said: object) -> bytes:
+    """An event of a model's maker in a frame of AWS, as InvokeModel streams it."""
+    packed = b64encode(json.dumps(said).encode())
+    return frame(b"chunk", b'{"bytes":"%b","p":"abc"}' % packed)
+
+
+@given(cuts)
+def test_an_anthropic_stream_in_frames_tells_what_it_tells_in_events(at: list[int]) -> None:
+    said = [
+        ANTHROPIC_START,
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 20}},
+        {"type": "message_stop", "amazon-bedrock-invocationMetrics": {"inputTokenCount": 4}},
+    ]
+    reader = StreamReader(Format.ANTHROPIC, is_framed=True)
+    for chunk in cut(b"".join(map(chunk_frame, said)), at):
+        reader.feed(chunk)
+    reader.end()
+
+    assert told(reader) == told(read(Format.ANTHROPIC, events(*said)))
+    assert reader.is_complete
+
+
+@pytest.mark.parametrize("payload", [b"{}", b'{"bytes":3}', b'{"bytes":"?"}', b"[]", b"no JSON", b""])
+def test_a_chunk_without_an_event_tells_nothing(payload: bytes) -> None:
+    reader = StreamReader(Format.ANTHROPIC, is_framed=True)
+    reader.feed(chunk_frame(ANTHROPIC_START) + frame(b"chunk", payload))
+    reader.end()
+
+    assert (reader.id, reader.error, reader.is_complete) == ("msg_1", None, False)
+
+
+def test_an_exception_in_frames_is_the_error_of_any_format() -> None:
+    reader = StreamReader(Format.ANTHROPIC, is_framed=True)
+    reader.feed(frame(b"throttlingException", b'{"message":"slowly"}', kind=b":exception-type"))
+    reader.end()
+
+    assert reader.error == StreamError("throttlingException", "slowly")

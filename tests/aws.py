@@ -1,0 +1,51 @@
+"""What AWS does at the other end: event streams with their checksums, and the check of a signature."""
+
+import struct
+from base64 import b64encode
+from binascii import crc32
+from typing import Any
+
+import msgspec
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+ACCESS_KEY, SECRET_KEY, REGION = "AKIAOFATEST", "secret-of-a-test", "eu-west-1"
+CREDENTIALS = Credentials(ACCESS_KEY, SECRET_KEY)
+
+
+def frame(name: str, payload: Any, *, kind: str = "event") -> bytes:
+    """One message of an event stream."""
+    headers = {f":{kind}-type": name, ":content-type": "application/json", ":message-type": kind}
+    told = b"".join(
+        struct.pack("!B", len(header))
+        + header.encode()
+        + b"\x07"
+        + struct.pack("!H", len(said))
+        + said.encode()
+        for header, said in headers.items()
+    )
+    body = msgspec.json.encode(payload)
+    prelude = struct.pack("!II", 16 + len(told) + len(body), len(told))
+    message = prelude + struct.pack("!I", crc32(prelude)) + told + body
+    return message + struct.pack("!I", crc32(message))
+
+
+def chunk_frame(event: Any) -> bytes:
+    """An event of a model's maker, as InvokeModelWithResponseStream sends it."""
+    return frame("chunk", {"bytes": b64encode(msgspec.json.encode(event)).decode()})
+
+
+def is_signed_well(request: bytes, *, service: str = "bedrock") -> bool:
+    """Whether AWS would accept the signature of a request as it came over the wire."""
+    head, _, body = request.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, path, _ = first.split(" ")
+    headers = {name.lower(): said.strip() for name, _, said in (line.partition(":") for line in lines)}
+    said = dict(part.strip().split("=", 1) for part in headers["authorization"].split(" ", 1)[1].split(","))
+    covered = {name: headers[name] for name in said["SignedHeaders"].split(";")}
+    again = AWSRequest(method=method, url=f"http://{headers['host']}{path}", headers=covered, data=body)
+    again.context["timestamp"] = headers["x-amz-date"]
+    signer = SigV4Auth(CREDENTIALS, service, REGION)
+    text = signer.string_to_sign(again, signer.canonical_request(again))
+    return bool(signer.signature(text, again) == said["Signature"])

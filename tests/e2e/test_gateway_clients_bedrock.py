@@ -1,0 +1,274 @@
+"""AWS's official client through the gateway: passed on with its signature, and recorded from the responses."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.client import BaseClient
+from botocore.config import Config
+from botocore.exceptions import ClientError, EventStreamError
+
+from foveate.cost.caps import Cap, Scope
+from foveate.cost.ledger import By
+from foveate.engine.options import AgentOptions
+from foveate.fold.cuts import FoldOptions
+from foveate.gateway.doors import Family
+from foveate.gateway.routing import Route, Upstream
+from tests.aftermath import holders, settled, sums_of
+from tests.aws import ACCESS_KEY, REGION, SECRET_KEY, chunk_frame, frame, is_signed_well
+from tests.gateways import RunningGateway, running_gateway
+from tests.upstreams import Behaviour, ScriptedUpstream, answer, answering, running_upstream
+
+MODEL = "eu.anthropic.claude-sonnet-4-5-20250929-v1:0"
+HELLO: Any = [{"role": "user", "content": [{"text": "Hello"}]}]
+USAGE = {
+    "inputTokens": 10,
+    "outputTokens": 20,
+    "totalTokens": 1_030,
+    "cacheReadInputTokens": 1_000,
+    "cacheWriteInputTokens": 0,
+}
+# Of Claude Sonnet 4.5 (aws.amazon.com/bedrock/pricing, November 2026), with the tenth that a region costs more.
+DOLLARS = (10 * Decimal("3e-6") + 1_000 * Decimal("0.3e-6") + 20 * Decimal("15e-6")) * Decimal("1.1")
+CONVERSED = {
+    "output": {"message": {"role": "assistant", "content": [{"text": "Hi"}]}},
+    "stopReason": "end_turn",
+    "usage": USAGE,
+    "metrics": {"latencyMs": 1},
+}
+EVENTS = b"".join(
+    (
+        frame("messageStart", {"role": "assistant"}),
+        frame("contentBlockDelta", {"delta": {"text": "Hi"}, "contentBlockIndex": 0}),
+        frame("contentBlockStop", {"contentBlockIndex": 0}),
+        frame("messageStop", {"stopReason": "end_turn"}),
+        frame("metadata", {"usage": USAGE, "metrics": {"latencyMs": 1}}),
+    )
+)
+CLAUDE: Any = {
+    "anthropic_version": "bedrock-2023-05-31",
+    "max_tokens": 100,
+    "messages": [{"role": "user", "content": "Hello"}],
+}
+CLAUDE_USAGE = {"input_tokens": 10, "cache_read_input_tokens": 1_000, "output_tokens": 20}
+INVOKED = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-sonnet-4-5",
+    "content": [{"type": "text", "text": "Hi"}],
+    "stop_reason": "end_turn",
+    "usage": CLAUDE_USAGE,
+}
+CHUNKS = b"".join(
+    map(
+        chunk_frame,
+        (
+            {"type": "message_start", "message": {"id": "msg_1", "usage": CLAUDE_USAGE | {"output_tokens": 1}}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 20}},
+            {"type": "message_stop", "amazon-bedrock-invocationMetrics": {"inputTokenCount": 10}},
+        ),
+    )
+)
+STREAM = "application/vnd.amazon.eventstream"
+
+
+def bedrock_at(url: str, **more: Any) -> Upstream:
+    return Upstream(name="bedrock", base_url=url, family=Family.BEDROCK, provider="bedrock", **more)
+
+
+def name_agent(request: Any, agent: str) -> None:
+    request.headers["x-foveate-agent"] = agent
+
+
+def client_of(url: str, agent: str = "") -> BaseClient:
+    client = botocore.session.Session().create_client(
+        "bedrock-runtime",
+        region_name=REGION,
+        endpoint_url=url,
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+        aws_session_token="a-token",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+    if agent:
+        client.meta.events.register("before-send", lambda request, **_: name_agent(request, agent))
+    return client
+
+
+@contextmanager
+def running(
+    behave: Behaviour, folder: Path, agent: str = "aws", **options: Any
+) -> Iterator[tuple[Any, ScriptedUpstream, RunningGateway]]:
+    """A client, the upstream that it believes to be AWS, and the gateway between them."""
+    with (
+        running_upstream(behave) as upstream,
+        running_gateway(upstream.url, folder, upstreams=[bedrock_at(upstream.url)], **options) as gateway,
+    ):
+        yield client_of(gateway.url, agent), upstream, gateway
+    assert gateway.failed == []
+
+
+def test_a_conversation_is_passed_on_with_its_signature_and_recorded(tmp_path: Path) -> None:
+    with running(answering(answer(json.dumps(CONVERSED).encode())), tmp_path) as (client, upstream, _):
+        said = client.converse(
+            modelId=MODEL, system=[{"text": "Be kind."}], messages=HELLO, inferenceConfig={"maxTokens": 100}
+        )
+
+    assert said["output"]["message"]["content"] == [{"text": "Hi"}]
+    (heard,) = upstream.heard
+    assert heard.startswith(b"POST /model/eu.anthropic.claude-sonnet-4-5-20250929-v1%3A0/converse HTTP/1.1\r\n")
+    assert is_signed_well(heard)
+    assert b"x-foveate" not in heard
+    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "aws", 1, By.MODEL)
+    assert (sum_.group, sum_.calls, sum_.partial_calls) == (("aws", MODEL), 1, 0)
+    assert (sum_.uncached, sum_.read, sum_.output_tokens) == (10, 1_000, 20)
+    assert sum_.dollars == DOLLARS
+    assert holders(tmp_path, SECRET_KEY) == holders(tmp_path, "a-token") == []
+
+
+def test_a_signature_is_only_good_for_what_was_signed(tmp_path: Path) -> None:
+    """The check that the other tests rely on."""
+    with running(answering(answer(json.dumps(CONVERSED).encode())), tmp_path) as (client, upstream, _):
+        client.converse(modelId=MODEL, messages=HELLO)
+
+    assert is_signed_well(upstream.heard[0])
+    assert not is_signed_well(upstream.heard[0].replace(b"Hello", b"Hallo"))
+    assert not is_signed_well(upstream.heard[0].replace(b"/converse", b"/invoke"))
+
+
+def test_streams_come_through_in_their_frames_and_are_recorded(tmp_path: Path) -> None:
+    with running(answering(answer(EVENTS, content_type=STREAM)), tmp_path) as (client, upstream, _):
+        events = list(client.converse_stream(modelId=MODEL, messages=HELLO)["stream"])
+
+    assert events[-1]["metadata"]["usage"]["outputTokens"] == 20
+    assert is_signed_well(upstream.heard[0])
+    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "aws", 1)
+    assert (sum_.uncached, sum_.read, sum_.output_tokens, sum_.partial_calls) == (10, 1_000, 20, 0)
+    assert sum_.dollars == DOLLARS
+
+
+def test_claude_is_invoked_with_the_body_of_the_messages_api(tmp_path: Path) -> None:
+    with running(answering(answer(json.dumps(INVOKED).encode())), tmp_path) as (client, upstream, _):
+        said = client.invoke_model(modelId=MODEL, body=json.dumps(CLAUDE))
+
+    assert json.loads(said["body"].read()) == INVOKED
+    assert is_signed_well(upstream.heard[0])
+    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "aws", 1, By.MODEL)
+    assert (sum_.group, sum_.uncached, sum_.read, sum_.output_tokens) == (("aws", MODEL), 10, 1_000, 20)
+    assert sum_.dollars == DOLLARS
+
+
+def test_claude_streams_in_chunks_of_base64(tmp_path: Path) -> None:
+    with running(answering(answer(CHUNKS, content_type=STREAM)), tmp_path) as (client, _, _):
+        said = client.invoke_model_with_response_stream(modelId=MODEL, body=json.dumps(CLAUDE))
+        events = [json.loads(event["chunk"]["bytes"]) for event in said["body"]]
+
+    assert events[-1]["type"] == "message_stop"
+    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "aws", 1)
+    assert (sum_.uncached, sum_.read, sum_.output_tokens, sum_.partial_calls) == (10, 1_000, 20, 0)
+    assert sum_.dollars == DOLLARS
+
+
+def test_an_exception_in_a_stream_leaves_a_call_that_is_not_whole(tmp_path: Path) -> None:
+    failing = EVENTS[: EVENTS.index(frame("messageStop", {"stopReason": "end_turn"}))] + frame(
+        "throttlingException", {"message": "slowly"}, kind="exception"
+    )
+    with (
+        running(answering(answer(failing, content_type=STREAM)), tmp_path) as (client, _, _),
+        pytest.raises(EventStreamError, match="slowly"),
+    ):
+        list(client.converse_stream(modelId=MODEL, messages=HELLO)["stream"])
+
+    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "aws", 1)
+    assert (sum_.calls, sum_.partial_calls) == (1, 1)
+
+
+def test_a_talk_is_one_session_and_nothing_of_it_is_edited(tmp_path: Path) -> None:
+    options = AgentOptions(compaction=True, window_tokens=3_000, fold=FoldOptions(extractive=True))
+    behave = answering(answer(json.dumps(CONVERSED).encode()))
+    messages: Any = list(HELLO)
+    with running(behave, tmp_path, options=options) as (client, upstream, _):
+        for _ in range(6):
+            client.converse(modelId=MODEL, messages=messages)
+            messages += [
+                {"role": "assistant", "content": [{"text": "word " * 1_000}]},
+                {"role": "user", "content": [{"text": "And then?"}]},
+            ]
+
+    assert all(map(is_signed_well, upstream.heard))
+    (session,) = sums_of(tmp_path / "gateway.sqlite", "aws", 6, By.SESSION)
+    assert session.calls == 6
+
+
+def test_a_cap_holds_what_can_be_bounded_and_refuses_the_rest(tmp_path: Path) -> None:
+    caps = [Cap(scope=Scope.AGENT, agent="aws", dollars=Decimal("0.02"))]
+    behave = answering(answer(json.dumps(CONVERSED).encode()))
+    with running(behave, tmp_path, caps=caps) as (client, upstream, _):
+        client.converse(modelId=MODEL, messages=HELLO, inferenceConfig={"maxTokens": 1_000})
+        settled(tmp_path / "gateway.sqlite", 1)
+        with pytest.raises(ClientError, match="the cap on agent aws") as over:
+            client.converse(modelId=MODEL, messages=HELLO, inferenceConfig={"maxTokens": 2_000})
+        with pytest.raises(ClientError, match="the cap on agent aws") as unlimited:
+            client.converse(modelId=MODEL, messages=HELLO)
+        with pytest.raises(ClientError, match="cannot be checked") as unread:
+            client.invoke_model(modelId="meta.llama3-70b-instruct-v1:0", body=b'{"prompt":"Hello"}')
+
+    for error in (over, unlimited, unread):
+        assert error.value.response["Error"]["Code"] == "ServiceQuotaExceededException"
+        assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 402
+    assert len(upstream.heard) == 1
+
+
+def test_what_is_not_read_is_passed_on_with_its_signature(tmp_path: Path) -> None:
+    with running(answering(answer(b'{"generation":"Hi"}')), tmp_path) as (client, upstream, _):
+        client.invoke_model(modelId="meta.llama3-70b-instruct-v1:0", body=b'{"prompt":"Hello"}')
+
+    assert is_signed_well(upstream.heard[0])
+
+
+def test_a_provider_error_is_the_clients_own(tmp_path: Path) -> None:
+    refused = answer(
+        b'{"message":"too many"}', status="429 Too Many Requests", x_amzn_errortype="ThrottlingException"
+    )
+    with (
+        running(answering(refused), tmp_path) as (client, _, _),
+        pytest.raises(ClientError, match="too many") as found,
+    ):
+        client.converse(modelId=MODEL, messages=HELLO)
+
+    assert found.value.response["Error"]["Code"] == "ThrottlingException"
+
+
+def test_a_route_cannot_rename_the_model_of_a_signed_request(tmp_path: Path) -> None:
+    behave = answering(answer(json.dumps(CONVERSED).encode()))
+    routes = [Route(models="*", upstream="bedrock", model="another")]
+    with (
+        running(behave, tmp_path, routes=routes) as (client, upstream, _),
+        pytest.raises(ClientError, match="covers the request as it is"),
+    ):
+        client.converse(modelId=MODEL, messages=HELLO)
+
+    assert upstream.heard == []
+
+
+def test_with_a_key_that_the_gateway_holds_requests_go_through_the_whole_engine(tmp_path: Path) -> None:
+    """A Bedrock API key signs nothing, so that breakpoints can be placed."""
+    with running_upstream(answering(answer(json.dumps(CONVERSED).encode()))) as upstream:
+        paid = bedrock_at(upstream.url, key="bedrock-api-key-ours", replaces_keys=True)
+        with running_gateway(upstream.url, tmp_path, upstreams=[paid]) as gateway:
+            client: Any = client_of(gateway.url)
+            client.converse(modelId=MODEL, system=[{"text": "These words are kept. " * 800}], messages=HELLO)
+
+    (heard,) = upstream.heard
+    assert b"\r\nauthorization: Bearer bedrock-api-key-ours\r\n" in heard
+    assert b"AWS4-HMAC" not in heard
+    assert b"a-token" not in heard
+    assert b'"cachePoint"' in heard
+    assert gateway.failed == []

@@ -1,0 +1,157 @@
+"""Clients of Vertex AI through the gateway: passed on as they are, and recorded from the responses."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import pytest
+from google import genai
+from google.genai import errors, types
+from google.oauth2.credentials import Credentials
+
+from foveate.cost.caps import Cap, Scope
+from foveate.cost.ledger import By
+from foveate.gateway.doors import Family
+from foveate.gateway.routing import Upstream
+from tests.aftermath import holders, sums_of
+from tests.gateways import RunningGateway, running_gateway
+from tests.upstreams import Behaviour, ScriptedUpstream, answer, answering, running_upstream
+
+TOKEN = "ya29.of-a-test"
+PLACE = "projects/house/locations/europe-west1/publishers"
+GEMINI = {
+    "candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}, "finishReason": "STOP"}],
+    "usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": 20, "totalTokenCount": 30},
+    "modelVersion": "gemini-2.5-flash",
+}
+CLAUDE = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-sonnet-4-5",
+    "content": [{"type": "text", "text": "Hi"}],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 10, "output_tokens": 20},
+}
+EVENTS: tuple[dict[str, Any], ...] = (
+    {"type": "message_start", "message": CLAUDE | {"content": [], "stop_reason": None}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}},
+    {"type": "content_block_stop", "index": 0},
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 20}},
+    {"type": "message_stop"},
+)
+STREAM = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in EVENTS).encode()
+CLAUDE_MODEL = "claude-sonnet-4-5@20250929"
+
+
+@contextmanager
+def running(
+    behave: Behaviour, folder: Path, **options: Any
+) -> Iterator[tuple[ScriptedUpstream, RunningGateway]]:
+    with running_upstream(behave) as upstream:
+        vertex = Upstream(name="vertex", base_url=upstream.url, family=Family.VERTEX, provider="vertex")
+        with running_gateway(upstream.url, folder, upstreams=[vertex], **options) as gateway:
+            yield upstream, gateway
+    assert gateway.failed == []
+
+
+@contextmanager
+def gemini_at(gateway: RunningGateway) -> Iterator[genai.Client]:
+    options = types.HttpOptions(base_url=gateway.url, retry_options=types.HttpRetryOptions(attempts=1))
+    with genai.Client(
+        vertexai=True,
+        project="house",
+        location="europe-west1",
+        credentials=Credentials(TOKEN),  # type: ignore[no-untyped-call]
+        http_options=options,
+    ) as client:
+        yield client
+
+
+def claude_at(gateway: RunningGateway) -> anthropic.AnthropicVertex:
+    return anthropic.AnthropicVertex(
+        region="europe-west1",
+        project_id="house",
+        access_token=TOKEN,
+        base_url=f"{gateway.url}/v1",
+        max_retries=0,
+    )
+
+
+def test_gemini_on_vertex_is_passed_on_and_recorded(tmp_path: Path) -> None:
+    with (
+        running(answering(answer(json.dumps(GEMINI).encode())), tmp_path) as (upstream, gateway),
+        gemini_at(gateway) as client,
+    ):
+        found = client.models.generate_content(model="gemini-2.5-flash", contents="Hello")
+
+    assert found.text == "Hi"
+    head = upstream.heard[0]
+    assert f"/{PLACE}/google/models/gemini-2.5-flash:generateContent HTTP/1.1".encode() in head
+    assert f"\r\nauthorization: Bearer {TOKEN}\r\n".encode() in head
+    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "default", 1, By.MODEL)
+    assert (sum_.group, sum_.uncached, sum_.output_tokens) == (("default", "gemini-2.5-flash"), 10, 20)
+    assert sum_.dollars == 10 * Decimal("0.3e-6") + 20 * Decimal("2.5e-6")
+    assert holders(tmp_path, TOKEN) == []
+
+
+def test_claude_on_vertex_is_passed_on_and_recorded(tmp_path: Path) -> None:
+    asked: Any = {
+        "model": CLAUDE_MODEL,
+        "max_tokens": 100,
+        "system": "These words are long enough to be kept. " * 400,
+        "messages": [{"role": "user", "content": "Hello"}],
+    }
+    with (
+        running(answering(answer(json.dumps(CLAUDE).encode())), tmp_path) as (upstream, gateway),
+        claude_at(gateway) as client,
+    ):
+        client.messages.create(**asked)
+
+    head, _, body = upstream.heard[0].partition(b"\r\n\r\n")
+    assert f"POST /v1/{PLACE}/anthropic/models/{CLAUDE_MODEL}:rawPredict HTTP/1.1".encode() in head
+    assert b"cache_control" not in body
+    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "default", 1, By.MODEL)
+    assert (sum_.group, sum_.uncached, sum_.output_tokens) == (("default", CLAUDE_MODEL), 10, 20)
+    assert sum_.unknown_calls == 0
+
+
+def test_claude_on_vertex_streams(tmp_path: Path) -> None:
+    with (
+        running(answering(answer(STREAM, content_type="text/event-stream")), tmp_path) as (upstream, gateway),
+        claude_at(gateway) as client,
+        client.messages.stream(
+            model=CLAUDE_MODEL, max_tokens=100, messages=[{"role": "user", "content": "Hello"}]
+        ) as stream,
+    ):
+        assert stream.get_final_text() == "Hi"
+
+    assert b":streamRawPredict HTTP/1.1" in upstream.heard[0]
+    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "default", 1)
+    assert (sum_.uncached, sum_.output_tokens, sum_.partial_calls) == (10, 20, 0)
+
+
+def test_a_cap_holds_clients_of_vertex(tmp_path: Path) -> None:
+    caps = [Cap(scope=Scope.AGENT, agent="default", dollars=Decimal("0.001"))]
+    with running(answering(answer(b"{}")), tmp_path, caps=caps) as (upstream, gateway):
+        with (
+            gemini_at(gateway) as client,
+            pytest.raises(errors.ClientError, match="the cap on agent default") as gemini,
+        ):
+            client.models.generate_content(
+                model="gemini-2.5-flash",
+                contents="Hello",
+                config=types.GenerateContentConfig(max_output_tokens=1_000),
+            )
+        with claude_at(gateway) as claude, pytest.raises(anthropic.APIStatusError, match="the cap on") as found:
+            claude.messages.create(
+                model=CLAUDE_MODEL, max_tokens=1_000, messages=[{"role": "user", "content": "Hello"}]
+            )
+
+    assert (gemini.value.code, found.value.status_code) == (402, 402)
+    assert upstream.heard == []
