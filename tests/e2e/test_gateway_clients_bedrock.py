@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import botocore.session
+import httpx
 import pytest
 from botocore.client import BaseClient
 from botocore.config import Config
@@ -272,3 +273,48 @@ def test_with_a_key_that_the_gateway_holds_requests_go_through_the_whole_engine(
     assert b"a-token" not in heard
     assert b'"cachePoint"' in heard
     assert gateway.failed == []
+
+
+SIGNING: Any = {"aws_region": REGION, "replaces_keys": True}
+
+
+@pytest.mark.parametrize("path", ["converse", "converse-stream"])
+def test_with_credentials_of_its_own_the_gateway_signs_what_it_has_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    asked = {"system": [{"text": "These words are kept. " * 800}], "messages": HELLO}
+    theirs = {"authorization": "AWS4-HMAC-SHA256 Credential=AKIATHEIRS", "x-amz-date": "20200101T000000Z"}
+    with running_upstream(answering(answer(json.dumps(CONVERSED).encode()))) as upstream:
+        signing = bedrock_at(upstream.url, **SIGNING)
+        with running_gateway(upstream.url, tmp_path, upstreams=[signing]) as gateway:
+            answered = httpx.post(f"{gateway.url}/model/{MODEL}/{path}?a=b%3A", json=asked, headers=theirs)
+
+    (heard,) = upstream.heard
+    assert answered.status_code == 200
+    assert is_signed_well(heard)
+    assert b"AKIATHEIRS" not in heard
+    assert b'"cachePoint"' in heard
+    assert gateway.failed == []
+
+
+def test_without_credentials_nothing_is_sent_and_nothing_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    caps = [Cap(scope=Scope.AGENT, agent="default", dollars=Decimal(1))]
+    with running_upstream(answering(answer(json.dumps(CONVERSED).encode()))) as upstream:
+        signing = bedrock_at(upstream.url, **SIGNING)
+        with running_gateway(upstream.url, tmp_path, upstreams=[signing], caps=caps) as gateway:
+            answered = httpx.post(
+                f"{gateway.url}/model/{MODEL}/converse",
+                json={"messages": HELLO, "inferenceConfig": {"maxTokens": 100}},
+            )
+
+    assert (answered.status_code, upstream.heard) == (401, [])
+    assert "no AWS credentials to sign with" in answered.json()["message"]
+    books = settled(tmp_path / "gateway.sqlite", 0)
+    assert (books.calls, books.reserved) == ([], 0)

@@ -218,6 +218,8 @@ class UpstreamServer(_Settings):
     """A variable whose key stands for whatever clients bring; beyond loopback, for gateway keys alone."""
     deployments: dict[Name, Name] = {}
     """Models by the names that deployments have there, for counts, windows and prices: `{house: gpt-5.1}`."""
+    sign: Literal["aws"] | None = None
+    """`aws`: the gateway signs requests with its own AWS credentials, in the place of what clients bring."""
 
 
 class RouteTo(_Settings):

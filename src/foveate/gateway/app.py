@@ -22,6 +22,7 @@ from foveate.errors import (
 )
 from foveate.fold.model import Endpoint
 from foveate.gateway.asks import KIND, SESSION, Ask, Receive, Scope, Send, ask_of
+from foveate.gateway.aws_signing import CLIENT_HEADERS, AwsSigner
 from foveate.gateway.body_errors import BodyRefused
 from foveate.gateway.body_memory import BodyMemory, HeldBody
 from foveate.gateway.callers import agent_of, caller_of, check_payer, key_headers, sent_query
@@ -107,6 +108,7 @@ class Gateway:
         self._is_open = is_open
         self._no_counts = NoCounts()
         self._body_memory = BodyMemory()
+        self._signer = AwsSigner()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -247,7 +249,7 @@ class Gateway:
         if uncounted:
             await self._engine.uncounted(ask.id, client.agent, uncounted)
         client.provider = routed.upstream.provider
-        async with self._asked(ask, routed, body, {}, reads_answer=False) as answer:
+        async with await self._asked(ask, routed, body, {}, reads_answer=False) as answer:
             await client.begin(answer, is_changed=False)
             while piece := await answer.piece():
                 await client.piece(piece)
@@ -274,6 +276,9 @@ class Gateway:
         try:
             rest = await relay(ask, routed, exchange, client)
             is_broken = False
+        except KeyRefused:
+            exchange.unsent()
+            raise
         except UpstreamError as error:
             if self._is_unsent(error):
                 exchange.unsent()
@@ -288,7 +293,7 @@ class Gateway:
         """Relay all but the end of an answer, which is given back."""
         while True:
             sent = exchange.outgoing
-            async with self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
+            async with await self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
                 said = await _error_in(answer)
                 if not said or not await exchange.goes_again(answer.status, said):
                     return await _passed_on(exchange, answer, client, said, ask.door)
@@ -297,7 +302,7 @@ class Gateway:
         """Relay a count; where the upstream has no route for it, answer with our own."""
         sent, own, where = exchange.outgoing, own_count(exchange), (routed.upstream, exchange.incoming.spoken)
         if own is None or not self._no_counts.has(*where):
-            async with self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
+            async with await self._asked(ask, routed, sent.body, sent.headers, reads_answer=True) as answer:
                 said = await _error_in(answer)
                 if own is None or not self._no_counts.heard(*where, answer.status, said):
                     return await _passed_on(exchange, answer, client, said, ask.door)
@@ -312,14 +317,17 @@ class Gateway:
             return seconds == waits.connect_seconds and seconds not in (waits.idle_seconds, waits.total_seconds)
         return isinstance(error, UpstreamUnreachable) and not isinstance(error, UpstreamBroken)
 
-    def _asked(
+    async def _asked(
         self, ask: Ask, routed: Routed, body: bytes, headers: Mapping[str, str], *, reads_answer: bool
     ) -> AbstractAsyncContextManager[Answer]:
         upstream = routed.upstream
         changed = {name.encode("latin-1"): said.encode("latin-1") for name, said in headers.items()}
         sent = sent_on(ask.raw_headers, reads_answer=reads_answer, key=key_headers(ask, upstream), set_=changed)
         where = target(upstream.url(ask.raw_path, sent_query(ask, upstream)))
-        if b"host" in signed_names(sent):
+        if upstream.aws_region:
+            sent = [pair for pair in sent if pair[0] not in CLIENT_HEADERS]
+            sent += await self._signer.sign(ask.method, where.url, sent, body, region=upstream.aws_region)
+        elif b"host" in signed_names(sent):
             where = replace(where, authority=ask.headers.get("host", "").encode("latin-1"))
         return self._pool.asked(ask.method, where, sent, body)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from foveate.config.settings import Settings, UpstreamServer
 from foveate.errors import BadOption, UpstreamUnreachable
 from foveate.gateway.app import GatewayOptions
+from foveate.gateway.aws_signing import check_installed, region_of
 from foveate.gateway.doors import Family
 from foveate.gateway.keys import HashedKeys
 from foveate.gateway.request_body import BodyLimits
@@ -128,13 +129,18 @@ def _upstream(
         key = _key(said.key_variable, environment, path=(*path, "key_variable"))
         if key is None:
             raise BadOption(f"{said.key_variable} is not set in the environment", path=(*path, "key_variable"))
+    region = ""
+    if said.sign is not None:
+        check_installed((*path, "sign"))
+        region = region_of(base_url, environment, (*path, "sign"))
     return replace(
         base,
         base_url=base_url,
         family=family or base.family,
         provider=said.provider or base.provider,
         key=key,
-        replaces_keys=said.key_variable is not None,
+        replaces_keys=said.key_variable is not None or said.sign is not None,
         speaks_both=speaks_both,
         deployments=said.deployments,
+        aws_region=region,
     )

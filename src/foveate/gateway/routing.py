@@ -21,7 +21,7 @@ class Upstream:
     `base_url` is what a client of that family would be given. `key` is for clients that show a key of the
     gateway; where it `replaces_keys`, also in the place of what others bring. One that `speaks_both` takes the
     other family's requests as well, and its `base_url` is without the version. `deployments` are the models
-    that answer under other names.
+    that answer under other names. Requests to one with an `aws_region` are signed by the gateway.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Upstream:
     replaces_keys: bool = False
     speaks_both: bool = False
     deployments: Mapping[str, str] = field(default_factory=dict)
+    aws_region: str = ""
 
     def speaks(self, family: Family) -> bool:
         """Whether it takes requests of a family."""

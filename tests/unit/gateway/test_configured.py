@@ -12,6 +12,7 @@ from foveate.engine.options import AgentOptions
 from foveate.errors import BadOption, BadSetting
 from foveate.fold.overflow import OnOverflow
 from foveate.gateway.app import GatewayOptions
+from foveate.gateway.aws_signing import check_installed
 from foveate.gateway.configured import gateway_options
 from foveate.gateway.doors import Family, door_of
 from foveate.gateway.keys import hash_of, new_key
@@ -74,6 +75,30 @@ def test_an_api_that_one_provider_has_is_priced_by_that_provider(
     mine = made(f"upstreams: {{mine: {{base_url: '{base_url}', api: {api}}}}}").routing.upstreams["mine"]
 
     assert (mine.provider, mine.url(path)) == (provider, f"http://h:1{path}")
+
+
+@pytest.mark.parametrize(
+    ("base_url", "environment", "region"),
+    [
+        ("https://bedrock-runtime.eu-west-1.amazonaws.com", {"AWS_REGION": "us-east-1"}, "eu-west-1"),
+        ("https://bedrock-runtime-fips.us-gov-west-1.amazonaws.com", {}, "us-gov-west-1"),
+        ("https://bedrock.example", {"AWS_DEFAULT_REGION": "us-east-1"}, "us-east-1"),
+    ],
+)
+def test_the_gateway_signs_for_the_region_of_an_address_or_of_the_environment(
+    base_url: str, environment: dict[str, str], region: str
+) -> None:
+    said = f"upstreams: {{bedrock: {{base_url: '{base_url}', sign: aws}}}}"
+    bedrock = made(said, **environment).routing.upstreams["bedrock"]
+
+    assert (bedrock.family, bedrock.aws_region, bedrock.replaces_keys) == (Family.BEDROCK, region, True)
+
+
+def test_a_signature_needs_a_region_and_a_package() -> None:
+    with pytest.raises(BadOption, match="set AWS_REGION"):
+        made("upstreams: {bedrock: {base_url: 'https://bedrock.example', sign: aws}}")
+    with pytest.raises(BadOption, match=r"pip install 'foveate\[bedrock\]'"):
+        check_installed(("upstreams",), "a_package_that_is_not_there")
 
 
 def test_an_upstream_is_named_with_what_differs_from_what_is_known() -> None:

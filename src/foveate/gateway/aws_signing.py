@@ -1,0 +1,89 @@
+"""Signatures of AWS (SigV4) with credentials of the gateway's own. botocore is an extra: `foveate[bedrock]`."""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import urlsplit
+
+from foveate.errors import BadOption, KeyRefused
+
+_SERVICE = "bedrock"
+_REGION = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")
+_REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+# What depends on the signature of a client, which another takes the place of.
+CLIENT_HEADERS = (b"x-amz-date", b"x-amz-content-sha256")
+
+
+def check_installed(path: tuple[str, ...], package: str = "botocore") -> None:
+    """See that requests can be signed.
+
+    Raises:
+        BadOption: the package for it is not installed.
+    """
+    if find_spec(package) is None:
+        raise BadOption("signing needs a package that is not there: pip install 'foveate[bedrock]'", path=path)
+
+
+def region_of(base_url: str, environment: Mapping[str, str], path: tuple[str, ...]) -> str:
+    """The region that a signature is for: that of the host name, or else that of the environment.
+
+    Raises:
+        BadOption: neither tells.
+    """
+    found = _REGION.match(urlsplit(base_url).hostname or "")
+    region = found[1] if found else next(filter(None, map(environment.get, _REGION_VARIABLES)), None)
+    if region is None:
+        raise BadOption("the region is not known: set AWS_REGION, or use the address that AWS gives", path=path)
+    return region
+
+
+class AwsSigner:
+    """Signs requests for Bedrock. Credentials are found as AWS's own clients do, and renewed as they expire."""
+
+    def __init__(self) -> None:
+        self._credentials: Any = None
+
+    async def sign(
+        self, method: str, url: str, headers: Sequence[tuple[bytes, bytes]], body: bytes, *, region: str
+    ) -> list[tuple[bytes, bytes]]:
+        """Sign a request as it goes out: the headers that are to be added.
+
+        Raises:
+            KeyRefused: there are no credentials.
+        """
+        # Credentials may be fetched from a server, or by a program.
+        return await asyncio.to_thread(self._sign, method, url, dict(headers), body, region)
+
+    def _sign(
+        self, method: str, url: str, headers: Mapping[bytes, bytes], body: bytes, region: str
+    ) -> list[tuple[bytes, bytes]]:
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+
+        kind = headers.get(b"content-type")
+        covered = {} if kind is None else {"content-type": kind.decode("latin-1")}
+        request = AWSRequest(method=method, url=url, headers=covered, data=body)
+        SigV4Auth(self._frozen(), _SERVICE, region).add_auth(request)
+        return [
+            (name.lower().encode("latin-1"), said.encode("latin-1"))
+            for name, said in request.headers.items()
+            if name.lower() not in covered
+        ]
+
+    def _frozen(self) -> Any:
+        from botocore.exceptions import BotoCoreError
+        from botocore.session import Session
+
+        try:
+            self._credentials = self._credentials or Session().get_credentials()
+            if self._credentials is not None:
+                return self._credentials.get_frozen_credentials()
+            reason = "none are configured"
+        except BotoCoreError as error:
+            reason = str(error)
+        raise KeyRefused(
+            f"the gateway has no AWS credentials to sign with ({reason}): set AWS_ACCESS_KEY_ID and"
+            " AWS_SECRET_ACCESS_KEY, or a profile, where it runs"
+        )
