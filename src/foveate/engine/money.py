@@ -102,6 +102,8 @@ class HoldCaps:
             except CapExceeded as refused:
                 if whole is None or work.ceiling is None or work.ceiling <= refused.room:
                     raise
+                if work.incoming.is_unchanged:
+                    raise
                 # Another cap may then ask for a lower limit, and so may calls that were admitted meanwhile.
                 work.output_limit, work.at_most = limit_output(
                     work.request,

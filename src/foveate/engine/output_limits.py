@@ -15,7 +15,7 @@ from foveate.engine.bounds import LIMITS, AtMost, asked_of
 from foveate.errors import CapExceeded
 from foveate.values import Format, Request, SetParameter
 from foveate.wire.around import parameters_of
-from foveate.wire.body import value
+from foveate.wire.body import Fields, record, value
 
 # A limit above this leaves half of the room under a shared cap to calls at the same time.
 _AMPLE_OUTPUT_TOKENS = 32_000
@@ -23,18 +23,37 @@ _AMPLE_OUTPUT_TOKENS = 32_000
 _NEW_NAME_PROVIDERS = frozenset(("openai", "azure"))
 
 
-def limit_parameter(request: Request, provider: str) -> str | None:
-    """Name the parameter that limits the output; None if the client set one, or the API requires it."""
+# Where formats have the limit inside of an object; Gemini reads its names in two spellings.
+_NESTED = {
+    Format.GEMINI: (("generationConfig", "maxOutputTokens"), ("generation_config", "max_output_tokens")),
+    Format.BEDROCK: (("inferenceConfig", "maxTokens"),),
+}
+
+
+def limit_parameter(request: Request, provider: str) -> tuple[str, ...] | None:
+    """The path of the parameter that limits the output; None if the client set one, or the API requires it."""
     found = parameters_of(request)
+    if request.format in _NESTED:
+        return _nested_parameter(request.format, found)
     if any(value(found.get(name)) is not None for name in LIMITS):
         return None
     if request.format is Format.RESPONSES:
-        return "max_output_tokens"
+        return ("max_output_tokens",)
     if request.format is not Format.CHAT:
         return None
     rules = rules_for(request.model, provider)
     is_openai = rules.provider in _NEW_NAME_PROVIDERS and rules.family.startswith("gpt")
-    return "max_completion_tokens" if is_openai else "max_tokens"
+    return ("max_completion_tokens",) if is_openai else ("max_tokens",)
+
+
+def _nested_parameter(spoken: Format, found: Fields) -> tuple[str, ...] | None:
+    """The path in the spelling that the request has; None if a limit is there, or both spellings are."""
+    spellings = _NESTED[spoken]
+    used = [path for path in spellings if path[0] in found]
+    limits = [record(found[path[0]]).get(name) for path in used for _, name in spellings]
+    if len(used) > 1 or any(limit is not None for limit in limits):
+        return None
+    return used[0] if used else spellings[0]
 
 
 def limit_output(
@@ -54,8 +73,8 @@ def limit_output(
     Raises:
         CapExceeded: the client set a limit, or not even `min_tokens` fit.
     """
-    name, answers = limit_parameter(request, most.provider), asked_of(request).answers
-    if name is None or not answers:
+    path, answers = limit_parameter(request, most.provider), asked_of(request).answers
+    if path is None or not answers:
         raise refused
     cap = next(cap for cap in caps if str(cap) == refused.cap)
     standing = Standing(spent=refused.spent, reserved=refused.reserved)
@@ -72,6 +91,6 @@ def limit_output(
         fitting = max(min(fitting, _AMPLE_OUTPUT_TOKENS), fitting // 2)
     reason = f"the client sets no output limit, and {cap} has room for {in_words(refused.room)}"
     return (
-        SetParameter(path=(name,), value=fitting, reason=reason),
+        SetParameter(path=path, value=fitting, reason=reason),
         replace(most, output_tokens=fitting * answers),
     )
