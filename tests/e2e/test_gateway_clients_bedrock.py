@@ -197,11 +197,8 @@ def test_a_talk_is_one_session_and_nothing_of_it_is_edited(tmp_path: Path) -> No
     messages: Any = list(HELLO)
     with running(behave, tmp_path, options=options) as (client, upstream, _):
         for _ in range(6):
-            client.converse(modelId=MODEL, messages=messages)
-            messages += [
-                {"role": "assistant", "content": [{"text": "word " * 1_000}]},
-                {"role": "user", "content": [{"text": "And then?"}]},
-            ]
+            said = client.converse(modelId=MODEL, messages=messages)
+            messages += [said["output"]["message"], {"role": "user", "content": [{"text": "word " * 1_000}]}]
 
     assert all(map(is_signed_well, upstream.heard))
     (session,) = sums_of(tmp_path / "gateway.sqlite", "aws", 6, By.SESSION)

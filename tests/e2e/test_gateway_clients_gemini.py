@@ -157,6 +157,29 @@ def test_other_first_words_are_another_session(gateway: RunningGateway, folder: 
     assert len(sums_of(folder / "gateway.sqlite", "two-talks", 2, By.SESSION)) == 2
 
 
+@pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent"])
+def test_parallel_talks_with_the_same_first_words_stay_apart(
+    gateway: RunningGateway, folder: Path, method: str
+) -> None:
+    """Both answers are told apart by what the model said."""
+    agent = f"parallel-{method}"
+    route, headers = f"/v1beta/models/{MODEL}:{method}", {"x-goog-api-key": KEY, "x-foveate-agent": agent}
+    talks: list[list[Any]] = [list(HELLO["contents"]), list(HELLO["contents"])]
+    with httpx.Client(base_url=gateway.url, headers=headers) as client:
+        for turn in range(3):
+            for number, contents in enumerate(talks):
+                step = doing(Step(text=f"Answer {turn} of talk {number}."))
+                said = client.post(route, json={"contents": contents}, headers=step).json()
+                chunks = said if isinstance(said, list) else [said]
+                parts = [part for chunk in chunks for part in chunk["candidates"][0]["content"]["parts"]]
+                text = "".join(part["text"] for part in parts)
+                contents.append({"role": "model", "parts": [{"text": text}]})
+                contents.append({"role": "user", "parts": [{"text": "And then?"}]})
+
+    sessions = sums_of(folder / "gateway.sqlite", agent, 6, By.SESSION)
+    assert sorted(session.calls for session in sessions) == [3, 3]
+
+
 def test_thoughts_and_cached_tokens_are_priced_as_the_provider_bills_them(
     gateway: RunningGateway, folder: Path
 ) -> None:
@@ -280,6 +303,30 @@ def test_a_cap_holds_a_request_to_its_limit_of_output(tmp_path: Path) -> None:
     assert [error.value.code for error in (twice, over, unbounded)] == [402] * 3
     assert len(sandbox.heard) == 1
     assert settled(tmp_path / "gateway.sqlite", 1).reserved == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        ({}, ("generationConfig", "maxOutputTokens")),
+        ({"generationConfig": {"temperature": 0}}, ("generationConfig", "maxOutputTokens")),
+        ({"generation_config": {"temperature": 0}}, ("generation_config", "max_output_tokens")),
+    ],
+)
+def test_a_client_without_a_limit_of_output_gets_the_one_that_a_cap_has_room_for(
+    tmp_path: Path, said: dict[str, Any], sent: tuple[str, str]
+) -> None:
+    caps = [Cap(scope=Scope.AGENT, agent="default", dollars=Decimal("0.05"))]
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
+        httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
+    ):
+        answered = client.post(ROUTE, json=HELLO | said)
+
+    assert answered.status_code == 200, answered.text
+    limit = json.loads(sandbox.heard[0].body)[sent[0]][sent[1]]
+    assert 4_000 <= limit <= 20_000  # at $2.50 a million
 
 
 def test_the_key_is_kept_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from urllib.parse import unquote_plus
+from urllib.parse import parse_qsl, unquote_plus
 
 from blake3 import blake3
 
@@ -19,6 +19,8 @@ from foveate.session.naming import user_agent_family
 # OAuth tokens of Anthropic and Google, and JSON web tokens.
 _SHORT_LIVED = re.compile(rb"(?:^|\s)(?:sk-ant-oat|ya29\.|eyJ)")
 
+# The ids of temporary keys begin with ASIA.
+_AWS, _AWS_KEY_ID = b"AWS4-", re.compile(rb"Credential=((?!ASIA)[^/,\s]+)/")
 _GOOGLE = frozenset((Family.GEMINI, Family.VERTEX))
 
 
@@ -57,9 +59,14 @@ def agent_of(ask: Ask, keys: Keys, user_agents: Sequence[tuple[str, str]] = ()) 
 def caller_of(ask: Ask) -> str:
     """Return who sends a request, of all that send requests with its agent's name: by its key and its program.
 
-    Only a digest of the key is part of it. Tokens that clients renew every hour are left out.
+    Only a digest of the key is part of it. Tokens that clients renew every hour are left out, and of a
+    signature all but the id of the key that made it.
     """
     keys = [value for name, value in ask.raw_headers if name in KEYS and not _SHORT_LIVED.search(value)]
+    if any(value.startswith(_AWS) for value in keys):
+        keys = [found[1] for value in keys if (found := _AWS_KEY_ID.search(value))]
+    if ask.door.family in _GOOGLE:
+        keys += [text.encode() for name, text in parse_qsl(ask.query) if name in GOOGLE_QUERY]
     family = user_agent_family(ask.headers.get("user-agent", ""))
     return blake3(b"caller\0" + b"\0".join((*keys, family.encode("latin-1", "replace")))).hexdigest(16)
 

@@ -8,11 +8,14 @@ import msgspec
 from foveate.errors import MalformedRequest
 from foveate.values import Format
 from foveate.wire.body import as_list, as_record, as_text, fields, record, role_of, value
+from foveate.wire.events import ListSplitter, Splitter
+from foveate.wire.frames import FrameSplitter
 from foveate.wire.replies import record as reply_record
 
 MAX_TEXT_CHARS = 300
 """Only this much of an answer's text is compared, without blanks: some clients trim what they send back."""
 _MAX_TOOL_CALLS = 16
+_MAX_SIGNATURE_CHARS = 64
 _MODEL_ROLES = frozenset(("assistant", "model"))
 # Items of the Responses API that a model writes and that have no role.
 _MODEL_ITEMS = (
@@ -23,9 +26,13 @@ _MODEL_ITEMS = (
 
 # What stands in the events that tell a part of an answer; first in those that tell more than text. Others are
 # skipped, since a long answer has thousands.
-_TOOL_EVENTS = (b"content_block_start", b'"tool_calls"', b"output_item")
+_TOOL_EVENTS = (
+    *(b"content_block_start", b'"tool_calls"', b"output_item"),
+    *(b'"functionCall"', b'"thoughtSignature"'),
+)
 _EVENTS = (
     *_TOOL_EVENTS,
+    b'"candidates"',
     b"text_delta",
     b'"content"',
     b"output_text.delta",
@@ -63,6 +70,7 @@ def message_parts(spoken: Format, messages: Sequence[bytes]) -> AnswerParts:
     for raw in messages:
         said = record(raw)
         found.add_content(said.get("content"))
+        found.add_content(said.get("parts"))
         for call in as_list(said.get("tool_calls")):
             found.add_tool_call(as_record(call).get("id"))
         if spoken is Format.RESPONSES:
@@ -116,6 +124,21 @@ class _Collected:
                 self.add_text(block.get("text"))
             elif block.get("type") == "tool_use":
                 self.add_tool_call(block.get("id"))
+            elif "type" not in block:
+                self._add_untyped(block)
+
+    def _add_untyped(self, block: dict[str, Any]) -> None:
+        """Add a block of Bedrock or a part of Gemini.
+
+        Older models of Gemini give their calls no ids, but a signature, which clients send back too.
+        """
+        if block.get("thought") is not True:
+            self.add_text(block.get("text"))
+        self.add_tool_call(as_record(block.get("toolUse")).get("toolUseId"))
+        if "functionCall" in block:
+            signature = filter(str.isalnum, as_text(block.get("thoughtSignature")))
+            id_ = as_text(as_record(block["functionCall"]).get("id"))
+            self.add_tool_call(id_ or "".join(signature)[:_MAX_SIGNATURE_CHARS])
 
     def parts(self) -> AnswerParts:
         calls = tuple(dict.fromkeys(self._tool_calls))
@@ -123,7 +146,18 @@ class _Collected:
 
 
 def _events(stream: bytes, found: _Collected) -> Iterable[dict[str, Any]]:
-    """Yield the events of a stream that tell something new; the last one may have been cut off."""
+    """Yield the events of a stream that tell something new; the last one may have been cut off.
+
+    Gemini also streams a JSON list, and AWS binary frames, which begin with their length.
+    """
+    splitter: Splitter | None = ListSplitter() if stream.startswith(b"[") else None
+    if stream.startswith(b"\0"):
+        splitter = FrameSplitter()
+    if splitter is not None:
+        for piece in splitter.feed(stream):
+            if piece.data.startswith(b"{"):
+                yield reply_record(piece.data)
+        return
     for line in stream.split(b"\n"):
         if not line.startswith(b"data:"):
             continue
@@ -179,8 +213,22 @@ def _responses(found: _Collected, event: dict[str, Any]) -> None:
                     found.add_content(item.get("content"))
 
 
+def _gemini(found: _Collected, event: dict[str, Any]) -> None:
+    found.add_id(event.get("responseId"))
+    for candidate in as_list(event.get("candidates"))[:1]:
+        found.add_content(as_record(as_record(candidate).get("content")).get("parts"))
+
+
+def _bedrock(found: _Collected, event: dict[str, Any]) -> None:
+    found.add_content(as_record(as_record(event.get("output")).get("message")).get("content"))
+    found.add_content([as_record(event.get("contentBlockStart")).get("start")])
+    found.add_content([as_record(event.get("contentBlockDelta")).get("delta")])
+
+
 _COLLECTORS: dict[Format, Callable[[_Collected, dict[str, Any]], None]] = {
     Format.ANTHROPIC: _anthropic,
     Format.CHAT: _chat,
     Format.RESPONSES: _responses,
+    Format.GEMINI: _gemini,
+    Format.BEDROCK: _bedrock,
 }

@@ -7,7 +7,7 @@ import pytest
 
 from foveate.errors import KeyRefused
 from foveate.gateway.asks import Ask, ask_of
-from foveate.gateway.callers import agent_of, check_payer, key_headers, sent_query
+from foveate.gateway.callers import agent_of, caller_of, check_payer, key_headers, sent_query
 from foveate.gateway.doors import Family
 from foveate.gateway.headers import KEYS as HEADERS
 from foveate.gateway.headers import sent_on
@@ -109,3 +109,25 @@ def test_a_google_key_in_the_query_goes_out_unless_another_takes_its_place() -> 
     assert sent_query(asked(query=query), google) == "alt=sse&x=%26key%3D"
     assert sent_query(asked((b"x-goog-api-key", KEY.encode()), query=b"key=a"), THEIRS) == "key=a"
     assert key_headers(asked(), google) == [(b"x-goog-api-key", b"sk-ours")]
+
+
+def signed(key_id: str, signature: str, *more: tuple[bytes, bytes]) -> Ask:
+    said = f"AWS4-HMAC-SHA256 Credential={key_id}/20261117/r/bedrock/aws4_request, Signature={signature}"
+    return asked((b"authorization", said.encode()), *more)
+
+
+def test_a_caller_that_signs_is_known_by_its_key_and_not_by_its_signatures() -> None:
+    token = (b"x-amz-security-token", b"renewed")
+
+    assert caller_of(signed("AKIA1", "a")) == caller_of(signed("AKIA1", "b"))
+    assert caller_of(signed("AKIA1", "a")) != caller_of(signed("AKIA2", "a"))
+    assert caller_of(signed("ASIA1", "a", token)) == caller_of(signed("ASIA2", "b"))
+
+
+def test_a_key_in_the_query_tells_callers_of_gemini_apart() -> None:
+    def gemini(query: bytes) -> Ask:
+        path = "/v1beta/models/gemini-3-pro:generateContent"
+        return ask_of({"method": "POST", "path": path, "query_string": query, "headers": []})
+
+    assert caller_of(gemini(b"key=a&alt=sse")) == caller_of(gemini(b"key=a"))
+    assert caller_of(gemini(b"key=a")) != caller_of(gemini(b"key=b"))

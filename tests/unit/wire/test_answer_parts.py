@@ -1,12 +1,14 @@
 """Parts by which an answer is recognised, as it passes and as a client sends it back."""
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import pytest
 
 from foveate.values import Format
 from foveate.wire.answer_parts import AnswerParts, answer_parts, is_from_model, message_parts
+from tests.unit.wire.pieces import frame
 
 
 def stream(*events: dict[str, Any]) -> bytes:
@@ -56,6 +58,39 @@ RESPONSES_STREAM = stream(
     {"type": "response.output_item.added", "item": ITEMS[2]},
     {"type": "response.output_item.done", "item": ITEMS[2]},
 )
+GEMINI_PARTS = [
+    {"text": "Hm.", "thought": True},
+    {"text": "I will look."},
+    {"functionCall": {"name": "read", "args": {}}, "thoughtSignature": "c2ln+/=="},
+]
+GEMINI = {"responseId": "r1", "candidates": [{"content": {"role": "model", "parts": GEMINI_PARTS}}]}
+GEMINI_CHUNKS = [
+    {"responseId": "r1", "candidates": [{"content": {"role": "model", "parts": [{"text": "I will "}]}}]},
+    {"responseId": "r1", "candidates": [{"content": {"role": "model", "parts": [{"text": "look."}]}}]},
+    {"responseId": "r1", "candidates": [{"content": {"role": "model", "parts": GEMINI_PARTS[2:]}}]},
+]
+CONTENT = [{"text": "I will look."}, {"toolUse": {"toolUseId": "tooluse_1", "name": "read", "input": {}}}]
+BEDROCK = {"output": {"message": {"role": "assistant", "content": CONTENT}}}
+FRAMES = (
+    frame(b"messageStart", b'{"role":"assistant"}')
+    + frame(b"contentBlockDelta", b'{"delta":{"text":"I will "},"contentBlockIndex":0}')
+    + frame(b"contentBlockDelta", b'{"delta":{"text":"look."},"contentBlockIndex":0}')
+    + frame(b"contentBlockStart", b'{"start":{"toolUse":{"toolUseId":"tooluse_1"}},"contentBlockIndex":1}')
+)
+
+
+def chunk_frame(event: dict[str, Any]) -> bytes:
+    return frame(b"chunk", json.dumps({"bytes": b64encode(json.dumps(event).encode()).decode()}).encode())
+
+
+ANTHROPIC_FRAMES = b"".join(
+    chunk_frame(event)
+    for event in (
+        {"type": "message_start", "message": {"id": "msg_1", "content": []}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "I will look."}},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "toolu_1"}},
+    )
+)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +99,24 @@ RESPONSES_STREAM = stream(
         (Format.ANTHROPIC, ANTHROPIC, ANTHROPIC_STREAM, [ANTHROPIC], "msg_1", "toolu_1"),
         (Format.CHAT, CHAT, CHAT_STREAM, [CHAT["choices"][0]["message"]], "c1", "call_1"),  # type: ignore[index]
         (Format.RESPONSES, RESPONSES, RESPONSES_STREAM, ITEMS, "resp_1", "call_1"),
+        (
+            Format.GEMINI,
+            GEMINI,
+            stream(*GEMINI_CHUNKS),
+            [{"role": "model", "parts": GEMINI_PARTS[1:]}],
+            "r1",
+            "c2ln",
+        ),
+        (
+            Format.GEMINI,
+            GEMINI,
+            json.dumps(GEMINI_CHUNKS).encode(),
+            [{"role": "model", "parts": GEMINI_PARTS}],
+            "r1",
+            "c2ln",
+        ),
+        (Format.BEDROCK, BEDROCK, FRAMES, [{"role": "assistant", "content": CONTENT}], "", "tooluse_1"),
+        (Format.ANTHROPIC, ANTHROPIC, ANTHROPIC_FRAMES, [ANTHROPIC], "msg_1", "toolu_1"),
     ],
 )
 def test_an_answer_has_the_same_parts_whole_streamed_and_sent_back(
