@@ -49,7 +49,7 @@ def test_it_says_where_it_is_answers_and_ends_cleanly(number: signal.Signals, co
     with started("--json") as (process, line):
         ready = json.loads(line)
         assert ready.keys() == {"url", "providers"}
-        assert ready["providers"] == ["anthropic", "openai"]
+        assert ready["providers"] == ["anthropic", "google", "openai"]
         status, answer = posted(f"{ready['url']}/v1/messages", ASKED)
         assert (status, answer["type"]) == (200, "message")
         process.send_signal(number)
@@ -86,7 +86,10 @@ def test_a_port_in_use_is_one_clear_line() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--provider", "mistral"], "foveate: --provider takes anthropic, openai or both, not mistral\n"),
+        (
+            ["--provider", "mistral"],
+            "foveate: --provider takes anthropic, openai, google or both, not mistral\n",
+        ),
         (["--host", "192.0.2.1", "--port", "0"], "foveate: cannot listen on 192.0.2.1:0: "),
         (["--script", "nothing.yaml"], "foveate: nothing.yaml: No such file or directory\n"),
     ],

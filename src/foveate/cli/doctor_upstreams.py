@@ -23,7 +23,9 @@ _MOST_BYTES = 16 * 1024 * 1024
 # Their lists of models are open to everybody, so they say nothing of a key (November 2026).
 _OPEN_LISTS = frozenset(("openrouter", "nvidia"))
 # Who has no route that tokenises; everybody else may be a server of one's own.
-_HOSTED = frozenset(("anthropic", "openai", "openrouter", "deepseek", "google", "azure", "nvidia"))
+_HOSTED = frozenset(
+    ("anthropic", "openai", "openrouter", "deepseek", "google", "azure", "bedrock", "vertex", "nvidia")
+)
 _COUNTS = {"anthropic": "counts whole requests", "openai": "counts Responses"}
 
 

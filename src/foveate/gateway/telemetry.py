@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 NAME = "foveate"
 _OPERATIONS = {Asks.ANSWER: "chat", Asks.EMBEDDINGS: "embeddings"}
 # Those that the conventions call by another name than Foveate.
-_PROVIDERS = {"google": "gcp.gemini", "vertex": "gcp.vertex_ai", "mistral": "mistral_ai", "xai": "x_ai"}
+_PROVIDERS = {
+    "google": "gcp.gemini",
+    "vertex": "gcp.vertex_ai",
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "mistral": "mistral_ai",
+    "xai": "x_ai",
+}
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _NEEDED = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
