@@ -130,6 +130,11 @@ class _Compared:
         first = min(_message_with(before, self.at), _message_with(after, self.at))
         if before[first].start != after[first].start:  # the same blocks, divided into other messages
             return reworded_block(self.previous, self.current, self.at, self.at)
+        if before[first].is_thinking:
+            was, now = ([m.key for m in messages[first:] if not m.is_thinking] for messages in (before, after))
+            if now[: len(was)] == was:
+                because = f"the reasoning that stood at messages[{before[first].index}] was left out"
+                return self._went(Cause.THINKING_REMOVED, because)
         kept, follows = _anchor([m.key for m in before], [m.key for m in after], first)
         gone, come = before[first:kept], after[first:follows]
         if kept == len(before) and follows == len(after):
@@ -144,8 +149,7 @@ class _Compared:
         return self._edited(gone[0], come[0])
 
     def _dropped(self, gone: "Sequence[_Said]", first: int) -> Difference:
-        kinds = {piece.kind for message in gone for piece in message.pieces}
-        if kinds <= _THOUGHTS:
+        if all(message.is_thinking for message in gone):
             because = f"the reasoning that stood at messages[{first}] was left out"
             return self._went(Cause.THINKING_REMOVED, because)
         is_front = not {"assistant", "model"} & set(self.previous.roles[: gone[0].index])
@@ -198,6 +202,11 @@ class _Said:
     @property
     def key(self) -> tuple[bytes, ...]:
         return tuple(piece.digest for piece in self.pieces)
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether it is nothing but reasoning, as an item of Responses is."""
+        return all(piece.kind in _THOUGHTS for piece in self.pieces)
 
     @property
     def is_instruction(self) -> bool:

@@ -17,6 +17,10 @@ from foveate.values import CacheUsage, Place, Ttl
 
 # Counts are estimates for some models: a bill that reads this much of what was kept has missed nothing.
 _READ_ENOUGH = 0.8
+_UNEXPLAINED = (
+    "the prefix is the same and should have been read: the provider may have dropped it early, have served the "
+    "request elsewhere, or not have had it ready yet"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +147,7 @@ class _Case:
         elif self._has_other_key():
             cause, because = Cause.CACHE_KEY, self._other_key()
         else:
-            because = (
-                "the prefix is the same and should have been read: the provider may have dropped it early, "
-                "have served the request elsewhere, or not have had it ready yet"
-            )
-            cause = Cause.UNEXPLAINED
+            cause, because = Cause.UNEXPLAINED, _UNEXPLAINED
         return Difference(at=at, cause=cause, because=because)
 
     def _not_kept(self) -> tuple[Cause, str]:
@@ -156,7 +156,8 @@ class _Case:
         if rules.caching is Caching.NONE:
             return Cause.NOT_CACHED, f"nothing is known of a cache for {prompt.model}"
         marked = [at for at, piece in enumerate(prompt.pieces) if piece.mark is not None]
-        if not marked and (rules.caching is Caching.MARKS or prompt.only_marked):
+        needs_marks = rules.caching is Caching.MARKS or (rules.caching is Caching.BOTH and prompt.only_marked)
+        if not marked and needs_marks:
             return Cause.MARK_MISSING, "nothing was kept: the previous request bears no cache mark"
         end = marked[-1] + 1 if rules.caching is Caching.MARKS else len(prompt.pieces)
         tokens = sum(piece.tokens for piece in prompt.pieces[:end])
@@ -173,6 +174,8 @@ class _Case:
                 "this request ends before what was kept does: it begins as the previous one and stops short"
             )
             return Cause.CUT_BACK, because
+        if self.rules.caching is Caching.AUTOMATIC:
+            return Cause.UNEXPLAINED, _UNEXPLAINED
         if not marked:
             return (
                 Cause.MARK_MISSING,

@@ -125,9 +125,14 @@ def prefixes(prompt: CachedPrompt) -> Sequence[bytes]:
     """For each piece, what tells the whole prompt up to and with it from every other one."""
     if prompt.keys is not None:
         return prompt.keys
-    front, before = front_keys(prompt.model, prompt.pieces[: _system_end(prompt.pieces)], prompt.settings)
-    found, key = list(front), b""
-    for piece in prompt.pieces[len(front) :]:
+    return all_keys(prompt.model, prompt.pieces, prompt.settings, _system_end(prompt.pieces))
+
+
+def all_keys(model: str, pieces: Sequence[Piece], settings: Mapping[Area, bytes], front: int) -> list[bytes]:
+    """The prefixes of a prompt whose first `front` pieces stand before its conversation."""
+    keys, before = front_keys(model, pieces[:front], settings)
+    found, key = list(keys), b""
+    for piece in pieces[front:]:
         key = next_key(key, piece)
         found.append(before + key)
     return found

@@ -12,7 +12,7 @@ from foveate import wire
 from foveate.cache import parameters
 from foveate.cache.block_facts import BlockFacts, facts_of
 from foveate.cache.block_tokens import BlockTokens, marked_at_end, piece_of
-from foveate.cache.prompts import CachedPrompt
+from foveate.cache.prompts import CachedPrompt, all_keys
 from foveate.cache.rules import Rules
 from foveate.cache.trailing import trailed_prompt
 from foveate.errors import MalformedRequest
@@ -24,7 +24,9 @@ __all__ = ["BlockTokens", "block_tokens_for", "blocks_read", "cached_prompt"]
 
 _KEPT_MODELS = 64
 
-_THINKING = frozenset(("thinking", "redacted_thinking", "reasoningContent"))  # the last on Bedrock
+_THINKING = frozenset(
+    ("thinking", "redacted_thinking", "reasoning", "reasoningContent")  # Responses, and Bedrock
+)
 _RESULTS = frozenset(("tool_result", "toolResult"))
 
 
@@ -71,11 +73,16 @@ def _prompt(request: Request, known: Sequence[BlockFacts], rules: Rules, tokens:
         for facts, share in zip(known, tokens.shares(request, known), strict=True)
     ]
     options = parameters.cache_options_in(found)
+    settings = parameters.digests(parameters.settings_in(found, known, rules))
+    # System and developer messages at the start are part of the front, as they are in a prompt that is read
+    # message by message: a session may change from the one way to the other.
+    front = len(wire.front_blocks(request, wire.trail(request)))
     prompt = CachedPrompt(
         model=request.model,
         pieces=tuple(pieces),
-        settings=parameters.digests(parameters.settings_in(found, known, rules)),
+        settings=settings,
         only_marked=options.only_marked,
         ttl=options.ttl,
+        keys=all_keys(request.model, pieces, settings, front),
     )
     return marked_at_end(prompt, wire.automatic_mark(request) if "cache_control" in found else None)

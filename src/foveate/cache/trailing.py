@@ -29,7 +29,9 @@ from foveate.wire.trails import Latest, noted
 
 _row = attrgetter("row")
 
-_THINKING = frozenset(("thinking", "redacted_thinking", "reasoningContent"))  # the last on Bedrock
+_THINKING = frozenset(
+    ("thinking", "redacted_thinking", "reasoning", "reasoningContent")  # Responses, and Bedrock
+)
 
 _MESSAGE_BYTES = 512
 _FRONT_TIMES = 4

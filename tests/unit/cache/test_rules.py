@@ -226,6 +226,14 @@ def test_thinking_of_earlier_turns_is_left_out_up_to_the_models_that_keep_it() -
         assert not rules_for(model).drops_thinking
 
 
+@pytest.mark.parametrize("provider", ["openai", "azure", "openrouter"])
+def test_reasoning_items_of_earlier_turns_are_left_out_before_gpt_5_4(provider: str) -> None:
+    for model in ("o3", "o4-mini", "gpt-5", "gpt-5.1-codex-max", "gpt-5.2", "gpt-5.3-codex"):
+        assert rules_for(model, provider).drops_thinking
+    for model in ("gpt-5.4", "gpt-5.5-pro", "gpt-5.6", "gpt-6-sol", "gpt-6.1-sol"):
+        assert not rules_for(model, provider).drops_thinking
+
+
 @pytest.mark.parametrize(
     ("model", "read_price"),
     [("gpt-4o", 0.5), ("gpt-4.1", 0.25), ("o3", 0.25), ("o4-mini", 0.25), ("gpt-5.2", 0.1), ("gpt-5.5", 0.1)],
