@@ -24,8 +24,8 @@ from foveate.gateway.assembly import assembled
 from foveate.gateway.serving import live_choices
 from foveate.sandbox.asks import Ask
 from foveate.store import open_store
-from tests.e2e.command import COMMAND
 from tests.served import configure
+from tests.support.forked_commands import REAL_COMMAND
 from tests.support.stores import ensure_store
 
 KEYS = {"ANTHROPIC_API_KEY": "sk-ant-of-a-test", "OPENAI_API_KEY": "sk-of-a-test"}
@@ -141,7 +141,7 @@ def at_terminal(
     folder: Path, *arguments: str, rows: int = 24, columns: int = 80, env: Mapping[str, str] | None = None
 ) -> Iterator[Terminal]:
     """`foveate` at a terminal of its own until the end of the block; all that it keeps is in `folder`."""
-    program, *before = COMMAND
+    program, *before = REAL_COMMAND
     kept = {name: said for name, said in os.environ.items() if not name.endswith("_API_KEY")}
     own = {"TERM": "xterm-256color", "FOVEATE_HOME": str(folder), "COLUMNS": "", "NO_COLOR": ""}
     process = pexpect.spawn(

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support import forked_commands
 from tests.support.stores import ensure_store
 
-COMMAND = (sys.executable, "-m", "foveate", "serve", "--port", "0", "--json")
+SERVE = ("serve", "--port", "0", "--json")
+COMMAND = (*forked_commands.REAL_COMMAND, *SERVE)
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,18 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, *options: str, **environment: str) -> Iterator[Served]:
+def serving(folder: Path, *options: str, forked: bool = True, **environment: str) -> Iterator[Served]:
     """A gateway whose data and working folder is `folder`, until the end of the block.
 
-    Its store is there already, unless `FOVEATE_STORE` is set.
+    Its store is there already, unless `FOVEATE_STORE` is set. If it is not `forked`, it is started as users do,
+    for tests that need the id of the process or kill it.
     """
     if "FOVEATE_STORE" not in environment:
         ensure_store(folder / "foveate.sqlite")
+    if forked:
+        forked_commands.ensure_running()
     process = subprocess.Popen(
-        [*COMMAND, *options],
+        [*(forked_commands.COMMAND if forked else forked_commands.REAL_COMMAND), *SERVE, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

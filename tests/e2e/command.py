@@ -5,7 +5,6 @@ import os
 import pty
 import select
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Sequence
@@ -13,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-COMMAND = [sys.executable, "-m", "foveate"]
+from tests.support.forked_commands import COMMAND
+
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "NO_COLOR")
 WITHOUT_KEYS = {name: value for name, value in os.environ.items() if name not in KEYS}
 ESCAPE = "\x1b"

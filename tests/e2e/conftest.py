@@ -12,6 +12,7 @@ from foveate.cli import main
 from tests.browsers import CannotBrowse, running_browser
 from tests.databases import CannotServe, PostgresServer, running_postgres
 from tests.e2e.command import Outcome
+from tests.support import forked_commands
 from tests.work_to_see import Shown, work_done
 
 
@@ -19,6 +20,13 @@ from tests.work_to_see import Shown, work_done
 def ctrl_c() -> None:
     """Ends what tests start: whoever runs in the background has it ignored, and so have its children."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def forks(request: pytest.FixtureRequest) -> None:
+    """Have the fork server run for tests that start commands."""
+    if request.node.get_closest_marker("process"):
+        forked_commands.ensure_running()
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import foveate
-from tests.e2e.command import COMMAND, spawn, write
+from tests.e2e.command import spawn, write
+from tests.support.forked_commands import COMMAND
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "cli.md"

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.command import COMMAND, Outcome, spawn, write
+from tests.e2e.command import Outcome, spawn, write
+from tests.support.forked_commands import COMMAND
 
 SECTIONS = [{"name": "rules", "text": "Answer in one word."}]
 

@@ -16,8 +16,9 @@ import pytest
 
 from foveate.store import open_store
 from foveate.store.migrating import VERSION_TABLE
-from tests.e2e.command import COMMAND, WITHOUT_KEYS, Outcome, on_terminal, spawn, wait_until_open
+from tests.e2e.command import WITHOUT_KEYS, Outcome, on_terminal, spawn, wait_until_open
 from tests.kept import FOLDED, fold
+from tests.support.forked_commands import COMMAND, REAL_COMMAND
 
 pytestmark = pytest.mark.process
 
@@ -85,7 +86,7 @@ def test_control_c_ends_it_with_130_and_no_traceback(path: Path) -> None:
     with (
         locked(path),
         subprocess.Popen(
-            [*COMMAND, "compactions", "undo", "fold", "--store", url],
+            [*REAL_COMMAND, "compactions", "undo", "fold", "--store", url],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=WITHOUT_KEYS,

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from foveate.cost.caps import accounts_of
 from foveate.store import open_store
 from tests.billed import ENTRY, call, settle_one
-from tests.e2e.command import COMMAND, WITHOUT_KEYS, Outcome, on_terminal, spawn, wait_until_open
+from tests.e2e.command import WITHOUT_KEYS, Outcome, on_terminal, spawn, wait_until_open
 from tests.e2e.test_compactions_faults import LOADED, locked
+from tests.support.forked_commands import COMMAND, REAL_COMMAND
 
 pytestmark = pytest.mark.process
 
@@ -117,7 +118,7 @@ def test_control_c_ends_waiting_for_a_store_with_130(url: str) -> None:
     alone.execute("PRAGMA locking_mode = EXCLUSIVE")
     alone.execute("BEGIN IMMEDIATE")  # nobody else can even read
     with subprocess.Popen(
-        [*COMMAND, "cost", "--by", "day", "--store", url],
+        [*REAL_COMMAND, "cost", "--by", "day", "--store", url],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=WITHOUT_KEYS,

@@ -14,7 +14,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import foveate
 from tests.e2e.command import (
     CHAT,
-    COMMAND,
     REQUESTS,
     Outcome,
     finished,
@@ -22,6 +21,7 @@ from tests.e2e.command import (
     write,
 )
 from tests.llama import LlamaServer
+from tests.support.forked_commands import COMMAND
 
 
 def test_help_shows_the_commands_and_version_the_version(run: Any) -> None:

@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,8 @@ from tests.e2e.command import Outcome
 from tests.page_examples import PAGES, ROOT, Block, Command, blocks_of, commands_of, matches
 from tests.sandboxes import running_sandbox
 from tests.served import configure, serving
+from tests.support.fork_client import READ_AT_START
+from tests.support.forked_commands import COMMAND, REAL_COMMAND
 
 GATEWAY, SANDBOX = "http://127.0.0.1:8090", "http://127.0.0.1:8790"
 SERVES = re.compile(r"^(?:\./run|foveate)(?P<words>| (?:serve|sandbox)\b[^|&;]*)$")
@@ -53,8 +56,8 @@ NOT_RUN = {
 DATABASE = "postgresql://foveate@db.example/foveate"
 # Pages whose commands see only what they have done themselves.
 OF_THEIR_OWN = ("docs/tutorial.md", "docs/howto/postgresql.md")
-# The wrapper that pages call `foveate` and `./run` by.
-CALL = f'#!/bin/sh\nexec "{sys.executable}" -m foveate "$@"\n'
+# This page starts the command as users do. On others it is forked, which takes a fifth of the time.
+NOT_FORKED = "docs/tutorial.md"
 
 
 def named(pages: Any) -> list[str]:
@@ -176,19 +179,21 @@ def needs_programs(page: str) -> None:
 
 
 @pytest.fixture
-def session(common: Stage, tmp_path: Path) -> Session:
+def session(common: Stage, tmp_path: Path, request: pytest.FixtureRequest) -> Session:
     """A terminal in a folder that has what the project's own has."""
     for name in ("README.md", "CHANGELOG.md", "examples", "dashboards"):
         (tmp_path / name).symlink_to(ROOT / name)
     programs = tmp_path / ".programs"
     programs.mkdir()
+    command = REAL_COMMAND if request.node.callspec.params["page"] == NOT_FORKED else COMMAND
     for program in (programs / "foveate", tmp_path / "run"):
-        program.write_text(CALL)
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
         program.chmod(0o755)
     for name in ("python", "python3"):
         (programs / name).symlink_to(sys.executable)
     (tmp_path / ".curlrc").write_text("fail-with-body\n")  # an error that a server answers is one for curl too
-    environment = {name: os.environ[name] for name in ("LANG", "PATH", "TMPDIR") if name in os.environ} | {
+    names = ("LANG", "PATH", "TMPDIR", *READ_AT_START)
+    environment = {name: value for name, value in os.environ.items() if name.startswith(names)} | {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "HOME": str(tmp_path),
         "FOVEATE_HOME": str(common.home),

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.command import COMMAND, KEYS, WITHOUT_KEYS, Outcome, finished
+from tests.e2e.command import KEYS, WITHOUT_KEYS, Outcome, finished
 from tests.llama import LlamaServer
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+from tests.support.forked_commands import COMMAND
 
 pytestmark = pytest.mark.process
 

@@ -81,7 +81,7 @@ def test_two_hundred_streams_at_once_are_all_whole_and_all_booked(tmp_path: Path
     pieces = [STREAM_HEAD, *map(chunk, EVENTS), LAST_CHUNK]
     with running_upstream(once(*pieces, pause_seconds=0.03)) as upstream:
         configure(config, upstream.url, f"server: {{log_level: warning}}\n{CAPPED}")
-        with serving(tmp_path, "--config", str(config)) as served:
+        with serving(tmp_path, "--config", str(config), forked=False) as served:
 
             async def all_at_once(count: int) -> list[bytes]:
                 return await asyncio.gather(*(streamed(served.url, number) for number in range(count)))
@@ -114,7 +114,7 @@ def test_settings_that_turn_invalid_while_requests_go_on_disturb_none_of_them(
     good = config.read_bytes()
     statuses: list[int] = []
     is_over = Event()
-    with serving(tmp_path, "--config", str(config)) as served:
+    with serving(tmp_path, "--config", str(config), forked=False) as served:
 
         def ask_on() -> None:
             while not is_over.is_set():
@@ -154,7 +154,7 @@ def test_a_gateway_that_is_killed_has_lost_nothing_when_it_is_started_again(
     configure(config, sandbox.url, CAPPED)
     messages: list[Any] = []
     file = tmp_path / FILE
-    with serving(tmp_path, "--config", str(config)) as served, ThreadPoolExecutor(4) as clients:
+    with serving(tmp_path, "--config", str(config), forked=False) as served, ThreadPoolExecutor(4) as clients:
         for number in range(4):
             spoken(served.url, messages, f"One {number}")
         settled(file, 4)
@@ -171,7 +171,7 @@ def test_a_gateway_that_is_killed_has_lost_nothing_when_it_is_started_again(
         left = [row[0] for row in connection.execute("SELECT expires_at FROM reservations_v1")]
         connection.execute("UPDATE reservations_v1 SET expires_at = 1")  # as if that time had passed
         connection.commit()
-    with serving(tmp_path, "--config", str(config)) as served:
+    with serving(tmp_path, "--config", str(config), forked=False) as served:
         for number in range(4):
             spoken(served.url, messages, f"Two {number}")
         booked = settled(file, 8)
@@ -196,8 +196,8 @@ def test_sessions_go_on_through_the_other_gateway_when_one_is_killed(
     configure(config, sandbox.url, f"store: {{url: '{url}'}}\n{CAPPED}")
     sessions: list[list[Any]] = [[] for _ in range(3)]
     with (
-        serving(tmp_path, "--config", str(config)) as one,
-        serving(tmp_path, "--config", str(config)) as other,
+        serving(tmp_path, "--config", str(config), forked=False) as one,
+        serving(tmp_path, "--config", str(config), forked=False) as other,
         ThreadPoolExecutor(8) as clients,
     ):
         for number in range(4):

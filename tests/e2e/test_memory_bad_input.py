@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import foveate
-from tests.e2e.command import COMMAND, Outcome, spawn
+from tests.e2e.command import Outcome, spawn
+from tests.support.forked_commands import COMMAND
 
 GOOD = "* Good\n:PROPERTIES:\n:ID: good\n:END:\nThe rest still works.\n"
 

@@ -215,7 +215,7 @@ def test_any_worker_shows_what_all_have_counted(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     with running_sandbox() as sandbox:
         configure(config, sandbox.url)
-        with serving(tmp_path, "--config", str(config), "--workers", "2") as served:
+        with serving(tmp_path, "--config", str(config), "--workers", "2", forked=False) as served:
             for number in range(8):
                 ask(served.url, text=f"{TEXT} {number}")
             name = "foveate_requests_total agent=ana model=claude-opus-4-5 provider=anthropic status=200"

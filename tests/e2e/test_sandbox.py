@@ -13,7 +13,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.e2e.command import COMMAND, WITHOUT_KEYS, spawn
+from tests.e2e.command import WITHOUT_KEYS, spawn
+from tests.support.forked_commands import COMMAND
 
 pytestmark = pytest.mark.process
 

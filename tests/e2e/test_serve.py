@@ -34,7 +34,7 @@ def test_a_gateway_serves_holds_a_new_configuration_at_once_and_ends_well(tmp_pa
     config = tmp_path / "foveate.yaml"
     with running_sandbox() as sandbox:
         configure(config, sandbox.url)
-        with serving(tmp_path, "--config", str(config)) as served:
+        with serving(tmp_path, "--config", str(config), forked=False) as served:
             url, process = served.url, served.process
             assert ask(url)
 
@@ -103,7 +103,9 @@ def test_a_gateway_takes_its_keys_and_its_configuration_from_where_they_usually_
     (tmp_path / "foveate.yaml").write_text("agents: [{id: ana}]\n")
     (tmp_path / ".env").write_text("OPENROUTER_API_KEY=sk-hush\nDEEPSEEK_API_KEY=sk-hush\n")
 
-    with serving(tmp_path, DEEPSEEK_API_KEY="", ANTHROPIC_API_KEY="sk-hush", OPENAI_API_KEY="") as served:
+    with serving(
+        tmp_path, DEEPSEEK_API_KEY="", ANTHROPIC_API_KEY="sk-hush", OPENAI_API_KEY="", forked=False
+    ) as served:
         told = served.told
 
     assert told["config"] == "foveate.yaml"

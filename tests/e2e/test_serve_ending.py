@@ -85,7 +85,7 @@ def test_a_stream_under_way_is_finished_and_booked(
     workers: str, number: signal.Signals, code: int, sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     configure(tmp_path / "foveate.yaml", sandbox.url)
-    with serving(tmp_path, "--workers", workers) as served:
+    with serving(tmp_path, "--workers", workers, forked=False) as served:
         reading = Reading(served.url, SLOW)
         pids = served.workers()
         served.process.send_signal(number)
@@ -105,7 +105,7 @@ def test_a_second_signal_ends_at_once_and_what_was_broken_off_is_booked(
     sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     configure(tmp_path / "foveate.yaml", sandbox.url)
-    with serving(tmp_path, "--workers", "2") as served:
+    with serving(tmp_path, "--workers", "2", forked=False) as served:
         reading = Reading(served.url, ENDLESS)
         served.process.send_signal(signal.SIGINT)
         assert until(lambda: is_refused(served.url), bool, 30)  # the first has come to all its processes
@@ -125,7 +125,7 @@ def test_after_the_time_of_grace_what_is_under_way_is_broken_off(
     sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     configure(tmp_path / "foveate.yaml", sandbox.url, "server: {grace_seconds: 1}\n")
-    with serving(tmp_path) as served:
+    with serving(tmp_path, forked=False) as served:
         reading = Reading(served.url, ENDLESS)
         served.process.terminate()
         code, errors = served.ended(within_seconds=15)
@@ -140,7 +140,10 @@ def test_a_client_that_only_keeps_its_connection_is_not_waited_for(
     sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     configure(tmp_path / "foveate.yaml", sandbox.url)
-    with serving(tmp_path) as served, anthropic.Anthropic(base_url=served.url, api_key=KEY) as client:
+    with (
+        serving(tmp_path, forked=False) as served,
+        anthropic.Anthropic(base_url=served.url, api_key=KEY) as client,
+    ):
         client.messages.count_tokens(model="claude-opus-4-5", messages=[{"role": "user", "content": "Hello"}])
         began = time.monotonic()
         served.process.terminate()

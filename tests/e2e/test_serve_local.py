@@ -33,7 +33,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # A cap holds, and what costs nothing is let through under it.
     folder = tmp_path_factory.mktemp("local")
     (folder / "foveate.yaml").write_text("cost: {caps: [{scope: day, dollars: 0.01}]}\n")
-    with serving(folder, "--local") as served:
+    with serving(folder, "--local", forked=False) as served:
         assert served.told["local"].startswith("SmolLM2")
         yield served.url
 

@@ -46,7 +46,7 @@ def test_a_bill_outlives_kill_9_of_its_gateway_while_the_store_is_locked(tmp_pat
     config, spool = tmp_path / "foveate.yaml", tmp_path / "spool"
     with running_sandbox() as sandbox:
         configure(config, sandbox.url)
-        with serving(tmp_path, "--config", str(config)) as served:
+        with serving(tmp_path, "--config", str(config), forked=False) as served:
             ask(served.url)
             # Locked while the provider answers: until then a gateway waits for its store at each step.
             asking = Thread(target=ask, args=(served.url,), kwargs={"seconds": 2.0})
@@ -62,7 +62,7 @@ def test_a_bill_outlives_kill_9_of_its_gateway_while_the_store_is_locked(tmp_pat
                 served.process.kill()
                 served.process.wait()
         assert len(booked(tmp_path)) == 1
-        with serving(tmp_path, "--config", str(config)):
+        with serving(tmp_path, "--config", str(config), forked=False):
             assert len(booked(tmp_path)) == 2
             assert not any(path.stat().st_size for path in spool.glob("*/*"))
 
@@ -85,7 +85,7 @@ def test_bills_outlive_kill_9_of_a_gateway_whose_clients_have_just_had_their_ans
     with running_upstream(unhurried) as upstream:
         configure(config, upstream.url)
         with (
-            serving(tmp_path, "--config", str(config)) as served,
+            serving(tmp_path, "--config", str(config), forked=False) as served,
             connected(served.url) as streaming,
             connected(served.url) as asking,
         ):
@@ -95,7 +95,7 @@ def test_bills_outlive_kill_9_of_a_gateway_whose_clients_have_just_had_their_ans
             until_it_ends_with(asking, claude_reply("Hello")[-20:])
             served.process.kill()
             served.process.wait()
-        with serving(tmp_path, "--config", str(config)):
+        with serving(tmp_path, "--config", str(config), forked=False):
             found = until(lambda: booked(tmp_path), lambda found: len(found) >= 2)
     assert len(found) == 2
     assert all(one.estimated_dollars for one in found)

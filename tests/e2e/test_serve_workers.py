@@ -44,7 +44,9 @@ def config(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="module")
 def served(config: Path) -> Iterator[Served]:
     """Two workers, which create their store themselves."""
-    with serving(config.parent, FOVEATE_STORE=f"sqlite:///{config.parent}/foveate.sqlite") as running:
+    with serving(
+        config.parent, FOVEATE_STORE=f"sqlite:///{config.parent}/foveate.sqlite", forked=False
+    ) as running:
         yield running
 
 
@@ -129,7 +131,7 @@ def test_one_that_is_started_while_the_file_is_broken_goes_by_what_held_before(
 
 def test_no_worker_outlives_a_parent_that_is_killed(sandbox: RunningSandbox, tmp_path: Path) -> None:
     configure(tmp_path / "foveate.yaml", sandbox.url)
-    with serving(tmp_path, "--workers", "2") as running:
+    with serving(tmp_path, "--workers", "2", forked=False) as running:
         pids = running.workers()
         assert len(pids) == 2
         os.kill(running.process.pid, signal.SIGKILL)
@@ -162,7 +164,7 @@ def test_workers_share_one_postgresql(
 ) -> None:
     url = postgres.new_database()
     configure(tmp_path / "foveate.yaml", sandbox.url, f"store: {{url: '{url}'}}\n")
-    with serving(tmp_path, "--workers", "2") as running:
+    with serving(tmp_path, "--workers", "2", forked=False) as running:
         with anthropic.Anthropic(base_url=running.url, api_key=KEY, max_retries=0) as client:
             for _ in range(3):
                 client.messages.create(

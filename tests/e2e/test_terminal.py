@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from tests.e2e.command import COMMAND, ESCAPE, WITHOUT_KEYS, Outcome, on_terminal, spawn, write
+from tests.e2e.command import ESCAPE, WITHOUT_KEYS, Outcome, on_terminal, spawn, write
+from tests.support.forked_commands import COMMAND
 
 pytestmark = pytest.mark.process
 

@@ -184,7 +184,7 @@ def test_a_gateway_ends_within_seconds_though_pages_are_open(
     configure(tmp_path / "foveate.yaml", sandbox.url)
     refused = "ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE"
     with (
-        serving(tmp_path, "--workers", "2") as served,
+        serving(tmp_path, "--workers", "2", forked=False) as served,
         looking(browser, served.url, forgives=refused) as page,
     ):
         pages = [page, *(page.context.new_page() for _ in range(2))]

@@ -24,6 +24,7 @@ from tests.golden.shapes import shape_of
 from tests.golden.stored_work import LATER, SESSION, fill
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
 from tests.served import configure
+from tests.support import forked_commands
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -73,7 +74,7 @@ class Runs:
 
     def spawn(self, command: str, *arguments: str, kind: str = "", case: str = "", said: str = "") -> None:
         """Run a command with `--json` in a process of its own, with something on standard input."""
-        given = [sys.executable, "-m", "foveate", command, *arguments, "--json"]
+        given = [*forked_commands.COMMAND, command, *arguments, "--json"]
         finished = subprocess.run(given, input=said, capture_output=True, text=True, check=False)
         self._keep(f"foveate {command}", finished.stdout, finished.returncode, kind, case)
 
@@ -107,6 +108,7 @@ def _commands_with_json(command: Any, name: str = "foveate") -> list[str]:
 def run_all(folder: Path) -> dict[str, dict[str, str]]:
     """Run every command that prints JSON; `folder` is the working folder and holds all data."""
     runs = Runs()
+    forked_commands.ensure_running()
     _run_offline(runs, folder)
     _run_on_store(runs, folder)
     with running_sandbox() as sandbox:
@@ -186,7 +188,7 @@ def _run_on_store(runs: Runs, folder: Path) -> None:
 def _run_servers(runs: Runs, folder: Path, sandbox: RunningSandbox) -> Gateway:
     """`foveate sandbox` and `foveate serve`, each until Ctrl-C."""
     with subprocess.Popen(
-        [sys.executable, "-m", "foveate", "sandbox", "--port", "0", "--json"], stdout=subprocess.PIPE, text=True
+        [*forked_commands.COMMAND, "sandbox", "--port", "0", "--json"], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         runs.add("foveate sandbox", json.loads(process.stdout.readline()))

@@ -1,0 +1,87 @@
+"""Run `foveate` as a fork of the server in `fork_server`: `python -IS fork_client.py SOCKET [ARGUMENTS]`.
+
+The command gets this process's arguments, environment, working directory, umask and standard streams. Signals
+are passed on, and this process ends as the command does. If the server is not running, or cannot give the
+command everything that it would have here (see `traits`), this process becomes `python -m foveate` instead.
+"""
+
+import marshal
+import os
+import resource
+import signal
+import socket
+import sys
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+# Users and groups, capabilities, and which signals are blocked or ignored.
+_STATUS = ("Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "Cap", "SigBlk", "SigIgn")
+# The interpreter, the dynamic loader and C libraries read these once, when a process starts.
+READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "OPENBLAS_", "OMP_")
+
+
+def traits() -> list[object]:
+    """Describe what a fork of another process cannot take over: both processes must have the same."""
+    with open("/proc/self/stat", encoding="utf-8") as file:  # noqa: PTH123 - pathlib takes long to import
+        controlling_terminal = file.read().rpartition(")")[2].split()[4]
+    with open("/proc/self/status", encoding="utf-8") as file:  # noqa: PTH123
+        status = [line for line in file if line.startswith(_STATUS)]
+    return [
+        controlling_terminal,
+        status,
+        os.getpriority(os.PRIO_PROCESS, 0),
+        [resource.getrlimit(limit) for limit in _LIMITS],
+        sorted(item for item in os.environ.items() if item[0].startswith(READ_AT_START)),
+    ]
+
+
+def _open_streams() -> list[int]:
+    found = []
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            continue
+        found.append(descriptor)
+    return found
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def main() -> None:
+    _, path, *arguments = sys.argv
+    streams = _open_streams()
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        if len(streams) < 3:
+            raise OSError("a standard stream is closed")
+        server.connect(path)
+        folder = os.getcwd()  # noqa: PTH109
+        order = marshal.dumps((arguments, dict(os.environ), folder, _umask(), traits()))
+        socket.send_fds(server, [len(order).to_bytes(4)], streams)
+        server.sendall(order)
+        child = int.from_bytes(server.recv(4))
+    except OSError:
+        child = 0
+    if not child:
+        server.close()
+        os.execv(sys.executable, [sys.executable, "-m", "foveate", *arguments])
+    for number in _PASSED_ON:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: os.kill(child, number))
+    for descriptor in streams:  # only the command has them now, so that readers see when it ends
+        os.close(descriptor)
+    code = int.from_bytes(server.recv(4), signed=True)
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Commands of the fork server behave as `python -m foveate` does."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from tests.support.forked_commands import COMMAND, REAL_COMMAND, ensure_running
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(autouse=True)
+def running() -> None:
+    ensure_running()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        '"$@" count greeting.txt -',
+        '"$@" count --backend nonsense greeting.txt',
+        '"$@" count greeting.txt >/dev/full',
+        'ulimit -f 0; "$@" config init made.yaml',
+        'umask 077; "$@" config init made.yaml; stat -c %a made.yaml; rm made.yaml',
+        'FOVEATE_HOME=$PWD/elsewhere "$@" cost',
+    ],
+)
+def test_a_forked_command_does_what_the_real_one_does(tmp_path: Path, script: str) -> None:
+    (tmp_path / "greeting.txt").write_text("Hello, world!", encoding="utf-8")
+
+    def outcome(command: list[str]) -> tuple[int, bytes, bytes]:
+        done = subprocess.run(
+            ["sh", "-c", script, "sh", *command], input=b"more", capture_output=True, cwd=tmp_path, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    assert outcome(COMMAND) == outcome(REAL_COMMAND)
+
+
+def test_a_command_that_the_server_cannot_give_its_environment_is_run_for_real(tmp_path: Path) -> None:
+    path = tmp_path / "naïve.txt"
+    path.write_text("7 °C", encoding="utf-8")
+    done = subprocess.run(
+        [*COMMAND, "count", path],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=True,
+    )
+
+    assert rb"na\xefve.txt" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_signal_reaches_a_forked_command_and_it_ends_as_the_real_one(number: signal.Signals) -> None:
+    def ended(command: list[str]) -> tuple[int, str]:
+        with subprocess.Popen(
+            [*command, "sandbox", "--port", "0", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            url = json.loads(process.stdout.readline())["url"]
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=60)
+        wait_until_closed(url)
+        return process.returncode, errors
+
+    assert ended(COMMAND) == ended(REAL_COMMAND)
+
+
+def wait_until_closed(url: str) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            with urlopen(url, timeout=60):
+                pass
+        except URLError as error:
+            if isinstance(error.reason, ConnectionRefusedError):
+                return
+        time.sleep(0.01)
+    pytest.fail("the server is still there")
