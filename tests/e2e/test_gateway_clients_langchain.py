@@ -1,15 +1,13 @@
-"""LangChain's chat models through the gateway, before the sandbox."""
+"""LangChain's chat models through the gateway, before the sandbox.
+
+LangChain is imported when a test runs: it takes a second, and whoever collects tests would wait for it.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from langchain_anthropic import ChatAnthropic
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from foveate.sandbox.scripts import Call, Step
@@ -17,14 +15,11 @@ from tests.aftermath import sums_of
 from tests.gateways import RunningGateway, running_gateway
 from tests.sandboxes import KEY, doing, running_sandbox
 
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
 LOOKS = doing(Step(tools=(Call(name="read_file", input={"path": "a.md"}),)))
 MODELS = ("claude-opus-5-5", "gpt-4.1", "gpt-4.1 by responses")
-
-
-@tool
-def read_file(path: str) -> str:
-    """Reads a file."""
-    return f"# {path}"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +37,10 @@ def gateway(folder: Path) -> Iterator[RunningGateway]:
     assert running.failed == []
 
 
-def model_of(gateway: RunningGateway, name: str, headers: dict[str, str] | None = None) -> BaseChatModel:
+def model_of(gateway: RunningGateway, name: str, headers: dict[str, str] | None = None) -> "BaseChatModel":
+    from langchain_anthropic import ChatAnthropic
+    from langchain_openai import ChatOpenAI
+
     if name.startswith("claude"):
         return ChatAnthropic(
             model_name=name,
@@ -73,6 +71,8 @@ def text_of(message: Any) -> str:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", MODELS)
 async def test_a_chat_model_is_invoked_and_streamed(gateway: RunningGateway, name: str) -> None:
+    from langchain_core.messages import AIMessage
+
     model = model_of(gateway, name)
     whole = model.invoke("Hello")
     said = "".join(text_of(chunk) for chunk in model.stream("Hello"))
@@ -88,6 +88,14 @@ async def test_a_chat_model_is_invoked_and_streamed(gateway: RunningGateway, nam
 
 @pytest.mark.parametrize("name", MODELS)
 def test_tools_that_are_bound_are_called_and_their_results_taken(gateway: RunningGateway, name: str) -> None:
+    from langchain_core.messages import HumanMessage, ToolMessage
+    from langchain_core.tools import tool
+
+    @tool
+    def read_file(path: str) -> str:
+        """Reads a file."""
+        return f"# {path}"
+
     asked = HumanMessage("Hello")
     looking: Any = model_of(gateway, name, LOOKS).bind_tools([read_file])
     first: Any = looking.invoke([asked])
