@@ -249,7 +249,7 @@ AGENTS = (
         "gemini-cli",
         "gemini",
         start=lambda _, prompt: ("--yolo", "-m", GEMINI_MODEL, "-p", prompt),
-        resume=lambda _, prompt: ("--yolo", "-m", GEMINI_MODEL, "--resume", "latest", "-p", prompt),
+        resume=None,  # it sends the result of each call twice, which Google refuses, with or without a gateway
         environment=_gemini_environment,
         prepare=_prepare_gemini,
         key_start="AIzaSy",

@@ -131,7 +131,8 @@ def next_step(task: Task, body: Any) -> Step | None:
     if task.edits_text:
         lines = "".join(f"{number} is a number of this file\n" for number in range(1, task.done_lines + 2))
         words = (
-            "I add the next number to the file. It is the one that follows the last number in the file so far."
+            "I add the next number to the file: the one that follows the last number in it so far, on a line "
+            "of its own, with the words that stand behind every other number."
         )
         return Step(text=f"{words}\n\n{NUMBERS}\n```\n{lines}```\n")
     tools = dict(_tools(body))

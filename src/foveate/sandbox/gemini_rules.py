@@ -9,7 +9,7 @@ from typing import Any
 
 from foveate.budget.windows import window_of
 from foveate.sandbox.models import model_of
-from foveate.sandbox.shapes import Fault, Tag, Wrong, shapes_of
+from foveate.sandbox.shapes import Fault, Tag, Wrong, is_base64, shapes_of
 from foveate.values import Format
 from foveate.wire.body import as_list, as_record, as_text
 from foveate.wire.refusals import Refusal, failed
@@ -80,6 +80,10 @@ def _problems(asked: dict[str, Any], model: str, *, counting: bool) -> Iterator[
         )
 
 
+# What clients send that have lost the signature of a call: Google then checks none.
+_NO_SIGNATURE = "skip_thought_signature_validator"
+
+
 def _parts(path: str, content: dict[str, Any]) -> Iterator[Refusal]:
     if not as_list(content.get("parts")):
         yield _refusal(f"* GenerateContentRequest.{path}.parts: contents.parts must not be empty.")
@@ -89,6 +93,11 @@ def _parts(path: str, content: dict[str, Any]) -> Iterator[Refusal]:
             yield _refusal(
                 f"* GenerateContentRequest.{path}.parts[{at}].data: required oneof field 'data' must have one"
                 " initialized field"
+            )
+        signature = part.get("thoughtSignature")
+        if signature not in (None, _NO_SIGNATURE) and not is_base64(signature):
+            yield _refusal(
+                f"Invalid value at '{path}.parts[{at}].thought_signature' (TYPE_BYTES), Base64 decoding failed"
             )
 
 

@@ -181,11 +181,16 @@ def shapes_of(spoken: Format) -> Shapes:
     return Shapes(tomllib.loads((_FOLDER / f"{name}_shapes.toml").read_text(encoding="utf-8")))
 
 
+def is_base64(text: str) -> bool:
+    """Return whether a text is Base64."""
+    return _BASE64.fullmatch(text) is not None
+
+
 def _out_of_bounds(found: Any, kind: Kind) -> Wrong | None:
     match kind.name:
         case "string" if kind.values and found not in kind.values:
             return Wrong.VALUE
-        case "base64" if not _BASE64.fullmatch(found):
+        case "base64" if not is_base64(found):
             return Wrong.BASE64
         case "integer" | "number":
             if kind.least is not None and not found >= kind.least:

@@ -51,6 +51,7 @@ STEP = Step(text="Some words to be streamed in pieces.", thinking="Hm.", tools=(
         [HELLO, model(CALL, CALL), user(RESULT, RESULT), model({"text": "So."})],
         [{"parts": [{"inline_data": {"mime_type": "image/png", "data": "aGk="}}, {"text": "?"}]}],
         [HELLO, model({"thoughtSignature": "aGk="}), HELLO],
+        [HELLO, model({"text": "Hi", "thoughtSignature": "skip_thought_signature_validator"}), HELLO],
     ],
 )
 def test_what_google_takes_is_answered(contents: list[Any]) -> None:
