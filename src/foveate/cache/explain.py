@@ -140,10 +140,10 @@ class _Case:
         at = len(self.previous.prompt.pieces)
         if not self.kept_pieces:
             cause, because = self._not_kept()
+        elif self.aged_pieces < self.fresh_pieces or self._has_expired():
+            cause, because = Cause.EXPIRED, self._expired()
         elif not self._holds(self.fresh_pieces):
             cause, because = self._out_of_sight()
-        elif self.aged_pieces < self.fresh_pieces:
-            cause, because = Cause.EXPIRED, self._expired()
         elif self._has_other_key():
             cause, because = Cause.CACHE_KEY, self._other_key()
         else:
@@ -181,6 +181,11 @@ class _Case:
                 Cause.MARK_MISSING,
                 "this request bears no cache mark, and only a mark looks for what is kept",
             )
+        if marked[-1] < self.kept_pieces - 1:
+            return (
+                Cause.MARK_MISSING,
+                "no cache mark of this request stands where something was kept, or behind it",
+            )
         sight = self.rules.lookback_positions
         because = (
             f"the last mark stands more than {sight} positions behind what was kept, and looks back no further"
@@ -188,6 +193,9 @@ class _Case:
             else "no mark stands where something was kept"
         )
         return Cause.MARK_TOO_FAR, because
+
+    def _has_expired(self) -> bool:
+        return self.gap_seconds is not None and self.gap_seconds > self.lifetime_seconds > 0
 
     def _expired(self) -> str:
         gap, lifetime = _duration(self.gap_seconds or 0), _duration(self.lifetime_seconds)
@@ -201,7 +209,7 @@ class _Case:
 
     def _also(self, found: Difference) -> tuple[str, ...]:
         also = []
-        if self.gap_seconds is not None and self.gap_seconds > self.lifetime_seconds > 0:
+        if self._has_expired():
             also.append(self._expired())
         if self._has_other_key() and found.cause is not Cause.MODEL:
             also.append(self._other_key())

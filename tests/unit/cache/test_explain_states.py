@@ -93,6 +93,16 @@ def test_a_mark_that_is_missing_or_too_far_away_is_told() -> None:
     assert "20 positions" in found.because
 
 
+def test_a_last_mark_before_what_was_kept_is_not_told_to_be_too_far_behind_it() -> None:
+    body = claude()
+    early = changed(lambda b: b["messages"][-1]["content"][0].pop("cache_control"))
+    found = broken(body, early)
+
+    assert found.cause is Cause.MARK_MISSING
+    assert found.because == "no cache mark of this request stands where something was kept, or behind it"
+    assert broken(body, early, gap_seconds=400).cause is Cause.EXPIRED
+
+
 def test_a_prefix_below_the_minimum_is_told_with_the_numbers() -> None:
     body = claude() | {"tools": [], "system": [{"type": "text", "text": "Be brief.", "cache_control": MARK}]}
     body["messages"] = [{"role": "user", "content": "Hi"}]
