@@ -181,6 +181,7 @@ def test_every_regular_expression_is_tried() -> None:
     assert len(known) > 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "flags"),
     [

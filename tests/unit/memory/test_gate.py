@@ -64,6 +64,7 @@ def outlines(draw: st.DrawFn) -> tuple[Outline, set[str], set[str]]:
     return outline(entries, ("line 1: odd",)), {word for _, word, _ in entries} - private, private
 
 
+@pytest.mark.slow
 @given(made=outlines())
 def test_exactly_what_is_not_private_comes_through(made: tuple[Outline, set[str], set[str]]) -> None:
     read, public, private = made

@@ -65,6 +65,7 @@ def test_no_private_word_comes_through_the_gate_and_every_public_one_does(forest
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(text=org_texts)
 def test_a_heading_line_with_a_privacy_tag_is_hidden_wherever_it_stands_in_org(text: str) -> None:

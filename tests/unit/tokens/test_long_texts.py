@@ -25,6 +25,7 @@ stretches = st.one_of(
 texts = st.lists(stretches, max_size=12).map("".join)
 
 
+@pytest.mark.slow
 @given(text=texts, piece_chars=st.integers(1, 5000))
 def test_pieces_put_together_are_the_text(text: str, piece_chars: int) -> None:
     assert "".join(cut(text, piece_chars)) == text

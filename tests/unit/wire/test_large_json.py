@@ -73,6 +73,7 @@ def test_a_text_says_the_same_in_pieces(
     assert large_json.value(data, sizes) == msgspec.json.decode(data)
 
 
+@pytest.mark.slow
 @given(st.lists(VALUES, max_size=9), SPACING, st.booleans(), SIZES)
 def test_items_have_the_same_bytes(
     value: list[Any], spacing: tuple[str, str], is_ascii: bool, sizes: Sizes
@@ -83,6 +84,7 @@ def test_items_have_the_same_bytes(
     assert large_json.items(data, sizes) == expected
 
 
+@pytest.mark.slow
 @given(st.dictionaries(TEXTS, VALUES, max_size=9), SPACING, st.booleans(), SIZES)
 def test_fields_have_the_same_names_and_bytes(
     value: dict[str, Any], spacing: tuple[str, str], is_ascii: bool, sizes: Sizes
