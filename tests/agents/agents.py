@@ -43,6 +43,7 @@ class Agent:
     typed: Callable[[str], str] = lambda _: ""
     key_start: str = "sk-"
     sub_agent: str | None = None
+    names_parent: bool = True
     edits_text: bool = False
     small_window_tokens: int = 40_000
 
@@ -234,6 +235,7 @@ AGENTS = (
         resume=lambda _, prompt: ("--yolo", "--continue", "-p", prompt, "--auth-type", "openai"),
         environment=_openai_environment,
         sub_agent="general-purpose",
+        names_parent=False,  # nothing in a sub-agent's requests says who started it
     ),
     Agent(
         "aider",
