@@ -156,12 +156,12 @@ class Sessions:
         return replace(found, is_changed=not was_seen, is_aside=is_aside)
 
     def _is_aside(self, request: Conversation, there: Session) -> bool:
-        """Return whether a request has another prompt than the rest of its named session, and fewer messages.
+        """Return whether a request has another prompt than the rest of its named session, and no more messages.
 
         The first request of a session may be one aside: a longer conversation takes its place.
         """
-        is_shorter = len(request.chain) < there.messages
-        return request.named is not None and is_shorter and there.setting not in (None, request.setting())
+        is_longer = len(request.chain) > there.messages
+        return request.named is not None and not is_longer and there.setting not in (None, request.setting())
 
     def _begun(self, request: Conversation, id_: str, now: float) -> Session:
         return Session(
