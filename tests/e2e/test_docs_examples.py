@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -290,13 +291,13 @@ def test_what_is_not_run_is_little_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    "block", [block for block in BLOCKS if block.language == "json"], ids=lambda block: block.place
+    "block", [block for block in BLOCKS if block.language in ("json", "toml")], ids=lambda block: block.place
 )
-def test_every_json_in_a_page_can_be_read(block: Block) -> None:
-    assert json.loads(block.text)
+def test_every_json_and_toml_in_a_page_can_be_read(block: Block) -> None:
+    assert json.loads(block.text) if block.language == "json" else tomllib.loads(block.text)
 
 
 def test_a_block_is_in_a_language_that_is_run() -> None:
     run = {block.language for block in BLOCKS if block.not_run is None}
 
-    assert run <= {*SHELLS, "python", "pycon", "yaml", "json"}
+    assert run <= {*SHELLS, "python", "pycon", "yaml", "json", "toml"}

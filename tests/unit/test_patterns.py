@@ -104,6 +104,9 @@ _MADE: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]] = {
     "foveate.budget.answers.longest_answer_of": lambda: _texts(_of_answers()),
     "foveate.budget.windows._tokens": lambda: (),  # those of window_of
     "foveate.budget.windows.window_of": lambda: _texts(_of_windows()),
+    "foveate.cache.refusals.refused_parameters": lambda: [
+        (re.compile(r"(?<!\w)stream_options(?!\w)"), frozenset(("search",)))
+    ],
     "foveate.cache.rules._Provider.row_of": lambda: (),  # those of rules_for
     "foveate.cache.rules._host": lambda: (),
     "foveate.cache.rules.rules_for": lambda: _texts(_of_caches()),

@@ -20,7 +20,7 @@ from foveate.session.naming import user_agent_family
 _SHORT_LIVED = re.compile(rb"(?:^|\s)(?:sk-ant-oat|ya29\.|eyJ)")
 
 # The ids of temporary keys begin with ASIA.
-_AWS, _AWS_KEY_ID = b"AWS4-", re.compile(rb"Credential=((?!ASIA)[^/,\s]+)/")
+_AWS, _AWS_KEY_ID = b"AWS4-", re.compile(rb"Credential=((?!ASIA)[^/,\s]{1,128})/")
 _GOOGLE = frozenset((Family.GEMINI, Family.VERTEX))
 
 
