@@ -64,9 +64,8 @@ def test_anthropics_counter_is_asked_with_the_clients_own_key_and_its_calls_are_
     assert [entry.estimated_input_tokens for entry in main] == [
         entry.usage.cache.input_tokens for entry in main
     ]
-    assert [(entry.dollars, entry.call.session_id) for entry in counting] == [
-        (Decimal(0), main[0].call.session_id)
-    ]
+    assert [entry.dollars for entry in counting] == [0]
+    assert counting[0].call.session_id in {entry.call.session_id for entry in main}
 
 
 def test_by_default_the_provider_is_asked_only_where_a_refusal_hangs_on_an_estimate(tmp_path: Path) -> None:

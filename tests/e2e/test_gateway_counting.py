@@ -126,13 +126,13 @@ def test_a_count_makes_no_session_and_gives_tools_no_order(tmp_path: Path) -> No
     ):
         client.messages.count_tokens(model=MODEL, messages=hello, tools=TOOLS[::-1])
         until_booked(tmp_path, "counting")
-        session = asyncio.run(session_of(tmp_path))
+        session = asyncio.run(session_of(tmp_path, "counting"))
         client.messages.create(model=MODEL, max_tokens=50, messages=hello, tools=TOOLS)
         sent = [tool["name"] for tool in json.loads(sandbox.heard[-1].body)["tools"]]
 
     assert session is None
     assert sent == [tool["name"] for tool in TOOLS]
-    assert asyncio.run(session_of(tmp_path)) is not None
+    assert asyncio.run(session_of(tmp_path, "main")) is not None
 
 
 def until_booked(folder: Path, category: str) -> None:
@@ -142,11 +142,12 @@ def until_booked(folder: Path, category: str) -> None:
         time.sleep(0.05)
 
 
-async def session_of(folder: Path) -> object:
-    """The session that the first call in the ledger names, if it is kept."""
+async def session_of(folder: Path, category: str) -> object:
+    """The session that the first such call in the ledger names, if it is kept."""
     async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
         async for entry in store.ledger.entries():
-            return await store.turns.session(entry.call.session_id)
+            if entry.call.category == category:
+                return await store.turns.session(entry.call.session_id)
         return None
 
 

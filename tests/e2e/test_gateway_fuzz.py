@@ -67,7 +67,7 @@ def test_what_is_nearly_right_is_answered(gateway: RunningGateway, request: tupl
     check(gateway, post(path, body, **KEYS))
 
 
-def test_an_answer_longer_than_the_window_is_refused_at_once_and_nothing_is_folded_for_it(
+def test_for_a_limit_longer_than_the_window_nothing_is_folded(
     gateway: RunningGateway, upstream: ScriptedUpstream
 ) -> None:
     """Defect: folds were tried and paid for, while the client waited, where no fold could help."""
@@ -75,9 +75,8 @@ def test_an_answer_longer_than_the_window_is_refused_at_once_and_nothing_is_fold
     body = json.dumps(GOOD["/v1/chat/completions"] | {"max_tokens": 2**31}).encode()
     found = sent(gateway.url, post("/v1/chat/completions", body, **KEYS))
 
-    assert found.status == 400
-    assert json.loads(found.body)["error"]["code"] == "context_length_exceeded"
-    assert upstream.heard == []
+    assert found.status == 200  # whether the limit is too high is the provider's to say
+    assert len(upstream.heard) == 1
 
 
 @pytest.mark.parametrize("name", HUGE)

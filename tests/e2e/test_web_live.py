@@ -1,5 +1,6 @@
 """Pages that stay open follow what happens: of this process, of others, and after it was started anew."""
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -143,7 +144,7 @@ def test_what_somebody_types_and_marks_is_left_alone(browser: Browser, watched: 
         marked.evaluate("element => getSelection().selectAllChildren(element)")
         ask(watched.url, "ana", "while it is marked")
         page.wait_for_timeout(2_500)
-        assert page.evaluate("String(getSelection())") == named("ana", "while it is typed")[:11] + "…"
+        assert re.fullmatch("ana, .*", page.evaluate("String(getSelection())"))
         page.evaluate("getSelection().removeAllRanges()")
         expect(row_of(page, "ana", "while it is marked")).to_be_visible()
 

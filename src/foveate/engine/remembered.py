@@ -115,9 +115,9 @@ class Remembered:
             at = before.messages
             is_continued = 0 < at < len(chain) and chain.hashes[at - 1] == before.tip
             return not is_continued or _answers(request.messages[chain.head + at :]) <= 1
-        parent_id = found.session.parent_id
-        has_parent = parent_id is not None and self.session(agent, parent_id).asked_at is not None
-        return not found.known or has_parent
+        other_id = found.known_from or found.session.parent_id
+        is_other_here = other_id is not None and self.session(agent, other_id).asked_at is not None
+        return not found.known or is_other_here
 
     def put(self, agent: str, session_id: str, state: SessionState) -> None:
         """Remember what a session is like now; of too many cache entries the oldest are forgotten."""

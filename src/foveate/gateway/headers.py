@@ -31,7 +31,7 @@ _NEVER_SENT = {
 }
 _CONNECTION = b"connection"
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html (November 2026)
-_SIGNED = re.compile(rb"AWS4-[A-Z0-9-]+ .*SignedHeaders=([^,\s]+)")
+_SIGNED = re.compile(rb"AWS4-.*SignedHeaders=([^,\s]+)")
 
 
 def sent_on(
@@ -64,7 +64,7 @@ def sent_on(
 def signed_names(headers: Headers) -> frozenset[bytes]:
     """The headers that a signature of AWS covers, `host` among them; none of a request without one."""
     for name, value in headers:
-        found = _SIGNED.search(value) if name == b"authorization" else None
+        found = _SIGNED.match(value) if name == b"authorization" else None
         if found is not None:
             return frozenset(found[1].lower().split(b";"))
     return frozenset()

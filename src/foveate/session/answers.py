@@ -17,7 +17,7 @@ _MAX_MESSAGES = 64
 # Shorter texts ("I am sorry, but …") may be answers in several sessions.
 _MIN_TEXT_CHARS = 120
 # Ids of some hosts only number the calls of one answer: `functions.read:0`.
-_RANDOM_ID = re.compile(r"(?=.*[0-9])[A-Za-z0-9_-]*[A-Za-z0-9]{16,}")
+_RANDOM_ID = re.compile(r"(?=[^0-9]*[0-9])[A-Za-z0-9_-]{0,64}[A-Za-z0-9]{16,128}")
 
 
 class AnswerMarks(msgspec.Struct, frozen=True):

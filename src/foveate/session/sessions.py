@@ -42,14 +42,16 @@ _OTHERS_SECONDS = (0.05, 0.2)
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The session of a request as it is with it.
 
-    `known` is how many of its messages may have been seen before. `turns` are those that may be new, and
-    `is_changed` says whether there is anything to store. A request that `is_aside` has another system prompt
-    and history than its session: agents ask for titles and the like under the name of the conversation.
+    `known` is how many of its messages may have been seen before; if it is new, in the session `known_from`.
+    `turns` are those that may be new, and `is_changed` says whether there is anything to store. A request that
+    `is_aside` has another system prompt and history than its session: agents ask for titles and the like under
+    the name of the conversation.
     """
 
     session: Session
     known: int
     is_new: bool
+    known_from: str | None = None
     is_fork: bool = False
     is_changed: bool = True
     is_aside: bool = False
@@ -59,12 +61,13 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 class _Choice(msgspec.Struct, frozen=True):
     """The session that a request goes on with or forks from; None if it begins one.
 
-    `known` is how many messages of a new session others have said before.
+    `known` is how many messages of a new session have been said before, in the session `known_from`.
     """
 
     session: Session | None
     forked_at: bytes | None = None
     known: int = 0
+    known_from: str | None = None
 
 
 _NEW = _Choice(None)
@@ -102,11 +105,13 @@ class Sessions:
             there = self._recent.session(request.named) or await self._turns.session(request.named)
             has_history = there is None and request.has_answer_before(len(request.chain))
             known = await self._last_known(request) if has_history else None
-            return self._named(request, request.named, there, now, known=known.position + 1 if known else 0)
+            found = self._named(request, request.named, there, now, known=known.position + 1 if known else 0)
+            return replace(found, known_from=known.session_id if known else None)
         choice = await self._choose(request)
         if choice.session is None:
             begun = self._begun(request, self._make_id(), now)
-            return self._found(request, begun, 0, choice.known, is_new=True)
+            found = self._found(request, begun, 0, choice.known, is_new=True)
+            return replace(found, known_from=choice.known_from)
         if choice.forked_at is not None:
             fork = replace(
                 self._begun(request, self._make_id(), now),
@@ -337,9 +342,11 @@ class Sessions:
         known = turn.position + 1
         owner = self._recent.session(turn.session_id) or await self._turns.session(turn.session_id)
         if owner is None or owner.caller not in (None, request.caller):
-            return _Choice(None, known=known)
+            return _Choice(None, known=known, known_from=turn.session_id)
         is_shared = any(is_from_model(raw) for raw in request.messages[owner.first_messages : known])
-        return _Choice(owner, turn.hash, known) if is_shared else _Choice(None, known=known)
+        if is_shared:
+            return _Choice(owner, turn.hash, known)
+        return _Choice(None, known=known, known_from=turn.session_id)
 
     async def _last_known(self, request: Conversation) -> Turn | None:
         """Return the last of the request's last messages that is stored."""
