@@ -44,6 +44,7 @@ class Agent:
     key_start: str = "sk-"
     sub_agent: str | None = None
     names_parent: bool = True
+    keeps_history: bool = True
     edits_text: bool = False
     small_window_tokens: int = 40_000
 
@@ -246,6 +247,7 @@ AGENTS = (
         prepare=lambda place: (place.folder / NUMBERS).touch(),
         typed=lambda prompt: f"{prompt}\n" * 3 + "/exit\n",
         edits_text=True,
+        keeps_history=False,  # it reads it from a file when it is resumed, and sends it in other words
     ),
     Agent(
         "gemini-cli",
