@@ -116,7 +116,7 @@ def _shown(ask: Ask, *, is_replaced: bool) -> Iterator[tuple[str, tuple[str, ...
     for header, value in ask.raw_headers:
         if header in KEYS and not is_replaced:
             text = _SCHEME.sub("", value.decode("latin-1").strip(), count=1)
-            found = _HEADERS.get(header) or _by_prefix(text)
+            found = _by_prefix(text) or _HEADERS.get(header)
             if found is not None:
                 yield found
     for name, text in parse_qsl(ask.query):
