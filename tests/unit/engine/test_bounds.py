@@ -180,6 +180,7 @@ def test_what_the_provider_fetches_may_fill_the_window_each_time_it_is_read(
         (Format.CHAT, {"web_search_options": {}}, 1),
         (Format.CHAT, {"web_search_options": None}, 0),
         (Format.CHAT, {"plugins": [{"id": "web"}]}, 1),
+        (Format.CHAT, {"data_sources": [{"type": "azure_search"}]}, 1),
         (Format.RESPONSES, {"tools": [{"type": "web_search"}, {"type": "file_search"}]}, 11),
         (Format.RESPONSES, {"tools": [{"type": "web_search"}], "max_tool_calls": 2}, 3),
         (Format.RESPONSES, {"tools": [{"type": "mcp", "server_url": "https://x"}], "max_tool_calls": 2}, 11),
