@@ -329,6 +329,39 @@ def test_a_client_without_a_limit_of_output_gets_the_one_that_a_cap_has_room_for
     assert 4_000 <= limit <= 20_000  # at $2.50 a million
 
 
+def test_a_request_without_room_for_a_limit_of_output_is_refused_and_reserves_nothing(tmp_path: Path) -> None:
+    """Defect: it got 500, and what was reserved for it kept others from being made for hours."""
+    caps = [Cap(scope=Scope.TOTAL, dollars=Decimal("0.01"))]
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
+        httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
+    ):
+        refused = client.post(ROUTE, json=HELLO | {"generationConfig": []})
+        answered = client.post(ROUTE, json=HELLO | {"generationConfig": {"maxOutputTokens": 1_000}})
+
+    assert (refused.status_code, answered.status_code) == (402, 200), refused.text
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"system_instruction": {"parts": [{"text": "word " * 9_000}]}, "systemInstruction": {}},
+        {"generationConfig": {"candidateCount": 1, "candidate_count": 8}},
+        {"generationConfig": {}, "generation_config": {"maxOutputTokens": 9}},
+    ],
+)
+def test_a_name_in_two_spellings_is_refused(tmp_path: Path, said: dict[str, Any]) -> None:
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path) as gateway,
+        httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
+    ):
+        refused = client.post(ROUTE, json=HELLO | said)
+
+    assert (refused.status_code, sandbox.heard) == (400, [])
+
+
 def test_the_key_is_kept_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     secret = "AIzaSecretOfATest"
     with (

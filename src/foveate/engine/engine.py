@@ -96,7 +96,13 @@ class Engine:
             now = self.clock()
             self.watch.took(step.name, now - before)
             before = now
-        sent = await beside(lambda: self._written(work), len(work.request.body), least_bytes=LARGE_BYTES)
+        try:
+            sent = await beside(lambda: self._written(work), len(work.request.body), least_bytes=LARGE_BYTES)
+        except BaseException:  # what was reserved for it is free again
+            unsent = self._exchange(incoming, work, Outgoing(body=b""), came_at)
+            unsent.unsent()
+            unsent.over(is_broken=True)
+            raise
         if work.problems:
             self._tell(work)
         return self._exchange(incoming, work, sent, came_at)

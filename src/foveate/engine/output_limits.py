@@ -47,9 +47,11 @@ def limit_parameter(request: Request, provider: str) -> tuple[str, ...] | None:
 
 
 def _nested_parameter(spoken: Format, found: Fields) -> tuple[str, ...] | None:
-    """The path in the spelling that the request has; None if a limit is there, or both spellings are."""
+    """The path in the spelling that the request has; None if a limit is there, or no object to put it into."""
     spellings = _NESTED[spoken]
     used = [path for path in spellings if path[0] in found]
+    if any(not isinstance(value(found[path[0]]), dict) for path in used):
+        return None
     limits = [record(found[path[0]]).get(name) for path in used for _, name in spellings]
     if len(used) > 1 or any(limit is not None for limit in limits):
         return None

@@ -7,9 +7,10 @@ on with the session
    wrote, by the ids of its tool calls or by its text;
 2. whose last request it continues word for word, if there is only one such session.
 
-Both hold within one caller only (agent, key and program). A request without any answer in it begins a session,
-unless its client says that it retries one that failed. A request that goes on from an earlier answer of a
-session is a fork, a child of its own. If in doubt a conversation is split; two conversations are never merged.
+Both hold within one caller only (agent, key and program); a response that is named, within one agent. A request
+without any answer in it begins a session, unless its client says that it retries one that failed. A request
+that goes on from an earlier answer of a session is a fork, a child of its own. If in doubt a conversation is
+split; two conversations are never merged.
 
 A process decides by what it remembers, then by what is stored. The decision is final: what is stored later only
 follows it.

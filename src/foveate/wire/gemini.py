@@ -3,11 +3,12 @@
 Names come in camelCase and in snake_case; both are accepted by the service, so both are read.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from foveate.errors import MalformedRequest
+from foveate.errors import DuplicateKey, MalformedRequest
 from foveate.values import (
     Document,
     Format,
@@ -75,8 +76,10 @@ def request_fields(fields: Fields) -> Fields:
 def read(body: bytes, fields: Fields) -> Request:
     """A generateContent or countTokens body as a `Request`."""
     fields = request_fields(fields)
+    _check_spellings(fields)
     system = value(fields.get("systemInstruction") or fields.get("system_instruction"))
     config = record(fields.get("generationConfig") or fields.get("generation_config"))
+    _check_spellings(config, "generationConfig")
     calling = as_record(record(fields.get("toolConfig") or fields.get("tool_config")))
     mode = as_record(calling.get("functionCallingConfig") or calling.get("function_calling_config"))
     stored = {
@@ -94,6 +97,20 @@ def read(body: bytes, fields: Fields) -> Request:
         schema=_schema(config),
         unexplained=tuple(name for name, raw in stored.items() if raw and value(raw)),
     )
+
+
+def _check_spellings(names: Iterable[str], *path: str) -> None:
+    """Refuse an object that has a name in both spellings: Google reads one of them, and says not which.
+
+    Raises:
+        DuplicateKey: it has.
+    """
+    seen = set()
+    for name in names:
+        plain = name.replace("_", "").lower()
+        if plain in seen:
+            raise DuplicateKey((*path, name))
+        seen.add(plain)
 
 
 def messages(fields: Fields) -> tuple[bytes, ...]:

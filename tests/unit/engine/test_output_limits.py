@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -23,8 +24,8 @@ from foveate.engine.options import AgentOptions
 from foveate.engine.remembered import Remembered
 from foveate.engine.uncounted import HoldUncounted
 from foveate.engine.work import Work
-from foveate.errors import CallRefused, CapExceeded
-from foveate.values import Area, Format, Mark, Place, TokenCount
+from foveate.errors import BadEdit, CallRefused, CapExceeded
+from foveate.values import Area, Format, Mark, Place, SetParameter, TokenCount
 from tests.sandboxes import Clock
 from tests.unit.engine.ledgers import InMemory
 from tests.unit.engine.test_engine import Watching
@@ -229,6 +230,25 @@ async def test_the_tightest_of_several_caps_decides() -> None:
 
     assert sent(await CappedEngine(*caps).prepare())["max_output_tokens"] == 7_000
     assert sent(await CappedEngine(*caps).prepare(agent="aider"))["max_output_tokens"] == 20_000
+
+
+class Spoil:
+    """A step that asks for a limit which cannot be written."""
+
+    name = "spoil"
+
+    async def take(self, work: Work) -> None:
+        work.output_limit = SetParameter(path=("input", "limit"), value=1, reason="")
+
+
+async def test_a_call_that_cannot_be_written_reserves_nothing() -> None:
+    capped = CappedEngine(cap("1000"))
+    capped.engine = replace(capped.engine, steps=(*capped.engine.steps, Spoil()))
+    with pytest.raises(BadEdit):
+        await capped.prepare()
+    await capped.engine.behind.end()
+
+    assert (len(capped.ledger.reserved), capped.ledger.open, capped.ledger.settled) == (1, {}, [])
 
 
 async def test_the_limit_is_sent_even_if_other_edits_cannot_be_written() -> None:
