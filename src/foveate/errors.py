@@ -36,9 +36,13 @@
 Each class has a stable `code`, for logs and `--json`; the numbers that explain an error are its attributes.
 """
 
+import re
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+
+_QUERY = re.compile(r"[?#].*", re.DOTALL)
+_PASSWORD = re.compile(r"(?<=://)[^/]*@")
 
 
 class FoveateError(Exception):
@@ -386,14 +390,17 @@ class NothingKept(StoreUnavailable):
 
 
 class UpstreamError(FoveateError):
-    """Somebody else's server did not give an answer that can be used."""
+    """Somebody else's server did not give an answer that can be used.
+
+    `url` has no query and no password: keys can be in both, and errors are logged and stored.
+    """
 
     code = "upstream"
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{url}: {reason}")
-        self.url = url
+        self.url = _PASSWORD.sub("", _QUERY.sub("", url))
         self.reason = reason
+        super().__init__(f"{self.url}: {reason}")
 
 
 class UpstreamUnreachable(UpstreamError):

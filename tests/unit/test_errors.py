@@ -58,6 +58,29 @@ def test_an_error_comes_through_to_another_process_whole(error: errors.FoveateEr
     assert vars(again) == vars(error)
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://h/openai/v1?api-version=1&subscription-key=SECRET", "https://h/openai/v1"),
+        ("https://h/v1beta/models/m:generateContent?key=SECRET", "https://h/v1beta/models/m:generateContent"),
+        ("https://h?key=SECRET@there", "https://h"),
+        ("https://user:SECRET@h:8443/v1#SECRET", "https://h:8443/v1"),
+        ("http://127.0.0.1:8000/a@b", "http://127.0.0.1:8000/a@b"),
+    ],
+)
+def test_an_upstream_error_shows_neither_the_query_nor_the_password_of_its_address(
+    url: str, shown: str
+) -> None:
+    for error in (
+        errors.UpstreamUnreachable(url, "no"),
+        errors.UpstreamTimeout(url, 2.0),
+        errors.UpstreamStatus(url, 404, "not found"),
+        errors.UpstreamGarbled(url, "not JSON"),
+    ):
+        assert str(error).startswith(f"{shown}: ")
+        assert "SECRET" not in f"{error!r} {vars(error)} {pickle.dumps(error)!r}"
+
+
 def test_every_error_that_takes_more_than_words_is_tried_here() -> None:
     own = {kind for kind in vars(errors).values() if isinstance(kind, type) and "__init__" in vars(kind)}
 

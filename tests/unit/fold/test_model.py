@@ -102,6 +102,19 @@ async def test_the_own_model_is_sent_the_request_as_it_went_out_and_one_instruct
     assert accept(wire.read(sent)) is None
 
 
+async def test_a_failed_summary_does_not_tell_the_query_of_its_address() -> None:
+    """Defect: a key in the query of an Azure address was stored as part of the reason."""
+    async with raw_server(one_by_one(response(404))) as server, Client(timeout_seconds=5) as client:
+        url = f"{server.url}/openai/v1/responses?api-version=1&subscription-key=SECRET"
+        where = Endpoint(url=url, spoken=Format.ANTHROPIC, headers={})
+        summariser = ModelSummariser(client, where, sleep=Pauses())
+        made = await summariser.summarise(span_of(claude_body(12)), limit_tokens=LIMIT)
+
+    assert isinstance(made, NoSummary)
+    assert made.reason.startswith(f"{server.url}/openai/v1/responses: answered 404")
+    assert "SECRET" not in made.reason
+
+
 async def test_thinking_stays_as_it_is_and_has_room() -> None:
     body = claude_body(12, model="claude-sonnet-4-5") | {
         "thinking": {"type": "enabled", "budget_tokens": 1_500},
