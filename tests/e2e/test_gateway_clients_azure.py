@@ -16,6 +16,7 @@ from foveate.engine.options import AgentOptions
 from foveate.gateway.doors import Family
 from foveate.gateway.routing import Upstream
 from foveate.sandbox.scripts import Step
+from foveate.tokens.options import Backend, CounterOptions
 from tests.aftermath import settled, sums_of
 from tests.gateways import RunningGateway, running_gateway
 from tests.sandboxes import RunningSandbox, doing, running_sandbox
@@ -192,6 +193,25 @@ def test_embeddings_of_a_deployment_are_booked_by_its_model(tmp_path: Path) -> N
     assert upstream.heard[0].startswith(b"POST /openai/deployments/vectors/embeddings?api-version=")
     (found,) = sums_of(tmp_path / "gateway.sqlite", "default", 1, By.MODEL)
     assert (found.group, found.dollars) == (("default", "text-embedding-3-small"), 2 * Decimal("0.02e-6"))
+
+
+def test_a_count_is_never_sent_to_the_route_that_answers(tmp_path: Path) -> None:
+    counter = CounterOptions(backend=Backend.ENDPOINT, use_endpoint=True)
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(
+            sandbox.url, tmp_path, options=AgentOptions(counter=counter), upstreams=[azure_at(sandbox.url)]
+        ) as gateway,
+    ):
+        httpx.post(
+            f"{gateway.url}/openai/v1/chat/completions?api-version=preview",
+            json={"model": MODEL, "messages": HELLO},
+            headers={"api-key": KEY},
+        ).raise_for_status()
+
+    answered = [heard.query for heard in sandbox.heard if heard.path == "/openai/v1/chat/completions"]
+    assert answered == ["api-version=preview"]
+    assert len(sandbox.heard) > 1
 
 
 def test_without_an_upstream_for_azure_nothing_is_sent(tmp_path: Path) -> None:

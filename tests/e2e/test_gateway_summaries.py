@@ -4,16 +4,20 @@ import asyncio
 import json
 import urllib.request
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from foveate.cost.caps import Cap, Scope
 from foveate.cost.ledger import By, Sum
 from foveate.engine.options import AgentOptions
 from foveate.fold.cuts import FoldOptions
 from foveate.fold.journal import Fold, Outcome
 from foveate.fold.summariser import EXTRACTIVE
+from foveate.gateway.doors import Family
+from foveate.gateway.routing import Route, Upstream
 from foveate.sandbox.scripts import Step
 from foveate.store import open_store
 from tests.gateways import running_gateway
@@ -85,6 +89,66 @@ def test_a_summary_is_asked_for_in_the_clients_api_and_reads_its_cache(
     assert {heard.path.removesuffix("/count_tokens") for heard in sandbox.heard} == {path}
     assert cost is not None
     assert cost.read > 9 * (cost.uncached + cost.written_5m + cost.written_1h)
+
+
+def without_reasoning(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in ("reasoning", "include")}
+
+
+FORCED = {"tool_choice": "required"}
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "sent_path"),
+    [
+        (
+            chat_body(60),
+            "/openai/deployments/gpt/chat/completions?api-version=1",
+            "/openai/deployments/house/chat/completions",
+        ),
+        (chat_body(60) | FORCED, "/openai/v1/chat/completions", "/openai/v1/chat/completions"),
+        (without_reasoning(responses_body(60)), "/openai/v1/responses", "/openai/v1/responses"),
+        (
+            without_reasoning(responses_body(60)) | FORCED,
+            "/openai/responses?api-version=1",
+            "/openai/responses",
+        ),
+    ],
+    ids=["deployment", "v1 chat as data", "v1 Responses", "Responses as data"],
+)
+def test_azure_is_asked_for_a_summary_at_the_deployment_that_the_session_uses(
+    tmp_path: Path, body: dict[str, Any], path: str, sent_path: str
+) -> None:
+    """Defect: summaries named the model, or the alias of a route, where only the deployment is known."""
+    options = AgentOptions(compaction=True, window_tokens=16_000, fold=FoldOptions(tail_keep_tokens=1_000))
+    with running_sandbox(Step(text=GOOD), repeat=True) as sandbox:
+        azure = Upstream(
+            name="azure",
+            base_url=sandbox.url,
+            family=Family.AZURE,
+            provider="azure",
+            deployments={"house": "gpt-4.1"},
+        )
+        with running_gateway(
+            sandbox.url,
+            tmp_path,
+            clock=sandbox.clock,
+            options=options,
+            upstreams=[azure],
+            routes=[Route(models="gpt", upstream="azure", model="house")],
+            caps=[Cap(scope=Scope.TOTAL, dollars=Decimal(10))],
+        ) as gateway:
+            post(f"{gateway.url}{path}", body | {"model": "gpt"})
+            (fold, *_), cost = compactions(tmp_path, 1)
+
+    assert gateway.failed == []
+    assert (fold.outcome, fold.model) == (Outcome.OK, "gpt-4.1"), fold.reason
+    assert len(sandbox.heard) >= 2
+    assert {(heard.path, heard.query) for heard in sandbox.heard} == {(sent_path, path.partition("?")[2])}
+    if "/deployments/" not in path:
+        assert {json.loads(heard.body)["model"] for heard in sandbox.heard} == {"house"}
+    assert cost is not None
+    assert cost.unknown_calls == 0
 
 
 def test_a_summary_that_fails_is_listed_with_its_reason(tmp_path: Path) -> None:

@@ -133,7 +133,8 @@ def _endpoint(
     endpoints: Endpoints,
 ) -> EndpointCounter | None:
     """Who may be asked: Anthropic's counter by whoever speaks its format, all others only where opted in."""
-    url = next((where.url.removesuffix(route) for route in _ROUTES if where.url.endswith(route)), where.url)
+    asked = where.url.partition("?")[0]
+    url = next((asked.removesuffix(route) for route in _ROUTES if asked.endswith(route)), asked)
     is_anthropic = request.format is Format.ANTHROPIC
     if is_anthropic and options.backend in (Backend.AUTO, Backend.ANTHROPIC_API):
         return AnthropicCounter(client, "", url, headers=where.headers)

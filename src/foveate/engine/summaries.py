@@ -80,13 +80,13 @@ class PaidClient(Client):
 
     async def _admitted(self, body: bytes) -> Admitted:
         first, self._first = self._first, None
-        request = wire.read(body, self._payment.spoken)
+        call, options = self._payment.call(), self._payment.options()
+        request = wire.read(body, self._payment.spoken, model=call.model)
         if first is not None:
             longest, asked = self._output_tokens, asked_of(request).output_tokens
             if longest is None or (asked is not None and asked <= longest):
                 return first
             await self._payment.admission.release(first)
-        call, options = self._payment.call(), self._payment.options()
         counted = await asyncio.to_thread(lambda: counter_for(request.model).request(request))
         window = window_of(request.model)
         most = at_most(

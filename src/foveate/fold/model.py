@@ -63,11 +63,16 @@ Sleep = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a model is: the whole address of the route, the format that it takes, and headers with the key."""
+    """Where a model is: the whole address of the route, the format that it takes, and headers with the key.
 
-    url: str
+    `model` is the name of the client's own model there, if it differs from the one that it is known by: on
+    Azure that of a deployment. The query of `url` can hold a key.
+    """
+
+    url: str = field(repr=False)
     spoken: Format
     headers: Mapping[str, str] = field(repr=False)
+    model: str = ""
 
 
 class _Write(Protocol):
@@ -165,7 +170,8 @@ class ModelSummariser:
         model = self.model or span.sent.model
         window = window_of(model)
         known = window.tokens if window is not None else _USUAL_WINDOW_TOKENS
-        return _Writer(model, self._endpoint.spoken, self._window_tokens or known, limit_tokens)
+        name = self.model or self._endpoint.model or model
+        return _Writer(model, name, self._endpoint.spoken, self._window_tokens or known, limit_tokens)
 
     async def _shown(self, span: Span, writer: "_Writer", bills: Bills) -> _Text:
         """The summary of the span shown as data, piece after piece."""
@@ -250,10 +256,11 @@ class _ResponsesBody(msgspec.Struct):
 
 
 class _Writer:
-    """Writes the requests for one summary, and reads what came of them."""
+    """Writes the requests for one summary, and reads what came of them. They name the model as `name`."""
 
-    def __init__(self, model: str, spoken: Format, window_tokens: int, limit_tokens: int) -> None:
+    def __init__(self, model: str, name: str, spoken: Format, window_tokens: int, limit_tokens: int) -> None:
         self._model = model
+        self._name = name
         self._spoken = spoken
         self._window_tokens = window_tokens
         self.limit_tokens = min(limit_tokens, _MOST_SUMMARY_TOKENS, max(window_tokens // 8, 1))
@@ -314,9 +321,9 @@ class _Writer:
         room = self._unasked_tokens() + (self._room_tokens if more else 0)
         if self._spoken is Format.RESPONSES:
             return msgspec.json.encode(
-                _ResponsesBody(model=self._model, instructions=system, input=shown, max_output_tokens=room)
+                _ResponsesBody(model=self._name, instructions=system, input=shown, max_output_tokens=room)
             )
-        body = _Body(model=self._model, messages=[_Said("user", shown)])
+        body = _Body(model=self._name, messages=[_Said("user", shown)])
         if self._spoken is Format.ANTHROPIC:
             body.system = system
         else:

@@ -172,11 +172,8 @@ class Gateway:
         model = ask.door.model or await beside(lambda: model_in(body), len(body), least_bytes=LARGE_BYTES)
         routed = self._routed(ask, model, options)
         engine = self._engine.preview or self._engine
-        return await engine.prepare(
-            _incoming(
-                ask, ask.spoken, agent_of(ask, options.keys, options.user_agents), body, routed, options.limits
-            )
-        )
+        agent = agent_of(ask, options.keys, options.user_agents)
+        return await engine.prepare(_incoming(ask, ask.spoken, agent, body, routed, model, options.limits))
 
     async def _served(
         self, ask: Ask, body: bytes, client: Client, options: GatewayOptions, held: HeldBody
@@ -271,7 +268,9 @@ class Gateway:
         prepare = self._embeddings.prepare if is_embeddings else engine.prepare
         relay = self._counted if is_count else self._relayed
         client.provider = routed.upstream.provider
-        client.exchange = exchange = await prepare(_incoming(ask, spoken, agent, body, routed, options.limits))
+        client.exchange = exchange = await prepare(
+            _incoming(ask, spoken, agent, body, routed, model, options.limits)
+        )
         is_broken = True
         try:
             rest = await relay(ask, routed, exchange, client)
@@ -403,8 +402,10 @@ async def _passed_on(exchange: Exchange, answer: Answer, client: Client, said: b
 
 
 def _incoming(
-    ask: Ask, spoken: Format, agent: str, body: bytes, routed: Routed, limits: RequestLimits
+    ask: Ask, spoken: Format, agent: str, body: bytes, routed: Routed, model: str, limits: RequestLimits
 ) -> Incoming:
+    # The engine reads `served_model` in the place of this name, which the upstream knows.
+    name = (routed.model or model) if routed.served_model else ""
     return Incoming(
         id=ask.id,
         agent=agent,
@@ -421,7 +422,9 @@ def _incoming(
         served_model=routed.served_model,
         is_unchanged=_is_unchanged(ask, routed.upstream),
         betas=ask.headers.get("anthropic-beta", ""),
-        find_endpoint=None if ask.door.family in SIGNED else lambda: _endpoint(ask, routed.upstream, spoken),
+        find_endpoint=None
+        if ask.door.family in SIGNED
+        else lambda: _endpoint(ask, routed.upstream, spoken, name),
         limits=limits,
     )
 
@@ -431,12 +434,15 @@ def _is_unchanged(ask: Ask, upstream: Upstream) -> bool:
     return ask.door.family in SIGNED and key_headers(ask, upstream) is None
 
 
-def _endpoint(ask: Ask, upstream: Upstream, spoken: Format) -> Endpoint:
-    """Where a summary of the session can be asked for: as the client asks, with whatever key it would use."""
+def _endpoint(ask: Ask, upstream: Upstream, spoken: Format, model: str) -> Endpoint:
+    """Where a summary of the session can be asked for: as the client asks, with whatever key it would use.
+
+    `model` is the name of the client's model there; empty if the engine knows the model by the same name.
+    """
     if ask.door.family is Family.GEMINI:
-        return google_endpoint(ask, upstream)
+        return google_endpoint(ask, upstream, model)
     if ask.door.family is Family.AZURE:
-        return azure_endpoint(ask, upstream)
+        return azure_endpoint(ask, upstream, model)
     path = _SUMMARY_PATHS.get(spoken)
     if path is None:
         path, spoken = _SUMMARY_PATHS[Format.CHAT], Format.CHAT
@@ -447,4 +453,5 @@ def _endpoint(ask: Ask, upstream: Upstream, spoken: Format) -> Endpoint:
         url=upstream.url(path),
         spoken=spoken,
         headers={name.decode("latin-1"): said.decode("latin-1") for name, said in headers},
+        model=model,
     )

@@ -1,6 +1,6 @@
 """Endpoints for the gateway's own calls (summaries, counts) on behalf of clients of Gemini and Azure OpenAI."""
 
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl
 
 from foveate.fold.model import Endpoint
 from foveate.gateway.asks import Ask
@@ -11,30 +11,29 @@ from foveate.values import Format
 
 # https://ai.google.dev/gemini-api/docs/openai (November 2026)
 _GOOGLE_CHAT = "/v1beta/openai/chat/completions"
-_CHAT = "/chat/completions"
+_COUNT = "/input_tokens"
 
 
-def google_endpoint(ask: Ask, upstream: Upstream) -> Endpoint:
+def google_endpoint(ask: Ask, upstream: Upstream, model: str) -> Endpoint:
     """Google's endpoint for OpenAI's chat completions, which takes the same models and keys."""
     return Endpoint(
         url=upstream.url(_GOOGLE_CHAT),
         spoken=Format.CHAT,
         headers={"authorization": _google_credential(ask, upstream)},
+        model=model,
     )
 
 
-def azure_endpoint(ask: Ask, upstream: Upstream) -> Endpoint:
-    """The chat completions of the deployment that a client asks, or of `/openai/v1`."""
-    deployment = quote(ask.door.model, safe="")
-    version = f"?{ask.query}" if ask.query else ""
-    path = f"/openai/deployments/{deployment}{_CHAT}{version}" if deployment else f"/openai/v1{_CHAT}"
+def azure_endpoint(ask: Ask, upstream: Upstream, model: str) -> Endpoint:
+    """The address that the client itself asks, in the same format; `model` is the name of its deployment."""
     replaced = key_headers(ask, upstream)
     own = [(name, said) for name, said in ask.raw_headers if name in KEYS]
     headers = own if replaced is None else replaced
     return Endpoint(
-        url=upstream.url(path),
-        spoken=Format.CHAT,
+        url=upstream.url(ask.raw_path.rstrip("/").removesuffix(_COUNT), ask.query),
+        spoken=ask.spoken,
         headers={name.decode("latin-1"): said.decode("latin-1") for name, said in headers},
+        model=model,
     )
 
 

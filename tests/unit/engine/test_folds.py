@@ -278,6 +278,17 @@ async def test_a_request_for_a_longer_summary_than_was_reserved_for_is_admitted_
     assert shop.ledger.reserved[-1].dollars >= 1_000 * Decimal("25e-6")
 
 
+async def test_a_summary_is_reserved_for_at_the_price_of_its_model_whatever_the_request_names() -> None:
+    """A deployment has a name of its own, for which there is no price."""
+    shop = Shop(TOLD, TOLD, caps=[total("10")])
+    client = paid(shop)
+    for _ in range(2):
+        await client.post_json(URL, BODY.replace(MODEL.encode(), b"house"))
+
+    (reserved,) = shop.ledger.reserved
+    assert reserved.dollars >= 200 * Decimal("6.25e-6") + 1_000 * Decimal("25e-6")
+
+
 async def test_a_bill_that_says_nothing_is_not_known_and_not_free() -> None:
     """Defect: summaries of hosts that count nothing, and say 0, were booked as free."""
     shop = Shop(TOLD, input_tokens=0)

@@ -102,6 +102,17 @@ async def test_the_own_model_is_sent_the_request_as_it_went_out_and_one_instruct
     assert accept(wire.read(sent)) is None
 
 
+@pytest.mark.parametrize("spoken", [Format.CHAT, Format.RESPONSES, Format.ANTHROPIC])
+async def test_a_span_shown_as_data_names_the_model_as_its_endpoint_does(spoken: Format) -> None:
+    span = replace(span := span_of(claude_body(12)), sent=replace(span.sent, tool_choice="any"))
+    async with raw_server(lambda _path, _body: response(401)) as server, Client(timeout_seconds=5) as client:
+        where = Endpoint(url=server.url, spoken=spoken, headers={}, model="house")
+        for configured in ("", "other"):
+            await ModelSummariser(client, where, model=configured).summarise(span, limit_tokens=LIMIT)
+
+    assert [body["model"] for body in bodies(server)] == ["house", "other"]
+
+
 async def test_a_failed_summary_does_not_tell_the_query_of_its_address() -> None:
     """Defect: a key in the query of an Azure address was stored as part of the reason."""
     async with raw_server(one_by_one(response(404))) as server, Client(timeout_seconds=5) as client:

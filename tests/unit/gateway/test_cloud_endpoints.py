@@ -1,6 +1,7 @@
 """Where the gateway's own calls for clients of Gemini and Azure go, and with which credential."""
 
 from dataclasses import replace
+from urllib.parse import quote
 
 import pytest
 
@@ -38,34 +39,46 @@ def asked(query: str = "", **headers: str) -> Ask:
 def test_googles_endpoint_for_chats_gets_the_clients_credential_or_the_gateways(
     ask: Ask, credential: str
 ) -> None:
-    endpoint = google_endpoint(ask, replace(GOOGLE, key="ours"))
+    endpoint = google_endpoint(ask, replace(GOOGLE, key="ours"), "gemini-3-pro")
 
     assert endpoint.url == "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions"
     assert (endpoint.spoken, endpoint.headers["authorization"]) == (Format.CHAT, credential)
+    assert endpoint.model == "gemini-3-pro"
 
 
 @pytest.mark.parametrize(
-    ("path", "query", "url"),
+    ("path", "query", "url", "api_format"),
     [
         (
             "/openai/deployments/the house/chat/completions",
             "api-version=1",
-            "https://h.openai.azure.com/openai/deployments/the%20house/chat/completions?api-version=1",
+            "/openai/deployments/the%20house/chat/completions?api-version=1",
+            Format.CHAT,
         ),
+        ("/openai/v1/chat/completions", "", "/openai/v1/chat/completions", Format.CHAT),
         (
-            "/openai/v1/responses",
+            "/openai/v1/responses/",
             "api-version=preview",
-            "https://h.openai.azure.com/openai/v1/chat/completions",
+            "/openai/v1/responses?api-version=preview",
+            Format.RESPONSES,
         ),
+        ("/openai/responses", "api-version=1", "/openai/responses?api-version=1", Format.RESPONSES),
+        ("/openai/v1/responses/input_tokens", "", "/openai/v1/responses", Format.RESPONSES),
     ],
 )
-def test_azure_is_asked_for_chats_where_its_client_asks_it(path: str, query: str, url: str) -> None:
+def test_azure_is_asked_where_its_client_asks_it_and_in_the_same_format(
+    path: str, query: str, url: str, api_format: Format
+) -> None:
     azure = Upstream(
         name="azure", base_url="https://h.openai.azure.com", family=Family.AZURE, provider="azure", key="ours"
     )
-    scope = {"method": "POST", "path": path, "query_string": query.encode()}
-    theirs = azure_endpoint(ask_of({**scope, "headers": [(b"api-key", b"theirs"), (b"x", b"y")]}), azure)
-    ours = azure_endpoint(ask_of({**scope, "headers": [(b"api-key", new_key().encode())]}), azure)
+    raw_path = quote(path).encode()
+    scope = {"method": "POST", "path": path, "raw_path": raw_path, "query_string": query.encode()}
+    theirs = ask_of({**scope, "headers": [(b"api-key", b"theirs"), (b"x", b"y")]})
+    ours = ask_of({**scope, "headers": [(b"api-key", new_key().encode())]})
+    endpoints = [azure_endpoint(ask, azure, "house") for ask in (theirs, ours)]
 
-    assert theirs.url == ours.url == url
-    assert (theirs.headers, ours.headers) == ({"api-key": "theirs"}, {"api-key": "ours"})
+    for endpoint in endpoints:
+        assert endpoint.url == f"https://h.openai.azure.com{url}"
+        assert (endpoint.spoken, endpoint.model) == (api_format, "house")
+    assert [endpoint.headers for endpoint in endpoints] == [{"api-key": "theirs"}, {"api-key": "ours"}]
