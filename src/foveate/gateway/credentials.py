@@ -58,8 +58,9 @@ _HOSTS = {
     "openrouter.ai": "openrouter",
     "deepseek.com": "deepseek",
     "googleapis.com": "google",
-    "amazonaws.com": "aws",
-    "azure.com": "azure",
+    "openai.azure.com": "azure",
+    "ai.azure.com": "azure",
+    "cognitiveservices.azure.com": "azure",
     "x.ai": "xai",
     "groq.com": "groq",
     "nvidia.com": "nvidia",
@@ -70,6 +71,9 @@ _HOSTS = {
     "cerebras.ai": "cerebras",
     "fireworks.ai": "fireworks",
 }
+# Bedrock in a region, or its endpoint in a VPC. Load balancers, virtual machines and gateways of customers have
+# names below amazonaws.com too, as those of Azure's customers have below azure.com.
+_BEDROCK_HOST = re.compile(r"(?:[^.]+\.)?bedrock[a-z-]*\.[a-z0-9-]+\.(?:vpce\.)?amazonaws\.com")
 # Paths of APIs that the gateway does not read, by what they are and whose hosts answer them.
 _PATHS = (
     (re.compile(r"/v1(?:beta\d?|alpha)/"), "Google's native API", ("google",)),
@@ -83,6 +87,8 @@ _PATHS = (
 def official_provider(upstream: Upstream) -> str | None:
     """The provider whose official address an upstream has; None for a server of one's own."""
     host = (urlsplit(upstream.base_url).hostname or "").rstrip(".")
+    if _BEDROCK_HOST.fullmatch(host):
+        return "aws"
     return next((name for end, name in _HOSTS.items() if host == end or host.endswith(f".{end}")), None)
 
 

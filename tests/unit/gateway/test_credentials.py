@@ -141,3 +141,35 @@ def test_every_upstream_that_is_known_by_name_and_not_local_has_an_official_addr
     own = {name for name, known in KNOWN_UPSTREAMS.items() if official_provider(known) is None}
 
     assert own == {"llama.cpp", "vllm"}
+
+
+@pytest.mark.parametrize(
+    ("host", "provider"),
+    [
+        ("bedrock-runtime.eu-west-1.amazonaws.com", "aws"),
+        ("bedrock-runtime-fips.us-gov-west-1.amazonaws.com", "aws"),
+        ("bedrock.us-east-1.amazonaws.com.", "aws"),
+        ("Bedrock-Runtime.us-east-1.amazonaws.com:443", "aws"),
+        ("vpce-0a1-b2.bedrock-runtime.us-east-1.vpce.amazonaws.com", "aws"),
+        ("house.openai.azure.com", "azure"),
+        ("house.services.ai.azure.com", "azure"),
+        ("house.cognitiveservices.azure.com", "azure"),
+        ("house-1.us-east-1.elb.amazonaws.com", None),
+        ("bedrock-proxy-1.us-east-1.elb.amazonaws.com", None),
+        ("ec2-3-4-5-6.compute-1.amazonaws.com:4000", None),
+        ("ec2-3-4-5-6.eu-west-1.compute.amazonaws.com", None),
+        ("abc.execute-api.us-east-1.amazonaws.com", None),
+        ("vpce-0a1.vpce-svc-0b2.us-east-1.vpce.amazonaws.com", None),
+        ("llm.westeurope.cloudapp.azure.com:4000", None),
+        ("house.westeurope.azurecontainer.io", None),
+    ],
+)
+def test_a_server_of_a_customer_of_aws_or_azure_is_not_an_official_address(
+    host: str, provider: str | None
+) -> None:
+    """Defect: LiteLLM behind a load balancer of AWS got no requests with its own `sk-` keys."""
+    there = upstream(f"https://{host}/v1")
+
+    assert official_provider(there) == provider
+    if provider is None:
+        check_credentials(asked("authorization", "Bearer sk-1234"), there)
