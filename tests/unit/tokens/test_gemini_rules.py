@@ -388,3 +388,24 @@ def test_no_schema_or_arguments_can_stop_a_count(schema: Any, name: str) -> None
     assert rules.tool(tool, 0).texts
     called = ToolCall(name="f", arguments=raw.decode(), format=Format.GEMINI)
     assert rules.message(Message(role="model", parts=(called,))).texts
+
+
+@pytest.mark.parametrize(
+    ("model", "image", "unexplained"),
+    [
+        ("gemini-2.5-pro", Image(source=Source.INLINE), ("image whose size cannot be seen",)),
+        ("gemini-2.5-pro", Image(source=Source.INLINE, detail="high"), ("image whose size cannot be seen",)),
+        ("gemini-2.5-pro", Image(source=Source.INLINE, detail="low"), ()),
+        ("gemini-2.5-pro", Image(source=Source.INLINE, detail="medium"), ()),
+        ("gemini-2.5-pro", Image(source=Source.INLINE, width=4_000, height=4_000), ()),
+        ("gemini-2.5-pro", Image(source=Source.URL), ("image by reference",)),
+        ("gemini-3-pro-preview", Image(source=Source.INLINE), ()),
+    ],
+)
+def test_a_picture_of_unknown_size_is_unexplained_where_its_size_decides(
+    model: str, image: Image, unexplained: tuple[str, ...]
+) -> None:
+    """Defect: a HEIC picture was counted as one tile, however large it is."""
+    rendering = gemini_rules(model, STUDIO).message(Message(role="user", parts=(image,)))
+
+    assert rendering.unexplained == unexplained

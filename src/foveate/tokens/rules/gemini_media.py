@@ -12,6 +12,7 @@ _SMALL_PIXELS = 384
 _TILE_TOKENS = 258
 _TILE_PIXELS = (256, 768)
 _LOW_TOKENS = 64
+_SINGLE_TILE = frozenset(("low", "medium"))  # resolutions at which the size does not matter
 # 3: the most that a picture takes at each resolution.
 _IMAGE_TOKENS = {"low": 280, "medium": 560, "high": 1120, "ultra_high": 2240}
 _PDF_PAGE_TOKENS = {2: 258, 3: 560}
@@ -20,9 +21,13 @@ _MARGIN = 0.1
 
 def image(image: Image, generation: int) -> Rendering:
     """A picture."""
-    whole = _IMAGE_TOKENS.get(image.detail, _IMAGE_TOKENS["high"])
     hidden = () if image.source is Source.INLINE else ("image by reference",)
-    return _media(whole if generation >= 3 else _tiled(image), hidden)
+    if generation >= 3:
+        return _media(_IMAGE_TOKENS.get(image.detail, _IMAGE_TOKENS["high"]), hidden)
+    has_size = bool(image.width and image.height)
+    if not hidden and not has_size and image.detail not in _SINGLE_TILE:
+        hidden = ("image whose size cannot be seen",)
+    return _media(_tiled(image), hidden)
 
 
 def document(document: Document, generation: int) -> Rendering:
