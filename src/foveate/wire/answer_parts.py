@@ -14,6 +14,8 @@ from foveate.wire.replies import record as reply_record
 
 MAX_TEXT_CHARS = 300
 """Only this much of an answer's text is compared, without blanks: some clients trim what they send back."""
+# A text may have millions of words, of which only the first are needed.
+_SLICE_CHARS = 4 * MAX_TEXT_CHARS
 _MAX_TOOL_CALLS = 16
 _MAX_SIGNATURE_CHARS = 64
 _MODEL_ROLES = frozenset(("assistant", "model"))
@@ -110,8 +112,12 @@ class _Collected:
             self._tool_calls.append(value)
 
     def add_text(self, value: object) -> None:
-        if isinstance(value, str) and self._chars < MAX_TEXT_CHARS:
-            text = "".join(value.split())
+        if not isinstance(value, str):
+            return
+        for start in range(0, len(value), _SLICE_CHARS):
+            if self.has_all_text:
+                return
+            text = "".join(value[start : start + _SLICE_CHARS].split())
             self._texts.append(text)
             self._chars += len(text)
 

@@ -2,12 +2,14 @@
 
 import json
 from base64 import b64encode
+from collections.abc import Callable
+from time import process_time
 from typing import Any
 
 import pytest
 
 from foveate.values import Format
-from foveate.wire.answer_parts import AnswerParts, answer_parts, is_from_model, message_parts
+from foveate.wire.answer_parts import MAX_TEXT_CHARS, AnswerParts, answer_parts, is_from_model, message_parts
 from tests.unit.wire.pieces import frame
 
 
@@ -139,6 +141,25 @@ def test_what_cannot_be_read_has_no_parts(spoken: Format, answer: bytes, streams
 
 def test_a_stream_that_was_cut_off_has_the_parts_that_came() -> None:
     assert answer_parts(Format.CHAT, CHAT_STREAM[:-10], streams=True).tool_calls == ("call_1",)
+
+
+def test_blanks_do_not_count_towards_the_text_that_is_compared() -> None:
+    message = json.dumps({"role": "assistant", "content": "a" + " " * 50_000 + "b c" * 1000}).encode()
+
+    assert message_parts(Format.CHAT, [message]).text == ("a" + "bc" * 1000)[:MAX_TEXT_CHARS]
+
+
+def test_a_long_text_is_read_in_about_the_time_of_parsing_it() -> None:
+    message = json.dumps({"role": "assistant", "content": "word " * 1_000_000}).encode()
+
+    def seconds(read: Callable[[], object]) -> float:
+        start = process_time()
+        read()
+        return process_time() - start
+
+    reading = min(seconds(lambda: message_parts(Format.CHAT, [message])) for _ in range(5))
+    parsing = min(seconds(lambda: json.loads(message)) for _ in range(5))
+    assert reading < 3 * parsing
 
 
 @pytest.mark.parametrize(
