@@ -4,6 +4,7 @@ import re
 
 from foveate import wire
 from foveate.values import Format, Usage
+from foveate.wire.answer_parts import AnswerParts, StreamParts, answer_parts
 
 # An answer that does not stream is looked at whole, and there is no need to keep more of it than any can have.
 _MOST_BYTES = 64 * 1024 * 1024
@@ -17,8 +18,6 @@ _BYTES_PER_TOKEN = 2
 # Of each stream, to be counted where its bill does not come: a few hundred tokens in their events. There may
 # be a thousand streams, and all may break off at once.
 _MOST_UNCOUNTED_BYTES = 64 * 1024
-# Of each stream, to recognise the answer by when its client sends it back.
-_MAX_START_BYTES = 64 * 1024
 
 
 class AnswerReader:
@@ -39,6 +38,7 @@ class AnswerReader:
         self._spoken = spoken
         self._keeps = keeps or not streams
         self._stream = wire.StreamReader(spoken, is_framed=is_framed) if streams else None
+        self._stream_parts = StreamParts(spoken) if streams else None
         self._filter = wire.UsageChunkFilter() if streams and hides_usage else None
         self._pieces: list[bytes] = []
         self._size = 0
@@ -55,7 +55,9 @@ class AnswerReader:
         if self._stream is not None:
             self._stream.feed(piece)
             self._written.add(piece)
-        if self._size <= (_MOST_BYTES if self._keeps else _MAX_START_BYTES):
+        if self._stream_parts is not None:
+            self._stream_parts.feed(piece)
+        if self._keeps and self._size <= _MOST_BYTES:
             self._pieces.append(piece)
             self._size += len(piece)
         return self._filter.feed(piece) if self._filter is not None else piece
@@ -78,10 +80,11 @@ class AnswerReader:
         """All of it; None where that was not kept."""
         return b"".join(self._pieces) if self._keeps and self._size <= _MOST_BYTES else None
 
-    @property
-    def start(self) -> bytes:
-        """The beginning of a stream, or all of an answer that does not stream."""
-        return b"".join(self._pieces)
+    def parts(self) -> AnswerParts:
+        """Return the parts by which the answer is recognised when the client sends it back; for its end."""
+        if self._stream_parts is not None:
+            return self._stream_parts.end()
+        return answer_parts(self._spoken, b"".join(self._pieces))
 
     @property
     def streams(self) -> bool:

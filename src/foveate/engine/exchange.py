@@ -17,6 +17,7 @@ from foveate.errors import FoveateError
 from foveate.fold.thoughts import is_mismatch
 from foveate.session.counting import beside
 from foveate.values import CacheUsage, SetParameter, SimulatedState, Usage
+from foveate.wire.answer_parts import AnswerParts
 from foveate.wire.large_json import LARGE_BYTES
 
 _LOG = logging.getLogger(__name__)
@@ -177,10 +178,9 @@ class Exchange:
         """All that was answered; None where it was not kept."""
         return self._answer.whole if self._answer is not None else None
 
-    @property
-    def answer_start(self) -> bytes:
-        """As much of what was answered as is kept of every answer."""
-        return self._answer.start if self._answer is not None else b""
+    def answer_parts(self) -> AnswerParts:
+        """Return the parts by which the answer is recognised when the client sends it back."""
+        return self._answer.parts() if self._answer is not None else AnswerParts()
 
     @property
     def has_bill(self) -> bool:

@@ -7,7 +7,6 @@ from foveate.session.answers import answer_rows
 from foveate.session.news import stored
 from foveate.session.sessions import Sessions
 from foveate.session.turns import Answers, Turns
-from foveate.wire.answer_parts import answer_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +23,9 @@ class RememberAnswer:
             return
         session, spoken = work.found.session, exchange.incoming.spoken
         is_answered = 200 <= exchange.status < 300
-        parts = answer_parts(spoken, exchange.answer_start, streams=exchange.streams)
-        rows = answer_rows(session, spoken, parts, exchange.ended_at) if is_answered else []
+        rows = []
+        if is_answered:
+            rows = answer_rows(session, spoken, exchange.answer_parts(), exchange.ended_at)
         self.sessions.end(session, work.flight, rows, is_answered=is_answered)
         work.flight = None
         if rows:

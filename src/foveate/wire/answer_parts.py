@@ -1,6 +1,6 @@
 """Parts of a model's answer by which the same answer is recognised when a client sends it back as history."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -36,12 +36,16 @@ _EVENTS = (
     *_TOOL_EVENTS,
     b'"candidates"',
     b"text_delta",
-    b'"content"',
+    *(b'"content":"', b'"content": "', b'"content":[', b'"content": ['),  # it is null in events of reasoning
     b"output_text.delta",
     b"message_start",
     b"response.created",
 )
 _DECODER = msgspec.json.Decoder()
+# Many small chunks are read together: that takes less time.
+_BATCH_BYTES = 16 * 1024
+# A larger event is not read: decoding it would block the event loop.
+_MAX_EVENT_BYTES = 1024 * 1024
 
 
 class AnswerParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,15 +56,14 @@ class AnswerParts(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-def answer_parts(spoken: Format, answer: bytes, *, streams: bool) -> AnswerParts:
-    """Return the parts of a response body, or of as much of a stream as was kept; empty if it has none."""
-    collect = _COLLECTORS.get(spoken)
+def answer_parts(api_format: Format, body: bytes) -> AnswerParts:
+    """Return the parts of a response body; empty if it has none."""
+    collect = _COLLECTORS.get(api_format)
     if collect is None:
         return AnswerParts()
     found = _Collected()
     try:
-        for event in _events(answer, found) if streams else (reply_record(answer),):
-            collect(found, event)
+        collect(found, reply_record(body))
     except MalformedRequest:
         return AnswerParts()
     return found.parts()
@@ -98,6 +101,10 @@ class _Collected:
         self._tool_calls: list[str] = []
         self._texts: list[str] = []
         self._chars = 0
+
+    @property
+    def has_tool_call(self) -> bool:
+        return bool(self._tool_calls)
 
     @property
     def has_all_text(self) -> bool:
@@ -151,31 +158,79 @@ class _Collected:
         return AnswerParts(id=self._id, tool_calls=calls, text="".join(self._texts)[:MAX_TEXT_CHARS])
 
 
-def _events(stream: bytes, found: _Collected) -> Iterable[dict[str, Any]]:
-    """Yield the events of a stream that tell something new; the last one may have been cut off.
+class StreamParts:
+    """Collects the parts of an answer while it streams; of its tool calls, only the first.
 
-    Gemini also streams a JSON list, and AWS binary frames, which begin with their length.
+    Thinking of any length may come before the text, so nothing is kept of an event but its parts. Gemini also
+    streams a JSON list, and AWS binary frames, which begin with their length.
     """
-    splitter: Splitter | None = ListSplitter() if stream.startswith(b"[") else None
-    if stream.startswith(b"\0"):
-        splitter = FrameSplitter()
-    if splitter is not None:
-        for piece in splitter.feed(stream):
-            if piece.data.startswith(b"{"):
-                yield reply_record(piece.data)
-        return
-    for line in stream.split(b"\n"):
-        if not line.startswith(b"data:"):
-            continue
-        for sign in _TOOL_EVENTS if found.has_all_text else _EVENTS:
-            if sign in line:
-                break
+
+    def __init__(self, api_format: Format) -> None:
+        self._collect = _COLLECTORS.get(api_format)
+        self._collected = _Collected()
+        self._unread: list[bytes] = []
+        self._unread_bytes = 0
+        self._has_begun = False
+        self._splitter: Splitter | None = None
+        self._open_line = b""
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the stream."""
+        if self._collect is None or self._collected.has_tool_call:
+            return
+        self._unread.append(chunk)
+        self._unread_bytes += len(chunk)
+        if self._unread_bytes > _BATCH_BYTES:
+            self._read()
+
+    def end(self) -> AnswerParts:
+        """Return the parts of the stream, which may have been cut off."""
+        self._unread.append(b"\n")
+        self._read()
+        return self._collected.parts()
+
+    def _read(self) -> None:
+        chunk = b"".join(self._unread)
+        self._unread.clear()
+        self._unread_bytes = 0
+        if not self._has_begun:
+            self._has_begun = True
+            self._splitter = _splitter(chunk)
+        if self._splitter is None:
+            events: Iterable[bytes] = self._data_lines(chunk)
         else:
-            continue
-        try:
-            yield as_record(_DECODER.decode(line[5:]))
-        except (msgspec.DecodeError, RecursionError):
-            continue
+            events = (piece.data for piece in self._splitter.feed(chunk))
+        for data in events:
+            if self._collect is None or self._collected.has_tool_call:
+                return
+            if len(data) > _MAX_EVENT_BYTES:
+                continue
+            try:
+                self._collect(self._collected, as_record(_DECODER.decode(data)))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+
+    def _data_lines(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the data of the server-sent events that may tell something new."""
+        lines, newline, self._open_line = (self._open_line + chunk).rpartition(b"\n")
+        if len(self._open_line) > _MAX_EVENT_BYTES:
+            self._open_line = b""
+        signs = _TOOL_EVENTS if self._collected.has_all_text else _EVENTS
+        if not newline or not _has_any(signs, lines):
+            return
+        for line in lines.split(b"\n"):
+            if line.startswith(b"data:") and _has_any(signs, line):
+                yield line[5:]
+
+
+def _splitter(start: bytes) -> Splitter | None:
+    if start.startswith(b"\0"):
+        return FrameSplitter()
+    return ListSplitter() if start.startswith(b"[") else None
+
+
+def _has_any(signs: Sequence[bytes], data: bytes) -> bool:
+    return any(sign in data for sign in signs)
 
 
 def _anthropic(found: _Collected, event: dict[str, Any]) -> None:

@@ -9,12 +9,27 @@ from typing import Any
 import pytest
 
 from foveate.values import Format
-from foveate.wire.answer_parts import MAX_TEXT_CHARS, AnswerParts, answer_parts, is_from_model, message_parts
+from foveate.wire.answer_parts import (
+    MAX_TEXT_CHARS,
+    AnswerParts,
+    StreamParts,
+    answer_parts,
+    is_from_model,
+    message_parts,
+)
 from tests.unit.wire.pieces import frame
 
 
 def stream(*events: dict[str, Any]) -> bytes:
     return b"".join(b"event: x\ndata: " + json.dumps(event).encode() + b"\n\n" for event in events)
+
+
+def streamed_parts(api_format: Format, answer: bytes, *, chunk_bytes: int = 1 << 20) -> AnswerParts:
+    """The parts of a stream that comes in chunks of a size."""
+    parts = StreamParts(api_format)
+    for start in range(0, len(answer), chunk_bytes):
+        parts.feed(answer[start : start + chunk_bytes])
+    return parts.end()
 
 
 ANTHROPIC = {
@@ -126,21 +141,62 @@ def test_an_answer_has_the_same_parts_whole_streamed_and_sent_back(
 ) -> None:
     parts = AnswerParts(id=id_, tool_calls=(call,), text="Iwilllook.")
 
-    assert answer_parts(spoken, json.dumps(whole).encode(), streams=False) == parts
-    assert answer_parts(spoken, streamed, streams=True) == parts
+    assert answer_parts(spoken, json.dumps(whole).encode()) == parts
+    assert streamed_parts(spoken, streamed) == parts
     again = message_parts(spoken, [json.dumps(message).encode() for message in sent_back])
     assert (again.tool_calls, again.text) == (parts.tool_calls, parts.text)
 
 
-@pytest.mark.parametrize("answer", [b"", b"no json", b"[]", b"data: {broken\n\n", b'{"choices": 7}'])
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"no json", b"[]", b"data: {broken\n\n", b'data: {"content": "\xff"}\n\n', b'{"choices": 7}'],
+)
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("spoken", list(Format))
 def test_what_cannot_be_read_has_no_parts(spoken: Format, answer: bytes, streams: bool) -> None:
-    assert answer_parts(spoken, answer, streams=streams) == AnswerParts()
+    read = streamed_parts if streams else answer_parts
+
+    assert read(spoken, answer) == AnswerParts()
 
 
 def test_a_stream_that_was_cut_off_has_the_parts_that_came() -> None:
-    assert answer_parts(Format.CHAT, CHAT_STREAM[:-10], streams=True).tool_calls == ("call_1",)
+    assert streamed_parts(Format.CHAT, CHAT_STREAM[:-10]).tool_calls == ("call_1",)
+
+
+CHAT_THINKING = stream({"id": "c1", "choices": [{"delta": {"content": None, "reasoning_content": "hm "}}]})
+ANTHROPIC_THINKING = stream(
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm " * 10}}
+)
+GEMINI_THINKING = stream(
+    {"responseId": "r1", "candidates": [{"content": {"role": "model", "parts": GEMINI_PARTS[:1]}}]}
+)
+
+
+@pytest.mark.parametrize("chunk_bytes", [7, 1000, 100_000])
+@pytest.mark.parametrize(
+    ("spoken", "thinking", "answer"),
+    [
+        (Format.CHAT, CHAT_THINKING, CHAT_STREAM),
+        (Format.ANTHROPIC, ANTHROPIC_THINKING, ANTHROPIC_STREAM),
+        (Format.GEMINI, GEMINI_THINKING, stream(*GEMINI_CHUNKS)),
+        (Format.RESPONSES, stream({"type": "response.in_progress", "tools": "x" * 400}), RESPONSES_STREAM),
+        (Format.BEDROCK, frame(b"contentBlockDelta", b'{"delta":{"reasoningContent":{"text":"hm"}}}'), FRAMES),
+    ],
+)
+def test_thinking_of_any_length_before_the_answer_hides_none_of_its_parts(
+    spoken: Format, thinking: bytes, answer: bytes, chunk_bytes: int
+) -> None:
+    found = streamed_parts(spoken, thinking * 2000 + answer, chunk_bytes=chunk_bytes)
+
+    assert (found.tool_calls, found.text) == (streamed_parts(spoken, answer).tool_calls, "Iwilllook.")
+
+
+def test_a_tool_call_after_a_long_text_is_found() -> None:
+    text = stream({"id": "c1", "choices": [{"delta": {"content": "word "}}]})
+
+    found = streamed_parts(Format.CHAT, text * 5000 + CHAT_STREAM, chunk_bytes=1000)
+
+    assert (found.tool_calls, found.text) == (("call_1",), "word" * (MAX_TEXT_CHARS // 4))
 
 
 def test_blanks_do_not_count_towards_the_text_that_is_compared() -> None:
