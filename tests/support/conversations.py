@@ -1,6 +1,6 @@
 """Workers that find the sessions of requests and are told the answers, without a gateway around them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -85,9 +85,12 @@ class Worker:
     def __init__(self, turns: Turns, *, has_others: bool = False) -> None:
         self.turns = turns
         self.waited = 0
+        self.while_waiting: Callable[[], Awaitable[None]] | None = None
 
         async def sleep(_: float) -> None:
             self.waited += 1
+            if self.while_waiting is not None:
+                await self.while_waiting()
 
         self.sessions = Sessions(turns, has_others=has_others, sleep=sleep)
         self._times = count(1)

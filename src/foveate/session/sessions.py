@@ -216,16 +216,15 @@ class Sessions:
         choice = self._chosen(request, rows, is_cut=latest.is_cut) if rows else None
         if choice is None and not self._has_others:
             choice = self._by_end(request, self._remembered_ends(request))
-        if choice is not None:
+        if choice is not None and self._is_certain(request, choice):
             return choice
         sent_back = [latest, *answers]
-        choice = await self._stored(request, sent_back)
-        for seconds in self._waits(latest.exact[:1]) if choice.session is None else ():
-            await self._sleep(seconds)
-            choice = await self._stored(request, sent_back)
-            if choice.session is not None:
-                break
-        return choice
+        waits = list(self._waits(latest.exact[:1]))
+        while True:
+            choice = await self._stored(request, sent_back, is_last=not waits)
+            if choice.session is not None or not waits:
+                return choice
+            await self._sleep(waits.pop(0))
 
     async def _choose_by_response(self, request: Conversation) -> _Choice:
         marks = [response_mark(request.agent, request.previous)]
@@ -244,7 +243,16 @@ class Sessions:
         self._in_vain.put(marks[0], True)
         return _OTHERS_SECONDS
 
-    async def _stored(self, request: Conversation, answers: Sequence[AnswerMarks]) -> _Choice:
+    def _is_certain(self, request: Conversation, choice: _Choice) -> bool:
+        """Return whether other processes need not be asked: the request goes on with a session like it."""
+        session = choice.session
+        if not self._has_others or session is None:
+            return True
+        is_going_on = choice.forked_at is None and session.tip != request.tip
+        return is_going_on and session.setting == request.setting()
+
+    async def _stored(self, request: Conversation, answers: Sequence[AnswerMarks], *, is_last: bool) -> _Choice:
+        """Choose by what is stored; a session that got another answer only if this `is_last` to be tried."""
         rows = await self._answered([mark for each in answers for mark in each.all])
         for each in answers:
             choice = self._by_answer(request, each, rows)
@@ -254,14 +262,17 @@ class Sessions:
         if choice is not None:
             return choice
         ends = await self._turns.ending_at(request.agent, request.caller, _last_hashes(request.chain))
-        sessions = {one.id: self._recent.latest(one) for one, _ in ends}
-        sessions |= {one.id: one for one in self._remembered_ends(request)}
+        sessions = {one.id: one for one in self._remembered_ends(request)}
+        sessions |= {one.id: self._recent.latest(one) for one, _ in ends}
         choice = self._by_end(request, list(sessions.values()))
-        answered = {one.id for one, is_answered in ends if is_answered}
-        if choice is not None and choice.session is not None and self._has_others:
-            # It had another answer than the request sends back. Another process may know a better session.
-            is_other = choice.session.id in answered or self._recent.is_answered(choice.session)
-            choice = None if is_other else choice
+        if self._has_others and choice is not None and choice.session is not None:
+            was_answered = {one.id: is_answered for one, is_answered in ends}
+            id_ = choice.session.id
+            if was_answered.get(id_) or self._recent.is_answered(choice.session):
+                # The client has changed the answer, or another process is about to store a better session.
+                if not is_last:
+                    return _NEW
+                choice = choice if id_ in was_answered else None  # otherwise it went on in another process
         return choice or await self._forked(request)
 
     async def _answered(self, marks: Sequence[bytes]) -> list[tuple[Answer, Session]]:
@@ -293,10 +304,10 @@ class Sessions:
         Several such sessions are the same word for word so far, unless the answer `is_cut`. Other processes may
         be about to choose one of them too.
         """
-        going_on = [one for row, one in rows if one.tip == row.tip or request.continues(one)]
-        if len(going_on) > 1:
+        if len(rows) > 1:
             setting = request.setting()
-            going_on = [one for one in going_on if one.setting == setting] or going_on
+            rows = [(row, one) for row, one in rows if one.setting == setting] or rows
+        going_on = [one for row, one in rows if one.tip == row.tip or request.continues(one)]
         if len(going_on) == 1 or (going_on and not is_cut and not self._has_others):
             return _Choice(max(going_on, key=_by_length))
         repeated = [one for _, one in rows if one.tip == request.tip and not self._recent.is_waiting(one)]

@@ -280,7 +280,6 @@ def test_tier_region_and_time_in_the_cache_are_in_the_price() -> None:
     [
         ({"maxOutputTokens": 7}, 7, 1),
         ({"max_output_tokens": 7, "candidateCount": 3}, 7, 3),
-        ({"maxOutputTokens": 7, "max_output_tokens": 9}, 9, 1),
         ({"maxOutputTokens": "many"}, None, 1),
         ({"candidate_count": "many"}, None, None),
         ({}, None, 1),

@@ -319,6 +319,67 @@ async def test_a_worker_waits_once_only_for_an_answer_that_another_one_may_be_ab
     assert (alone.waited, shared.waited) == (0, 2)
 
 
+async def test_a_conversation_whose_client_changes_the_answers_stays_one_session_with_several_workers() -> None:
+    store = InMemory()
+    workers = [Worker(store, has_others=True) for _ in range(2)]
+    messages, ids = [user("hello")], set()
+    for number in range(6):
+        sent = await workers[number // 2 % 2].say(*messages, answer=f"<think>Hm.</think> Answer {number}")
+        ids.add(sent.id)
+        messages += [model(f"Answer {number}"), user("more")]
+
+    assert len(ids) == 1
+
+
+async def test_a_session_that_is_stored_while_a_worker_waits_is_taken_before_one_with_another_answer() -> None:
+    store = InMemory()
+    here, there = Worker(store, has_others=True), Worker(store, has_others=True)
+    other = await here.say(user("hello"), answer="Hi.")
+    sent = await there.ask(body_of([user("hello")]))
+    here.while_waiting = lambda: sent.answered("Good morning.")
+    more = await here.say(user("hello"), model("Good morning."), user("more"))
+
+    assert other.id != sent.id
+    assert more.id == sent.id
+
+
+async def test_a_session_that_went_on_in_another_process_is_not_taken_for_its_old_end() -> None:
+    store = InMemory()
+    here, there = Worker(store, has_others=True), Worker(store, has_others=True)
+    first = await here.say(user("hello"), answer="Hi.", now=1.0)
+    await there.say(user("hello"), model("Hi."), user("more"), now=2.0)
+    changed = await here.say(user("hello"), model("(an answer)"), user("else"), now=3.0)
+
+    assert changed.id != first.id
+
+
+async def test_of_sessions_with_the_same_answer_the_one_with_the_same_prompt_is_repeated(
+    worker: Worker,
+) -> None:
+    sent = {system: await worker.ask(body_of([user("hello")], system=system)) for system in "xy"}
+    for each in sent.values():
+        await each.answered("Done.")
+    for _ in range(2):
+        again = await worker.ask(body_of([user("hello"), model("Done."), user("go on")], system="x"))
+        await again.failed()
+        assert again.id == sent["x"].id
+
+
+async def test_a_worker_that_knows_one_of_two_sessions_with_the_same_answer_asks_the_store() -> None:
+    store = InMemory()
+    here, there = Worker(store, has_others=True), Worker(store, has_others=True)
+    known, better = [
+        await worker.ask(body_of([user("hello")], system=system))
+        for worker, system in ((here, "x"), (there, "y"))
+    ]
+    for each in (known, better):
+        await each.answered("Done.")
+    more = [user("hello"), model("Done."), user("go on")]
+    await (await here.ask(body_of(more, system="x"))).answered("Yes.")
+
+    assert (await here.ask(body_of(more, system="y"))).id == better.id
+
+
 async def test_a_session_that_was_just_seen_is_not_stored_again_without_news(worker: Worker) -> None:
     await worker.say(user("a"), name="mine", now=100.0)
 
