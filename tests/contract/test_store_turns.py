@@ -77,6 +77,17 @@ async def test_all_that_is_known_of_a_session_comes_back(store: Store) -> None:
     assert await store.turns.session("s") == replace(told, opening="Fix the ? bug")
 
 
+async def test_a_session_that_goes_on_gets_a_caller_once_and_its_latest_setting(store: Store) -> None:
+    states = [(None, None), ("me", b"x"), ("you", b"y"), (None, None)]
+    for seen_at, (caller, setting) in enumerate(states, 1):
+        going_on = replace(session("s", 2, seen_at=float(seen_at)), caller=caller, setting=setting)
+        await store.turns.keep([Move(session=going_on)])
+
+    found = await store.turns.session("s")
+    assert found is not None
+    assert (found.caller, found.setting) == ("me", b"y")
+
+
 async def test_sessions_answers_and_counts_of_many_requests_are_kept_in_one(store: Store) -> None:
     (counted,) = hashes("new", 0, 1)
     kept: list[Stored] = [

@@ -139,7 +139,7 @@ class Sessions:
         self, request: Conversation, id_: str, there: Session | None, now: float, *, known: int = 0
     ) -> Found:
         if there is None:
-            begun = replace(self._begun(request, id_, now), parent_id=request.parent_id, caller="")
+            begun = replace(self._begun(request, id_, now), parent_id=request.parent_id)
             return self._found(request, begun, 0, known, is_new=True)
         return self._going_on(request, there, now)
 
@@ -154,12 +154,13 @@ class Sessions:
             setting=there.setting if is_aside or request.named is None else request.setting(),
             seen_at=max(there.seen_at, now),
             parent_id=there.parent_id or request.parent_id,
+            caller=_caller(request) if there.caller is None else there.caller,
         )
         was_seen = there.tip == request.tip and there.seen_at <= now < there.seen_at + _SEEN_AGAIN_SECONDS
-        if was_seen:
+        if was_seen and there.caller is not None:
             session = there
         found = self._found(request, session, known, known or len(request.chain), is_new=False)
-        return replace(found, is_changed=not was_seen, is_aside=is_aside)
+        return replace(found, is_changed=session is not there, is_aside=is_aside)
 
     def _is_aside(self, request: Conversation, there: Session) -> bool:
         """Return whether a request has another prompt than the rest of its named session, and no more messages.
@@ -177,7 +178,7 @@ class Sessions:
             messages=len(request.chain),
             created_at=now,
             seen_at=now,
-            caller=request.caller,
+            caller=_caller(request),
             setting=request.setting(),
             first_messages=len(request.chain),
         )
@@ -375,6 +376,11 @@ def _by_short_answer(answers: Sequence[AnswerMarks], rows: Sequence[tuple[Answer
     ((id_, one),) = ending.items()
     others = {mark for each in earlier for mark in each.loose}
     return _Choice(one) if any(row.mark in others and row.session_id == id_ for row, _ in rows) else None
+
+
+def _caller(request: Conversation) -> str:
+    """Return the caller of a session; none if it has a name, which alone leads to it."""
+    return request.caller if request.named is None else ""
 
 
 def _by_length(session: Session) -> tuple[int, float]:

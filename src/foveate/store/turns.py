@@ -35,7 +35,9 @@ ON CONFLICT (mark, session_id) DO UPDATE SET tip = excluded.tip, at = excluded.a
 _PUT_SESSION = f"""
 INSERT INTO sessions_v1 ({", ".join(_SESSION_COLUMNS)}) VALUES {{}}
 ON CONFLICT (id) DO UPDATE SET tip = excluded.tip, messages = excluded.messages, seen_at = excluded.seen_at,
-parent_id = coalesce(sessions_v1.parent_id, excluded.parent_id)
+parent_id = coalesce(sessions_v1.parent_id, excluded.parent_id),
+caller = coalesce(sessions_v1.caller, excluded.caller),
+setting = coalesce(excluded.setting, sessions_v1.setting)
 WHERE excluded.seen_at >= sessions_v1.seen_at AND excluded.agent = sessions_v1.agent
 """
 # A session that another one depends on must not be forgotten while that one is stored.
