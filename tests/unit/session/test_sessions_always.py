@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.conversations import Message, Sent, Worker, body_of, model, tool_call, tool_result, user
@@ -100,6 +100,9 @@ async def run(seed: int, size: int, workers: int) -> list[Talk]:
 
 @pytest.mark.slow
 @given(seed=st.integers(0, 2**32), size=st.integers(2, 8), workers=st.integers(1, 3))
+@example(seed=8, size=3, workers=2)
+@example(seed=367, size=6, workers=2)
+@example(seed=2442, size=4, workers=1)
 @settings(max_examples=200)
 def test_conversations_are_never_merged_and_a_named_one_is_never_split(
     seed: int, size: int, workers: int
