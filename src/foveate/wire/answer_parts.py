@@ -33,11 +33,11 @@ _TOOL_EVENTS = (
     *(b'"functionCall"', b'"thoughtSignature"'),
 )
 _EVENTS = (
-    *_TOOL_EVENTS,
-    b'"candidates"',
     b"text_delta",
     *(b'"content":"', b'"content": "', b'"content":[', b'"content": ['),  # it is null in events of reasoning
     b"output_text.delta",
+    *_TOOL_EVENTS,
+    b'"candidates"',
     b"message_start",
     b"response.created",
 )
@@ -215,12 +215,15 @@ class StreamParts:
         lines, newline, self._open_line = (self._open_line + chunk).rpartition(b"\n")
         if len(self._open_line) > _MAX_EVENT_BYTES:
             self._open_line = b""
-        signs = _TOOL_EVENTS if self._collected.has_all_text else _EVENTS
-        if not newline or not _has_any(signs, lines):
+        if not newline:
+            return
+        if self._collected.has_all_text and not _has_any(_TOOL_EVENTS, lines):
             return
         for line in lines.split(b"\n"):
-            if line.startswith(b"data:") and _has_any(signs, line):
-                yield line[5:]
+            if line.startswith(b"data:"):
+                signs = _TOOL_EVENTS if self._collected.has_all_text else _EVENTS
+                if _has_any(signs, line):
+                    yield line[5:]
 
 
 def _splitter(start: bytes) -> Splitter | None:
@@ -230,7 +233,10 @@ def _splitter(start: bytes) -> Splitter | None:
 
 
 def _has_any(signs: Sequence[bytes], data: bytes) -> bool:
-    return any(sign in data for sign in signs)
+    for sign in signs:  # noqa: SIM110 - this is called for every event, and `any` takes twice the time
+        if sign in data:
+            return True
+    return False
 
 
 def _anthropic(found: _Collected, event: dict[str, Any]) -> None:
