@@ -10,7 +10,7 @@ on with the session
 Both hold within one caller only (agent, key and program); a response that is named, within one agent. A request
 without any answer in it begins a session, unless its client says that it retries one that failed. A request
 that goes on from an earlier answer of a session is a fork, a child of its own. If in doubt a conversation is
-split; two conversations are never merged.
+split rather than merged.
 
 A process decides by what it remembers, then by what is stored. The decision is final: what is stored later only
 follows it.
