@@ -50,18 +50,23 @@ def health(url: str) -> dict[str, Any]:
     return found
 
 
-def numbers(url: str) -> dict[str, float]:
-    """Every sample by its name and labels, once no request is open: bills are written after answers."""
+def numbers(url: str, *, calls: int = 0) -> dict[str, float]:
+    """Every sample by its name and labels, once no request is open and so many calls were billed.
+
+    Bills are written a moment after answers.
+    """
     deadline = time.monotonic() + 20
-    body = ""
-    while "\nfoveate_open_requests 0.0" not in body:
-        assert time.monotonic() < deadline, body
+    while True:
         _, body = got(f"{url}/metrics")
-    return {
-        sample.name + "".join(f" {name}={value}" for name, value in sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(body)
-        for sample in family.samples
-    }
+        found = {
+            sample.name
+            + "".join(f" {name}={value}" for name, value in sorted(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(body)
+            for sample in family.samples
+        }
+        if found["foveate_open_requests"] == 0 and found.get("foveate_added_seconds_count", 0) >= calls:
+            return found
+        assert time.monotonic() < deadline, body
 
 
 def ask(url: str, agent: str = "ana", text: str = TEXT) -> anthropic.types.Message:
@@ -88,7 +93,7 @@ def test_numbers_health_and_log_follow_requests_and_a_configuration_that_turns_i
                 )
             assert got(f"{served.url}/ready")[0] == 200
             assert health(served.url)["status"] == "ok"
-            before = numbers(served.url)
+            before = numbers(served.url, calls=2)
 
             configure(config, sandbox.url, "server: {log: jsn}\n")
             ask(served.url)
