@@ -72,14 +72,14 @@ class AgentStates:
         self._split(versions, caches)
         usage, after = {_SENT: sent.usage}, dict[SimulatedState, Cache]()
         before = caches[_SENT]
-        self._share(_SENT, _shared_keys(versions[_SENT], sent, rules, keys), sent.cache, at)
+        self._share(_SENT, versions[_SENT], sent, rules, keys, at)
         for following, state in _PAIRS:
             if state not in self._shared:
                 usage[state] = usage[following]
                 continue
             version, before = versions[state], caches.get(state, before)
             served = self._serve(state, version, before, rules, at=at, answers_at=answers_at)
-            self._share(state, _shared_keys(version, served, rules, keys), served.cache, at)
+            self._share(state, version, served, rules, keys, at)
             usage[state], after[state] = served.usage, served.cache
         return Simulated(usage, after)
 
@@ -113,10 +113,20 @@ class AgentStates:
             shared=self._shared[state],
         )
 
-    def _share(self, state: SimulatedState, keys: Iterable[bytes], cache: Cache, at: float) -> None:
-        shared = self._shared[state]
-        for key in keys:
-            entry, other = cache.entries.found(key), shared.get(key)
+    def _share(
+        self,
+        state: SimulatedState,
+        version: Version,
+        served: Served,
+        rules: Rules,
+        keys: Iterable[bytes],
+        at: float,
+    ) -> None:
+        entries, shared = served.cache.entries, self._shared[state]
+        if not entries:
+            return
+        for key in _shared_keys(version, served, rules, keys):
+            entry, other = entries.found(key), shared.get(key)
             if entry is None or not entry.lives(at):
                 continue
             if other is not None and other.lives(at):

@@ -115,6 +115,9 @@ class Entries(Mapping[bytes, Entry]):
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._others | self._recent)
 
+    def __bool__(self) -> bool:
+        return bool(self._recent or self._others)
+
     def __len__(self) -> int:
         return len(self._others | self._recent)
 

@@ -60,6 +60,8 @@ class Cache:
         """
         ends, keys, least = ends_of(prompt), prefixes(prompt), rules.minimum_tokens
         asked = {place: ttl for place, ttl in _asked(prompt, marks, rules).items() if ends[place] >= least}
+        if not asked:  # then nothing is read either
+            return Served(usage=CacheUsage(uncached=ends[-1] if ends else 0), read_pieces=0, cache=self)
         hit = next(
             (
                 place

@@ -112,6 +112,14 @@ class Alone(NamedTuple):
         return cls(raws, Trail(head, [Link(raw, {}, is_remembered=False) for raw in raws[head:]]))
 
 
+class _Asked(NamedTuple):
+    """A trail that was asked for, with its messages."""
+
+    spoken: Format | None
+    raws: Sequence[bytes]
+    trail: Trail
+
+
 class Trails:
     """The tree, held in two generations: when the younger one is full, the older one is forgotten.
 
@@ -128,7 +136,8 @@ class Trails:
         self._old: dict[Format, Link] = {}
         self._young_bytes = 0
         self._notes_before = _MADE.notes
-        self._last: tuple[Format | None, Sequence[bytes], Trail] = None, (), Trail(0, ())
+        # The last two: a request is asked for by turns as it came and as it goes out.
+        self._last = self._before_last = _Asked(None, (), Trail(0, ()))
         # Under the first message of a long conversation, how it was last walked through.
         self._walked: dict[Link, tuple[tuple[bytes, ...], list[Link]]] = {}
 
@@ -139,9 +148,9 @@ class Trails:
 
     def of(self, spoken: Format, raws: tuple[bytes, ...]) -> Trail:
         """The trail of these messages."""
-        last_spoken, last_raws, last = self._last
-        if raws is last_raws and spoken is last_spoken:  # asked for by the next who has to do with the request
-            return last
+        for asked in (self._last, self._before_last):
+            if raws is asked.raws and spoken is asked.spoken:
+                return asked.trail
         if self.held_bytes > self._most_bytes:
             self._old, self._young, self._young_bytes = self._young, {}, 0
             self._notes_before = _MADE.notes
@@ -152,7 +161,7 @@ class Trails:
         head = _head(begun, raws)
         said = raws[head:] if head else raws
         trail = Trail(head, self._links(begun, self._old.get(spoken), said))
-        self._last = spoken, raws, trail
+        self._before_last, self._last = self._last, _Asked(spoken, raws, trail)
         return trail
 
     def _links(self, link: Link, old: Link | None, raws: tuple[bytes, ...]) -> list[Link]:

@@ -89,7 +89,8 @@ def test_a_long_conversation_that_comes_again_is_held_once() -> None:
     again = said(*words, "more")
     before = sys.getrefcount(again)
     trail = trails.of(Format.CHAT, again)
-    trails.of(Format.CHAT, said("another"))
+    for other in ("another", "a third"):  # the last two are held as they came
+        trails.of(Format.CHAT, said(other))
     after = sys.getrefcount(again)
 
     assert len(trail.links) == 41
