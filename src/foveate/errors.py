@@ -175,6 +175,43 @@ class WebSocketRefused(InputError):
         self.path = path
 
 
+class MethodRefused(InputError):
+    """A request with a `method` that no provider's API uses."""
+
+    code = "method_not_allowed"
+
+    def __init__(self, method: str) -> None:
+        super().__init__(f"the gateway does not forward {method}: no provider's API uses it")
+        self.method = method
+
+
+class BadPath(InputError):
+    """A request for a `path` that could lead out of an upstream's base URL."""
+
+    code = "bad_path"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} contains `.` or `..` segments. Nothing was sent: use the path that they lead to"
+        )
+        self.path = path
+
+
+class OperationRefused(InputError):
+    """A request for an `operation` that the gateway does not forward with its own credentials."""
+
+    code = "operation_not_allowed"
+
+    def __init__(self, operation: str, upstream: str) -> None:
+        super().__init__(
+            f"{operation} would use the gateway's own credentials for {upstream}, and is not among the"
+            " operations that they may be used for. Nothing was sent. Use a key of the provider, or add it to"
+            f" `upstreams.{upstream}.allow` in foveate.yaml"
+        )
+        self.operation = operation
+        self.upstream = upstream
+
+
 class BadVocabulary(InputError):
     """A tokenizer file that cannot be read or used."""
 

@@ -13,6 +13,10 @@ Seconds = Annotated[float, Field(gt=0)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 FilePath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]")]
+Operation = Annotated[
+    str,
+    StringConstraints(pattern=r"^(?:answers|counting|embeddings|models|all|[A-Z*]{1,10} /[^\s]{0,200})$"),
+]
 StoreUrl = Annotated[str, StringConstraints(pattern=r"^(?:sqlite:///[^:]|postgres(?:ql)?://)")]
 
 
@@ -220,6 +224,10 @@ class UpstreamServer(_Settings):
     """Models by the names that deployments have there, for counts, windows and prices: `{house: gpt-5.1}`."""
     sign: Literal["aws"] | None = None
     """`aws`: the gateway signs requests with its own AWS credentials, in the place of what clients bring."""
+    allow: list[Operation] = ["answers", "counting", "embeddings", "models"]
+    """What the gateway's own credentials may be used for: these kinds, `all`, or `METHOD /path` globs."""
+    reuse: bool = True
+    """Whether connections to it serve several requests; off for a server that may answer a request twice."""
 
 
 class RouteTo(_Settings):

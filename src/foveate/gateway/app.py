@@ -14,6 +14,8 @@ from foveate.engine.exchange import Exchange
 from foveate.errors import (
     FoveateError,
     KeyRefused,
+    MethodRefused,
+    OperationRefused,
     UpstreamBroken,
     UpstreamError,
     UpstreamTimeout,
@@ -33,9 +35,10 @@ from foveate.gateway.credentials import check_credentials
 from foveate.gateway.cycle import CYCLE, Served
 from foveate.gateway.doors import SIGNED, Asks, Door, Family, plain_path
 from foveate.gateway.encodings import encodings_of, read_beside, without_encodings
-from foveate.gateway.headers import KEYS, sent_on, signed_names
+from foveate.gateway.headers import KEYS, Headers, sent_on, signed_names
 from foveate.gateway.keys import Keys, NoKeys
 from foveate.gateway.named import model_in, model_of, renamed, with_path_model
+from foveate.gateway.operations import METHODS, check_operation, check_request_line
 from foveate.gateway.refusing import may_retry, reason_of, refusal_for
 from foveate.gateway.request_body import BodyLimits, read_body
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Routed, Routing, Upstream
@@ -59,8 +62,11 @@ _ASKING = KEYS | {b"anthropic-version", b"anthropic-beta", b"openai-organization
 
 # What is read, held to caps and booked; of all else, only what these do costs nothing for sure.
 _READ = frozenset((Asks.ANSWER, Asks.EMBEDDINGS, Asks.COUNT))
-# RFC 9110, 15.5.22: a 426 names what to use instead.
-_REQUIRED_UPGRADE = ((b"upgrade", b"HTTP/1.1"),)
+# RFC 9110, 15.5.22 and 15.5.6: these name what to use instead.
+_HEADERS_OF_REFUSALS: Mapping[type[FoveateError], Headers] = {
+    WebSocketRefused: ((b"upgrade", b"HTTP/1.1"),),
+    MethodRefused: ((b"allow", ", ".join(METHODS).encode()),),
+}
 _SUMMARY_PATHS = {
     Format.ANTHROPIC: "/v1/messages",
     Format.CHAT: "/v1/chat/completions",
@@ -125,6 +131,7 @@ class Gateway:
         self._traffic.came(client)
         try:
             # Whatever the headers decide is decided before any of the body is read.
+            check_request_line(ask)
             if ask.asks_for_websocket:
                 raise WebSocketRefused(ask.path[:100])
             client.agent = agent_of(ask, options.keys, options.user_agents)
@@ -144,7 +151,7 @@ class Gateway:
             client.refused, client.reason = error.code, reason_of(error)
             if client.has_begun:
                 return  # the server cuts the connection, so that nobody takes it for the whole answer
-            headers = _REQUIRED_UPGRADE if isinstance(error, WebSocketRefused) else ()
+            headers = _HEADERS_OF_REFUSALS.get(type(error), ())
             await client.refuse(refusal_for(error, client.spoken), retry=may_retry(error), headers=headers)
         except Exception as error:  # a fault of ours: told, and left to the server, which answers it
             client.refused, client.reason = "internal_error", type(error).__name__
@@ -206,16 +213,17 @@ class Gateway:
 
     def _check_upstream(self, ask: Ask, upstream: Upstream) -> None:
         check_payer(ask, upstream, is_open=self._is_open)
+        check_operation(ask, upstream)
         check_credentials(ask, upstream)
 
     def _check_keys(self, ask: Ask, options: GatewayOptions) -> None:
         """Refuse a request that none of the upstreams would be asked, whatever model its body names."""
-        refused: KeyRefused | None = None
+        refused: KeyRefused | OperationRefused | None = None
         for upstream in options.routing.possible(ask.door):
             try:
                 self._check_upstream(ask, upstream)
                 return
-            except KeyRefused as error:
+            except (KeyRefused, OperationRefused) as error:
                 refused = refused or error
         if refused is not None:
             raise refused
@@ -328,7 +336,7 @@ class Gateway:
             sent += await self._signer.sign(ask.method, where.url, sent, body, region=upstream.aws_region)
         elif b"host" in signed_names(sent):
             where = replace(where, authority=ask.headers.get("host", "").encode("latin-1"))
-        return self._pool.asked(ask.method, where, sent, body)
+        return self._pool.asked(ask.method, where, sent, body, reuse=upstream.reuse)
 
 
 async def _until_gone(

@@ -6,7 +6,7 @@ from binascii import Error as NotBase64
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from random import Random
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import unquote, unquote_plus
 
 import msgspec
 
@@ -28,6 +28,8 @@ USUAL_AGENT = "default"
 
 # One among other words, with a scheme before it or in a list, but not within a longer word.
 _KEY = re.compile(rf"(?<![\w-]){KEY_PREFIX}[^\s,;\"']*")
+# As keys are made. Other words may begin like one, where none is expected.
+_WHOLE_KEY = re.compile(rf"(?<![\w-]){KEY_PREFIX}[\w-]{{40,}}")
 _BASIC = "basic"
 # As the server renames the header that asks for another protocol.
 _UPGRADE = f"{OWN.decode()}upgrade"
@@ -125,8 +127,8 @@ def _password(said: str) -> str:
         return ""
 
 
-def has_key_in(query: str) -> bool:
-    """Whether a query holds a key of the gateway."""
-    if not query:
-        return False
-    return any(said.startswith(KEY_PREFIX) for _, said in parse_qsl(query, keep_blank_values=False))
+def has_misplaced_key(path: str, query: str, headers: Headers) -> bool:
+    """Whether a key of the gateway stands in an address or in a header that is none for keys."""
+    texts = [unquote(path), unquote_plus(query)]
+    texts += [value.decode("latin-1") for name, value in headers if name not in KEYS]
+    return any(KEY_PREFIX in text and _WHOLE_KEY.search(text) for text in texts)

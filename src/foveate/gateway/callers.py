@@ -8,7 +8,7 @@ from blake3 import blake3
 
 from foveate.errors import KeyRefused
 from foveate.gateway.agent_names import name_agent
-from foveate.gateway.asks import AGENT, USUAL_AGENT, Ask, has_key_in
+from foveate.gateway.asks import AGENT, USUAL_AGENT, Ask, has_misplaced_key
 from foveate.gateway.doors import Family
 from foveate.gateway.headers import GOOGLE_QUERY, KEYS
 from foveate.gateway.keys import Keys
@@ -32,10 +32,10 @@ def agent_of(ask: Ask, keys: Keys, user_agents: Sequence[tuple[str, str]] = ()) 
     Raises:
         KeyRefused: its key is not known, or it names an agent that has keys and shows none of them.
     """
-    if has_key_in(ask.query):
+    if has_misplaced_key(ask.raw_path, ask.query, ask.raw_headers):
         raise KeyRefused(
-            "a key of the gateway stands in the address of this request, where logs keep it: send it as "
-            "`authorization: Bearer` or `x-api-key`"
+            "a key of the gateway stands in the address of this request or in a header that is none for keys,"
+            " where logs keep it. Nothing was sent: send it as `authorization: Bearer` or `x-api-key`"
         )
     if ask.key is not None:
         own = keys.agent(ask.key)

@@ -143,4 +143,6 @@ def _upstream(
         speaks_both=speaks_both,
         deployments=said.deployments,
         aws_region=region,
+        allow=tuple(said.allow),
+        reuse=said.reuse,
     )

@@ -14,6 +14,8 @@ _HOP = frozenset(
      b"trailer", b"transfer-encoding", b"upgrade")
 )  # fmt: skip
 _WRITTEN_ANEW = frozenset((b"host", b"content-length", b"expect"))
+# With these a server may take a request for one with another method than was checked.
+_OVERRIDES = frozenset((b"x-http-method-override", b"x-http-method", b"x-method-override"))
 KEYS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key", b"x-amz-security-token"))
 """Those that hold a key."""
 GOOGLE_QUERY = frozenset(("key", "access_token"))
@@ -24,6 +26,7 @@ _ENCODING = b"accept-encoding"
 _NEVER_SENT = {
     (has_key, is_read): _HOP
     | _WRITTEN_ANEW
+    | _OVERRIDES
     | (KEYS if has_key else frozenset())
     | (frozenset((_ENCODING,)) if is_read else frozenset())
     for has_key in (True, False)
@@ -52,13 +55,18 @@ def sent_on(
     kept = [
         pair
         for pair in headers
-        if pair[0] in signed or (pair[0] not in left_out and not pair[0].startswith(OWN))
+        if pair[0] in signed or (pair[0] not in left_out and not is_own(pair[0]))
     ]
     kept += key or ()
     kept += [(name, value) for name, value in set_.items() if value]
     if reads_answer and _ENCODING not in signed:
         kept.append((_ENCODING, b"identity"))
     return kept
+
+
+def is_own(name: bytes) -> bool:
+    """Whether a header is one of Foveate's own, also as servers spell it that take `_` for `-`."""
+    return name.replace(b"_", b"-").startswith(OWN)
 
 
 def signed_names(headers: Headers) -> frozenset[bytes]:
@@ -79,7 +87,7 @@ def brought_back(headers: Headers, *, is_changed: bool) -> list[tuple[bytes, byt
     named = _named(small)
     if is_changed:
         named.add(b"content-length")
-    return [pair for pair in small if pair[0] not in _HOP and pair[0] not in named]
+    return [pair for pair in small if pair[0] not in _HOP and pair[0] not in named and not is_own(pair[0])]
 
 
 def _named(headers: Iterable[tuple[bytes, bytes]]) -> set[bytes]:

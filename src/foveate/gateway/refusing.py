@@ -7,13 +7,16 @@ trying again cannot help, `x-should-retry` says so as well, which the official c
 import re
 
 from foveate.errors import (
+    BadPath,
     CallRefused,
     DoesNotFit,
     DuplicateKey,
     FoveateError,
     KeyRefused,
     MalformedRequest,
+    MethodRefused,
     NoUpstream,
+    OperationRefused,
     RequestLimitExceeded,
     UpstreamError,
     UpstreamTimeout,
@@ -39,7 +42,11 @@ def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
             return failed(spoken, 426, str(error))
         case KeyRefused():
             return failed(spoken, 401, str(error))
-        case NoUpstream() | WrongApi() | MalformedRequest() | RequestLimitExceeded():
+        case OperationRefused():
+            return failed(spoken, 403, str(error))
+        case MethodRefused():
+            return failed(spoken, 405, str(error))
+        case BadPath() | NoUpstream() | WrongApi() | MalformedRequest() | RequestLimitExceeded():
             return failed(spoken, 400, str(error))
         case UpstreamTimeout():
             return failed(spoken, 504, f"the provider did not answer in time ({error.reason})")

@@ -12,6 +12,8 @@ from foveate.gateway.doors import Door, Family
 VERSION = "/v1"
 _ALL = "*"
 _BOTH = frozenset((Family.ANTHROPIC, Family.OPENAI))
+ALLOWED_OPERATIONS = ("answers", "counting", "embeddings", "models")
+"""What the gateway's own credentials are used for if nothing else is configured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,9 @@ class Upstream:
     `base_url` is what a client of that family would be given. `key` is for clients that show a key of the
     gateway; where it `replaces_keys`, also in the place of what others bring. One that `speaks_both` takes the
     other family's requests as well, and its `base_url` is without the version. `deployments` are the models
-    that answer under other names. Requests to one with an `aws_region` are signed by the gateway.
+    that answer under other names. Requests to one with an `aws_region` are signed by the gateway. `allow` names
+    the operations that the gateway's own credentials may be used for. Without `reuse` each request has a
+    connection of its own.
     """
 
     name: str
@@ -33,6 +37,8 @@ class Upstream:
     speaks_both: bool = False
     deployments: Mapping[str, str] = field(default_factory=dict)
     aws_region: str = ""
+    allow: tuple[str, ...] = ALLOWED_OPERATIONS
+    reuse: bool = True
 
     def speaks(self, family: Family) -> bool:
         """Whether it takes requests of a family."""

@@ -195,6 +195,9 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
+        if not 100 <= status <= 599:
+            self._error = UpstreamUnreachable(self._url, f"the status {status} does not exist")
+            raise httptools.HttpParserCallbackError("no such status")
         if status < 200:  # 100 Continue and the like: the answer comes after it
             self.headers = []
             return

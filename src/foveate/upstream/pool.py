@@ -23,6 +23,7 @@ _PORTS = {"http": 80, "https": 443}
 _KEEP_SECONDS = 50.0
 _MOMENT_SECONDS = 1.0
 _MOST_KEPT = 256
+_CLOSE = (b"connection", b"close")
 _FORBIDDEN = frozenset(b"\r\n\0")
 _BODILESS = frozenset(("GET", "HEAD", "DELETE", "OPTIONS"))
 # A URL that comes again and again is no longer.
@@ -128,8 +129,11 @@ class Pool:
         body: bytes = b"",
         *,
         timeouts: Timeouts | None = None,
+        reuse: bool = True,
     ) -> "Asked":
         """The answer to a request that is sent once; left early, its connection is closed.
+
+        Without `reuse` it has a connection of its own, which is closed after it.
 
         Host, content-length and connection are written here and must not be among `headers`.
 
@@ -137,7 +141,8 @@ class Pool:
             UpstreamUnreachable: no connection, one that was closed or broke off, or what came is no HTTP.
             UpstreamTimeout: no connection, no answer, or no more of it in time.
         """
-        return Asked(self, method, where, _head(method, where, headers, len(body)), body, timeouts)
+        head = _head(method, where, headers if reuse else [*headers, _CLOSE], len(body))
+        return Asked(self, method, where, head, body, timeouts, reuse=reuse)
 
     async def __aenter__(self) -> "Pool":
         """The pool itself."""
@@ -197,9 +202,9 @@ class Pool:
         self._open.add(connection)
         return connection
 
-    def give_back(self, where: Target, connection: Connection) -> None:
+    def give_back(self, where: Target, connection: Connection, *, reuse: bool = True) -> None:
         """Keep a connection for others, where it may be used again."""
-        if not connection.is_reusable:
+        if not reuse or not connection.is_reusable:
             self._drop(connection)
             return
         said = connection.keep_seconds
@@ -219,10 +224,18 @@ class Pool:
 class Asked:
     """A request that is sent as its block begins; its connection goes back as it ends."""
 
-    __slots__ = ("_body", "_connection", "_head", "_method", "_pool", "_waits", "_where")
+    __slots__ = ("_body", "_connection", "_head", "_method", "_pool", "_reuse", "_waits", "_where")
 
     def __init__(
-        self, pool: Pool, method: str, where: Target, head: bytes, body: bytes, timeouts: Timeouts | None
+        self,
+        pool: Pool,
+        method: str,
+        where: Target,
+        head: bytes,
+        body: bytes,
+        timeouts: Timeouts | None,
+        *,
+        reuse: bool,
     ) -> None:
         self._pool = pool
         self._method = method
@@ -230,12 +243,14 @@ class Asked:
         self._head = head
         self._body = body
         self._waits = timeouts or pool.timeouts
+        self._reuse = reuse
         self._connection: Connection | None = None
 
     async def __aenter__(self) -> Answer:
         """Send it, and wait for the head of its answer."""
         waits = self._waits
-        connection = self._pool.kept(self._where) or await self._pool.opened(self._where, waits)
+        kept = self._pool.kept(self._where) if self._reuse else None
+        connection = kept or await self._pool.opened(self._where, waits)
         self._connection = connection
         try:
             await connection.ask(
@@ -247,7 +262,7 @@ class Asked:
                 no_body=self._method == "HEAD",
             )
         except BaseException:
-            self._pool.give_back(self._where, connection)
+            self._pool.give_back(self._where, connection, reuse=self._reuse)
             raise
         return Answer(connection)
 
@@ -259,7 +274,7 @@ class Asked:
     ) -> None:
         """Let go of its connection."""
         assert self._connection is not None
-        self._pool.give_back(self._where, self._connection)
+        self._pool.give_back(self._where, self._connection, reuse=self._reuse)
 
 
 @cache

@@ -1,0 +1,231 @@
+"""Attacks on a running gateway, each named after what its attacker wants."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from foveate.config.settings import Settings, StoreAt
+from foveate.cost.price_book import PriceBook
+from foveate.engine.money import MoneyOptions
+from foveate.engine.options import AgentOptions
+from foveate.gateway.app import GatewayOptions
+from foveate.gateway.assembly import Choices
+from foveate.gateway.doors import Family
+from foveate.gateway.keys import HashedKeys, hash_of
+from foveate.gateway.routing import ALLOWED_OPERATIONS, Routing, Upstream
+from tests.gateways import running_gateway
+from tests.raw_http import Heard, sent
+from tests.support.stores import ensure_store
+from tests.upstreams import Behaviour, Gone, ScriptedUpstream, Talk, answer, answering, running_upstream
+
+KEY = f"fov-{'k3y_-' * 10}"
+PROVIDER_KEY = "sk-ant-of-the-gateway"
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """A gateway with a key, and the upstream behind it."""
+
+    url: str
+    upstream: ScriptedUpstream
+
+    def send(self, line: str, *headers: str, body: bytes = b"") -> Heard:
+        """Send a request with these header lines, as its bytes are."""
+        length = [f"content-length: {len(body)}"] if body else []
+        head = [f"{line} HTTP/1.1", "host: gateway", "connection: close", *length, *headers]
+        return sent(self.url, "\r\n".join((*head, "", "")).encode("latin-1") + body)
+
+
+def answering_twice(*, late_seconds: float) -> Behaviour:
+    """Answer each request with its own path, and once more a moment later."""
+
+    def behave(talk: Talk) -> None:
+        while True:
+            try:
+                path = talk.ask().split()[1]
+            except Gone:
+                return
+            if late_seconds:
+                talk.say(answer(path))
+                time.sleep(late_seconds)
+                talk.say(answer(path))
+            else:
+                talk.say(answer(path) * 2)
+
+    return behave
+
+
+@contextmanager
+def attacked(
+    folder: Path,
+    behave: Behaviour = answering(answer(b"{}")),  # noqa: B008 - it holds nothing
+    *,
+    allow: tuple[str, ...] = ALLOWED_OPERATIONS,
+    reuse: bool = True,
+) -> Iterator[Attacked]:
+    with running_upstream(behave) as upstream:
+        routing = Routing(
+            upstreams={
+                "anthropic": Upstream(
+                    name="anthropic",
+                    base_url=f"{upstream.url}/tenant-a",
+                    family=Family.ANTHROPIC,
+                    provider="anthropic",
+                    key=PROVIDER_KEY,
+                    allow=allow,
+                    reuse=reuse,
+                )
+            }
+        )
+        choices = Choices(
+            settings=Settings(store=StoreAt(url=ensure_store(folder / "gateway.sqlite"))),
+            gateway=GatewayOptions(routing=routing, keys=HashedKeys({hash_of(KEY): "ana"})),
+            agents=lambda _agent: AgentOptions(),
+            cost=MoneyOptions(caps=(), prices=PriceBook()),
+        )
+        with running_gateway(upstream.url, folder, configured=choices) as gateway:
+            yield Attacked(gateway.url, upstream)
+
+
+VERSION = "anthropic-version: 2023-06-01"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GET /v1/files",
+        "DELETE /v1/files/file_1",
+        "GET /v1/organizations/api_keys",
+        "POST /v1/messages/batches",
+        "GET /v1/messages/batches/b_1/results",
+        "POST /v1/models",
+    ],
+)
+def test_a_gateway_key_does_not_reach_the_rest_of_the_provider_account(tmp_path: Path, line: str) -> None:
+    with attacked(tmp_path) as gateway:
+        heard = gateway.send(line, f"x-api-key: {KEY}", VERSION)
+
+    assert heard.status == 403
+    assert b"upstreams.anthropic.allow" in heard.body
+    assert gateway.upstream.heard == []
+
+
+@pytest.mark.parametrize("allow", [("all",), ("models", "GET /v1/files*"), ("* /v1/f*",)])
+def test_operations_that_are_allowed_are_forwarded_with_the_key_of_the_gateway(
+    tmp_path: Path, allow: tuple[str, ...]
+) -> None:
+    with attacked(tmp_path, allow=allow) as gateway:
+        heard = gateway.send("GET /v1/files/file_1", f"x-api-key: {KEY}", VERSION)
+
+    assert heard.status == 200
+    assert f"x-api-key: {PROVIDER_KEY}".encode() in gateway.upstream.heard[0]
+
+
+def test_a_client_with_its_own_key_may_do_what_that_key_may(tmp_path: Path) -> None:
+    with attacked(tmp_path) as gateway:
+        heard = gateway.send("DELETE /v1/files/file_1", "x-api-key: sk-ant-own", VERSION)
+
+    assert heard.status == 200
+    assert gateway.upstream.heard[0].startswith(b"DELETE /tenant-a/v1/files/file_1 ")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/../../tenant-b/v1/models",
+        "/v1/%2e%2e/%2e%2e/tenant-b/v1/models",
+        "/v1/..%2f..%2ftenant-b/v1/models",
+        "/v1/%252e%252e/%252e%252e/tenant-b",
+        "/v1/..\\..\\tenant-b",
+        "/v1/./models",
+        "/../tenant-b",
+        "/v1/models/..",
+    ],
+)
+@pytest.mark.parametrize("key", [KEY, "sk-ant-own"])
+def test_no_path_leaves_the_base_url_of_an_upstream(tmp_path: Path, path: str, key: str) -> None:
+    with attacked(tmp_path, allow=("all",)) as gateway:
+        heard = gateway.send(f"GET {path}", f"x-api-key: {key}", VERSION)
+
+    assert heard.status == 400
+    assert gateway.upstream.heard == []
+
+
+@pytest.mark.parametrize("method", ["TRACE", "PROPFIND", "PURGE"])
+def test_methods_that_no_api_uses_are_refused(tmp_path: Path, method: str) -> None:
+    with attacked(tmp_path, allow=("all",)) as gateway:
+        heard = gateway.send(f"{method} /v1/models", "x-api-key: sk-ant-own", VERSION)
+
+    assert heard.status == 405
+    assert "POST" in heard.headers["allow"]
+    assert gateway.upstream.heard == []
+
+
+def test_a_header_cannot_turn_a_request_into_one_with_another_method(tmp_path: Path) -> None:
+    with attacked(tmp_path) as gateway:
+        gateway.send(
+            "GET /v1/models",
+            f"x-api-key: {KEY}",
+            VERSION,
+            "X-HTTP-Method-Override: DELETE",
+            "x-http-method: DELETE",
+            "x-method-override: DELETE",
+        )
+
+    assert len(gateway.upstream.heard) == 1
+    assert b"DELETE" not in gateway.upstream.heard[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "header"),
+    [
+        (f"GET /v1/models/{KEY}", VERSION),
+        (f"GET /v1/models/%66ov-{KEY[4:]}", VERSION),
+        (f"GET /v1/models?key={KEY}", VERSION),
+        (f"GET /v1/models?after=x%20{KEY}", VERSION),
+        ("GET /v1/models", f"cookie: session={KEY}"),
+        ("GET /v1/models", f"x-debug: {KEY}"),
+        ("GET /v1/models", f"user-agent: tool ({KEY})"),
+    ],
+)
+def test_a_gateway_key_in_the_wrong_place_is_refused_and_never_forwarded(
+    tmp_path: Path, line: str, header: str
+) -> None:
+    with attacked(tmp_path) as gateway:
+        heard = gateway.send(line, "x-api-key: sk-ant-own", header)
+
+    assert heard.status == 401
+    assert KEY.encode() not in heard.body
+    assert gateway.upstream.heard == []
+
+
+def test_no_spelling_of_our_headers_passes_the_gateway_in_either_direction(tmp_path: Path) -> None:
+    with attacked(tmp_path, answering(answer(b"{}", x_foveate_request_id="of the upstream"))) as gateway:
+        heard = gateway.send(
+            "GET /v1/models", "x-api-key: sk-ant-own", VERSION, "X_Foveate_Agent: ana", "X-Foveate_Kind: main"
+        )
+
+    assert b"foveate" not in gateway.upstream.heard[0].lower()
+    assert heard.headers.get("x-foveate-request-id") != "of the upstream"
+
+
+@pytest.mark.parametrize("status", ["099 Odd", "600 Odd", "999 Odd"])
+def test_a_status_that_does_not_exist_is_a_bad_gateway(tmp_path: Path, status: str) -> None:
+    with attacked(tmp_path, answering(answer(b"{}", status))) as gateway:
+        heard = gateway.send("GET /v1/models", "x-api-key: sk-ant-own", VERSION)
+
+    assert heard.status == 502
+
+
+@pytest.mark.parametrize(("late_seconds", "reuse"), [(0.0, True), (0.005, False)])
+def test_a_second_answer_of_an_upstream_never_reaches_the_next_client(
+    tmp_path: Path, late_seconds: float, reuse: bool
+) -> None:
+    with attacked(tmp_path, answering_twice(late_seconds=late_seconds), reuse=reuse) as gateway:
+        for number in range(50):
+            heard = gateway.send(f"GET /v1/models/m-{number}", "x-api-key: sk-ant-own", VERSION)
+            assert heard.body == f"/tenant-a/v1/models/m-{number}".encode()
