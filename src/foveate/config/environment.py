@@ -16,12 +16,18 @@ _QUOTED = re.compile(r"'[^']*+'|\"(?:[^\"\\]|\\.)*+\"", re.DOTALL)
 _COMMENT = re.compile(r"(^|\s)#.*")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$"}
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-# A folder that somebody else filled must not choose which programs run, or what Python loads.
-_NEVER = re.compile(r"PATH|PYTHON.*|LD_.*|DYLD_.*")
+# A folder that somebody else filled must not choose programs, libraries, proxies or whom TLS trusts. So only
+# these are read: Foveate's own variables, and credentials.
+_READ = re.compile(
+    r"(?:FOVEATE|CONTEXT)_\w+|TIME_AWARENESS|TIME_FORMAT|DEADLINE_WARNING_MINUTES|ANTHROPIC_CACHE_BETA|NO_COLOR"
+    r"|AWS_ACCESS_KEY_ID|AWS_REGION|AWS_DEFAULT_REGION|AWS_BEARER_TOKEN_BEDROCK|\w*_(?:KEY|TOKEN|SECRET)"
+)
 
 
 def with_env_file(environment: Mapping[str, str], path: Path) -> dict[str, str]:
     """The environment, and what a file adds to it; where there is no such file, nothing.
+
+    Only Foveate's own variables and credentials are read from it.
 
     Raises:
         UnreadableInput: it is larger than 1 MB, or not UTF-8.
@@ -31,7 +37,7 @@ def with_env_file(environment: Mapping[str, str], path: Path) -> dict[str, str]:
         return dict(environment)
     source = shown(path)
     said = variables_in(text_in(read_bytes(path, limit_bytes=_LIMIT_BYTES), source), source)
-    return {**{name: text for name, text in said.items() if not _NEVER.fullmatch(name)}, **environment}
+    return {**{name: text for name, text in said.items() if _READ.fullmatch(name)}, **environment}
 
 
 def variables_in(text: str, source: str) -> dict[str, str]:

@@ -68,18 +68,39 @@ def test_a_line_that_cannot_be_read_is_told_without_what_stands_there(text: str,
 
 def test_the_environment_wins_and_no_file_adds_nothing(tmp_path: Path) -> None:
     path = tmp_path / ".env"
-    assert with_env_file({"A": "real"}, path) == {"A": "real"}
+    assert with_env_file({"A_KEY": "real"}, path) == {"A_KEY": "real"}
 
-    path.write_text("A=file\nB=file\n")
+    path.write_text("A_KEY=file\nB_KEY=file\n")
 
-    assert with_env_file({"A": "real"}, path) == {"A": "real", "B": "file"}
+    assert with_env_file({"A_KEY": "real"}, path) == {"A_KEY": "real", "B_KEY": "file"}
 
 
-def test_a_file_chooses_no_programs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PATH",
+        "PYTHONPATH",
+        "LD_PRELOAD",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "SSLKEYLOGFILE",
+        "REQUESTS_CA_BUNDLE",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "FORWARDED_ALLOW_IPS",
+        "AWS_CA_BUNDLE",
+        "AWS_ENDPOINT_URL",
+        "AWS_CONFIG_FILE",
+        "OPENSSL_CONF",
+        "HOME",
+        "TMPDIR",
+    ],
+)
+def test_a_file_chooses_no_programs_proxies_or_certificates(tmp_path: Path, name: str) -> None:
     path = tmp_path / ".env"
-    path.write_text("PATH=/bad\nPYTHONPATH=/bad\nLD_PRELOAD=/bad.so\nFOVEATE_HOME=/data\n")
+    path.write_text(f"{name}=/bad\nFOVEATE_HOME=/data\nHOUSE_API_KEY=sk\n")
 
-    assert with_env_file({}, path) == {"FOVEATE_HOME": "/data"}
+    assert with_env_file({}, path) == {"FOVEATE_HOME": "/data", "HOUSE_API_KEY": "sk"}
 
 
 def test_a_folder_of_that_name_is_somebody_elses(tmp_path: Path) -> None:
