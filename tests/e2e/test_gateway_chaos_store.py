@@ -1,6 +1,7 @@
 """A store that stalls or is gone while requests go on: they are answered, but for caps, and booked after."""
 
 import json
+import shutil
 import sqlite3
 import time
 from collections import Counter
@@ -126,6 +127,24 @@ def reserved(url: str) -> int:
         found = connection.execute("SELECT count(*) FROM reservations_v1").fetchone()
     assert found is not None
     return int(found[0])
+
+
+@pytest.mark.parametrize("instead", ["nothing", "another"])
+def test_caps_do_not_go_on_with_a_file_that_was_deleted_or_replaced(
+    upstream: ScriptedUpstream, tmp_path: Path, instead: str
+) -> None:
+    file, aside = tmp_path / "gateway.sqlite", tmp_path / "aside.sqlite"
+    with running_gateway(upstream.url, tmp_path, caps=CAPS) as gateway:
+        assert asked(gateway, "before").status == 200
+        file.rename(aside)
+        if instead == "another":
+            shutil.copy(aside, file)
+        statuses = {asked(gateway, f"during {number}").status for number in range(5)}
+        aside.rename(file)
+        after = asked(gateway, "after").status
+
+    assert statuses == {402}
+    assert after == 200
 
 
 @pytest.mark.process

@@ -105,6 +105,12 @@ def test_numbers_health_and_log_follow_requests_and_a_configuration_that_turns_i
             assert numbers(served.url)["foveate_config_valid"] == 1
             assert health(served.url)["status"] == "ok"
 
+            (store,) = tmp_path.rglob("*.sqlite")
+            store.rename(tmp_path / "aside")
+            without_store = health(served.url)
+            (tmp_path / "aside").rename(store)
+            assert health(served.url)["store"]["reachable"] is True
+
             served.process.send_signal(signal.SIGTERM)
             _, errors = served.ended()
 
@@ -123,6 +129,9 @@ def test_numbers_health_and_log_follow_requests_and_a_configuration_that_turns_i
 
     assert (told["status"], told["config"]["valid"], told["config"]["line"]) == ("degraded", False, 4)
     assert "foveate.yaml:4: log is one of" in told["config"]["problem"]
+
+    assert without_store["store"]["reachable"] is False
+    assert "deleted or replaced" in without_store["store"]["problem"]
 
     lines = [json.loads(line) for line in errors.splitlines()]
     requests = [line for line in lines if line["logger"] == "foveate.requests"]

@@ -268,9 +268,9 @@ def test_a_file_that_is_gone_is_told_and_no_empty_one_is_made_in_its_place(path:
         async with await open_store(f"sqlite:///{path}") as store:
             for file in path.parent.iterdir():
                 file.unlink()
-            with pytest.raises(StoreUnavailable, match="cannot be opened"):
+            with pytest.raises(StoreUnavailable, match="was deleted or replaced"):
                 await store.turns.session("before")
-            with pytest.raises(StoreUnavailable, match="cannot be opened"):
+            with pytest.raises(StoreUnavailable, match="was deleted or replaced"):
                 await store.turns.keep([Move(session=session("s", 2), turns=turns("s", 0, 2))])
 
     asyncio.run(make(path))

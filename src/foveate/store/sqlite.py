@@ -77,6 +77,7 @@ class SQLiteDatabase:
 
     def __init__(self, path: Path, *, wait_seconds: float) -> None:
         self._path = path
+        self._file_id = _file_id(path)
         self._wait_seconds = wait_seconds
         self._own = threading.local()
         self._connections: set[sqlite3.Connection] = set()
@@ -161,6 +162,7 @@ class SQLiteDatabase:
         return await job.awaited
 
     def _read(self, work: Work[T], asked: float) -> T:
+        self._check_file()
         try:
             waited_seconds = time.monotonic() - asked
             if waited_seconds < _SOON * self._wait_seconds:
@@ -176,6 +178,17 @@ class SQLiteDatabase:
         except sqlite3.DatabaseError as error:
             self._let_go(error)
             raise _translated(self._path, error) from error
+
+    def _check_file(self) -> None:
+        """Make sure that the file is still there: SQLite goes on with one that was deleted or replaced.
+
+        Raises:
+            StoreUnavailable: it is not.
+        """
+        if _file_id(self._path) != self._file_id:
+            raise StoreUnavailable(
+                str(self._path), "was deleted or replaced while in use: put it back, or restart Foveate"
+            )
 
     def _connection(self, wait_seconds: float) -> sqlite3.Connection:
         """This thread's own; `wait_seconds` where it has to be made."""
@@ -226,6 +239,7 @@ class SQLiteDatabase:
         if not jobs:
             return
         try:
+            self._check_file()
             connection = self._connection(self._wait_seconds)
             with self._turns.turn():
                 connection.execute("BEGIN IMMEDIATE")
@@ -246,11 +260,20 @@ class SQLiteDatabase:
 
     def _do_alone(self, job: _Job) -> None:
         try:
+            self._check_file()
             job.work(SQLiteRows(self._connection(self._wait_seconds)))
         except Exception as error:  # noqa: BLE001 - as above
             self._let_go(error)
             job.error = _translated(self._path, error)
         _tell([job])
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _do(job: _Job, connection: sqlite3.Connection) -> None:
