@@ -229,3 +229,31 @@ def test_a_second_answer_of_an_upstream_never_reaches_the_next_client(
         for number in range(50):
             heard = gateway.send(f"GET /v1/models/m-{number}", "x-api-key: sk-ant-own", VERSION)
             assert heard.body == f"/tenant-a/v1/models/m-{number}".encode()
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (b"GET /v1/models HTTP/1.1\r\n", b"one Host header"),
+        (b"GET /v1/models HTTP/1.1\r\nhost: a\r\nhost: b\r\n", b"one Host header"),
+        (b"GET /v1/models HTTP/1.0\r\nhost: a\r\nhost: b\r\n", b"one Host header"),
+        (b"GET /v1/models HTTP/1.1\r\nhost: a\r\n" + b"x-long: " + b"a" * 300_000 + b"\r\n", b"262144 bytes"),
+        (
+            b"GET /v1/models HTTP/1.1\r\nhost: a\r\n"
+            + b"x-many: "
+            + b"a" * 1_000
+            + b"\r\n"
+            + b"y: 1\r\n" * 50_000,
+            b"262144 bytes",
+        ),
+    ],
+)
+def test_a_head_without_one_host_or_longer_than_the_limit_gets_400(
+    tmp_path: Path, head: bytes, said: bytes
+) -> None:
+    with attacked(tmp_path) as gateway:
+        heard = sent(gateway.url, head + b"\r\n")
+
+    assert heard.status == 400
+    assert said in heard.body
+    assert gateway.upstream.heard == []

@@ -97,7 +97,6 @@ def test_what_can_be_read_in_two_ways_is_refused_and_reaches_no_provider(
 
 
 ODD = {
-    "a host twice": HEAD + b"host: elsewhere\r\n" + LENGTH + b"\r\n" + BODY,
     "an upgrade": HEAD + b"connection: upgrade\r\nupgrade: websocket\r\n" + LENGTH + b"\r\n" + BODY,
     "what java asks": HEAD
     + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAE\r\n"

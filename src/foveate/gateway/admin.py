@@ -12,6 +12,9 @@ from foveate.gateway.keys import Keys
 from foveate.gateway.pages import OPEN, Page
 
 _NAMED = ("localhost", "127.0.0.1", "::1")
+_KEY_NEEDED = (
+    "this page needs a key of the gateway (`foveate config key` makes one), as a bearer token or a password"
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -70,26 +73,34 @@ def guarded(pages: Mapping[str, Page], *, host: str, keys: Callable[[], Keys]) -
 
 def _guarded(page: Page, *, host: str, keys: Callable[[], Keys]) -> Page:
     async def shown(scope: Scope, receive: Receive, send: Send) -> None:
-        if may_see(dict(scope["headers"]), host=host, keys=keys()):
+        headers = dict(scope["headers"])
+        if is_from_another_site(headers):
+            await _refused(send, 403, "this page is shown to no other site")
+        elif may_see(headers, host=host, keys=keys()):
             await page(scope, receive, send)
         else:
-            await _refused(send)
+            await _refused(send, 401, _KEY_NEEDED)
 
     return shown
 
 
-async def _refused(send: Send) -> None:
-    said = (
-        "this page needs a key of the gateway (`foveate config key` makes one), as a bearer token or a password"
-    )
+def is_from_another_site(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a page of another site asks, by what browsers say of it; a link may be followed from anywhere."""
+    if headers.get(b"sec-fetch-site") not in (b"cross-site", b"same-site"):
+        return False
+    return (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) != (b"navigate", b"document")
+
+
+async def _refused(send: Send, status: int, said: str) -> None:
     body = msgspec.json.encode({"error": said})
+    asks_for_key = [(b"www-authenticate", b'Basic realm="Foveate", charset="UTF-8"')] if status == 401 else []
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (b"www-authenticate", b'Basic realm="Foveate", charset="UTF-8"'),
+        *asks_for_key,
         (b"cache-control", b"no-store"),
         (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
         (b"x-content-type-options", b"nosniff"),
     ]
-    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -52,11 +52,7 @@ def sent_on(
     """
     left_out = _NEVER_SENT[key is not None, reads_answer].union(_named(headers), set_)
     signed = signed_names(headers) - _WRITTEN_ANEW if key is None else frozenset()
-    kept = [
-        pair
-        for pair in headers
-        if pair[0] in signed or (pair[0] not in left_out and not is_own(pair[0]))
-    ]
+    kept = [pair for pair in headers if pair[0] in signed or (pair[0] not in left_out and not is_own(pair[0]))]
     kept += key or ()
     kept += [(name, value) for name, value in set_.items() if value]
     if reads_answer and _ENCODING not in signed:

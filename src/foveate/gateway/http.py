@@ -12,6 +12,7 @@ from foveate.gateway.cycle import CYCLE, Cycle
 from foveate.gateway.headers import OWN
 
 MOST_HEAD_BYTES = 256 * 1024
+_TOO_LONG = f"The head of the request has more than {MOST_HEAD_BYTES} bytes."
 HEAD_SECONDS = 30.0
 DISCARD_BYTES = 64 * 1024 * 1024
 """How much of a body is received and dropped after its request was answered.
@@ -55,6 +56,7 @@ class PlainHttp(HttpToolsProtocol):
         self._loose_bytes = 0  # of what comes in a body and is none of it
         self._since = self._told_at = self.loop.time()
         self._is_new = True
+        self._problem = ""  # with the head of a request
         self._patience: asyncio.TimerHandle | None = None
         self._serving: Cycle | None = None
         self._discard_bytes = 0  # how much more is dropped of the body of a request that is answered
@@ -109,7 +111,7 @@ class PlainHttp(HttpToolsProtocol):
         else:
             self._by_lines(data)
         if self._is_in_head and self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response(f"The head of the request has more than {MOST_HEAD_BYTES} bytes.")
+            self.send_400_response(_TOO_LONG)
 
     def _by_lines(self, data: bytes) -> None:
         end = data.rfind(b"\n") + 1
@@ -156,15 +158,19 @@ class PlainHttp(HttpToolsProtocol):
 
         Raises:
             ValueError: that would be dropped, since it was not seen in time that an upgrade is asked for (in a
-                request that came behind another before that was answered). The parser then answers 400.
+                request that came behind another before that was answered); or the head is not valid. The
+                parser then answers 400.
         """
         parser = self.parser
         if parser.should_upgrade():
             raise ValueError("an upgrade")
+        version = parser.get_http_version()
+        self._problem = self._problem_with_head(version)
+        if self._problem:
+            raise ValueError(self._problem)
         self._is_in_head = self._has_line = False
         self._head_bytes = self._loose_bytes = 0
         self._told_at = self.loop.time()
-        version = parser.get_http_version()
         address = httptools.parse_url(self.url)
         path = address.path.decode("ascii")
         scope: Any = self.scope
@@ -193,6 +199,17 @@ class PlainHttp(HttpToolsProtocol):
         else:  # it came behind another that is not answered yet, and waits for its turn
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
+
+    def _problem_with_head(self, version: str) -> str:
+        hosts = sum([name == b"host" for name, _ in self.headers])
+        if hosts > 1 or (not hosts and version == "1.1"):  # RFC 9112, 3.2
+            return f"A request needs one Host header, and this one has {hosts or 'none'}."
+        size = len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
+        return _TOO_LONG if size > MOST_HEAD_BYTES else ""
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is no valid HTTP, with what is wrong if that is known."""
+        super().send_400_response(self._problem or msg)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._serving = cast("Cycle", cycle)

@@ -270,7 +270,7 @@ class SQLiteDatabase:
 
 def _file_id(path: Path) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        found = path.stat()
     except OSError:
         return None
     return found.st_dev, found.st_ino

@@ -73,6 +73,42 @@ def test_beyond_loopback_nobody_without_a_key_ever_may(said: bytes | None, name:
     assert not may_see(headers, host="0.0.0.0", keys=KEYS)
 
 
+@pytest.mark.parametrize(
+    ("site", "mode", "dest", "is_shown"),
+    [
+        (None, None, None, True),
+        (b"none", b"navigate", b"document", True),
+        (b"same-origin", b"cors", b"empty", True),
+        (b"cross-site", b"navigate", b"document", True),
+        (b"cross-site", b"navigate", b"iframe", False),
+        (b"cross-site", b"no-cors", b"image", False),
+        (b"cross-site", b"cors", b"empty", False),
+        (b"same-site", b"no-cors", b"script", False),
+    ],
+)
+async def test_pages_are_shown_to_no_other_site(
+    site: bytes | None, mode: bytes | None, dest: bytes | None, is_shown: bool
+) -> None:
+    statuses: list[int] = []
+
+    async def page(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        statuses.append(200)
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request"}
+
+    said = {b"host": b"localhost", b"sec-fetch-site": site, b"sec-fetch-mode": mode, b"sec-fetch-dest": dest}
+    headers = [(name, value) for name, value in said.items() if value is not None]
+    shown = guarded({"/-/sessions": page}, host="127.0.0.1", keys=lambda: KEYS)
+    await shown["/-/sessions"]({"headers": headers}, receive, send)
+
+    assert statuses == [200 if is_shown else 403]
+
+
 async def test_a_page_that_may_not_be_seen_is_not_even_made() -> None:
     made: list[str] = []
     sent: list[MutableMapping[str, Any]] = []
