@@ -17,7 +17,7 @@ _NAMES = re.compile(
     r"\w*(?:TITLE|NAME|ALIAS|ALIASES|ID|CAPTION|RESULTS|ITEM|CALL|MACRO|LABEL|SELECT_TAGS|EXCLUDE_TAGS)\Z"
 )
 _NO = frozenset({"false", "no", "off", "0", "n", "f", "nil"})
-_BETWEEN_WORDS = re.compile(r"[\s:#：＃,;|.!?(){}<>\"'`*=~/\[\]]+")
+_BETWEEN_WORDS = re.compile(r"[\s:#：＃,;|.!?%(){}<>\"'`*=~/\[\]]+")
 # Places where a text speaks of something without saying it: code, and what a link leads to.
 _SPOKEN_OF = re.compile(
     r"(?<!`)(`{1,8})(?!`)[^\n]*?(?<!`)\1(?!`)"
@@ -44,7 +44,7 @@ _FIELD = re.compile(
 _METADATA = re.compile(r"\s*+(?:[^\W\d][\w -]{0,40}:.*\n){2,}")
 # A line of nothing but tags, each of them marked, also in a comment or a list. Not so a property or setting.
 _ALONE = re.compile(
-    r"^(?:[^\S\n]|[\ufeff>*+-]|<!--|%%)*+(?!#\+|:[\w+-]++:[^\S\n]+\S)"
+    r"^(?:[^\S\n]|[\ufeff>*+-]|\#(?=[^\S\n])|<!--|%%)*+(?!#\+|:[\w+-]++:[^\S\n]+\S)"
     r"((?:[#:@：＃＠](?!#)\S++|[:：][^\S\n]+[^\s:：]++[^\S\n]+[:：])"
     r"(?:[^\S\n]+[#:@：＃＠](?!#)\S++)*+)[^\S\n]*+(?:-->|%%)?[^\S\n]*$",
     re.MULTILINE,

@@ -50,7 +50,7 @@ _LIKE_HEADING = re.compile(
     r"|^([^\n]+)\n[ \t>]{0,20}(=+|-+)[ \t]*$",
     re.MULTILINE,
 )
-_HTML_HEADING = re.compile(r"<(/?)h[1-6](?![^\s>])", re.IGNORECASE)
+_HTML_HEADING = re.compile(r"<(/?)(?:h[1-6]|summary)(?![^\s>])", re.IGNORECASE)
 _LONGEST_HTML_CHARS = 1000
 # At the top of a file, it is meant of all of it, whatever is behind it.
 _FIRST_WORD = re.compile(r"[\s\ufeff]*+[#＃]([^\s#]+)")

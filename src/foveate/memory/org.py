@@ -47,6 +47,7 @@ _ANY_SETTING = re.compile(
     r"^[ \t\ufeff,]*+#\+[ \t]*+(filetags(?=[ \t])|[^\s:]++(?=[ \t]*:))[ \t]*:?(.*)$",
     re.MULTILINE | re.IGNORECASE,
 )
+_PLANNING_LINE = re.compile(rf"^{PLANNED.pattern}.*$", re.MULTILINE | re.IGNORECASE)
 _ANY_PROPERTY = re.compile(r"^[ \t]*:(\S+):(?:[ \t]+(.*))?$", re.MULTILINE)
 # `#+TAGS: a b(c)` says which tags there are; like this it is meant as FILETAGS.
 _NO_CHOICE = re.compile(r":\S+:|[^\s(){}\[\]]+")
@@ -178,13 +179,16 @@ class _Reading:
                 return meant_in_property(key, value, self._gate)
 
     def _meant_in_properties(self, start: int, end: int) -> tuple[str, ...]:
-        """A privacy tag in a line such as `:TAGS: private`, or alone in one, in a drawer or not."""
+        """A privacy tag in a line such as `:TAGS: private`, behind planning, or alone in a line or comment."""
         if not self._is_doubtful or not mentions(self._lines[start:end], self._gate):
             return ()
         for found in _ANY_PROPERTY.finditer(self._lines[start:end]):
             key, value = found[1].removesuffix("+"), (found[2] or "").strip()
             tag = meant_in_property(key, value, self._gate) or ("" if value else mentioned(key, self._gate))
             if tag:
+                return (tag,)
+        for line in _PLANNING_LINE.finditer(self._lines[start:end]):
+            if tag := meant_in_heading(line[0], self._gate):
                 return (tag,)
         return tuple(said.tag for said in alone(self._lines[start:end], self._gate))
 

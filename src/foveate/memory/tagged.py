@@ -16,7 +16,8 @@ _TASK = re.compile(
 _INDENT = re.compile(r"[ \t>]*")
 # Settings, drawers, rows of a table: lines that are no part of a paragraph.
 _OF_ITSELF = re.compile(r"[ \t>]*(?:\||#\+|:\S+:(?!\S))")
-_BETWEEN_WORDS = re.compile(r"[\s|]+")
+# Tags of HTML, and the signs around a comment in Obsidian.
+_MARKUP = re.compile(r"<[^<>\n]*>|%%")
 _OPENING = "(*_~[{\"'"
 
 
@@ -24,7 +25,8 @@ def private_blocks(text: str, start: int, end: int, code: Code, gate: Gate) -> I
     """Where the blocks between these places begin and end that have a privacy tag in them.
 
     In running text `#private` and `@personal` count. At the end of an item of a list, and anywhere in a task,
-    `:private:` does as well. With an item goes what stands below it; of a table it is the row.
+    `:private:` does as well, also at the end of a table's cell. With an item goes what stands below it; of a
+    table it is the row.
     """
     if start >= end or not mentions(text[start:end], gate):
         return
@@ -38,11 +40,18 @@ def private_blocks(text: str, start: int, end: int, code: Code, gate: Gate) -> I
 
 
 def _is_meant(line: str, gate: Gate) -> bool:
+    line = _MARKUP.sub(" ", line)
+    if line.lstrip(" \t>").startswith("|"):
+        return any(_has_tag(cell, gate, is_ending=True, is_task=False) for cell in line.split("|"))
     item = _ITEM.match(line)
     is_task = bool(item and _TASK.match(line, item.end()))
+    return _has_tag(line, gate, is_ending=bool(item), is_task=is_task)
+
+
+def _has_tag(text: str, gate: Gate, *, is_ending: bool, is_task: bool) -> bool:
+    """Whether there is a privacy tag in a line or cell; `is_ending`: at its end, colons make one as well."""
     # From the end on, until there is a word that is no tag.
-    is_ending = bool(item)
-    for word in reversed(_BETWEEN_WORDS.split(line.strip())):
+    for word in reversed(text.split()):
         bare = folded(word).lstrip(_OPENING)
         has_sign = bare[:1] in ("#", "@")
         has_colon = bare[:1] == ":" or (bare[-1:] == ":" and bare.count(":") > 1)

@@ -101,6 +101,13 @@ def is_private(text: str) -> bool:
         "# A\n| secret | #private |\n",
         "# A\n- secret\n  secret #private\n\n  secret\n\n\t- secret\nsecret\n",
         "# A\n> - secret #private\n>   secret\n",
+        "<details><summary>#private</summary>\nsecret\n</details>\n",
+        "# A\nx\n\n<details>\n<summary>Bank :private:</summary>\n\nsecret\n\n- secret\n\n</details>\n",
+        "# A\n\nx\n\n%%#private%% secret\n",
+        "# A\n%%#private%%\nsecret",
+        "# A\n\nx\n\nsecret %%#private%%\n",
+        "# A\n\nx\n\n<b>#private</b> secret\n",
+        "# A\n| secret | :private: |\n",
     ],
 )
 def test_what_may_be_meant_as_private_is(text: str) -> None:
@@ -111,6 +118,9 @@ def test_what_may_be_meant_as_private_is(text: str) -> None:
     "text",
     [
         "# A private talk\nsecret",
+        "# A\n\nsecret [[private]] and **private** and 50%private%\n",
+        "# A\n\n| secret | a :private: b |\n",
+        "<details><summary>A private talk</summary>\nsecret\n</details>\n",
         "# [A](https://x.example/private)\nsecret",
         "# A #privateer :private-key:\nsecret",
         "# A\n- x that is #private in a sentence\n- private: secret\n- [Private](#private)\n",

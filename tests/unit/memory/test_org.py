@@ -254,6 +254,11 @@ def test_lines_end_with_lf_cr_or_both_and_nowhere_else(line_end: str, mark: str)
         "* https://x.example/a:private:\nsecret",
         "* A\n- LATER secret :private: and more\n",
         "* A\nsecret #private\nsecret\n",
+        "* A\nSCHEDULED: <2026-11-20 Fri> :private:\nsecret",
+        "* A\nDEADLINE: <2026-11-20 Fri> CLOSED: [2026-11-20] :work:private:\nsecret",
+        "* A\n# :private:\nsecret",
+        "* A\nx\n| a | b |\n| secret | :private: |\n",
+        "* A\nx\n| secret | x :private: |\n",
     ],
 )
 def test_what_may_be_meant_as_private_is(text: str) -> None:
@@ -264,6 +269,8 @@ def test_what_may_be_meant_as_private_is(text: str) -> None:
     "text",
     [
         "* A private talk\nsecret",
+        "* A\nSCHEDULED: <2026-11-20 Fri> private talk\nsecret",
+        "* A\n# a comment on private things\nsecret",
         "* Privacy: private or not\nsecret",
         "* https://x.example/private\nsecret",
         "* A :privateer:\nsecret",
