@@ -52,8 +52,22 @@ async def test_of_agents_that_call_their_sessions_alike_none_is_guessed(store: S
             [replace(TRACE, id=f"req_{agent}", agent=agent, session_id=named_id(agent, "main"))]
         )
 
-    with pytest.raises(BadOption, match=f"{named_id('ana', 'main')[:8]} of ana, .* of bo; say its id"):
+    with pytest.raises(BadOption, match=f"{named_id('ana', 'main')[:8]} of ana, .* of bo; say the id of one"):
         await told_of(store, "main", None)
+
+
+async def test_sessions_that_callers_of_one_agent_name_alike_are_listed(store: Store) -> None:
+    first, second = (named_id("ana", "main", scope) for scope in ("key 1", "key 2"))
+    await store.traces.keep([replace(TRACE, id="req_1", agent="ana", session_id=first)])
+    alone = await told_of(store, "main", None)
+    await store.traces.keep([replace(TRACE, id="req_2", agent="ana", session_id=second)])
+
+    assert isinstance(alone, SessionStory)
+    assert alone.session_id == first
+    with pytest.raises(BadOption, match="several sessions are called 'main'") as listed:
+        await told_of(store, "main", None)
+    assert first[:8] in str(listed.value)
+    assert second[:8] in str(listed.value)
 
 
 async def test_what_was_called_beside_the_requests_is_told_with_its_dollars(store: Store) -> None:

@@ -54,6 +54,7 @@ class Sent:
     found: Found
     flight: Flight
     spoken: Format
+    scope: str = ""
 
     @property
     def id(self) -> str:
@@ -71,7 +72,9 @@ class Sent:
 
     async def _over(self, parts: AnswerParts | None) -> None:
         session, turns = self.found.session, self.worker.turns
-        rows = answer_rows(session, self.spoken, parts, session.seen_at) if parts is not None else []
+        rows = []
+        if parts is not None:
+            rows = answer_rows(session, self.spoken, parts, session.seen_at, scope=self.scope)
         self.worker.sessions.end(session, self.flight, rows, is_answered=parts is not None)
         if self.found.is_changed:
             await turns.keep([Move(session=session, turns=self.found.turns)])
@@ -101,6 +104,7 @@ class Worker:
         *,
         agent: str = "agent",
         caller: str = "key",
+        scope: str = "",
         name: str | None = None,
         headers: Mapping[str, str] | None = None,
         now: float | None = None,
@@ -109,10 +113,10 @@ class Worker:
         """Have a request sent."""
         request = wire.read(body, spoken)
         conversation = conversation_of(
-            request, chain_of(request), agent=agent, caller=caller, header=name, headers=headers
+            request, chain_of(request), agent=agent, caller=caller, scope=scope, header=name, headers=headers
         )
         found = await self.sessions.find(conversation, now=float(next(self._times)) if now is None else now)
-        return Sent(self, found, self.sessions.begin(found), request.format)
+        return Sent(self, found, self.sessions.begin(found), request.format, scope)
 
     async def say(self, *messages: Message, answer: str = "Yes.", **more: Any) -> Sent:
         """Have messages sent and answered."""

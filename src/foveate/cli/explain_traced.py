@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from foveate.cli.ids import MOST_NAMED, SHORT_ID, the_one
+from foveate.cli.ids import MOST_NAMED, short_ids, the_one
 from foveate.errors import BadOption
 from foveate.values import Savings
 
@@ -96,23 +96,29 @@ async def told_of(store: "Store", beginning: str, request_number: int | None) ->
 
 
 async def _named(store: "Store", name: str) -> str | None:
-    """The id of the session that a client calls so: that of the agent, of those seen of late, that has one.
+    """Return the id of the session that a client calls so, of agents that were seen lately.
 
     Raises:
-        BadOption: several agents have one.
+        BadOption: several agents or callers have one.
     """
-    from foveate.session.ids import named_id
+    from foveate.session.ids import NAME_CHARS, named_id
     from foveate.session.naming import SOURCES, client_session_id
 
-    agents = {one.agent for one in await store.traces.sessions(limit=_MOST_AGENTS_OF)}
+    recent = await store.traces.sessions(limit=_MOST_AGENTS_OF)
+    agents = sorted({one.agent for one in recent})
     as_sent = name.encode("utf-8", "replace").decode("latin-1")  # the letters that a header has
-    found = [(agent, named_id(agent, as_sent)) for agent in sorted(agents)]
-    found += [(agent, client_session_id(agent, source, (name,))) for agent, _ in found for source in SOURCES]
-    there = {agent: id_ for agent, id_ in found if await store.traces.listed(limit=1, session_id=id_)}
-    if len(there) > 1:
-        listed = ", ".join(f"{id_[:SHORT_ID]} of {agent}" for agent, id_ in list(there.items())[:MOST_NAMED])
-        raise BadOption(f"several agents have a session called {name!r:.80}: {listed}; say its id")
-    return next(iter(there.values()), None)
+    unscoped = {named_id(agent, as_sent): agent for agent in agents}
+    unscoped |= {client_session_id(agent, source, (name,)): agent for agent in agents for source in SOURCES}
+    ends = {id_[-NAME_CHARS:] for id_ in unscoped}
+    found = {one.session_id: one.agent for one in recent if one.session_id[-NAME_CHARS:] in ends}
+    for id_, agent in unscoped.items():
+        if id_ not in found and await store.traces.listed(limit=1, session_id=id_):
+            found[id_] = agent
+    if len(found) > 1:
+        short = short_ids(list(found))
+        listed = ", ".join(f"{short[id_]} of {agent}" for id_, agent in list(found.items())[:MOST_NAMED])
+        raise BadOption(f"several sessions are called {name!r:.80}: {listed}; say the id of one")
+    return next(iter(found), None)
 
 
 async def sessions_of(store: "Store", *, limit: int) -> "Sequence[TracedSession]":

@@ -28,7 +28,8 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     """A request that is to be sent on.
 
     `session` is what a header calls its session, `naming` are other headers in which clients name it, and
-    `caller` tells apart who sends requests with one agent's name. `kind` is what it is sent for
+    `caller` tells apart who sends requests with one agent's name; names of sessions that are not unique hold
+    within one `name_scope`. `kind` is what it is sent for
     (`x-foveate-kind`). `provider` is who runs the `upstream` that it goes to, and `model` the name that its
     model has there, if that is another.
     `served_model` is the model that answers, if the body does not name it: the path does, or it is configured.
@@ -47,6 +48,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     session: str | None = None
     naming: Mapping[str, str] = {}
     caller: str = ""
+    name_scope: str = ""
     kind: str = ""
     model: str | None = None
     served_model: str = ""

@@ -17,6 +17,7 @@ from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.errors import BadEdit, DuplicateKey, MalformedRequest
 from foveate.session.counting import beside
+from foveate.session.ids import named_id
 from foveate.tokens import counter_for
 from foveate.values import NOTHING, CacheUsage, Format, SetParameter, TokenCount, Usage
 from foveate.wire.body import fields, value
@@ -92,7 +93,7 @@ class Embeddings:
         call = Call(
             id=incoming.id,
             agent=incoming.agent,
-            session_id=incoming.session or incoming.id,
+            session_id=_session_id(incoming),
             provider=incoming.provider,
             model=asked.model,
             category=Category.MAIN,
@@ -137,6 +138,13 @@ class Embeddings:
             behind=self.behind,
             admitted=admitted,
         )
+
+
+def _session_id(incoming: Incoming) -> str:
+    """Return the id of the session that a header names; each request without the header is its own session."""
+    if not incoming.session:
+        return incoming.id
+    return named_id(incoming.agent, incoming.session, incoming.name_scope)
 
 
 def _named(incoming: Incoming) -> Outgoing:

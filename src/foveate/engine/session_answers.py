@@ -25,7 +25,8 @@ class RememberAnswer:
         is_answered = 200 <= exchange.status < 300
         rows = []
         if is_answered:
-            rows = answer_rows(session, spoken, exchange.answer_parts(), exchange.ended_at)
+            scope = exchange.incoming.name_scope
+            rows = answer_rows(session, spoken, exchange.answer_parts(), exchange.ended_at, scope=scope)
         self.sessions.end(session, work.flight, rows, is_answered=is_answered)
         work.flight = None
         if rows:

@@ -130,6 +130,7 @@ def conversation_in(work: Work, chain: Chain) -> Conversation:
         chain,
         agent=incoming.agent,
         caller=incoming.caller,
+        scope=incoming.name_scope,
         header=incoming.session,
         headers=incoming.naming,
     )

@@ -27,7 +27,7 @@ from foveate.gateway.asks import KIND, SESSION, Ask, Receive, Scope, Send, ask_o
 from foveate.gateway.aws_signing import CLIENT_HEADERS, AwsSigner
 from foveate.gateway.body_errors import BodyRefused
 from foveate.gateway.body_memory import BodyMemory, HeldBody
-from foveate.gateway.callers import agent_of, caller_of, check_payer, key_headers, sent_query
+from foveate.gateway.callers import agent_of, caller_of, check_payer, key_headers, name_scope, sent_query
 from foveate.gateway.client import Client
 from foveate.gateway.cloud_endpoints import azure_endpoint, google_endpoint
 from foveate.gateway.counting import NoCounts, own_count
@@ -424,6 +424,7 @@ def _incoming(
         session=ask.headers.get(SESSION),
         naming={name: value for name, value in ask.headers.items() if name in NAMING_HEADERS},
         caller=caller_of(ask),
+        name_scope=name_scope(ask),
         kind=ask.headers.get(KIND, ""),
         told=told_in(ask.headers),
         model=None if ask.door.model else routed.model,

@@ -16,8 +16,8 @@ from foveate.gateway.routing import Upstream
 from foveate.gateway.telling import text_of
 from foveate.session.naming import user_agent_family
 
-# OAuth tokens of Anthropic and Google, and JSON web tokens.
-_SHORT_LIVED = re.compile(rb"(?:^|\s)(?:sk-ant-oat|ya29\.|eyJ)")
+# OAuth tokens of Anthropic and Google, JSON web tokens, Bedrock keys of up to 12 hours, and tokens of Copilot.
+_SHORT_LIVED = re.compile(rb"(?:^|\s)(?:sk-ant-oat|ya29\.|eyJ|bedrock-api-key-|tid=)")
 
 # The ids of temporary keys begin with ASIA.
 _AWS, _AWS_KEY_ID = b"AWS4-", re.compile(rb"Credential=((?!ASIA)[^/,\s]{1,128})/")
@@ -62,13 +62,34 @@ def caller_of(ask: Ask) -> str:
     Only a digest of the key is part of it. Tokens that clients renew every hour are left out, and of a
     signature all but the id of the key that made it.
     """
-    keys = [value for name, value in ask.raw_headers if name in KEYS and not _SHORT_LIVED.search(value)]
-    if any(value.startswith(_AWS) for value in keys):
-        keys = [found[1] for value in keys if (found := _AWS_KEY_ID.search(value))]
+    return blake3(b"caller\0" + b"\0".join((*_lasting_keys(ask), _program(ask)))).hexdigest(16)
+
+
+def name_scope(ask: Ask) -> str:
+    """Return the scope of the names that a caller gives its sessions: its key, or its program if it has none.
+
+    The scope stays the same if the caller sends its key in another header, with another program, or renews a
+    short-lived token.
+    """
+    if ask.key is not None:
+        keys = [ask.key.encode()]
+    else:  # without "Bearer"
+        keys = sorted({word for key in _lasting_keys(ask) for word in key.split()[-1:]})
+    return blake3(b"scope\0" + b"\0".join(keys or (b"program", _program(ask)))).hexdigest(16)
+
+
+def _lasting_keys(ask: Ask) -> list[bytes]:
+    """Return the keys of a request, without short-lived ones."""
+    keys = [value for name, value in ask.raw_headers if name in KEYS]
     if ask.door.family in _GOOGLE:
         keys += [text.encode() for name, text in parse_qsl(ask.query) if name in GOOGLE_QUERY]
-    family = user_agent_family(ask.headers.get("user-agent", ""))
-    return blake3(b"caller\0" + b"\0".join((*keys, family.encode("latin-1", "replace")))).hexdigest(16)
+    if any(value.startswith(_AWS) for value in keys):
+        keys = [found[1] for value in keys if (found := _AWS_KEY_ID.search(value))]
+    return [key for key in keys if not _SHORT_LIVED.search(key)]
+
+
+def _program(ask: Ask) -> bytes:
+    return user_agent_family(ask.headers.get("user-agent", "")).encode("latin-1", "replace")
 
 
 def check_payer(ask: Ask, upstream: Upstream, *, is_open: bool) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from foveate.session.chain import HASH_BYTES, Chain
+from foveate.session.ids import is_unique
 from foveate.session.turns import Answer, Session
 from foveate.tokens.memo import digest
 from foveate.values import Format
@@ -40,19 +41,25 @@ class AnswerMarks(msgspec.Struct, frozen=True):
         return self.exact + self.loose + self.short
 
 
-def answer_rows(session: Session, spoken: Format, parts: AnswerParts, at: float) -> list[Answer]:
-    """Return what is stored of an answer that a session has just got."""
+def answer_rows(
+    session: Session, spoken: Format, parts: AnswerParts, at: float, *, scope: str = ""
+) -> list[Answer]:
+    """Return what is stored of an answer that a session has just got.
+
+    `scope` separates callers, who may get responses with the same ids.
+    """
     marks: tuple[bytes, ...] = ()
     if session.caller:
         marks = _marks(session.agent, session.caller, session.tip, parts).all
     if spoken is Format.RESPONSES and parts.id:
-        marks += (response_mark(session.agent, parts.id),)
+        marks += (response_mark(session.agent, parts.id, scope),)
     return [Answer(mark=mark, session_id=session.id, tip=session.tip, at=at) for mark in marks]
 
 
-def response_mark(agent: str, response_id: str) -> bytes:
-    """Return the digest of a provider's id of a response."""
-    return _digest("response", agent, response_id)
+def response_mark(agent: str, response_id: str, scope: str) -> bytes:
+    """Return the digest of a provider's id of a response; some servers just number their responses."""
+    mark = "response", agent, response_id
+    return _digest(*mark) if is_unique(response_id) else _digest(*mark, scope)
 
 
 def answers_sent_back(

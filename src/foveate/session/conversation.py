@@ -24,10 +24,10 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """What one request shows of its conversation.
 
     `messages` are those of `chain`. `named` is the id of its session if the client names it, and `parent_id` of
-    the one that started it. `previous` is the id of the response that the provider is to continue from, and
-    `is_partial` says that the provider has earlier messages that the request does not show.
-    `is_retry`: the client says that it repeats a request. `setting` computes the digest of its system prompt
-    and its tools.
+    the one that started it. `scope` separates names and response ids of different callers. `previous` is the id
+    of the response that the provider is to continue from, and `is_partial` says that the provider has earlier
+    messages that the request does not show. `is_retry`: the client says that it repeats a request. `setting`
+    computes the digest of its system prompt and its tools.
     """
 
     agent: str
@@ -38,6 +38,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     setting: Callable[[], bytes]
     named: str | None = None
     parent_id: str | None = None
+    scope: str = ""
     previous: str = ""
     is_partial: bool = False
     is_retry: bool = False
@@ -64,18 +65,23 @@ def conversation_of(
     *,
     agent: str,
     caller: str = "",
+    scope: str = "",
     header: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Conversation:
     """Describe the conversation of a request.
 
-    `caller` identifies who sends it, `header` is what `x-foveate-session` says, and `headers` are those in
-    which clients name their conversations.
+    `caller` identifies who sends it, and `scope` separates names and response ids of different callers.
+    `header` is what `x-foveate-session` says, and `headers` are those in which clients name conversations.
     """
     parameters = parameters_of(request)
     name = client_name(headers or {}, parameters) if header is None else None
     previous = as_text(value(parameters.get("previous_response_id")))
-    named = named_id(agent, header) if header is not None else name.id(agent) if name is not None else None
+    named = None
+    if header is not None:
+        named = named_id(agent, header, scope)
+    elif name is not None:
+        named = name.id(agent, scope)
     return Conversation(
         agent=agent,
         caller=session_id("caller", agent, caller),
@@ -84,7 +90,8 @@ def conversation_of(
         messages=request.messages[chain.head :],
         setting=partial(_setting, request, chain.head),
         named=named,
-        parent_id=name.parent_id(agent) if name is not None else None,
+        parent_id=name.parent_id(agent, scope) if name is not None else None,
+        scope=scope,
         previous=previous,
         is_retry=is_retry(headers or {}),
         is_partial=bool(previous) or "conversation" in parameters,

@@ -1,9 +1,20 @@
 """Ids of sessions."""
 
+import re
 import uuid
 
 from foveate.session.chain import HASH_BYTES
 from foveate.tokens.memo import digest
+
+NAME_CHARS = 16
+"""Ids of sessions that callers of one agent name alike end with so many characters that are the same."""
+
+# A UUID, or 20 letters and digits with three groups of digits: dates and numbered words have fewer.
+_UNIQUE = re.compile(
+    r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
+    r"|(?<![0-9a-z])(?=[0-9a-z]{20})[a-z]*[0-9]+[a-z]+[0-9]+[a-z]+[0-9]",
+    re.IGNORECASE,
+)
 
 
 def session_id(*made_of: str | bytes) -> str:
@@ -12,9 +23,24 @@ def session_id(*made_of: str | bytes) -> str:
     return digest(b"session", *parts)[:HASH_BYTES].hex()
 
 
-def named_id(agent: str, name: str) -> str:
-    """Return the id of an agent's session that the header `x-foveate-session` names so."""
-    return session_id("named", agent, name)
+def named_id(agent: str, name: str, scope: str = "") -> str:
+    """Return the id of an agent's session that the header `x-foveate-session` names so.
+
+    `scope` separates callers, whose names may be the same unless they are unique.
+    """
+    return scoped_id(session_id("named", agent, name), name, scope)
+
+
+def scoped_id(unscoped: str, name: str, scope: str) -> str:
+    """Return the id of a session with this name: in every scope the last `NAME_CHARS` are the same."""
+    if not scope or is_unique(name):
+        return unscoped
+    return session_id("scope", unscoped, scope)[:-NAME_CHARS] + unscoped[-NAME_CHARS:]
+
+
+def is_unique(name: str) -> bool:
+    """Return whether nobody else chooses the same name by chance: it holds a UUID or another random id."""
+    return _UNIQUE.search(name) is not None
 
 
 def new_id() -> str:

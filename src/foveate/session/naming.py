@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from foveate.errors import MalformedRequest
-from foveate.session.ids import session_id
+from foveate.session.ids import scoped_id, session_id
 from foveate.wire.body import Fields, as_record, as_text, value
 
 MAX_ID_CHARS = 256
@@ -59,20 +59,23 @@ class ClientName(msgspec.Struct, frozen=True, kw_only=True):
     name: tuple[str, ...]
     parent: tuple[str, ...] | None = None
 
-    def id(self, agent: str) -> str:
+    def id(self, agent: str, scope: str = "") -> str:
         """Return the id of the session: an agent cannot reach a session of another one."""
-        return client_session_id(agent, self.source, self.name)
+        return client_session_id(agent, self.source, self.name, scope)
 
-    def parent_id(self, agent: str) -> str | None:
+    def parent_id(self, agent: str, scope: str = "") -> str | None:
         """Return the id of the session that started this one."""
         if self.parent is None or self.parent == self.name:
             return None
-        return client_session_id(agent, self.source, self.parent)
+        return client_session_id(agent, self.source, self.parent, scope)
 
 
-def client_session_id(agent: str, source: str, name: tuple[str, ...]) -> str:
-    """Return the id of an agent's session that its client names so."""
-    return session_id("client", agent, source, *name)
+def client_session_id(agent: str, source: str, name: tuple[str, ...], scope: str = "") -> str:
+    """Return the id of an agent's session that its client names so.
+
+    `scope` separates callers, whose names may be the same unless they are unique.
+    """
+    return scoped_id(session_id("client", agent, source, *name), name[0], scope)
 
 
 def client_name(headers: Mapping[str, str], fields: Fields | Mapping[str, bytes]) -> ClientName | None:

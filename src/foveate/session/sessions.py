@@ -228,7 +228,7 @@ class Sessions:
             await self._sleep(waits.pop(0))
 
     async def _choose_by_response(self, request: Conversation) -> _Choice:
-        marks = [response_mark(request.agent, request.previous)]
+        marks = [response_mark(request.agent, request.previous, request.scope)]
         rows = self._recent.answers(marks) or await self._answered(marks)
         for seconds in self._waits(marks) if not rows else ():
             await self._sleep(seconds)
