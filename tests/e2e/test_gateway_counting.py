@@ -135,6 +135,35 @@ def test_a_count_makes_no_session_and_gives_tools_no_order(tmp_path: Path) -> No
     assert asyncio.run(session_of(tmp_path, "main")) is not None
 
 
+def test_a_count_is_booked_in_the_session_that_it_is_of_and_in_none_if_that_has_not_begun(
+    tmp_path: Path,
+) -> None:
+    hello: Any = [{"role": "user", "content": "Hello there"}]
+    named = {"x-foveate-session": "main"}
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
+        client.messages.count_tokens(model=MODEL, messages=hello)
+        client.messages.count_tokens(model=MODEL, messages=hello, extra_headers=named)
+        answer = client.messages.create(model=MODEL, max_tokens=50, messages=hello)
+        client.messages.create(model=MODEL, max_tokens=50, messages=hello, extra_headers=named)
+        more = [
+            *hello,
+            {"role": "assistant", "content": answer.content},
+            {"role": "user", "content": "And now?"},
+        ]
+        client.messages.count_tokens(model=MODEL, messages=more)
+
+    by_session: dict[str, dict[str, int]] = {}
+    for one in booked(tmp_path, By.SESSION, By.CATEGORY):
+        session, category = one.group
+        by_session.setdefault(session, {})[category] = one.calls
+    assert by_session.pop("") == {"counting": 1}
+    assert list(by_session.values()) == [{"counting": 1, "main": 1}] * 2
+
+
 def until_booked(folder: Path, category: str) -> None:
     deadline = time.monotonic() + 10
     while category not in {one.group[0] for one in booked(folder, By.CATEGORY)}:

@@ -180,6 +180,8 @@ class ReportWriting(_Writing):
         ]
 
     def _session(self, id_: str, short: str) -> str:
+        if not id_:
+            return "(no session)"
         family = self._families.get(id_)
         return f"{self._name(short)} {self._look.plain(family.title)}" if family else self._name(short)
 

@@ -102,7 +102,7 @@ async def _spending(ledger: Ledger, scopes: Set[Scope], now: float) -> Spending:
     sessions = await ledger.sums([By.SESSION]) if is_by_session else ()
     return Spending(
         agents=sorted(one.group[0] for one in ever),
-        sessions=[(one.group[0], one.group[1]) for one in late],
+        sessions=[(one.group[0], one.group[1]) for one in late if one.group[1]],
         unknown_by_agent=_unknown(ever),
         unknown_today=_unknown(today),
         unknown_by_session=_unknown(sessions),

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from foveate.cache.rhythm import Rhythm
 from foveate.engine.asking import Asking
 from foveate.engine.calls import Incoming, Problem
@@ -155,7 +157,11 @@ class SeeSession:
     async def take(self, work: Work) -> None:
         """Find it, and what is remembered of it."""
         work.chain = await chain_beside(work.came)
-        work.found = await self._sessions.find(conversation_in(work, work.chain), now=work.now)
+        conversation = conversation_in(work, work.chain)
+        found = await self._sessions.find(conversation, now=work.now)
+        if found.is_new and conversation.named is None:  # it gets an id when it begins
+            found = replace(found, session=replace(found.session, id=""))
+        work.found = found
         work.state = self._remembered.session(work.incoming.agent, work.session_id)
 
 

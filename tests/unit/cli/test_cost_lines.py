@@ -345,3 +345,9 @@ def test_what_sums_are_by_is_read_in_its_order() -> None:
 def test_what_sums_cannot_be_by_is_refused(said: str, words: str) -> None:
     with pytest.raises(BadOption, match=words):
         by_of(said)
+
+
+def test_calls_of_no_session_have_a_row_that_says_so() -> None:
+    report = Report(by=(By.SESSION,), rows=(replace(LOCAL, group=("",)),), total=TOTAL)
+
+    assert cells(lines(report)[1])[0] == "(no session)"
