@@ -27,13 +27,15 @@ class AnswerMarks(msgspec.Struct, frozen=True):
     An `exact` one covers all that was said before, the most telling one first. A `loose` one covers the answer
     alone: it is found in a history that its client has rearranged, and others may have got the same answer. A
     `short` one covers a text alone that is too short to say anything by itself. `is_cut`: they do not cover the
-    end of a long text, in which answers may differ.
+    end of a long text, in which answers may differ. `is_unique`: no other session got the same answer, since it
+    has a random id.
     """
 
     exact: tuple[bytes, ...] = ()
     loose: tuple[bytes, ...] = ()
     short: tuple[bytes, ...] = ()
     is_cut: bool = False
+    is_unique: bool = False
 
     @property
     def all(self) -> tuple[bytes, ...]:
@@ -92,8 +94,8 @@ def _marks(agent: str, caller: str, tip: bytes, parts: AnswerParts) -> AnswerMar
         exact.append(_digest("text", agent, caller, tip, parts.text))
     loose: tuple[bytes, ...] = ()
     if _RANDOM_ID.fullmatch(call):
-        loose = (_digest("tool call", agent, caller, call),)
-    elif not call and len(parts.text) >= _MIN_TEXT_CHARS:
+        return AnswerMarks(tuple(exact), (_digest("tool call", agent, caller, call),), is_unique=True)
+    if not call and len(parts.text) >= _MIN_TEXT_CHARS:
         loose = (_digest("text", agent, caller, parts.text),)
     elif not call and parts.text:
         return AnswerMarks(tuple(exact), short=(_digest("text", agent, caller, parts.text),))

@@ -217,7 +217,7 @@ class Sessions:
         choice = self._chosen(request, rows, is_cut=latest.is_cut) if rows else None
         if choice is None and not self._has_others:
             choice = self._by_end(request, self._remembered_ends(request))
-        if choice is not None and self._is_certain(request, choice):
+        if choice is not None and self._is_certain(request, latest, choice):
             return choice
         sent_back = [latest, *answers]
         waits = list(self._waits(latest.exact[:1]))
@@ -244,13 +244,16 @@ class Sessions:
         self._in_vain.put(marks[0], True)
         return _OTHERS_SECONDS
 
-    def _is_certain(self, request: Conversation, choice: _Choice) -> bool:
-        """Return whether other processes need not be asked: the request goes on with a session like it."""
+    def _is_certain(self, request: Conversation, latest: AnswerMarks, choice: _Choice) -> bool:
+        """Return whether the store need not be asked: the request goes on with the one session that it can be.
+
+        Sessions with the same words may have got the same text from other processes.
+        """
         session = choice.session
         if not self._has_others or session is None:
             return True
         is_going_on = choice.forked_at is None and session.tip != request.tip
-        return is_going_on and session.setting == request.setting()
+        return latest.is_unique and is_going_on and session.setting == request.setting()
 
     async def _stored(self, request: Conversation, answers: Sequence[AnswerMarks], *, is_last: bool) -> _Choice:
         """Choose by what is stored; a session that got another answer only if this `is_last` to be tried."""
