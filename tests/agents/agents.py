@@ -108,6 +108,8 @@ def _prepare_codex(place: Place) -> None:
         f'base_url = "{place.url}/v1"\n'
         'env_key = "OPENAI_API_KEY"\n'
         'wire_api = "responses"\n'
+        "[features]\n"
+        "multi_agent_v2 = true\n"
     )
 
 
@@ -208,6 +210,7 @@ AGENTS = (
         resume=lambda _, prompt: ("exec", "resume", *_CODEX, "--last", prompt),
         environment=lambda place: {"OPENAI_API_KEY": place.key},
         prepare=_prepare_codex,
+        sub_agent="default",
     ),
     Agent(
         "opencode",

@@ -29,6 +29,7 @@ SUBTASK = "SUBTASK"
 SUMMARY = "[Foveate] This conversation has become long"
 _SHELLS = ("bash", "exec_command", "shell_command", "shell", "run_shell_command")
 _DELEGATIONS = ("task", "agent", "spawn_agent")
+_WAITS = ("wait_agent",)
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,9 @@ def next_step(task: Task, body: Any) -> Step | None:
         words = f"{SUBTASK}: write a line into {DELEGATED}"
         chosen = {"subagent_type": task.sub_agent, "agent_type": task.sub_agent}
         return Step(tools=(Call(name=delegation, input=_fill(tools[delegation], words, chosen)),))
+    wait = _first(tools, _WAITS)
+    if task.sub_agent and wait and done == 1 and task.is_first("wait"):
+        return Step(tools=(Call(name=wait, input={}),))
     if done >= task.lines:
         return Step(text=f"All {task.lines} lines are in {NUMBERS}.")
     command = f"echo {done + 1} >> {task.folder / NUMBERS}"
@@ -199,7 +203,8 @@ def _tools(body: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if not isinstance(body, dict):
         return
     for tool in body.get("tools") or ():
-        for each in (tool, tool.get("function"), *(tool.get("functionDeclarations") or ())):
+        inner = tool.get("functionDeclarations") or tool.get("tools") or ()  # of Gemini; in a namespace
+        for each in (tool, tool.get("function"), *inner):
             if not isinstance(each, dict) or "name" not in each:
                 continue
             schema = next(
@@ -220,11 +225,15 @@ def _first(tools: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 
 
 def _user_words(body: Any) -> list[str]:
-    """What users said, message by message."""
+    """What users said, and agents to each other, message by message."""
     if not isinstance(body, dict):
         return []
     turns = body.get("messages") or body.get("input") or body.get("contents") or ()
-    return [json.dumps(turn) for turn in turns if isinstance(turn, dict) and turn.get("role") == "user"]
+    return [
+        json.dumps(turn)
+        for turn in turns
+        if isinstance(turn, dict) and (turn.get("role") == "user" or turn.get("type") == "agent_message")
+    ]
 
 
 def _json(body: bytes) -> Any:

@@ -44,7 +44,10 @@ def wish(asked: dict[str, Any], room_tokens: int | None) -> Wish:
     output = as_record(as_record(asked.get("text")).get("format"))
     given = asked.get("input")
     last = as_record(given[-1]).get("content") if isinstance(given, list) and given else given
-    tools = [as_record(tool) for tool in as_list(asked.get("tools"))]
+    tools = _records(asked.get("tools"))
+    tools += [
+        inner for tool in tools if tool.get("type") == "namespace" for inner in _records(tool.get("tools"))
+    ]
     schemas = {"json_schema": as_record(output.get("schema")), "json_object": {}}
     return Wish(
         model=as_text(asked["model"]),
@@ -64,6 +67,20 @@ def wish(asked: dict[str, Any], room_tokens: int | None) -> Wish:
     )
 
 
+def _records(given: object) -> list[dict[str, Any]]:
+    return [as_record(one) for one in as_list(given)]
+
+
+def _namespaces(asked: dict[str, Any]) -> dict[str, str]:
+    """Return the namespaces of the tools that are in one, by the names of the tools."""
+    return {
+        as_text(inner.get("name")): as_text(tool.get("name"))
+        for tool in _records(asked.get("tools"))
+        if tool.get("type") == "namespace"
+        for inner in _records(tool.get("tools"))
+    }
+
+
 class Rendered:
     """An answer in the words of Responses; `output` are its items."""
 
@@ -74,6 +91,10 @@ class Rendered:
         self._is_cut = answer.stop in (Stop.LIMIT, Stop.WINDOW)
         is_sealed = _SEALED in as_list(asked.get("include"))
         self.output = [_item(part, sheet, sealed=is_sealed) for part in answer.parts]
+        namespaces = _namespaces(asked)
+        for item in self.output:
+            if item.get("name") in namespaces:
+                item["namespace"] = namespaces[item["name"]]
         if self._is_cut and self.output:
             self.output[-1] |= {"status": "incomplete"}
 

@@ -130,6 +130,26 @@ def test_a_custom_call_and_its_output_are_taken_back() -> None:
     asked("/v1/responses", response({"role": "user", "content": "x"}, item, output))
 
 
+def test_a_call_of_a_tool_in_a_namespace_names_the_namespace_and_is_taken_back() -> None:
+    namespace = {"type": "namespace", "name": "files", "tools": FLAT}
+    body = response(tools=[namespace], tool_choice="required")
+    (item,) = json.loads(asked("/v1/responses", body)[0])["output"]
+    output = {"type": "function_call_output", "call_id": item["call_id"], "output": "seen"}
+
+    assert (item["name"], item["namespace"]) == ("look", "files")
+    asked("/v1/responses", response({"role": "user", "content": "x"}, item, output))
+
+
+def test_messages_between_agents_are_taken() -> None:
+    content = [
+        {"type": "input_text", "text": "NEW_TASK"},
+        {"type": "encrypted_content", "encrypted_content": "x"},
+    ]
+    message = {"type": "agent_message", "author": "/root", "recipient": "/root/one", "content": content}
+
+    asked("/v1/responses", response({"role": "user", "content": "x"}, message))
+
+
 def test_a_tool_of_the_provider_that_the_client_runs_can_be_forced() -> None:
     tools = [{"type": "web_search_20250305", "name": "web_search"}, {"type": "bash_20250124", "name": "bash"}]
     body = claude(tools=[*tools, tool()], tool_choice={"type": "any"})
