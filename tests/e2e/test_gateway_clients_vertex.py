@@ -28,7 +28,7 @@ GEMINI = {
     "usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": 20, "totalTokenCount": 30},
     "modelVersion": "gemini-2.5-flash",
 }
-CLAUDE = {
+CLAUDE: Any = {
     "id": "msg_1",
     "type": "message",
     "role": "assistant",
@@ -73,9 +73,9 @@ def gemini_at(gateway: RunningGateway) -> Iterator[genai.Client]:
         yield client
 
 
-def claude_at(gateway: RunningGateway) -> anthropic.AnthropicVertex:
+def claude_at(gateway: RunningGateway, region: str = "europe-west1") -> anthropic.AnthropicVertex:
     return anthropic.AnthropicVertex(
-        region="europe-west1",
+        region=region,
         project_id="house",
         access_token=TOKEN,
         base_url=f"{gateway.url}/v1",
@@ -119,6 +119,25 @@ def test_claude_on_vertex_is_passed_on_and_recorded(tmp_path: Path) -> None:
     (sum_,) = sums_of(tmp_path / "gateway.sqlite", "default", 1, By.MODEL)
     assert (sum_.group, sum_.uncached, sum_.output_tokens) == (("default", CLAUDE_MODEL), 10, 20)
     assert sum_.unknown_calls == 0
+
+
+@pytest.mark.parametrize(
+    ("region", "multiple"), [("global", "1"), ("us", "1.1"), ("eu", "1.1"), ("us-east5", "1.1")]
+)
+def test_claude_on_vertex_costs_more_outside_the_global_location(
+    region: str, multiple: str, tmp_path: Path
+) -> None:
+    reply = CLAUDE | {"usage": CLAUDE["usage"] | {"inference_geo": "not_available"}}
+    with (
+        running(answering(answer(json.dumps(reply).encode())), tmp_path) as (_, gateway),
+        claude_at(gateway, region) as client,
+    ):
+        client.messages.create(
+            model="claude-opus-4-8", max_tokens=100, messages=[{"role": "user", "content": "Hello"}]
+        )
+
+    (sum_,) = sums_of(tmp_path / "gateway.sqlite", "default", 1)
+    assert sum_.dollars == (10 * Decimal("5e-6") + 20 * Decimal("25e-6")) * Decimal(multiple)
 
 
 def test_claude_on_vertex_streams(tmp_path: Path) -> None:

@@ -21,7 +21,10 @@ class Category(StrEnum):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that is about to be made, or was: by whom, to which model, and when. No two have the same `id`."""
+    """A call that is about to be made, or was: by whom, to which model, and when. No two have the same `id`.
+
+    `region` is where the model is served, if that is known before the bill. It is not stored.
+    """
 
     id: str
     agent: str
@@ -30,6 +33,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     category: Category
     at: float
+    region: str = ""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,33 +33,43 @@ class PriceBook:
         self._found: dict[tuple[str, str, str, str], _Found] = {}
 
     def price(
-        self, model: str, usage: Usage, *, provider: str, at: float, tier: str | None = None
+        self,
+        model: str,
+        usage: Usage,
+        *,
+        provider: str,
+        at: float,
+        tier: str | None = None,
+        region: str = "",
     ) -> Price | None:
         """What a call cost; None where its price, or that of anything it was billed for, is not known.
 
         `provider` is who was called, by any of its usual names, and `at` when, in seconds since 1970. `tier` is
-        its word for how the call was served, where the usage does not say it.
+        its word for how the call was served, where the usage does not say it, and `region` its word for where.
         """
         said = self._said(model, usage, provider, at)
         if said is not None:
             return said_price(said, provider)
         whole: Price | None = None
         for call in billed_calls(usage):
-            rates = self._rates(call.model or model, provider, tier or call.usage.tier, call.region, at)
+            where = region or call.region
+            rates = self._rates(call.model or model, provider, tier or call.usage.tier, where, at)
             price = None if rates is None else price_of(rates, call)
             if price is None:
                 return None
             whole = price if whole is None else whole.plus(price)
         return whole
 
-    def dollars(self, model: str, usage: Usage, *, provider: str, at: float) -> Decimal | None:
+    def dollars(
+        self, model: str, usage: Usage, *, provider: str, at: float, region: str = ""
+    ) -> Decimal | None:
         """All dollars of that price, which is many times as fast."""
         said = self._said(model, usage, provider, at)
         if said is not None:
             return said
         whole: Decimal | None = None
         for call in billed_calls(usage):
-            rates = self._rates(call.model or model, provider, call.usage.tier, call.region, at)
+            rates = self._rates(call.model or model, provider, call.usage.tier, region or call.region, at)
             dollars = None if rates is None else dollars_of(rates, call)
             if dollars is None:
                 return None

@@ -42,6 +42,10 @@ class CostsAs(Fact):
     other: Kind
 
 
+# "not_available" is Anthropic's word in usage for models that are not bound to a region.
+_UNKNOWN_OR_GLOBAL = frozenset(("", "global", "not_available"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Free(Fact):
     """A model that costs nothing."""
@@ -49,11 +53,20 @@ class Free(Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multiple(Fact):
-    """How many times as dear every token is: at a tier, or in a region."""
+    """How many times as dear every token is: at a tier, or in a region.
+
+    The region `regional` is any but the whole world.
+    """
 
     multiple: Decimal
     tier: str = ""
     region: str = ""
+
+    def is_of(self, region: str) -> bool:
+        """Return whether it is paid in this region."""
+        if self.region == "regional":
+            return region not in _UNKNOWN_OR_GLOBAL
+        return bool(self.region) and self.region == region
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,7 +135,7 @@ class Schedule:
                 return None
             by_kind = dict.fromkeys(Kind, Rate(ZERO))
         for fact in self._terms.of(facts().multiples):
-            if fact.region and fact.region == self._terms.region:
+            if fact.is_of(self._terms.region):
                 multiple = EXACT.multiply(multiple, fact.multiple)
         # Another provider's price may not be this one's, a price by the hour knows no weekends and no first
         # day, and a word for a tier that nobody has heard of may mean anything.

@@ -106,7 +106,7 @@ def pricing(book: PriceBook, call: Call) -> PriceOf:
     """The dollars of a usage, had it been that of `call`; more than can be kept are not known."""
 
     def price(usage: Usage) -> Decimal | None:
-        dollars = book.dollars(call.model, usage, provider=call.provider, at=call.at)
+        dollars = book.dollars(call.model, usage, provider=call.provider, at=call.at, region=call.region)
         return dollars if dollars is None or dollars <= MOST_DOLLARS else None
 
     return price

@@ -235,10 +235,12 @@ def at_most(
     ttl: Ttl | None,
     at: float,
     unexplained: Collection[str] = (),
+    region: str | None = None,
 ) -> AtMost | None:
     """The most that a request can come to; None where nobody can say.
 
-    `unexplained` names what its provider adds that `count` does not hold.
+    `unexplained` names what its provider adds that `count` does not hold. `region` is where it is served, if
+    that is known from elsewhere than the request.
     """
     asked = asked_of(request)
     input_tokens = most_input_tokens(request, count.upper, unexplained, window_tokens=window_tokens)
@@ -258,7 +260,7 @@ def at_most(
         at=at,
         ttl=ttl,
         tier=asked.tier,
-        region=asked.region,
+        region=region or asked.region,
         searches=asked.searches,
     )
 

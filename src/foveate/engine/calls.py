@@ -33,10 +33,10 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     (`x-foveate-kind`). `provider` is who runs the `upstream` that it goes to, and `model` the name that its
     model has there, if that is another.
     `served_model` is the model that answers, if the body does not name it: the path does, or it is configured.
-    `is_unchanged`: it is signed by its client, so that not a byte of it may be changed.
-    `betas` is the header `anthropic-beta`, as it came. `find_endpoint` tells where a summary of its session can
-    be asked for, with the client's own key. `told` is what its headers say that injected sections depend on.
-    `limits` are those of what it may hold.
+    `region` is where it is served, if the path says so. `is_unchanged`: it is signed by its client, so that not
+    a byte of it may be changed. `betas` is the header `anthropic-beta`, as it came. `find_endpoint` tells where
+    a summary of its session can be asked for, with the client's own key. `told` is what its headers say that
+    injected sections depend on. `limits` are those of what it may hold.
     """
 
     id: str
@@ -52,6 +52,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = ""
     model: str | None = None
     served_model: str = ""
+    region: str = ""
     is_unchanged: bool = False
     betas: str = ""
     find_endpoint: Callable[[], Endpoint] | None = None

@@ -314,5 +314,8 @@ def _planned(verdict: Break | NoBreak, before: _Last, now: _Last) -> Break | NoB
 
 def _price_per_token(options: MoneyOptions, work: Work) -> Decimal | None:
     usage = Usage(cache=CacheUsage(uncached=_PRICED_TOKENS))
-    found = options.prices.price(work.model, usage, provider=work.incoming.provider, at=work.now)
+    incoming = work.incoming
+    found = options.prices.price(
+        work.model, usage, provider=incoming.provider, at=work.now, region=incoming.region
+    )
     return None if found is None or found.dollars is None else found.dollars / _PRICED_TOKENS

@@ -167,7 +167,7 @@ class Folds:
             at=call.at,
             ttl=longest_mark(subject.sent),
             tier=asked.tier,
-            region=asked.region,
+            region=call.region or asked.region,
             searches=asked.searches,
         )
         ceiling = most.dollars(options.prices) if input_tokens is not None else None
@@ -190,10 +190,14 @@ class Folds:
             model=work.options.summarizer_model or work.model,
             category=Category.COMPACTION,
             at=self._clock(),
+            region=work.incoming.region,
         )
 
     def _price(self, work: Work, model: str, usage: Usage) -> Decimal | None:
-        price = self._cost().prices.price(model, usage, provider=work.incoming.provider, at=self._clock())
+        incoming = work.incoming
+        price = self._cost().prices.price(
+            model, usage, provider=incoming.provider, at=self._clock(), region=incoming.region
+        )
         return price.dollars if price is not None else None
 
 

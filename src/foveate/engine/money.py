@@ -72,6 +72,7 @@ class HoldCaps:
             model=work.model,
             category=Category.MAIN,
             at=work.now,
+            region=incoming.region,
         )
         held = [cap for cap in options.caps if cap.holds(call)]
         size_bytes = len(work.request.body)
@@ -150,6 +151,7 @@ def _expect(work: Work, prices: PriceBook) -> None:
         ttl=work.longest_ttl,
         at=work.now,
         unexplained=work.unexplained,
+        region=work.incoming.region or None,
     )
     work.ceiling = most.dollars(prices) if most is not None else None
     work.at_most = most

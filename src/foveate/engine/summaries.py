@@ -97,6 +97,7 @@ class PaidClient(Client):
             ttl=longest_mark(request),
             at=call.at,
             unexplained=counted.unexplained,
+            region=call.region or None,
         )
         ceiling = most.dollars(options.prices) if most is not None else None
         return await self._payment.admission.admit(call, ceiling, options.caps)

@@ -429,6 +429,7 @@ def _incoming(
         told=told_in(ask.headers),
         model=None if ask.door.model else routed.model,
         served_model=routed.served_model,
+        region=ask.door.region,
         is_unchanged=_is_unchanged(ask, routed.upstream),
         betas=ask.headers.get("anthropic-beta", ""),
         find_endpoint=None

@@ -37,7 +37,8 @@ SIGNED = frozenset((Family.BEDROCK, Family.VERTEX))
 class Door:
     """What is asked for, in the API of a family; `spoken` is the format of its body, where Foveate reads it.
 
-    `model` is the model that the path names. `streams`: the response is a stream whatever its content type.
+    `model` is the model that the path names, and `region` the location. `streams`: the response is a stream
+    whatever its content type.
     """
 
     asks: Asks
@@ -45,6 +46,7 @@ class Door:
     spoken: Format | None = None
     model: str = ""
     streams: bool = False
+    region: str = ""
 
 
 _GOOGLE_HEADERS = frozenset(("x-goog-api-key", "x-goog-api-client"))
@@ -86,7 +88,7 @@ _INVOKED = (("claude", Format.ANTHROPIC), ("amazon.nova", Format.BEDROCK))
 
 # Vertex AI: https://cloud.google.com/vertex-ai/generative-ai/docs (November 2026).
 _VERTEX_METHOD = re.compile(
-    r"/v1(?:beta1)?/(?:projects/[^/]+/locations/[^/]+/)?publishers/([^/]+)/models/([^/:]+):(\w+)"
+    r"/v1(?:beta1)?/(?:projects/[^/]+/locations/([^/]+)/)?publishers/([^/]+)/models/([^/:]+):(\w+)"
 )
 _VERTEX_PATH = re.compile(r"/v1(?:beta1)?/(?:projects/[^/]+/locations/|publishers/)")
 _VERTEX_CLAUDE = {"rawPredict": False, "streamRawPredict": True}
@@ -181,11 +183,11 @@ def _vertex_door(method: str, path: str) -> Door | None:
     found = _VERTEX_METHOD.fullmatch(path) if method == "POST" else None
     if found is None:
         return Door(Asks.OTHER, Family.VERTEX) if _VERTEX_PATH.match(path) else None
-    publisher, model, operation = found[1], found[2], found[3]
+    region, publisher, model, operation = found[1] or "", found[2], found[3], found[4]
     if publisher == "google" and operation in _GEMINI_OPERATIONS:
         asks, streams = _GEMINI_OPERATIONS[operation]
-        return Door(asks, Family.VERTEX, Format.GEMINI, model=model, streams=streams)
+        return Door(asks, Family.VERTEX, Format.GEMINI, model=model, streams=streams, region=region)
     if publisher == "anthropic" and operation in _VERTEX_CLAUDE and model != "count-tokens":
         streams = _VERTEX_CLAUDE[operation]
-        return Door(Asks.ANSWER, Family.VERTEX, Format.ANTHROPIC, model=model, streams=streams)
+        return Door(Asks.ANSWER, Family.VERTEX, Format.ANTHROPIC, model=model, streams=streams, region=region)
     return Door(Asks.OTHER, Family.VERTEX, model=model)

@@ -221,6 +221,19 @@ def test_serving_in_one_region_alone_is_dearer() -> None:
     ) == (priced("claude-sonnet-4-5", billed({"input_tokens": 9}), provider="anthropic"))
 
 
+@pytest.mark.parametrize(("region", "dollars"), [("", 5), ("global", 5), ("eu", "5.5"), ("us-east5", "5.5")])
+def test_claude_on_vertex_is_dearer_in_one_region_from_the_models_4_5_on(region: str, dollars: str) -> None:
+    usage = billed({"input_tokens": 1_000_000})
+
+    for model in ("claude-opus-4-5@20251101", "claude-opus-4-8"):
+        price = BOOK.price(model, usage, provider="vertex", at=AT, region=region)
+        assert price is not None
+        assert price.dollars == Decimal(dollars)
+    older = BOOK.price("claude-sonnet-4@20250514", usage, provider="vertex", at=AT, region=region)
+    assert older is not None
+    assert older.dollars == 3
+
+
 def test_what_is_free_costs_nothing_and_what_has_no_price_is_not_free() -> None:
     free = priced("meta-llama/llama-3.3-70b-instruct:free", INPUT, provider="openrouter")
 

@@ -92,6 +92,9 @@ def test_a_region_that_is_asked_for_is_taken_at_its_price_and_any_other_may_be_t
     assert most("claude-opus-5-5", "anthropic", region="us") == anywhere * Decimal("1.1")
     assert most("claude-opus-5-5", "anthropic") == anywhere * Decimal("1.1")
     assert most("claude-sonnet-4-5", "anthropic") == most("claude-sonnet-4-5", "anthropic", region="global")
+    for region in (None, "us", "europe-west1"):
+        assert most("claude-opus-5-5", "vertex", region=region) == anywhere * Decimal("1.1")
+    assert most("claude-opus-5-5", "vertex", region="global") == anywhere
 
 
 @pytest.mark.parametrize(

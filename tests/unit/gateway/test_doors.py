@@ -91,12 +91,13 @@ def test_bedrock_names_the_model_in_the_path(
         ("mistralai/models/m:rawPredict", Asks.OTHER, None, "m", False),
     ],
 )
-def test_vertex_names_publisher_and_model_in_the_path(
+def test_vertex_names_publisher_model_and_location_in_the_path(
     place: str, method: str, asks: Asks, spoken: Format | None, model: str, streams: bool
 ) -> None:
     door = door_of("POST", f"{place}/publishers/{method}", {})
 
-    assert door == Door(asks, Family.VERTEX, spoken, model=model, streams=streams)
+    region = "eu" if spoken is not None and place.endswith("/eu") else ""
+    assert door == Door(asks, Family.VERTEX, spoken, model=model, streams=streams, region=region)
 
 
 @pytest.mark.parametrize("version", ["/v1beta", "/v1", "/v1alpha", "/v1beta2", "//v1beta/"])
