@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
 import pytest
 
 from foveate.cost.caps import Cap, Scope
@@ -237,6 +238,23 @@ def test_each_answered_call_is_booked_as_it_was_billed(gateway: RunningGateway, 
     assert (found.calls, found.partial_calls, found.unknown_calls) == (2, 0, 0)
     assert found.uncached == sum(usage.input_tokens for usage in usages)
     assert found.output_tokens == sum(usage.output_tokens for usage in usages)
+
+
+def test_betas_on_several_lines_all_reach_the_provider(
+    gateway: RunningGateway, sandbox: RunningSandbox
+) -> None:
+    headers = [
+        ("x-api-key", KEY),
+        ("anthropic-version", "2023-06-01"),
+        ("anthropic-beta", "context-1m-2025-08-07"),
+        ("anthropic-beta", "interleaved-thinking-2025-05-14"),
+    ]
+    body = {"model": MODEL, "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
+    answer = httpx.post(f"{gateway.url}/v1/messages", headers=headers, json=body)
+
+    assert answer.status_code == 200
+    heard = sandbox.heard[-1].headers["anthropic-beta"]
+    assert heard == "context-1m-2025-08-07, interleaved-thinking-2025-05-14"
 
 
 def test_a_client_tries_again_by_itself_after_the_providers_429_and_529(tmp_path: Path) -> None:

@@ -458,10 +458,13 @@ def _endpoint(ask: Ask, upstream: Upstream, spoken: Format, model: str) -> Endpo
         path, spoken = _SUMMARY_PATHS[Format.CHAT], Format.CHAT
     own = [(name, said) for name, said in ask.raw_headers if name in _ASKING]
     key = key_headers(ask, upstream)
-    headers = own if key is None else [*(pair for pair in own if pair[0] not in KEYS), *key]
+    pairs = own if key is None else [*(pair for pair in own if pair[0] not in KEYS), *key]
+    headers = {name.decode("latin-1"): said.decode("latin-1") for name, said in pairs}
+    if (betas := ask.headers.get("anthropic-beta")) is not None:  # of all lines
+        headers["anthropic-beta"] = betas
     return Endpoint(
         url=upstream.url(path),
         spoken=spoken,
-        headers={name.decode("latin-1"): said.decode("latin-1") for name, said in headers},
+        headers=headers,
         model=model,
     )

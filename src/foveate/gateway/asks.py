@@ -20,6 +20,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 AGENT = "x-foveate-agent"
 SESSION = "x-foveate-session"
+_BETAS = "anthropic-beta"
 KIND = "x-foveate-kind"
 REQUEST_ID = "x-foveate-request-id"
 
@@ -89,6 +90,10 @@ def ask_of(scope: Scope) -> Ask:
     """What an ASGI scope says."""
     raw = list(scope["headers"])
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
+    if len(headers) < len(raw) and _BETAS in headers:  # RFC 9110, 5.3: several lines are one list
+        headers[_BETAS] = b",".join([value for name, value in raw if name == b"anthropic-beta"]).decode(
+            "latin-1"
+        )
     method, path = scope["method"], meant_path(scope["path"])
     raw_path = meant_path((scope.get("raw_path") or path.encode()).decode("latin-1"))
     return Ask(

@@ -81,10 +81,14 @@ async def _asked(scope: _Scope, receive: _Receive) -> Ask | None:
             kept += len(pieces[-1])
         if not message.get("more_body"):
             break
+    headers: dict[str, str] = {}
+    for name, said in scope["headers"]:  # RFC 9110, 5.3: several lines are one list
+        key, text = name.decode("latin-1").lower(), said.decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
     return Ask(
         method=scope["method"],
         path=scope["path"],
-        headers={name.decode("latin-1").lower(): said.decode("latin-1") for name, said in scope["headers"]},
+        headers=headers,
         body=b"".join(pieces),
         query=scope.get("query_string", b"").decode("latin-1"),
     )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from foveate.gateway.asks import ask_of
 from foveate.gateway.headers import brought_back, sent_on, signed_names
 
 CAME = [
@@ -101,3 +102,18 @@ def test_what_a_signature_of_aws_covers_stays_as_it_is() -> None:
 )
 def test_without_a_signature_nothing_is_covered(said: bytes) -> None:
     assert signed_names([(b"authorization", said), (b"x-other", b"AWS4-A SignedHeaders=host")]) == frozenset()
+
+
+def test_several_lines_of_betas_are_read_as_one_list_and_go_on_as_they_came() -> None:
+    raw = [(b"anthropic-beta", b"a-1"), (b"x-api-key", b"k"), (b"anthropic-beta", b"b-2, c-3")]
+    ask = ask_of({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw})
+
+    assert ask.headers["anthropic-beta"] == "a-1,b-2, c-3"
+    assert sent_on(ask.raw_headers, reads_answer=False, key=None, set_={}) == raw
+
+
+def test_betas_that_are_set_take_the_place_of_all_lines() -> None:
+    raw = [(b"anthropic-beta", b"a-1"), (b"anthropic-beta", b"b-2")]
+    sent = sent_on(raw, reads_answer=False, key=None, set_={b"anthropic-beta": b"a-1,b-2,c-3"})
+
+    assert sent == [(b"anthropic-beta", b"a-1,b-2,c-3")]
