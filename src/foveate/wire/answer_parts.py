@@ -26,24 +26,24 @@ _MODEL_ITEMS = (
 )
 
 
-# What stands in the events that tell a part of an answer; first in those that tell more than text. Others are
-# skipped, since a long answer has thousands.
-_TOOL_EVENTS = (
-    *(b"content_block_start", b'"tool_calls"', b"output_item"),
-    *(b'"functionCall"', b'"thoughtSignature"'),
-)
-_EVENTS = (
-    b"text_delta",
-    *(b'"content":"', b'"content": "', b'"content":[', b'"content": ['),  # it is null in events of reasoning
-    b"output_text.delta",
-    *_TOOL_EVENTS,
-    b'"candidates"',
-    b"message_start",
-    b"response.created",
-)
+# What stands in the events that tell a part of an answer: in those of tool calls, and in those of text and ids.
+# Others are skipped, since a long answer has thousands.
+_TOOL_SIGNS: dict[Format, tuple[bytes, ...]] = {
+    Format.ANTHROPIC: (b"content_block_start",),
+    Format.CHAT: (b'"tool_calls"',),
+    Format.RESPONSES: (b"output_item",),
+    Format.GEMINI: (b'"functionCall"', b'"thoughtSignature"'),
+}
+_TEXT_SIGNS: dict[Format, tuple[bytes, ...]] = {
+    Format.ANTHROPIC: (b"text_delta", b"message_start"),
+    # It is null in events of reasoning.
+    Format.CHAT: (b'"content":"', b'"content": "', b'"content":[', b'"content": ['),
+    Format.RESPONSES: (b"output_text.delta", b"response.created"),
+    Format.GEMINI: (b'"candidates"',),
+}
 _DECODER = msgspec.json.Decoder()
 # Many small chunks are read together: that takes less time.
-_BATCH_BYTES = 16 * 1024
+_BATCH_BYTES = 4 * 1024
 # A larger event is not read: decoding it would block the event loop.
 _MAX_EVENT_BYTES = 1024 * 1024
 
@@ -121,12 +121,12 @@ class _Collected:
     def add_text(self, value: object) -> None:
         if not isinstance(value, str):
             return
-        for start in range(0, len(value), _SLICE_CHARS):
-            if self.has_all_text:
-                return
+        start = 0
+        while start < len(value) and self._chars < MAX_TEXT_CHARS:
             text = "".join(value[start : start + _SLICE_CHARS].split())
             self._texts.append(text)
             self._chars += len(text)
+            start += _SLICE_CHARS
 
     def add_content(self, content: object) -> None:
         """Add a string, or a list of blocks of any format."""
@@ -167,6 +167,8 @@ class StreamParts:
 
     def __init__(self, api_format: Format) -> None:
         self._collect = _COLLECTORS.get(api_format)
+        self._tool_signs = _TOOL_SIGNS.get(api_format, ())
+        self._signs = _TEXT_SIGNS.get(api_format, ()) + self._tool_signs
         self._collected = _Collected()
         self._unread: list[bytes] = []
         self._unread_bytes = 0
@@ -176,7 +178,7 @@ class StreamParts:
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the stream."""
-        if self._collect is None or self._collected.has_tool_call:
+        if self._collect is None:
             return
         self._unread.append(chunk)
         self._unread_bytes += len(chunk)
@@ -201,7 +203,7 @@ class StreamParts:
         else:
             events = (piece.data for piece in self._splitter.feed(chunk))
         for data in events:
-            if self._collect is None or self._collected.has_tool_call:
+            if self._collect is None:
                 return
             if len(data) > _MAX_EVENT_BYTES:
                 continue
@@ -209,6 +211,8 @@ class StreamParts:
                 self._collect(self._collected, as_record(_DECODER.decode(data)))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
+            if self._collected.has_tool_call:  # nothing more is needed
+                self._collect = None
 
     def _data_lines(self, chunk: bytes) -> Iterator[bytes]:
         """Yield the data of the server-sent events that may tell something new."""
@@ -217,11 +221,11 @@ class StreamParts:
             self._open_line = b""
         if not newline:
             return
-        if self._collected.has_all_text and not _has_any(_TOOL_EVENTS, lines):
+        if self._collected.has_all_text and not _has_any(self._tool_signs, lines):
             return
         for line in lines.split(b"\n"):
             if line.startswith(b"data:"):
-                signs = _TOOL_EVENTS if self._collected.has_all_text else _EVENTS
+                signs = self._tool_signs if self._collected.has_all_text else self._signs
                 if _has_any(signs, line):
                     yield line[5:]
 
