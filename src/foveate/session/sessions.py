@@ -216,7 +216,7 @@ class Sessions:
         rows = self._recent.answers(latest.exact[:1])
         choice = self._chosen(request, rows, is_cut=latest.is_cut) if rows else None
         if choice is None and not self._has_others:
-            choice = self._by_end(request, self._remembered_ends(request))
+            choice = self._by_end(request, self._remembered_ends(request)) or self._like_another(request)
         if choice is not None and self._is_certain(request, latest, choice):
             return choice
         sent_back = [latest, *answers]
@@ -313,7 +313,7 @@ class Sessions:
             rows = [(row, one) for row, one in rows if one.setting == setting] or rows
         going_on = [one for row, one in rows if one.tip == row.tip or request.continues(one)]
         if len(going_on) == 1 or (going_on and not is_cut and not self._has_others):
-            return _Choice(max(going_on, key=_by_length))
+            return _Choice(max(going_on, key=lambda one: (one.messages, one.seen_at)))
         repeated = [one for _, one in rows if one.tip == request.tip and not self._recent.is_waiting(one)]
         if len(repeated) == 1 and not going_on:
             return _Choice(repeated[0])
@@ -326,6 +326,12 @@ class Sessions:
         if request.is_retry and len(failed) == 1 and failed[0].setting == request.setting():
             return _Choice(failed[0])
         return _NEW
+
+    def _like_another(self, request: Conversation) -> _Choice | None:
+        """Begin a session if another one began with the same request: then the store knows nothing of it."""
+        alike = self._recent.ending_at(request.caller, request.tip)
+        began = [one for one in alike if one.first_messages == len(request.chain) and one.parent_id is None]
+        return _Choice(None, known=len(request.chain), known_from=began[0].id) if began else None
 
     def _remembered_ends(self, request: Conversation) -> list[Session]:
         hashes = _last_hashes(request.chain)
@@ -384,10 +390,6 @@ def _by_short_answer(answers: Sequence[AnswerMarks], rows: Sequence[tuple[Answer
 def _caller(request: Conversation) -> str:
     """Return the caller of a session; none if it has a name, which alone leads to it."""
     return request.caller if request.named is None else ""
-
-
-def _by_length(session: Session) -> tuple[int, float]:
-    return session.messages, session.seen_at
 
 
 def _last_hashes(chain: Chain) -> tuple[bytes, ...]:

@@ -33,6 +33,20 @@ async def test_a_session_that_goes_on_in_one_process_asks_the_store_nothing() ->
     assert store.asked == 0
 
 
+async def test_a_request_with_history_that_is_repeated_asks_the_store_once_and_begins_a_session_each_time() -> (
+    None
+):
+    store = InMemory()
+    worker = Worker(store)
+    first = await worker.say(user("hello"), model("Hi."), user("more"))
+    asked = store.asked
+    second = await worker.say(user("hello"), model("Hi."), user("more"))
+
+    assert store.asked == asked
+    assert second.id != first.id
+    assert (second.found.known, second.found.known_from) == (3, first.id)
+
+
 async def test_conversations_with_the_same_first_words_are_different_sessions(worker: Worker) -> None:
     one = await worker.ask(body_of([user("hello")]))
     other = await worker.ask(body_of([user("hello")]))
