@@ -334,8 +334,9 @@ class Sessions:
         return _Choice(None, known=len(request.chain), known_from=began[0].id) if began else None
 
     def _remembered_ends(self, request: Conversation) -> list[Session]:
-        hashes = _last_hashes(request.chain)
-        return [one for tip in hashes for one in self._recent.ending_at(request.caller, tip)]
+        """Return those remembered sessions of which the request has all messages that end last in it."""
+        ends = (self._recent.ending_at(request.caller, tip) for tip in _last_hashes(request.chain))
+        return next(filter(None, ends), [])
 
     def _by_end(self, request: Conversation, sessions: Sequence[Session]) -> _Choice | None:
         """Choose the session that the request continues word for word, if there is one only."""
