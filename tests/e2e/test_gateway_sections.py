@@ -3,23 +3,28 @@
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import pytest
 
+from foveate.budget.budgets import Budget
 from foveate.cost.caps import Cap, Scope
 from foveate.engine.options import AgentOptions
+from foveate.fold.overflow import OnOverflow
 from tests.gateways import RunningGateway, running_gateway
-from tests.injected import HEADING, garden
+from tests.injected import HEADING, garden, only
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
 from tests.served import configure, serving
 
 CLAUDE, GPT = "claude-sonnet-4-6", "gpt-4.1"
 HELLO: Any = [{"role": "user", "content": "When does bed 7 get water?"}]
+HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
 SLACK = {
     "x-foveate-agent": "ana",
     "x-foveate-channel": "slack",
@@ -163,6 +168,55 @@ def test_a_count_is_of_what_would_be_sent(claude: anthropic.Anthropic, sandbox: 
     claude.messages.count_tokens(model=CLAUDE, messages=HELLO)
 
     assert "You are Ana" in json.dumps(arrived(sandbox))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "kind"),
+    [
+        ("/v1/messages", {"model": CLAUDE, "max_tokens": 9, "messages": HELLO}, "invalid_request_error"),
+        ("/v1/chat/completions", {"model": GPT, "messages": HELLO}, "invalid_request_error"),
+        ("/v1/responses", {"model": GPT, "input": "Hello"}, "invalid_request_error"),
+    ],
+)
+def test_required_sections_that_do_not_fit_are_refused_in_the_providers_format(
+    sandbox: RunningSandbox, tmp_path: Path, path: str, body: dict[str, Any], kind: str
+) -> None:
+    sections = replace(garden(tmp_path / "garden"), limits=Budget(total_tokens=10))
+    heard = len(sandbox.heard)
+    with running_gateway(sandbox.url, tmp_path, options=AgentOptions(sections=sections)) as gateway:
+        refused = httpx.post(gateway.url + path, json=body, headers=HEADERS)
+
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["type"] == kind
+    assert "workspace/IDENTITY.md (required)" in error["message"]
+    assert len(sandbox.heard) == heard
+
+
+@pytest.mark.parametrize("on_overflow", list(OnOverflow))
+def test_room_for_required_sections_is_made_as_for_the_request_itself(
+    sandbox: RunningSandbox, tmp_path: Path, on_overflow: OnOverflow
+) -> None:
+    made = garden(tmp_path / "garden")
+    assert made.workspace is not None
+    (Path(made.workspace.root) / "IDENTITY.md").write_text("You are Ana.\n" * 300)
+    sections = only(made, workspace=made.workspace)
+    options = AgentOptions(sections=sections, window_tokens=4_000, on_overflow=on_overflow)
+    said = [{"role": "user", "content": "one two three " * 250}, {"role": "assistant", "content": "Yes."}]
+    body = {"model": CLAUDE, "max_tokens": 100, "messages": [*said * 4, *HELLO]}
+    with running_gateway(sandbox.url, tmp_path, options=options) as gateway:
+        response = httpx.post(gateway.url + "/v1/messages", json=body, headers=HEADERS)
+
+    if on_overflow is OnOverflow.REFUSE:
+        assert response.status_code == 400
+        message = response.json()["error"]["message"]
+        assert message.startswith("prompt is too long")
+        assert "required sections take" in message
+    else:
+        assert response.status_code == 200, response.text
+        sent = arrived(sandbox)
+        assert sent["system"][0]["text"].count("You are Ana.") == 300
+        assert ("[left out: " in json.dumps(sent["messages"])) is (on_overflow is OnOverflow.MAKE_ROOM)
 
 
 @pytest.mark.process

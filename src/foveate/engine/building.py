@@ -12,7 +12,7 @@ from foveate.engine.engine import Engine
 from foveate.engine.explaining import Breaks
 from foveate.engine.filling import SeeTrail
 from foveate.engine.folds import Folds
-from foveate.engine.injecting.step import Inject
+from foveate.engine.injecting.step import Inject, InjectInRoom
 from foveate.engine.keeping import KeepRequests
 from foveate.engine.lessons import KeepLessons
 from foveate.engine.marking import MarkCache, RefusalsHeld
@@ -109,13 +109,14 @@ def build_engine(
     find_session = FindSession(sessions, turns, remembered, keeps_text=keeps_text)
     see_trail = (SeeTrail(),) if tracing is not None else ()
     hold_caps = HoldCaps(admission, cost, behind.caught_up)
+    room = MakeRoom(history, count, folds.now)
     return Engine(
         steps=(
             find_session,
             history,
             count,
-            MakeRoom(history, count, folds.now),
-            *((inject,) if inject is not None else ()),
+            room,
+            *((InjectInRoom(inject, room.take),) if inject is not None else ()),
             SpareThoughts(),
             OrderTools(remembered),
             MarkCache(remembered, refusals, logs),
@@ -168,13 +169,14 @@ def _preview(
     """The same steps up to the edits, over what is only looked at: for counts of what would be sent."""
     seen, states = SeenTurns(turns), SeenSessions(remembered)
     history, count = ReplaceHistory(SeenJournal(journal)), Count(seen, counts)
+    room = RoomIfAny(MakeRoom(history, count, no_fold))
     return Engine(
         steps=(
             SeeSession(sessions, states),
             history,
             count,
-            RoomIfAny(MakeRoom(history, count, no_fold)),
-            *((inject,) if inject is not None else ()),
+            room,
+            *((InjectInRoom(inject, room.take),) if inject is not None else ()),
             SpareThoughts(),
             OrderTools(states),
         ),

@@ -16,6 +16,7 @@ from foveate.engine.uncounted import Uncounted
 from foveate.engine.watch import Watch
 from foveate.engine.work import Work
 from foveate.errors import (
+    BudgetExceeded,
     CallRefused,
     DoesNotFit,
     DuplicateKey,
@@ -32,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 # What is shorter is read sooner than a thread is there.
 _MUCH_BYTES = 128 * 1024
 # These are answers to the client, and no failures of a step.
-_REFUSALS = (CallRefused, DoesNotFit)
+_REFUSALS = (BudgetExceeded, CallRefused, DoesNotFit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class Engine:
         But not under a cap, which nobody could hold it to.
 
         Raises:
+            BudgetExceeded: the sections to be injected do not fit in the agent's limits.
             DuplicateKey: its upstream could read another value than Foveate does.
             DoesNotFit: it is larger than the window, and may not be made smaller.
             CallRefused: a cap keeps it from being made.

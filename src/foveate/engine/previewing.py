@@ -25,6 +25,7 @@ from foveate.fold.journal import Fold, Journal, Lease
 from foveate.session.chain import chain_beside
 from foveate.session.sessions import Sessions
 from foveate.session.turns import Answer, Session, Stored, Turn, Turns
+from foveate.values import NOTHING, TokenCount
 
 if TYPE_CHECKING:
     from foveate.fold.journal import Use
@@ -173,10 +174,10 @@ class RoomIfAny:
     def __init__(self, room: MakeRoom) -> None:
         self._room = room
 
-    async def take(self, work: Work) -> None:
+    async def take(self, work: Work, beside_it: TokenCount = NOTHING) -> None:
         """Make it fit, if that is how it would be sent."""
         try:
-            await self._room.take(work)
+            await self._room.take(work, beside_it)
         except DoesNotFit:
             return
 

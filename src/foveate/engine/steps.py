@@ -37,7 +37,7 @@ from foveate.session.news import stored
 from foveate.session.sessions import Found, Sessions
 from foveate.session.titles import opening_words, working_folder
 from foveate.session.turns import Move, Session, Turns
-from foveate.values import Area, Edit, Format, SetParameter
+from foveate.values import NOTHING, Area, Edit, Format, SetParameter, TokenCount
 from foveate.wire.around import around_of, parameters_of
 from foveate.wire.body import value
 
@@ -264,8 +264,8 @@ class MakeRoom:
         self._count = count
         self._fold_now = fold_now
 
-    async def take(self, work: Work) -> None:
-        """Make it fit.
+    async def take(self, work: Work, beside_it: TokenCount = NOTHING) -> None:
+        """Make it fit, with so many raw tokens of required sections beside it.
 
         Raises:
             DoesNotFit: it does not, and no more may be done.
@@ -273,7 +273,8 @@ class MakeRoom:
         window_tokens = work.window_tokens
         if work.count is None or window_tokens is None:
             return
-        limit = window_tokens - work.output_reserve
+        sections = round(beside_it.tokens * work.rate)
+        limit = window_tokens - work.output_reserve - sections
         if work.count.tokens > limit:
             await self._count.surely(work)
         if work.count.tokens <= limit:
@@ -290,7 +291,7 @@ class MakeRoom:
                 tokens=lower_end(work.count),
                 limit_tokens=limit,
                 window_tokens=window_tokens,
-                reason=plan.reason,
+                reason=f"{plan.reason}; required sections take {sections:,} more" if sections else plan.reason,
             )
         if plan.edits:
             await work.edit(self.name, plan.edits)

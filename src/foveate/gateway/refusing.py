@@ -8,6 +8,7 @@ import re
 
 from foveate.errors import (
     BadPath,
+    BudgetExceeded,
     CallRefused,
     DoesNotFit,
     DuplicateKey,
@@ -46,7 +47,14 @@ def refusal_for(error: FoveateError, spoken: Format) -> Refusal:
             return failed(spoken, 403, str(error))
         case MethodRefused():
             return failed(spoken, 405, str(error))
-        case BadPath() | NoUpstream() | WrongApi() | MalformedRequest() | RequestLimitExceeded():
+        case (
+            BadPath()
+            | BudgetExceeded()
+            | NoUpstream()
+            | WrongApi()
+            | MalformedRequest()
+            | RequestLimitExceeded()
+        ):
             return failed(spoken, 400, str(error))
         case UpstreamTimeout():
             return failed(spoken, 504, f"the provider did not answer in time ({error.reason})")

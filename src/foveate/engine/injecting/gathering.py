@@ -7,12 +7,19 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from foveate.budget.budgets import SectionRule
-from foveate.budget.prompt import Action
 from foveate.budget.sections import Section, chosen
 from foveate.cost.caps import Cap
 from foveate.cost.ledger import Call, Category, Standing
 from foveate.engine.calls import Problem
-from foveate.engine.injecting.fitting import BLOCK_TOKENS, NO_PART, Fitted, Part, fit, stable_limit
+from foveate.engine.injecting.fitting import (
+    BLOCK_TOKENS,
+    Fit,
+    Fitted,
+    Part,
+    fit_in_room,
+    fit_required,
+    prepare_sections,
+)
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.injecting.sources import Source, Sources
 from foveate.engine.injecting.telling import (
@@ -28,10 +35,12 @@ from foveate.prompt.inputs import CallKind
 from foveate.prompt.kept import Kept
 from foveate.prompt.showing import context_inputs
 from foveate.prompt.time import TimeAwareness
+from foveate.session.counting import beside
 from foveate.tokens.caches import register
-from foveate.values import TokenCount
+from foveate.values import NOTHING, TokenCount
 
 NAME = "sections"
+_BUDGET = "budget"
 BYTES_PER_TOKEN = 2
 """A body has at most a token for so many bytes, where nobody has counted it."""
 
@@ -45,6 +54,16 @@ _MANY_NODES = 1_000
 _WITHOUT_CONTEXT = frozenset((CallKind.HEARTBEAT, CallKind.DELEGATION))
 
 Standings = Callable[[Sequence[str], float], Awaitable[Mapping[str, Standing]]]
+MakeRoomFor = Callable[[Work, TokenCount], Awaitable[None]]
+"""Makes room in a request for so many tokens beside it, as the agent wishes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StableSections:
+    """Sections that stay the same for many requests; `key` tells them, and how they are fitted, from others."""
+
+    sections: tuple[Section, ...] = ()
+    key: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +84,10 @@ class Gathering:
         self._sources = sources
         self._money = money
         self._times: dict[str, TimeAwareness] = {}
-        self._parts: Kept[tuple[object, ...], Part] = Kept(_KEPT_PARTS)
+        self._fits: Kept[tuple[object, ...], Fit] = Kept(_KEPT_PARTS)
         self._minutes: Kept[tuple[object, ...], Section] = Kept(_KEPT_PARTS)
         self._told: dict[tuple[str, str], float] = {}
-        register(self._parts)
+        register(self._fits)
         register(self._minutes)
 
     async def limited(self, work: Work, options: SectionOptions, *, until: float) -> SectionOptions:
@@ -84,47 +103,29 @@ class Gathering:
             self._tell_again(work, "limits", trouble)
         return found
 
-    async def stable(
-        self, work: Work, options: SectionOptions, room_tokens: int | None, *, until: float
-    ) -> Part:
-        """The workspace, the skills and the binding, in so few sizes that the prefix hardly ever changes."""
+    async def stable_sections(self, work: Work, options: SectionOptions, *, until: float) -> StableSections:
+        """The workspace, the skills and the binding, as they come."""
         workspace = await self._had(work, "workspace", self._sources.workspace(options, until))
         if workspace is None:
             workspace = self._sources.last_workspace(options)
         skills = await self._had(work, "skills", self._sources.skills(options, until)) or Source()
         binding = binding_sections(options.binding, work.incoming.told.channel)
-        sections = (*workspace.sections, *skills.sections, *binding)
-        if not sections:
-            return NO_PART
-        limit = stable_limit(options.total_tokens, room_tokens)
-        key = (
-            workspace.version,
-            skills.version,
-            tuple(section.text for section in binding),
-            limit,
-            options.limits_key,
-            work.model,
-            work.options.counter,
+        return StableSections(
+            sections=(*workspace.sections, *skills.sections, *binding),
+            key=(
+                workspace.version,
+                skills.version,
+                tuple(section.text for section in binding),
+                options.limits_key,
+                work.model,
+                work.options.counter,
+            ),
         )
-        found = self._parts.get(key)
-        if found is None:
-            era = self._parts.era
-            made = await _beside(sections, options, limit, work)
-            found = self._parts.keep(key, made, era)
-        return found
 
-    async def turn(
-        self,
-        work: Work,
-        options: SectionOptions,
-        words: str,
-        *,
-        stable: Part,
-        added: TokenCount,
-        room_tokens: int | None,
-        until: float,
-    ) -> Part:
-        """What changes with each turn. `words` are the user's last, `added` is what is put in beside it."""
+    async def turn_sections(
+        self, work: Work, options: SectionOptions, words: str, *, until: float
+    ) -> tuple[Section, ...]:
+        """What changes with each turn, as it comes. `words` are the user's last."""
         kind = self._kind(work)
         sections = [*(channel_sections(work.incoming.told) if options.channel else ())]
         if options.memory is not None and kind not in _WITHOUT_CONTEXT:
@@ -132,35 +133,47 @@ class Gathering:
             sections += [context] if context is not None else []
         if options.time is not None and options.time.awareness:
             sections += await self._time(work, options, until)
-        limit = max(0, options.total_tokens - stable.count.upper)
-        limit = limit if room_tokens is None else min(limit, max(0, room_tokens))
-        part = await self._fitted(sections, options, limit - HEADING_TOKENS, work) if sections else NO_PART
-        if options.budget:
-            rest = limit - HEADING_TOKENS - part.count.upper
-            part = await self._with_budget(work, options, stable, part, added, rest)
-        if not part.sections:
-            return part
-        first, *others = part.sections
-        headed = replace(first, text=f"{HEADING}\n\n{first.text}")
-        return replace(
-            part,
-            sections=(headed, *others),
-            count=part.count + TokenCount(HEADING_TOKENS, False, HEADING_TOKENS),
-        )
+        return tuple(sections)
 
-    async def _fitted(
-        self, sections: Sequence[Section], options: SectionOptions, limit_tokens: int, work: Work
-    ) -> Part:
-        """The sections of a turn made to fit; while they stay the same and fit whole, as they were before."""
-        texts = tuple(section.text for section in sections)
-        key = (texts, options.limits_key, work.model, work.options.counter)
-        found = self._parts.get(key)
-        if found is None or found.count.upper > limit_tokens:
-            era = self._parts.era
-            found = await _beside(sections, options, limit_tokens, work)
-            if all(report.action is Action.KEPT for report in found.reports) and not found.left_out:
-                self._parts.keep(key, found, era)
-        return found
+    async def fit(
+        self,
+        work: Work,
+        options: SectionOptions,
+        stable: StableSections,
+        turn: Sequence[Section],
+        *,
+        room: Callable[[], int | None],
+        make_room: MakeRoomFor | None = None,
+        added: TokenCount = NOTHING,
+    ) -> Fit:
+        """Fit all sections in one pass by priority; if they are the same and fit whole, as they were before.
+
+        `room` tells how many tokens the window has left. `make_room` is asked for more of them if the required
+        sections need it. `added` is what is put in beside the sections.
+
+        Raises:
+            BudgetExceeded: the sections do not fit in their own limit.
+            DoesNotFit: the window has no room for the required ones, and none may be made.
+        """
+        limit = options.total_tokens
+        sections = (*stable.sections, *turn)
+        key = (stable.key, tuple(section.text for section in turn))
+        found = self._fits.get(key)
+        left = room()
+        if found is None or found.count.upper > _smaller(limit, left):
+            era = self._fits.era
+            if left is not None and left < limit and make_room is not None:
+                prepared = prepare_sections(sections, options.limits, limit)
+                required = fit_required(prepared, limit_tokens=limit, gauge=work.counter.gauge).count
+                if required.upper > left:
+                    await make_room(work, required)
+                    left = room()
+            found = await _fit(work, options, sections, left)
+            if found.is_whole:
+                self._fits.keep(key, found, era)
+        if options.budget:
+            found = await self._with_budget(work, options, sections, found, added, left)
+        return replace(found, turn=_headed(found.turn))
 
     def _kind(self, work: Work) -> CallKind:
         said = work.incoming.kind
@@ -242,34 +255,51 @@ class Gathering:
         self,
         work: Work,
         options: SectionOptions,
-        stable: Part,
-        turn: Part,
+        sections: Sequence[Section],
+        found: Fit,
         added: TokenCount,
-        limit_tokens: int,
-    ) -> Part:
-        """The turn with what is left of the window and of money, behind the memory as everywhere."""
+        room: int | None,
+    ) -> Fit:
+        """The turn with what is left of the window and of money, behind the memory as everywhere.
+
+        It goes out first if there is no room for it, unless a rule gives it a priority.
+        """
+        rule = options.limits.sections.get(_BUDGET) or SectionRule()
+        if rule.enabled is False:
+            return found
         try:
             money = await self._left(work)
         except Exception as error:  # noqa: BLE001 - a border: what is left of money is told where it can be read
-            _tell(work, "budget", _why(error))
+            _tell(work, _BUDGET, _why(error))
             money = []
         sent = work.count.upper if work.count is not None else len(work.request.body) // BYTES_PER_TOKEN
         window = work.window_tokens
-        text, own = budget_text(
-            (*stable.reports, *turn.reports),
-            tokens=sent + added.upper + turn.count.upper,
-            limit_tokens=None if window is None else max(1, window - work.output_reserve),
-            money=money,
-            counter=work.counter,
-        )
-        made = _told_whole(text, own, options.limits.sections.get("budget"), limit_tokens)
-        at = sum(section.name in ("awareness", "context") for section in turn.sections)
-        return Part(
-            sections=(*turn.sections[:at], *made.sections, *turn.sections[at:]),
-            count=turn.count + made.count,
-            reports=turn.reports,
-            left_out=(*turn.left_out, *made.left_out),
-        )
+
+        def text_for(fit: Fit) -> tuple[str, TokenCount]:
+            reports = (*fit.stable.reports, *fit.turn.reports)
+            return budget_text(
+                [report for report in reports if report.name != _BUDGET],
+                tokens=sent + added.upper + fit.count.upper,
+                limit_tokens=None if window is None else max(1, window - work.output_reserve),
+                money=money,
+                counter=work.counter,
+            )
+
+        text, own = text_for(found)
+        limit = _smaller(options.total_tokens, room)
+        rest = limit - found.count.upper - BLOCK_TOKENS - (0 if found.turn.sections else HEADING_TOKENS)
+        if own.upper <= (rest if rule.max_tokens is None else min(rest, rule.max_tokens)):
+            return replace(found, turn=_with_section(found.turn, text, own))
+        if rule.priority is None:
+            why = f"{_BUDGET}: left out, {own.tokens:,} tokens (there is no room for it)"
+            return replace(found, turn=replace(found.turn, left_out=(*found.turn.left_out, why)))
+        section = Section(_BUDGET, text, priority=rule.priority, keep="whole", stability="turn")
+        found = await _fit(work, options, (*sections, section), room)
+        written, tokens = text_for(found)  # its own tokens are in it already
+        if tokens.upper > own.upper or all(one.name != _BUDGET for one in found.turn.sections):
+            return found
+        kept = tuple(replace(one, text=written) if one.name == _BUDGET else one for one in found.turn.sections)
+        return replace(found, turn=replace(found.turn, sections=kept))
 
     async def _left(self, work: Work) -> list[tuple[str, Decimal, Decimal]]:
         if self._money is None:
@@ -315,25 +345,50 @@ class Gathering:
         _tell(work, what, trouble)
 
 
-async def _beside(sections: Sequence[Section], options: SectionOptions, limit_tokens: int, work: Work) -> Part:
-    """The sections made to fit, beside the event loop where they are long."""
-    gauge = work.counter.gauge
-    if sum(len(section.text) for section in sections) < _LONG_CHARS:
-        return fit(sections, options.limits, limit_tokens=limit_tokens, gauge=gauge)
-    return await asyncio.to_thread(fit, sections, options.limits, limit_tokens=limit_tokens, gauge=gauge)
-
-
-def _told_whole(text: str, count: TokenCount, rule: SectionRule | None, limit_tokens: int) -> Part:
-    """The section on the budget, which is no use in part; counted already, since its own numbers are in it."""
-    if rule is not None and rule.enabled is False:
-        return NO_PART
-    cap = rule.max_tokens if rule is not None and rule.max_tokens is not None else limit_tokens
-    if count.upper + BLOCK_TOKENS > min(cap, limit_tokens):
-        return Part(left_out=(f"budget: left out, {count.tokens:,} tokens (there is no room for it)",))
-    section = Fitted(
-        name="budget", text=text, tokens=count.tokens, reason=f"section budget, {count.tokens:,} tokens"
+def _headed(turn: Part) -> Part:
+    """The sections of a turn, with the line that says where they come from."""
+    if not turn.sections:
+        return turn
+    first, *others = turn.sections
+    return replace(
+        turn,
+        sections=(replace(first, text=f"{HEADING}\n\n{first.text}"), *others),
+        count=turn.count + TokenCount(HEADING_TOKENS, False, HEADING_TOKENS),
     )
-    return Part(sections=(section,), count=count + TokenCount(BLOCK_TOKENS, False, BLOCK_TOKENS))
+
+
+async def _fit(work: Work, options: SectionOptions, sections: Sequence[Section], room: int | None) -> Fit:
+    """Fit the sections, beside the event loop if they are long."""
+    limit = options.total_tokens
+    prepared = prepare_sections(sections, options.limits, limit)
+    return await beside(
+        lambda: fit_in_room(
+            prepared,
+            options.limits.ladder,
+            limit_tokens=limit,
+            room_tokens=_smaller(limit, room),
+            gauge=work.counter.gauge,
+        ),
+        sum(len(section.text) for section in prepared),
+        least_bytes=_LONG_CHARS,
+    )
+
+
+def _with_section(turn: Part, text: str, count: TokenCount) -> Part:
+    """The sections of a turn with the one on the budget, behind the memory."""
+    made = Fitted(
+        name=_BUDGET, text=text, tokens=count.tokens, reason=f"section {_BUDGET}, {count.tokens:,} tokens"
+    )
+    at = sum(section.name in ("awareness", "context") for section in turn.sections)
+    return replace(
+        turn,
+        sections=(*turn.sections[:at], made, *turn.sections[at:]),
+        count=turn.count + count + TokenCount(BLOCK_TOKENS, False, BLOCK_TOKENS),
+    )
+
+
+def _smaller(limit: int, room: int | None) -> int:
+    return limit if room is None else min(limit, room)
 
 
 def _tell(work: Work, what: str, reason: str) -> None:

@@ -12,6 +12,7 @@ it is not known, all thoughts of before are left out, as after a fold.
 from dataclasses import dataclass
 
 from foveate.cache.rules import Rules
+from foveate.engine.injecting.fitting import NO_PART, Part
 from foveate.session.chain import Chain
 from foveate.tokens.caches import register
 from foveate.tokens.memo import Memo, digest
@@ -40,13 +41,16 @@ class Stay:
 class Said:
     """What is known of a conversation up to a message.
 
-    `words` are the last that the user said. `stable` tells what was put into the system prompt, and `stays` are
-    the texts that have to be repeated. Thoughts in the first `since` messages were thought after something
-    else; `asks` is how the provider is asked to leave them out, where we cannot.
+    `words` are the last that the user said. `stable` tells what was put into the system prompt, `part` is that
+    itself and `sources` what it was made of, and `stays` are the texts that have to be repeated. Thoughts in
+    the first `since` messages were thought after something else; `asks` is how the provider is asked to leave
+    them out, where we cannot.
     """
 
     words: str = ""
     stable: bytes = b""
+    part: Part = NO_PART
+    sources: tuple[object, ...] = ()
     stays: tuple[Stay, ...] = ()
     since: int = 0
     asks: SetParameter | None = None

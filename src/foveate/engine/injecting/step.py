@@ -1,11 +1,20 @@
-"""The step that injects an agent's sections: each may be missing, and none makes a request too large."""
+"""The step that injects an agent's sections: each source may be missing."""
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
+from foveate.budget.sections import Section
 from foveate.engine.calls import Problem
-from foveate.engine.injecting.fitting import NO_PART, Part
-from foveate.engine.injecting.gathering import BYTES_PER_TOKEN, NAME, Gathering, Money
+from foveate.engine.injecting.fitting import NO_PART, Fit, Part
+from foveate.engine.injecting.gathering import (
+    BYTES_PER_TOKEN,
+    NAME,
+    Gathering,
+    MakeRoomFor,
+    Money,
+    StableSections,
+)
 from foveate.engine.injecting.options import SectionOptions
 from foveate.engine.injecting.placing import (
     Placed,
@@ -43,8 +52,15 @@ class Inject:
         self._agents: set[str] = set()
         """Those that have, or had, sections."""
 
-    async def take(self, work: Work) -> None:
-        """Inject what there is, as far as there is room for it."""
+    async def take(self, work: Work, make_room: MakeRoomFor | None = None) -> None:
+        """Inject what there is, as far as there is room for it.
+
+        `make_room` makes room in the request for sections that are required.
+
+        Raises:
+            BudgetExceeded: the sections do not fit in the limits of the agent.
+            DoesNotFit: the window has no room for the required ones, and none may be made.
+        """
         options = work.options.sections
         if options is None or options == _NO_SECTIONS:
             if not self._has_injected(work):
@@ -54,43 +70,53 @@ class Inject:
         options = await self._gathering.limited(work, options, until=until)
         stays = has_to_stay(work.request, work.rules)
         joins = joins_strings(work.request, work.rules)
-        room = _room(work)
-        stable = await self._gathering.stable(work, options, room, until=until)
-        edits: list[Edit] = list(stable_edits(work.request, stable.sections, joins=joins))
-        shift = int(any(_is_first_message(edit) for edit in edits))
-        added = stable.count
+        sources = await self._gathering.stable_sections(work, options, until=until)
         said, known = self._before(work)
+        repeated = _repeated(said) if stays and known else NOTHING
+        is_due = not stays or _is_due(work, said, known)
+
+        def room() -> int | None:
+            left = _room(work)
+            return None if left is None else max(0, left - repeated.upper)
+
+        found = None if is_due else _as_before(said, sources, room())
+        turn: tuple[Section, ...] = ()
+        if found is None:
+            turn = await self._gathering.turn_sections(work, options, said.words, until=until)
+        fit = partial(self._gathering.fit, work, options, sources, turn, room=room, make_room=make_room)
+        found = found or await fit(added=repeated)
+        edits: list[Edit] = []
+        added = found.stable.count
         if stays:
-            found = _again(work, said, known, stable, room, joins=joins)
-            if found is None:
+            if not (known and said.stable == found.stable.version and _fits(found.stable, room())):
+                said, is_due = _new_beginning(work, said), work.chain is not None
+                if repeated is not NOTHING:
+                    repeated = NOTHING
+                    found = await fit()
+                said = replace(said, stable=found.stable.version)
+            again = _again(work, said, joins=joins)
+            if again is None:
                 reason = "nothing is injected: thoughts of before would not be taken, and cannot be left out"
                 work.problems.append(Problem(f"{NAME}/thoughts", reason))
                 return
-            again, said, tokens = found
-            edits += again
-            added += tokens
-        turn = NO_PART
-        if not stays or _is_due(work, said, known):
-            turn = await self._gathering.turn(
-                work,
-                options,
-                said.words,
-                stable=stable,
-                added=added,
-                room_tokens=None if room is None else room - added.upper,
-                until=until,
-            )
-        placed = turn_edits(work.request, turn.sections, joins=joins)
+            edits, said = again
+            said = replace(said, part=found.stable, sources=sources.key)
+            added += repeated
+        edits = [*stable_edits(work.request, found.stable.sections, joins=joins), *edits]
+        shift = int(any(_is_first_message(edit) for edit in edits))
+        turn_part = found.turn if is_due else NO_PART
+        placed = turn_edits(work.request, turn_part.sections, joins=joins)
         edits += placed.edits
-        self._keep(work, _with_turn(work, said, turn, placed) if stays else said, known)
+        self._keep(work, _with_turn(work, said, turn_part, placed) if stays else said, known)
         if edits:
             await work.edit(self.name, edits)
-            _count(work, added + turn.count if placed.edits else added)
+            _count(work, added + turn_part.count if placed.edits else added)
         if not stays:
             work.passing = tuple(
                 Place(place.area, place.index + shift, place.block) for place in placed.passing
             )
-        work.problems += [Problem(f"{NAME}/room", why) for why in (*stable.left_out, *turn.left_out)]
+        left_out = (*found.stable.left_out, *turn_part.left_out)
+        work.problems += [Problem(f"{NAME}/room", why) for why in left_out]
 
     def _has_injected(self, work: Work) -> bool:
         """Whether something was put into this conversation before that its thoughts are bound to."""
@@ -125,38 +151,51 @@ def _is_due(work: Work, said: Said, known: int) -> bool:
     return last is not None and (speaks(work.request, last) or not said.stays)
 
 
-def _again(
-    work: Work, said: Said, known: int, stable: Part, room: int | None, *, joins: bool
-) -> tuple[list[Edit], Said, TokenCount] | None:
-    """What has to be repeated, and how many tokens that is; and what is done about thoughts of before.
+def _repeated(said: Said) -> TokenCount:
+    """How many tokens the texts take that have to be repeated."""
+    tokens = sum(stay.tokens for stay in said.stays)
+    return TokenCount(tokens, False, tokens + tokens // 8) if tokens else NOTHING
 
-    Where nothing is known, where the system prompt is another one now, and where there is no room for it, there
-    is a new beginning: thoughts of before are left out, on models that would not take them. None where they
-    cannot be.
+
+def _fits(part: Part, room: int | None) -> bool:
+    return room is None or part.count.upper <= room
+
+
+def _as_before(said: Said, sources: StableSections, room: int | None) -> Fit | None:
+    """The stable part as it was sent before, if its sources are the same and there is room for it."""
+    if said.sources != sources.key or not _fits(said.part, room):
+        return None
+    return Fit(stable=said.part)
+
+
+def _new_beginning(work: Work, said: Said) -> Said:
+    """Nothing is repeated, and thoughts of before are left out on models that would not take them.
+
+    So it is if nothing is known, the system prompt is another one now, or there is no room for what was said.
     """
     head = work.chain.head if work.chain is not None else 0
-    tokens = sum(stay.tokens for stay in said.stays)
-    again = TokenCount(tokens, False, tokens + tokens // 8) if tokens else NOTHING
-    fits = room is None or again.upper <= room - stable.count.upper
-    if not (known and fits and said.stable == stable.version):
-        said = Said(words=said.words, since=len(work.came.messages) - head, stable=stable.version)
-        again = NOTHING
+    return Said(words=said.words, since=len(work.came.messages) - head)
+
+
+def _again(work: Work, said: Said, *, joins: bool) -> tuple[list[Edit], Said] | None:
+    """What has to be repeated, and what is done about thoughts of before; None if nothing can be done."""
+    head = work.chain.head if work.chain is not None else 0
     edits: list[Edit] = []
     for stay in said.stays:
         place = place_now(work.request, work.came, head + stay.at)
         if place is not None:
             edits += edits_at(work.request, place, stay.texts, _REASON, joins=joins)
     if not work.rules.binds_thinking or not said.since:
-        return edits, said, again
+        return edits, said
     if said.asks is not None:
-        return [*edits, said.asks], said, again
+        return [*edits, said.asks], said
     end = head + said.since + len(work.request.messages) - len(work.came.messages)
     earlier = replace(work.request, messages=work.request.messages[: max(0, end)])
     thoughts = unbound_thoughts(earlier, work.model, changed_from=0)
     if thoughts is None:
         return None
     asks = next((edit for edit in thoughts if isinstance(edit, SetParameter)), None)
-    return [*edits, *thoughts], replace(said, asks=asks, since=said.since if thoughts else 0), again
+    return [*edits, *thoughts], replace(said, asks=asks, since=said.since if thoughts else 0)
 
 
 def _with_turn(work: Work, said: Said, turn: Part, placed: Placed) -> Said:
@@ -193,3 +232,17 @@ def _is_first_message(edit: Edit) -> bool:
     if not isinstance(edit, Insert) or edit.place.area is not Area.MESSAGES:
         return False
     return (edit.place.index, edit.place.block) == (0, None)
+
+
+class InjectInRoom:
+    """Puts an agent's sections into its requests, and makes room there for required ones."""
+
+    name = NAME
+
+    def __init__(self, inject: Inject, make_room: MakeRoomFor) -> None:
+        self._inject = inject
+        self._make_room = make_room
+
+    async def take(self, work: Work) -> None:
+        """Inject what there is."""
+        await self._inject.take(work, self._make_room)

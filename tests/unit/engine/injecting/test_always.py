@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from foveate import wire
 from foveate.budget.budgets import Budget, SectionRule
+from foveate.budget.ladders import BUILT_IN, ladder_from
 from foveate.budget.sections import Priority, Section, Stability
-from foveate.engine.injecting.fitting import fit, stable_limit
+from foveate.engine.injecting.fitting import Fit, fit, fit_in_room, prepare_sections, stable_size
 from foveate.engine.injecting.options import MemoryOptions, SectionOptions, Told
 from foveate.engine.options import AgentOptions
+from foveate.errors import BudgetExceeded
 from foveate.prompt.bundles import ROLES, Workspace
 from foveate.session.chain import chain_of
 from foveate.tokens import counter_for
@@ -110,29 +112,130 @@ def test_what_is_private_is_never_sent_whatever_is_looked_at_or_asked_for(
         assert not any(SECRET in done.edit.reason for done in work.done)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    sections=st.lists(
-        st.builds(
-            lambda name, words, priority: Section(
-                f"s{name}", "word " * words, priority=priority, stability=Stability.TURN
-            ),
-            st.integers(0, 99),
-            st.integers(0, 400),
-            st.sampled_from(Priority),
+def required_fit(sections: list[Section], limit: int, model: str) -> bool:
+    needed = [section for section in sections if section.priority is Priority.REQUIRED]
+    return sum(counter_for(model).text(section.text).upper for section in needed) < limit - 40
+
+
+some_sections = st.lists(
+    st.builds(
+        lambda name, words, priority, stability: Section(
+            f"s{name}", "word \n" * words, priority=priority, stability=stability
         ),
-        max_size=6,
-        unique_by=lambda section: section.name,
+        st.integers(0, 99),
+        st.integers(1, 400),
+        st.sampled_from(Priority),
+        st.sampled_from(Stability),
     ),
+    max_size=6,
+    unique_by=lambda section: section.name,
+)
+RANKS = {priority: rank for rank, priority in enumerate(Priority)}
+
+
+def texts_in(found: Fit) -> dict[str, str]:
+    return {one.name: one.text for part in (found.stable, found.turn) for one in part.sections}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sections=some_sections,
     limit=st.integers(0, 900),
     model=st.sampled_from(["gpt-4o", "claude-sonnet-4-5"]),
+    ladder=st.sampled_from(["truncate_low_priority", "drop_low_priority"]),
 )
-def test_sections_never_take_more_than_their_limit(sections: list[Section], limit: int, model: str) -> None:
-    part = fit(sections, Budget(), limit_tokens=limit, gauge=counter_for(model).gauge)
+def test_sections_are_fitted_by_priority_wherever_they_stand(
+    sections: list[Section], limit: int, model: str, ladder: str
+) -> None:
+    gauge = counter_for(model).gauge
+    prepared = prepare_sections(sections, Budget(), limit)
+    try:
+        found = fit(prepared, ladder_from(ladder), limit_tokens=limit, gauge=gauge)
+    except BudgetExceeded:
+        assert not required_fit(sections, limit - 4 * len(sections), model)
+        return
 
-    assert part.count.upper <= limit or not part.sections
-    told = " ".join((*part.left_out, *(section.reason for section in part.sections)))
-    assert all(section.name in told for section in sections if section.text.strip())
+    assert found.count.upper <= limit or not (found.stable.sections or found.turn.sections)
+    sent = texts_in(found)
+    for place, section in enumerate(prepared):
+        if section.priority is Priority.REQUIRED:
+            assert sent[section.name] == section.text
+        elif sent.get(section.name) != section.text:
+            for other_place, other in enumerate(prepared):
+                if (RANKS[other.priority], other_place) > (RANKS[section.priority], place):
+                    assert other.name not in sent
+    kept = (*found.stable.sections, *found.turn.sections)
+    told = " ".join((*found.stable.left_out, *found.turn.left_out, *(one.reason for one in kept)))
+    assert all(section.name in told for section in sections)
+
+
+FILES = {"IDENTITY.md": "identity", "SOUL.md": "soul", "MEMORY.md": "memory"}
+PLACES = [*(f"workspace/{name}" for name in FILES), "context"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    words=st.fixed_dictionaries({name: st.integers(1, 300) for name in PLACES}),
+    priorities=st.fixed_dictionaries({name: st.sampled_from(Priority) for name in PLACES}),
+    total=st.integers(60, 2_000),
+    ladder=st.sampled_from(["truncate_low_priority", "drop_low_priority"]),
+)
+def test_a_request_has_its_required_sections_whole_and_cuts_the_lowest_first(
+    words: dict[str, int], priorities: dict[str, Priority], total: int, ladder: str
+) -> None:
+    kinds = {**{f"workspace/{name}": kind for name, kind in FILES.items()}, "context": "note"}
+    with TemporaryDirectory() as folder:
+        root, notes = Path(folder) / "root", Path(folder) / "notes"
+        root.mkdir()
+        notes.mkdir()
+        lines = {
+            name: "\n".join(f"{kinds[name]}x{number}x" for number in range(words[name])) for name in PLACES
+        }
+        for name in FILES:
+            (root / name).write_text(lines[f"workspace/{name}"])
+        (notes / "n.org").write_text(f"* Bed\n{lines['context']}\n")
+        rules = {name: SectionRule(priority=priority) for name, priority in priorities.items()}
+        options = SectionOptions(
+            workspace=Workspace(root),
+            memory=MemoryOptions(paths=(str(notes),), limit_tokens=10_000),
+            limits=Budget(total_tokens=total, ladder=ladder, sections=rules),
+        )
+        injecting = Injecting()
+        body = request_of(Format.CHAT, "gpt-4.1", "How is the bed?")
+        try:
+            sent = injecting.work(
+                body, Format.CHAT, AgentOptions(sections=options), told=Told(focus="Bed")
+            ).request.body.decode()
+        except BudgetExceeded as error:
+            required = [size for size in error.sections if size.priority == "required"]
+            assert sum(size.after for size in required) > total - 80
+            return
+        finally:
+            injecting.sources.close()
+
+    found = {name: sum(f"{kinds[name]}x{number}x" in sent for number in range(words[name])) for name in PLACES}
+    for name, priority in priorities.items():
+        if priority is Priority.REQUIRED:
+            assert found[name] == words[name]
+        elif found[name] < words[name]:
+            lower = [other for other in PLACES if RANKS[priorities[other]] > RANKS[priority]]
+            assert not any(found[other] for other in lower)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sections=some_sections, room=st.integers(0, 900), ladder=st.sampled_from(list(BUILT_IN)))
+def test_a_small_window_takes_no_required_section_away(sections: list[Section], room: int, ladder: str) -> None:
+    limit = 5_000
+    prepared = prepare_sections(sections, Budget(), limit)
+
+    found = fit_in_room(
+        prepared, ladder_from(ladder), limit_tokens=limit, room_tokens=room, gauge=counter_for("gpt-4o").gauge
+    )
+
+    sent = texts_in(found)
+    required = [section for section in sections if section.priority is Priority.REQUIRED]
+    assert all(sent[section.name] == section.text for section in required)
+    assert found.count.upper <= room or set(sent) == {section.name for section in required}
 
 
 @settings(max_examples=40, deadline=None)
@@ -142,11 +245,12 @@ def test_sections_never_take_more_than_their_limit(sections: list[Section], limi
     spoken=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
     data=st.data(),
 )
-def test_a_request_that_fits_always_fits_with_its_sections(
+def test_a_request_that_fits_always_fits_with_its_optional_sections(
     ana: Garden, window: int, words: int, spoken: Format, data: st.DataObject
 ) -> None:
     model = data.draw(st.sampled_from(MODELS[spoken]))
-    options = AgentOptions(sections=ana.sections, window_tokens=window)
+    optional = Budget(sections={"workspace/IDENTITY.md": SectionRule(priority=Priority.HIGH)})
+    options = AgentOptions(sections=replace(ana.sections, limits=optional), window_tokens=window)
     body = request_of(spoken, model, "water " * words)
 
     work = ana.injecting.work(body, spoken, options)
@@ -188,14 +292,13 @@ def test_what_the_client_sent_is_only_ever_inserted_into(
     assert chain_of(work.came) == chain_of(wire.read(work.incoming.body, spoken))
 
 
-@given(total=st.integers(0, 100_000), room=st.integers(0, 100_000))
-def test_what_is_stable_has_one_of_few_sizes_and_never_more_than_there_is_room_for(
-    total: int, room: int
-) -> None:
-    limit = stable_limit(total, room)
+@given(tokens=st.integers(0, 100_000), limit=st.integers(0, 100_000))
+def test_a_stable_section_that_is_cut_has_one_of_few_sizes(tokens: int, limit: int) -> None:
+    size = stable_size(tokens, limit)
 
-    assert limit <= room
-    assert limit in {0, *(total >> halves for halves in range(10))}
+    assert size <= tokens
+    step = limit // 8
+    assert size in {0, *(step >> halves for halves in range(9))} or size % step == 0
 
 
 def test_a_rule_of_the_limits_holds_for_its_section(ana: Garden) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from foveate.budget.budgets import Budget
+from foveate.budget.budgets import Budget, SectionRule
+from foveate.budget.sections import Priority
 from foveate.engine.injecting import sources as rooms
 from foveate.engine.injecting.options import MemoryOptions, SectionOptions
 from foveate.engine.injecting.sources import Looked, Sources
 from foveate.engine.options import AgentOptions
+from foveate.errors import BudgetExceeded
 from foveate.prompt.workspace import WorkspaceCacheOptions
 from foveate.values import Format
 from tests.injected import Injecting, garden, only
@@ -230,11 +232,50 @@ def test_what_does_not_fit_is_told_with_its_tokens(tmp_path: Path) -> None:
     assert b"You are Ana" in work.request.body
 
 
-def test_no_room_leaves_all_of_it_out_and_the_request_as_it_came(tmp_path: Path) -> None:
+def test_no_room_leaves_out_all_but_what_is_required(tmp_path: Path) -> None:
     work = Injecting().work(HELLO, Format.ANTHROPIC, AgentOptions(sections=garden(tmp_path), window_tokens=30))
 
-    assert work.request.body == work.came.body
-    assert "workspace/IDENTITY.md" in work.problems[0].reason
+    assert b"You are Ana" in work.request.body
+    assert b"Has roses" not in work.request.body
+    assert "workspace/USER.md" in work.problems[0].reason
+
+
+@pytest.mark.parametrize("ladder", ["truncate_low_priority", "drop_low_priority", "progressive"])
+def test_required_sections_that_do_not_fit_in_the_limits_are_an_error_that_names_them(
+    tmp_path: Path, ladder: str
+) -> None:
+    sections = replace(garden(tmp_path), limits=Budget(total_tokens=10, ladder=ladder))
+
+    with pytest.raises(BudgetExceeded, match=r"IDENTITY\.md \(required\)"):
+        Injecting().work(HELLO, Format.ANTHROPIC, AgentOptions(sections=sections))
+
+
+def test_a_required_memory_goes_before_an_optional_file_of_the_workspace(tmp_path: Path) -> None:
+    made = garden(tmp_path)
+    assert made.workspace is not None
+    (Path(made.workspace.root) / "MEMORY.md").write_text("A line of memory.\n" * 2_000)
+    rules = {
+        "context": SectionRule(priority=Priority.REQUIRED),
+        "workspace/MEMORY.md": SectionRule(priority=Priority.LOW),
+    }
+    sections = replace(made, limits=Budget(total_tokens=1_500, sections=rules))
+
+    work = Injecting().work(HELLO, Format.ANTHROPIC, AgentOptions(sections=sections))
+
+    assert b"## Memory" in work.request.body
+    assert 20 < work.request.body.count(b"A line of memory.") < 300
+
+
+def test_a_budget_section_with_a_priority_is_there_before_lower_ones(tmp_path: Path) -> None:
+    rules = {"budget": SectionRule(priority=Priority.REQUIRED)}
+    some = replace(garden(tmp_path), limits=Budget(total_tokens=300))
+
+    without = Injecting().work(HELLO, Format.ANTHROPIC, AgentOptions(sections=some))
+    ruled = replace(some, limits=Budget(total_tokens=300, sections=rules))
+    work = Injecting().work(HELLO, Format.ANTHROPIC, AgentOptions(sections=ruled))
+
+    assert b"## Context Budget" not in without.request.body
+    assert b"## Context Budget" in work.request.body
 
 
 def test_a_request_that_nobody_has_counted_still_has_its_sections(tmp_path: Path) -> None:
