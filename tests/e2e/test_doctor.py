@@ -167,3 +167,18 @@ def test_no_password_in_an_address_is_shown(tmp_path: Path) -> None:
     assert "%40" in findings(done, "store")[0]["advice"]
     assert "hunter2" not in done.out
     assert "er2" not in done.out
+
+
+@pytest.mark.parametrize(("providers", "said"), [("[anthropic]", []), ("[]", ["anthropic"])])
+def test_a_provider_that_is_not_asked_for_an_hour_is_named(
+    examine: Callable[..., Outcome], tmp_path: Path, providers: str, said: list[str]
+) -> None:
+    configure(
+        tmp_path,
+        f"context_optimization: {{prompt_cache: {{ttl: 1h, long_ttl_providers: {providers}}}}}\n",
+    )
+
+    found = findings(examine("--offline", "--json"), "prompt cache")
+
+    assert [one["name"] for one in found] == said
+    assert all("long_ttl_providers" in one["said"] for one in found)

@@ -33,6 +33,8 @@ __all__ = [
     "layout",
     "marked",
     "marks_in",
+    "weighing_rules",
+    "without_long_ttl",
 ]
 
 # So many of the last blocks of a system prompt are places to be weighed: what changes stands at its end.
@@ -54,6 +56,22 @@ class LayoutOptions:
 
 
 DEFAULT_OPTIONS = LayoutOptions()
+
+
+def without_long_ttl(options: LayoutOptions, rules: Rules) -> LayoutOptions:
+    """Options for a provider that is not asked for long-lived breakpoints, even if the user sets the TTL."""
+    ttl = rules.ttls[0] if is_long(options.ttl, rules) else options.ttl
+    return replace(options, ttl=ttl, long_ttl=False)
+
+
+def weighing_rules(rules: Rules, options: LayoutOptions) -> Rules:
+    """The rules to choose places by. If the user sets the long TTL, its price does not speak against a place.
+
+    A write for an hour costs more than the next request alone can save, so that no place would ever be chosen.
+    """
+    if options.ttl is None or not is_long(options.ttl, rules):
+        return rules
+    return replace(rules, write_prices={**rules.write_prices, options.ttl: rules.write_prices[rules.ttls[0]]})
 
 
 def layout(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from foveate.cost.price_book import PriceBook
     from foveate.gateway.routing import Upstream
 
+_MARKED_MODEL = "claude-sonnet-4-5"
 _BUNDLED = {"o200k": "gpt-5", "cl100k": "gpt-4"}
 _TEXT = "def parse(text): return text.split()"
 _GLOB = frozenset("*?[")
@@ -69,6 +70,24 @@ def vocabularies(models: Sequence[str], *, is_counted: bool = True) -> list[Find
                 ok("vocabularies", "counted by an estimate, which is corrected by each bill", name=model)
             )
     return found
+
+
+def cache_ttl(settings: "Settings", providers: Sequence[str]) -> list[Finding]:
+    """Say why breakpoints live five minutes although the configuration asks for an hour."""
+    from foveate.cache.rules import Caching, rules_for
+
+    cache = settings.context_optimization.prompt_cache
+    if not cache.enabled or cache.ttl != "1h":
+        return []
+    said = "prompt_cache.ttl is 1h, but breakpoints live 5 minutes: it is not one of long_ttl_providers"
+    advice = "add it to prompt_cache.long_ttl_providers, or set prompt_cache.ttl to 5m"
+    return [
+        warning("prompt cache", said, advice, provider)
+        for provider in dict.fromkeys(providers)
+        if provider not in cache.long_ttl_providers
+        and (rules := rules_for(_MARKED_MODEL, provider)).caching is Caching.MARKS
+        and len(rules.ttls) > 1
+    ]
 
 
 def embedder() -> list[Finding]:

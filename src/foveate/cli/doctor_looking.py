@@ -66,6 +66,7 @@ async def looked(config: Path | None, *, asks: bool) -> list[Finding]:
     every = [
         *found,
         *here.file_modes(path),
+        *here.cache_ttl(settings, [one.provider for one, _ in doctor_upstreams.wanted(settings, upstreams)]),
         *(one for one in stored if one not in health),
         *rest,
         *here.clock(now=now, newest_at=newest, others_at=clocks),

@@ -41,7 +41,7 @@ class PromptCache(_Settings):
     enabled: bool = True
     """Whether marks are placed."""
     long_ttl_providers: list[Name] = ["anthropic", "vertex"]
-    """Of whom marks that live an hour are asked for, where a session's rhythm makes them pay."""
+    """Providers that are asked to keep breakpoints for an hour; all others get `5m`, also with `ttl: 1h`."""
     ttl: Literal["auto", "5m", "1h"] = "auto"
     """How long marks live: `5m` or `1h` for all, or by each session's rhythm."""
     cache_tools: bool = True

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from foveate.cache.keys import headers as key_headers
 from foveate.cache.keys import keyed
-from foveate.cache.layout import borne_by, layout
+from foveate.cache.layout import borne_by, layout, weighing_rules, without_long_ttl
 from foveate.cache.prompts import CachedPrompt, landmarks_of
 from foveate.cache.refusals import Refusals
 from foveate.cache.requests import BlockTokens, cached_prompt
@@ -63,11 +63,12 @@ class MarkCache:
         takes_long = takes_ttl and work.incoming.provider in work.options.long_ttl_providers
         expected = forecast(work.state.rhythm, self._remembered.agent(work.incoming.agent))
         options = work.options.layout
-        if options.long_ttl and not takes_long:
-            options = replace(options, long_ttl=False)
+        if not takes_long:
+            options = without_long_ttl(options, rules)
         kept = work.kept_rules
         log = self._logs.open(work.incoming.agent)
-        weighed = kept if options.ttl is None else with_one_ttl(kept, options.ttl)
+        priced = weighing_rules(kept, options)
+        weighed = priced if options.ttl is None else with_one_ttl(priced, options.ttl)
         sighting = log.observe(
             prompt,
             weighed,
@@ -79,7 +80,7 @@ class MarkCache:
         )
         marks = layout(
             prompt,
-            kept,
+            priced,
             sighting.cache,
             chances(expected, rules, sighting.reach),
             now=work.now,

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from msgspec.structs import replace
 
 from foveate.budget.windows import window_of
-from foveate.cache.layout import marks_in
+from foveate.cache.layout import marks_in, weighing_rules, without_long_ttl
 from foveate.cache.prefix_log import PrefixLog
 from foveate.cache.prompts import CachedPrompt, Piece, next_key
 from foveate.cache.rhythm import SILENT, Rhythm, chances, forecast, soon_share
@@ -223,9 +223,11 @@ class _Adaptive:
         sighting = None
         if rules.caching in (Caching.MARKS, Caching.BOTH) and self._options.prompt_cache:
             own = self._options.layout
-            takes_long = own.long_ttl and rules.provider in self._options.long_ttl_providers
+            if rules.provider not in self._options.long_ttl_providers:
+                own = without_long_ttl(own, rules)
             expected = forecast(rhythm)
-            weighed = rules if own.ttl is None else with_one_ttl(rules, own.ttl)
+            priced = weighing_rules(rules, own)
+            weighed = priced if own.ttl is None else with_one_ttl(priced, own.ttl)
             marked = with_breakpoints(prompt, client) if client else prompt
             sighting = self._log.observe(
                 marked,
@@ -233,15 +235,15 @@ class _Adaptive:
                 self.cache,
                 now=now,
                 soon_share=soon_share(expected, weighed),
-                long_ttl=takes_long,
+                long_ttl=own.long_ttl,
             )
             added = marks_in(
                 marked,
-                rules,
+                priced,
                 sighting.cache,
                 chances(expected, rules, sighting.reach),
                 now=now,
-                options=dataclasses.replace(own, long_ttl=takes_long and sighting.reach.allows_long),
+                options=dataclasses.replace(own, long_ttl=own.long_ttl and sighting.reach.allows_long),
                 reach=sighting.reach.pieces,
             )
             marks = {**client, **added}

@@ -1,0 +1,107 @@
+"""Every setting changes what a user can see: each test changes one setting of a running gateway.
+
+`SETTINGS` in `tests/e2e/setting_tests.py` names the test of each setting.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.sandboxes import KEY, RunningSandbox, running_sandbox
+from tests.served import serving
+
+pytestmark = pytest.mark.process
+
+CLAUDE, GPT = "claude-sonnet-4-6", "gpt-4.1"
+LONG = "A line that is long enough to be worth keeping in a cache. " * 400
+
+
+@dataclass
+class Place:
+    """A gateway before a sandbox, whose configuration each test writes anew."""
+
+    folder: Path
+    url: str
+    sandbox: RunningSandbox
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def configure(self, text: str = "", *, upstreams: str = "") -> None:
+        """Write the configuration; it holds from the next request on."""
+        url = self.sandbox.url
+        known = f"  anthropic: {{base_url: '{url}'}}\n  openai: {{base_url: '{url}/v1'}}\n"
+        fresh = self.folder / "fresh.yaml"
+        fresh.write_text(f"upstreams:\n{known}{upstreams}{text}")
+        fresh.replace(self.folder / "foveate.yaml")
+
+    def new_words(self) -> str:
+        """Words that no other conversation begins with."""
+        return f"Question {next(self.numbers)}: when does bed 7 get water?"
+
+    def post(self, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
+        """Send a request to the gateway."""
+        shown = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "authorization": f"Bearer {KEY}"}
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return httpx.post(f"{self.url}{path}", json=body, headers={**shown, **named}, timeout=60)
+
+    def ask(self, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
+        """Send a message to Claude, and return what arrives at the provider."""
+        said = {"model": CLAUDE, "max_tokens": 100, "messages": self.messages(), **(body or {})}
+        response = self.post("/v1/messages", said, **headers)
+        assert response.status_code == 200, response.text
+        return self.sent()
+
+    def messages(self, *more: str) -> list[dict[str, Any]]:
+        """A conversation of the user's, with an answer between any two of `more`."""
+        said = [self.new_words(), *more]
+        roles = ("user", "assistant")
+        return [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
+
+    def sent(self) -> dict[str, Any]:
+        """The body that arrived at the provider last."""
+        found: dict[str, Any] = json.loads(self.sandbox.heard[-1].body)
+        return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("gateway")
+    with running_sandbox() as sandbox:
+        starting = Place(folder, "", sandbox)
+        starting.configure()
+        with serving(folder) as gateway:
+            yield Place(folder, gateway.url, sandbox)
+
+
+def breakpoints(sent: dict[str, Any]) -> list[dict[str, Any]]:
+    """All values of `cache_control` in a body."""
+    found = []
+    stack: list[Any] = [sent]
+    while stack:
+        match stack.pop():
+            case dict() as value:
+                found += [value["cache_control"]] if value.get("cache_control") else []
+                stack += value.values()
+            case list() as value:
+                stack += value
+    return found
+
+
+CACHED: dict[str, Any] = {"system": [{"type": "text", "text": LONG}]}
+
+
+@pytest.mark.parametrize(
+    ("providers", "lives"), [("[anthropic, vertex]", "1h"), ("[]", "5m"), ("[vertex]", "5m")]
+)
+def test_an_hour_is_asked_for_only_of_long_ttl_providers(place: Place, providers: str, lives: str) -> None:
+    place.configure(f"context_optimization: {{prompt_cache: {{ttl: 1h, long_ttl_providers: {providers}}}}}\n")
+
+    found = [one for _ in range(2) for one in breakpoints(place.ask(CACHED))]
+
+    assert found
+    assert {one.get("ttl", "5m") for one in found} == {lives}
