@@ -105,3 +105,26 @@ def test_an_hour_is_asked_for_only_of_long_ttl_providers(place: Place, providers
 
     assert found
     assert {one.get("ttl", "5m") for one in found} == {lives}
+
+
+def conversation(place: Place, turns: int) -> list[dict[str, Any]]:
+    """A conversation of so many questions."""
+    said = [text for number in range(1, turns) for text in (f"Answer {number}.", f"Question {number}, again?")]
+    return place.messages(*said)
+
+
+def test_turns_beyond_max_turns_are_left_out_in_batches(place: Place) -> None:
+    place.configure("agents: [{id: ana, max_turns: 8}]\n")
+    whole = conversation(place, 15)
+    beginnings = []
+    for turns in range(7, 16):
+        sent = place.ask({"messages": whole[: 2 * turns - 1]}, x_foveate_agent="ana")["messages"]
+        questions = [one for one in sent if one["role"] == "user"]
+        assert len(questions) <= 8 + 1  # the placeholder stands among them
+        beginnings.append(json.dumps(sent[:4]))
+        assert ("[left out: " in json.dumps(sent)) is (turns > 8)
+        assert whole[2 * turns - 2]["content"] in json.dumps(sent[-1])
+
+    assert beginnings[2] == beginnings[3] != beginnings[4] == beginnings[5]
+    unlimited = place.ask({"messages": whole}, x_foveate_agent="bob")["messages"]
+    assert len(unlimited) == len(whole)

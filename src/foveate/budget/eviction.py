@@ -134,6 +134,12 @@ def evict(
     )
 
 
+def count_turns(messages: Sequence[Message]) -> int:
+    """How many turns a history has, as `max_turns` counts them."""
+    outline = _Outline([message for message in messages if not is_system(message)])
+    return outline.opened_by_question(outline.turns)
+
+
 class Kind(Enum):
     """What a message is in a turn."""
 

@@ -203,6 +203,8 @@ class Agent(_Settings):
     """What is done with what does not fit; not said: `make_room` with compaction, `refuse` without."""
     window_tokens: Annotated[int, Field(gt=0)] | None = None
     """The window that it has; not said: the model's. At most a quarter of a smaller one is for the response."""
+    max_turns: Annotated[int, Field(gt=0)] | None = None
+    """Older turns than this many are left out, a quarter of the number at a time; not set: all are sent."""
     sections: InjectedSections | None = None
 
 

@@ -39,6 +39,7 @@ from foveate.engine.steps import (
     AskForUsage,
     Count,
     FindSession,
+    LimitTurns,
     MakeRoom,
     OrderTools,
     ReplaceHistory,
@@ -114,6 +115,7 @@ def build_engine(
         steps=(
             find_session,
             history,
+            LimitTurns(),
             count,
             room,
             *((InjectInRoom(inject, room.take),) if inject is not None else ()),
@@ -174,6 +176,7 @@ def _preview(
         steps=(
             SeeSession(sessions, states),
             history,
+            LimitTurns(),
             count,
             room,
             *((InjectInRoom(inject, room.take),) if inject is not None else ()),

@@ -76,6 +76,7 @@ def _options(said: ContextOptimization, agent: Agent | None) -> AgentOptions:
         summarizer_model=folds.summarizer_model,
         on_overflow=None if overflow is None else OnOverflow(overflow),
         window_tokens=agent.window_tokens if agent is not None else None,
+        max_turns=agent.max_turns if agent is not None else None,
     )
 
 

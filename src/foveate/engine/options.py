@@ -27,8 +27,8 @@ class AgentOptions:
     """The switches of one agent, and the numbers that all agents share.
 
     `replace_breakpoints`: the client's own are removed. `window_tokens` takes the place of what is known of the
-    model's own window. Without `token_counter` nothing is counted: the window is left to the provider, and caps
-    refuse.
+    model's own window. Turns beyond `max_turns` are left out. Without `token_counter` nothing is counted: the
+    window is left to the provider, and caps refuse.
     """
 
     prompt_cache: bool = True
@@ -44,6 +44,7 @@ class AgentOptions:
     summarizer_model: str = ""
     on_overflow: OnOverflow | None = None
     window_tokens: int | None = None
+    max_turns: int | None = None
     sections: SectionOptions | None = None
 
     @property

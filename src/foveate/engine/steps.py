@@ -24,7 +24,7 @@ from foveate.fold.clearing import result_limit_tokens
 from foveate.fold.cuts import Subject
 from foveate.fold.folding import Folded
 from foveate.fold.journal import Fold, Journal, Outcome
-from foveate.fold.overflow import Plan, lower_end, plan_for
+from foveate.fold.overflow import Plan, limit_turns, lower_end, plan_for
 from foveate.fold.overflow import Step as Room
 from foveate.fold.replacing import fold_of, folded_edits
 from foveate.fold.thoughts import betas_of
@@ -224,6 +224,29 @@ class ReplaceHistory:
             await keep_uses(line, self._journal, is_applied=work.fold is not None and not betas_of(folded))
 
 
+class LimitTurns:
+    """Turns beyond the agent's `max_turns` are left out."""
+
+    name = "turns"
+
+    async def take(self, work: Work) -> None:
+        """Leave out the oldest, in batches."""
+        max_turns = work.options.max_turns
+        work.done = [done for done in work.done if done.step != self.name]
+        if max_turns is None or len(work.request.messages) <= max_turns:
+            return
+        edits = await beside(lambda: _turn_edits(work, max_turns), len(work.request.body))
+        if edits:
+            await work.edit(self.name, edits)
+
+
+def _turn_edits(work: Work, max_turns: int) -> tuple[Edit, ...]:
+    messages = [wire.message(work.request.format, raw) for raw in work.request.messages]
+    # Raw counts, which later requests repeat: the placeholder tells them, and must stay the same.
+    tokens = [work.counter.message(message).tokens for message in messages]
+    return limit_turns(work.request, messages, tokens, max_turns=max_turns, model=work.model)
+
+
 class Count:
     """How many tokens would be sent."""
 
@@ -262,6 +285,7 @@ class MakeRoom:
     def __init__(self, history: ReplaceHistory, count: Count, fold_now: FoldNow) -> None:
         self._history = history
         self._count = count
+        self._turns = LimitTurns()
         self._fold_now = fold_now
 
     async def take(self, work: Work, beside_it: TokenCount = NOTHING) -> None:
@@ -280,6 +304,7 @@ class MakeRoom:
         if work.count.tokens <= limit:
             return
         if await self._history.found_anew(work):
+            await self._turns.take(work)
             await self._count.take(work)
             if work.count.tokens <= limit:
                 return
@@ -306,6 +331,7 @@ class MakeRoom:
             return False
         work.folds = [folded.fold, *work.folds]
         await self._history.replace(work)
+        await self._turns.take(work)
         await self._count.take(work)
         return True
 

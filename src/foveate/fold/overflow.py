@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from foveate.budget.eviction import Evicted, evict
+from foveate.budget.eviction import Evicted, count_turns, evict
 from foveate.errors import BadOption
 from foveate.fold.boundary import History, continues_stored
 from foveate.fold.clearing import cleared_results
@@ -20,6 +20,8 @@ _ANY_TURNS = 10**9
 # Room is made in pieces of this part of the limit. So the same is taken out of many requests in a row, and what
 # is left of the history stays the prefix that the provider has kept.
 _PIECE = 8
+# Turns beyond a limit go in batches of this part of it.
+_TURN_BATCHES = 4
 # What placeholders take, at most.
 _PLACEHOLDER_TOKENS = 120
 
@@ -124,6 +126,24 @@ def plan_for(
     return _plan(count, limit_tokens, (*room.steps, Step.PASS), reason, edits, saved)
 
 
+def limit_turns(
+    request: Request, messages: Sequence[Message], tokens: Sequence[int], *, max_turns: int, model: str = ""
+) -> tuple[Edit, ...]:
+    """Edits that leave out the oldest turns beyond `max_turns`, with a placeholder.
+
+    Turns go in batches of a quarter of `max_turns`, so that the same ones are left out of many requests in a
+    row and the rest stays the prefix that the provider has cached. None go from a request that continues a
+    stored one, or if the model would reject the thinking that stays.
+    """
+    over = count_turns(messages) - max_turns
+    if over <= 0 or continues_stored(request):
+        return ()
+    batch = max(1, max_turns // _TURN_BATCHES)
+    room = _Room(request, messages, tokens, model or request.model)
+    room.evict_turns(-(-over // batch) * batch)
+    return room.edits()
+
+
 def _plan(
     count: TokenCount,
     limit_tokens: int,
@@ -155,6 +175,7 @@ class _Room:
         self._history = History(messages)
         self._cleared: tuple[ReplaceText, ...] = ()
         self._evicted: tuple[Evicted, ...] = ()
+        self._reason = "the oldest turns are left out to make room"
 
     def make(self, count: TokenCount, limit_tokens: int) -> None:
         """Take out as much as it takes for the upper bound of what is left to fit, rounded up to a piece."""
@@ -170,6 +191,15 @@ class _Room:
             self._evicted = evict(self._messages, left, token_budget=budget, max_turns=_ANY_TURNS).evicted
         if self._thoughts() is None:
             self._cleared, self._evicted = (), ()
+
+    def evict_turns(self, turns: int) -> None:
+        """Take out so many of the oldest turns."""
+        self._reason = f"the {turns:,} oldest turns are left out, beyond max_turns"
+        left = count_turns(self._messages) - turns
+        total = sum(self._tokens)
+        self._evicted = evict(self._messages, self._tokens, token_budget=total, max_turns=left).evicted
+        if self._thoughts() is None:
+            self._evicted = ()
 
     @property
     def gone(self) -> set[int]:
@@ -224,7 +254,7 @@ class _Room:
                     start=row.start,
                     end=row.stop,
                     messages=before + (closing if row is rows[-1] else ()),
-                    reason="the oldest turns are left out to make room",
+                    reason=self._reason,
                     saved_tokens=tokens if row is rows[0] else 0,
                 )
 
