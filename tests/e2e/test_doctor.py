@@ -182,3 +182,15 @@ def test_a_provider_that_is_not_asked_for_an_hour_is_named(
 
     assert [one["name"] for one in found] == said
     assert all("long_ttl_providers" in one["said"] for one in found)
+
+
+def test_an_address_without_an_api_has_failed(
+    examine: Callable[..., Outcome], tmp_path: Path, sandbox: RunningSandbox
+) -> None:
+    """Defect: every call got 404, and the doctor said that all is well."""
+    configure(tmp_path, f"upstreams: {{openai: {{base_url: '{sandbox.url}/elsewhere'}}}}\n")
+    done = examine("--json", OPENAI_API_KEY=KEY)
+
+    said = findings(done, "upstream")[0]
+    assert (done.code, said["level"]) == (1, "failed")
+    assert "/elsewhere/chat/completions answers 404" in said["said"]

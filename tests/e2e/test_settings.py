@@ -31,10 +31,10 @@ class Place:
     sandbox: RunningSandbox
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def configure(self, text: str = "", *, upstreams: str = "") -> None:
+    def configure(self, text: str = "", *, upstreams: str = "", openai: str = "/v1") -> None:
         """Write the configuration; it holds from the next request on."""
         url = self.sandbox.url
-        known = f"  anthropic: {{base_url: '{url}'}}\n  openai: {{base_url: '{url}/v1'}}\n"
+        known = f"  anthropic: {{base_url: '{url}'}}\n  openai: {{base_url: '{url}{openai}'}}\n"
         fresh = self.folder / "fresh.yaml"
         fresh.write_text(f"upstreams:\n{known}{upstreams}{text}")
         fresh.replace(self.folder / "foveate.yaml")
@@ -128,3 +128,14 @@ def test_turns_beyond_max_turns_are_left_out_in_batches(place: Place) -> None:
     assert beginnings[2] == beginnings[3] != beginnings[4] == beginnings[5]
     unlimited = place.ask({"messages": whole}, x_foveate_agent="bob")["messages"]
     assert len(unlimited) == len(whole)
+
+
+@pytest.mark.parametrize("end", ["", "/v1", "/v1/"])
+def test_an_upstreams_base_url_is_where_requests_go_with_or_without_a_version(place: Place, end: str) -> None:
+    place.configure(openai=end)
+    heard = len(place.sandbox.heard)
+
+    response = place.post("/v1/chat/completions", {"model": GPT, "messages": place.messages()})
+
+    assert response.status_code == 200, response.text
+    assert [ask.path for ask in place.sandbox.heard[heard:]] == ["/v1/chat/completions"]

@@ -1,6 +1,7 @@
 """Upstreams as the doctor sees them: whether they are reached, take the key, and what they can do.
 
-Only what costs nothing is asked: the list of models, and of servers that may tokenise, one letter.
+Only what costs nothing is asked: the list of models; of a server without one, an empty request, which every API
+rejects; and of servers that may tokenise, one letter.
 """
 
 import asyncio
@@ -26,6 +27,8 @@ _OPEN_LISTS = frozenset(("openrouter", "nvidia"))
 _HOSTED = frozenset(
     ("anthropic", "openai", "openrouter", "deepseek", "google", "azure", "bedrock", "vertex", "nvidia")
 )
+# Where an API answers; a server that speaks both has the one of OpenAI.
+_ANSWERS = {"anthropic": "/v1/messages", "openai": "/v1/chat/completions"}
 _COUNTS = {"anthropic": "counts whole requests", "openai": "counts Responses"}
 
 
@@ -67,26 +70,46 @@ async def asked(upstream: "Upstream", *, is_named: bool, models: Sequence[str]) 
             headers[1] = (name, upstream.key.encode("latin-1"))
     began = time.monotonic()
     try:
-        status, at = await _listed(upstream.url(path), headers)
+        status, at = await _status("GET", upstream.url(path), headers)
     except (UpstreamError, TimeoutError) as error:
         reason = str(error) or f"no answer within {LIMIT_SECONDS:g} s"
         return Asked([_unreached(upstream, reason, is_named=is_named)])
     took = f"{1000 * (time.monotonic() - began):,.0f} ms"
-    found = [_spoke(upstream, status, took)]
+    missing = await _missing_api(upstream, headers) if status in (404, 405) else None
+    found = [missing or _spoke(upstream, status, took)]
     can = await _abilities(upstream, models)
     if can:
         found.append(ok(CHECK, f"it {'; '.join(can)}", upstream.name))
     return Asked(found, at)
 
 
-async def _listed(url: str, headers: list[tuple[bytes, bytes]]) -> tuple[int, float | None]:
+async def _missing_api(upstream: "Upstream", headers: list[tuple[bytes, bytes]]) -> Finding | None:
+    """Find that there is no API at an address, which does not even reject an empty request."""
+    path = _ANSWERS.get(upstream.family.value)
+    if path is None:
+        return None
+    url = upstream.url(path)
+    try:
+        status, _ = await _status("POST", url, [*headers, (b"content-type", b"application/json")], b"{}")
+    except (UpstreamError, TimeoutError):
+        return None  # it was just reached, so that this says nothing of the address
+    if status not in (404, 405):
+        return None
+    said = f"there is no API at its base_url: POST {url} answers {status}"
+    return failed(CHECK, said, "mend its base_url: it is what clients of its API are given", upstream.name)
+
+
+async def _status(
+    method: str, url: str, headers: list[tuple[bytes, bytes]], body: bytes = b""
+) -> tuple[int, float | None]:
+    """The status of a response, and when it is by the server's clock."""
     from foveate.upstream.pool import Pool, Timeouts, target, whole
 
     waits = Timeouts(connect_seconds=LIMIT_SECONDS, idle_seconds=LIMIT_SECONDS, total_seconds=LIMIT_SECONDS)
     async with (
         asyncio.timeout(LIMIT_SECONDS),
         Pool(timeouts=waits) as pool,
-        pool.asked("GET", target(url), headers) as answer,
+        pool.asked(method, target(url), headers, body) as answer,
     ):
         await whole(answer, most_bytes=_MOST_BYTES, url=url)
         return answer.status, _date(answer.header(b"date"))

@@ -211,13 +211,13 @@ class Agent(_Settings):
 class UpstreamServer(_Settings):
     """A server that requests go to. What is left out is what is known of an upstream of that name.
 
-    The `base_url` of one that speaks OpenAI's API alone has the version in it, as OpenAI's clients want it.
+    The `base_url` of one that speaks OpenAI's API can be given with or without `/v1`.
     """
 
     base_url: Url | None = None
-    """As its clients would be given it; not said: the known one."""
+    """As its clients would be given it, with or without `/v1`; not said: the known one."""
     api: Literal["anthropic", "openai", "both", "gemini", "azure", "bedrock", "vertex"] | None = None
-    """Whose API it speaks; not said: the known one. With `openai` the base URL has the `/v1` in it."""
+    """Whose API it speaks; not said: the known one."""
     provider: Name | None = None
     """Who runs it, for the rules of its cache and its prices; not said: its name."""
     key_variable: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from foveate.config.settings import Settings, UpstreamServer
 from foveate.errors import BadOption, UpstreamUnreachable
@@ -37,6 +38,9 @@ _PROVIDERS = {
     Family.BEDROCK: "bedrock",
     Family.VERTEX: "vertex",
 }
+# Whose OpenAI-style API has no version in its paths.
+# https://docs.perplexity.ai/guides/chat-completions-guide (November 2026)
+_WITHOUT_VERSION = frozenset(("api.perplexity.ai",))
 # What clients of an API have in their base URL, and the gateway in its paths.
 _SUFFIXES = {
     Family.GEMINI: ("/v1beta", "/v1"),
@@ -98,6 +102,12 @@ def _key(variable: str, environment: Mapping[str, str], path: tuple[str, ...] = 
     return key
 
 
+def _needs_version(base_url: str) -> bool:
+    """Whether an OpenAI-style address names only a host: its API is below `/v1`, with few exceptions."""
+    parts = urlsplit(base_url)
+    return parts.path in ("", "/") and parts.hostname not in _WITHOUT_VERSION
+
+
 def _upstream(
     name: str, said: UpstreamServer, known: Upstream | None, environment: Mapping[str, str]
 ) -> Upstream:
@@ -116,14 +126,14 @@ def _upstream(
         speaks_both or (family or base.family) is Family.ANTHROPIC
     ):  # it may be given as OpenAI's clients have it
         base_url = base_url.rstrip("/").removesuffix(VERSION)
-    elif base.speaks_both and said.base_url is None and said.api == "openai":
-        base_url += VERSION
     for suffix in _SUFFIXES.get(family or base.family, ()):
         base_url = base_url.rstrip("/").removesuffix(suffix)
     try:
         target(base_url)
     except UpstreamUnreachable as error:
         raise BadOption(f"nobody can be asked there: {error.reason}", path=(*path, "base_url")) from None
+    if (family or base.family) is Family.OPENAI and not speaks_both and _needs_version(base_url):
+        base_url = base_url.rstrip("/") + VERSION
     key = base.key
     if said.key_variable is not None:
         key = _key(said.key_variable, environment, path=(*path, "key_variable"))

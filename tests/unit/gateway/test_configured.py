@@ -50,6 +50,24 @@ def test_an_address_of_messages_may_have_the_version_or_not(base_url: str, said:
     assert upstream.url("/v1/messages") == "http://h:1/x/v1/messages"
 
 
+@pytest.mark.parametrize(
+    ("base_url", "asked"),
+    [
+        ("http://h:1", "http://h:1/v1/chat/completions"),
+        ("http://h:1/", "http://h:1/v1/chat/completions"),
+        ("http://h:1/v1", "http://h:1/v1/chat/completions"),
+        ("http://h:1/v1/", "http://h:1/v1/chat/completions"),
+        ("http://h:1/api/v3", "http://h:1/api/v3/chat/completions"),
+        ("https://api.perplexity.ai", "https://api.perplexity.ai/chat/completions"),
+    ],
+)
+def test_an_openai_style_address_may_have_the_version_or_not(base_url: str, asked: str) -> None:
+    """Defect: without it every call got 404."""
+    upstream = made(f"upstreams: {{mine: {{base_url: '{base_url}', api: openai}}}}").routing.upstreams["mine"]
+
+    assert upstream.url("/v1/chat/completions") == asked
+
+
 @pytest.mark.parametrize("base_url", ["https://h.openai.azure.com", "https://h.openai.azure.com/openai/v1/"])
 def test_an_upstream_called_azure_needs_only_its_address(base_url: str) -> None:
     said = f"upstreams: {{azure: {{base_url: '{base_url}', deployments: {{house: gpt-5.1}}}}}}"
