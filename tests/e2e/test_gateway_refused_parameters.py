@@ -15,6 +15,12 @@ from tests.gateways import running_gateway
 CHAT = {"model": "gpt-5.2", "messages": [{"role": "user", "content": "Hi"}]}
 
 
+def _is_said(said: Any, name: str) -> bool:
+    """Whether a key stands anywhere in what was sent, with a value."""
+    inner = said.values() if isinstance(said, dict) else said if isinstance(said, list) else ()
+    return (isinstance(said, dict) and said.get(name) is not None) or any(_is_said(one, name) for one in inner)
+
+
 @contextmanager
 def strict_provider(unknown: Collection[str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """A provider that refuses parameters by name, one at a time, and what it was sent."""
@@ -23,7 +29,7 @@ def strict_provider(unknown: Collection[str]) -> Iterator[tuple[str, list[dict[s
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             heard.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-            refused = [name for name in unknown if name in heard[-1]]
+            refused = [name for name in unknown if name in heard[-1] or _is_said(heard[-1], name)]
             if refused:
                 error = {"message": f"Unknown parameter: '{refused[0]}'.", "param": refused[0]}
                 self._say(400, "application/json", json.dumps({"error": error}).encode())
@@ -101,3 +107,29 @@ def test_only_what_is_refused_is_left_out(tmp_path: Path) -> None:
     assert (statuses, other) == ([200, 200], 200)
     assert [said.get("stream_options") for said in heard[:3]] == [{"include_usage": True}] * 3
     assert ["prompt_cache_key" in said for said in heard] == [True, False, False, True, False]
+
+
+CLIENTS_OWN = {
+    "max_tokens": 9,
+    "system": [{"type": "text", "text": "Be kind. " * 2_000, "cache_control": {"type": "ephemeral"}}],
+    "messages": [{"role": "user", "content": "Hi"}],
+}
+
+
+def test_breakpoints_of_a_client_are_left_out_for_an_upstream_that_refuses_them(tmp_path: Path) -> None:
+    """Defect: only Foveate's own were, so that the client got the error."""
+    with strict_provider(["cache_control"]) as (url, heard), running_gateway(url, tmp_path) as gateway:
+        body = {"model": "claude-sonnet-4-5", **CLIENTS_OWN}
+        assert post(f"{gateway.url}/v1/messages", body) == 200
+        tried = len(heard)
+        assert tried > 1
+        assert not _is_said(heard[-1], "cache_control")
+
+        assert post(f"{gateway.url}/v1/messages", body) == 200
+        assert len(heard) == tried + 1, "it is remembered"
+
+
+def test_a_model_that_rejects_breakpoints_never_gets_any(tmp_path: Path) -> None:
+    with strict_provider(["cache_control"]) as (url, heard), running_gateway(url, tmp_path) as gateway:
+        assert post(f"{gateway.url}/v1/messages", {"model": "claude-2.1", **CLIENTS_OWN}) == 200
+        assert len(heard) == 1

@@ -15,6 +15,7 @@ import pytest
 
 from tests.sandboxes import KEY, RunningSandbox, running_sandbox
 from tests.served import serving
+from tests.support.embedding_server import embedding_server
 
 pytestmark = pytest.mark.process
 
@@ -74,7 +75,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with running_sandbox() as sandbox:
         starting = Place(folder, "", sandbox)
         starting.configure()
-        with serving(folder) as gateway:
+        with serving(folder, EMBEDDINGS_KEY="key-of-embeddings") as gateway:
             yield Place(folder, gateway.url, sandbox)
 
 
@@ -139,3 +140,34 @@ def test_an_upstreams_base_url_is_where_requests_go_with_or_without_a_version(pl
 
     assert response.status_code == 200, response.text
     assert [ask.path for ask in place.sandbox.heard[heard:]] == ["/v1/chat/completions"]
+
+
+def notes(place: Place, **texts: str) -> Path:
+    """A folder of notes, each a file with a heading."""
+    folder = place.folder / f"notes-{next(place.numbers)}"
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / f"{name}.org").write_text(f"* {name.capitalize()}\n{text}\n")
+    return folder
+
+
+def test_notes_are_compared_by_the_embeddings_endpoint_that_is_set(place: Place) -> None:
+    beds = {f"bed{number}": f"Row {number} has plants. " * 20 for number in range(8)}
+    folder = notes(place, **beds)
+    memory = f"paths: ['{folder}'], limit_tokens: 200"
+    with embedding_server(
+        lambda text: [1.0, 0.0] if "Row 5" in text or "zebra" in text else [0.0, 1.0]
+    ) as server:
+        plain = f"agents: [{{id: ana, sections: {{memory: {{{memory}}}}}}}]\n"
+        place.configure(plain)
+        messages = [{"role": "user", "content": "Which plants has the zebra?"}]
+        before = json.dumps(place.ask({"messages": messages}, x_foveate_agent="ana"))
+        endpoint = f"{{url: '{server.url}', model: tiny, key_variable: EMBEDDINGS_KEY, dimensions: 2}}"
+        place.configure(f"agents: [{{id: ana, sections: {{memory: {{{memory}, embeddings: {endpoint}}}}}}}]\n")
+        after = json.dumps(place.ask({"messages": messages}, x_foveate_agent="ana"))
+
+    path, key, body = server.heard[0]
+    assert (path, key) == ("/v1/embeddings", "Bearer key-of-embeddings")
+    assert (body["model"], body["dimensions"]) == ("tiny", 2)
+    assert "Row 5 has plants" not in before
+    assert "Row 5 has plants" in after

@@ -59,12 +59,18 @@ class Refusal(StrEnum):
     """What was refused."""
 
     MARKS = "marks"  # every mark
+    CLIENT = "client"  # every mark, the client's own too
     TTL = "ttl"  # that a mark says for how long
     PLACING = "placing"  # where the marks stood in this request, or how many they were
 
 
 REMEMBERED_SECONDS: Mapping[Refusal, float] = MappingProxyType(
-    {Refusal.MARKS: _DAY_SECONDS, Refusal.TTL: _DAY_SECONDS, Refusal.PLACING: 600.0}
+    {
+        Refusal.MARKS: _DAY_SECONDS,
+        Refusal.CLIENT: _DAY_SECONDS,
+        Refusal.TTL: _DAY_SECONDS,
+        Refusal.PLACING: 600.0,
+    }
 )
 """For how long; then it is tried again, since providers learn."""
 
@@ -157,9 +163,13 @@ class Refusals:
     def takes_marks(self, upstream: str, model: str, *, session: str, at: float) -> bool:
         """Whether to send marks at all."""
         return (
-            self._held(upstream, model, "", at) is not Refusal.MARKS
+            self._held(upstream, model, "", at) not in (Refusal.MARKS, Refusal.CLIENT)
             and self._held(upstream, model, session, at) is not Refusal.PLACING
         )
+
+    def takes_client_marks(self, upstream: str, model: str, *, at: float) -> bool:
+        """Whether to send the client's own marks."""
+        return self._held(upstream, model, "", at) is not Refusal.CLIENT
 
     def takes_ttl(self, upstream: str, model: str, *, at: float) -> bool:
         """Whether a mark may say for how long."""

@@ -40,7 +40,7 @@ class Rules:
     outlive, each with the area from which on it is lost. `binds_thinking`: a replayed thinking block is refused
     where anything before it was changed. `drops_thinking`: the provider leaves out all thinking that stands
     before the last message in which the user speaks (one that holds more than tool results), so that the prefix
-    ends at the first of it.
+    ends at the first of it. `rejects_marks`: a request with a cache breakpoint is an error.
     """
 
     provider: str
@@ -50,6 +50,7 @@ class Rules:
     inherited: bool
     caching: Caching
     most_marks: int
+    rejects_marks: bool
     lookback_positions: int
     runs_are_one_position: bool
     minimum_tokens: int

@@ -135,6 +135,19 @@ class WorkspaceFolder(_Settings):
     """Further files in it."""
 
 
+class EmbeddingsEndpoint(_Settings):
+    """A server with OpenAI's `/v1/embeddings` that finds which notes are about the same."""
+
+    url: Url
+    """Its address, with or without `/v1`. The text of notes that are not private is sent there."""
+    model: Name
+    """The embedding model's name there."""
+    key_variable: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """The environment variable that holds its key; not set: no key is sent."""
+    dimensions: Annotated[int, Field(gt=0)] | None = None
+    """How many numbers a vector has, for models that offer several sizes."""
+
+
 class MemoryFiles(_Settings):
     """Notes in Org and Markdown, and how much of them a request shows."""
 
@@ -144,6 +157,7 @@ class MemoryFiles(_Settings):
     """How much of them a request shows."""
     format: Literal["org", "markdown"] = "org"
     """How they are shown."""
+    embeddings: EmbeddingsEndpoint | None = None
 
 
 class Binding(_Settings):

@@ -11,6 +11,7 @@ from foveate.cost.ledger import Entry
 from foveate.engine.answers import AnswerReader
 from foveate.engine.behind import Behind
 from foveate.engine.calls import Incoming, Outgoing, Problem
+from foveate.engine.client_breakpoints import client_removals
 from foveate.engine.watch import UNWATCHED, Watch
 from foveate.engine.work import Work
 from foveate.errors import FoveateError
@@ -88,7 +89,7 @@ class Exchange:
         self.has_bad_thoughts = work.rules.binds_thinking and is_mismatch(status, said)
         write = self._write
         if write is None or not (
-            self._drop_parameters(work, status, said) or self._drop_marks(work, status, said)
+            self._drop_parameters(work, status, said) or await self._drop_marks(work, status, said)
         ):
             return False
         self.outgoing = await beside(lambda: write(work), len(work.request.body), least_bytes=LARGE_BYTES)
@@ -115,14 +116,19 @@ class Exchange:
         )
         return True
 
-    def _drop_marks(self, work: Work, status: int, said: bytes) -> bool:
-        """Remove our breakpoints if an error response refuses them."""
-        if not work.marks or self.refused is not None:
+    async def _drop_marks(self, work: Work, status: int, said: bytes) -> bool:
+        """Remove our breakpoints if an error response refuses them, and then the client's if it still does."""
+        found = refusal(status, said)
+        if found is None or self.refused is Refusal.CLIENT:
             return False
-        self.refused = refusal(status, said)
-        if self.refused is None:
+        if work.marks:
+            self.refused, work.marks = found, ()
+            return True
+        removals = client_removals(work.request) if found is Refusal.MARKS else []
+        if not removals:
             return False
-        work.marks = ()
+        self.refused = Refusal.CLIENT
+        await work.edit("cache", removals)
         return True
 
     def unsent(self) -> None:

@@ -13,6 +13,7 @@ from foveate.cache.requests import BlockTokens, cached_prompt
 from foveate.cache.rhythm import chances, forecast, soon_share
 from foveate.cache.rules import Caching, Rules
 from foveate.cache.trailing import unread_bytes
+from foveate.engine.client_breakpoints import client_removals
 from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.remembered import Remembered
 from foveate.engine.work import Work
@@ -44,12 +45,14 @@ class MarkCache:
         if key is not None and self._refusals.take_parameter(work, rules.key_parameter):
             work.parameters += (key,)
         work.headers |= key_headers(rules, work.session_id)
+        where, held = work.incoming.upstream, self._refusals.held
+        if rules.rejects_marks or not held.takes_client_marks(where, work.model, at=work.now):
+            await work.edit(self.name, client_removals(work.request))
         if rules.caching not in (Caching.MARKS, Caching.BOTH):
             return
         if work.count is not None and work.count.upper < rules.minimum_tokens:
             return  # too short to be kept, however it is marked
         prompt = await read_prompt(work.request, rules, work.block_tokens)
-        where, held = work.incoming.upstream, self._refusals.held
         takes_marks = held.takes_marks(where, work.model, session=work.session_id, at=work.now)
         # Of a session that others serve too, the client knows better what is in the cache.
         replaces = work.options.replace_breakpoints and work.state.is_whole and takes_marks

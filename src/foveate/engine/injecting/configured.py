@@ -9,8 +9,20 @@ from zoneinfo import ZoneInfo
 from foveate.budget.budgets import Budget
 from foveate.budget.data import budget_from_data
 from foveate.budget.limits import VARIABLE, resolved_limit
-from foveate.config.settings import InjectedSections, TimeTold, WorkspaceCache, WorkspaceFolder
-from foveate.engine.injecting.options import MOST_TOKENS, BindingOptions, MemoryOptions, SectionOptions
+from foveate.config.settings import (
+    EmbeddingsEndpoint,
+    InjectedSections,
+    TimeTold,
+    WorkspaceCache,
+    WorkspaceFolder,
+)
+from foveate.engine.injecting.options import (
+    MOST_TOKENS,
+    BindingOptions,
+    EmbeddingOptions,
+    MemoryOptions,
+    SectionOptions,
+)
 from foveate.errors import BadOption
 from foveate.memory.gate import Gate
 from foveate.memory.paths import expanded
@@ -49,6 +61,7 @@ def section_options(
             paths=tuple(path(each, "memory", "paths", number) for number, each in enumerate(memory.paths)),
             limit_tokens=memory.limit_tokens,
             format=memory.format,
+            embeddings=_embeddings(memory.embeddings, environment, at),
         ),
         time=None if said.time is None else _at(at, lambda: _time(said.time, environment)),
         zone=None if said.time is None else _at((*at, "time", "zone"), lambda: _zone(said.time)),
@@ -62,6 +75,18 @@ def section_options(
             max_age_seconds=cache.max_age_seconds,
         ),
     )
+
+
+def _embeddings(
+    said: EmbeddingsEndpoint | None, environment: Mapping[str, str], at: Key
+) -> EmbeddingOptions | None:
+    if said is None:
+        return None
+    key = environment.get(said.key_variable, "") if said.key_variable else ""
+    if said.key_variable and not key:
+        path = (*at, "memory", "embeddings", "key_variable")
+        raise BadOption(f"{said.key_variable} is not set in the environment", path=path)
+    return EmbeddingOptions(url=said.url, model=said.model, key=key, dimensions=said.dimensions)
 
 
 def _workspace(said: WorkspaceFolder, path: Callable[..., str], at: Key) -> Workspace:

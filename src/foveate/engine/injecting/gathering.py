@@ -205,6 +205,8 @@ class Gathering:
                 format=options.memory.format,
                 model=work.model,
             )
+            # What is relevant also depends on who compares the notes.
+            inputs = replace(inputs, memory_version=(inputs.memory_version, options.memory.embeddings))
             section, trouble = await self._sources.context(kind, looked, inputs, work.counter, until)
             if section is None and told.focus is not None:
                 _tell(work, "memory", trouble)

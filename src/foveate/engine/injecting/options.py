@@ -15,12 +15,23 @@ MOST_TOKENS = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingOptions:
+    """A server that makes vectors of notes, in the place of the model that comes with Foveate."""
+
+    url: str
+    model: str
+    key: str = field(default="", repr=False)
+    dimensions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOptions:
     """A memory in files and folders, and how much of it is shown."""
 
     paths: tuple[str, ...]
     limit_tokens: int = DEFAULT_LIMIT_TOKENS
     format: str = "org"
+    embeddings: EmbeddingOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from foveate.budget.budgets import Budget
 from foveate.budget.sections import Priority, Section, Stability
 from foveate.config.budgets import AgentBudget, load_agent_budget
-from foveate.engine.injecting.options import MemoryOptions, SectionOptions
+from foveate.engine.injecting.options import EmbeddingOptions, MemoryOptions, SectionOptions
 from foveate.errors import BadOption, FoveateError
 from foveate.memory.gate import Gate
 from foveate.prompt.inputs import ContextInputs
@@ -23,6 +23,7 @@ from foveate.prompt.workspace import Bundle, Workspace, WorkspaceCounts, Workspa
 
 if TYPE_CHECKING:
     from foveate.memory.memory import Memory
+    from foveate.memory.relevance import Index
     from foveate.memory.skills import Capabilities
     from foveate.tokens.gauge import TextCounter
 
@@ -43,6 +44,7 @@ _FEW_TOKENS = 100
 _MOST_KEPT = 256
 _MOST_WATCHERS = 16  # each has a thread
 
+_MemoryKey = tuple[tuple[str, ...], frozenset[str], EmbeddingOptions | None]
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -85,7 +87,7 @@ class Sources:
         self._workspaces: dict[tuple[frozenset[str], float, float], Workspaces] = {}
         self._bundles: dict[tuple[Workspace, frozenset[str]], tuple[Bundle, Source]] = {}
         self._skills: dict[tuple[str, frozenset[str]], _Skills] = {}
-        self._memories: dict[tuple[tuple[str, ...], frozenset[str]], Looked] = {}
+        self._memories: dict[_MemoryKey, Looked] = {}
         self._budgets: dict[tuple[str, int], _OwnLimits] = {}
         self._under_way: dict[Hashable, tuple[asyncio.Future[Any], float]] = {}
         self._contexts = PromptParts()
@@ -196,7 +198,7 @@ class Sources:
 
     async def memory(self, options: MemoryOptions, tags: frozenset[str], until: float | None = None) -> Looked:
         """A memory, read again where something in it has changed since it was last looked at."""
-        key = (options.paths, tags)
+        key = (options.paths, tags, options.embeddings)
         known = self._memories.get(key)
         if known is not None and self._clock() - known.at < LOOK_SECONDS:
             return known
@@ -230,7 +232,7 @@ class Sources:
         if not task.cancelled():
             task.exception()  # whoever still waits is told
 
-    async def _look(self, key: tuple[tuple[str, ...], frozenset[str]], known: Looked | None) -> Looked:
+    async def _look(self, key: _MemoryKey, known: Looked | None) -> Looked:
         memory = known.memory if known is not None else None
         try:
             memory, trouble = await asyncio.to_thread(_looked_at, *key, memory)
@@ -282,16 +284,34 @@ def _kept_only(_: ContextInputs) -> str:
     raise BadOption(_NOT_KEPT)
 
 
-def _looked_at(paths: tuple[str, ...], tags: frozenset[str], memory: "Memory | None") -> "tuple[Memory, str]":
+def _looked_at(
+    paths: tuple[str, ...],
+    tags: frozenset[str],
+    embeddings: EmbeddingOptions | None,
+    memory: "Memory | None",
+) -> "tuple[Memory, str]":
     from foveate.memory.memory import Memory
 
     if memory is None:
-        memory = Memory.load(*paths, private=tags)
+        memory = Memory.load(*paths, private=tags, index=_index(embeddings))
         # What is only made when something is looked for takes as long as the reading.
         memory.render(query="begin", limit_tokens=_FEW_TOKENS)
     else:
         memory.refresh()
     return memory, "; ".join(map(str, memory.problems[:_TOLD_PROBLEMS]))
+
+
+def _index(embeddings: EmbeddingOptions | None) -> "Index | None":
+    """What finds the relevant notes: by a server's vectors, or None for those that come with Foveate."""
+    if embeddings is None:
+        return None
+    from foveate.memory.endpoint import EndpointEmbedder
+    from foveate.memory.relevance import Index
+
+    embedder = EndpointEmbedder(
+        embeddings.url, embeddings.model, api_key=embeddings.key, dimensions=embeddings.dimensions
+    )
+    return Index(lambda: embedder)
 
 
 def _own_budget(root: str, options: SectionOptions) -> AgentBudget:
